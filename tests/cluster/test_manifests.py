@@ -111,6 +111,21 @@ def test_roles_are_bound_and_the_webhook_reaches_the_controllers() -> None:
     assert hook["failurePolicy"] == "Ignore"
 
 
+def test_every_right_is_documented() -> None:
+    page = (DEPLOY.parent / "docs" / "cluster.md").read_text()
+    for role in documents("20-rbac.yaml"):
+        if role["kind"] not in ("ClusterRole", "Role"):
+            continue
+        name = role["metadata"]["name"] + (" (in `phalanx-system`)" if role["kind"] == "Role" else "")
+        for rule in role["rules"]:
+            groups = ", ".join(group or "core" for group in rule.get("apiGroups", ())) or "URLs"
+            what = ", ".join(f"`{each}`" for each in rule.get("resources") or rule["nonResourceURLs"])
+            if rule.get("resourceNames"):
+                what += " named " + ", ".join(f"`{each}`" for each in rule["resourceNames"])
+            row = f"| {name} | {groups} | {what} | {', '.join(rule['verbs'])} |"
+            assert row in page, f"docs/cluster.md does not have: {row}"
+
+
 def test_every_option_of_cluster_mode_is_documented() -> None:
     text = (DEPLOY.parent / "docs" / "cluster.md").read_text()
     options = [

@@ -13,12 +13,14 @@ from phalanx.base.client import Resource
 from phalanx.base.errors import Conflict, Invalid
 from phalanx.base.work import WorkQueue
 from phalanx.controllers import resources as r
+from phalanx.controllers.grouping.annotations import GANG
 from phalanx.controllers.grouping.compare import Difference, difference
 from phalanx.controllers.grouping.core import Grouper, Grouping, Link, Refused
 from phalanx.controllers.grouping.priorities import keep_priority, value_of
 from phalanx.controllers.grouping.replacement import with_successor
 from phalanx.controllers.grouping.replicas import group_set
 from phalanx.controllers.grouping.ungrouped_pods import without_outsiders
+from phalanx.controllers.grouping.user_workload import made_by_hand
 from phalanx.controllers.runtime.controller import Caches, Controller, Json, Key
 from phalanx.controllers.runtime.events import Events
 from phalanx.controllers.runtime.groups import Groups
@@ -81,10 +83,24 @@ class SetGroupsController(Controller):
             wanted = self._wanted(owner)
             if wanted:
                 await self._groups.ensure(owner, wanted, self.name, in_use=self._in_use(owner, wanted))
-            elif self._groups.owned(owner):
-                await self._groups.remove(owner)
+            else:
+                self._report_unused(owner)
+                if self._groups.owned(owner):
+                    await self._groups.remove(owner)
         except Refused as refusal:
             self._events.warning(owner, self.name, refusal.reason, refusal.message)
+
+    def _report_unused(self, owner: Json) -> None:
+        """A Workload made by hand has no effect on a set that does not ask for a group."""
+        by_hand = made_by_hand(owner, self._groups.for_owner(owner))
+        template = owner["spec"]["template"].get("spec") or {}
+        if by_hand is None or template.get("schedulingGroup") or template.get("workloadRef"):
+            return
+        note = (
+            f"Workload {by_hand['metadata']['name']} is about this {owner['kind']}, which asks for no group: add the"
+            f" annotation {GANG} to it, or delete the Workload"
+        )
+        self._events.warning(owner, self.name, "WorkloadIgnored", note)
 
     def _wanted(self, owner: Json) -> Grouping:
         """Manifest lifecycle: a Workload its author wrote for this owner is used, and stays its author's."""

@@ -47,6 +47,7 @@ from phalanx.controllers.workloads.jobset.status import children_of, counters
 NAME = "jobset-controller"
 MANAGED_BY = "jobset.sigs.k8s.io/jobset-controller"
 GROUPED = "WorkloadSchedulingReady"
+GATES_OFF = "Groups need the feature gates GenericWorkload and JobSetGang; its pods start one by one"
 GATHERING = 0.1  # seconds in which changes of Jobs are gathered into one look
 _CREATION_FAILED = {"PersistentVolumeClaim": "PVCCreationFailed", "Service": "HeadlessServiceCreationFailed"}
 RETRY = 10.0  # seconds after which a name that somebody else has is tried again
@@ -155,6 +156,8 @@ class JobSetController(Controller):
     async def _group(self, look: Look) -> Grouping | None:
         """The grouping whose objects exist by now; None while they cannot be made yet."""
         if self._groups is None:
+            if group_job_set(look.jobset):
+                look.refuse(Refused(GATES_OFF, "APINotAvailable"))
             return Grouping()
         jobset = look.jobset
         meta = jobset["metadata"]

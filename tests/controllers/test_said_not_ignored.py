@@ -1,0 +1,61 @@
+"""What has no effect says so: gangs of JobSets whose gate is off, and Workloads of sets that ask for no group."""
+
+from __future__ import annotations
+
+import asyncio
+
+from test_statefulset import stateful_set
+from workload_objects import jobset
+from world import Json, condition, template, world
+
+from phalanx.model.gates import Gates
+
+
+def test_a_jobset_whose_gate_is_off_says_that_its_pods_start_one_by_one() -> None:
+    job = {
+        "spec": {
+            "parallelism": 1,
+            "completions": 1,
+            "template": {"spec": {**template("x")["spec"], "restartPolicy": "Never"}},
+        }
+    }
+    made = jobset(
+        "j", {"name": "a", "replicas": 1, "template": job}, annotations={"scheduling.phalanx.dev/gang": "true"}
+    )
+
+    async def scenario() -> None:
+        async with world(nodes=1, controllers=False, scheduler=False) as cluster:
+            await cluster.restart(Gates({"JobSetGang": False}))
+            await cluster.apply(made)
+
+            def told(obj: Json) -> bool:
+                return condition(obj, "WorkloadSchedulingReady").get("reason") == "APINotAvailable"
+
+            await cluster.until("JobSet", "j", when=told)
+            await cluster.eventually("Job", lambda found: len(found) == 1)
+
+    asyncio.run(asyncio.wait_for(scenario(), 60))
+
+
+def test_a_workload_of_a_set_that_asks_for_no_group_is_reported() -> None:
+    workload = {
+        "apiVersion": "scheduling.k8s.io/v1beta1",
+        "kind": "Workload",
+        "metadata": {"name": "by-hand"},
+        "spec": {
+            "controllerRef": {"apiGroup": "apps", "kind": "StatefulSet", "name": "s"},
+            "podGroupTemplates": [{"name": "replicas", "schedulingPolicy": {"gang": {"minCount": 2}}}],
+        },
+    }
+
+    async def scenario() -> None:
+        async with world(nodes=1) as cluster:
+            await cluster.apply(workload)
+            await cluster.apply(stateful_set("s", 1))
+            events = await cluster.eventually(
+                "Event", lambda all_: [e for e in all_ if e["reason"] == "WorkloadIgnored"]
+            )
+            (told,) = [each for each in events if each["reason"] == "WorkloadIgnored"]
+            assert "by-hand" in told["message"]
+
+    asyncio.run(asyncio.wait_for(scenario(), 60))
