@@ -161,7 +161,7 @@ def test_a_unit_whose_attempt_raises_is_tried_again_and_others_are_scheduled(
     run = a_cluster()
     attempts = run.engine.attempts
     broken = [True]
-    for name in ("pod", "at_once", "group"):
+    for name in ("at_once", "attempt", "search"):
         real = getattr(attempts, name)
 
         def call(what: Any, *args: Any, real: Any = real, **kwargs: Any) -> Any:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from phalanx.engine.placement.ranks import Members, balance, hops, pack, ring_cost, stripe
+from phalanx.engine.placement.ranks import RankedMembers, balance, hops, pack, ring_cost, stripe
 from phalanx.testing import Cluster
 from phalanx.testing.builders import node, pod, pod_group, workload_policy
 
@@ -30,7 +30,7 @@ def small_groups(draw):
             fixed[m] = node
         else:
             slots[shapes[m]][node] = slots[shapes[m]].get(node, 0) + 1
-    return Members(shapes, fixed, slots), paths
+    return RankedMembers(shapes, fixed, slots), paths
 
 
 def every_assignment(members):
@@ -66,7 +66,7 @@ def test_every_member_gets_a_place_of_its_shape_and_those_that_sit_stay(made):
 
 def test_a_thousand_equal_members_are_packed_domain_by_domain():
     paths = {node: (node // 64, node // 8, node) for node in range(256)}
-    found = pack(Members([0] * 1024, {}, {0: dict.fromkeys(range(256), 4)}), paths)
+    found = pack(RankedMembers([0] * 1024, {}, {0: dict.fromkeys(range(256), 4)}), paths)
     assert ring_cost(found, paths) == 255 + 31 + 3  # every node, rack and block is entered once
 
 

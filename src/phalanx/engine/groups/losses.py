@@ -10,9 +10,9 @@ import msgspec
 from phalanx.model.groups import GroupKey, Member, MemberState
 from phalanx.model.groups.group import PLACED
 from phalanx.model.objects import Pod
+from phalanx.model.objects.pod import KUBELET_REJECTIONS
 
 REMEMBERED = 64  # losses of one group
-KUBELET_REFUSALS = ("OutOf", "NodeAffinity", "UnexpectedAdmissionError", "Topology", "PodLevel", "InvalidNodeInfo")
 
 
 class LossCause(enum.StrEnum):
@@ -61,7 +61,7 @@ def cause_of(pod: Pod, node_known: bool) -> tuple[LossCause, str]:
     reason = pod.status.reason
     if reason == "Evicted":
         return LossCause.PRESSURE, ""
-    if reason.startswith(KUBELET_REFUSALS):
+    if reason.startswith(KUBELET_REJECTIONS):
         return LossCause.REJECTED, reason
     if reason in ("NodeLost", "NodeShutdown", "Terminated") or not node_known:
         return LossCause.NODE_LOST, f"({pod.spec.node_name})" if pod.spec.node_name else ""

@@ -11,7 +11,7 @@ import numpy as np
 
 from phalanx.engine.groups.build import Built
 from phalanx.engine.groups.rank_order import LAST, by_name, ranks_of
-from phalanx.engine.placement.ranks import Members, Path, pack, ring_cost
+from phalanx.engine.placement.ranks import Path, RankedMembers, pack, ring_cost
 from phalanx.engine.state.columns import Columns
 from phalanx.engine.state.records import PodRecord
 from phalanx.model.groups import Group
@@ -72,7 +72,7 @@ def _assign(columns: Columns, built: Built, group: Group, changed: Assignment, p
     paths = paths_of(columns, rows, built.problem.domains)
     fixed = {m: where[each.key] for m, each in enumerate(everybody) if each.key in where}
     shapes = [number.get(each.shape, -1) for each in everybody]
-    found = pack(Members(shapes, fixed, slots), paths, exact=group.policy.rank_placement == PACK)
+    found = pack(RankedMembers(shapes, fixed, slots), paths, exact=group.policy.rank_placement == PACK)
     queues: dict[tuple[int, int], list[PodRecord]] = {}  # (shape, row) -> the members that go there
     for m, each in reversed(list(enumerate(everybody))):
         if m not in fixed:

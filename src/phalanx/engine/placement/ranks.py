@@ -29,7 +29,7 @@ def ring_cost(nodes: Sequence[int], paths: Mapping[int, Path]) -> int:
     return sum(hops(paths[a], paths[b]) for a, b in pairwise(nodes))
 
 
-class Members(msgspec.Struct, frozen=True):
+class RankedMembers(msgspec.Struct, frozen=True):
     """Members of one group in rank order, and the places that a search has chosen for some of them."""
 
     shapes: Sequence[int]  # of each member
@@ -37,7 +37,7 @@ class Members(msgspec.Struct, frozen=True):
     slots: Mapping[int, Mapping[int, int]]  # shape -> node -> how many of the others go there
 
 
-def pack(members: Members, paths: Mapping[int, Path], *, exact: bool = True) -> list[int]:
+def pack(members: RankedMembers, paths: Mapping[int, Path], *, exact: bool = True) -> list[int]:
     """The node of every member, so that the ring cost is least; every slot is used. Not exact: domain by domain."""
     free = [m for m in range(len(members.shapes)) if m not in members.fixed]
     plain = _by_path(members, free, paths)
@@ -46,7 +46,7 @@ def pack(members: Members, paths: Mapping[int, Path], *, exact: bool = True) -> 
     return plain if not exact or len(members.shapes) > MEMBERS else _Search(members, paths, plain).best
 
 
-def _by_path(members: Members, free: Sequence[int], paths: Mapping[int, Path]) -> list[int]:
+def _by_path(members: RankedMembers, free: Sequence[int], paths: Mapping[int, Path]) -> list[int]:
     """Members of each shape from the first domain to the last."""
     left = {
         shape: [node for node in sorted(counts, key=lambda n: paths[n]) for _ in range(counts[node])]
@@ -64,7 +64,7 @@ def _by_path(members: Members, free: Sequence[int], paths: Mapping[int, Path]) -
 class _Search:
     """Branch and bound in rank order, the nearest place first."""
 
-    def __init__(self, members: Members, paths: Mapping[int, Path], known: list[int]) -> None:
+    def __init__(self, members: RankedMembers, paths: Mapping[int, Path], known: list[int]) -> None:
         self._members = members
         self._paths = paths
         self._left = {shape: dict(counts) for shape, counts in members.slots.items()}

@@ -18,11 +18,11 @@ from phalanx.engine.reservations.units import (
     Backfill,
     Decisions,
     PlanSettings,
-    Promise,
     Running,
     Start,
+    StartPromise,
     Unit,
-    Waiting,
+    WaitingUnit,
 )
 
 LEAST_EXTENSION_SECONDS = 60.0  # how much longer a unit over its expected duration is expected to run, at least
@@ -46,11 +46,11 @@ class PromiseBook:
         self.capacity = self.free.copy()
         self.base = CapacityProfile(now, free, topology)  # without what runs, until it is expected to end
         self.plan = self.base  # also without what is reserved; the same profile while no unit waits
-        self.waiting: dict[str, Waiting] = {}
+        self.waiting: dict[str, WaitingUnit] = {}
         self.running: dict[str, Running] = {}
         self.stretch = 1.0  # expected durations are multiplied by it
         self.searches = 0
-        self._new: list[Waiting] = []
+        self._new: list[WaitingUnit] = []
         self._credit = 0
         self._freed = False
         self._conflict: Reason | None = None
@@ -62,7 +62,7 @@ class PromiseBook:
 
     def submit(self, unit: Unit) -> None:
         """Add a waiting unit. It is planned by the next `decide`."""
-        entry = Waiting(unit, unit.expected * self.stretch)
+        entry = WaitingUnit(unit, unit.expected * self.stretch)
         self.waiting[unit.name] = entry
         self._new.append(entry)
 
@@ -91,7 +91,7 @@ class PromiseBook:
         """Report that a unit runs which this book did not start."""
         self.advance(now)
         self.waiting.pop(unit.name, None)
-        self._begin(Waiting(unit, unit.expected * self.stretch, now, where), now, reserved=False)
+        self._begin(WaitingUnit(unit, unit.expected * self.stretch, now, where), now, reserved=False)
         self._conflict = self._conflict or Reason.HIGHER_PRIORITY
 
     def change_capacity(self, row: int, amounts: Ints, now: float) -> None:
@@ -174,7 +174,7 @@ class PromiseBook:
         for r, amount in enumerate(unit.demand.request):
             self.free[r, where.rows] -= sign * where.counts * amount
 
-    def _begin(self, entry: Waiting, now: float, *, reserved: bool = True) -> None:
+    def _begin(self, entry: WaitingUnit, now: float, *, reserved: bool = True) -> None:
         assert entry.where is not None
         unit, where = entry.unit, entry.where
         self.base.change(now, now + entry.span, unit.demand, where, -1)
@@ -206,7 +206,7 @@ class PromiseBook:
             elif self.settings.backfill is Backfill.STRICT:
                 return
 
-    def _start(self, entry: Waiting, out: Decisions, *, reserved: bool = True) -> None:
+    def _start(self, entry: WaitingUnit, out: Decisions, *, reserved: bool = True) -> None:
         assert entry.where is not None
         del self.waiting[entry.unit.name]
         self._begin(entry, self.now, reserved=reserved)
@@ -214,7 +214,7 @@ class PromiseBook:
         for other in self.waiting.values():
             other.overtaken += other.unit.order < entry.unit.order
 
-    def _fits_now(self, entry: Waiting) -> bool:
+    def _fits_now(self, entry: WaitingUnit) -> bool:
         where = entry.where
         assert where is not None
         return all(
@@ -241,7 +241,7 @@ class PromiseBook:
             else:
                 self._reserve(entry)
 
-    def _reserve(self, entry: Waiting) -> None:
+    def _reserve(self, entry: WaitingUnit) -> None:
         self.searches += 1
         place = self.plan.earliest(entry.unit.demand, entry.span, self.now)
         if place is None:
@@ -312,7 +312,7 @@ class PromiseBook:
                 if entry.where is not None:
                     self.plan.change(entry.start, entry.start + entry.span, demand, entry.where, -1)
 
-    def _could_fit(self, entry: Waiting) -> bool:
+    def _could_fit(self, entry: WaitingUnit) -> bool:
         demand = entry.unit.demand
         return all(int(self.free[r].sum()) >= demand.pods * amount for r, amount in enumerate(demand.request) if amount)
 
@@ -324,19 +324,19 @@ class PromiseBook:
             if entry.where is None:
                 if entry.promise is not None:
                     reason = entry.why_moved or Reason.NODE_LOST
-                    out.promises.append(Promise(entry.unit.name, FOREVER, None, reason, entry.promise))
+                    out.promises.append(StartPromise(entry.unit.name, FOREVER, None, reason, entry.promise))
                     entry.promise = None
                 continue
             if entry.promise is None:
                 entry.promise = entry.start
-                out.promises.append(Promise(entry.unit.name, entry.start, entry.where))
+                out.promises.append(StartPromise(entry.unit.name, entry.start, entry.where))
             elif entry.promise <= self.now and entry.start > entry.promise:
                 moved, entry.promise = entry.promise, self._later(entry)
                 entry.moves += 1
                 reason = entry.why_moved or Reason.OVERRAN
-                out.promises.append(Promise(entry.unit.name, entry.promise, entry.where, reason, moved))
+                out.promises.append(StartPromise(entry.unit.name, entry.promise, entry.where, reason, moved))
 
-    def _later(self, entry: Waiting) -> float:
+    def _later(self, entry: WaitingUnit) -> float:
         """Return the new promise of a unit that cannot start in time: its planned start and a margin."""
         return entry.start + EXTENSION * (entry.start - self.now) * entry.moves + LEAST_EXTENSION_SECONDS
 

@@ -11,13 +11,13 @@ from collections.abc import Sequence
 
 from phalanx.engine.reservations.capacity import CapacityProfile
 from phalanx.engine.reservations.reservation import FOREVER, Assignment
-from phalanx.engine.reservations.units import Backfill, PlanSettings, Waiting
+from phalanx.engine.reservations.units import Backfill, PlanSettings, WaitingUnit
 
 Place = tuple[float, Assignment]  # when, where
 TRIES = 5  # plans that are built before the present one is kept
 
 
-def rank(entry: Waiting, now: float, settings: PlanSettings) -> tuple[float, float, float, int]:
+def rank(entry: WaitingUnit, now: float, settings: PlanSettings) -> tuple[float, float, float, int]:
     """Return the place in the order: priority, then age weighted by size and expected duration, then age.
 
     Exponents of zero give the order of creation. A unit of unknown duration counts as one of a day.
@@ -29,7 +29,7 @@ def rank(entry: Waiting, now: float, settings: PlanSettings) -> tuple[float, flo
     return (-unit.priority, -weight, unit.created, unit.index)
 
 
-class Plan:
+class StartPlan:
     """A trial plan: reservations for waiting units on top of what runs."""
 
     def __init__(self, base: CapacityProfile, now: float) -> None:
@@ -38,32 +38,32 @@ class Plan:
         self.places: dict[str, Place | None] = {}
         self.searches = 0
 
-    def put(self, entry: Waiting, place: Place | None) -> None:
+    def put(self, entry: WaitingUnit, place: Place | None) -> None:
         self.places[entry.unit.name] = place
         if place is not None:
             self.profile.change(place[0], place[0] + entry.span, entry.unit.demand, place[1], -1)
 
-    def keep(self, entry: Waiting) -> None:
+    def keep(self, entry: WaitingUnit) -> None:
         """Take over the present reservation."""
         self.put(entry, None if entry.where is None else (entry.start, entry.where))
 
-    def earliest(self, entry: Waiting) -> Place | None:
+    def earliest(self, entry: WaitingUnit) -> Place | None:
         self.searches += 1
         return self.profile.earliest(entry.unit.demand, entry.span, self.now)
 
-    def at_once(self, entry: Waiting) -> Place | None:
+    def at_once(self, entry: WaitingUnit) -> Place | None:
         self.searches += 1
         where = self.profile.fits(entry.unit.demand, self.now, self.now + entry.span)
         return None if where is None else (self.now, where)
 
-    def still_free(self, entry: Waiting) -> bool:
+    def still_free(self, entry: WaitingUnit) -> bool:
         """Whether the present reservation fits into this plan."""
         return entry.where is not None and self.profile.holds(
             entry.unit.demand, entry.where, entry.start, entry.start + entry.span
         )
 
 
-def late(entry: Waiting, place: Place | None) -> bool:
+def late(entry: WaitingUnit, place: Place | None) -> bool:
     """Whether a place breaks the promise; one that cannot be kept any more must at least not get worse."""
     if entry.promise is None or entry.where is None:
         return False
@@ -71,8 +71,8 @@ def late(entry: Waiting, place: Place | None) -> bool:
 
 
 def build(
-    base: CapacityProfile, now: float, order: Sequence[Waiting], settings: PlanSettings
-) -> tuple[Plan | None, int]:
+    base: CapacityProfile, now: float, order: Sequence[WaitingUnit], settings: PlanSettings
+) -> tuple[StartPlan | None, int]:
     """Return a plan that keeps every promise (None: none was found within the tries) and the searches it took.
 
     `order`: the units in order; those behind `settings.depth` keep their reservation.
@@ -80,7 +80,7 @@ def build(
     searches = 0
     kept = {e.unit.name for e in order[settings.depth :]}
     for _ in range(TRIES):
-        plan = Plan(base, now)
+        plan = StartPlan(base, now)
         for entry in order:
             if entry.unit.name in kept:
                 plan.keep(entry)
@@ -96,7 +96,7 @@ def build(
     return None, searches
 
 
-def _plan_all(plan: Plan, order: Sequence[Waiting]) -> list[str]:
+def _plan_all(plan: StartPlan, order: Sequence[WaitingUnit]) -> list[str]:
     for entry in order:
         place = plan.earliest(entry)
         if late(entry, place):
@@ -105,11 +105,11 @@ def _plan_all(plan: Plan, order: Sequence[Waiting]) -> list[str]:
     return []
 
 
-def _plan_heads(plan: Plan, order: Sequence[Waiting], depth: int) -> list[str]:
+def _plan_heads(plan: StartPlan, order: Sequence[WaitingUnit], depth: int) -> list[str]:
     """Plan the first units of each priority; the others start at once or stay protected by their promise."""
     heads: dict[int, int] = {}
     missed: list[str] = []
-    later: list[Waiting] = []
+    later: list[WaitingUnit] = []
     for entry in order:
         priority = entry.unit.priority
         head = heads.get(priority, 0) < depth

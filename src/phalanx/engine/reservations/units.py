@@ -66,7 +66,7 @@ def expected_seconds(value: float | None) -> float:
 
 
 @dataclass(slots=True, eq=False)
-class Waiting:
+class WaitingUnit:
     """A unit in the queue. `start` and `where` are its reservation, `promise` the latest start that was promised."""
 
     unit: Unit
@@ -89,7 +89,7 @@ class Running:
 
 
 @dataclass(frozen=True, slots=True)
-class Promise:
+class StartPromise:
     """A start time that was given to a unit, or moved. `FOREVER` without nodes: it was withdrawn."""
 
     name: str
@@ -111,4 +111,4 @@ class Decisions:
     """What the book decided at one time."""
 
     starts: list[Start] = field(default_factory=list)
-    promises: list[Promise] = field(default_factory=list)
+    promises: list[StartPromise] = field(default_factory=list)
