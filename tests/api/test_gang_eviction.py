@@ -98,3 +98,22 @@ def test_members_that_have_ended_stay_as_they_are(world: World) -> None:
     world.patch(f"{PODS}/g-2/status", {"status": {"phase": "Succeeded"}}, STRATEGIC)
     evict(world, "g-1")
     assert leaving(world) == ["g-0", "g-1"]
+
+
+def test_no_more_replicas_are_disrupted_than_the_policy_allows(world: World) -> None:
+    for name in ("a", "b"):
+        spec = {"schedulingPolicy": {"gang": {"minCount": 1}}}
+        owner = {"apiVersion": "leaderworkerset.x-k8s.io/v1", "kind": "LeaderWorkerSet", "name": "lws", "uid": "u"}
+        world.create(GROUPS, {"metadata": {"name": name, "ownerReferences": [owner]}, "spec": spec})
+        body = pod(f"{name}-0")
+        body["spec"]["schedulingGroup"] = {"podGroupName": name}
+        world.create(PODS, body)
+        world.create(f"{PODS}/{name}-0/binding", {"target": {"kind": "Node", "name": "n"}})
+        world.patch(f"{PODS}/{name}-0/status", {"status": {"phase": "Running"}}, STRATEGIC)
+    target = {"kind": "LeaderWorkerSet", "name": "lws"}
+    spec = {"targetRef": target, "disruption": {"maxUnavailableReplicas": 1}}
+    world.create(POLICIES, {"metadata": {"name": "p"}, "spec": spec})
+    evict(world, "a-0")
+    with pytest.raises(TooManyRequests) as caught:
+        evict(world, "b-0")
+    assert "WorkloadPolicy p allows 1 unavailable replicas" in caught.value.causes[0]["message"]

@@ -95,7 +95,7 @@ def test_extras_of_one_child_never_take_what_a_sibling_needs():
     [
         ([composite("job").parent("job")], "names itself as its parent", [composite("job")]),
         ([composite("job").parent("up"), composite("up").parent("job")], "cyclic parents", [composite("up")]),
-        ([composite("job").priority(3)], "same priority", [composite("job")]),
+        ([composite("job").gang(1).priority(3)], "same priority", [composite("job").gang(1)]),
     ],
 )
 def test_a_broken_tree_is_invalid_on_every_group_and_heals_when_it_is_repaired(parts, words, repair):
@@ -106,6 +106,17 @@ def test_a_broken_tree_is_invalid_on_every_group_and_heals_when_it_is_repaired(p
     assert run.said("job", CPG)[:2] == ("False", "Invalid")
     run.see(*repair).step()
     assert len(run.placed) == 2 and run.said("g")[0] == "True"
+
+
+def test_groups_below_a_basic_group_may_have_different_priorities():
+    run = Cluster().see(*rack("r", 2), composite("job").priority(5))
+    for name, priority in (("high", 9), ("low", 1)):
+        group = pod_group(name).gang(1).priority(priority).parent("job")
+        run.see(group, pod(f"{name}-0").group(name).cpu("1").priority(priority))
+    run.step()
+    assert run.placed.keys() == {"high-0", "low-0"}
+    run.see(pod("odd").group("low").cpu("1").priority(3)).step()
+    assert "same priority as the pod group's priority" in run.told("odd")
 
 
 def test_a_tree_of_five_levels_is_invalid():

@@ -44,6 +44,8 @@ class Evictions:
             raise not_found(kind, request.name)
         pod: Json = decode(entry.value)
         gang = None if _beyond_budgets(pod) else self._gangs.of(msgspec.json.decode(entry.value, type=Pod))
+        if not _beyond_budgets(pod) and (text := self._gangs.over_budget(msgspec.json.decode(entry.value, type=Pod))):
+            raise TooManyRequests(f"{VIOLATES} {text}", retry_after=10, causes=_cause(text))
         if gang is not None and gang.others:
             await self._evict_gang(request, entry, pod, gang, options)
             return Answer(201, _DONE)

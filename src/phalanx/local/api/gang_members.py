@@ -36,6 +36,37 @@ class GangMembers:
     def __init__(self, store: StoreProtocol) -> None:
         self._store = store
 
+    def over_budget(self, pod: Pod) -> str:
+        """Why the eviction would exceed `disruption.maxUnavailableReplicas`; "": it does not.
+
+        A replica is a tree of groups that the same WorkloadPolicy is in effect for; it is unavailable while one of its
+        pod groups has fewer pods on nodes than its minimum.
+        """
+        leaf = group_of(pod)
+        if leaf is None or not self._store.list(_KINDS[WorkloadPolicy], leaf.namespace):
+            return ""
+        forest = self._forest(leaf.namespace)
+        chosen = {key: found.object for key, found in forest.policies.take_looked_up().items()}
+        group = forest.group(leaf)
+        allowed = group.policy.max_unavailable_replicas if group is not None else None
+        if group is None or allowed is None or chosen.get(leaf) is None:
+            return ""
+        for entry in self._store.list("pods", leaf.namespace):
+            forest.put_pod(msgspec.json.decode(entry.value, type=Pod))
+        own = forest.root_of(leaf)
+        roots = {forest.root_of(key) for key, name in chosen.items() if name == chosen[leaf]} - {own, None}
+        down = sum(any(not each.satisfied for each in forest.leaves(root)) for root in roots if root is not None)
+        if group.spec is not None and group.placed - 1 >= group.spec.minimum and not group.spec.disrupt_all:
+            return ""  # the replica stays available
+        if own is not None and any(not each.satisfied for each in forest.leaves(own)):
+            return ""  # it is disrupted already
+        if down < allowed:
+            return ""
+        return (
+            f"WorkloadPolicy {chosen[leaf][1]} allows {allowed} unavailable replicas"  # type: ignore[index]
+            f" (disruption.maxUnavailableReplicas), and {down} are unavailable"
+        )
+
     def of(self, pod: Pod) -> Gang | None:
         """None: the pod goes alone."""
         leaf = group_of(pod)

@@ -284,8 +284,7 @@ class GroupForest:
 
     def mismatch(self, root: GroupKey) -> str | None:
         """A SchedulerError text when member pods disagree with their root or with each other."""
-        traits = sorted({t for leaf in self.leaves(root) for t in leaf.traits})
-        return hierarchy.mismatch(traits, self._groups[root].spec, self._group_preemption_policy) if traits else None
+        return hierarchy.tree_mismatch(self._groups[root], self.leaves(root), self._group_preemption_policy)
 
     def disruption_unit(self, leaf: GroupKey) -> GroupKey | None:
         """The highest ancestor (or the leaf itself) that is only disrupted as a whole; None: each pod for itself."""

@@ -79,7 +79,8 @@ def check(groups: Mapping[GroupKey, Group], group: Group, templates: Templates |
                 f"{group.key} belongs to Workload {spec.workload}, its parent {parent.key} to Workload"
                 f" {higher.workload}: all groups of a tree must belong to one Workload"
             )
-        if (spec.priority or 0) != (higher.priority or 0):
+        # KEP-6012 Beta: children of a Basic group may differ, since each is placed for itself.
+        if higher.gang and (spec.priority or 0) != (higher.priority or 0):
             return (
                 f"{group.key} has priority {spec.priority or 0}, its parent {parent.key} has priority"
                 f" {higher.priority or 0}: all groups of a tree must have the same priority"
@@ -114,6 +115,21 @@ def _against_templates(group: Group, spec: GroupSpec, parent: Group | None, temp
             f" has template {name} below {wanted}"
         )
     return None
+
+
+def tree_mismatch(root: Group, leaves: Sequence[Group], group_preemption_policy: bool) -> str | None:
+    """What member pods of a tree disagree about, with their root or with each other."""
+    spec = root.spec
+    traits = sorted({t for leaf in leaves for t in leaf.traits})
+    if not traits:
+        return None
+    if root.composite and spec is not None and not spec.gang:
+        # Below a Basic group priorities may differ; pods then agree with their own group.
+        for leaf in leaves:
+            if leaf.traits and (found := mismatch(sorted(leaf.traits), leaf.spec, group_preemption_policy)) is not None:
+                return found
+        traits = sorted({(name, spec.priority or 0, policy) for name, _, policy in traits})
+    return mismatch(traits, spec, group_preemption_policy)
 
 
 def mismatch(
