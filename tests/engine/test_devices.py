@@ -20,9 +20,12 @@ from phalanx.engine.devices.selectors import Selectors
 from phalanx.engine.engine import Engine
 from phalanx.engine.explain import why
 from phalanx.model import objects as o
+from phalanx.model.gates import Gates
 from phalanx.model.objects.devices import ResourceClaimStatus
+from phalanx.model.objects.groups import GroupResourceClaim
 
 DRIVER = "gpu.example.com"
+GROUP_CLAIMS = Gates({"DRAWorkloadResourceClaims": True})
 Json = dict[str, Any]
 
 
@@ -91,8 +94,8 @@ def gang(name: str, size: int, priority: int = 0) -> o.PodGroup:
 class World:
     """An engine, and an API server and claim controller that do what they should."""
 
-    def __init__(self, *objects: Any) -> None:
-        self.engine = Engine()
+    def __init__(self, *objects: Any, gates: Gates | None = None) -> None:
+        self.engine = Engine(gates=gates)
         self.objects: dict[tuple[str, str], Any] = {}
         self.bound: dict[str, str] = {}
         self.evicted: list[str] = []
@@ -122,7 +125,9 @@ class World:
     def release(self, pod_name: str) -> None:
         """What the ResourceClaim controller does about a pod that is gone."""
         for (kind, _), obj in list(self.objects.items()):
-            if kind == "ResourceClaim" and any(each.name == pod_name for each in obj.status.reserved_for):
+            if kind == "ResourceClaim" and any(
+                (each.resource, each.name) == ("pods", pod_name) for each in obj.status.reserved_for
+            ):
                 left = [each for each in obj.status.reserved_for if each.name != pod_name]
                 allocation = obj.status.allocation if left else None
                 status = ResourceClaimStatus(allocation=allocation, reserved_for=left)
@@ -162,7 +167,8 @@ class World:
         old = self.objects["ResourceClaim", decision.name]
         allocation = old.status.allocation or decision.allocation
         assert allocation is not None, "reserved without an allocation"
-        reserved = [*old.status.reserved_for, decision.consumer]
+        others = [each for each in old.status.reserved_for if each.uid != decision.consumer.uid]
+        reserved = [*others, decision.consumer]
         status = ResourceClaimStatus(allocation=allocation, reserved_for=reserved)
         self.see(msgspec.structs.replace(old, status=status))
         return ""
@@ -258,6 +264,21 @@ def test_a_selector_that_fails_counts_only_on_nodes_the_pod_could_use():
     assert "CEL runtime error" in world.messages["p1"] and "no such key" in world.messages["p1"]
     world.see(claim("c2", asks(cel=numa)), pod("p2", "c2", cpu="4")).run(3)
     assert world.bound == {"p2": "b"}
+
+
+def test_a_claim_of_a_group_is_given_back_if_its_gang_cannot_be_bound():
+    world = World(node("a"), published("a", device("g0"), device("g1"), device("g2")), gates=GROUP_CLAIMS)
+    group = gang("g", 2)
+    entry = {"name": "shared", "resourceClaimName": "shared"}
+    spec = msgspec.structs.replace(group.spec, resource_claims=[msgspec.convert(entry, GroupResourceClaim)])
+    world.see(msgspec.structs.replace(group, spec=spec), claim("shared"), claim("c0"), claim("c1"))
+    world.fail.add("c1")
+    world.see(*(pod(f"p{n}", "shared", f"c{n}", group="g") for n in range(2))).run(1)
+    assert world.bound == {}
+    world.fail.clear()
+    world.run()
+    assert set(world.bound) == {"p0", "p1"}
+    assert [each.name for each in world.objects["ResourceClaim", "shared"].status.reserved_for] == ["g"]
 
 
 def test_why_names_the_claim_and_what_rules_devices_out():

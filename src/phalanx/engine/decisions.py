@@ -90,8 +90,8 @@ class ReserveClaim(_Decision, frozen=True, tag="ReserveClaim"):
 
 
 class ReleaseClaim(_Decision, frozen=True, tag="ReleaseClaim"):
-    """Take pod `pod` (uid) out of the consumers of a ResourceClaim; without others `deallocate` takes its allocation
-    back. `extended`: a claim that the scheduler made for extended resources, which is deleted."""
+    """Take the pod or PodGroup of uid `pod` out of the consumers of a ResourceClaim; without others `deallocate` takes
+    its allocation back. `extended`: a claim that the scheduler made for extended resources, which is deleted."""
 
     pod: str = ""
     deallocate: bool = False

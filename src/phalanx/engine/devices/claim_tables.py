@@ -112,6 +112,11 @@ class ClaimTables:
         self.columns.journal.push(self.join, key, uid)
         return self._part(key, uid)
 
+    def used(self, key: ClaimKey) -> bool:
+        """Whether a pod that names the claim is bound, or is being bound."""
+        under_way = (PodState.BINDING, PodState.CONFIRMED, PodState.BOUND)
+        return any(record.state in under_way for record in self._users.get(key, {}).values())
+
     def joined(self, key: ClaimKey) -> bool:
         return key in self._joined
 

@@ -230,19 +230,23 @@ class DynamicResources:
             claim = self._extended_claim(record.uid)
             fields = {"namespace": record.namespace, "name": claim.metadata.name if claim else "", "uid": ""}
             made = self._emit(d.ReleaseClaim, **fields, pod=record.uid, extended=True, deallocate=True)
-        elif claim is not None and consumer is not None and consumer.resource == "pods":
+        elif claim is not None and consumer is not None and self._may_release(key, consumer, last):
             made = self._emit(
                 d.ReleaseClaim,
                 namespace=key[0],
                 name=key[1],
                 uid=claim.metadata.uid,
-                pod=record.uid,
+                pod=consumer.uid,
                 deallocate=last and reservation.claims[key] is not None,
             )
         else:
             return
         self._releases[made] = key
         self.state.releasing[key] = self.state.releasing.get(key, 0) + 1
+
+    def _may_release(self, key: ClaimKey, consumer: ConsumerReference, last: bool) -> bool:
+        """A group keeps its claim as long as one of its pods is bound, or may be soon."""
+        return consumer.resource == "pods" or (last and not self.state.used(key))
 
     def _extended_claim(self, uid: str) -> ResourceClaim | None:
         return next(

@@ -124,7 +124,7 @@ class Binding:
                 return Status(Code.UNSCHEDULABLE, (NO_LONGER_WHOLE,))
             return self._advance(held.unit, record, PRE_BIND, 0.0)
         if self._cluster.now >= held.deadline:
-            word = PERMIT if held.stage == PERMIT else "volumes to be ready"
+            word = PERMIT if held.stage == PERMIT else "volumes or devices to be ready"
             return Status(Code.UNSCHEDULABLE, (f"timed out waiting for {word}",))
         return self._advance(held.unit, record, held.stage, held.deadline)
 

@@ -1,0 +1,80 @@
+"""Preemption for devices against brute force: the victims are the cheapest that free enough of the right kind."""
+
+from __future__ import annotations
+
+import random
+from itertools import combinations
+
+import pytest
+from test_devices import DRIVER, World, asks, claim, device, gang, node, pod, published
+
+Placed = tuple[str, int, frozenset[str]]  # name, priority, devices
+
+
+def cheapest(nodes: dict[str, tuple[dict[str, int], list[Placed]]], need: int, priority: int, kind: int | None):
+    """(highest priority evicted, pods evicted) of the best plan; None: there is none. Tries every set of victims."""
+    costs = []
+    for devices, pods in nodes.values():
+        lower = [each for each in pods if each[1] < priority]
+        for size in range(len(lower) + 1):
+            for victims in combinations(lower, size):
+                taken = {name for each in pods if each not in victims for name in each[2]}
+                free = [name for name in devices if name not in taken and kind in (None, devices[name])]
+                if len(free) >= need:
+                    costs.append((max((each[1] for each in victims), default=-1), size))
+    return min(costs, default=None)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_the_cheapest_pods_make_room_on_devices(seed: int):
+    rng = random.Random(seed)
+    world = World()
+    nodes: dict[str, tuple[dict[str, int], list[Placed]]] = {}
+    for name in "abc"[: rng.randint(1, 3)]:
+        devices = {f"g{number}": rng.randint(0, 1) for number in range(rng.randint(1, 4))}
+        nodes[name] = (devices, [])
+        world.see(node(name, cpu="64"), published(name, *(device(each, kind=kind) for each, kind in devices.items())))
+    total = sum(len(devices) for devices, _ in nodes.values())
+    for number in range(rng.randint(total // 2, total)):
+        world.see(claim(f"c{number}", asks(count=rng.randint(1, 2))))
+        world.see(pod(f"p{number}", f"c{number}", priority=rng.randint(1, 5))).run(2)
+    for name in [key[1] for key in world.objects if key[0] == "Pod" and key[1] not in world.bound]:
+        world.gone("Pod", name)
+    priorities = {}
+    for name, where in world.bound.items():
+        priorities[name] = world.objects["Pod", name].spec.priority
+        got = frozenset(each.split("/")[1] for each in world.devices(f"c{name[1:]}"))
+        nodes[where][1].append((name, priorities[name], got))
+    world.evicted.clear()
+    need, kind, priority = rng.randint(1, 3), rng.choice([None, 0, 1]), rng.randint(2, 7)
+    expected = cheapest(nodes, need, priority, kind)
+    cel = f'device.attributes["{DRIVER}"].kind == {kind}' if kind is not None else ""
+    world.see(claim("high", asks(count=need, cel=cel)), pod("high", "high", priority=priority)).run(20)
+    cost = (max((priorities[each] for each in world.evicted), default=-1), len(world.evicted))
+    assert (cost if "high" in world.bound else None) == expected
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_gang_evicts_the_fewest_of_the_lowest_priority(seed: int):
+    rng = random.Random(seed)
+    world = World()
+    total = 0
+    for name in "abc"[: rng.randint(1, 3)]:
+        count = rng.randint(1, 3)
+        total += count
+        world.see(node(name, cpu="64"), published(name, *(device(f"g{number}") for number in range(count))))
+    for number in range(rng.randint(0, total)):
+        world.see(claim(f"c{number}"), pod(f"p{number}", f"c{number}", priority=rng.randint(1, 5))).run(2)
+    for name in [key[1] for key in world.objects if key[0] == "Pod" and key[1] not in world.bound]:
+        world.gone("Pod", name)
+    world.evicted.clear()
+    size, priority = rng.randint(1, total), rng.randint(2, 7)
+    priorities = {name: world.objects["Pod", name].spec.priority for name in world.bound}
+    lower = sorted(each for each in priorities.values() if each < priority)
+    need = max(0, size - (total - len(priorities)))
+    expected = None if need > len(lower) else (lower[need - 1] if need else -1, need)
+    world.see(gang("g", size, priority), *(claim(f"m{number}") for number in range(size)))
+    world.see(*(pod(f"m{number}", f"m{number}", priority=priority, group="g") for number in range(size))).run(25)
+    placed = sum(f"m{number}" in world.bound for number in range(size))
+    cost = (max((priorities[each] for each in world.evicted), default=-1), len(world.evicted))
+    assert placed in (0, size) and (cost if placed else None) == expected
