@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from phalanx.cel import admission, parser
 from phalanx.controllers.grouping import bounds
 from phalanx.controllers.runtime import events
 from phalanx.kube import recorder
@@ -39,6 +40,9 @@ ROWS = {
     "quantity": f"{quantity._MAX_LENGTH:,} characters",
     "requirements of a label selector, terms of a field selector": str(selectors.MAX_TERMS),
     "pattern in a CustomResourceDefinition": f"{mib(pattern.MAX_MEMORY)} compiled",
+    "expression (CEL)": (
+        f"{parser.MAX_CODE_POINTS:,} code points, {parser.MAX_DEPTH} levels, {admission.CALL_LIMIT:,} cost units"
+    ),
     "answer as YAML": mib(view.YAML_BYTES),
     "headers with the path": kib(LIMITS.header_bytes),
     "time for the headers, the TLS handshake": f"{LIMITS.header_seconds:g} s",
