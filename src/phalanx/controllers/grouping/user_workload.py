@@ -99,7 +99,9 @@ def _relinked(link: Link, workload: str, chosen: Mapping[str, str], templates: M
     groups = [name for kind, name in templates if kind == POD_GROUPS.kind]  # KEP-4671: pods name the group in it
     if link.group not in groups and len(groups) != 1:
         raise Refused(
-            f"Workload {workload} has no group {link.group!r}; add it, or delete the Workload", "WorkloadDoesNotFit"
+            f"Workload {workload} has no group {link.group!r}, and none can be added: delete it, "
+            "and make it again with that group if you want one of your own",
+            "WorkloadDoesNotFit",
         )
     return replace(link, workload=workload, group=link.group if link.group in groups else groups[0])
 

@@ -60,6 +60,10 @@ async def read_apart(request: Request) -> None:
         request.content_type = "application/json"
 
 
+# KEP-1068 considered these fields of a JobSet before it settled on `gangConfig`.
+_BEFORE_GANG_CONFIG = ('scheduleAtOnce"', 'scheduleAtOncePerReplica"')
+
+
 def shape(
     obj: Json, kind: Kind, schema: Object, options: WriteOptions, repeated: list[str], *, body: bytes = b""
 ) -> tuple[str, ...]:
@@ -76,6 +80,8 @@ def shape(
     texts = [*repeated, *unknown]
     if unknown and not custom and any(text.startswith("duplicate field ") for text in repeated):
         texts = in_order(body, set(unknown))
+    if kind.kind == "JobSet":
+        texts = [f"{text} (use gangConfig)" if text.endswith(_BEFORE_GANG_CONFIG) else text for text in texts]
     if options.validation == "Strict":
         version = str(obj.get("apiVersion", "")).rpartition("/")[2]
         raise BadRequest(

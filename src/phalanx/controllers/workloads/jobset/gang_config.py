@@ -143,7 +143,8 @@ def check_fit(workload: Json, counts: dict[str, int]) -> None:
     for group, pods in counts.items():
         if group not in groups:
             raise Refused(
-                f"Workload {name} has no group {group!r}; add it, or delete the Workload to have it made for you",
+                f"Workload {name} has no group {group!r}, and none can be added: delete the Workload to have it made "
+                "for you",
                 "WorkloadDoesNotFit",
             )
         wanted = int((groups[group].get("gang") or {}).get("minCount") or 0)
