@@ -338,7 +338,7 @@ def test_what_a_post_filter_wants_done_is_part_of_its_answer():
     run = with_plugin(Evictor()).see(node("n").cpu("1"), pod("old").uid("uid-old").cpu("1").node("n"))
     run.see(pod("new").cpu("1"))
     why(run.engine, "Pod", "default", "new")
-    assert not run.engine._out
+    assert not run.engine.outbox.decisions
     evictions = [decision for decision in run.step() if isinstance(decision, d.Evict)]
     assert [(each.name, each.reason) for each in evictions] == [("old", "Mine")]
     assert evictions[0].id > 0 and run.bound == {"new": "n"}

@@ -47,8 +47,8 @@ def fingerprint(engine: Engine) -> tuple[Any, ...]:
         engine.interest.known(),
         engine.interest.epoch,
         len(engine.shapes),
-        engine._last_id,
-        list(engine._out),
+        engine.outbox.last_id,
+        list(engine.outbox.decisions),
         [(node, record.key) for node, record in engine.nominations.all()],
         places,
     )

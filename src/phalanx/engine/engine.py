@@ -55,7 +55,7 @@ _WAKE_OF_KIND = {
 }
 
 
-class Engine(Scheduler):
+class Engine:
     def __init__(
         self,
         settings: EngineSettings | None = None,
@@ -66,7 +66,21 @@ class Engine(Scheduler):
     ) -> None:
         """`plugins`: more factories by name, beside the built-in ones and those of installed packages. `watch`: makes
         of the factory of a plugin that is not built in the one to use: the engine has no clock, others do."""
-        super().__init__(settings or EngineSettings(), gates or Gates(), plugins or {}, watch)
+        self.settings, self.gates = settings or EngineSettings(), gates or Gates()
+        self.scheduler = scheduler = Scheduler(self.settings, self.gates, plugins or {}, watch)
+        self.cluster = state = scheduler.cluster
+        self.columns, self.objects, self.interest = state.columns, state.objects, state.interest
+        self.shapes, self.evaluations, self.nominations = state.shapes, state.evaluations, state.nominations
+        self.profiles, self.indexes = state.profiles, scheduler.indexes
+        self.queue, self.pods, self.groups = scheduler.queue, scheduler.pods, scheduler.groups
+        self.unit_lifecycle, self.pod_lifecycle = scheduler.unit_lifecycle, scheduler.pod_lifecycle
+        self.attempts, self.searches, self.preemption = scheduler.attempts, scheduler.searches, scheduler.preemption
+        self.history, self.isolation = scheduler.history, scheduler.isolation
+        self.maintenance, self.starts = scheduler.maintenance, scheduler.starts
+        self.illegal_transitions = scheduler.illegal_transitions
+        self.outbox, self.faults = scheduler.outbox, scheduler.faults
+        self._binding, self._cycle = scheduler.binding, scheduler.cycle
+        self._status, self._reminders = scheduler.status, scheduler.reminders
         self._apply: dict[type[Any], Callable[[Any], None]] = {
             e.PodChanged: lambda event: self._pod_changed(event.object),
             e.NodeChanged: lambda event: self._node_changed(event.object),
@@ -184,7 +198,7 @@ class Engine(Scheduler):
                 self._tell(event.kind, old, None)
 
     def _tell(self, kind: str, old: Any | None, new: Any | None) -> None:
-        for plugin in self._observers:
+        for plugin in self.scheduler.observers:
             try:
                 plugin.observe(kind, old, new)
             except BaseException as problem:
@@ -207,14 +221,14 @@ class Engine(Scheduler):
         self.faults.append(str(failure_of(plugin, problem)))
 
     def _outcome(self, event: e.Outcome) -> None:
-        decision = self._awaited.pop(event.decision, None)
+        decision = self.outbox.answered(event.decision)
         if decision is None:
             return  # answered before, or of a kind nobody waits for
         if event.problem:
             self.groups.members.failed(decision, event)
         if isinstance(decision, d.Evict):
             self.unit_lifecycle.eviction_answered(decision.id, event.problem)
-        for plugin in self._outcome_observers:
+        for plugin in self.scheduler.outcome_observers:
             try:
                 plugin.outcome(decision, event)
             except BaseException as problem:
@@ -222,25 +236,22 @@ class Engine(Scheduler):
         if isinstance(decision, d.ReleaseClaim):
             self.queue.wake(ClusterChange(Wake.DEVICES))  # nothing may have been written: no event will come
             return
-        key = f"{decision.namespace}/{decision.name}"
-        if isinstance(decision, d.Nominate) and self.pod_lifecycle.nominating.get(key) == decision.id:
-            del self.pod_lifecycle.nominating[key]
-        record = self.pods.records.get(key)
+        record = self.pods.records.get(f"{decision.namespace}/{decision.name}")
         if record is None or record.uid != decision.uid:
             return
         if isinstance(decision, d.SetPodCondition):
             if event.problem:
-                self.status.not_written(record, decision, event.problem)
+                self._status.not_written(record, decision, event.problem)
         elif decision.id == record.bind:
             self._bind_answered(record, event)
 
     def _bind_answered(self, record: PodRecord, event: e.Outcome) -> None:
         if not event.problem:
-            self.binding.confirmed(record)
+            self._binding.confirmed(record)
         elif not record.assumed:
             self.pod_lifecycle.bind_unanswered(record)
         else:
-            self.binding.failed(record, event.message if event.problem == e.PERMANENT else "")
+            self._binding.failed(record, event.message if event.problem == e.PERMANENT else "")
 
     # ---- out
 
@@ -258,7 +269,7 @@ class Engine(Scheduler):
         self.groups.settle()
         self.maintenance.replacements.settle()
         self.starts.sweep()
-        turns = self.binding.poll() if self.pod_lifecycle.holding else 0
+        turns = self._binding.poll() if self.pod_lifecycle.holding else 0
         searches = self.searches
         searches.sweep()
         searches.spent = turns // BINDS
@@ -273,13 +284,12 @@ class Engine(Scheduler):
         if turn is not None:
             self._go_on(turn)
         self.groups.members.statuses.tell()
-        out, self._out = self._out, []
-        return out
+        return self.outbox.take()
 
     def _say_again(self) -> None:
-        for decision in self.reminders.take():
+        for decision in self._reminders.take():
             if isinstance(decision, d.SetPodCondition):
-                self.status.again(decision)
+                self._status.again(decision)
             else:
                 self.groups.members.again(decision)
 
@@ -306,14 +316,14 @@ class Engine(Scheduler):
             if record.state is PodState.PENDING and record.row >= 0:
                 self.columns.unplace(record)
             elif record.state is PodState.ASSUMED and record.key not in self.pod_lifecycle.holding:
-                self.binding.failed(record, message)
+                self._binding.failed(record, message)
         if root.place is not QueueName.ATTEMPT:
             return
         if not root.records:
             self.unit_lifecycle.leave(root)
             return
         for record in root.records.values():
-            self.status.say(record, SCHEDULER_ERROR, message)
+            self._status.say(record, SCHEDULER_ERROR, message)
         if root.group is not None:
             self.groups.members.say(root.group, SCHEDULER_ERROR, message)
         self.unit_lifecycle.back_off(root)
@@ -336,11 +346,11 @@ class Engine(Scheduler):
     def _try_kind(self, root: SchedulingUnit) -> None:
         if root.kind == "Pod":
             made, looked = self.evaluations.made, self.preemption.chooser.looked
-            self.cycle.attempt(root)
+            self._cycle.attempt(root)
             self.searches.spent += POD + (self.evaluations.made - made) * (EVALUATION + self.columns.n // ROWS_PER_STEP)
             self.searches.spent += (self.preemption.chooser.looked - looked) * ROW_WORK
         else:
-            self.cycle.attempt(root)
+            self._cycle.attempt(root)
 
     def _go_on(self, first: SchedulingUnit) -> None:
         """One slice for one of the attempts that were put aside before this step, each in its turn."""
@@ -367,13 +377,13 @@ class Engine(Scheduler):
 
     def next_wake(self) -> float | None:
         """When `step` should be called again if no event comes; a time not after `now` means at once."""
-        if self._out or self.groups.busy or self.queue.has_active():
+        if self.outbox.decisions or self.groups.busy or self.queue.has_active():
             return self.cluster.now
         times = [held.deadline for held in self.pod_lifecycle.holding.values()]
         protection = self.preemption.victim_index.minimum_runtime
         tables = (
             self.queue,
-            self.reminders,
+            self._reminders,
             self.groups.room,
             self.groups.members.health,
             protection,

@@ -95,8 +95,8 @@ class Diagnostics:
                 if what == "plan" and query.get("repair") == "true":
                     return msgspec.json.encode(repair(self._engine, GroupKey(kind, namespace, name)))
                 if what == "plan":
-                    return msgspec.json.encode(plan(self._engine, kind, namespace, name))
-                return msgspec.json.encode(why(self._engine, kind, namespace, name, relax=relax))
+                    return msgspec.json.encode(plan(self._engine.scheduler, kind, namespace, name))
+                return msgspec.json.encode(why(self._engine.scheduler, kind, namespace, name, relax=relax))
             except Unknown as problem:
                 raise NotFound(str(problem), name=name, kind=kind) from None
 
@@ -116,7 +116,7 @@ class Diagnostics:
             manifests = Manifests(self._gates, classes, tuple(self._engine.profiles))
             manifests.read(asked.items, asked.namespace)
             manifests.notes += asked.cluster.put_into(self._engine)  # this process ends with its answer
-            outlook = whatif(self._engine, manifests.question, relax=query.get("relax", "true") != "false")
+            outlook = whatif(self._engine.scheduler, manifests.question, relax=query.get("relax", "true") != "false")
             return msgspec.json.encode(msgspec.structs.replace(outlook, notes=[*manifests.notes, *outlook.notes]))
 
         return await self._aside.answer(think)

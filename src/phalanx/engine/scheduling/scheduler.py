@@ -55,16 +55,50 @@ _ANSWERED = frozenset({
 })  # fmt: skip
 
 
+class Outbox:
+    """Decisions since the last step, and those whose outcome is awaited."""
+
+    def __init__(self) -> None:
+        self.last_id = 0
+        self.decisions: list[Decision] = []
+        self._awaited: dict[int, Decision] = {}
+        self.nominating: dict[str, int] = {}  # pod key -> Nominate decision without an outcome yet
+
+    def emit(self, cls: type[Any], **fields: Any) -> int:
+        """Make a decision; return its id."""
+        self.last_id += 1
+        decision = cls(id=self.last_id, **fields)
+        self.decisions.append(decision)
+        if cls in _ANSWERED:
+            self._awaited[self.last_id] = decision
+            if cls is d.Nominate:
+                self.nominating[f"{decision.namespace}/{decision.name}"] = decision.id
+        return self.last_id
+
+    def take(self) -> list[Decision]:
+        taken, self.decisions = self.decisions, []
+        return taken
+
+    def answered(self, number: int) -> Decision | None:
+        """Return the decision that got its outcome; None: it has one already, or none is awaited."""
+        decision = self._awaited.pop(number, None)
+        if isinstance(decision, d.Nominate):
+            key = f"{decision.namespace}/{decision.name}"
+            if self.nominating.get(key) == number:
+                del self.nominating[key]
+        return decision
+
+
 class Scheduler:
+    """The parts of the scheduler, put together. Questions read them; `Engine` passes events to them."""
+
     def __init__(
         self, settings: EngineSettings, gates: Gates, plugins: Mapping[str, Factory], watch: Watch | None = None
     ) -> None:
         self.settings = settings
         self.gates = gates
         self.faults: deque[str] = deque(maxlen=100)  # of plugins, where no pod could be told; for logs
-        self._last_id = 0
-        self._out: list[Decision] = []
-        self._awaited: dict[int, Decision] = {}
+        self.outbox = Outbox()
         self.cluster = state = ClusterState(settings, gates)
         self.columns, self.objects, self.interest = state.columns, state.objects, state.interest
         self.shapes, self.evaluations, self.nominations = state.shapes, state.evaluations, state.nominations
@@ -73,7 +107,7 @@ class Scheduler:
         state.shapes.uses_of = self.indexes.claims.of
         self._make_profiles(plugins, watch)
         self.queue = self._make_queue()
-        queue, emit = self.queue, self.emit
+        queue, emit = self.queue, self.outbox.emit
         isolation = self.isolation = Isolation(emit)
         self.history = History(state)
         reminders = self.reminders = PendingWrites(state)
@@ -104,8 +138,9 @@ class Scheduler:
         admission = Admission(members, pods, status, self.pods.admit)
         self.groups = Groups(state, members, unit_lifecycle, admission, room, isolation)
         state.contested = self._contested
-        self._observers = [o for p in self.profiles.values() for o in p.observers]
-        self._outcome_observers = [o for p in self.profiles.values() for o in p.outcome_observers]
+        pods.nominating = self.outbox.nominating
+        self.observers = [o for p in self.profiles.values() for o in p.observers]
+        self.outcome_observers = [o for p in self.profiles.values() for o in p.outcome_observers]
 
     def _contested(self, group: GroupKey, priority: int) -> bool:
         """Whether a unit that waits, of that priority or a higher one, could use free room; not of the group's tree."""
@@ -131,7 +166,9 @@ class Scheduler:
             name = settings.scheduler_name
             if name in self.profiles:
                 raise ConfigProblem("profiles", f"scheduler name {name!r} is used twice")
-            handle = Handle(state.columns, state.objects, state.interest, state.gates, state.forest, name, self.emit)
+            handle = Handle(
+                state.columns, state.objects, state.interest, state.gates, state.forest, name, self.outbox.emit
+            )
             profile = self.profiles[name] = Profile(settings, registry, handle)
             self.shapes.signers += [(plugin, signer.sign) for plugin, signer in profile.signers]
         state.columns.keep_all()
@@ -151,14 +188,3 @@ class Scheduler:
             self.pods.admit(unit)
         else:
             self.groups.admit(unit)
-
-    def emit(self, cls: type[Any], **fields: Any) -> int:
-        """Make a decision; returns its id."""
-        self._last_id += 1
-        decision = cls(id=self._last_id, **fields)
-        self._out.append(decision)
-        if cls in _ANSWERED:
-            self._awaited[self._last_id] = decision
-            if cls is d.Nominate:
-                self.pod_lifecycle.nominating[f"{decision.namespace}/{decision.name}"] = decision.id
-        return self._last_id

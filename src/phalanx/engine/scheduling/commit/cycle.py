@@ -36,6 +36,7 @@ from phalanx.engine.scheduling.lifecycle.pod_lifecycle import PodLifecycle
 from phalanx.engine.scheduling.lifecycle.pod_status import SCHEDULER_ERROR, UNSCHEDULABLE, PodStatus
 from phalanx.engine.scheduling.queue.units import (
     ATTEMPT,
+    AttemptUnit,
     EquivalenceClass,
     GroupTree,
     Refusal,
@@ -93,14 +94,14 @@ class Cycle:
             self._units.leave(unit)
         else:
             # 1. A unit like this one failed, and nothing has happened since that could help.
-            key = self._equivalence_key(unit, group)
+            target = self._members.tree(unit, group) if group is not None else SinglePod(unit.record)
+            key = self._equivalence_key(unit, target)
             known = self._queue.sleeping(key) if key is not None else None
             if known is not None:
                 self._refusals.join(unit, group, known)
             elif not self._waits_for_representative(unit, key):
                 # 2. The attempt.  3. What follows from its answer.
                 self._units.drop_stale_plan(unit)
-                target = self._members.tree(unit, group) if group is not None else SinglePod(unit.record)
                 answer = self._answer(unit, target, key)
                 if answer is None:
                     self._queue.put_aside(unit, came_from)
@@ -111,13 +112,13 @@ class Cycle:
                 self._units.leave(unit)
         self._queue.attempted(unit, came_from)
 
-    def _equivalence_key(self, unit: SchedulingUnit, group: Group | None) -> tuple[Any, ...] | None:
+    def _equivalence_key(self, unit: SchedulingUnit, target: AttemptUnit) -> tuple[Any, ...] | None:
         """Return the key that units share which no attempt can tell apart; None: no other unit is like this one."""
-        if group is None:
-            return None if unit.record.nominated else equivalence_key(unit.record)
+        if isinstance(target, SinglePod):
+            return None if target.record.nominated else equivalence_key(target.record)
         # A group plugin may distinguish groups that are equal to the engine.
-        alike = not group.composite and self._attempts.points(self._members.tree(unit, group)) is None
-        return group_equivalence_key(unit, group) if alike else None
+        alike = not target.group.composite and self._attempts.points(target) is None
+        return group_equivalence_key(unit, target.group) if alike else None
 
     def _waits_for_representative(self, unit: SchedulingUnit, key: tuple[Any, ...] | None) -> bool:
         if key is None or not self._searches.unfinished:
@@ -130,9 +131,7 @@ class Cycle:
 
     # ---- the attempt
 
-    def _answer(
-        self, unit: SchedulingUnit, target: SinglePod | GroupTree, key: tuple[Any, ...] | None
-    ) -> Answer | None:
+    def _answer(self, unit: SchedulingUnit, target: AttemptUnit, key: tuple[Any, ...] | None) -> Answer | None:
         """Return None if the search is not finished; it goes on after other units were served."""
         if isinstance(target, GroupTree):
             answer = self._attempts.attempt(target, How(search=lambda: self._searches.answer(unit, target, key)))
@@ -160,7 +159,7 @@ class Cycle:
 
     # ---- what follows
 
-    def _act(self, unit: SchedulingUnit, target: SinglePod | GroupTree, answer: Answer) -> None:
+    def _act(self, unit: SchedulingUnit, target: AttemptUnit, answer: Answer) -> None:
         if isinstance(answer, Placed):
             if isinstance(target, GroupTree):
                 self._commit(unit, target.group, answer)
@@ -177,7 +176,7 @@ class Cycle:
                 self._clear_nominations(unit, target.group)
             self._refusals.refuse_group(unit, target.group, answer)
 
-    def _preempt(self, unit: SchedulingUnit, target: SinglePod | GroupTree, answer: NominatedAfterPreemption) -> None:
+    def _preempt(self, unit: SchedulingUnit, target: AttemptUnit, answer: NominatedAfterPreemption) -> None:
         if isinstance(target, SinglePod):
             self._evictions.carry_out_for_pod(unit, answer)
             self._refusals.refuse_pod(unit, target.record, answer.refused, victims_leave=True)

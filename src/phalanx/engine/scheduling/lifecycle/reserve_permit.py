@@ -42,6 +42,7 @@ def gate_of(state: ClusterState, records: Iterable[PodRecord]) -> tuple[PodRecor
 
 
 def reserve(state: ClusterState, record: PodRecord, row: int) -> Status | None:
+    """Return the first refusal; None: every plugin has reserved what it needs."""
     for plugin in state.profiles[record.scheduler_name].reserve:
         status = ask(plugin, plugin.reserve, record, row)
         if status is not None:

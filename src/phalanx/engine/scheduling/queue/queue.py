@@ -80,6 +80,9 @@ class Queue:
         self._ticket = 0
         # PreEnqueue plugins that want to be asked again after some kinds of change, and who asks them.
         self._gatekeepers = dict(gatekeepers)
+        self._gate_bits = 0  # the same kinds as one number
+        for wakes in gatekeepers.values():
+            self._gate_bits |= int(wakes)
         self._readmit = readmit or self.activate
         self.shares = True  # whether the unit that is tried fails like others of its class
         self.heard: Callable[[ClusterChange], None] = lambda change: None  # told while roots are put aside
@@ -244,7 +247,7 @@ class Queue:
     def listens(self, kind: Wake) -> bool:
         """Whether a change of that kind, which is not one of a row, can concern anybody."""
         awake = not self._searching and not self._asleep[int(kind)]
-        return not awake or any(wakes & kind for wakes in self._gatekeepers.values())
+        return not awake or bool(self._gate_bits & int(kind))
 
     def wake(self, change: ClusterChange) -> None:
         """Something happened: rouse every sleeping bucket to which it can matter."""
@@ -266,7 +269,7 @@ class Queue:
                         equivalence_class.worth is None or equivalence_class.worth(equivalence_class, change)
                     ):
                         self._rouse(equivalence_class)
-        if self._gatekeepers:
+        if self._gate_bits & kind:
             names = [name for name, wakes in self._gatekeepers.items() if wakes & change.kind]
             for unit in [r for r in self.units.values() if r.place is GATED and r.gate[0] in names]:
                 self._readmit(unit)
