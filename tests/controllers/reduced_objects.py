@@ -264,7 +264,7 @@ CONDITIONS: dict[str, tuple[str, ...]] = {
 }
 
 
-def _paths(value: Any, path: Path = ()) -> Iterator[Path]:
+def paths(value: Any, path: Path = ()) -> Iterator[Path]:
     """Every place below a value, the outer places first."""
     keys: list[str | int] = []
     if isinstance(value, dict):
@@ -273,10 +273,10 @@ def _paths(value: Any, path: Path = ()) -> Iterator[Path]:
         keys = list(range(len(value)))
     for key in keys:
         yield (*path, key)
-        yield from _paths(value[key], (*path, key))
+        yield from paths(value[key], (*path, key))
 
 
-def _without(obj: Json, path: Path) -> Json:
+def without(obj: Json, path: Path) -> Json:
     found = copy.deepcopy(obj)
     holder: Any = found
     for key in path[:-1]:
@@ -315,10 +315,10 @@ class Reduction:
     async def variants(self, full: Json) -> list[Json]:
         """The object, with each of its fields left out or emptied, and with only what it cannot do without."""
         found = [full]
-        for path in _paths(full):
+        for path in paths(full):
             if path[0] in ("apiVersion", "kind", "metadata"):
                 continue
-            for smaller in (_without(full, path), _emptied(full, path)):
+            for smaller in (without(full, path), _emptied(full, path)):
                 if smaller is not None and await self.accepted(smaller):
                     found.append(smaller)
         return [*found, await self._smallest(full)]
@@ -328,10 +328,10 @@ class Reduction:
         again = True
         while again:
             again = False
-            for path in _paths(smallest):
+            for path in paths(smallest):
                 if path[0] in ("apiVersion", "kind", "metadata"):
                     continue
-                if await self.accepted(smaller := _without(smallest, path)):
+                if await self.accepted(smaller := without(smallest, path)):
                     smallest, again = smaller, True
                     break
         return smallest

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import logging
+from pathlib import Path
+from typing import Any
 
 import pytest
-from reduced_objects import CONDITIONS, FULL, Json, Reduction
+import yaml
+from reduced_objects import CONDITIONS, FULL, Json, Reduction, paths, without
 from workload_objects import jobset, part
-from world import World, world
+from world import World, condition, world
 
 from phalanx.base.errors import ApiProblem
 from phalanx.controllers.runtime.controller import Key
@@ -45,9 +49,9 @@ async def create_variants(cluster: World, kind: str) -> list[str]:
     return made
 
 
-async def say(cluster: World, kind: str, condition: str) -> None:
+async def say(cluster: World, kind: str, type_: str) -> None:
     """Write a condition onto everything of a kind, with nothing but what is required."""
-    body = {"status": {"conditions": [{"type": condition, "status": "True"}]}}
+    body = {"status": {"conditions": [{"type": type_, "status": "True"}]}}
     for obj in cluster.all(kind):
         try:
             await cluster.patch(kind, obj["metadata"]["name"], body, subresource="status")
@@ -70,10 +74,8 @@ def test_reconcilers_survive_what_the_api_accepts(kind: str, caplog: pytest.LogC
     asyncio.run(scenario())
 
 
-@pytest.mark.parametrize(("kind", "condition"), [(kind, each) for kind, found in CONDITIONS.items() for each in found])
-def test_reconcilers_survive_conditions_without_times(
-    kind: str, condition: str, caplog: pytest.LogCaptureFixture
-) -> None:
+@pytest.mark.parametrize(("kind", "said"), [(kind, each) for kind, found in CONDITIONS.items() for each in found])
+def test_reconcilers_survive_conditions_without_times(kind: str, said: str, caplog: pytest.LogCaptureFixture) -> None:
     """lastTransitionTime, reason and message are optional in conditions of built-in kinds."""
 
     async def scenario() -> None:
@@ -86,7 +88,7 @@ def test_reconcilers_survive_conditions_without_times(
             await reconcile_everything(cluster, await cluster.start_controllers())
             assert cluster.all(kind), "there must be something to say it of"
             await cluster.kill_controllers()
-            await say(cluster, kind, condition)
+            await say(cluster, kind, said)
             service = await cluster.start_controllers()
             await reconcile_everything(cluster, service)
             assert not [entry for entry in caplog.records if entry.levelno >= logging.ERROR]
@@ -109,5 +111,77 @@ def test_a_jobset_says_what_it_lacks_and_goes_on() -> None:
             await cluster.until("JobSet", "js", when=lambda found: found.get("status"))
             await cluster.eventually("Event", lambda found: any(e["reason"] == "PVCCreationFailed" for e in found))
             assert cluster.names("Job") == ["js-a-0"]
+
+    asyncio.run(scenario())
+
+
+CRDS = Path(__file__).parents[2] / "examples" / "crds"
+POD: Json = {"spec": {"containers": [{"name": "node", "image": "i", "resources": {"requests": {"cpu": "1"}}}]}}
+STEP: Json = {"name": "node", "template": {"metadata": {"labels": {}}, "spec": {"parallelism": 1, "template": POD}}}
+# Definitions of these kinds keep whatever is written: every part may be missing, or of another type.
+LOOSE: dict[str, tuple[str, Json]] = {
+    "TrainJob": (
+        "trainer",
+        {
+            "runtimeRef": {"name": "rt", "kind": "ClusterTrainingRuntime"},
+            "trainer": {"numNodes": 2, "resourcesPerNode": {"limits": {"cpu": "1"}}, "env": [{"name": "A"}]},
+            "initializer": {"dataset": {"storageUri": "s3://x", "secretRef": {"name": "s"}}},
+            "podTemplateOverrides": [{"targetJobs": [{"name": "node"}], "spec": {"nodeSelector": {"a": "b"}}}],
+            "suspend": False,
+            "activeDeadlineSeconds": 100,
+        },
+    ),
+    "MPIJob": (
+        "mpijob",
+        {
+            "slotsPerWorker": 1,
+            "runPolicy": {"suspend": False, "schedulingPolicy": {"minAvailable": 1}},
+            "mpiReplicaSpecs": {
+                "Launcher": {"replicas": 1, "template": POD},
+                "Worker": {"replicas": 2, "template": POD},
+            },
+        },
+    ),
+}
+
+
+def loose_variants(spec: Json) -> list[Any]:
+    """Return the spec with each of its parts left out, or replaced by something of another type."""
+    found: list[Any] = [spec, None, {}]
+    for path in paths(spec):
+        found.append(without(spec, path))
+        for other in (None, "text", 7, [], {}, [None], {"x": None}):
+            changed = copy.deepcopy(spec)
+            holder: Any = changed
+            for key in path[:-1]:
+                holder = holder[key]
+            holder[path[-1]] = other
+            found.append(changed)
+    return found
+
+
+@pytest.mark.parametrize("kind", sorted(LOOSE))
+def test_reconcilers_survive_custom_resources_of_any_shape(kind: str, caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario() -> None:
+        async with world(nodes=0, scheduler=False, controllers=False) as cluster:
+            crd, spec = LOOSE[kind]
+            for body in yaml.safe_load_all((CRDS / f"{crd}.yaml").read_text()):
+                await cluster.apply(body)
+                name = body["metadata"]["name"]
+                await cluster.until(
+                    "CustomResourceDefinition", name, when=lambda o: condition(o, "Established").get("status") == "True"
+                )
+            if kind == "TrainJob":
+                runtime = {"mlPolicy": {"torch": {}}, "template": {"spec": {"replicatedJobs": [STEP]}}}
+                await cluster.create("ClusterTrainingRuntime", "rt", spec=runtime)
+            for number, variant in enumerate(loose_variants(spec)):
+                body = {"spec": variant} if variant is not None else {}
+                try:
+                    await cluster.create(kind, f"x{number}", **body)
+                except ApiProblem:
+                    continue
+            service = await cluster.start_controllers()
+            await reconcile_everything(cluster, service)
+            assert not [entry for entry in caplog.records if entry.levelno >= logging.ERROR]
 
     asyncio.run(scenario())

@@ -5,12 +5,15 @@ Reconcilers are fed by the changes of caches. They are idempotent and may be kil
 
 from __future__ import annotations
 
+import logging
 from abc import ABC, abstractmethod
 
 from phalanx.base.work import WorkQueue
 from phalanx.controllers.runtime.cache import Cache, Caches, Json, Key
+from phalanx.controllers.runtime.events import Events
 
-__all__ = ["Cache", "Caches", "Controller", "Json", "Key"]
+__all__ = ["Cache", "Caches", "Controller", "CustomController", "Json", "Key"]
+log = logging.getLogger(__name__)
 
 
 class Controller(ABC):
@@ -28,3 +31,35 @@ class Controller(ABC):
 
     async def run(self) -> None:
         await self.queue.run(self.reconcile, self.workers)
+
+
+MALFORMED = (AttributeError, IndexError, KeyError, TypeError, ValueError)
+
+
+class CustomController(Controller):
+    """A reconciler of custom resources, whose definition may let fields of any type through.
+
+    An object that cannot be read is reported in an event and left alone until it changes.
+    """
+
+    def __init__(self, events: Events) -> None:
+        super().__init__()
+        self._events = events
+
+    async def reconcile(self, key: Key) -> None:
+        try:
+            await self.reconcile_object(key)
+        except MALFORMED as problem:
+            obj = self.object_of(key)
+            log.warning("%s: %s has a field of the wrong type", self.name, key, exc_info=problem)
+            if obj is not None:
+                text = f"it, or what it refers to, has a field of the wrong type or lacks one: {problem!r}"
+                self._events.warning(obj, self.name, "Malformed", text)
+
+    @abstractmethod
+    async def reconcile_object(self, key: Key) -> None:
+        """Do what `reconcile` of other controllers does."""
+
+    @abstractmethod
+    def object_of(self, key: Key) -> Json | None:
+        """Return the object of a key."""

@@ -109,7 +109,7 @@ class JobSetController(Controller):
         if jobset is None or deleting(jobset) or jobset["spec"].get("managedBy", MANAGED_BY) != MANAGED_BY:
             return
         children = children_of(jobset, self._jobs.by_index("controller", jobset["metadata"]["uid"]))
-        status = {**(jobset.get("status") or {}), "conditions": conditions_of(jobset)}
+        status = {"restarts": 0, **(jobset.get("status") or {}), "conditions": conditions_of(jobset)}
         status["replicatedJobsStatus"] = counters(jobset, children)
         look = Look(jobset, children, status, self._clock)
         if look.finished:

@@ -18,7 +18,7 @@ from phalanx.controllers.grouping.priorities import keep_priority
 from phalanx.controllers.grouping.ungrouped_pods import without_outsiders
 from phalanx.controllers.grouping.user_workload import made_by_hand
 from phalanx.controllers.runtime.concurrent_writes import together
-from phalanx.controllers.runtime.controller import Cache, Caches, Controller, Json, Key
+from phalanx.controllers.runtime.controller import Cache, Caches, CustomController, Json, Key
 from phalanx.controllers.runtime.events import Events
 from phalanx.controllers.runtime.groups import Groups, State
 from phalanx.controllers.runtime.ownership import controller_of, controller_reference, deleting, index_by_controller
@@ -30,11 +30,11 @@ from phalanx.controllers.workloads.mpijob.names import JOB_NAME, JOB_ROLE, MPI_J
 NAME = "mpijob"
 
 
-class MPIJobController(Controller):
+class MPIJobController(CustomController):
     name = NAME
 
     def __init__(self, caches: Caches, clock: Clock, events: Events, groups: Groups | None) -> None:
-        super().__init__()
+        super().__init__(events)
         self._client, self._clock, self._events, self._groups = caches.client, clock, events, groups
         self._owners = caches.of(MPI_JOBS, optional=True)
         self._jobs, self._pods = caches.of(r.JOBS), caches.of(r.PODS)
@@ -51,7 +51,10 @@ class MPIJobController(Controller):
         if reference is not None and reference["kind"] == MPI_JOBS.kind:
             self.queue.add(Key(key.namespace, reference["name"]))
 
-    async def reconcile(self, key: Key) -> None:
+    def object_of(self, key: Key) -> Json | None:
+        return self._owners.get(*key)
+
+    async def reconcile_object(self, key: Key) -> None:
         owner = self._owners.get(*key)
         if owner is None or deleting(owner):
             return

@@ -14,7 +14,7 @@ from phalanx.controllers.grouping.bounds import TOO_MANY, check_pods, count_in
 from phalanx.controllers.grouping.core import Grouping, Refused
 from phalanx.controllers.grouping.ungrouped_pods import Gang, each_without_outsiders
 from phalanx.controllers.runtime.cache import MARKED
-from phalanx.controllers.runtime.controller import Caches, Controller, Json, Key
+from phalanx.controllers.runtime.controller import Caches, CustomController, Json, Key
 from phalanx.controllers.runtime.events import Events
 from phalanx.controllers.runtime.groups import Groups, State
 from phalanx.controllers.runtime.ownership import controlled_by, controller_of, controller_reference, deleting
@@ -36,11 +36,11 @@ _COUNTED = ("ready", "succeeded", "failed", "active", "suspended")  # of a Repli
 MANAGED_BY = "trainer.kubeflow.org/trainjob-controller"
 
 
-class TrainJobController(Controller):
+class TrainJobController(CustomController):
     name = NAME
 
     def __init__(self, caches: Caches, clock: Clock, events: Events, groups: Groups | None) -> None:
-        super().__init__()
+        super().__init__(events)
         self._client, self._clock, self._events, self._groups = caches.client, clock, events, groups
         self._owners = caches.of(TRAIN_JOBS, optional=True)
         self._sets = caches.of(r.JOB_SETS, optional=True)
@@ -72,7 +72,10 @@ class TrainJobController(Controller):
             if runtime_named(owner)[1] == key.name:
                 self.queue.add(Key(owner["metadata"]["namespace"], owner["metadata"]["name"]))
 
-    async def reconcile(self, key: Key) -> None:
+    def object_of(self, key: Key) -> Json | None:
+        return self._owners.get(*key)
+
+    async def reconcile_object(self, key: Key) -> None:
         owner = self._owners.get(*key)
         if owner is None or deleting(owner):
             return
