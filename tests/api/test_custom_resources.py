@@ -76,6 +76,15 @@ def test_what_the_schema_allows(crons: World) -> None:
     assert crons.patch(f"{CRONS}/a", {"spec": {"port": 80}})["spec"]["port"] == 80
 
 
+def test_whole_floats_are_whole_numbers_and_nulls_that_may_not_stand_go(crons: World) -> None:
+    """SDKs send 1.0 for a count of GPUs, and null for every variable they have not set."""
+    made = cron(port=80.0, replicas=2.0, limits={"a": 1.0, "b": None}, policy=None, tags=None, free={"n": 3.0})
+    spec = crons.create(CRONS, made)["spec"]
+    assert (spec["port"], spec["replicas"], spec["limits"], spec["free"]) == (80, 2, {"a": 1}, {"n": 3})
+    assert all(isinstance(spec[name], int) for name in ("port", "replicas"))
+    assert "policy" not in spec and "tags" not in spec
+
+
 def test_a_required_part_is_missed(crons: World) -> None:
     body = cron()
     del body["spec"]["cron"]

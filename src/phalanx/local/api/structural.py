@@ -40,7 +40,21 @@ class CustomObject(Object):
         if "metadata" in head:
             obj["metadata"] = head["metadata"]
         prune(obj, self.structural, "", unknown, root=True)
+        _whole_numbers(obj)
         return unknown
+
+
+_LARGEST_PLAIN = 1e21  # floats from here on are written with an exponent, as in Go
+
+
+def _whole_numbers(value: Any) -> None:
+    """Write 1.0 as 1, as kube-apiserver does when it writes JSON: clients send either for a whole number."""
+    places = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, item in list(places):
+        if isinstance(item, float) and abs(item) < _LARGEST_PLAIN and item.is_integer():
+            value[key] = int(item)
+        elif isinstance(item, dict | list):
+            _whole_numbers(item)
 
 
 @lru_cache(maxsize=1)
@@ -96,10 +110,11 @@ def _head_errors(embedded: Json, path: str) -> list[str]:
 
 
 def set_defaults(value: Any, schema: Json) -> None:
-    """Fill in defaults, and drop nulls where a null may not stand but a default would."""
+    """Fill in defaults, and drop nulls where a null may not stand."""
     if isinstance(value, dict):
-        for name, part in (schema.get("properties") or {}).items():
-            if value.get(name, part) is None and not part.get("nullable") and "default" in part:
+        properties = schema.get("properties") or {}
+        for name, part in properties.items():
+            if value.get(name, part) is None and not part.get("nullable"):
                 del value[name]
             if name not in value and "default" in part:
                 value[name] = clone(part["default"])
@@ -107,9 +122,11 @@ def set_defaults(value: Any, schema: Json) -> None:
                 set_defaults(value[name], part)
         extra = schema.get("additionalProperties")
         if isinstance(extra, dict):
-            for name, item in value.items():
-                if name not in (schema.get("properties") or {}):
-                    set_defaults(item, extra)
+            for name in [name for name in value if name not in properties]:
+                if value[name] is None and not extra.get("nullable"):
+                    del value[name]
+                else:
+                    set_defaults(value[name], extra)
     elif isinstance(value, list) and isinstance(schema.get("items"), dict):
         for item in value:
             set_defaults(item, schema["items"])
