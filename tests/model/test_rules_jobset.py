@@ -9,6 +9,7 @@ import pytest
 
 from phalanx.model import builtin
 from phalanx.model.gates import Gates
+from phalanx.model.rules.jobset_policies import existing_claim_errors
 
 Json = dict[str, Any]
 KIND = next(kind for kind in builtin.registry(Gates()).all() if kind.kind == "JobSet")
@@ -242,3 +243,15 @@ def test_what_upstream_accepts_is_accepted() -> None:
         jobset(mounting("d"), volumeClaimPolicies=claims("d")),
     ):
         assert problems(made) == ""
+
+
+@pytest.mark.parametrize(("kept", "size", "count"), [("Retain", "1Gi", 0), ("Delete", "1Gi", 1), ("Delete", "2Gi", 2)])
+def test_a_claim_that_exists_must_be_the_same_and_stay(kept: str, size: str, count: int) -> None:
+    def spec(amount: str) -> Json:
+        return {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": amount}}}
+
+    template = {"metadata": {"name": "d"}, "spec": spec(size)}
+    policy = {"templates": [template], "retentionPolicy": {"whenDeleted": kept}}
+    there = {"d-js": {"spec": {**spec("1Gi"), "volumeMode": "Filesystem"}}}
+    assert len(existing_claim_errors(jobset(mounting("d"), volumeClaimPolicies=[policy]), there.get)) == count
+    assert existing_claim_errors(jobset(mounting("d"), volumeClaimPolicies=[policy]), lambda name: None) == []

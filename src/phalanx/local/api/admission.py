@@ -22,6 +22,7 @@ from phalanx.model.groups.keys import AFTER_GROUP
 from phalanx.model.kinds import Json, Kind
 from phalanx.model.objects.devices import ADMIN_NAMESPACE_LABEL
 from phalanx.model.rules.devices import admin_access
+from phalanx.model.rules.jobset_policies import existing_claim_errors
 
 IMMORTAL_NAMESPACES = ("default", "kube-system", "kube-public")
 POD_GROUP_FINALIZER = "scheduling.k8s.io/podgroup-protection"
@@ -35,6 +36,7 @@ _FINALIZER_OF = {
 }
 _DEVICES = "resource.k8s.io"
 _WITH_SELECTORS = tuple(f"{name}.{_DEVICES}" for name in ("resourceclaims", "resourceclaimtemplates", "deviceclasses"))
+_JOB_SETS = "jobsets.jobset.x-k8s.io"
 _POD_GROUPS = "podgroups.scheduling.k8s.io"
 _RUNTIME_CLASSES = "runtimeclasses.node.k8s.io"
 _SIGNING_REQUESTS = "certificatesigningrequests.certificates.k8s.io"
@@ -85,17 +87,13 @@ class Admission:
     def create(self, kind: Kind, obj: Json, namespace: str, user: User) -> None:
         key = kind.storage_key
         if key == "pods":
-            self.priorities.pod(kind, obj)
-            _pod_defaults(obj)
-            self._accounts.admit(kind, obj, namespace)
-            if obj["spec"].get("runtimeClassName"):
-                self._runtime(kind, obj)
-            if obj["spec"].get("schedulingGroup"):
-                self._after_group(obj, namespace)
+            self._pod(kind, obj, namespace)
         elif key in _WITH_SELECTORS:
             self._admin_access(kind, obj, namespace)
         elif key == "services":
             self._assign(kind, obj, namespace, None)
+        elif key == _JOB_SETS:
+            self._shared_claims(kind, obj, namespace)
         elif key == _INGRESSES:
             self._ingress_class(obj)
         elif key == _SIGNING_REQUESTS:
@@ -113,6 +111,15 @@ class Admission:
         elif key in GUARDED and self._rights is not None:
             check_grant(self._rights, user, kind, obj, None, namespace)
 
+    def _pod(self, kind: Kind, pod: Json, namespace: str) -> None:
+        self.priorities.pod(kind, pod)
+        _pod_defaults(pod)
+        self._accounts.admit(kind, pod, namespace)
+        if pod["spec"].get("runtimeClassName"):
+            self._runtime(kind, pod)
+        if pod["spec"].get("schedulingGroup"):
+            self._after_group(pod, namespace)
+
     def _admin_access(self, kind: Kind, obj: Json, namespace: str) -> None:
         """Administrative access to devices is for namespaces that an administrator has labelled (KEP-5018)."""
         spec: Json = obj.get("spec") or {}
@@ -126,6 +133,17 @@ class Admission:
         if labels.get(ADMIN_NAMESPACE_LABEL) != "true":
             text = f"admin access to devices requires the `{ADMIN_NAMESPACE_LABEL}: true` label on the namespace"
             raise invalid(kind, obj["metadata"].get("name") or "", [field_forbidden(f"{path}.devices.requests", text)])
+
+    def _shared_claims(self, kind: Kind, obj: Json, namespace: str) -> None:
+        """Refuse a JobSet whose shared claims exist with another spec, or would be deleted with the set."""
+
+        def known(name: str) -> Json | None:
+            entry = self._store.latest(("persistentvolumeclaims", namespace, name))
+            return decode(entry.value) if entry is not None else None
+
+        errors = existing_claim_errors(obj, known)
+        if errors:
+            raise invalid(kind, str(obj["metadata"].get("name") or ""), errors)
 
     def _after_group(self, pod: Json, namespace: str) -> None:
         """Refuse a pod for a group that is being deleted if its controller will create another group.

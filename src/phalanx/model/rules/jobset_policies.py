@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 
 from phalanx.model import names
 from phalanx.model.fieldpath import (
@@ -202,4 +203,26 @@ def _mount_errors(claim: str, spec: Json, path: str) -> list[FieldError]:
         mounted |= any(mount.get("name") == claim for each in every for mount in each.get("volumeMounts") or ())
     if not mounted:
         errors.append(invalid(path, claim, "must be mounted by a container of a replicatedJob"))
+    return errors
+
+
+def existing_claim_errors(obj: Json, known: Callable[[str], Json | None]) -> list[FieldError]:
+    """Check shared claims that exist already; known: returns the claim of a name."""
+    name = (obj.get("metadata") or {}).get("name") or ""
+    errors: list[FieldError] = []
+    for index, policy in enumerate((obj.get("spec") or {}).get("volumeClaimPolicies") or ()):
+        for number, template in enumerate(policy.get("templates") or ()):
+            claim = f"{(template.get('metadata') or {}).get('name') or ''}-{name}"
+            found = known(claim)
+            if found is None:
+                continue
+            at, there = f"spec.volumeClaimPolicies[{index}]", found.get("spec") or {}
+            wanted: Json = template.get("spec") or {}
+            if any(there.get(field) != value for field, value in wanted.items()):
+                text = f"differs from that of PersistentVolumeClaim {claim}, which exists"
+                errors.append(invalid(f"{at}.templates[{number}].spec", wanted, text))
+            if (policy.get("retentionPolicy") or {}).get("whenDeleted") != "Retain":
+                text = f"must be Retain: PersistentVolumeClaim {claim} exists"
+                kept = (policy.get("retentionPolicy") or {}).get("whenDeleted")
+                errors.append(invalid(f"{at}.retentionPolicy.whenDeleted", kept, text))
     return errors
