@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 PAGE = 2000
 ABSENT_ANSWERS = 3  # 404s in a row before a resource that was served counts as gone with all its objects
 GARBLED_EVENTS = 3  # in a row before a watch is given up for a fresh list
-ABSENT_SECONDS = 30.0  # until an optional resource that is not served is asked for again
+ABSENT_SECONDS = 5.0  # until an optional resource that is not served is asked for again
 WATCH_SECONDS = 240.0  # how long one watch may last; half of that again by chance, so that not all end together
 YIELD_EVERY = 256  # changes handed to the sink before other tasks get a turn
 PUT_BACK = "?"  # instead of the revision of an object, when the server was put back to an earlier state
@@ -165,10 +165,11 @@ class Informer(Generic[T]):
             except NotFound as problem:
                 absent += 1
                 if self._optional and (absent >= ABSENT_ANSWERS or not self._known):
+                    if self.served or not self.synced.is_set():
+                        log.info("%s is not served here (%s); asking again later", self.resource.plural, problem)
                     self.served = False
                     self._replace({})
                     self.synced.set()
-                    log.info("%s is not served here (%s); asking again later", self.resource.plural, problem)
                     await self._pause(ABSENT_SECONDS)
                     continue
                 failures = await self._later(failures, problem)
