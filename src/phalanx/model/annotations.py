@@ -15,6 +15,7 @@ _WRITTEN_BY_PEOPLE = (
     "min-resources",
     "pod-group",
     "provider",
+    "default-gangs",  # a label of namespaces
     "expected-duration",
     "rank-placement",
     "rescheduling-policy",

@@ -13,6 +13,7 @@ What a gate that is off means to the API:
 * ``WorkloadWithJob``: ``Job.spec.scheduling`` is dropped.
 * ``JobSetGang`` (KEP-1068), ``PodGroupPerReplica`` (KEP-407): JobSets, LeaderWorkerSets get no groups.
 * ``WorkloadSchedulingCycle`` (KEP-4671): nothing. Groups are always tried as one, which is what it asks for.
+* ``DefaultGangs`` *on*: Indexed Jobs and Parallel StatefulSets are gangs unless they or their namespace say otherwise.
 * ``WorkloadBasicPolicyDesiredCount`` *on*: ``counts`` of a WorkloadPolicy also limit groups with the Basic policy.
 * ``MutableMinGroupCount``: ``minGroupCount`` of a CompositePodGroup cannot change (KEP-6012 Beta; 1.37 forbids it).
 """
@@ -33,6 +34,7 @@ KNOWN: dict[str, tuple[bool, tuple[str, ...]]] = {
     "DRAWorkloadResourceClaims": (True, ("GenericWorkload",)),
     "WorkloadWithJob": (True, ("GenericWorkload",)),
     # These need GenericWorkload or CompositePodGroup, and mean nothing without: switching those off need not name them.
+    "DefaultGangs": (False, ()),
     "JobSetGang": (True, ()),
     "MutableMinGroupCount": (True, ()),
     "PodGroupPerReplica": (True, ()),

@@ -41,6 +41,13 @@ _POD_GROUPS = "podgroups.scheduling.k8s.io"
 _RUNTIME_CLASSES = "runtimeclasses.node.k8s.io"
 _SIGNING_REQUESTS = "certificatesigningrequests.certificates.k8s.io"
 _PRIORITY_CLASSES = "priorityclasses.scheduling.k8s.io"
+GANG = "scheduling.phalanx.dev/gang"
+DEFAULT_GANGS = "scheduling.phalanx.dev/default-gangs"  # a label of namespaces
+# Kinds that can be gangs by default -> the field and word that make their pods run at the same time, and their number
+_GANGS_BY_DEFAULT = {
+    "jobs.batch": ("completionMode", "Indexed", "parallelism"),
+    "statefulsets.apps": ("podManagementPolicy", "Parallel", "replicas"),
+}
 # How long a pod stays on a node that went away, when it does not say itself.
 _INGRESSES, _INGRESS_CLASSES = "ingresses.networking.k8s.io", "ingressclasses.networking.k8s.io"
 _DEFAULT_CLASS, _OLD_CLASS = "ingressclass.kubernetes.io/is-default-class", "kubernetes.io/ingress.class"
@@ -57,6 +64,7 @@ class Admission:
         self._addresses = ServiceAddresses(ctx.store)
         self._accounts = ServiceAccounts(ctx.store)
         self._rights = ctx.rights
+        self._gates = ctx.gates
         self._clock = ctx.clock
 
     def namespace_open(self, kind: Kind, namespace: str, name: str) -> None:
@@ -86,6 +94,7 @@ class Admission:
 
     def create(self, kind: Kind, obj: Json, namespace: str, user: User) -> None:
         key = kind.storage_key
+        self._default_gang(key, obj, namespace)
         if key == "pods":
             self._pod(kind, obj, namespace)
         elif key in _WITH_SELECTORS:
@@ -97,11 +106,7 @@ class Admission:
         elif key == _INGRESSES:
             self._ingress_class(obj)
         elif key == _SIGNING_REQUESTS:
-            # The requester of a certificate is the authenticated user.
-            spec = obj.setdefault("spec", {})
-            spec.update(username=user.name, groups=list(user.groups))
-            spec.pop("uid", None)
-            spec.pop("extra", None)
+            _requested_by(obj, user)
         elif key in _FINALIZER_OF:
             if kind.group == GROUP:
                 self.priorities.group(kind, obj)
@@ -119,6 +124,26 @@ class Admission:
             self._runtime(kind, pod)
         if pod["spec"].get("schedulingGroup"):
             self._after_group(pod, namespace)
+
+    def _default_gang(self, key: str, obj: Json, namespace: str) -> None:
+        """Indexed Jobs and Parallel StatefulSets are gangs where the cluster or their namespace has that switched on.
+
+        The gate is for the cluster; a label of the namespace says otherwise for it. What the author wrote wins.
+        """
+        if key not in _GANGS_BY_DEFAULT:
+            return
+        meta, spec = obj["metadata"], obj.get("spec") or {}
+        field, word, count = _GANGS_BY_DEFAULT[key]
+        if spec.get(field) != word or int(spec.get(count) or 1) < 2 or spec.get("scheduling") is not None:
+            return
+        if GANG in (meta.get("annotations") or {}) or any(
+            r.get("controller") for r in meta.get("ownerReferences") or ()
+        ):
+            return
+        entry = self._store.latest(("namespaces", "", namespace))
+        said = ((entry.index.labels if entry is not None else None) or {}).get(DEFAULT_GANGS)
+        if said == "true" or (said is None and self._gates("DefaultGangs")):
+            meta["annotations"] = {**(meta.get("annotations") or {}), GANG: "true"}
 
     def _admin_access(self, kind: Kind, obj: Json, namespace: str) -> None:
         """Administrative access to devices is for namespaces that an administrator has labelled (KEP-5018)."""
@@ -247,6 +272,14 @@ class Admission:
     def delete(self, kind: Kind, name: str) -> None:
         if kind.storage_key == "namespaces" and name in IMMORTAL_NAMESPACES:
             raise forbidden(kind, name, "this namespace may not be deleted")
+
+
+def _requested_by(obj: Json, user: User) -> None:
+    """The requester of a certificate is the authenticated user."""
+    spec = obj.setdefault("spec", {})
+    spec.update(username=user.name, groups=list(user.groups))
+    spec.pop("uid", None)
+    spec.pop("extra", None)
 
 
 def _protect(metadata: Json, finalizer: str) -> None:
