@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from phalanx.engine.placement.ranks import RankedMembers, balance, hops, pack, ring_cost, stripe
 from phalanx.testing import Cluster
-from phalanx.testing.builders import node, pod, pod_group, workload_policy
+from phalanx.testing.builders import composite, node, pod, pod_group, workload_policy
 
 
 @st.composite
@@ -156,3 +156,66 @@ def test_a_replacement_sits_with_its_neighbours():
     world.see(*(pod(f"h-{i}").cpu("1").group("g").label(INDEX, str(i)) for i in (7, 3)))
     world.step()
     assert world.bound["h-3"] == home
+
+
+def placement(how, key="", **more):
+    return workload_policy("p").target("PodGroup", "g").set(ranks={"placement": how, "topologyKey": key, **more})
+
+
+def test_stripe_parts_consecutive_ranks_and_balance_fills_racks_evenly():
+    striped = cluster().see(placement("Stripe", RACK), *indexed("g", 8))
+    striped.step()
+    racks = racks_by_rank(striped, "g", 8)
+    assert racks == racks[:4] * 2 and len(set(racks)) == 4
+    balanced = cluster().see(placement("Balance", RACK), *indexed("g", 8))
+    balanced.step()
+    racks = racks_by_rank(balanced, "g", 8)
+    assert sorted(Counter(racks).values()) == [2, 2, 2, 2]
+    assert all(a == b for a, b in zip(racks[::2], racks[1::2], strict=True))
+
+
+def test_domains_that_are_full_are_left_out():
+    world = cluster(nodes=8, racks=4)
+    world.see(*(pod(f"full{i}").cpu("2").node(f"n{i}") for i in (0, 4)))  # rack 0
+    world.see(placement("Balance", RACK), *indexed("g", 9))
+    world.step()
+    racks = racks_by_rank(world, "g", 9)
+    assert Counter(racks) == {"r1": 3, "r2": 3, "r3": 3}
+
+
+def test_a_gang_that_cannot_be_spread_is_placed_all_the_same():
+    world = Cluster().see(node("n").cpu("8").label(RACK, "r"), placement("Stripe", RACK), *indexed("g", 4))
+    world.step()
+    assert len(world.bound) == 4
+
+
+def test_child_groups_are_balanced_over_domains():
+    world = cluster(cpu="4").see(
+        workload_policy("p")
+        .target("CompositePodGroup", "tree")
+        .set(ranks={"placement": "Balance", "topologyKey": BLOCK}),
+        composite("tree").gang(4),
+    )
+    for child in range(4):
+        world.see(pod_group(f"c{child}").gang(2).parent("tree").topology(RACK))
+        world.see(*(pod(f"c{child}-{i}").cpu("1").group(f"c{child}") for i in range(2)))
+    world.step()
+    columns = world.engine.columns
+    blocks = [columns.nodes[columns.row_of[world.bound[f"c{c}-0"]]].metadata.labels[BLOCK] for c in range(4)]
+    assert sorted(Counter(blocks).values()) == [2, 2], blocks
+
+
+def test_a_member_that_another_component_nominated_gets_its_node():
+    world = cluster(nodes=6, racks=2).see(pod_group("g").gang(3))
+    for i in range(3):
+        one = pod(f"g-{i}").cpu("1").group("g")
+        world.see(one.nominated("n5") if i == 1 else one)
+    world.step()
+    assert world.bound["g-1"] == "n5" and len(world.bound) == 3
+
+
+def test_a_nomination_whose_room_is_gone_holds_up_no_gang():
+    world = cluster(nodes=3, racks=1).see(pod("full").cpu("2").node("n2"), pod_group("g").gang(2))
+    world.see(pod("g-0").cpu("1").group("g").nominated("n2"), pod("g-1").cpu("1").group("g"))
+    world.step()
+    assert len(world.bound) == 2 and world.bound["g-0"] != "n2"

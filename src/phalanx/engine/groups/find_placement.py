@@ -16,6 +16,7 @@ from phalanx.engine.groups.build import Built
 from phalanx.engine.groups.group_plugins import GroupPlugins
 from phalanx.engine.groups.outcomes import assignment_of, explained
 from phalanx.engine.groups.rank_placement import by_rank
+from phalanx.engine.groups.rank_variants import Variant, at_home, spread
 from phalanx.engine.groups.trial import Assignment, SequentialTrial, holds, open_to_members
 from phalanx.engine.placement import SearchOutcome, SearchVerdict, place
 from phalanx.model.groups import Group
@@ -52,6 +53,28 @@ def find(
     state: ClusterState, group: Group, built: Built, points: GroupPlugins | None = None
 ) -> Found | NotFound | Status:
     """A Status where a plugin allows no placement at all. Raises PluginFailure."""
+    if points is not None:
+        return _find(state, group, built, points)  # plugins name the places
+    for variant in spread(state.columns, built):
+        patterned = _instead(state, group, variant)
+        if patterned is not None:
+            return patterned
+    found = _find(state, group, built, None)
+    if isinstance(found, Found) and any(record.nominated for record, _ in found.assignment):
+        nominated = at_home(state.columns, built, found.assignment)
+        return (nominated and _instead(state, group, nominated)) or found
+    return found
+
+
+def _instead(state: ClusterState, group: Group, variant: tuple[Variant, Built]) -> Found | None:
+    made, built = variant
+    found = _find(state, group, built, None)
+    if not isinstance(found, Found) or not found.assignment:
+        return None
+    return Found(found.assignment, made.satisfied(found.satisfied), found.outcome)
+
+
+def _find(state: ClusterState, group: Group, built: Built, points: GroupPlugins | None) -> Found | NotFound | Status:
     outcome = place(built.problem, explained=False) if points is None else points.search(group, built)
     if isinstance(outcome, Status):
         return outcome

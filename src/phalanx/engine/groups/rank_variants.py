@@ -1,0 +1,183 @@
+"""The same tree with more said about where members go: nominated members, Stripe and Balance.
+
+A leaf becomes a composite of pieces, each pinned to a node or domain; a child group is wrapped in one that is pinned to
+a domain. Where no variant can be placed, the tree is placed as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from phalanx.engine.groups.build import HOSTNAME, Built
+from phalanx.engine.groups.trial import Assignment
+from phalanx.engine.placement.problem import Composite, Leaf, Subtree
+from phalanx.engine.placement.ranks import balance, stripe
+from phalanx.engine.placement.slots import base_slots
+from phalanx.engine.state.columns import Columns
+from phalanx.engine.state.records import PodRecord
+from phalanx.model.groups import Group
+from phalanx.model.groups.policy import BALANCE, STRIPE
+
+NODE = "(node)"  # the domains of this key are the nodes themselves
+TRIES = 6  # numbers of domains that are tried
+MOST_PIECES = 64  # nodes to which members are nominated
+Pieces = list[tuple[str | None, int, list[PodRecord]]]  # (key, domain, members); key None: anywhere
+Pins = list[tuple[str, int]]  # (key, domain) of each child
+_PATTERNS: dict[str, Callable[[int, int], list[int]]] = {STRIPE: stripe, BALANCE: balance}
+
+
+class Variant:
+    """A tree to place instead, and which of its parts stand for those of the original."""
+
+    def __init__(self, built: Built, columns: Columns) -> None:
+        self._built = built
+        self._columns = columns
+        self._pending: dict[int, list[PodRecord]] = {}
+        self._group_of: dict[int, Group] = {}
+        self._origin: dict[int, int] = {}
+        self._keys: set[str] = set()
+
+    def made(self, pieces: Mapping[int, Pieces], pins: Mapping[int, Pins]) -> Built:
+        """pieces: of leaves, by id; pins: of the children of composites, by id."""
+        root = self._copy(self._built.problem.root, pieces, pins)
+        domains, names = dict(self._built.problem.domains), dict(self._built.problem.domain_names)
+        n = self._columns.n
+        for key in sorted(self._keys - domains.keys()):
+            if key == NODE:
+                domains[key], names[key] = np.arange(n, dtype=np.int32), self._columns.names
+            else:
+                column = self._columns.label(key)
+                domains[key], names[key] = column.ids[:n] - 1, column.values[1:]
+        problem = replace(self._built.problem, root=root, domains=domains, domain_names=names)
+        return replace(self._built, problem=problem, pending=self._pending, group_of=self._group_of)
+
+    def satisfied(self, found: set[int]) -> set[int]:
+        return {self._origin[part] for part in found if part in self._origin}
+
+    def _copy(self, part: Subtree, pieces: Mapping[int, Pieces], pins: Mapping[int, Pins]) -> Subtree:
+        fresh: Subtree
+        if isinstance(part, Leaf):
+            fresh = self._leaf(part, pieces.get(id(part)))
+        else:
+            children = [self._copy(child, pieces, pins) for child in part.children]
+            for number, (key, domain) in enumerate(pins.get(id(part), ())):
+                self._keys.add(key)
+                children[number] = Composite(part.children[number].name, 1, (children[number],), key, None, domain)
+            fresh = replace(part, children=tuple(children))
+        self._origin[id(fresh)] = id(part)
+        return fresh
+
+    def _leaf(self, leaf: Leaf, pieces: Pieces | None) -> Subtree:
+        group, records = self._built.group_of.get(id(leaf)), self._built.pending[id(leaf)]
+        if not pieces:
+            return self._known(replace(leaf), records, group)
+        number = {shape: i for i, shape in enumerate(self._built.shapes)}
+        needed = {record.key for record in records[: leaf.need]}
+        children = []
+        for key, domain, members in pieces:
+            if key is not None:
+                self._keys.add(key)
+            demand: dict[int, int] = {}
+            for record in members:
+                demand[number[record.shape]] = demand.get(number[record.shape], 0) + 1
+            need = sum(record.key in needed for record in members)
+            piece = Leaf(leaf.name, need, tuple(demand.items()), 0, key, None, domain if key is not None else -1)
+            children.append(self._known(piece, members, group))
+        return Composite(leaf.name, len(children), tuple(children), leaf.key, leaf.preferred, leaf.pinned)
+
+    def _known(self, leaf: Leaf, records: list[PodRecord], group: Group | None) -> Leaf:
+        self._pending[id(leaf)] = records
+        if group is not None:
+            self._group_of[id(leaf)] = group
+        return leaf
+
+
+def spread(columns: Columns, built: Built) -> Iterator[tuple[Variant, Built]]:
+    """Trees in which Stripe and Balance are followed, over as many domains as there are and then over fewer."""
+    chosen = {part: group for part, group in built.group_of.items() if group.policy.rank_placement in _PATTERNS}
+    if not chosen:
+        return
+    parts = [part for part in _topmost(built.problem.root, chosen) if not chosen[id(part)].placed]
+    domains = {id(part): _domains(columns, built, chosen[id(part)]) for part in parts}
+    most = max((len(found) for _, found in domains.values()), default=0)
+    for fewer in range(min(TRIES, max(0, most - 1))):
+        pieces: dict[int, Pieces] = {}
+        pins: dict[int, Pins] = {}
+        for part in parts:
+            key, found = domains[id(part)]
+            records = built.pending.get(id(part), [])
+            where = _pattern(chosen[id(part)], part, len(records), found, fewer)
+            if isinstance(part, Composite):
+                pins[id(part)] = [(key, domain) for domain in where]
+            elif where:
+                pieces[id(part)] = _pieces(key, where, records)
+        made = Variant(built, columns)
+        yield made, made.made(pieces, pins)
+
+
+def _topmost(part: Subtree, chosen: Mapping[int, Group]) -> Iterator[Subtree]:
+    """Parts that are spread: groups have the policy of what contains them, which is followed once."""
+    if id(part) in chosen:
+        yield part
+    elif isinstance(part, Composite):
+        for child in part.children:
+            yield from _topmost(child, chosen)
+
+
+def _pattern(group: Group, part: Subtree, members: int, domains: Sequence[int], fewer: int) -> list[int]:
+    """The domain of every member or child; none: there are too few domains to choose from."""
+    count = len(part.children) if isinstance(part, Composite) else members
+    chosen = sorted(domains[: min(count, len(domains) - fewer)])
+    if len(chosen) < 2:
+        return []
+    return [chosen[at] for at in _PATTERNS[group.policy.rank_placement](count, len(chosen))]
+
+
+def at_home(columns: Columns, built: Built, assignment: Assignment) -> tuple[Variant, Built] | None:
+    """The tree with members on the nodes they are nominated to, where these are open to them and the assignment has
+    them elsewhere."""
+    number = {shape: i for i, shape in enumerate(built.shapes)}
+    where = {record.key: row for record, row in assignment if record.nominated}
+    pieces: dict[int, Pieces] = {}
+    away = False
+    for leaf, records in built.pending.items():
+        at: dict[int, list[PodRecord]] = {}
+        rest = []
+        for record in records:
+            row = columns.row_of.get(record.nominated, -1) if record.nominated else -1
+            if 0 <= row < columns.n and built.problem.shapes[number[record.shape]].mask[row]:
+                at.setdefault(row, []).append(record)
+                away |= where.get(record.key) != row
+            else:
+                rest.append(record)
+        if at and leaf in built.group_of:
+            pieces[leaf] = [(NODE, row, members) for row, members in sorted(at.items())]
+            pieces[leaf] += [(None, -1, rest)] if rest else []
+    if not away or sum(map(len, pieces.values())) > MOST_PIECES:
+        return None
+    made = Variant(built, columns)
+    return made, made.made(pieces, {})
+
+
+def _domains(columns: Columns, built: Built, group: Group) -> tuple[str, list[int]]:
+    """The key by which a group is spread, and its domains with room, the roomiest first."""
+    key = group.policy.rank_topology_key or NODE
+    n = columns.n
+    ids = np.arange(n, dtype=np.int64) if key in (NODE, HOSTNAME) else columns.label(key).ids[:n].astype(np.int64) - 1
+    slots = np.zeros(n)
+    for row in built.problem.shapes:
+        slots += np.minimum(base_slots(built.problem, row), 1 << 20)
+    inside = ids >= 0
+    room = np.bincount(ids[inside], weights=slots[inside], minlength=1)
+    order = sorted(np.flatnonzero(room > 0).tolist(), key=lambda domain: (-room[domain], domain))
+    return (NODE if key == HOSTNAME else key), order
+
+
+def _pieces(key: str, where: Sequence[int], records: Sequence[PodRecord]) -> Pieces:
+    members: dict[int, list[PodRecord]] = {}
+    for domain, record in zip(where, records, strict=True):
+        members.setdefault(domain, []).append(record)
+    return [(key, domain, some) for domain, some in sorted(members.items())]
