@@ -9,6 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from phalanx.engine import decisions as d
+from phalanx.engine.explain import Question, plan, whatif
 from phalanx.engine.placement.ranks import RankedMembers, balance, hops, pack, ring_cost, stripe
 from phalanx.testing import Cluster
 from phalanx.testing.builders import composite, node, pod, pod_group, workload_policy
@@ -146,6 +148,9 @@ def test_bad_and_doubled_ranks_are_ignored_and_the_gang_is_placed():
         world.see(pod(f"g-{i}").cpu("1").group("g").label(INDEX, text))
     world.step()
     assert len(world.bound) == 4
+    (said,) = [event for event in world.of(d.RecordEvent) if event.reason == "RankIgnored"]
+    assert "pod g-1: batch.kubernetes.io/job-completion-index: 'zero' is not a rank" in said.message
+    assert "pod g-2: rank 0 is that of pod g-0, too" in said.message
 
 
 def test_a_replacement_sits_with_its_neighbours():
@@ -219,3 +224,21 @@ def test_a_nomination_whose_room_is_gone_holds_up_no_gang():
     world.see(pod("g-0").cpu("1").group("g").nominated("n2"), pod("g-1").cpu("1").group("g"))
     world.step()
     assert len(world.bound) == 2 and world.bound["g-0"] != "n2"
+
+
+def test_plan_and_whatif_show_the_ring_cost():
+    world = cluster().see(placement("Pack"), *indexed("g", 8))
+    world.engine.step(world.now, 0)
+    assert plan(world.engine, "PodGroup", "default", "g").ring_cost == 3  # four nodes of one rack
+    members = [one.build() for one in indexed("h", 4)]
+    question = Question(pods=members[1:], pod_groups=members[:1])
+    (would,) = whatif(world.engine, question).items
+    assert would.places[0].ring_cost == 2  # two nodes in two racks of a block
+
+
+def test_pack_chooses_neighbouring_racks_where_one_is_too_small():
+    world = cluster(nodes=16, racks=8).see(placement("Pack"), *indexed("g", 8))
+    world.step()
+    racks = racks_by_rank(world, "g", 8)
+    assert len(set(racks)) == 2 and sum(a != b for a, b in pairwise(racks)) == 1
+    assert int(racks[0][1]) // 2 == int(racks[-1][1]) // 2  # of one block

@@ -103,6 +103,8 @@ def render(answer: PlanAnswer) -> str:
     if answer.places:
         nodes = [f"{share.node}{f' x{share.pods}' if share.pods > 1 else ''}" for share in answer.places]
         lines.append(f"  would then go to {', '.join(nodes)}")
+    if answer.ring_cost is not None:
+        lines.append(f"  ring cost: {answer.ring_cost} hops between consecutive ranks")
     return "\n".join(lines)
 
 

@@ -173,4 +173,5 @@ def _place(place: GroupPlace, wide: bool) -> str:
     most = len(place.nodes) if wide else MOST_NODES
     nodes = ", ".join(f"{share.node}{f' x{share.pods}' if share.pods > 1 else ''}" for share in place.nodes[:most])
     more = f" and {len(place.nodes) - most} more nodes" if len(place.nodes) > most else ""
-    return f"{place.group}: {plural(place.pods, 'pod')}{where}{': ' + nodes if nodes else ''}{more}"
+    ring = f"; ring cost {place.ring_cost}" if place.ring_cost is not None else ""
+    return f"{place.group}: {plural(place.pods, 'pod')}{where}{': ' + nodes if nodes else ''}{more}{ring}"

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from phalanx.engine.engine import Engine
+from phalanx.engine.groups.rank_placement import ring_cost_of, seated
 from phalanx.model.groups import Group, GroupForest, GroupKey, MemberState, PodKey
 from phalanx.model.groups.keys import TOPOLOGY_KEYS
 
@@ -23,6 +24,7 @@ _HIDDEN = ("ephemeral-storage",)
 _ORDER = {"active": 0, "attempt": 0, "backoff": 1, "waiting": 2, "gated": 3}
 MOST_QUEUED = 500  # roots listed one by one; counts are always complete
 MOST_MEMBERS = 2000  # pods of a group listed one by one
+MOST_RANKED = 512  # members of a group whose ring cost is shown
 MOST_GROUPS = 1000  # in a screen of text, those that wait first
 
 NodeRow = tuple[
@@ -200,6 +202,12 @@ class Reader:
                 "reason": "Invalid" if group.problem is not None else str(state.phase),
                 "pods": [state.placed_pods, state.pods],
             }
+            if not group.composite and 1 < group.placed <= MOST_RANKED:
+                columns = self._engine.columns
+                members = [(record, record.row) for record in seated(columns, group)]
+                ring = ring_cost_of(columns, members, group.policy)
+                if ring is not None:
+                    found[text_of(group.key)]["ringCost"] = ring
         return found
 
     def members(self, text: str) -> list[Json] | None:

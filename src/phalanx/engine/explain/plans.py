@@ -10,6 +10,7 @@ from phalanx.engine.explain.ask import Unknown
 from phalanx.engine.explain.rehearsal import Rehearsal
 from phalanx.engine.explain.values import NodeShare, PlanAnswer, Price, VictimLine
 from phalanx.engine.groups.admission import HeldBy, hold_of
+from phalanx.engine.groups.rank_placement import ring_cost_of
 from phalanx.engine.placement.messages import plural
 from phalanx.engine.preemption import NOBODY, Cost, Hopeless, Plan, Planned
 from phalanx.engine.preemption.cost import cost_from, provable
@@ -134,7 +135,8 @@ def _group(engine: Scheduler, groups: Groups, leaf: GroupKey) -> PlanAnswer:
         # Also for a group whose pods are gated: that is how to see a plan before it is carried out.
         answer = rehearsal.attempt(tree, evict=True, gates=hold is None)
     if isinstance(answer, Placed):
-        return PlanAnswer(name, "fits", FITS, places=_shares(engine, answer.assignment))
+        ring = _ring_cost(engine, answer.assignment)
+        return PlanAnswer(name, "fits", FITS, places=_shares(engine, answer.assignment), ring_cost=ring)
     if isinstance(answer, NominatedAfterPreemption):
         return planned(engine, name, answer)
     if answer.hopeless or answer.cause not in (Cause.ROOM, Cause.RULES, Cause.EXTRAS):
@@ -159,8 +161,10 @@ def _of(engine: Scheduler, name: str, answer: Planned, found: NominatedAfterPree
         if not victims and places:
             text = "evicts nobody more: pods that are leaving suffice"
         cost, bound = _price(answer.cost), _price(answer.lower_bound)
-        proved = list(answer.proved)
-        return PlanAnswer(name, "plan", text, victims, places, cost, bound, answer.optimal, answer.expansions, proved)
+        proved, ring = list(answer.proved), _ring_cost(engine, found.assignment) if found is not None else None
+        return PlanAnswer(
+            name, "plan", text, victims, places, cost, bound, answer.optimal, answer.expansions, proved, ring
+        )
     if found is not None and found.units:
         # Found by the filters' own word, unit by unit: no bound is known.
         why = "while it stays the pods' rules about each other are not kept"
@@ -180,6 +184,23 @@ def _shares(engine: Scheduler, assignment: Iterable[tuple[PodRecord, int]]) -> l
         node = engine.columns.names[row]
         counts[node] = counts.get(node, 0) + 1
     return [NodeShare(node, count) for node, count in sorted(counts.items())]
+
+
+def _ring_cost(engine: Scheduler, assignment: Iterable[tuple[PodRecord, int]]) -> int | None:
+    """The sum over the groups of an assignment."""
+    forest = engine.groups.forest
+    members: dict[GroupKey, list[tuple[PodRecord, int]]] = {}
+    for record, row in assignment:
+        leaf = forest.leaf_of(PodKey(record.namespace, record.name))
+        if leaf is not None:
+            members.setdefault(leaf, []).append((record, row))
+    costs = []
+    for leaf, some in members.items():
+        group = forest.group(leaf)
+        cost = ring_cost_of(engine.columns, some, group.policy) if group is not None else None
+        if cost is not None:
+            costs.append(cost)
+    return sum(costs) if costs else None
 
 
 def _price_of(victim_index: VictimIndex, units: Sequence[EvictionUnit]) -> Price:

@@ -175,6 +175,7 @@ class GroupPlace(_Value, frozen=True):
     key: str = ""
     domain: str = ""
     nodes: list[NodeShare] = []
+    ring_cost: int | None = None  # hops between consecutive ranks; None: its members have no ranks
 
 
 class Would(_Value, frozen=True):
@@ -252,3 +253,4 @@ class PlanAnswer(_Value, frozen=True):
     optimal: bool = False  # proved in everything but work lost
     expansions: int = 0
     proved: list[str] = []  # parts of the cost that cannot be less, the most important first
+    ring_cost: int | None = None  # hops between consecutive ranks of all its groups; None: no member has a rank

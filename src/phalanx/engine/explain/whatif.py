@@ -20,6 +20,7 @@ from phalanx.engine.explain.trial import verdict_of
 from phalanx.engine.explain.values import GroupPlace, NodeReason, NodeShare, Outlook, Relaxation, Would
 from phalanx.engine.framework.cluster_state import FIRST_ASKED
 from phalanx.engine.groups.admission import hold_of
+from phalanx.engine.groups.rank_placement import ring_cost_of
 from phalanx.engine.groups.trial import Assignment
 from phalanx.engine.scheduling.attempt.answers import Cause, NominatedAfterPreemption, Placed, Refused
 from phalanx.engine.scheduling.lifecycle.members import root_key
@@ -286,11 +287,13 @@ class _Asked:
 
     def _places(self, root: Group, assignment: Assignment) -> list[GroupPlace]:
         rows_of: dict[GroupKey, dict[int, int]] = {}
+        members: dict[GroupKey, Assignment] = {}
         for record, row in assignment:
             leaf = self.forest.leaf_of(PodKey(record.namespace, record.name))
             if leaf is not None:
                 counts = rows_of.setdefault(leaf, {})
                 counts[row] = counts.get(row, 0) + 1
+                members.setdefault(leaf, []).append((record, row))
         found = []
         for group in self.forest.tree(root.key):
             leaves = [leaf.key for leaf in self.forest.leaves(group.key)]
@@ -304,7 +307,8 @@ class _Asked:
             node = self._engine.columns.nodes[rows[0]]
             domain = node.metadata.labels.get(key, "") if node is not None and key else ""
             pods = sum(n for leaf in leaves for n in rows_of.get(leaf, {}).values())
-            found.append(GroupPlace(str(group.key), pods, key, domain, shares))
+            ring = ring_cost_of(self._engine.columns, members.get(group.key, ()), group.policy)
+            found.append(GroupPlace(str(group.key), pods, key, domain, shares, ring))
         return found
 
 

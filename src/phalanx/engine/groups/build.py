@@ -15,7 +15,7 @@ from phalanx.engine.framework.evaluation import Evaluation
 from phalanx.engine.groups.counts import limit
 from phalanx.engine.groups.expected_pods import ExpectedPods
 from phalanx.engine.groups.rank_order import in_rank_order
-from phalanx.engine.placement.problem import Composite, Floats, Leaf, Problem, ShapeRow, Subtree
+from phalanx.engine.placement.problem import Composite, Floats, Ints, Leaf, Problem, ShapeRow, Subtree
 from phalanx.engine.slices import in_slices, worked
 from phalanx.engine.state.columns import Columns
 from phalanx.engine.state.pod_rules import ANTI, terms_of_shape
@@ -23,6 +23,8 @@ from phalanx.engine.state.records import PodRecord
 from phalanx.engine.state.shapes import Shape
 from phalanx.model.groups import Group, GroupKey
 from phalanx.model.groups.group import ON_NODE, MemberState
+from phalanx.model.groups.keys import TOPOLOGY_KEYS
+from phalanx.model.groups.policy import PACK
 
 HOSTNAME = "kubernetes.io/hostname"
 FEW_SHAPES = 16  # that are looked at without a stop
@@ -140,6 +142,7 @@ class _Builder:
         self._outstanding_pods = outstanding_pods
         self._evaluated = evaluated
         self._own = False  # arrays are copied
+        self._packed = False  # ranks of some group are placed with Pack
         self._columns: Columns = state.columns
         self._waiting = pending
         self._priority = priority
@@ -182,6 +185,7 @@ class _Builder:
             domains=domains,
             domain_names=names,
             conflicts=self._conflicts(shapes),
+            order=self._order(),
             budget=budget,
             rows=None if columns.count == columns.n else np.flatnonzero(columns.alive[: columns.n]),
         )
@@ -202,7 +206,8 @@ class _Builder:
     def _part(self, group: Group) -> Subtree:
         spec = group.spec
         assert spec is not None
-        for key in (spec.topology_key, spec.preferred_key):
+        preferred = spec.preferred_key or (self._finest_key() if group.policy.rank_placement == PACK else None)
+        for key in (spec.topology_key, preferred):
             if key is not None:
                 self._keys[key] = None
         part: Subtree
@@ -228,13 +233,29 @@ class _Builder:
                 tuple(demand.items()),
                 group.placed,
                 spec.topology_key,
-                spec.preferred_key,
+                preferred if preferred != spec.topology_key else None,
                 self._pinned(group),
             )
             self._pending[id(part)] = records
         self._part_of[group.key] = part
         self._group_of[id(part)] = group
         return part
+
+    def _finest_key(self) -> str | None:
+        """Pack: of equally good placements that in one domain of the finest key; else nodes in the order of domains."""
+        self._packed = True
+        return next((key for key in reversed(TOPOLOGY_KEYS) if len(self._columns.label(key).values) > 1), None)
+
+    def _order(self) -> Ints | None:
+        """(N,) rank of a node among equals: domain by domain, where members are packed by rank."""
+        if not self._packed:
+            return None
+        n = self._columns.n
+        nodes = np.arange(n)
+        inwards = np.array([nodes, *(self._columns.label(key).ids[:n] for key in reversed(TOPOLOGY_KEYS))])
+        order = np.empty(n, dtype=np.int64)
+        order[np.lexsort(inwards)] = nodes
+        return order
 
     def _pinned(self, group: Group) -> int:
         """Where running members dictate the domain; -1 if nothing does."""

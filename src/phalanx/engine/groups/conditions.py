@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from phalanx.base.clock import parse_rfc3339
@@ -113,6 +114,21 @@ class GroupConditions:
             reason="AnnotationIgnored",
             action="Scheduling",
             message=problem[: d.MAX_EVENT_MESSAGE],
+        )
+
+    def ranks_ignored(self, key: GroupKey, uid: str, problems: Sequence[str]) -> None:
+        """Report ranks that are no numbers or occur twice; their pods were placed as pods without a rank."""
+        more = f" and {len(problems) - 3} more" if len(problems) > 3 else ""
+        self._emit(
+            d.RecordEvent,
+            namespace=key.namespace,
+            name=key.name,
+            uid=uid,
+            kind=key.kind,
+            type="Warning",
+            reason="RankIgnored",
+            action="Scheduling",
+            message=f"{'; '.join(problems[:3])}{more}: placed as pods without a rank"[: d.MAX_EVENT_MESSAGE],
         )
 
     def forget(self, key: GroupKey) -> None:

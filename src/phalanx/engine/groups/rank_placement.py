@@ -103,12 +103,9 @@ def paths_of(columns: Columns, rows: Iterable[int], more: Iterable[str] = ()) ->
     return {path[-1]: tuple(path) for path in table.tolist()}
 
 
-def ring_of(columns: Columns, members: Sequence[tuple[PodRecord, int]], policy: Policy) -> tuple[int, int] | None:
-    """(hops between consecutive ranks, most hops there could be) of members on rows; None: they have no ranks."""
+def ring_cost_of(columns: Columns, members: Iterable[tuple[PodRecord, int]], policy: Policy) -> int | None:
+    """Hops between consecutive ranks of members on rows; None: they have no ranks."""
+    members = list(members)
     ranks = ranks_of([record for record, _ in members], policy).of
-    placed = sorted((ranks[record.key], row) for record, row in members if record.key in ranks)
-    if len(placed) < 2:
-        return None
-    paths = paths_of(columns, {row for _, row in placed})
-    nodes = [row for _, row in placed]
-    return ring_cost(nodes, paths), (len(nodes) - 1) * len(next(iter(paths.values())))
+    nodes = [row for _, row in sorted((ranks[record.key], row) for record, row in members if record.key in ranks)]
+    return ring_cost(nodes, paths_of(columns, nodes)) if len(nodes) > 1 else None

@@ -16,6 +16,7 @@ from phalanx.engine.framework.traits import traits_of
 from phalanx.engine.groups import messages
 from phalanx.engine.groups.admission import shortages_of
 from phalanx.engine.groups.build import Built
+from phalanx.engine.groups.rank_order import ranks_of
 from phalanx.engine.preemption.single_pod import MoreRows
 from phalanx.engine.scheduling.attempt.answers import (
     Answer,
@@ -185,6 +186,14 @@ class Cycle:
         self._reservations.keep(answer.expected_placements, self._reservations.beginning(target.group))
         self._refusals.refuse_group(unit, target.group, answer.refused)
 
+    def _report_ranks(self, built: Built) -> None:
+        for leaf, records in built.pending.items():
+            group = built.group_of.get(leaf)
+            problems = ranks_of(records, group.policy).problems if group is not None else ()
+            if group is not None and problems:
+                uid = group.spec.uid if group.spec is not None else ""
+                self._members.conditions.ranks_ignored(group.key, uid, problems)
+
     def _commit(self, unit: SchedulingUnit, group: Group, placed: Placed) -> None:
         """Assume and bind every pod of the assignment; Reserve and Permit have passed for all of them."""
         assert placed.built is not None
@@ -193,6 +202,7 @@ class Cycle:
         beginning = self._reservations.beginning(group) if placed.expected_placements else frozenset()
         self._units.commit(unit, len(assignment))
         self._pods.assume(unit, assignment)
+        self._report_ranks(placed.built)
         unit.refusal = None
         self._members.commits.begin(group.key)
         self._reservations.keep(placed.expected_placements, beginning)
