@@ -64,8 +64,8 @@ class Engine:
         plugins: Mapping[str, Factory] | None = None,
         watch: Watch | None = None,
     ) -> None:
-        """`plugins`: more factories by name, beside the built-in ones and those of installed packages. `watch`: makes
-        of the factory of a plugin that is not built in the one to use: the engine has no clock, others do."""
+        """`plugins`: factories by name, in addition to the built-in ones and those of installed packages. `watch`:
+        wraps the factory of a plugin that is not built in, to measure its time: the engine itself has no clock."""
         self.settings, self.gates = settings or EngineSettings(), gates or Gates()
         self.scheduler = scheduler = Scheduler(self.settings, self.gates, plugins or {}, watch)
         self.cluster = state = scheduler.cluster
@@ -223,7 +223,7 @@ class Engine:
     def _outcome(self, event: e.Outcome) -> None:
         decision = self.outbox.answered(event.decision)
         if decision is None:
-            return  # answered before, or of a kind nobody waits for
+            return  # answered before, or its outcome is not awaited
         if event.problem:
             self.groups.members.failed(decision, event)
         if isinstance(decision, d.Evict):

@@ -4,7 +4,7 @@ A search is deep recursion over generators, tables and trials. Making every func
 whole engine and slow down its inner loops; instead it runs on a stack of its own (a greenlet), and calls `worked` where
 it may be interrupted. Outside a slice `worked` does nothing, so the same code answers questions in one go.
 
-A search inside a trial has pods on rows where nobody else may see them: they are taken off while it is stopped, and
+A search inside a trial has pods on rows where no other unit may see them: they are taken off while it is stopped, and
 put back before it goes on (`Journal.park`). If that is no longer possible, `Disturbed` is raised inside the search.
 """
 
@@ -83,7 +83,7 @@ class Sliced(Generic[T]):
             self._end(parked, GreenletExit())
 
     def __del__(self) -> None:
-        with suppress(RuntimeError):  # the interpreter ends: stacks cannot be unwound any more, and nobody looks
+        with suppress(RuntimeError):  # the interpreter ends: stacks cannot be unwound any more
             self.drop()
 
     def _end(self, parked: Parked, problem: BaseException) -> Any:

@@ -1,4 +1,4 @@
-"""One pod, all nodes: the best row beside what is promised to others."""
+"""One pod, all nodes: the best row, with room besides what is nominated to other pods."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ class ClusterState:
         return self.columns.outgrown() or self.interest.outgrown()
 
     def tidy(self, requested: Iterable[int]) -> None:
-        """Forget what nobody uses any more; between attempts only. `requested`: ids of resources somebody waits for."""
+        """Forget what is no longer used; between attempts only. `requested`: ids of resources that units wait for."""
         if self.columns.journal.recording:
             return
         if self.interest.outgrown():

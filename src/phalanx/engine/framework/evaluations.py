@@ -9,7 +9,7 @@ from phalanx.engine.state.objects import Objects
 from phalanx.engine.state.shapes import Shape
 
 BUDGET = 160 * 1024 * 1024  # bytes, roughly
-FEW_ASLEEP = 64  # so many are kept although nobody may ask for them soon
+FEW_ASLEEP = 64  # so many are kept although they may not be needed soon
 _PER_ROW = 80  # bytes per row and evaluation: a few float64 and bool columns
 
 

@@ -130,7 +130,7 @@ class Wake(enum.IntFlag):
 
 
 class ClusterChange(NamedTuple):
-    """Something happened that might help somebody."""
+    """Cluster event that may make pending pods schedulable."""
 
     kind: Wake
     row: int = -1  # of node and pod changes

@@ -1,4 +1,4 @@
-"""What an engine is told at birth: profiles and queue timings. `config` makes these from KubeSchedulerConfiguration."""
+"""Settings of an engine: profiles and queue timings. `config` makes these from KubeSchedulerConfiguration."""
 
 from __future__ import annotations
 

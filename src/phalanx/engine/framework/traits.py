@@ -24,7 +24,7 @@ def _never(shape: Shape) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Traits:
-    # ---- what it reads, and what wakes whom it refused
+    # ---- what it reads, and which events may help units that it refused
     depends: Depends = Depends.NODE | Depends.USAGE  # vectorised: changes of a row that matter to that row
     wakes_on: Wake = Wake.ANY  # tracking filters and PreFilter: changes that may make a shape feasible it rejected
     gate_wakes: Wake = Wake.NOTHING  # PreEnqueue: changes after which it is asked again

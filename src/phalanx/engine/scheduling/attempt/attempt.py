@@ -248,7 +248,7 @@ class Attempts:
     # ---- groups of which more is to come
 
     def _whole(self, tree: GroupTree) -> Built | None:
-        """The tree with the pods that are to come, beside what groups that have started still lack."""
+        """Build the tree with its expected pods, next to what groups that have started still lack."""
         state, mine = self._cluster, list(tree.forest.leaves(tree.group.key))
         if not any(expected_pods.said(leaf) for leaf in mine):
             return None
@@ -287,7 +287,7 @@ class Attempts:
                 return replace(answer, expected_placements=expected_placements(whole, found.assignment, mine))
             return answer
         if tree.group.placed or tree.group.composite or isinstance(found, Status):
-            return self._place(tree, built, points)  # it runs already: whoever can, follows
+            return self._place(tree, built, points)  # it runs already: pods that fit follow
         text = messages.whole(tree.group, len(next(iter(whole.pending.values()))))
         return Refused(Cause.WHOLE, text, GroupSearch(built))
 
@@ -363,7 +363,7 @@ class Attempts:
 
     def _reserve(self, unit: AttemptUnit, placed: Placed) -> Placed | Refused:
         """Count the pods on their rows and ask Reserve and Permit; a refusal takes all of it back. A single pod may be
-        told to wait by Permit. The pods of a group do not wait half-way: not ready now is a refusal."""
+        told by Permit to wait. The pods of a group do not wait half-way: not ready now is a refusal."""
         if isinstance(unit, SinglePod):
             return self._reserve_pod(unit.record, placed)
         refused = rehearse(self._cluster, placed.assignment, waiting_is_refusal=True)

@@ -143,8 +143,8 @@ class ConstrainedPreemption:
             return _Found(key, evicted, assignment) if holds(self._cluster, assignment) else None
 
     def _put_back(self) -> _Found | None:
-        """The members in, on as little as it takes. Then back, dearest first, whoever they leave room for. If that
-        opens several domains, or one that is dear, another may do with less: each is looked at by itself."""
+        """Place the members with as few victims as possible, then reprieve victims in descending cost. If that opens
+        several domains, or a costly one, another domain may need less: each is tried by itself."""
         self._relevant_pods = self._looked_at()
         for some in self._enough():
             found = self._ask(some, 1)
@@ -172,8 +172,8 @@ class ConstrainedPreemption:
         return found
 
     def _domains(self, some: frozenset[int]) -> Iterator[frozenset[int]]:
-        """The same without those whom rules look at in other domains than one, for all domains that members' rules
-        about whom to keep away from know, if there are few."""
+        """Yield, for each domain of the members' anti-affinity keys, the victims without the relevant pods of other
+        domains; nothing where there are many domains."""
         columns, units = self._cluster.columns, self._stage.units
         away = [shape.anti_affinity.required or () for shape in self._stage.built.shapes if shape.anti_affinity]
         relevant_pods = some & self._relevant_pods
@@ -188,8 +188,8 @@ class ConstrainedPreemption:
                     yield some - outside
 
     def _enough(self) -> Iterator[frozenset[int]]:
-        """Sets that may do: not too many, those that hurt least first, and of those whom rules beyond a node look at
-        not fewer than of the others. If that will not do, all: for a large cluster that takes long."""
+        """Yield candidate sets: the least costly units, at most MOST_OFF pods plus as many pods matched by cross-node
+        constraints; then all units, which takes long in a large cluster."""
         units = self._stage.units
         few: list[int] = []
         off = {True: 0, False: 0}  # pods, by whether they are minded
@@ -206,8 +206,8 @@ class ConstrainedPreemption:
                 yield frozenset(range(len(units)))
 
     def _shut_out(self) -> bool:
-        """Whether nothing will do, whoever goes: with all gone whom they look at, rules that are never worse off with
-        fewer pods leave too little room, even if members did not look at each other."""
+        """Return True if no victim set can make the group feasible: monotone rules leave too little room even without
+        all pods that they match, and with members that do not affect each other."""
         evaluations = self._stage.built.evaluations
         if not all(RowFilters(evaluation, evaluation.filters).monotone for evaluation in evaluations):
             return False
@@ -240,8 +240,8 @@ class ConstrainedPreemption:
         return frozenset(found)
 
     def _with_those_back(self, found: _Found) -> _Found:
-        """Back, the dearest first, whoever is in nobody's way. Most are on nodes that no member takes, and nobody looks
-        at them: they are back before anybody is asked."""
+        """Reprieve victims in descending cost while the placement holds. Most are on nodes that no member takes and no
+        rule matches them: they are reprieved without asking the filters."""
         rows = {row for _, row in found.assignment}
         units, some = [], []
         for number in sorted(found.evicted):
@@ -262,7 +262,7 @@ class ConstrainedPreemption:
     def _unsparable(
         self, units: Sequence[EvictionUnit], home: dict[str, int], assignment: Assignment
     ) -> list[EvictionUnit]:
-        """Those that cannot come back beside the ones before them; found by halves, since most of many can."""
+        """Return the units that cannot be reprieved next to the ones before them; by bisection, since most can."""
         if not units or self._back(units, home, assignment):
             return []
         if len(units) == 1:
@@ -282,7 +282,7 @@ class ConstrainedPreemption:
         return False
 
     def _spared(self, found: _Found) -> _Found:
-        """Nobody goes in vain: whoever can stay if the members sit elsewhere does, the dearest first."""
+        """Drop victims that become unnecessary under another placement, in descending cost."""
         unit_cost = self._victim_index.unit_cost
         for unit in sorted(found.evicted, key=lambda u: unit_cost(self._stage.units[u]), reverse=True):
             if self._asked * ASKED >= self._budget:

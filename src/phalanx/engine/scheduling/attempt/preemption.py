@@ -80,7 +80,7 @@ class Preemption:
             meta = (new if new is not None else old).metadata  # type: ignore[union-attr]
             key = GroupKey(kind, meta.namespace, meta.name)
             if old is None and kind != WORKLOAD and forest.named(key) is None:
-                return  # nobody belongs to it yet
+                return  # it has no members yet
             self.victim_index.regroup()
 
     # ---- single pods
@@ -295,7 +295,7 @@ class Preemption:
         return _plan_of(replace(counted, lower_bound=Cost(), proved=()), units, tuple(assignment))
 
     def _still(self, units: Sequence[EvictionUnit]) -> None:
-        """The search may have been interrupted, and somebody may have gone."""
+        """Raise Disturbed if a unit is gone: the search may have been interrupted."""
         self._up_to_date()
         if not all(self._there(unit) for unit in units):
             raise Disturbed
@@ -324,7 +324,7 @@ class Preemption:
             return answer if fits() else self._elsewhere(tree, answer)
 
     def _elsewhere(self, tree: GroupTree, answer: NominatedAfterPreemption) -> NominatedAfterPreemption | None:
-        """Somebody took a little of the room that the plan counts on: as many members, seated anew."""
+        """Place as many members elsewhere: other pods took some of the room that the plan counts on."""
         if answer.expected_placements:
             return None  # what is not there yet needs a place as well
         state = self.cluster

@@ -1,10 +1,10 @@
-"""Attempts of group roots in slices: a root whose search takes long is put aside, and others are served in between.
+"""Attempts of groups in slices: a unit whose search takes long is put aside, and other units are served in between.
 
-An unfinished attempt goes on where it stopped as long as its own pods and groups are what they were. Its answer was
-found in a cluster that has moved on, so it is checked against the present one before anybody acts on it. One that no
-longer stands is looked for again; the last time nobody of its priority or below goes before it, so that a busy cluster
-cannot keep it waiting for ever. If even then it does not stand, what is left is one go with a small budget and without
-victims. Nothing here changes the cluster.
+An unfinished attempt continues where it stopped while its own pods and groups are unchanged. The cluster has changed
+since it began, so its answer is checked against the present state before it is committed. An answer that no longer
+holds is searched again. In the last search no unit of the same or a lower priority is served before it, so that a busy
+cluster cannot delay it for ever. If its answer does not hold either, one search with a small budget and without
+preemption is made. Nothing here changes the cluster.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from phalanx.model.groups import Group
 from phalanx.model.objects import Node
 
 MOST = 32  # unfinished attempts at a time: each keeps a copy of what it looks at
-AGAIN = 3  # times an answer is looked for anew because the cluster moved on; the last time nobody goes before it
+AGAIN = 3  # times an answer is searched again because the cluster changed; the last time no unit goes before it
 MOVED_ON = ", the cluster changed faster than whom to evict could be found: tried again soon"
 AT_ONCE, ROWS_AT_ONCE = 12, 64  # work of an attempt by counting alone, and rows that are one more (see `placement`)
 MOST_CHANGES = 512  # remembered for one attempt; after more than that it is simply tried again
@@ -39,7 +39,7 @@ class Unfinished(msgspec.Struct, eq=False):
     sliced: Sliced[Answer]
     frame: tuple[int, int]  # what rows and ids stand for
     equivalence_key: Hashable  # None: no other root is like this one
-    again: int  # how often it was begun anew
+    again: int  # how often it was started again
     stamp: tuple[Any, ...] = ()  # of the root's own pods and groups
     nodes: list[Node | None] = field(default_factory=list)  # by row, when it was first stopped
     seen: tuple[int, ...] = ()  # the cluster when it was last stopped
@@ -70,7 +70,7 @@ class SlicedAttempts:
 
     @property
     def alone(self) -> SchedulingUnit | None:
-        """A root that was disturbed too often: nobody of its priority or below is served before it is decided."""
+        """Return a unit that was disturbed too often: no unit of its priority or below is served before it."""
         for search in self.unfinished.values():
             if search.again >= AGAIN and search.unit.place is QueueName.SEARCH:
                 return search.unit
@@ -139,7 +139,7 @@ class SlicedAttempts:
             search.stamp = _stamp(tree)
         search.seen = self._seen()
         if self.full:
-            search.sliced.drop()  # it begins anew when there is room for it
+            search.sliced.drop()  # it starts again when there is room for it
             self._crowded_out.add(search.unit.key)
         else:
             self._crowded_out.discard(search.unit.key)
@@ -179,7 +179,7 @@ class SlicedAttempts:
         return bool(self.cluster.evaluation(record).feasible[row])
 
     def _rows_since(self, position: int) -> set[int] | None:
-        """Rows that changed since then; None: nobody knows."""
+        """Return the rows that changed since then; None: unknown."""
         changes = self.cluster.columns.log.since(position)
         return None if changes is None else {row for row, _, _ in changes}
 

@@ -1,4 +1,4 @@
-"""Whether a root may be tried: its tree in order, its quorum there, nobody gated; else it is held and told why."""
+"""Admission of units: the tree is valid, the quorum exists, no gate is closed; else the unit is held, with a reason."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ERROR = "SchedulerError"
 RESTART = "RestartBackoff"
 FEW_GROUPS = 64  # of a tree in which every group is told what the others lack
 
-_REASONS = {  # what the groups are told, and what their pods are
+_REASONS = {  # of the groups' conditions, and of their pods'
     HeldBy.OBJECTS: ("", WAITING),
     HeldBy.INVALID: (INVALID, ERROR),
     HeldBy.MISMATCH: (ERROR, ERROR),
@@ -71,7 +71,7 @@ class Admission:
     def admit(self, unit: SchedulingUnit, group: Group, newcomers: Newcomers | None, *, helps: bool) -> bool:
         """Into the active queue if nothing speaks against it; False: the tree itself is not ready.
 
-        newcomers: pending pods that were not there when it was last admitted; None: look at everybody. helps: what
+        newcomers: pending pods that were not there when it was last admitted; None: look at all of them. helps: what
         happened can make a root that failed fit (a pod more of the shape that failed cannot).
         """
         forest, key = self._forest, group.key
@@ -107,7 +107,7 @@ class Admission:
         return False
 
     def _like_the_others(self, unit: SchedulingUnit, newcomers: Newcomers | None) -> bool:
-        """Only pods of the one shape that failed came (or some went): the root stays asleep, they are told."""
+        """Report the known refusal to new pods of the one shape that failed; the unit goes on waiting."""
         refusal = unit.refusal
         if refusal is None or unit.kind == "CompositePodGroup" or len(refusal.texts) != 1:
             return False
@@ -159,7 +159,7 @@ class Admission:
         for each in tree if few else forest.tree(key) if leaves is None else self._with_ancestors(leaves):
             said = self._members.conditions.said(each.key)
             if each.ready and each.key not in short and said is not None and said[1] == WAITING:
-                self._members.say(each.key, WAITING, waits_for)  # complete since it was told what it lacks
+                self._members.say(each.key, WAITING, waits_for)  # complete since its condition named what it lacks
         self._members.say(key, WAITING, quorum.message)
         return quorum
 

@@ -56,7 +56,7 @@ class Binding:
 
     def together(self, unit: SchedulingUnit, assignment: Assignment) -> None:
         """PreBind and Bind of a gang that is assumed, reserved and permitted. Of a large one so many go at once, the
-        others in the next steps: everybody has a node already, and Binds are answered one by one anyway."""
+        others in the next steps: all of them have a node already, and Binds are answered one by one anyway."""
         most = self._cluster.settings.search_slice or len(assignment)
         for record, _ in assignment[:most]:
             status = self._advance(unit, record, PRE_BIND, 0.0)

@@ -1,9 +1,9 @@
-"""Room that is kept for pods to come: a replica whose leader has started has it when its workers come (LeaderReady).
+"""Room that is reserved for expected pods, such as the workers of a replica whose leader has started (LeaderReady).
 
-The attempt that starts the first pod has a place for every pod of the whole. Those of pods that do not exist yet are
-promised like nominations: kept against pods of equal and lower priority, taken by more important ones. A pod that comes
-takes over a promise. None outlives the first pod, nor `KEPT_FOR`: whoever never comes keeps nobody away for ever. Never
-decides where a pod goes; a new process, which knows of no promises, makes them anew before it tries anybody.
+The attempt that starts the first pod finds a place for every expected pod. The places of pods that do not exist yet are
+reserved like nominations: against pods of equal and lower priority. A pod that arrives takes over a reservation.
+Reservations end with the first pod, and after `KEPT_FOR` seconds. They never decide where a pod goes. A new process,
+which has none, makes them before it tries any unit.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class ReservedRoom(msgspec.Struct):
     reservations: list[PodRecord] = field(
         default_factory=list
     )  # of pods to come; one that lost its node is not nominated
-    claimed_by: dict[str, None] = field(default_factory=dict)  # keys of pods that came and were given a promise
+    claimed_by: dict[str, None] = field(default_factory=dict)  # keys of pods that arrived and got a reservation
 
 
 class GroupReservations:
@@ -46,8 +46,8 @@ class GroupReservations:
         self._members = members
         self.kept: dict[GroupKey, ReservedRoom] = {}  # who is due next first
         self._over: dict[GroupKey, None] = {}  # groups that had their time
-        self._fresh = True  # nobody has looked yet what was there before this process
-        self._pods_on_unknown_nodes: dict[GroupKey, None] = {}  # groups that were promised a node which is gone
+        self._fresh = True  # groups that started before this process have not been looked at
+        self._pods_on_unknown_nodes: dict[GroupKey, None] = {}  # groups with a reservation on a node that is gone
         self._by_promise: dict[GroupKey, None] = {}  # kept for groups whose first pod has only a promise itself
         self._promises_seen = 0  # version of all promises when these groups were looked at
 
@@ -121,7 +121,7 @@ class GroupReservations:
         return min(times, default=self._cluster.now)
 
     def _begun(self, group: Group) -> bool:
-        """Its first pod has a node, or was promised one that others are leaving."""
+        """Return True if the first pod has a node, or is nominated to one that victims are leaving."""
         waiting = self._members.waiting_pods.get(group.key, {})
         return group.placed > 0 or any(record.nominated for record in waiting.values())
 
@@ -132,7 +132,7 @@ class GroupReservations:
         if self._fresh:
             self._fresh = False
             forest = self._members.forest
-            # The least important first: it is looked at beside all others, which leave it what they can.
+            # Lowest priority first: it is placed next to all others, which leave it what they can.
             for group in sorted(forest.begun(), key=lambda each: ((each.spec and each.spec.priority) or 0, each.key)):
                 if group.key not in self.kept:
                     self._find(group)
@@ -161,7 +161,7 @@ class GroupReservations:
             del self.kept[key]  # all that was to come is there
 
     def _inherit(self, kept: ReservedRoom, record: PodRecord) -> None:
-        """Those who come are like those who were expected: each takes the last promise there is."""
+        """Give a pod that arrived the last reservation: all expected pods are alike."""
         reservation = kept.reservations.pop()
         node = reservation.nominated
         self._pod_lifecycle.nominate(reservation, "", write=False, wake=False)
@@ -191,19 +191,19 @@ class GroupReservations:
             built = build(state, head, self._members.waiting_pods, state.settings.search_budget, priority, whole)
             found = find(state, head, built)
         except (PluginFailure, Unplaceable):
-            return False  # its workers are told when they come
+            return False  # reported when the workers arrive
         if isinstance(found, Found):
             self.keep(expected_placements(built, found.assignment, ()), frozenset(), inherit=True)
         return isinstance(found, Found)
 
     def node_gone(self, name: str) -> None:
-        """What was promised there is looked for elsewhere, before anybody is tried."""
+        """Find other places for what was reserved there, before any unit is tried."""
         for key, kept in self.kept.items():
             if any(reservation.nominated == name for reservation in kept.reservations):
                 self._pods_on_unknown_nodes[key] = None
 
     def settle(self) -> None:
-        """Before roots are tried: whoever lost a place has another one, whoever had his time none."""
+        """Before units are tried: replace reservations on nodes that are gone, and end those that have expired."""
         pods_on_unknown_nodes, self._pods_on_unknown_nodes = self._pods_on_unknown_nodes, {}
         for key in pods_on_unknown_nodes:
             group = self._members.forest.group(key)
@@ -232,13 +232,13 @@ class GroupReservations:
     # ---- letting go
 
     def _expire(self) -> None:
-        """Whoever has not come by now takes his chances like everybody else."""
+        """End reservations whose time is over."""
         for key in [key for key, kept in self.kept.items() if kept.until <= self._cluster.now]:
             self._over[key] = None
             self.release(key)
 
     def next_time(self) -> float | None:
-        """When the next promises end."""
+        """Return when the next reservations end."""
         return next((kept.until for kept in self.kept.values()), None)
 
     def release(self, key: GroupKey) -> None:
@@ -250,7 +250,7 @@ class GroupReservations:
             self._withdraw(record)
         unit = self._members.root_of(key)
         if unit is not None and unit.state is UnitState.EVICTING:
-            return  # what its pods were promised belongs to a plan now
+            return  # the nominations of its pods belong to a preemption now
         for name in kept.claimed_by:
             heir = self._cluster.records.get(name)
             if heir is not None and heir.state is PodState.PENDING and heir.nominated:

@@ -81,7 +81,7 @@ class Groups:
                 self.unit_lifecycle.leave(unit)
                 continue
             held = unit.state is UnitState.HELD
-            # Without newcomers everybody knows already what there is to know.
+            # Without newcomers every pod has its condition already.
             if not self._admit_or_hold(unit, newcomers.get(key, {}), helps=helps) and (helps or not held):
                 assert unit.group is not None
                 notes.touched[unit.group] = None

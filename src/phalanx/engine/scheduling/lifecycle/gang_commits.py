@@ -3,7 +3,7 @@
 A group is called scheduled when the binds that make its minimum are confirmed, all the way up to its root. A gang that
 can no longer be completed is released: members we bound are evicted, also those that have started without the others,
 so that nothing half-placed stays behind. The mark on our binds (an annotation written with the Binding) lets a new
-scheduler process tell such members from pods that somebody else placed.
+scheduler process distinguish such members from pods that another scheduler bound.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Commits:
         return sum(self.confirmed(child) for child in group.children.values()) >= group.spec.minimum
 
     def state_of(self, group: Group) -> UnitState:
-        """Of a tree of which nobody waits."""
+        """Return the state of a tree without pending pods."""
         if self.under_way(group.key):
             return UnitState.COMMITTING
         if self._conditions.is_true(group.key) or self.confirmed(group):
@@ -77,7 +77,7 @@ class Commits:
         if not group.composite:
             ours = group.key in self._ours or group.marked > 0
         if ours and not conditions.is_true(group.key):
-            # After a restart only what was not written before the crash is written; nobody needs the event again.
+            # After a restart only what was not written before the crash is written; the event is not needed again.
             news = group.key in self._ours or any(leaf.key in self._ours for leaf in self._forest.leaves(group.key))
             conditions.say(group, "True", "Scheduled", "", event=news)
         return ours
@@ -130,8 +130,8 @@ class Commits:
             yield from self._broken(child)
 
     def _never_whole(self, group: Group) -> bool:
-        """Nobody is gone: whoever waits was there already when the first member started, and all of them together are
-        enough. Only a part was ever bound, by a process that did not live to bind the rest."""
+        """Return True if no member was lost: the pending ones existed when the first member started, and together they
+        make the minimum. A process bound a part and ended before it bound the rest."""
         members = [member for leaf in self._forest.leaves(group.key) for member in leaf.members.values()]
         starts = [start for member in members if (start := member.pod.status.start_time) is not None]
         if not starts:

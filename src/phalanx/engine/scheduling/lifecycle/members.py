@@ -47,7 +47,7 @@ PENDING, ASSUMED, RUNNING = MemberState.PENDING, MemberState.ASSUMED, MemberStat
 
 
 class Notes(msgspec.Struct):
-    """What happened since somebody last looked."""
+    """What happened since the last `settle`."""
 
     arrived: dict[GroupKey, dict[str, PodRecord]]  # leaf -> pods that came
     dirty: dict[GroupKey, bool]  # leaf -> whether more happened than pods coming and going
@@ -141,7 +141,7 @@ class Members:
                 self.lost_members.append((leaf, loss, old.pod))
 
     def _as_before(self, old: Member | None, new: Member | None, leaf: GroupKey | None) -> bool:
-        """Whether a new version of a member concerns nobody: a status update, or a bind that turns out as expected."""
+        """Return True if a new version of a member changes nothing: a status update, or a bind as expected."""
         if old is None or new is None or old.pod.metadata.uid != new.pod.metadata.uid:
             return False
         if old.state is new.state and old.node == new.node and completed_in(old) == completed_in(new):
@@ -409,7 +409,7 @@ class Members:
         return unit.place if unit is not None and record.key in unit.records else NOWHERE
 
     def settle(self, head: GroupKey) -> None:
-        """What is known of a tree of which nobody waits."""
+        """Set the state of a tree without pending pods."""
         key, group = root_key(head), self.forest.group(head)
         if group is not None and self._unit_lifecycle.waiting(key) is None:
             self._unit_lifecycle.settle(key, self.commits.state_of(group))

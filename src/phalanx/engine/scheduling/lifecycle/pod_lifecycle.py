@@ -88,7 +88,7 @@ class PodLifecycle:
     # ---- what callers ask for
 
     def keep(self, record: PodRecord) -> None:
-        """Know a new pending pod. A node named in its object is nominated, whoever wrote it."""
+        """Know a new pending pod. A node named in its object is nominated."""
         self._cluster.shapes.keep(record.shape)
         self.records[record.key] = record
         if record.nominated:

@@ -26,15 +26,15 @@ class PodStatus:
         self._emit = emit
 
     def not_written(self, record: PodRecord, decision: d.SetPodCondition, problem: str) -> None:
-        """What a pod was told did not arrive. A pod to which nothing else happens is told again all the same."""
+        """A condition was not written: write it again later, even if nothing else happens to the pod."""
         if record.said != _said(decision.reason, decision.message):
-            return  # it was told something else since
+            return  # another condition was sent since
         record.said = ""
         if problem != PERMANENT:  # also a 404: it may be astray, and a pod that is gone has no record
             self._reminders.add(decision)
 
     def again(self, decision: d.SetPodCondition) -> None:
-        """Unless it was told something else since, or is no longer pending."""
+        """Write it again, unless another condition was sent since, or the pod is no longer pending."""
         record = self._cluster.records.get(f"{decision.namespace}/{decision.name}")
         if record is not None and record.uid == decision.uid and not record.node_name and not record.said:
             self.say(record, decision.reason, decision.message, event=False)
@@ -44,7 +44,7 @@ class PodStatus:
         said = _said(reason, message)
         if record.said == said:
             return
-        record.said = intern(said)  # its fellows are told the same
+        record.said = intern(said)  # the same text for all pods of a group
         self._history.note(record.key, reason, message)
         self._emit(
             d.SetPodCondition,

@@ -1,7 +1,7 @@
 """Pods as they come and go: from events to records and their life. Events may be late, doubled or out of order.
 
-Rules: a pod with a node name counts on that node whoever put it there. A pod we assumed stays assumed until the
-informer shows it bound, it is gone, or its Bind failed. An unbound version of a bound pod is old news.
+Rules: a pod with a node name counts on that node, whichever scheduler bound it. An assumed pod stays assumed until
+the informer shows it bound, it is gone, or its Bind failed. An unbound version of a bound pod is out of date.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class Pods:
             self._pod_lifecycle.replace(old, self._record(pod, old))
             return
         if old is not None:
-            # Pending with us, or assumed on another node: somebody else was quicker.
+            # Pending here, or assumed on another node: another scheduler was quicker.
             self._pod_lifecycle.withdraw(old)
         self._pod_lifecycle.found_on(self._record(pod, old), node, old)
 
@@ -145,7 +145,7 @@ class Pods:
         self.admit(unit)
 
     def admit(self, unit: SchedulingUnit, newcomers: Iterable[PodRecord] | None = None) -> None:
-        """Ask PreEnqueue plugins about every pending pod of a root; active if nobody objects, else gated. `newcomers`:
+        """Ask PreEnqueue plugins about every pending pod of a root; active if none objects, else gated. `newcomers`:
         the root is active already, only these are new."""
         held = gate_of(self._cluster, unit.records.values() if newcomers is None else newcomers)
         if held is not None:

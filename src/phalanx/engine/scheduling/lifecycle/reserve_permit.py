@@ -68,8 +68,8 @@ def permit(state: ClusterState, record: PodRecord, row: int) -> Status | None:
     return None
 
 
-def ask_everybody(state: ClusterState, assignment: Assignment, *, waiting_is_refusal: bool = True) -> RefusedPod | None:
-    """Reserve for everybody, then Permit for everybody: the first pod that is refused, and why. Groups do not wait
+def ask_all(state: ClusterState, assignment: Assignment, *, waiting_is_refusal: bool = True) -> RefusedPod | None:
+    """Ask Reserve, then Permit, for every pod: return the first pod that is refused, and why. Groups do not wait
     half-way: a plugin that is not ready now refuses the attempt and is asked again later."""
     profiles = state.profiles.values()
     if any(profile.reserve for profile in profiles):
@@ -93,7 +93,7 @@ def ask_everybody(state: ClusterState, assignment: Assignment, *, waiting_is_ref
 def rehearse(state: ClusterState, assignment: Assignment, *, waiting_is_refusal: bool) -> RefusedPod | None:
     """Counts the pods on their rows and asks Reserve and Permit; a refusal takes all of it back."""
     state.columns.place_all(assignment)
-    refused = ask_everybody(state, assignment, waiting_is_refusal=waiting_is_refusal)
+    refused = ask_all(state, assignment, waiting_is_refusal=waiting_is_refusal)
     if refused is not None:
         release(state, assignment)
         state.columns.unplace_all([record for record, _ in assignment])

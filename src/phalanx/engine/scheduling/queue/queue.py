@@ -1,7 +1,7 @@
-"""The queue of roots: active, backoff, waiting for an event, gated.
+"""The queue of scheduling units: active, backoff, waiting for an event, gated.
 
-Roots that failed for the same reason of the same shape share a bucket. A bucket sleeps until a change that can
-matter; then only its first root becomes active. If that one succeeds the next follows, if it fails all stay: one
+Units that failed for the same reason with the same shape share an equivalence class. A class waits until a change that
+can help; then only its first unit becomes active. If that one is placed the next follows, if it fails all stay: one
 evaluation per shape, however many pods wait. The queue never looks at nodes itself.
 """
 
@@ -37,7 +37,7 @@ SortKey = Callable[[int, float, int], tuple[Any, ...]]
 ROW_WAKES = Wake.NODE | Wake.POD_GONE | Wake.NOMINATION
 _ROW_BITS = int(ROW_WAKES)  # plain ints: flag arithmetic is slow
 
-_MANY_OWED = 16  # changes; whom so much concerns is not asked
+_MANY_OWED = 16  # changes; a class with more of them is woken without a check
 _MANY_ASKED = 1_000  # buckets in one step
 
 
@@ -85,7 +85,9 @@ class Queue:
             self._gate_bits |= int(wakes)
         self._readmit = readmit or self.activate
         self.shares = True  # whether the unit that is tried fails like others of its class
-        self.heard: Callable[[ClusterChange], None] = lambda change: None  # told while roots are put aside
+        self.heard: Callable[[ClusterChange], None] = lambda change: (
+            None
+        )  # called with every change while units are put aside
 
     # ---- moving roots
 
@@ -145,7 +147,7 @@ class Queue:
         return equivalence_class
 
     def sleeping(self, key: Hashable) -> EquivalenceClass | None:
-        """The bucket `key`, if it is asleep: a root that would land there need not be tried."""
+        """Return the class `key` if it is waiting: a unit that belongs to it need not be tried."""
         equivalence_class = self._equivalence_classes.get(key) if self.shares else None
         return equivalence_class if equivalence_class is not None and equivalence_class.asleep else None
 
@@ -215,7 +217,7 @@ class Queue:
     # ---- time and events
 
     def flush(self, now: float) -> None:
-        """Move roots whose backoff is over, and wake buckets nobody woke for long."""
+        """Activate units whose backoff is over, and classes that have waited too long without an event."""
         self._asked = 0
         while self._backoff and self._backoff[0][0] <= now:
             entry = heapq.heappop(self._backoff)
@@ -245,12 +247,12 @@ class Queue:
         return min(times) if times else None
 
     def listens(self, kind: Wake) -> bool:
-        """Whether a change of that kind, which is not one of a row, can concern anybody."""
+        """Return True if a change of that kind, which is not one of a row, can help any unit."""
         awake = not self._searching and not self._asleep[int(kind)]
         return not awake or bool(self._gate_bits & int(kind))
 
     def wake(self, change: ClusterChange) -> None:
-        """Something happened: rouse every sleeping bucket to which it can matter."""
+        """Wake every waiting class that a change can help."""
         if self._searching:
             self.heard(change)
         kind = int(change.kind)
@@ -356,11 +358,11 @@ class Queue:
                 yield unit, GATED
 
     def validate(self) -> None:
-        """Whoever sleeps in a bucket that is awake has somebody before it that is being tried."""
+        """Every class that was woken and has waiting units has one unit that is being tried."""
         scouts = {id(r.equivalence_class) for r in self.units.values() if r.place in (ACTIVE, SEARCH)}
         for equivalence_class in self._equivalence_classes.values():
             assert equivalence_class.asleep or equivalence_class.first() is None or id(equivalence_class) in scouts, (
-                f"nobody leads {equivalence_class.key}"
+                f"no unit of {equivalence_class.key} is tried"
             )
 
     # ---- inside

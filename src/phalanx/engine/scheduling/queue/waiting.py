@@ -1,7 +1,7 @@
-"""Waiting: what a root that failed sleeps for, and which changes are worth another look.
+"""Waiting: what a refused unit waits for, and which changes may help it.
 
-Pods that no attempt can tell apart share a bucket of the queue. Those who would have to evict somebody are not asked
-again as long as everybody placed is of their priority or above (`placed` keeps count of that).
+Pods that no attempt can tell apart share an equivalence class of the queue. Preemption is not tried again for a unit
+while every placed pod has its priority or a higher one (`placed` keeps the lowest priority).
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Waiting:
         self._columns = state.columns
         self.queue = queue
         self._victims = victims
-        self._floor = 1 << 40  # lowest priority ever placed: whoever is not above it has nobody to evict
+        self._floor = 1 << 40  # lowest priority ever placed: a unit that is not above it has no victims
         # Buckets (with their priority) that need not ask those who evict before the floor sinks.
         self._patient: dict[int, tuple[EquivalenceClass, int]] = {}
         self._sweep_at = FEW_PATIENT
