@@ -54,9 +54,9 @@ def test_watch(api, namespace: str) -> None:
             core.create_namespaced_pod(namespace, pod("b"))
         elif len(seen) == 2:
             core.delete_namespaced_pod("a", namespace)
-        else:
+        elif event["type"] == "DELETED":
             watch.stop()
-    assert seen == [("ADDED", "a"), ("ADDED", "b"), ("DELETED", "a")]
+    assert seen == [("ADDED", "a"), ("ADDED", "b"), ("MODIFIED", "a"), ("DELETED", "a")]
 
 
 def test_custom_objects_and_replace(api, namespace: str) -> None:

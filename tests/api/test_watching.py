@@ -26,11 +26,12 @@ def test_changes_after_a_list_arrive_once_and_in_order(server: LocalCluster, pat
         server.create(path, pod("a"))
         server.patch(f"{path}/a", {"metadata": {"labels": {"x": "y"}}})
         server.delete(f"{path}/a")
-        events = watch.take(3)
-    assert summary(events) == [("ADDED", "a"), ("MODIFIED", "a"), ("DELETED", "a")]
+        events = watch.take(4)
+    assert summary(events) == [("ADDED", "a"), ("MODIFIED", "a"), ("MODIFIED", "a"), ("DELETED", "a")]
+    assert events[2][1]["metadata"]["deletionTimestamp"], "as in kube-apiserver, before the pod is removed"
     revisions = [int(obj["metadata"]["resourceVersion"]) for _, obj in events]
     assert revisions == sorted(set(revisions)) and revisions[0] > int(since)
-    assert events[2][1]["metadata"]["labels"] == {"x": "y"}
+    assert events[3][1]["metadata"]["labels"] == {"x": "y"}
 
 
 def test_a_watch_resumes_from_any_event_it_saw(server: LocalCluster, path: str) -> None:
@@ -134,7 +135,7 @@ def test_a_watch_with_a_field_selector_follows_one_object(server: LocalCluster, 
         server.create(path, pod("a"))
         server.create(path, pod("b"))
         server.delete(f"{path}/b")
-        assert summary(watch.take(2)) == [("ADDED", "b"), ("DELETED", "b")]
+        assert summary(watch.take(3)) == [("ADDED", "b"), ("MODIFIED", "b"), ("DELETED", "b")]
 
 
 def test_the_old_watch_prefix_still_works(server: LocalCluster, path: str) -> None:

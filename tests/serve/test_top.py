@@ -127,7 +127,7 @@ def test_a_person_walks_through_the_views_and_asks_why(terminal: Callable[..., T
     frame = top.see("phalanx why podgroup/train", "would help:", "q back")
     assert "podgroup/train in default: pending" in "\n".join(frame)
     top.press("q\t")
-    top.see("GROUP", "gang 3", "0 of 3 pods", "one rack", "Unschedulable")
+    top.see("GROUP", "gang 3", "0 of 3 pods", "one rack", "Scheduling")
     top.press("\x1b[C")
     top.see("rack-0", "rack-1", "GPU FREE", "15 of 16")
     top.press("/rack-1")

@@ -49,7 +49,7 @@ LOOK_AGAIN = 2.0  # seconds until a ConfigMap or Secret that a pod needs is look
 NO_CONFIG = "CreateContainerConfigError"  # reason
 MANAGER = "kubelet"
 
-ServiceAddress = tuple[str, str]  # (namespace, name) of a pod
+PodName = tuple[str, str]  # (namespace, name) of a pod
 
 
 class KubeletOptions(msgspec.Struct, frozen=True):
@@ -63,7 +63,7 @@ class KubeletOptions(msgspec.Struct, frozen=True):
 class Node(msgspec.Struct):
     view: KubeletNode
     ledger: Ledger
-    pods: dict[ServiceAddress, None] = field(default_factory=dict)
+    pods: dict[PodName, None] = field(default_factory=dict)
     offers: dict[str, Any] = field(default_factory=dict)  # allocatable to be written; None takes a resource away
 
     @property
@@ -114,10 +114,10 @@ class SimulatedKubelet:
         self._clock = clock
         self._teller = PodEvents(client, clock)
         self._options = options or KubeletOptions()
-        self._pods: dict[ServiceAddress, Held] = {}
-        self._runs: dict[ServiceAddress, Run] = {}
-        self._strangers: dict[str, dict[ServiceAddress, None]] = {}  # node name -> pods on nodes not known (yet)
-        self._pod_work: WorkQueue[ServiceAddress] = WorkQueue("kubelet")
+        self._pods: dict[PodName, Held] = {}
+        self._runs: dict[PodName, Run] = {}
+        self._strangers: dict[str, dict[PodName, None]] = {}  # node name -> pods on nodes not known (yet)
+        self._pod_work: WorkQueue[PodName] = WorkQueue("kubelet")
         self._node_work: WorkQueue[str] = WorkQueue("kubelet nodes")
 
     async def run(self) -> None:
@@ -188,7 +188,7 @@ class SimulatedKubelet:
         else:
             self._arrive(place, pod, node)
 
-    def _arrive(self, place: ServiceAddress, pod: Held, node: Node) -> None:
+    def _arrive(self, place: PodName, pod: Held, node: Node) -> None:
         node.pods[place] = None
         if pod.phase in FINISHED:
             node.ledger.give_back(pod.uid)
@@ -196,7 +196,7 @@ class SimulatedKubelet:
             self._resume(place, read_pod(pod.body), node)
         self._pod_work.add(place)
 
-    def _leave(self, place: ServiceAddress, pod: Held) -> None:
+    def _leave(self, place: PodName, pod: Held) -> None:
         del self._pods[place]
         self._runs.pop(place, None)
         strangers = self._strangers.get(pod.node)
@@ -209,7 +209,7 @@ class SimulatedKubelet:
             node.pods.pop(place, None)
             node.ledger.give_back(pod.uid)
 
-    def _resume(self, place: ServiceAddress, pod: KubeletPod, node: Node) -> None:
+    def _resume(self, place: PodName, pod: KubeletPod, node: Node) -> None:
         """A pod that an earlier life of this process had started."""
         try:
             started = parse_rfc3339(pod.status.start_time or "")
@@ -259,7 +259,7 @@ class SimulatedKubelet:
 
     # -- a pod --------------------------------------------------------------------------------------------------
 
-    async def _pod_step(self, place: ServiceAddress) -> None:
+    async def _pod_step(self, place: PodName) -> None:
         held = self._pods.get(place)
         node = self.nodes.get(held.node) if held is not None else None
         if held is None or node is None or node.failed:
@@ -278,7 +278,7 @@ class SimulatedKubelet:
         except NotFound:
             return  # gone meanwhile; any other failure is tried again
 
-    async def _admit(self, place: ServiceAddress, pod: KubeletPod, node: Node) -> None:
+    async def _admit(self, place: PodName, pod: KubeletPod, node: Node) -> None:
         requests, ports = pod_requests(pod), host_ports(pod)
         now = self._clock.now()
         refusal = unsuitable(pod, node.view) or no_room(node.ledger, requests, ports)
@@ -293,7 +293,7 @@ class SimulatedKubelet:
         else:
             await self._live(place, pod, run)
 
-    async def _live(self, place: ServiceAddress, pod: KubeletPod, run: Run) -> None:
+    async def _live(self, place: PodName, pod: KubeletPod, run: Run) -> None:
         """Whatever is due in the life of an admitted pod; then sleep until the next thing is."""
         now = self._clock.now()
         if not run.up and now < run.pod_started + self._real(self._options.start_seconds):
@@ -325,7 +325,7 @@ class SimulatedKubelet:
         if dues:
             self._wake(place, min(dues))
 
-    async def _report(self, place: ServiceAddress, pod: KubeletPod, run: Run, now: float) -> None:
+    async def _report(self, place: PodName, pod: KubeletPod, run: Run, now: float) -> None:
         """That it runs, is ready, or is as its spec is now."""
         images = pod.missing if not run.up else []
         if images:
@@ -362,13 +362,13 @@ class SimulatedKubelet:
                 await self._write(place, pod, status)
 
     async def _hold(
-        self, place: ServiceAddress, pod: KubeletPod, run: Run, now: float, why: Mapping[str, tuple[str, str]]
+        self, place: PodName, pod: KubeletPod, run: Run, now: float, why: Mapping[str, tuple[str, str]]
     ) -> None:
         """Report that its containers wait, and what for."""
         begun = rfc3339(run.pod_started)
         await self._write(place, pod, pod_status.waiting(pod, run.node.view.ip, begun, rfc3339(now), why))
 
-    async def _lacking(self, place: ServiceAddress, pod: KubeletPod) -> dict[Need, str]:
+    async def _lacking(self, place: PodName, pod: KubeletPod) -> dict[Need, str]:
         """Return the ConfigMaps, Secrets and ClusterTrustBundles without which its containers cannot start."""
         held = self._pods.get(place)
         needs = needs_of(held.body) if held is not None else []
@@ -397,7 +397,7 @@ class SimulatedKubelet:
         reason, message = ("Infeasible", short.message) if never else ("Deferred", short.short)
         return status | pod_status.not_resized(rfc3339(now), reason, message)
 
-    async def _exit(self, place: ServiceAddress, pod: KubeletPod, run: Run, now: float) -> None:
+    async def _exit(self, place: PodName, pod: KubeletPod, run: Run, now: float) -> None:
         """The containers ended by themselves."""
         code = exit_code(pod, run.restarts)
         if not starts_again(pod, code):
@@ -413,7 +413,7 @@ class SimulatedKubelet:
         run.back_at = now + self._real(wait)
         self._wake(place, run.back_at)
 
-    async def _restart(self, place: ServiceAddress, pod: KubeletPod, run: Run, now: float) -> None:
+    async def _restart(self, place: PodName, pod: KubeletPod, run: Run, now: float) -> None:
         began, run.started = rfc3339(run.started), now
         held = now < self._ready_at(pod, run)
         status = pod_status.restarted(pod, run.last_exit, began, rfc3339(now), run.restarts + 1, held)
@@ -423,7 +423,7 @@ class SimulatedKubelet:
 
     async def _finish(
         self,
-        place: ServiceAddress,
+        place: PodName,
         pod: KubeletPod,
         run: Run,
         code: int,
@@ -436,7 +436,7 @@ class SimulatedKubelet:
         run.over = True
         run.node.ledger.give_back(run.uid)
 
-    async def _stop(self, place: ServiceAddress, pod: KubeletPod, node: Node, run: Run | None) -> None:
+    async def _stop(self, place: PodName, pod: KubeletPod, node: Node, run: Run | None) -> None:
         now = self._clock.now()
         if run is None:  # never admitted, or finished in an earlier life
             run = self._runs[place] = Run(sys.intern(pod.metadata.uid), node, now, now, over=pod.finished)
@@ -477,10 +477,10 @@ class SimulatedKubelet:
         seconds = number(pod.metadata.annotations, READY_SECONDS)
         return run.started if seconds is None else run.started + self._real(seconds)
 
-    def _wake(self, place: ServiceAddress, when: float) -> None:
+    def _wake(self, place: PodName, when: float) -> None:
         self._pod_work.add_after(place, max(0.0, when - self._clock.now()) + 0.001)
 
-    async def _write(self, place: ServiceAddress, pod: KubeletPod, status: dict[str, Any]) -> None:
+    async def _write(self, place: PodName, pod: KubeletPod, status: dict[str, Any]) -> None:
         seen = pod.metadata.generation  # which spec this status is about
         if seen:
             for condition in status.get("conditions") or ():
