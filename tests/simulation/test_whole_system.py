@@ -78,6 +78,13 @@ def one_is_enough() -> AbstractContextManager[Any]:
     return mock.patch.object(group_model, "_policy", lambda policy: (real(policy)[0], 1))
 
 
+def devices_are_never_in_use() -> AbstractContextManager[Any]:
+    """What claims hold is not counted."""
+    from phalanx.engine.devices.holdings import Holdings
+
+    return mock.patch.object(Holdings, "set", lambda self, claim, held: ())
+
+
 def everybody_leads() -> AbstractContextManager[Any]:
     """A lease that somebody else holds counts as ours."""
 
@@ -179,6 +186,7 @@ def nobody_leads_again() -> Iterator[None]:
 
 PLANTED: dict[str, Callable[[], AbstractContextManager[Any]]] = {
     "no-overcommit": twice_the_room,
+    "no-double-allocation": devices_are_never_in_use,
     "no-partial-gang": one_is_enough,
     "one-leader": everybody_leads,
     "durable": a_commit_is_skipped,

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
+import random
 from collections.abc import Iterator, Sequence
 from itertools import chain
 from typing import Any
@@ -16,7 +18,8 @@ from typing import Any
 import msgspec
 
 from phalanx.base.client import Client, Resource
-from phalanx.base.errors import AlreadyExists, ConfigProblem
+from phalanx.base.errors import AlreadyExists, ApiProblem, ConfigProblem, NotFound
+from phalanx.base.retry import delay, verdict
 from phalanx.local.nodes.fleet import AT_ONCE, NODES, SIMULATED
 from phalanx.local.nodes.topology import HOSTNAME
 from phalanx.model import names
@@ -25,6 +28,7 @@ from phalanx.model.quantity import from_units, is_valid, units
 SLICES = Resource("resource.k8s.io", "v1", "resourceslices", "ResourceSlice", namespaced=False)
 CLASSES = Resource("resource.k8s.io", "v1", "deviceclasses", "DeviceClass", namespaced=False)
 PCIE_ROOT = "resource.kubernetes.io/pcieRoot"  # the attribute that drivers of all kinds share
+STARTING = 8  # attempts that a server gets to serve the kinds of devices
 MOST = 64  # devices of one driver on a node
 PARTITIONS = ((1, "1g"), (2, "2g"), (3, "3g"), (7, "7g"))  # slices of a partitioned device, and their names
 SLICES_OF_A_DEVICE = 7
@@ -34,6 +38,7 @@ PROFILES = ("whole", "mig", "shared")
 _HELP = f"write it like gpu.example.com:8,nvlink=4; known are {', '.join(_KEYS)}"
 
 Json = dict[str, Any]
+log = logging.getLogger(__name__)
 
 
 class SimulatedDriver(msgspec.Struct, frozen=True):
@@ -195,8 +200,21 @@ def _value(key: str, value: str, path: str) -> str | int:
 
 async def publish_devices(client: Client, drivers: Sequence[SimulatedDriver]) -> int:
     """Publish the devices of all simulated nodes; what is there already stays. Returns how many slices were made."""
-    if not drivers:
-        return 0
+    rng, attempt = random.Random(0), 0  # one process publishes: there is no other to keep out of step with
+    while drivers:
+        try:
+            return await _publish(client, drivers)
+        except ApiProblem as problem:
+            absent = isinstance(problem, NotFound) and attempt < STARTING  # its API may not be served yet
+            if verdict(problem) == "final" and not absent:
+                raise
+            log.warning("publishing the simulated devices: %s; trying again", problem)
+            await asyncio.sleep(delay(attempt, problem, rng))
+            attempt += 1
+    return 0
+
+
+async def _publish(client: Client, drivers: Sequence[SimulatedDriver]) -> int:
     for driver in drivers:
         for body in (driver.device_class(), *([driver.domain_class()] if driver.domain else [])):
             with contextlib.suppress(AlreadyExists):

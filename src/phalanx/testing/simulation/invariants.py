@@ -18,6 +18,7 @@ Json = dict[str, Any]
 LEASES = "leases.coordination.k8s.io"
 PODS, NODES, GROUPS = "pods", "nodes", "podgroups.scheduling.k8s.io"
 COMPOSITES = "compositepodgroups.scheduling.k8s.io"
+CLAIMS = "resourceclaims.resource.k8s.io"
 RESTLESS = frozenset({LEASES, "events", "events.events.k8s.io"})  # written by the clock, not because something happened
 
 
@@ -34,6 +35,7 @@ class Violation(AssertionError):
 
 PROMISES = {
     "no-overcommit": "no node holds more than it has",
+    "no-double-allocation": "no device is allocated to two claims",
     "no-partial-gang": "no gang is left bound below its minimum by us",
     "one-leader": "only the holder of the lease binds",
     "durable": "every acknowledged write is there afterwards",
@@ -98,6 +100,8 @@ class Ledger:
         self.trees: dict[str, Tree] = {}
         self.used: dict[str, dict[str, int]] = {}
         self.holder = ""
+        self.devices: dict[tuple[str, str, str], Key] = {}  # device -> the claim that has it
+        self.claims: dict[Key, list[tuple[str, str, str]]] = {}  # claim -> its devices
         self.newest: dict[Key, int] = {}  # revision of every object that is there
         self.checks = 0
         self.last_change = 0.0
@@ -126,8 +130,23 @@ class Ledger:
                 self._group(key, None if change.deleted else json.loads(change.entry.value))
             elif resource == COMPOSITES:
                 self._composite(key, None if change.deleted else json.loads(change.entry.value))
+            elif resource == CLAIMS:
+                self._claim(key, None if change.deleted else json.loads(change.entry.value))
             elif resource == LEASES and key[2] == "phalanx-scheduler":
                 self.holder = (json.loads(change.entry.value).get("spec") or {}).get("holderIdentity") or ""
+
+    def _claim(self, key: Key, claim: Json | None) -> None:
+        allocation = ((claim or {}).get("status") or {}).get("allocation") or {}
+        results = (allocation.get("devices") or {}).get("results") or ()
+        for device in self.claims.pop(key, ()):
+            self.devices.pop(device, None)
+        found = [(each["driver"], each["pool"], each["device"]) for each in results]
+        for device in found:
+            other = self.devices.setdefault(device, key)
+            if other != key:
+                raise Violation("no-double-allocation", f"{'/'.join(device)} is in {other[2]} and in {key[2]}")
+        if found:
+            self.claims[key] = found
 
     def _node(self, name: str, node: Json | None) -> None:
         if node is None:

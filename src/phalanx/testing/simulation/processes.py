@@ -33,6 +33,7 @@ from phalanx.local.api.server import connections
 from phalanx.local.api.write import Writer
 from phalanx.local.client import LocalClient
 from phalanx.local.nodes import SimulatedNodes, parse_topology
+from phalanx.local.nodes.devices import parse_devices
 from phalanx.local.store import Store
 from phalanx.local.store.window import Bounds
 from phalanx.local.system_controllers import SystemControllers
@@ -42,6 +43,7 @@ from phalanx.serve.controllers import ControllersService
 from phalanx.serve.scheduler import SchedulerService
 from phalanx.testing.simulation.disk import Disk
 from phalanx.testing.simulation.network import Host, Network
+from phalanx.testing.simulation.workloads import DEVICES
 from phalanx.testing.virtual_time import VirtualClock, VirtualLoop
 
 ADDRESS = "127.0.0.1:8001"
@@ -226,10 +228,19 @@ class Controllers(Process):
 
 
 class Nodes(Process):
-    def __init__(self, network: Network, loop: VirtualLoop, rng: random.Random, count: int, topology: str) -> None:
+    def __init__(
+        self, network: Network, loop: VirtualLoop, rng: random.Random, count: int, topology: str, *, devices: bool
+    ) -> None:
         super().__init__("nodes", network, loop, rng)
         self._count, self._topology = count, topology
+        self._devices = parse_devices(DEVICES) if devices else []
 
     async def run(self) -> None:
         async with self.client() as client:
-            await SimulatedNodes(client, self._count, parse_topology(self._topology), clock=self.clock).run()
+            await SimulatedNodes(
+                client,
+                self._count,
+                parse_topology(self._topology),
+                clock=self.clock,
+                devices=self._devices,
+            ).run()

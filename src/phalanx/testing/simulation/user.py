@@ -40,7 +40,7 @@ class Made:
 
 
 class User:
-    def __init__(self, client: HttpClient, rng: random.Random, nodes: int) -> None:
+    def __init__(self, client: HttpClient, rng: random.Random, nodes: int, *, devices: bool = False) -> None:
         self._client, self._rng = client, rng
         self._nodes = [f"node-{number:05d}" for number in range(nodes)]
         self._cordoned = ""
@@ -61,10 +61,15 @@ class User:
             self._hostile_group: 4,
             self._remove: 20,
         }
+        self._devices = devices
+        if devices:
+            self._actions[self._device_gang] = 24
 
     async def prepare(self) -> None:
         version = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass"}
         await self._create(CLASSES, {**version, "metadata": {"name": URGENT}, "value": 1000}, "")
+        if self._devices:
+            await self._create(w.TEMPLATES, w.claim_template())
 
     async def act(self) -> str:
         """One action; what it was."""
@@ -102,6 +107,15 @@ class User:
         for pod in pods:
             await self._create(w.PODS, w.member(pod, group, cpu, priority))
         return pods
+
+    async def _device_gang(self) -> str:
+        size, priority, name = self._rng.randrange(1, 5), self._rng.choice(("", URGENT)), self._name
+        await self._create(w.GROUPS, w.group(name, size, self._rng, priority=priority))
+        pods = [f"{name}-{number}" for number in range(size)]
+        for pod in pods:
+            await self._create(w.PODS, w.with_devices(w.member(pod, name, "1", priority)))
+        self._made.append(Made([(w.GROUPS, name)], pods))
+        return f"makes the{' urgent' if priority else ''} gang {name} of {size} with devices"
 
     async def _hostile_group(self) -> str:
         """A gang whose object carries an annotation that no program of ours would write."""

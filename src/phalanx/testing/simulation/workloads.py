@@ -17,6 +17,10 @@ JOB_SETS = Resource("jobset.x-k8s.io", "v1alpha2", "jobsets", "JobSet")
 SETS = Resource("apps", "v1", "statefulsets", "StatefulSet")
 LEADER_WORKER_SETS = Resource("leaderworkerset.x-k8s.io", "v1", "leaderworkersets", "LeaderWorkerSet")
 
+TEMPLATES = Resource("resource.k8s.io", "v1", "resourceclaimtemplates", "ResourceClaimTemplate")
+DEVICES = "gpu.example.com:4,nvlink=2"  # of every node
+LINKED = "linked"  # template: two devices of one NVLink domain
+
 READ_ANNOTATIONS = (TO_COME, MIN_RESOURCES)
 HOSTILE_VALUES = (
     "[" * 2000,
@@ -54,6 +58,18 @@ def member(name: str, of: str, cpu: str, priority: str = "") -> Json:
     if priority:
         spec["priorityClassName"] = priority
     return body(PODS, name, spec)
+
+
+def claim_template() -> Json:
+    request = {"name": "gpus", "exactly": {"deviceClassName": "gpu", "count": 2}}
+    devices = {"requests": [request], "constraints": [{"matchAttribute": "gpu.example.com/nvlink"}]}
+    return body(TEMPLATES, LINKED, {"spec": {"devices": devices}})
+
+
+def with_devices(pod: Json) -> Json:
+    """The same pod with a claim of its own."""
+    claims = [{"name": "gpus", "resourceClaimTemplateName": LINKED}]
+    return {**pod, "spec": {**pod["spec"], "resourceClaims": claims}}
 
 
 def composite(name: str, groups: int) -> Json:

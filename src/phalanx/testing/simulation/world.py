@@ -61,6 +61,9 @@ class Scale:
     topology: str = "racks=2,cpu=8"
 
 
+WITH_DEVICES = 3  # of so many seeds one has nodes with devices, and gangs that claim them
+
+
 class World:
     """Made inside a SteppedLoop. `skip`: numbers of faults that do not happen, to find out which ones matter."""
 
@@ -70,6 +73,7 @@ class World:
         self.loop, self.steps, self.skip = loop, steps, skip
         self.scale = scale or Scale()
         root = random.Random(seed)
+        self._devices = seed % WITH_DEVICES == 0
         self._rng = {name: random.Random(root.getrandbits(64)) for name in (
             "network", "disk", "front", "faults", "user", "informers", "processes")}  # fmt: skip
         self.story: list[str] = []
@@ -91,7 +95,7 @@ class World:
                 self.api,
                 *self.schedulers,
                 Controllers("controllers", self.network, loop, processes),
-                Nodes(self.network, loop, processes, self.scale.nodes, self.scale.topology),
+                Nodes(self.network, loop, processes, self.scale.nodes, self.scale.topology, devices=self._devices),
             )
         }
         self._down: set[str] = set()
@@ -112,7 +116,7 @@ class World:
                 async with HttpClient(
                     connection, user_agent="kubectl", timeout=10, connector=self.network.connector(host)
                 ) as client:
-                    user = User(client, self._rng["user"], self.scale.nodes)
+                    user = User(client, self._rng["user"], self.scale.nodes, devices=self._devices)
                     await self._calm("everything starts")
                     await user.prepare()
                     while True:
