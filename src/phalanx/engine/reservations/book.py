@@ -27,7 +27,7 @@ from phalanx.engine.reservations.units import (
 
 LEAST_EXTENSION_SECONDS = 60.0  # how much longer a unit over its expected duration is expected to run, at least
 EXTENSION = 0.25  # of what it has run so far
-CELLS_PER_SEARCH = 50_000  # of the profile (pieces times nodes) that a search counts as one unit of work
+CELLS_PER_SEARCH = 20_000  # of the profile (pieces times nodes) that a search counts as one unit of work
 LEAST_BESIDE = 10  # units that are tried beside the present plan at least
 FINISHED_KEPT = 400  # finished units from which the stretch of expected durations is learned
 FINISHED_NEEDED = 10  # before the stretch is anything but 1
@@ -294,15 +294,22 @@ class PromiseBook:
         possible = [entry for entry in self.waiting.values() if self._could_fit(entry)]
         possible.sort(key=lambda e: rank(e, self.now, self.settings))
         failed: dict[tuple[tuple[int, ...], int], list[tuple[int, float]]] = {}  # shapes that do not fit now
-        for entry in possible[: max(LEAST_BESIDE, self._credit // cost)]:
+        tries = max(LEAST_BESIDE, self._credit // cost)
+        for entry in possible:
+            if tries <= 0:
+                break
             demand = entry.unit.demand
             known = failed.setdefault((demand.request, demand.level), [])
             if any(pods <= demand.pods and span <= entry.span for pods, span in known) or not self._could_fit(entry):
+                continue
+            if not self.plan.has_slots_now(demand):
+                known.append((demand.pods, 0.0))
                 continue
             if entry.where is not None:
                 self.plan.change(entry.start, entry.start + entry.span, demand, entry.where, +1)
             where = self.plan.fits(demand, self.now, self.now + entry.span)
             self.searches += 1
+            tries -= 1
             self._credit -= cost
             if where is not None:
                 entry.start, entry.where = self.now, where

@@ -15,6 +15,7 @@ import numpy.typing as npt
 from phalanx.engine.reservations.reservation import FOREVER, Assignment, Demand
 
 Ints = npt.NDArray[np.integer]
+FAILURES_BEFORE_JUMP = 4  # windows that fail before the whole window is searched for how far to jump
 FIRST_PIECES = 64  # room for pieces that a new profile allocates
 
 
@@ -25,18 +26,27 @@ class Topology:
         """`levels`: per level, from small to large domains, the domain name of every node (empty: in no domain)."""
         self.nodes = nodes
         self.names: list[list[str]] = []  # level -> domain names
-        self.member: list[npt.NDArray[np.float32]] = []  # level -> (node, domain) 1 where the node is in the domain
+        self._order: list[npt.NDArray[np.intp]] = []  # level -> nodes in a domain, domain by domain
+        self._first: list[npt.NDArray[np.intp]] = []  # level -> where each domain begins in that order
         self.domain: list[npt.NDArray[np.intp]] = []  # level -> (node,) index of the domain, -1: none
         for labels in levels:
             names = list(dict.fromkeys(name for name in labels if name))
             index = {name: i for i, name in enumerate(names)}
             domain = np.array([index.get(name, -1) for name in labels], dtype=np.intp)
-            member = np.zeros((nodes, max(1, len(names))), dtype=np.float32)
             inside = np.flatnonzero(domain >= 0)
-            member[inside, domain[inside]] = 1
+            inside = inside[np.argsort(domain[inside], kind="stable")]
             self.names.append(names)
             self.domain.append(domain)
-            self.member.append(member)
+            self._order.append(inside)
+            self._first.append(np.searchsorted(domain[inside], np.arange(len(names))))
+
+    def per_domain(self, level: int, slots: Ints) -> Ints:
+        """Sum the slots of nodes by domain; `slots`: (..., node), result: (..., domain)."""
+        if not self.names[level]:
+            return np.zeros((*slots.shape[:-1], 1), dtype=np.int64)
+        ordered = slots[..., self._order[level]]
+        sums: Ints = np.add.reduceat(ordered, self._first[level], axis=-1, dtype=np.int64)
+        return sums
 
 
 class CapacityProfile:
@@ -149,7 +159,26 @@ class CapacityProfile:
         i, k = self._window(start, until)
         if not self._enough(demand, i, k):
             return None
-        return self.choose(demand, self.rows[i:k].min(axis=0) if k - i > 1 else self.rows[i])
+        return self._choose_in(demand, i, k)
+
+    def has_slots_now(self, demand: Demand) -> bool:
+        """Whether the first piece alone has room for the demand, in one domain of its level."""
+        slots = self._slots(demand, self.rows[0])
+        if demand.level < 0:
+            return int(slots.sum(dtype=np.int64)) >= demand.pods
+        return int(self.topology.per_domain(demand.level, slots).max()) >= demand.pods
+
+    def _choose_in(self, demand: Demand, i: int, k: int) -> Assignment | None:
+        """Choose nodes for the pieces from `i` to `k`. Only nodes with room in the first one are looked at further."""
+        slots = self._slots(demand, self.rows[i])
+        if int(slots.sum(dtype=np.int64)) < demand.pods:
+            return None
+        if k - i == 1:
+            return self.choose(demand, self.rows[i])
+        nodes = np.flatnonzero(slots)
+        free: Ints = np.zeros_like(self.rows[i])
+        free[:, nodes] = self.rows[i:k, :, nodes].min(axis=0)
+        return self.choose(demand, free)
 
     def holds(self, demand: Demand, where: Assignment, start: float, until: float) -> bool:
         """Whether exactly these nodes have room for the demand from `start` until `until`."""
@@ -176,7 +205,7 @@ class CapacityProfile:
         starts = times if after <= times[0] else np.maximum(times, after)
         first = 0 if after <= times[0] else max(0, int(times.searchsorted(after, side="right")) - 1)
         good = self._good_starts(demand, span, starts, first)
-        at = first
+        at, failures = first, 0
         while True:
             j = int(good.searchsorted(at))
             if j == len(good):
@@ -186,11 +215,11 @@ class CapacityProfile:
             if t > before:
                 return None
             k = max(i + 1, int(times.searchsorted(t + span))) if span != FOREVER else self.n
-            window = self.rows[i:k]
-            where = self.choose(demand, window.min(axis=0) if k - i > 1 else window[0])
+            where = self._choose_in(demand, i, k)
             if where is not None:
                 return t, where
-            at = self._next_start(demand, window, i)
+            failures += 1
+            at = i + 1 if failures % FAILURES_BEFORE_JUMP else self._next_start(demand, self.rows[i:k], i)
 
     def _good_starts(
         self, demand: Demand, span: float, starts: npt.NDArray[np.float64], first: int
@@ -231,7 +260,7 @@ class CapacityProfile:
             return i + 1
         slots = self._slots(demand, np.minimum.accumulate(window[::-1], axis=0))  # (pieces from the end, node)
         if demand.level >= 0:
-            room = (slots.astype(np.float32) @ self.topology.member[demand.level]).max(axis=1)
+            room = self.topology.per_domain(demand.level, slots).max(axis=1)
         else:
             room = slots.sum(axis=1, dtype=np.int64)
         failed = np.flatnonzero(room < demand.pods)
@@ -241,8 +270,7 @@ class CapacityProfile:
         """Choose nodes by best fit: the tightest domain that holds all pods, then the nodes with the least room."""
         slots = self._slots(demand, free)
         if demand.level >= 0:
-            member = self.topology.member[demand.level]
-            room = slots.astype(np.float32) @ member  # (domain,)
+            room = self.topology.per_domain(demand.level, slots)  # (domain,)
             possible = np.flatnonzero(room >= demand.pods)
             if not len(possible):
                 return None

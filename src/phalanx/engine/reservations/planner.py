@@ -89,11 +89,21 @@ def build(
             missed = _plan_heads(plan, rest, settings.easy_depth)
         else:
             missed = _plan_all(plan, rest)
+        if not missed:
+            _pull_forward(plan, [e for e in order if e.unit.name in kept])
         searches += plan.searches
         if not missed:
             return plan, searches
         kept.update(missed)
     return None, searches
+
+
+def _pull_forward(plan: StartPlan, kept: Sequence[WaitingUnit]) -> None:
+    """Let every unit that kept its reservation start earlier if that delays no other."""
+    for entry in kept:
+        if entry.where is not None:
+            plan.profile.change(entry.start, entry.start + entry.span, entry.unit.demand, entry.where, +1)
+        plan.put(entry, plan.earliest(entry))
 
 
 def _plan_all(plan: StartPlan, order: Sequence[WaitingUnit]) -> list[str]:

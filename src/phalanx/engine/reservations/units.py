@@ -28,7 +28,7 @@ class PlanSettings:
     size_exponent: float = 0.5  # how much a large gang is preferred in the order within a priority
     duration_exponent: float = 0.3  # how much a short unit is preferred
     easy_depth: int = 1  # reservations per priority with EASY
-    work_per_event: int = 30  # searches (of CELLS_PER_SEARCH each) that one event pays for
+    work_per_event: int = 300  # searches (of CELLS_PER_SEARCH each) that one event pays for
     depth: int = 400  # units in order that are planned again; those behind keep their reservation
     overrun_quantile: float = 0.9  # expected durations are stretched to this quantile if units overrun them
 
