@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from phalanx.engine.explain.whatif import Question, whatif
 from phalanx.testing import Cluster
 from phalanx.testing.builders import node, pod, pod_group
 
@@ -171,3 +172,22 @@ def test_where_nothing_waits_nothing_is_reserved(settings: str) -> None:
         gang(run, f"g{i}", 2)
         run.step(1000.0)
     assert not run.engine.starts.held and not run.engine.starts.overtaken
+
+
+def test_whatif_says_when_a_gang_would_start() -> None:
+    run = cluster(4)
+    gang(run, "runs", 3, seconds=1000)
+    pods = [pod(f"ask-{i}").cpu(1).group("ask").build() for i in range(4)]
+    question = Question(pods=pods, pod_groups=[pod_group("ask").gang(4).build()])
+    (item,) = whatif(run.engine.scheduler, question, when=True).items
+    assert not item.fits
+    assert item.starts == "1970-01-01T00:33:20Z", item
+    assert "when 3 pods there have ended" in item.when
+    huge = Question(
+        pods=[pod(f"ask-{i}").cpu(1).group("ask").build() for i in range(5)],
+        pod_groups=[pod_group("ask").gang(5).build()],
+    )
+    (item,) = whatif(run.engine.scheduler, huge, when=True).items
+    assert item.when.startswith("fits at no time")
+    run.step()
+    assert running(run, "ask") == 0

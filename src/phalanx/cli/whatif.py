@@ -36,6 +36,7 @@ MOST_PODS = 8  # to be evicted, by name
     metavar="PLUGIN",
     help="As if this filter were not asked: TaintToleration, NodeAffinity, NodeUnschedulable (cordons), …",
 )
+@click.option("--when", is_flag=True, help="Also say when what does not fit now would start first.")
 @asking_options
 def whatif(
     files: tuple[str, ...],
@@ -44,6 +45,7 @@ def whatif(
     add_nodes: int | None,
     like: str,
     without: tuple[str, ...],
+    when: bool,
     namespace: str,
     kubeconfig: str,
     context: str,
@@ -63,6 +65,7 @@ def whatif(
       kubectl get job train -o yaml | phalanx whatif -f - -o json
       phalanx whatif -f jobset.yaml --add-nodes 2 --like node-3
       phalanx whatif -f job.yaml --without-filter TaintToleration
+      phalanx whatif -f jobset.yaml --when
       phalanx whatif --drain node-3
       phalanx whatif --drain-domain topology.kubernetes.io/zone=a
     """
@@ -83,7 +86,7 @@ def whatif(
 
     async def ask() -> list[Answer]:
         given = " ".join(f"-f {name}" for name in files)
-        answer, outlook = await _whatif(documents, cluster, where, output == "wide")
+        answer, outlook = await _whatif(documents, cluster, where, output == "wide", when)
         if "-" in files or add_nodes or without:
             return [answer]
         then = f"kubectl apply {given}" if outlook.fits else _remedy(outlook, f"phalanx whatif {given}")
@@ -138,12 +141,14 @@ def _remedy(outlook: Outlook, command: str) -> str:
     return ""
 
 
-async def _whatif(documents: list[Any], cluster: dict[str, Any], where: Where, wide: bool) -> tuple[Answer, Outlook]:
+async def _whatif(
+    documents: list[Any], cluster: dict[str, Any], where: Where, wide: bool, when: bool
+) -> tuple[Answer, Outlook]:
     connection = where.connection()
     asked = {"items": documents, "namespace": where.namespace or connection.namespace, "cluster": cluster}
     question = msgspec.json.encode(asked)
     async with SchedulerClient(connection, where.scheduler) as asker:
-        body = await asker.ask("POST", "whatif", {}, question)
+        body = await asker.ask("POST", "whatif", {"when": "true"} if when else {}, question)
     outlook = msgspec.json.decode(body, type=Outlook)
     text = "\n".join(render(item, Paint(), wide=wide) for item in outlook.items) or "nothing to place"
     notes = tuple(f"note: {note}" for note in outlook.notes)
@@ -161,6 +166,8 @@ def render(item: Would, paint: Paint, *, wide: bool = False) -> str:
     if item.plan is not None:
         lines += cost_lines(item.plan)
     lines += [f"  {r.nodes}/{item.nodes} nodes: {r.reason}" for r in item.node_reasons]
+    if item.when:
+        lines.append(f"  {item.when}")
     for relaxation in item.relaxations:
         if relaxation.fits is not False:
             unsure = "" if relaxation.checked else " (by counting, not checked by the filters)"

@@ -116,7 +116,8 @@ class Diagnostics:
             manifests = Manifests(self._gates, classes, tuple(self._engine.profiles))
             manifests.read(asked.items, asked.namespace)
             manifests.notes += asked.cluster.put_into(self._engine)  # this process ends with its answer
-            outlook = whatif(self._engine.scheduler, manifests.question, relax=query.get("relax", "true") != "false")
+            relax, when = query.get("relax", "true") != "false", query.get("when", "") == "true"
+            outlook = whatif(self._engine.scheduler, manifests.question, relax=relax, when=when)
             return msgspec.json.encode(msgspec.structs.replace(outlook, notes=[*manifests.notes, *outlook.notes]))
 
         return await self._aside.answer(think)

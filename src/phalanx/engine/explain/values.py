@@ -194,6 +194,8 @@ class Would(_Value, frozen=True):
     relaxations: list[Relaxation] = []
     evicts: list[str] = []  # pods ("ns/name") that the scheduler would have go to make room
     plan: PlanAnswer | None = None  # the same, with the reason for each and what it costs
+    when: str = ""  # in words: when and where it would start first; "" if that was not asked
+    starts: str = ""  # RFC 3339; "" if it fits now, at no time, or behind pods without a known end
 
 
 class Outlook(_Value, frozen=True):

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from phalanx.base.clock import rfc3339
 from phalanx.engine.explain.ask import reasons_of
 from phalanx.engine.explain.plans import planned
 from phalanx.engine.explain.rehearsal import Rehearsal
@@ -23,8 +24,9 @@ from phalanx.engine.groups.admission import hold_of
 from phalanx.engine.groups.rank_placement import ring_cost_of
 from phalanx.engine.groups.trial import Assignment
 from phalanx.engine.scheduling.attempt.answers import Cause, NominatedAfterPreemption, Placed, Refused
+from phalanx.engine.scheduling.attempt.attempt import How
 from phalanx.engine.scheduling.lifecycle.members import root_key
-from phalanx.engine.scheduling.queue.units import GroupTree, SinglePod
+from phalanx.engine.scheduling.queue.units import AttemptUnit, GroupTree, SinglePod
 from phalanx.engine.state.records import PodRecord
 from phalanx.engine.state.shapes import ShapeTable
 from phalanx.model.groups import WORKLOAD, Group, GroupKey, PodKey, group_of, pod_key
@@ -45,10 +47,13 @@ class Question(msgspec.Struct):
     policies: list[WorkloadPolicy] = msgspec.field(default_factory=list)
 
 
-def whatif(engine: Scheduler, question: Question, *, relax: bool = True) -> Outlook:
-    """Roots in the order of the queue, each after those before it have been placed."""
+def whatif(engine: Scheduler, question: Question, *, relax: bool = True, when: bool = False) -> Outlook:
+    """Answer for roots in the order of the queue, each after those before it have been placed.
+
+    `when`: say of what does not fit now when it would start first, from what is expected to end.
+    """
     with _Trial(engine) as trial, Rehearsal(engine) as rehearsal:
-        asked = _Asked(engine, trial, rehearsal, relax)
+        asked = _Asked(engine, trial, rehearsal, relax, when)
         asked.put(question)
         items = [asked.judge(root) for root in asked.roots()]
         return Outlook(bool(items) and all(item.fits for item in items), items, asked.notes)
@@ -109,12 +114,13 @@ class _Root(msgspec.Struct):
 
 
 class _Asked:
-    def __init__(self, engine: Scheduler, trial: _Trial, rehearsal: Rehearsal, relax: bool) -> None:
+    def __init__(self, engine: Scheduler, trial: _Trial, rehearsal: Rehearsal, relax: bool, when: bool) -> None:
         self._engine = engine
         self._cluster = engine.cluster
         self._trial = trial
         self._rehearsal = rehearsal
         self._relax = relax
+        self._when = when
         self._groups = engine.groups if engine.cluster.grouping else None
         self.forest = engine.cluster.new_forest()
         self.notes: list[str] = []
@@ -215,10 +221,14 @@ class _Asked:
         answer: Refused | NominatedAfterPreemption,
         reasons: Sequence[NodeReason] = (),
         changes: Sequence[Relaxation] = (),
+        unit: AttemptUnit | None = None,
     ) -> Would:
         name = f"pod/{_name(root.records[0])}" if root.key is None else root_key(root.key)
         refused = answer.refused if isinstance(answer, NominatedAfterPreemption) else answer
+        when, starts = self._first_start(unit, root) if self._when and unit is not None else ("", "")
         return Would(
+            when=when,
+            starts=starts,
             root=name,
             fits=False,
             summary=refused.text,
@@ -232,6 +242,24 @@ class _Asked:
             plan=planned(self._engine, name, answer) if isinstance(answer, NominatedAfterPreemption) else None,
         )
 
+    def _first_start(self, unit: AttemptUnit, root: _Root) -> tuple[str, str]:
+        """Return when a unit would start first: in words, and as a time if that is known."""
+
+        def attempt() -> Assignment | None:
+            answer = self._engine.attempts.attempt(unit, How(gates=True, evict=False))
+            return list(answer.assignment) if isinstance(answer, Placed) else None
+
+        group = self.forest.group(root.key) if root.key is not None else None
+        key = group.spec.topology_key if group is not None and group.spec is not None else ""
+        planned_start = self._engine.starts.times.first(attempt, {r.key for r in root.records}, key or "")
+        if planned_start is None:
+            return "fits at no time: not even when everything that runs has ended", ""
+        where = f"on {planned_start.where}, when {planned_start.waits_for} pods there have ended"
+        if planned_start.start is None:
+            return f"would start {where}; some of them have no known end", ""
+        starts = rfc3339(planned_start.start)
+        return f"would start by {starts} {where}", starts
+
     def _pod(self, root: _Root) -> Would:
         (record,) = root.records
         state = self._cluster
@@ -239,11 +267,11 @@ class _Asked:
         if not isinstance(answer, Placed):
             refused = answer.refused if isinstance(answer, NominatedAfterPreemption) else answer
             if refused.diagnosis is None or refused.diagnosis.pre_filter is not None:
-                return self._no(root, answer)
+                return self._no(root, answer, unit=SinglePod(record))
             changes = []
             if self._relax and answer is refused:
                 changes = for_pod(state, state.evaluation(record))
-            return self._no(root, answer, reasons_of(refused.diagnosis), changes)
+            return self._no(root, answer, reasons_of(refused.diagnosis), changes, SinglePod(record))
         node = state.columns.names[answer.assignment[0][1]]
         place = GroupPlace(f"pod {_name(record)}", 1, nodes=[NodeShare(node, 1)])
         return Would(
@@ -269,7 +297,7 @@ class _Asked:
             changes: list[Relaxation] = []
             if self._relax and isinstance(answer, Refused):
                 changes = relaxations(state, group, answer, self._engine.attempts.points(tree))
-            return self._no(root, answer, changes=changes)
+            return self._no(root, answer, changes=changes, unit=tree)
         for record, row in answer.assignment:
             self.forest.assume(PodKey(record.namespace, record.name), state.columns.names[row])
         total, placed = len(root.records), len(answer.assignment)

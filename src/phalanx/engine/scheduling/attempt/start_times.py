@@ -6,6 +6,8 @@ running first. The smallest number of endings after which the unit fits is found
 
 from __future__ import annotations
 
+from collections.abc import Callable, Container
+
 import msgspec
 
 from phalanx.base.clock import parse_rfc3339
@@ -68,29 +70,42 @@ class StartTimes:
         group = self._members.group_of(unit)
         if unit.kind != "Pod" and group is None:
             return None
-        running = [r for pods in self._cluster.columns.pods for r in pods.values() if r.key not in unit.records]
+        key = group.spec.topology_key if group is not None and group.spec is not None else ""
+        return self.first(lambda: self._attempt(unit, group), unit.records, key or "")
+
+    def first(self, attempt: Callable[[], Rows | None], own: Container[str], topology_key: str = "") -> Planned | None:
+        """Return the first start of what `attempt` places. `own`: keys of its pods; `topology_key`: of its domain."""
+        running = [r for pods in self._cluster.columns.pods for r in pods.values() if r.key not in own]
         ends = {record.key: self.end_of(record) for record in running}
         now = self._cluster.now
         running.sort(key=lambda r: (ends[r.key], _began(r, now), r.order))
         steps = _levels([ends[record.key] for record in running])
         low, high = 0, len(steps) - 1
-        best = self._trial(unit, group, running[: steps[high]])
+        best = self._without(running[: steps[high]], attempt)
         if best is None:
             return None
         while low < high:
             middle = (low + high) // 2
-            found = self._trial(unit, group, running[: steps[middle]])
+            found = self._without(running[: steps[middle]], attempt)
             if found is None:
                 low = middle + 1
             else:
                 best, high = found, middle
-        return self._planned(group, best, {r.key: r for r in running[: steps[high]]}, ends)
+        return self._planned(topology_key, best, {r.key for r in running[: steps[high]]}, ends)
 
-    def _trial(self, unit: SchedulingUnit, group: Group | None, ended: list[PodRecord]) -> Rows | None:
-        state = self._cluster
-        mark = state.columns.journal.mark()
+    def _without(self, ended: list[PodRecord], attempt: Callable[[], Rows | None]) -> Rows | None:
+        """Make the attempt on the cluster without these pods; everything is taken back."""
+        columns = self._cluster.columns
+        mark = columns.journal.mark()
         try:
-            state.columns.unplace_all(ended)
+            columns.unplace_all(ended)
+            return attempt()
+        finally:
+            columns.journal.rewind(mark)
+
+    def _attempt(self, unit: SchedulingUnit, group: Group | None) -> Rows | None:
+        state = self._cluster
+        try:
             if group is None:
                 row = choose(state, unit.record, state.evaluation(unit.record), [])
                 return [(unit.record, row)] if row >= 0 else None
@@ -99,19 +114,16 @@ class StartTimes:
             return list(found.assignment) if isinstance(found, Found) and found.assignment else None
         except (PluginFailure, Unplaceable):
             return None
-        finally:
-            state.columns.journal.rewind(mark)
 
-    def _planned(self, group: Group | None, rows: Rows, ended: dict[str, PodRecord], ends: dict[str, float]) -> Planned:
+    def _planned(self, key: str, rows: Rows, ended: Container[str], ends: dict[str, float]) -> Planned:
         columns = self._cluster.columns
         chosen = sorted({row for _, row in rows})
-        gone = [key for row in chosen for key in columns.pods[row] if key in ended]
-        start = max((ends[key] for key in gone), default=self._cluster.now)
+        gone = [pod for row in chosen for pod in columns.pods[row] if pod in ended]
+        start = max((ends[pod] for pod in gone), default=self._cluster.now)
         names = [columns.names[row] for row in chosen]
         where = ", ".join(names[:SHOWN_NODES]) + (
             f" and {len(names) - SHOWN_NODES} nodes" if len(names) > SHOWN_NODES else ""
         )
-        key = group.spec.topology_key if group is not None and group.spec is not None else ""
         if key:
             node = columns.nodes[chosen[0]]
             where = (node.metadata.labels.get(key, "") if node is not None else "") or where
