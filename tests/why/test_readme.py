@@ -20,7 +20,7 @@ DEMO = "phalanx up --demo --data data --listen 127.0.0.1:0"  # what `make up` ru
 @pytest.mark.kubectl
 @pytest.mark.skipif(shutil.which("kubectl") is None, reason="needs kubectl")
 def test_the_five_minutes_happen_as_written() -> None:
-    problems = play(README, start=DEMO, until="Unschedulable")
+    problems = play(README, start=DEMO, until="Scheduling 0/24")
     assert not problems, "\n\n".join(problems)
 
 
