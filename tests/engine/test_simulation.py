@@ -178,7 +178,9 @@ def check(world: World) -> None:
             if p.spec.node_name or p.spec.scheduler_name == "default-scheduler"}  # fmt: skip
     assert known == ours
     for node_name, waiting in engine.nominations.all():  # room is kept only for pods that wait for it
-        assert engine.pods.records.get(waiting.key) is waiting and waiting.row < 0, f"{node_name} is promised to nobody"
+        if waiting.key.count("/") > 1:
+            continue  # a placeholder: room reserved for an expected pod or a promised start, which validate() checks
+        assert engine.pods.records.get(waiting.key) is waiting and waiting.row < 0, f"no pod waits for {node_name}"
     for root, _ in engine.queue.places():
         if root.equivalence_class is None:
             continue

@@ -22,6 +22,7 @@ NOT_TOLD_OF = {
     "RayJob": "its RayCluster is",
     "ReplicationController": "no groups are made of it",
     "DaemonSet": "no groups are made of it",
+    "DisaggregatedSet": "its LeaderWorkerSets are",
 }
 
 

@@ -129,7 +129,7 @@ def an_event_is_dropped() -> AbstractContextManager[Any]:
 
 
 def one_victim_more() -> AbstractContextManager[Any]:
-    """Whenever something is bound, something that runs is sent away."""
+    """Whenever something is bound, something that runs is evicted."""
     real = Engine.step
 
     def step(self: Engine, now: float, limit: int = 100) -> list[d.Decision]:

@@ -85,7 +85,7 @@ def test_what_cannot_be_changed_is_told_with_what_can() -> None:
         (Variant([MoreNodes(1, "ghost")]), "there is no node 'ghost'"),
         (Variant([MoreNodes(0, "n0")]), "from 1 to"),
         (Variant([MoreNodes(10**9, "n0")]), "from 1 to"),
-        (Variant(without_filters=["Ghost"]), "there is no filter 'Ghost'; filters that can be left out are DynamicResources, InterPod"),
+        (Variant(without_filters=["Ghost"]), "there is no filter 'Ghost'; filters that can be left out are DynamicRes"),
         (Variant(without_filters=["NodeResourcesFit"]), "cannot be left out: add nodes"),
     ):
         with pytest.raises(BadRequest, match=words):

@@ -34,8 +34,8 @@ GUIDE = (
     ("evaluation waits and holds nothing", "kubectl get podgroups"),
     ("why, and what would help", "phalanx why job/evaluation"),
     ("make room: all 24 pods start", "kubectl delete jobset training"),
-    ("who would have to go for this one", "phalanx whatif -f examples/urgent.yaml"),
-    ("let it come", "kubectl apply -f examples/urgent.yaml"),
+    ("which pods this one would preempt", "phalanx whatif -f examples/urgent.yaml"),
+    ("apply it", "kubectl apply -f examples/urgent.yaml"),
 )
 
 

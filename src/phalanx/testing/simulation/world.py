@@ -267,6 +267,7 @@ class World:
             self._guard(lambda: self.ledger.check_acknowledged(int(revision)))
 
     def _asked(self, agent: str, method: str, path: str, body: bytes) -> None:
+        agent = agent.removeprefix("phalanx-")  # the user agent of a process; its lease has the plain name
         if not agent.startswith("scheduler-"):
             return
         parts = path.strip("/").split("/")
