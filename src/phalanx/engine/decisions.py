@@ -1,7 +1,8 @@
-"""Everything the engine can want. Values only: the executor outside performs them and answers with `events.Outcome`.
+"""Define the decisions: every write the engine can request. They are plain values; the executor performs them and
+answers each with `events.Outcome`.
 
-Ids count up from 1 in the order decisions are made, so the same events give the same ids. A decision names its
-object by uid: an object deleted and made anew under the same name must not receive it.
+Ids count up from 1 in the order decisions are made, so the same events give the same ids. A decision names its object
+by uid: an object deleted and created again under the same name must not receive it.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ class _Decision(msgspec.Struct, frozen=True, tag_field="decision", omit_defaults
 
 
 class Bind(_Decision, frozen=True, tag="Bind"):
-    """POST pods/NAME/binding. `annotations` are put on the pod by the same write."""
+    """POST pods/NAME/binding. The same write adds `annotations` to the pod."""
 
     node: str = ""
     annotations: dict[str, str] = {}
@@ -38,7 +39,7 @@ class Evict(_Decision, frozen=True, tag="Evict"):
     message: str = ""  # of the DisruptionTarget condition
     event_reason: str = "Preempted"
     event_message: str = ""
-    preemptor: str = ""  # key of the root it makes room for: "pod/ns/name", "podgroup/ns/name"
+    preemptor: str = ""  # key of the scheduling unit that preempts it: "pod/ns/name", "podgroup/ns/name"
 
 
 class SetPodCondition(_Decision, frozen=True, tag="SetPodCondition"):
@@ -56,7 +57,7 @@ class SetGroupCondition(_Decision, frozen=True, tag="SetGroupCondition"):
     reason: str = ""
     message: str = ""
     observed_generation: int = 0
-    counts: dict[str, int] | None = None  # further numbers in the status, by field
+    counts: dict[str, int] | None = None  # additional numbers for the status, by field name
 
 
 class RecordEvent(_Decision, frozen=True, tag="RecordEvent"):
@@ -82,16 +83,17 @@ class ProvisionVolume(_Decision, frozen=True, tag="ProvisionVolume"):
 
 
 class ReserveClaim(_Decision, frozen=True, tag="ReserveClaim"):
-    """Add a consumer to ResourceClaim `namespace/name`, and its allocation where it has none."""
+    """Add a consumer to ResourceClaim `namespace/name`. If the claim has no allocation, write `allocation` too."""
 
     allocation: AllocationResult | None = None
     consumer: ConsumerReference = ConsumerReference()
-    finalizers: list[str] = []  # those it has
+    finalizers: list[str] = []  # finalizers that the claim already has
 
 
 class ReleaseClaim(_Decision, frozen=True, tag="ReleaseClaim"):
-    """Take the pod or PodGroup of uid `pod` out of the consumers of a ResourceClaim; without others `deallocate` takes
-    its allocation back. `extended`: a claim that the scheduler made for extended resources, which is deleted."""
+    """Remove the pod or PodGroup with uid `pod` from the consumers of a ResourceClaim. `deallocate`: also remove the
+    allocation, because no consumer is left. `extended`: the scheduler created the claim for extended resources; delete
+    it."""
 
     pod: str = ""
     deallocate: bool = False
@@ -99,8 +101,8 @@ class ReleaseClaim(_Decision, frozen=True, tag="ReleaseClaim"):
 
 
 class CreateExtendedClaim(_Decision, frozen=True, tag="CreateExtendedClaim"):
-    """Create, allocate and reserve the ResourceClaim of pod `namespace/name` for its extended resources, and name it in
-    the pod's status. `mappings`: (container, resource, request)."""
+    """Create, allocate and reserve the ResourceClaim for the extended resources of pod `namespace/name`, and record the
+    claim in the pod's status. `mappings`: (container, resource, request)."""
 
     spec: ResourceClaimSpec = ResourceClaimSpec()
     allocation: AllocationResult = AllocationResult()
@@ -124,7 +126,7 @@ Decision = (
 _encoder = msgspec.json.Encoder()
 _decoder: msgspec.json.Decoder[Decision] = msgspec.json.Decoder(Decision)
 
-# Kubernetes cuts event notes here; conditions may be longer.
+# Kubernetes truncates event notes at this many characters; conditions may be longer.
 MAX_EVENT_MESSAGE = 1024
 
 

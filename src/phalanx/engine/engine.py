@@ -29,8 +29,8 @@ from phalanx.engine.state.records import PodRecord, PodState
 from phalanx.model.gates import Gates
 from phalanx.model.objects import Node, Pod
 
-BINDS = 2  # that cost one step of work
-POD = 3  # steps of work that a single pod costs
+BINDS = 2  # binds that count as one unit of work
+POD = 3  # units of work that the attempt of a single pod counts as
 
 _WAKE_OF_KIND = {
     "PersistentVolume": Wake.STORAGE,
@@ -64,8 +64,9 @@ class Engine:
         plugins: Mapping[str, Factory] | None = None,
         watch: Watch | None = None,
     ) -> None:
-        """`plugins`: factories by name, in addition to the built-in ones and those of installed packages. `watch`:
-        wraps the factory of a plugin that is not built in, to measure its time: the engine itself has no clock."""
+        """Create the engine. `plugins`: factories by name, in addition to the built-in plugins and those of installed
+        packages. `watch`: wraps the factory of a plugin that is not built in, to measure its time, because the engine
+        itself has no clock."""
         self.settings, self.gates = settings or EngineSettings(), gates or Gates()
         self.scheduler = scheduler = Scheduler(self.settings, self.gates, plugins or {}, watch)
         self.cluster = state = scheduler.cluster
@@ -89,10 +90,10 @@ class Engine:
             e.TimePassed: lambda event: self._time(event.now),
         }
 
-    # ---- in
+    # ---- events
 
     def apply(self, event: Event) -> None:
-        """Take note of something that happened. Cheap; decides nothing by itself, and raises nothing."""
+        """Apply an event to the state. It is cheap, makes no decision, and raises no exception."""
         if Isolation.strict:
             self._handle(event)
             return
@@ -112,7 +113,7 @@ class Engine:
             self._object_changed(event.object)  # type: ignore[union-attr]
 
     def _set_aside(self, event: Event, problem: Exception) -> None:
-        """Undo what handling an event has begun, as if its object were deleted, and report the object."""
+        """Undo a partly handled event as if its object were deleted, and report the object."""
         key = _object_of(event)
         if key is None:
             self.isolation.note(type(event).__name__, "", problem)
@@ -127,7 +128,7 @@ class Engine:
         else:
             undo = (lambda: self._gone(e.Gone(kind, name, namespace)),)
         if isinstance(event, e.PodChanged) and event.object.spec.node_name:
-            bound = event.object  # its room is in use, whatever else it says
+            bound = event.object  # its resources are in use, whatever else the object says
             undo = (*undo, lambda: self._pod_changed(room_only(bound)))
         for part in undo:
             try:
@@ -139,7 +140,7 @@ class Engine:
             self.isolation.set_aside(key, meta.uid, meta.generation, problem)
 
     def _time(self, now: float) -> None:
-        if now > self.cluster.now:  # a clock that jumps back must not undo backoffs
+        if now > self.cluster.now:  # if the clock jumps back, backoffs must not be undone
             self.cluster.now = now
 
     def _pod_changed(self, pod: Pod) -> None:
@@ -212,7 +213,7 @@ class Engine:
             self.queue.wake(ClusterChange(wake, old=old, new=new))
 
     def _classes_changed(self, old: Any | None, new: Any | None) -> None:
-        """Pods that ask for an extended resource have other claims if another class offers it."""
+        """Start a new epoch when device classes change which extended resources need claims."""
         if self.indexes.claims.class_changed(old, new):
             self.shapes.extended = bool(self.indexes.claims.classes)
             self.interest.epoch += 1
@@ -223,7 +224,7 @@ class Engine:
     def _outcome(self, event: e.Outcome) -> None:
         decision = self.outbox.answered(event.decision)
         if decision is None:
-            return  # answered before, or its outcome is not awaited
+            return  # answered before, or no outcome is expected
         if event.problem:
             self.groups.members.failed(decision, event)
         if isinstance(decision, d.Evict):
@@ -234,7 +235,7 @@ class Engine:
             except BaseException as problem:
                 self._fault(plugin, problem)
         if isinstance(decision, d.ReleaseClaim):
-            self.queue.wake(ClusterChange(Wake.DEVICES))  # nothing may have been written: no event will come
+            self.queue.wake(ClusterChange(Wake.DEVICES))  # if nothing was written, no event will arrive
             return
         record = self.pods.records.get(f"{decision.namespace}/{decision.name}")
         if record is None or record.uid != decision.uid:
@@ -253,10 +254,10 @@ class Engine:
         else:
             self._binding.failed(record, event.message if event.problem == e.PERMANENT else "")
 
-    # ---- out
+    # ---- decisions
 
     def step(self, now: float, limit: int = 100) -> list[Decision]:
-        """Attempt up to `limit` roots; returns everything decided since the last step."""
+        """Attempt up to `limit` scheduling units; return every decision made since the last step."""
         self._time(now)
         queue = self.queue
         if self.cluster.outgrown():
@@ -294,7 +295,7 @@ class Engine:
                 self.groups.members.again(decision)
 
     def _attempt(self, root: SchedulingUnit) -> None:
-        """Work on a root that was taken from the queue. One whose attempt raises is tried again after a backoff."""
+        """Attempt a scheduling unit taken from the queue. If the attempt raises, retry the unit after a backoff."""
         if Isolation.strict:
             self._try(root)
             return
@@ -307,7 +308,7 @@ class Engine:
                 self.queue.attempted(root, came_from)
 
     def _raised(self, root: SchedulingUnit, records: list[PodRecord], problem: Exception) -> None:
-        """Undo what an attempt has begun. Decisions that were made stand: the state knows of them."""
+        """Undo an unfinished attempt. Decisions already made stay valid, because the state includes them."""
         if self.columns.journal.recording:
             self.columns.journal.rewind(1)
         kind, _, name = root.key.partition("/")
@@ -334,7 +335,8 @@ class Engine:
                 self._reshape(record)
         first = next(iter(root.records.values()), None)
         lifted = self.starts.lift(root) if self.starts.held else []
-        self.queue.shares = not lifted  # without some reservations it may fit where its like did not
+        # without some reservations, this unit may fit where others of its equivalence class did not
+        self.queue.shares = not lifted
         try:
             self._try_kind(root)
         finally:
@@ -353,7 +355,7 @@ class Engine:
             self._cycle.attempt(root)
 
     def _go_on(self, first: SchedulingUnit) -> None:
-        """One slice for one of the attempts that were put aside before this step, each in its turn."""
+        """Run one slice of one unfinished attempt that was suspended before this step. The attempts take turns."""
         spent, root = self.searches.spent, first if first.place is QueueName.SEARCH else None
         for _ in range(len(self.searches.unfinished) + 1):
             if root is None:
@@ -365,7 +367,7 @@ class Engine:
             root = self.queue.put_aside_first()
 
     def _reshape(self, record: PodRecord) -> None:
-        """A label became interesting since the record was made: its shape may be another one now."""
+        """Recompute the shape of a record if the label interest or its claims may have changed since it was made."""
         if record.pod is None:
             return
         shape = self.shapes.of(record.pod)
@@ -376,7 +378,7 @@ class Engine:
         record.shape_epoch = self.interest.epoch
 
     def next_wake(self) -> float | None:
-        """When `step` should be called again if no event comes; a time not after `now` means at once."""
+        """Return the time at which to call `step` again if no event arrives. A time not after `now` means at once."""
         if self.outbox.decisions or self.groups.busy or self.queue.has_active():
             return self.cluster.now
         times = [held.deadline for held in self.pod_lifecycle.holding.values()]
@@ -395,12 +397,12 @@ class Engine:
         return min(times) if times else None
 
     def validate(self) -> None:
-        """Raise AssertionError if the state contradicts itself. For tests: costs a rebuild of everything."""
+        """Raise AssertionError if the state is inconsistent. For tests only: it rebuilds all derived state."""
         validate(self)
 
 
 def _object_of(event: Event) -> ObjectKey | None:
-    """The object that an event is about; None: of no single object."""
+    """Return the key of the object that an event is about, or None if it is not about a single object."""
     if isinstance(event, e.Outcome | e.TimePassed):
         return None
     if isinstance(event, e.Gone):

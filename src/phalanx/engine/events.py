@@ -1,7 +1,8 @@
-"""Everything the engine can be told. Values only: no event carries behaviour, and every event can be written to JSON.
+"""Define the events: everything the engine takes as input. They are plain values without behaviour, and every event can
+be written as JSON.
 
-`Changed` events are upserts: the first sight of an object and every later one look alike, so that a relist, a
-duplicate or a reordered watch event needs no special form.
+`Changed` events are upserts: the first version of an object and every later one look alike, so a relist, a duplicate or
+a reordered watch event needs no special form.
 """
 
 from __future__ import annotations
@@ -145,15 +146,15 @@ class Gone(_Event, frozen=True, tag="Gone"):
     uid: str = ""
 
 
-# Problem kinds of a failed decision. The executor has already retried what retrying alone can cure.
-CONFLICT = "conflict"  # the object changed or is bound already; the informer will say how
+# Problem kinds of a failed decision. The executor has already retried what a retry alone can fix.
+CONFLICT = "conflict"  # the object changed or is already bound; the informer will deliver its new state
 NOT_FOUND = "not found"
 TRANSIENT = "transient"  # server unreachable, overloaded, timed out; nothing was written
 PERMANENT = "permanent"  # forbidden, invalid: the same call will fail again
 
 
 class Outcome(_Event, frozen=True, tag="Outcome"):
-    """What became of a decision. `problem` empty: it was done and acknowledged by the API server."""
+    """Report the result of a decision. An empty `problem` means that the API server acknowledged the write."""
 
     decision: int
     problem: str = ""  # one of the constants above
@@ -161,7 +162,7 @@ class Outcome(_Event, frozen=True, tag="Outcome"):
 
 
 class TimePassed(_Event, frozen=True, tag="TimePassed"):
-    """The clock as of now (seconds since the epoch). A step backwards is ignored."""
+    """Set the clock to `now` (seconds since the epoch). A step backwards is ignored."""
 
     now: float
 

@@ -1,11 +1,14 @@
-"""A computation that stops after some work and goes on later exactly where it stopped. No clock: work is counted.
+"""Run a computation in slices: it stops after some work and later resumes exactly where it stopped. No clock: work is
+counted.
 
-A search is deep recursion over generators, tables and trials. Making every function of it a generator would colour the
-whole engine and slow down its inner loops; instead it runs on a stack of its own (a greenlet), and calls `worked` where
-it may be interrupted. Outside a slice `worked` does nothing, so the same code answers questions in one go.
+A search is deep recursion over generators, tables and trials. Turning each of its functions into a generator would
+affect the whole engine and slow down its inner loops. Instead it runs on its own stack (a greenlet) and calls `worked`
+where it may be interrupted. Outside a slice `worked` does nothing, so the same code also answers queries without
+interruption.
 
-A search inside a trial has pods on rows where no other unit may see them: they are taken off while it is stopped, and
-put back before it goes on (`Journal.park`). If that is no longer possible, `Disturbed` is raised inside the search.
+A search inside a trial has pods on rows where no other scheduling unit may see them. They are removed while the search
+is stopped and placed again before it resumes (`Journal.park`). If that is no longer possible, `Disturbed` is raised
+inside the search.
 """
 
 from __future__ import annotations
@@ -22,15 +25,15 @@ T = TypeVar("T")
 
 
 class Disturbed(Exception):
-    """What happened while the computation was stopped took away what it stood on."""
+    """Raised in a computation if a change made while it was stopped invalidated its trials."""
 
 
 class _Stack(greenlet):  # type: ignore[misc]
-    left = 0  # work until the slice is over
+    left = 0  # units of work until the slice ends
 
 
 def worked(amount: int = 1) -> None:
-    """So much was done (one unit is about ten microseconds); here is a place to stop."""
+    """Count `amount` units of work (one unit is about ten microseconds); the slice may stop here."""
     stack = getcurrent()
     if type(stack) is _Stack:
         stack.left -= amount
@@ -40,15 +43,16 @@ def worked(amount: int = 1) -> None:
 
 
 def in_slices() -> bool:
-    """Whether the caller may be interrupted: what it borrows may then change under its hands."""
+    """Return True if the caller may be interrupted, in which case state that it reads may change in between."""
     return type(getcurrent()) is _Stack
 
 
 class Sliced(Generic[T]):
-    """`go_on` until it says True; then `value` is what `run` returned. What `run` raises, `go_on` raises."""
+    """Call `go_on` until it returns True; then `value` is what `run` returned. An exception of `run` is raised by
+    `go_on`."""
 
     def __init__(self, run: Callable[[], T], journal: Journal, possible: Callable[[Operation], bool]) -> None:
-        """`possible`: whether an operation of a trial can still be done as it was."""
+        """`possible`: returns whether an operation of a trial can still be repeated unchanged."""
         self._stack = _Stack(run)
         self._journal = journal
         self._possible = possible
@@ -76,17 +80,17 @@ class Sliced(Generic[T]):
         return True
 
     def drop(self) -> None:
-        """Nobody wants the answer any more."""
+        """Cancel the computation and unwind its stack."""
         stack, parked, self._parked = self._stack, self._parked, None
         if stack and not stack.dead and parked is not None:
             stack.parent = getcurrent()
             self._end(parked, GreenletExit())
 
     def __del__(self) -> None:
-        with suppress(RuntimeError):  # the interpreter ends: stacks cannot be unwound any more
+        with suppress(RuntimeError):  # the interpreter is shutting down: stacks can no longer be unwound
             self.drop()
 
     def _end(self, parked: Parked, problem: BaseException) -> Any:
-        """Unwind the stack. Its trials are taken back already: closing their marks must not undo anything else."""
+        """Unwind the stack. Its trials are already undone, so closing their marks must not undo anything else."""
         with self._journal.emptied(parked):
             return self._stack.throw(problem)

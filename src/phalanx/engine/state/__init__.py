@@ -1,1 +1,1 @@
-"""What the engine knows, as columns, tables and a journal. Decides nothing and knows no plugin."""
+"""Hold the engine's state as columns, tables and a journal. This package makes no decisions and knows no plugin."""

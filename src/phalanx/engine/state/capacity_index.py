@@ -1,4 +1,5 @@
-"""Which sleeping shapes a row could have room for: one vector comparison instead of a question to each of thousands."""
+"""Find the unschedulable equivalence classes that may fit a row: one vector comparison instead of thousands of
+checks."""
 
 from __future__ import annotations
 
@@ -9,11 +10,11 @@ import numpy.typing as npt
 
 from phalanx.engine.state.columns import Columns
 
-Sleeper = TypeVar("Sleeper")  # whoever waits: known by identity, never looked into
+Sleeper = TypeVar("Sleeper")  # an unschedulable equivalence class: compared by identity, its content is not read
 Requests = tuple[tuple[int, float], ...]
-_NOTHING = -np.inf  # asks nothing of a resource: fits even where that resource is over-committed
-# A resource gets a vector of its own once this many sleepers want it; a resource that hardly anybody wants must not
-# cost everybody a comparison.
+_NOTHING = -np.inf  # requests none of a resource: fits even where that resource is over-committed
+# A resource gets its own vector once this many classes request it; a rarely requested resource must not add a
+# comparison to every lookup.
 _MANY = 32
 
 
@@ -22,21 +23,23 @@ class CapacityIndex(Generic[Sleeper]):
         self._columns = columns
         self._equivalence_classes: list[Sleeper | None] = []
         self._requests: list[Requests] = []
-        self._slot: dict[int, int] = {}  # id(bucket) -> slot
+        self._slot: dict[int, int] = {}  # id(equivalence class) -> slot
         self._free: list[int] = []
-        self._wanted: dict[int, int] = {}  # resource id -> how many sleepers ask for it
-        self._needs: dict[int, npt.NDArray[np.float64]] = {}  # resource id -> (slots,) request, of those many want
+        self._wanted: dict[int, int] = {}  # resource id -> number of classes that request it
+        # resource id -> (slots,) request, for resources many request
+        self._needs: dict[int, npt.NDArray[np.float64]] = {}
         self._used: npt.NDArray[np.bool_] = np.zeros(64, dtype=np.bool_)
 
     def __len__(self) -> int:
         return len(self._slot)
 
     def requested(self) -> set[int]:
-        """Ids of the resources that sleepers ask for."""
+        """Return the ids of the resources that waiting classes request."""
         return set(self._wanted)
 
     def add(self, equivalence_class: Sleeper, requests: Requests) -> None:
-        """`requests` (resource id, amount) must all fit for a row to matter to the bucket; () means any row does."""
+        """Add a class. A row matters to it only if all `requests` (resource id, amount) fit; with () every row
+        matters."""
         self.remove(equivalence_class)
         slot = self._free.pop() if self._free else len(self._equivalence_classes)
         if slot == len(self._equivalence_classes):
@@ -80,7 +83,7 @@ class CapacityIndex(Generic[Sleeper]):
         self._free.append(slot)
 
     def passing(self, row: int) -> list[Sleeper]:
-        """Sleepers, in slot order, for which the row has enough of everything as it is now."""
+        """Return the classes, in slot order, whose requests all fit the row in its current state."""
         if not self._slot:
             return []
         count = len(self._equivalence_classes)
@@ -90,7 +93,7 @@ class CapacityIndex(Generic[Sleeper]):
         for rid, needs in self._needs.items():
             mask &= used[rid][row] + needs[:count] <= alloc[rid][row]
         found: list[Sleeper] = []
-        whole = len(self._needs) == len(self._wanted)  # every resource has its vector: all is said
+        whole = len(self._needs) == len(self._wanted)  # every resource has its own vector: no further check is needed
         for slot in np.flatnonzero(mask).tolist():
             equivalence_class = self._equivalence_classes[slot]
             if equivalence_class is not None and (

@@ -1,4 +1,5 @@
-"""How pods refer to ResourceClaims: by name, through a template, or through an extended resource of a device class."""
+"""Resolve how pods refer to ResourceClaims: by name, through a template, or by an extended resource of a device
+class."""
 
 from __future__ import annotations
 
@@ -11,14 +12,14 @@ from phalanx.model.objects.devices import ResourceClaimSpec
 ClaimKey = tuple[str, str]  # (namespace, name)
 
 # Kinds of ClaimUse.
-OWN = "own"  # of this pod alone, nothing allocated: what counts is what it asks for
-NAMED = "named"  # shared, or allocated: which claim it is matters
-MISSING = "missing"  # there is none, or none that may be used
+OWN = "own"  # used by this pod alone and not allocated: only its requests count
+NAMED = "named"  # shared or allocated: the identity of the claim counts
+MISSING = "missing"  # the claim does not exist or may not be used
 EXTENDED = "extended"  # extended resources of the pod's containers
 
 
 class ClaimUse(NamedTuple):
-    """A claim as a shape sees it: pods whose uses have equal keys cannot be told apart by their claims."""
+    """Describe a claim for a shape. Pods with equal claim keys are interchangeable as far as claims are concerned."""
 
     kind: str
     key: Hashable
@@ -34,8 +35,8 @@ class ClaimUse(NamedTuple):
 
 
 def claim_names(pod: Pod) -> list[tuple[str, str | None]]:
-    """(entry, name of the claim) for every entry of spec.resourceClaims; None: not made yet. Entries for which the
-    status says that no claim is needed are left out."""
+    """Return (entry, claim name) for every entry of spec.resourceClaims; the name is None if the claim is not created
+    yet. Entries for which the status says that no claim is needed are left out."""
     entries = pod.spec.resource_claims
     if not entries:
         return []
@@ -52,7 +53,7 @@ def claim_names(pod: Pod) -> list[tuple[str, str | None]]:
 
 
 def claims_of(pod: Pod) -> tuple[ClaimKey, ...]:
-    """The claims that a pod names, as far as they are known, each once."""
+    """Return the keys of the claims that a pod names, as far as they are known, without duplicates."""
     if not pod.spec.resource_claims:
         return ()
     namespace = pod.metadata.namespace

@@ -1,11 +1,11 @@
-"""The cluster as numpy columns: a node is a row, a resource or label key is a column made when somebody asks for it.
+"""Hold the cluster as numpy columns: a node is a row; a resource or label key is a column created on first use.
 
-Nothing here decides anything. All changes go through `set_node`, `remove_node`, `place` and `unplace`; each of them
-logs what it changed and can be undone by the journal. Rows keep the order in which nodes arrived (a freed row is
-reused): the row number is the stable tie-break of every choice.
+This module makes no decisions. All changes go through `set_node`, `remove_node`, `place` and `unplace`; each logs its
+change and can be undone by the journal. Rows keep the order in which nodes arrived (a freed row is reused): the row
+number is the stable tie-break of every choice.
 
-`tidy` forgets columns, values and taints that nobody uses any more. Whoever keeps a column or an id does so only as
-long as `generation` stays the same.
+`tidy` removes columns, values and taints that are no longer used. Code may keep a column or an id only as long as
+`generation` stays the same.
 """
 
 from __future__ import annotations
@@ -34,11 +34,12 @@ Bools = npt.NDArray[np.bool_]
 Ints = npt.NDArray[np.int32]
 Cells = list[MutableSequence[float]]
 
-# Resource ids that always exist. "pods" is a resource of which every pod asks 1.
+# Resource ids that always exist. "pods" is a resource of which every pod requests 1.
 CPU, MEMORY, STORAGE, PODS = range(4)
 _FIRST = ("cpu", "memory", "ephemeral-storage", "pods")
-FEW_ROWS = 16  # up to so many cells are quicker counted one by one
-MAX_DEVICES = 16  # kinds of device that get a column because a node offers them, before any pod asks
+FEW_ROWS = 16  # below this number of cells, a loop is faster than numpy
+# maximum number of extended resources that get a column because a node offers them, before any pod requests them
+MAX_DEVICES = 16
 
 
 class Columns:
@@ -48,7 +49,7 @@ class Columns:
         self.capacity = capacity
         self.n = 0  # rows ever used; rows with alive False in between are free
         self.count = 0  # nodes
-        self.generation = 0  # +1 whenever the arrays are replaced by larger ones, or ids mean something else
+        self.generation = 0  # +1 whenever the arrays are replaced by larger ones or the meaning of ids changes
         self.row_of: dict[str, int] = {}
         self.names: list[str] = []  # "" on a free row
         self.nodes: list[Node | None] = []
@@ -66,8 +67,8 @@ class Columns:
         self._taint_ids: dict[tuple[Taint, ...], int] = {(): 0}
         self.labels: dict[str, LabelColumn] = {}
         self._lasting: tuple[frozenset[str], frozenset[str]] = (frozenset(), frozenset(_FIRST))  # labels, resources
-        self._round = 0  # of tidying up
-        # How many there may be before it is looked which are still used; writes of nodes since that was last done.
+        self._round = 0  # number of tidy rounds
+        # Number of entries at which `tidy` runs; below it, the number of node writes since the last run.
         self._most_labels = self._most_resources = self._most_taints = FEW
         self._writes = 0
         self.ports = PortIndex()
@@ -75,7 +76,8 @@ class Columns:
         self._view()
 
     def _view(self) -> None:
-        """Memoryviews share the arrays' memory and give Python floats: three times quicker for single cells."""
+        """Create memoryviews, which share the arrays' memory and return Python floats: three times faster for single
+        cells."""
         self.alloc_cell = _cells(self.alloc)
         self.used_cell = _cells(self.used)
         self.nonzero_cell = _cells(self.nonzero)
@@ -84,7 +86,7 @@ class Columns:
     # ---- columns on demand
 
     def resource(self, name: str) -> int:
-        """Id of a resource; its columns are made and filled the first time somebody asks."""
+        """Return the id of a resource; create and fill its columns on first use."""
         rid = self.resources.get(name)
         if rid is not None:
             return rid
@@ -106,11 +108,11 @@ class Columns:
         return rid
 
     def devices(self) -> list[int]:
-        """Ids of the devices that nodes offer, or that pods asked for."""
+        """Return the ids of the extended resources that nodes offer or pods requested."""
         return [rid for rid, name in enumerate(self.resource_names) if is_device(name)]
 
     def forget_resources(self, names: Collection[str]) -> None:
-        """Forget resources that no pod and no plugin asks for: nobody may know their ids any more."""
+        """Remove resources that no pod and no plugin requests. No code may still hold their ids."""
         for name in names:
             rid = self.resources.pop(name)
             self.alloc[rid, :] = 0.0
@@ -119,7 +121,7 @@ class Columns:
             self.resource_names.pop()
 
     def label(self, key: str) -> LabelColumn:
-        """The column of a node label key, made and filled the first time somebody asks."""
+        """Return the column of a node label key; create and fill it on first use."""
         column = self.labels.get(key)
         if column is None:
             column = self.labels[key] = LabelColumn(key, self.capacity, self._round)
@@ -129,14 +131,14 @@ class Columns:
         column.asked = self._round
         return column
 
-    # ---- tidying up
+    # ---- removal of unused columns
 
     def keep_all(self) -> None:
-        """What is known by now is never forgotten: plugins asked for it when they were made."""
+        """Keep all columns known so far for ever, because plugins requested them when they were created."""
         self._lasting = (frozenset(self.labels), frozenset(self.resources))
 
     def outgrown(self) -> bool:
-        """Whether there is so much that some of it may be of nodes and pods long gone."""
+        """Return True if there are so many entries that some may belong to deleted nodes and pods."""
         return (
             len(self.labels) > self._most_labels
             or len(self.resources) > self._most_resources
@@ -145,17 +147,18 @@ class Columns:
         )
 
     def tidy(self, requested: Collection[int]) -> None:
-        """Forget what nobody uses: label columns that nobody asked for since the last time, values and taints no node
-        has, resources that are neither `requested` (ids) nor offered. Never inside a trial.
+        """Remove unused entries: label columns not requested since the last run, values and taints of no node, and
+        resources that are neither `requested` (ids) nor offered. Must not be called inside a trial.
 
-        What is kept keeps its order: no choice turns out differently."""
+        Remaining entries keep their order, so no choice changes.
+        """
         again = False
         if len(self.labels) > self._most_labels:
             lasting = self._lasting[0]
             self.labels = {k: c for k, c in self.labels.items() if c.asked == self._round or k in lasting}
             used = sum(column.asked > column.made for column in self.labels.values())  # in more than one round
             self._most_labels = len(self.labels) + max(used, FEW)
-            self._round += 1  # with the generation: whoever still uses a column asks for it again
+            self._round += 1  # the generation changes too, so code that still uses a column requests it again
             again = True
         if len(self.resources) > self._most_resources:
             offered_now = self.alloc[:, : self.n].max(axis=1, initial=0.0)
@@ -177,13 +180,13 @@ class Columns:
         again = False
         for key, column in list(self.labels.items()):
             if key not in self._lasting[0]:
-                column = copy(column)  # a search that is put aside goes on with the one it has
+                column = copy(column)  # a suspended search continues with the column it holds
             if column.compact():
                 self.labels[key] = column
                 again = True
         if len(self.taint_sets) > self._most_taints:
             live = np.unique(self.taint_set[: self.n])
-            live = live if live[:1].tolist() == [0] else np.concatenate([[0], live])  # free rows have none
+            live = live if live[:1].tolist() == [0] else np.concatenate([[0], live])  # free rows have taint set 0
             ids = np.zeros(len(self.taint_sets), dtype=np.int32)
             ids[live] = np.arange(len(live))
             self.taint_set = ids[self.taint_set]
@@ -196,7 +199,7 @@ class Columns:
     # ---- nodes
 
     def set_node(self, node: Node) -> int:
-        """Add a node or replace what is known of it; returns its row."""
+        """Add or update a node; return its row."""
         name = node.metadata.name
         self._writes += 1
         row = self.row_of.get(name, -1)
@@ -232,7 +235,7 @@ class Columns:
         return row
 
     def remove_node(self, name: str) -> list[PodRecord]:
-        """Forget a node; the pods that were on it are unplaced and returned."""
+        """Remove a node; unplace and return the pods that were on it."""
         row = self.row_of[name]
         node = self.nodes[row]
         assert node is not None
@@ -301,7 +304,7 @@ class Columns:
         self.log.append((row, record, 1))
 
     def unplace(self, record: PodRecord) -> None:
-        """Take a pod off its row."""
+        """Remove a pod from its row."""
         row = record.row
         shape = record.shape
         cells = self.used_cell
@@ -319,7 +322,7 @@ class Columns:
         self.log.append((row, record, -1))
 
     def place_all(self, assignment: Sequence[tuple[PodRecord, int]]) -> None:
-        """`place`, for many at once: half as dear, and one operation of the journal."""
+        """`place` many pods at once: half the cost, and one operation of the journal."""
         pods, shapes = self.pods, cast("dict[Shape, list[int]]", {})
         for record, row in assignment:
             pods[row][record.key] = record
@@ -330,7 +333,7 @@ class Columns:
         self.log.extend([(row, record, 1) for record, row in assignment])
 
     def unplace_all(self, records: Sequence[PodRecord]) -> None:
-        """`unplace`, likewise."""
+        """`unplace` many pods at once."""
         assignment = [(record, record.row) for record in records]
         pods, shapes = self.pods, cast("dict[Shape, list[int]]", {})
         for record, row in assignment:
@@ -342,7 +345,7 @@ class Columns:
         self.log.extend([(row, record, -1) for record, row in assignment])
 
     def _add(self, shapes: Mapping[Shape, list[int]], sign: int) -> None:
-        """What pods of these shapes ask for, on these rows."""
+        """Add the requests of pods of these shapes to these rows, or subtract them if `sign` is -1."""
         for shape, rows in shapes.items():
             count = self.ports.add if sign > 0 else self.ports.remove
             for row in rows if shape.host_ports else ():

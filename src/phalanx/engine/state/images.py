@@ -1,4 +1,4 @@
-"""Which nodes hold which container images, for ImageLocality."""
+"""Index which nodes hold which container images, for ImageLocality."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class ImageIndex:
 
     def __init__(self) -> None:
         self._rows: dict[str, dict[int, int]] = {}  # image name -> row -> size in bytes
-        self.version = 0  # +1 whenever anything changed: a score depends on how many nodes have the image
+        self.version = 0  # +1 with every change: a score depends on how many nodes have the image
 
     def set(self, row: int, images: Iterable[ContainerImage], old: Iterable[ContainerImage]) -> None:
         """Replace the images of a row."""
@@ -31,5 +31,5 @@ class ImageIndex:
         self.version += 1
 
     def holders(self, name: str) -> dict[int, int]:
-        """Row -> size of every node that has the image."""
+        """Return row -> size in bytes for every node that has the image."""
         return self._rows.get(name, {})

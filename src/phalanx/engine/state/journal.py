@@ -1,7 +1,7 @@
-"""The journal (undo of trials) and the change log (who must look again at which row).
+"""Provide the journal (undo of trials) and the change log (which rows must be evaluated again).
 
-A trial is `mark → change → rewind` and costs what it changed. The change log only ever grows: a rewind appends the
-inverse changes, so whoever follows the log needs to know nothing about trials.
+A trial is `mark → change → rewind` and costs as much as it changed. The change log only grows: a rewind appends the
+inverse changes, so readers of the log need not know about trials.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 if TYPE_CHECKING:
     from phalanx.engine.state.records import PodRecord
 
-# (row, record, sign): +1 the pod was placed on the row, -1 taken from it; record None and sign 0: the node itself
-# was added, changed or removed.
+# (row, record, sign): +1 the pod was placed on the row, -1 removed from it; record None and sign 0: the node itself was
+# added, changed or removed.
 Change = tuple[int, "PodRecord | None", int]
 
 
@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 
 class ChangeLog(Generic[T]):
-    """Changes in order, the latest of them. Followers remember a position and ask what came after it."""
+    """Keep the latest changes in order. Readers remember a position and ask for the changes after it."""
 
     __slots__ = ("_base", "_entries", "keep")
 
@@ -51,7 +51,7 @@ class ChangeLog(Generic[T]):
         self._base += drop
 
     def since(self, position: int) -> Sequence[T] | None:
-        """The changes after `position`, or None if they are no longer kept and the follower must start over."""
+        """Return the changes after `position`, or None if they are no longer kept and the reader must start over."""
         if position < self._base:
             return None
         return self._entries[position - self._base :]
@@ -61,28 +61,28 @@ Operation = tuple[Callable[..., Any], tuple[Any, ...]]
 
 
 class Parked(NamedTuple):
-    """Trials that were taken back for a while."""
+    """Trials that are undone temporarily."""
 
     marks: list[int]
     redo: list[Operation]  # in the order in which they were done
 
 
 class Journal:
-    """Inverse operations of the changes made since the oldest open mark; nothing is recorded outside trials."""
+    """Record inverse operations of the changes since the oldest open mark. Nothing is recorded outside trials."""
 
     __slots__ = ("_marks", "_undo", "parks")
 
     def __init__(self) -> None:
         self._undo: list[Operation] = []
         self._marks: list[int] = []
-        self.parks = 0  # how often trials were interrupted
+        self.parks = 0  # number of times trials were interrupted
 
     @property
     def recording(self) -> bool:
         return bool(self._marks)
 
     def push(self, undo: Callable[..., Any], *args: Any) -> None:
-        """Remember how to undo a change that has just been made; called by the columns, and by plugins for their own
+        """Record how to undo a change that has just been made. Called by the columns, and by plugins for their own
         state. Ignored outside trials."""
         if self._marks:
             self._undo.append((undo, args))
@@ -93,10 +93,10 @@ class Journal:
         return len(self._marks)
 
     def rewind(self, mark: int) -> None:
-        """Undo everything since `mark` and close it (and every mark opened after it)."""
+        """Undo every change since `mark` and close it, with every mark opened after it."""
         self._check(mark)
         floor = self._marks[mark - 1]
-        # Undoing calls the same operations; closing the marks first keeps them from being recorded again.
+        # Undo calls the same operations; closing the marks first prevents recording them again.
         undo = self._undo[floor:]
         del self._undo[floor:]
         outer = self._marks[: mark - 1]
@@ -106,7 +106,7 @@ class Journal:
         self._marks = outer
 
     def release(self, mark: int) -> None:
-        """Keep what was done since `mark` and close it. It can still be undone by an outer mark."""
+        """Keep the changes since `mark` and close it. An outer mark can still undo them."""
         self._check(mark)
         del self._marks[mark - 1 :]
         if not self._marks:
@@ -115,8 +115,8 @@ class Journal:
     # ---- trials that are interrupted
 
     def park(self) -> Parked:
-        """Take back everything of all open trials, to be done again later. Only for operations that push their own
-        inverse, as those of the columns do."""
+        """Undo all open trials, to repeat them later. Only for operations that push their own inverse, as those of the
+        columns do."""
         undo, marks = self._undo, self._marks
         self._undo, self._marks = [], [0]
         self.parks += 1
@@ -128,7 +128,8 @@ class Journal:
         return Parked(marks, redo)
 
     def unpark(self, parked: Parked, possible: Callable[[Operation], bool]) -> bool:
-        """Do it again, with the same marks; False: not possible as it was, and nothing was done."""
+        """Repeat the parked trials with the same marks. Return False, and change nothing, if that is no longer
+        possible."""
         assert not self._marks, "another trial is open"
         self._undo, self._marks = [], [0]
         for each in parked.redo:
@@ -142,7 +143,7 @@ class Journal:
 
     @contextmanager
     def emptied(self, parked: Parked) -> Iterator[None]:
-        """For whoever unwinds a computation whose trials are parked: its marks are open, and nothing is in them."""
+        """Open the marks of parked trials without any operations in them, while their computation is unwound."""
         kept = self._undo, self._marks
         self._undo, self._marks = [], parked.marks
         try:

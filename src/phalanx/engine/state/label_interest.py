@@ -1,13 +1,14 @@
-"""Which pod labels selectors can see: the others tell no two pods apart.
+"""Track which pod labels selectors can see. Other labels do not distinguish pods.
 
-A selector that names values (`worker-index: "0"`) splits pods into those that have one of them, those that have any
-other value, and those without the label. So a label is kept only if its key is mentioned, and its value only if that
-is; `OTHER` stands for all the rest. Otherwise the leaders of one LeaderWorkerSet, selected by index 0, would make every
-worker of the cluster one of a kind.
+A selector that names values (`worker-index: "0"`) splits pods into those with one of the values, those with any other
+value, and those without the label. So a label is kept only if a selector mentions its key, and its value only if a
+selector mentions the value; `OTHER` stands for every other value. Otherwise the leaders of one LeaderWorkerSet,
+selected by index 0, would give every worker of the cluster a shape of its own.
 
-Most values are mentioned before a pod has them (a StatefulSet is there before its pods); only a key or value that
-somebody had already looked past starts a new `epoch`, in which shapes and classes are derived anew. What is known
-grows until most of it may be of selectors long gone: then those who mentioned something say it again (`sources`).
+Most values are mentioned before a pod has them (a StatefulSet exists before its pods). Only a key that is new, or a
+value that was already reported as `OTHER`, starts a new `epoch`, in which shapes and classes are computed again. When
+the known mentions have grown so much that most may belong to deleted selectors, they are collected again from
+`sources`.
 """
 
 from __future__ import annotations
@@ -19,14 +20,14 @@ from phalanx.model.objects.meta import LabelSelector
 
 OTHER = "*"  # no label may have this value
 
-# By key the values some selector names; None: every value counts.
+# Key -> values that some selector names; None: every value counts.
 Mentions = dict[str, set[str] | None]
 
-_MANY_VALUES = 10_000  # more values of a key are not told apart from "all of them": what is remembered stays bounded
+_MANY_VALUES = 10_000  # a key with more values keeps every value, so that memory stays bounded
 _MANY_HIDDEN = 20_000
-_MANY_SURPRISES = 8  # a key whose values are usually mentioned too late is kept whole: new epochs are dear
+_MANY_SURPRISES = 8  # if values of a key are often mentioned too late, keep every value: a new epoch is expensive
 
-_FEW = 1024  # keys and values: so many of selectors long gone are no reason to ask everybody
+_FEW = 1024  # keys and values of deleted selectors that are tolerated before collecting mentions again
 
 State = tuple[Mentions, dict[str, set[str]], dict[str, int], int, int]
 Source = Callable[[], Iterable[Mentions]]
@@ -37,32 +38,32 @@ class LabelInterest:
 
     def __init__(self) -> None:
         self.epoch = 0
-        self.restored = 0  # +1 whenever it is no longer known who saw what in an epoch: see `restore`
-        self.sources: list[Source] = []  # who can repeat what selectors mention now; see `learn`
-        self._lasting: Mentions = {}  # of who cannot
+        self.restored = 0  # +1 by `restore`: which values were hidden in an epoch is then unknown
+        self.sources: list[Source] = []  # functions that list what selectors mention now; see `learn`
+        self._lasting: Mentions = {}  # mentions that no source repeats
         self._size = 0  # keys and values
         self._most = _FEW
         self._values: Mentions = {}
-        self._hidden: dict[str, set[str]] = {}  # values that somebody got as OTHER in this epoch
+        self._hidden: dict[str, set[str]] = {}  # values that were reported as OTHER in this epoch
         self._surprises: dict[str, int] = {}
 
     def add(self, keys: Iterable[str]) -> bool:
-        """For who looks at the values of these labels by itself. True: a new epoch begins."""
+        """Add keys of which the caller reads every value. Return True if a new epoch begins."""
         return self.learn(dict.fromkeys(keys))
 
     def learn(self, mentions: Mentions, *, repeated: bool = False) -> bool:
-        """Called by whoever learns of a selector (plugins: a Service's, a pod's affinity term). `repeated`: one of the
-        `sources` says it again when asked; otherwise it is known for ever."""
+        """Add what a selector mentions (plugins: of a Service, of a pod's affinity term). `repeated`: one of the
+        `sources` lists it when asked; otherwise it is kept for ever. Return True if a new epoch begins."""
         if not repeated:
             _merge_all(self._lasting, mentions)
         return self._learn(mentions)
 
     def outgrown(self) -> bool:
-        """Whether so much was mentioned that most of it may be of selectors long gone."""
+        """Return True if so much was mentioned that most of it may belong to deleted selectors."""
         return self._size > self._most
 
     def relearn(self) -> None:
-        """Forget what no selector mentions any more."""
+        """Remove what no selector mentions any more."""
         before, hidden, epoch = self._values, self._hidden, self.epoch
         self._values, self._hidden, self._surprises, self._size = {}, {}, {}, 0
         self._learn(self._lasting)
@@ -105,7 +106,7 @@ class LabelInterest:
         return again
 
     def project(self, labels: Mapping[str, str]) -> dict[str, str]:
-        """Labels as selectors see them. Who keeps the result must `hide` what it came from."""
+        """Return labels as selectors see them. A caller that keeps the result must `hide` the original labels."""
         values = self._values
         found = {}
         for key, value in labels.items():
@@ -115,7 +116,7 @@ class LabelInterest:
         return found
 
     def hide(self, labels: Mapping[str, str]) -> None:
-        """Remember which values of these labels are OTHER to somebody."""
+        """Record which values of these labels were reported as OTHER."""
         for key, value in labels.items():
             known = self._values.get(key)
             if known is not None and value not in known:
@@ -124,7 +125,7 @@ class LabelInterest:
                     hidden.add(value)
 
     def seen(self, labels: Mapping[str, str]) -> dict[str, str]:
-        """`project` and `hide`."""
+        """Call `project`, and `hide` if a value is OTHER."""
         found = self.project(labels)
         if OTHER in found.values():
             self.hide(labels)
@@ -134,7 +135,7 @@ class LabelInterest:
         return {key: None if values is None else frozenset(values) for key, values in self._values.items()}
 
     def state(self) -> State:
-        """Everything, to `restore` after a question."""
+        """Return a copy of everything, to `restore` after a query."""
         values: Mentions = {key: None if known is None else set(known) for key, known in self._values.items()}
         hidden = {key: set(some) for key, some in self._hidden.items()}
         return values, hidden, dict(self._surprises), self._size, self.epoch
@@ -155,13 +156,13 @@ def of_selector(selector: LabelSelector | None) -> Mentions:
 
 
 def of_labels(labels: Mapping[str, str] | None) -> Mentions:
-    """A selector as Services have it."""
+    """Return the mentions of an equality-based selector, as Services have it."""
     return {key: {value} for key, value in (labels or {}).items()}
 
 
 def of_pod(pod: Pod) -> Mentions:
-    """What this pod's spreading and affinity rules look at. Keys of `matchLabelKeys` and `mismatchLabelKeys` count with
-    all their values: every owner compares with its own."""
+    """Return what this pod's topology spread constraints and affinity terms mention. Keys of `matchLabelKeys` and
+    `mismatchLabelKeys` count with all their values, because every pod compares with its own."""
     found: Mentions = {}
     for constraint in pod.spec.topology_spread_constraints or ():
         _merge(found, of_selector(constraint.label_selector))
@@ -178,7 +179,7 @@ def of_pod(pod: Pod) -> Mentions:
 
 
 def _merge_all(into: Mentions, more: Mentions) -> None:
-    """`None` on either side stands for every value, as do too many."""
+    """Add `more` to `into`. None on either side stands for every value, as do too many values."""
     for key, values in more.items():
         known = into.setdefault(key, set())
         if known is None:

@@ -1,4 +1,4 @@
-"""A node label key as an int32 column of interned values; also the domains of a topology key."""
+"""Hold a node label key as an int32 column of interned values; for a topology key, these are its domains."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 MISSING = 0  # value id of rows without the label
-FEW = 64  # so many names of things long gone are no reason to tidy up
+FEW = 64  # unused values that are tolerated before compaction
 
 
 class LabelColumn:
@@ -25,7 +25,7 @@ class LabelColumn:
         self._index: dict[str, int] = {}
         self._numbers: npt.NDArray[np.float64] | None = None
         self.version = 0  # +1 whenever a row's value changed
-        self.made = made  # the round of the columns in which it was made, and that in which it was last asked for
+        self.made = made  # the `tidy` round in which it was created; `asked`: the round of its last use
         self.asked = made
 
     @property
@@ -34,7 +34,7 @@ class LabelColumn:
         return len(self.values)
 
     def id_of(self, value: str) -> int:
-        """Id of a value some node has had; -1 if no node ever had it."""
+        """Return the id of a value, or -1 if no node had it."""
         return self._index.get(value, -1)
 
     def set(self, row: int, value: str | None) -> None:
@@ -44,7 +44,7 @@ class LabelColumn:
             self.version += 1
 
     def numbers(self) -> npt.NDArray[np.float64]:
-        """Values as integers by id (NaN where they are none), for Gt and Lt."""
+        """Return the values as integers by id (NaN where they are none), for Gt and Lt."""
         if self._numbers is None or len(self._numbers) != len(self.values):
             self._numbers = np.array([np.nan, *(_integer(value) for value in self.values[1:])])
         return self._numbers
@@ -53,8 +53,8 @@ class LabelColumn:
         self.ids = np.concatenate([self.ids, np.zeros(more, dtype=np.int32)])
 
     def compact(self) -> bool:
-        """Number the values that nodes have from 1 again, in the order they had, if most are of nodes long gone. True:
-        ids mean something else now. Whoever still holds the old `ids` and `values` holds what was true."""
+        """Renumber the values in use from 1, in the same order, if most belong to deleted nodes. Return True if ids
+        changed. Old `ids` and `values` arrays that a caller holds stay consistent with each other."""
         live = np.unique(self.ids[self.ids != MISSING])
         if len(self.values) <= 2 * (len(live) + 1) + FEW:
             return False

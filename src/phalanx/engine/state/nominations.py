@@ -1,4 +1,4 @@
-"""Who has been promised a node: nominated pods hold their room against pods of equal or lower priority."""
+"""Track nominated pods (status.nominatedNodeName), which reserve resources against pods of equal or lower priority."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ class Nominations:
         self._by_node: dict[str, dict[str, PodRecord]] = {}
         self._node_of: dict[str, str] = {}
         self.version = 0
-        self.changes = ChangeLog[str]()  # nodes whose promises changed
+        self.changes = ChangeLog[str]()  # nodes whose nominations changed
 
     def __bool__(self) -> bool:
         return bool(self._node_of)
 
     def set(self, record: PodRecord, node: str) -> None:
-        """Promise a node to a pending pod; replaces an earlier promise."""
+        """Nominate a node for a pending pod; replaces an earlier nomination."""
         self.clear(record)
         if node:
             record.nominated = node
@@ -30,7 +30,7 @@ class Nominations:
             self._changed(node)
 
     def clear(self, record: PodRecord) -> str:
-        """Forget a promise; returns the node it was for."""
+        """Clear the nomination of a pod; return its node."""
         record.nominated = ""
         node = self._node_of.pop(record.key, "")
         if node:
@@ -46,7 +46,7 @@ class Nominations:
         self.changes.append(node)
 
     def all(self) -> Iterator[tuple[str, PodRecord]]:
-        """Every promise: (node, pod)."""
+        """Iterate over all nominations as (node, pod)."""
         for node, pods in self._by_node.items():
             for record in pods.values():
                 yield node, record
@@ -55,7 +55,7 @@ class Nominations:
         return list(self._by_node.get(node, {}).values())
 
     def rivals(self, node: str, record: PodRecord) -> Sequence[PodRecord]:
-        """Other pods promised this node that `record` must leave room for."""
+        """Return the other pods nominated to this node for which `record` must leave room."""
         pods = self._by_node.get(node)
         if not pods:
             return ()

@@ -1,4 +1,4 @@
-"""The engine's copy of every object that is neither a pod nor a node: who asks for them are plugins and groups."""
+"""Store every object that is neither a pod nor a node, for plugins and groups to look up."""
 
 from __future__ import annotations
 
@@ -59,25 +59,25 @@ KINDS: dict[type[Any], str] = {
 
 
 class Objects:
-    """By type, then by (namespace, name); the namespace is "" for cluster-scoped kinds."""
+    """Store objects by type, then by (namespace, name); the namespace is "" for cluster-scoped kinds."""
 
     __slots__ = ("_by_type", "_selecting", "version")
 
     def __init__(self) -> None:
         self._by_type: dict[type[Any], dict[tuple[str, str], Any]] = {cls: {} for cls in KINDS}
-        # namespace -> one label of those a Service selects by -> such Services by name
+        # namespace -> one label of the Service's selector -> such Services by name
         self._selecting: dict[str, dict[tuple[str, str], dict[str, Service]]] = {}
-        self.version = 0  # +1 with every change that anybody decides by
+        self.version = 0  # +1 with every change that may affect a decision
 
     def get(self, cls: type[T], namespace: str, name: str) -> T | None:
         return cast("T | None", self._by_type[cls].get((namespace, name)))
 
     def all(self, cls: type[T]) -> Iterable[T]:
-        """In order of first arrival: deterministic for the same events."""
+        """Iterate in order of first arrival, which is deterministic for the same events."""
         return cast("Iterable[T]", self._by_type[cls].values())
 
     def services_of(self, namespace: str, labels: Mapping[str, str]) -> list[Service]:
-        """Services that select pods with these labels, by name. Looks at few others, however many there are."""
+        """Return the Services that select pods with these labels, ordered by name. Uses an index by label."""
         asked = self._selecting.get(namespace, {})
         some = (service for pair in labels.items() for service in asked.get(pair, {}).values())
         found = [each for each in some if (each.spec.selector or {}).items() <= labels.items()]
@@ -90,7 +90,7 @@ class Objects:
             asked = self._selecting.setdefault(service.metadata.namespace, {})
             pairs, name = service.spec.selector.items(), service.metadata.name
             if service is new:
-                pair = min(pairs, key=lambda pair: (len(asked.get(pair, ())), pair))  # the one that says most
+                pair = min(pairs, key=lambda pair: (len(asked.get(pair, ())), pair))  # the most selective label
                 asked.setdefault(pair, {})[name] = service
                 continue
             for pair in pairs:
@@ -98,7 +98,7 @@ class Objects:
                     del asked[pair]
 
     def put(self, obj: Any) -> Any | None:
-        """Store an object; returns the one it replaces."""
+        """Store an object; return the one it replaces."""
         table = self._by_type[type(obj)]
         key = (obj.metadata.namespace, obj.metadata.name)
         old = table.get(key)
@@ -110,7 +110,7 @@ class Objects:
         return old
 
     def remove(self, kind: str, namespace: str, name: str, uid: str = "") -> Any | None:
-        """Forget an object; returns it, or None if it was not there or has another uid."""
+        """Remove an object; return it, or None if it does not exist or has another uid."""
         cls = next((cls for cls, known in KINDS.items() if known == kind), None)
         if cls is None:
             return None
@@ -126,7 +126,8 @@ class Objects:
 
 
 def _told(old: Any, new: Any) -> bool:
-    """Only the status of a group was written, probably by us, or a quota, which no plugin reads: no news to them."""
+    """Return True if the change affects no decision: only a group's status was written, or a quota, which no plugin
+    reads."""
     if isinstance(new, ResourceQuota):
         return True
     if not isinstance(new, PodGroup | CompositePodGroup | WorkloadPolicy):

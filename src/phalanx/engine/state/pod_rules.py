@@ -1,6 +1,6 @@
-"""What a pod's own affinity terms and spread constraints mean: which pods they select, in which topology.
+"""Interpret a pod's affinity terms and topology spread constraints: which pods they select, in which topology.
 
-Values only. Plugins evaluate them over the cluster; the group search reads them to know which members are related.
+Plain values. Plugins evaluate them over the cluster; the group search reads them to know which members are related.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def matcher_of(selector: LabelSelector | None, *more: Requirement) -> LabelMatch
 
 
 class AffinityTerm:
-    """A pod affinity term as its owner means it. `weight` is negative for preferred anti-affinity."""
+    """A pod affinity term, resolved for its owner. `weight` is negative for preferred anti-affinity."""
 
     __slots__ = ("key", "kind", "matcher", "namespace_matcher", "namespaces", "weight")
 
@@ -51,11 +51,11 @@ class AffinityTerm:
         self.namespace_matcher = matcher_of(term.namespace_selector)
 
     def selects(self, namespace: str, labels: Mapping[str, str], objects: Objects) -> bool:
-        """While the owner is being placed: a namespace selector picks from the namespaces that exist."""
+        """Match while the owner is being placed: a namespace selector selects only namespaces that exist."""
         return self._covers(namespace, objects, False) and self.matcher.matches(labels)
 
     def selects_incoming(self, namespace: str, labels: Mapping[str, str], objects: Objects) -> bool:
-        """While another pod is being placed: a namespace that is not known has no labels, but may still be selected."""
+        """Match while another pod is being placed: an unknown namespace has no labels but may still be selected."""
         return self._covers(namespace, objects, True) and self.matcher.matches(labels)
 
     def _covers(self, namespace: str, objects: Objects, unknown_too: bool) -> bool:
@@ -98,7 +98,7 @@ class LabelledPods(Protocol):
 
 
 class PodsOfShape(msgspec.Struct, frozen=True):
-    """LabelledPods of a shape whose pods are not placed yet."""
+    """Present the unplaced pods of a shape as LabelledPods."""
 
     shape: Shape
     terminating: bool = False
@@ -121,8 +121,8 @@ class SpreadConstraint(msgspec.Struct, frozen=True):
     honor_taints: bool
 
     def counts(self, namespace: str, pods: LabelledPods) -> bool:
-        """Whether pods of this class count. An empty selector counts none (but matches the pod itself); pods that
-        are being deleted do not count."""
+        """Return True if these pods count. An empty selector counts none (but matches the pod itself); pods that are
+        being deleted do not count."""
         if pods.terminating or pods.namespace != namespace or self.matcher.everything:
             return False
         return self.matcher.matches(pods.labels)

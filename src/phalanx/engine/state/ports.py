@@ -1,4 +1,4 @@
-"""Host ports in use, found by port: pods with host ports are few, so the rows that matter are few."""
+"""Index host ports in use by port: few pods have host ports, so few rows need a check."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class PortIndex:
     __slots__ = ("_rows",)
 
     def __init__(self) -> None:
-        # (protocol, port) -> row -> host ip -> how many pods
+        # (protocol, port) -> row -> host ip -> number of pods
         self._rows: dict[tuple[str, int], dict[int, dict[str, int]]] = {}
 
     def add(self, row: int, ports: Iterable[HostPort]) -> None:
@@ -41,7 +41,7 @@ class PortIndex:
         )
 
     def conflicts(self, ports: Iterable[HostPort]) -> set[int]:
-        """Rows on which at least one of the ports is taken."""
+        """Return the rows on which at least one of the ports is in use."""
         return {
             row
             for ip, protocol, port in ports
@@ -51,5 +51,5 @@ class PortIndex:
 
 
 def _clash(ip: str, taken: dict[str, int]) -> bool:
-    """The wildcard address clashes with every address."""
+    """Return True if an address conflicts. The wildcard address conflicts with every address."""
     return ip == ANY or ip in taken or ANY in taken

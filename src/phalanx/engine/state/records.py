@@ -1,7 +1,7 @@
-"""What the engine keeps of a pod. Slim on purpose: the full object is held only while the pod is pending.
+"""Hold what the engine keeps of a pod. It is small on purpose: the full object is held only while the pod is pending.
 
-The fields above the line never change: the change log refers to records, and followers may read them late. A pod
-whose labels, requests or terminating state change gets a new record.
+The fields above the line "what changes" never change: the change log refers to records, and readers may read them
+later. A pod whose labels, requests or terminating state change gets a new record.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ if TYPE_CHECKING:
 
 
 _NO_CLAIMS: tuple[ClaimKey, ...] = ()
-_NO_LABELS: dict[str, str] = {}  # nobody changes labels of a record
+_NO_LABELS: dict[str, str] = {}  # shared by all records: must not be changed
 
 
 class PodState(enum.IntEnum):
-    """Where a pod is in its lifecycle. `scheduling.lifecycle.pod_lifecycle` has the table of transitions."""
+    """Lifecycle state of a pod. `scheduling.lifecycle.pod_lifecycle` has the table of transitions."""
 
-    PENDING = 0  # known, without a node; where it waits is the queue's business
-    ASSUMED = 1  # counted on a node; Permit or PreBind plugins have a say yet
-    BINDING = 2  # the Bind is decided and not answered
-    CONFIRMED = 3  # the API server has acknowledged it; the informer has not shown it
+    PENDING = 0  # known, without a node; the queue decides where it waits
+    ASSUMED = 1  # counted on a node; Permit or PreBind plugins are still to run
+    BINDING = 2  # the Bind is decided and not yet answered
+    CONFIRMED = 3  # the API server has acknowledged the bind; the informer has not delivered it yet
     BOUND = 4  # the informer shows it on a node
     GONE = 5  # finished, deleted, or replaced by a later version of itself
 
@@ -67,7 +67,7 @@ class PodRecord:
     def __init__(self, pod: Pod, shape: Shape, order: int, created: float) -> None:
         meta, spec = pod.metadata, pod.spec
         self.namespace = meta.namespace
-        # Strings that tens of thousands of records, or other parts of the process, have too are kept once.
+        # Strings that tens of thousands of records share are interned.
         self.name = intern(meta.name)
         self.key = f"{meta.namespace}/{meta.name}"
         self.uid = intern(meta.uid)
@@ -77,7 +77,7 @@ class PodRecord:
         self.scheduler_name = intern(spec.scheduler_name)
         self.terminating = meta.deletion_timestamp is not None
         self.generation = meta.generation
-        self.created = created  # seconds; the time it first asked to be scheduled
+        self.created = created  # seconds; the time it first requested scheduling
         self.order = order  # arrival number: the stable tie-break
         self.deadline = spec.active_deadline_seconds or 0  # seconds it may run; 0: no limit
         group = spec.scheduling_group
@@ -87,7 +87,7 @@ class PodRecord:
         self.shape = shape
         self.shape_epoch = -1
         self.pod: Pod | None = pod  # while pending
-        self.start_time: str | None = None  # RFC 3339 text; comes after the pod is bound
+        self.start_time: str | None = None  # RFC 3339 text; known only after the pod is bound
         self.starts(pod.status.start_time)
         self.row = -1  # row in the columns, -1 = on no known node
         self.node_name = ""  # set while bound or assumed, also when that node is unknown
@@ -97,15 +97,15 @@ class PodRecord:
         self.said = ""  # "reason: message" of the last PodScheduled condition sent or seen
 
     def starts(self, text: str | None) -> None:
-        self.start_time = intern(text) if text is not None else None  # thousands start in the same second
+        self.start_time = intern(text) if text is not None else None  # thousands of pods start in the same second
 
     @property
     def assumed(self) -> bool:
-        """Counted on a node by our own decision, and not yet shown there by the informer."""
-        return 0 < self.state < 4  # PENDING and BOUND; names of an enum cost more than the comparison
+        """Return True if our own decision counts it on a node and the informer has not delivered that yet."""
+        return 0 < self.state < 4  # between PENDING and BOUND; enum names cost more than the comparison
 
     def sort_key(self) -> tuple[int, float, int]:
-        """Queue order: priority, then the time it first asked, then arrival."""
+        """Return the queue order: priority, then the time it first requested scheduling, then arrival."""
         return (-self.priority, self.created, self.order)
 
     def __repr__(self) -> str:

@@ -1,7 +1,7 @@
-"""What a pod asks for and what a node offers, as exact numbers: cpu in milli, everything else in whole units.
+"""Compute what a pod requests and a node offers, as exact numbers: cpu in milli, everything else in whole units.
 
-float64 holds integers exactly below 2^53; larger amounts are clamped there. Nonsense never raises here: on a node it
-counts as nothing to give, in a pod as more than any node has.
+float64 holds integers exactly below 2^53; larger amounts are clamped there. Invalid quantities never raise here: on a
+node they count as 0, in a pod as more than any node has.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ MEMORY = "memory"
 PODS = "pods"
 
 EXACT = float(2**53)
-# What kube-scheduler assumes of a container that asks for nothing, when it scores.
+# What kube-scheduler assumes, when it scores, for a container without requests.
 DEFAULT_CPU = 100.0  # milli
 DEFAULT_MEMORY = float(200 * 1024 * 1024)
 
 
 def is_device(resource: str) -> bool:
-    """Extended resources: what a device plugin offers on some nodes, such as nvidia.com/gpu."""
+    """Return True for an extended resource, which a device plugin offers on some nodes, such as nvidia.com/gpu."""
     return "/" in resource
 
 
 def amount(resource: str, quantity: str | int | float) -> float:
-    """Exact number of a quantity; raises ValueError on nonsense."""
+    """Return the exact number of a quantity; raise ValueError if it is invalid."""
     return float(milli(quantity) if resource == CPU else units(quantity))
 
 
 def offered(resource: str, quantity: str | int | float | None) -> float:
-    """Allocatable of a node: missing, negative or nonsense is 0."""
+    """Return the allocatable amount of a node; missing, negative or invalid is 0."""
     if quantity is None:
         return 0.0
     try:
@@ -45,7 +45,7 @@ def offered(resource: str, quantity: str | int | float | None) -> float:
 
 
 def asked(resource: str, quantity: str | int | float) -> float:
-    """Request of a pod: negative is 0, nonsense can never be met."""
+    """Return the requested amount of a pod; negative is 0, invalid can never be met."""
     try:
         value = amount(resource, quantity)
     except (ValueError, ArithmeticError, TypeError):
@@ -74,9 +74,9 @@ Given = tuple[bool, dict[str, tuple[Resources | None, Resources | None]], tuple[
 
 
 def given(pod: Pod) -> Given | None:
-    """What its node has given a pod, where that is not what its spec asks for: whether the node can never give that,
-    by container what was allocated and what is in force, and the same of the pod as a whole. None, nearly always:
-    only the spec counts."""
+    """Return what its node has allocated to a pod, if that differs from the spec (in-place resize): whether the resize
+    is infeasible; by container, the allocated and the actual requests; and the same for the pod as a whole. Nearly
+    always None: only the spec counts."""
     status, spec = pod.status, pod.spec
     if not status.container_statuses:
         return None
@@ -97,9 +97,9 @@ def given(pod: Pod) -> Given | None:
 
 
 def _readings(pod: Pod, held: Given | None) -> list[list[dict[str, float]]]:
-    """The requests of every container and init container, in all ways that count: what it asks for, what was allocated
-    and what is in force. The greatest sum holds (KEP-1287), so that nobody is given room that is still in use or
-    promised; what a node can never give is asked for in vain."""
+    """Return the requests of every container and init container in each version that counts: desired, allocated and
+    actual. The maximum counts (KEP-1287), so that resources still in use or reserved are not given to another pod. The
+    desired requests of an infeasible resize do not count."""
     containers = (*pod.spec.containers, *(pod.spec.init_containers or ()))
     asks = [_requests(container) for container in containers]
     if held is None:
@@ -117,7 +117,7 @@ def _readings(pod: Pod, held: Given | None) -> list[list[dict[str, float]]]:
 
 
 def pod_request(pod: Pod, held: Given | None = None) -> PodRequest:
-    """`held`: what `given` says of the pod."""
+    """Return the effective request of a pod. `held`: the result of `given` for the pod."""
     spec = pod.spec
     amounts: dict[str, float] = {}
     nonzero: dict[str, float] = {}
@@ -126,7 +126,7 @@ def pod_request(pod: Pod, held: Given | None = None) -> PodRequest:
         init = [(c.restart_policy == "Always", r) for c, r in zip(spec.init_containers or (), rest, strict=True)]
         raise_to(amounts, effective(main, init))
         raise_to(nonzero, effective(map(_with_defaults, main), ((sidecar, _with_defaults(r)) for sidecar, r in init)))
-    # Requests at pod level replace what the containers add up to (PodLevelResources).
+    # Requests at pod level replace the sum over containers (PodLevelResources).
     for name, value in _pod_level(pod, held).items():
         amounts[name] = nonzero[name] = value
     for name, text in (spec.overhead or {}).items():

@@ -1,8 +1,8 @@
-"""Shapes: pods that no filter or score can tell apart share one.
+"""Intern shapes: pods that no filter or score can distinguish share one shape.
 
 A pod label is part of a shape only as far as some selector known to the engine can see it (`LabelInterest`), so that
-the index label of an indexed Job or StatefulSet does not make every pod a shape of its own. Priority is not part of
-a shape. Third-party plugins add to the key with `sign(pod)`.
+the index label of an indexed Job or StatefulSet does not give every pod its own shape. Priority is not part of a shape.
+Third-party plugins add to the key with `sign(pod)`.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from phalanx.model.objects.pod import (
     Volume,
 )
 
-MOST_QUICK = 20_000  # specs remembered by their bytes
-FEW_SHAPES = 256  # so many are kept whoever uses them
+MOST_QUICK = 20_000  # maximum number of specs remembered by their bytes
+FEW_SHAPES = 256  # up to this number, unused shapes are kept too
 
 HostPort = tuple[str, str, int]  # (host ip, protocol, port)
 
@@ -65,11 +65,11 @@ class Shape:
     key: Hashable
     profile: str  # scheduler name
     namespace: str
-    labels: dict[str, str]  # as selectors see them: a value nobody mentions is interest.OTHER
+    labels: dict[str, str]  # as selectors see them: a value that no selector mentions is interest.OTHER
     requests: tuple[tuple[int, float], ...]  # (resource id, amount > 0), by id; always has (PODS, 1)
     rids: npt.NDArray[np.int64]  # the same as arrays
     amounts: npt.NDArray[np.float64]
-    nonzero: tuple[float, float]  # milli cpu, memory bytes with defaults for containers that ask nothing
+    nonzero: tuple[float, float]  # milli cpu, memory bytes, with defaults for containers without requests
     tolerations: tuple[Toleration, ...]
     node_selector: dict[str, str]
     node_affinity: NodeAffinity | None
@@ -78,7 +78,7 @@ class Shape:
     spread: tuple[TopologySpreadConstraint, ...]
     host_ports: tuple[HostPort, ...]
     images: tuple[str, ...]  # one per container, init container and image volume, normalised, sorted
-    volumes: tuple[Volume, ...]  # only those a volume plugin looks at; generic ephemeral ones as claims <pod>-<volume>
+    volumes: tuple[Volume, ...]  # only those a volume plugin reads; generic ephemeral ones as claims <pod>-<volume>
     claims: tuple[ClaimUse, ...]  # resource claims, also those of extended resources
     owner: tuple[str, str]  # (kind, name) of the controller, for default topology spreading
     signatures: dict[str, Hashable]  # plugin name -> what its sign(pod) returned
@@ -96,7 +96,8 @@ _OWNERS = frozenset({("apps/v1", "ReplicaSet"), ("apps/v1", "StatefulSet"), ("v1
 
 
 class ShapeTable:
-    """Interns shapes. Two steps: the bytes of the spec find a shape quickly; a canonical key makes equals one."""
+    """Intern shapes in two steps: the bytes of the spec find a shape quickly; a canonical key makes equal shapes
+    one."""
 
     def __init__(self, resource_id: Callable[[str], int], interest: LabelInterest) -> None:
         self._resource_id = resource_id
@@ -116,7 +117,7 @@ class ShapeTable:
         return list(self._by_key.values())
 
     def of(self, pod: Pod) -> Shape:
-        """The shape of a pod, made if it is new. Does not count a reference."""
+        """Return the shape of a pod; create it if it is new. Does not count a reference."""
         quick = None
         if not self.signers:
             labels = pod.metadata.labels
@@ -131,17 +132,17 @@ class ShapeTable:
         if quick is not None:
             if len(self._quick) > MOST_QUICK:
                 self._quick.clear()
-            self._quick[self._quick_key(pod, shape.labels)] = shape  # anew: the interest may have grown
+            self._quick[self._quick_key(pod, shape.labels)] = shape  # computed again: the interest may have grown
         return shape
 
     def mentions(self) -> Iterator[Mentions]:
-        """What the rules of the pods look at that have a shape here: a source of the interest."""
+        """List what the rules of pods with a shape mention: a source of the label interest."""
         for shape in self._by_key.values():
             if shape.spread or shape.affinity is not None or shape.anti_affinity is not None:
                 yield of_pod(shape.pod)
 
     def requested(self) -> set[int]:
-        """Ids of the resources that any shape asks for."""
+        """Return the ids of the resources that any shape requests."""
         return {rid for shape in self._by_key.values() for rid, _ in shape.requests}
 
     def keep(self, shape: Shape) -> None:
@@ -153,7 +154,7 @@ class ShapeTable:
             self.evict_unused()
 
     def evict_unused(self) -> None:
-        """Forget shapes no record uses, in one sweep when more than half are dead, so that each costs O(1)."""
+        """Remove shapes that no record uses, in one sweep when at least half are unused, so that each costs O(1)."""
         dead = [shape for shape in self._by_key.values() if shape.refs <= 0]
         if len(dead) * 2 < len(self._by_key):
             return
@@ -175,7 +176,7 @@ class ShapeTable:
             spec.node_selector,
             spec.affinity,
             spec.topology_spread_constraints,
-            # Others say nothing here, and clusters give every pod one of its own name (kube-api-access-xxxxx).
+            # Other volumes do not matter here, and every pod has one with its own name (kube-api-access-xxxxx).
             [volume for volume in spec.volumes if _matters(volume)] if spec.volumes else None,
             spec.overhead,
             spec.resources,
@@ -186,13 +187,13 @@ class ShapeTable:
         if (held := given(pod)) is not None:
             parts.append(held)
         if spec.volumes and any(volume.ephemeral is not None for volume in spec.volumes):
-            parts.append(meta.name)  # the claim of a generic ephemeral volume carries the pod's name
+            parts.append(meta.name)  # the claim of a generic ephemeral volume contains the pod's name
         return _encode(parts)
 
     def _canonical(self, pod: Pod) -> Shape:
         shape = Shape()
         spec, meta = pod.spec, pod.metadata
-        # Every pod gets a shape before it is placed or evaluated, so no selector of a pod is ever learned too late.
+        # Every pod gets a shape before it is placed or evaluated, so no selector of a pod is learned too late.
         self.interest.learn(of_pod(pod), repeated=True)
         request = pod_request(pod, given(pod))
         shape.profile = spec.scheduler_name
@@ -219,7 +220,7 @@ class ShapeTable:
             ("", ""),
         )
         shape.signatures = {name: _signature(sign, pod) for name, sign in self.signers}
-        # Where the first pod of a shape happens to run says nothing about the others.
+        # The node of the first pod of a shape does not apply to the other pods.
         shape.pod = pod
         if spec.node_name:
             shape.pod = msgspec.structs.replace(pod, spec=msgspec.structs.replace(spec, node_name=""))
@@ -251,7 +252,7 @@ class ShapeTable:
 
     def _set_requests(self, shape: Shape, request: PodRequest) -> None:
         pairs = sorted((self._resource_id(name), amount) for name, amount in request.amounts.items() if amount > 0)
-        if shape.claims:  # extended resources that device classes offer are left to them
+        if shape.claims:  # extended resources that device classes offer are handled as claims
             apart = {rid for use in shape.claims for rid, _ in use.resources}
             pairs = [pair for pair in pairs if pair[0] not in apart]
         shape.requests = tuple(pairs)
@@ -265,7 +266,7 @@ def _no_uses(pod: Pod) -> tuple[ClaimUse, ...]:
 
 
 def _signature(sign: Signer, pod: Pod) -> Hashable:
-    """A plugin that cannot sign a pod gets it as one of a kind."""
+    """Return the signature of a pod. If the plugin fails to sign it, the pod gets a unique one."""
     try:
         signature = sign(pod)
         hash(signature)
@@ -285,7 +286,7 @@ def _host_ports(pod: Pod) -> tuple[HostPort, ...]:
 
 
 def normalised_image(name: str) -> str:
-    """Without a tag the image is ":latest"; a colon before the last slash belongs to a host's port."""
+    """Append ":latest" to an image without a tag. A colon before the last slash belongs to a registry port."""
     if name.rfind(":") <= name.rfind("/"):
         return name + ":latest"
     return name
@@ -311,7 +312,7 @@ def _volumes(pod: Pod) -> tuple[Volume, ...]:
 
 
 def _matters(volume: Volume) -> bool:
-    """Whether a plugin looks at it, or at its image."""
+    """Return True if a plugin reads the volume or its image."""
     return bool(
         volume.persistent_volume_claim
         or volume.ephemeral is not None
