@@ -1,5 +1,5 @@
-"""Groups in the engine: pods that name a group never queue alone; their root is tried whole, or not at all.
+"""Schedule pod groups: a pod that names a group is never queued alone; its whole tree is tried or nothing is.
 
-`roots` keeps the forest and the queue in step, `build` turns a tree into a placement problem, `attempt` tries it,
-`trial` checks what counting cannot, `commits` watches binds until a gang is really there, `words` says what happened.
+`build` turns a group tree into a placement problem, `find_placement` solves it, `trial` checks the rules that counting
+cannot judge, `preemption_problem` prepares preemption, `messages` and `statuses` report the result.
 """

@@ -1,4 +1,7 @@
-"""Whether a tree may be tried at all: its objects in order, its quorum there, nobody gated. Says; holds nobody."""
+"""Decide whether a group tree may be tried: objects known and valid, quorum reached, no scheduling gates.
+
+The functions only report; they do not hold any pod.
+"""
 
 from __future__ import annotations
 
@@ -21,11 +24,11 @@ class HeldBy(enum.Enum):
 class Hold(msgspec.Struct, frozen=True):
     by: HeldBy
     message: str
-    groups: tuple[GroupKey, ...] = ()  # whom it concerns
+    groups: tuple[GroupKey, ...] = ()  # groups that the hold applies to
 
 
 def hold_of(forest: GroupForest, key: GroupKey) -> Hold | None:
-    """Why the tree of a root must wait before it is tried; None: it may be."""
+    """Return why the tree of a root must wait before it is tried, or None if it may be tried."""
     invalid = forest.invalid(key)
     if invalid is not None:
         return Hold(HeldBy.INVALID, invalid.message, tuple(invalid.groups))
@@ -39,14 +42,17 @@ def hold_of(forest: GroupForest, key: GroupKey) -> Hold | None:
     gated = forest.gated(key)
     if gated:
         names = ", ".join(map(str, gated[:3])) + (f" and {len(gated) - 3} more" if len(gated) > 3 else "")
-        # What the groups were told last may be a number of missing members that are there by now.
+        # The last reported message may count missing members that exist by now.
         told = {key: None} | {leaf: None for pod in gated[:3] if (leaf := forest.leaf_of(pod)) is not None}
         return Hold(HeldBy.GATES, f"waiting for scheduling gates of {names}", tuple(told))
     return None
 
 
 def shortages_of(forest: GroupForest, group: Group) -> tuple[Shortage, ...]:
-    """Who lacks members in the highest group, from this one up, that is not complete (its tree may do without it)."""
+    """Return the missing members of the highest incomplete group, from this group upwards.
+
+    The tree may run without that group.
+    """
     short: Group | None = None
     at: Group | None = group
     while at is not None and at.spec is not None:
@@ -57,7 +63,7 @@ def shortages_of(forest: GroupForest, group: Group) -> tuple[Shortage, ...]:
 
 
 def all_short(forest: GroupForest, built: Built) -> list[Shortage]:
-    """What all that wait lack, if members are what all of them lack."""
+    """Return the missing members if every group with pending pods lacks members; else an empty list."""
     found: dict[Shortage, None] = {}
     for part, records in built.pending.items():
         if records:

@@ -1,12 +1,12 @@
-"""The patient way to place members that are tied to each other: every order of members, every place, within a budget.
+"""Place members with mutual constraints by backtracking over member orders and nodes, within a budget.
 
-A pod is judged when it is placed, beside those placed before it, so the order matters as much as the place. What the
-filters say depends only on who is where, never on who came first: a state that was left once need not be entered again,
-by whatever order it is reached. Nodes that nothing can tell apart count as one. Members whose rules look at nobody and
-at whom no rule looks wait until the others sit: only the end matters for them.
+A pod is filtered against the pods placed before it, so the order matters as much as the node. The filter results depend
+only on which pod is on which node, not on the order of arrival: a state that was left once is never entered again.
+Nodes that are symmetric for all rules count as one. Members that have no rules about other members and match no rule of
+other members are placed last: for them only the final state matters.
 
-The search asks the filters themselves and takes everything back afterwards, so what it finds is valid by construction.
-Its steps are deterministic and counted against the budget of the group search.
+The search calls the filters themselves and rolls everything back afterwards, so every assignment it finds is valid. Its
+steps are deterministic and counted against the budget of the group search.
 """
 
 from __future__ import annotations
@@ -29,27 +29,27 @@ from phalanx.engine.slices import worked
 from phalanx.engine.state.records import PodRecord
 from phalanx.engine.state.shapes import Shape
 
-TARGETS = 64  # sets of groups that are tried when not all groups of a tree can be placed
-# What it costs to go back on one member, in expansions: asking the filters takes longer than counting, and longer the
-# more nodes there are. The first way down is free, so that a large gang is not out of budget before it is seated once.
+TARGETS = 64  # sets of leaves that are tried when not all groups of a tree can be placed
+# Cost of one backtracking step, in expansions: the filters are slower than counting, and slower with more nodes.
+# The first descent is free, so that a large gang does not exhaust the budget before it is placed once.
 STEP = 4
-# Whom and what to try first. One bad first choice can cost a whole budget, so each way gets a part, the last one half.
+# Orders to try. A bad first choice can cost the whole budget, so each order gets a share and the last one gets half.
 WAYS = ("best", "tightest", "largest", "company", "pickiest")
 ROWS_PER_EXPANSION = 128
 
 
 class _Unit(msgspec.Struct, eq=False):
-    """Members of one leaf that nothing can tell apart."""
+    """Hold members of one leaf that are interchangeable."""
 
     number: int
     leaf: int  # index into the leaves of the target
     records: list[PodRecord]
-    late: bool  # all of them must sit, and it does not matter when
+    late: bool  # all of them must be placed, and their order does not matter
     used: int = 0
 
 
 class _Seats(msgspec.Struct, eq=False):
-    """A leaf of the target: what it still needs and where it may go."""
+    """Hold a leaf of the target: how many members it still needs and where they may go."""
 
     need: int
     areas: list[tuple[int, NDArray[np.integer]]]  # (id of a group with a topology key, domain by row), root first
@@ -58,7 +58,10 @@ class _Seats(msgspec.Struct, eq=False):
 
 
 class BacktrackingSearch:
-    """Answers an assignment, in an order in which every pod is allowed, or None. `exhausted`: None is no proof."""
+    """Search for an assignment, in an order in which the filters accept every pod.
+
+    `run` returns None if none was found; if `exhausted` is True, that is no proof that none exists.
+    """
 
     def __init__(self, state: ClusterState, built: Built) -> None:
         self._cluster = state
@@ -68,14 +71,14 @@ class BacktrackingSearch:
         self.exhausted = False
         self.expansions = 0
         for evaluation in built.evaluations:
-            evaluation.refresh()  # other trials may have come and gone
+            evaluation.refresh()  # other trials may have changed the columns
         n = self._columns.n
         self._price = STEP + n // ROWS_PER_EXPANSION
         self._weight = 14 + n // 64
         self._late = detached(built)
         self._alike = symmetry(built)  # (n,) number of the class of each row
         masks = open_masks(built, self._columns)
-        self._open = {  # by shape: rows that may take it at all
+        self._open = {  # by shape: rows that may ever be feasible
             shape.id: np.flatnonzero(row.mask if masks is None else masks[number])
             for number, (shape, row) in enumerate(zip(built.shapes, built.problem.shapes, strict=True))
         }
@@ -97,9 +100,9 @@ class BacktrackingSearch:
         targets = list(islice(_targets(root), TARGETS + 1))
         self.exhausted = len(targets) > TARGETS
         for number, target in enumerate(targets[:TARGETS]):
-            # Half of what is left for each, so that a hopeless first choice leaves something for the others.
+            # Each target gets half of the remaining budget, so that an infeasible one leaves budget for the others.
             share = left if number == len(targets) - 1 else (left + 1) // 2
-            ways = WAYS if len(self._built.shapes) > 1 else WAYS[:2]  # of one kind there is nobody to put first
+            ways = WAYS if len(self._built.shapes) > 1 else WAYS[:2]  # with one shape there is no order of units
             part = share // (2 * (len(ways) - 1))
             for way in ways:
                 budget = Budget(share if way == ways[-1] else part)
@@ -112,7 +115,7 @@ class BacktrackingSearch:
                     self.exhausted = False
                     return found
                 if not budget.truncated:
-                    break  # everything was tried
+                    break  # the search was complete
             else:
                 self.exhausted = True
         return None
@@ -166,8 +169,11 @@ class BacktrackingSearch:
         self._state, self._seen, self._made = 0, set(), []
 
     def _sort(self, way: str) -> None:
-        """Who is tried first (as queued, the largest, those who want company, those with the fewest nodes), and where:
-        on the node they like best or on the one with the least room."""
+        """Set the order in which units and nodes are tried.
+
+        Units: as queued, largest first, pods with required affinity first, or fewest feasible nodes first. Nodes:
+        highest score first, or least free room first.
+        """
         self._tightest = way in ("tightest", "largest", "company")
         if way == "largest":
             self._units.sort(key=lambda unit: -float(unit.records[0].shape.amounts.sum()))
@@ -178,14 +184,14 @@ class BacktrackingSearch:
             self._units.sort(key=lambda unit: rows[unit.number])
 
     def _numbered(self) -> Iterator[tuple[_Unit, int, int]]:
-        """What was made, in order, with the number of the pod in its unit."""
+        """Yield the placements in order, each with the index of the pod in its unit."""
         count = [0] * len(self._units)
         for unit, row, _ in self._made:
             yield unit, count[unit.number], row
             count[unit.number] += 1
 
     def _search(self, budget: Budget) -> bool:
-        """Depth first, with a stack of its own: a gang may have more members than Python has frames."""
+        """Search depth first with an explicit stack: a gang may have more members than Python has frames."""
         if self._complete():
             return True
         open_ = [self._moves()]
@@ -219,7 +225,7 @@ class BacktrackingSearch:
         waiting = [unit for unit in self._units if unit.used < len(unit.records)]
         early = [unit for unit in waiting if not unit.late]
         if any(self._short(unit) for unit in early):
-            # Members beyond a minimum may be the company that others need: last, but not never.
+            # Members beyond a minimum may satisfy the affinity of others: try them last, but do try them.
             units = [unit for unit in early if self._short(unit)] + [unit for unit in early if not self._short(unit)]
         else:
             units = [unit for unit in waiting if unit.late][:1]
@@ -232,7 +238,7 @@ class BacktrackingSearch:
         return assignment.taken < assignment.need
 
     def _rows(self, unit: _Unit) -> list[int]:
-        """Where a member may go now, best first; one of those that nothing can tell apart."""
+        """Return the rows where a member may go now, best first; one row per class of symmetric rows."""
         n = self._columns.n
         evaluation = self._cluster.evaluation(unit.records[unit.used])
         if evaluation.pre_filter() is not None:
@@ -251,7 +257,7 @@ class BacktrackingSearch:
         return self._room(evaluation.shape, rows)
 
     def _room(self, shape: Shape, rows: NDArray[np.int64]) -> NDArray[np.float64]:
-        """How many pods of a shape the rows could take by resources, whole and in part."""
+        """Return how many pods of a shape fit on each row by resources, as a fraction."""
         columns = self._columns
         room: NDArray[np.float64] = np.full(len(rows), np.inf)
         for rid, amount in shape.requests:
@@ -259,7 +265,7 @@ class BacktrackingSearch:
         return room
 
     def _hopeless(self) -> bool:
-        """Whether some members that must sit have no room left, whatever their rules say."""
+        """Return True if members that must be placed have too little room, regardless of their other rules."""
         for unit in self._must:
             left = len(unit.records) - unit.used
             shape = unit.records[0].shape
@@ -306,12 +312,12 @@ class BacktrackingSearch:
         if after:
             self._state += hash((kind, after))
         self._content[row] = after
-        # Marks of empty rows are their classes; those of others come after all classes.
+        # The mark of an empty row is its class; marks of other rows are numbered after all classes.
         fresh = len(self._content) + len(self._marks)
         self._mark[row] = self._marks.setdefault((kind, after), fresh) if after else kind
 
     def _extras(self) -> None:
-        """Whoever else fits beside those that had to."""
+        """Place further members that fit next to the required ones."""
         for unit in self._units:
             while unit.used < len(unit.records) and (rows := self._rows(unit)):
                 worked(self._weight)
@@ -319,7 +325,7 @@ class BacktrackingSearch:
 
 
 def _ties(shape: Shape) -> tuple[bool, ...]:
-    """Sorts those who want company first, then those who keep away from others."""
+    """Sort pods with required affinity first, then pods with required anti-affinity."""
     parts = (shape.affinity, shape.anti_affinity)
     return tuple(part is None or not part.required for part in parts)
 
@@ -328,7 +334,7 @@ def _ties(shape: Shape) -> tuple[bool, ...]:
 
 
 def _paths(group: Subtree, above: tuple[Subtree, ...] = ()) -> Iterator[tuple[int, tuple[Subtree, ...]]]:
-    """id of every leaf and the groups on the way to it, itself included."""
+    """Yield the id of every leaf and the groups on the path to it, the leaf included."""
     here = (*above, group)
     if isinstance(group, Leaf):
         yield id(group), here
@@ -338,8 +344,11 @@ def _paths(group: Subtree, above: tuple[Subtree, ...] = ()) -> Iterator[tuple[in
 
 
 def _targets(group: Subtree) -> Iterator[list[Leaf]]:
-    """Leaves that are to get their minimums so that the group has its own: all that can be, then as few as are needed,
-    then what lies between. Nothing is asked of those that have enough already."""
+    """Yield sets of leaves which, given their minimums, satisfy the group.
+
+    All satisfiable children come first, then as few as are needed, then the sizes between. Children whose minimum is
+    met already need nothing.
+    """
     if done(group):
         yield []
     elif isinstance(group, Leaf):
@@ -356,7 +365,7 @@ def _targets(group: Subtree) -> Iterator[list[Leaf]]:
 
 
 def _satisfy(group: Subtree, satisfied: set[int]) -> bool:
-    """Adds the groups whose minimum is met once the leaves in `satisfied` are."""
+    """Add the groups whose minimum is met once the leaves in `satisfied` are placed."""
     if isinstance(group, Leaf):
         good = id(group) in satisfied or done(group)
     else:

@@ -1,4 +1,7 @@
-"""From a group tree and the columns to a placement problem. Arrays are borrowed where nothing has to be subtracted."""
+"""Build a placement problem from a group tree and the columns.
+
+Arrays are borrowed from the columns where nothing has to be subtracted.
+"""
 
 from __future__ import annotations
 
@@ -27,11 +30,11 @@ from phalanx.model.groups.keys import TOPOLOGY_KEYS
 from phalanx.model.groups.policy import PACK
 
 HOSTNAME = "kubernetes.io/hostname"
-FEW_SHAPES = 16  # that are looked at without a stop
+FEW_SHAPES = 16  # shapes evaluated without yielding to other work
 
 
 class Unplaceable(Exception):
-    """The state contradicts the group's rules; a SchedulerError with this text."""
+    """Report that the cluster state contradicts the group's rules; becomes a SchedulerError with this text."""
 
 
 @dataclass(slots=True)
@@ -41,7 +44,7 @@ class Built:
     evaluations: list[Evaluation]
     pending: dict[int, list[PodRecord]]  # id(Leaf) -> its pending pods, in queue order
     part_of: dict[GroupKey, Subtree]
-    coupled: bool  # some shape has rules that reach beyond one node: counting is not the last word
+    coupled: bool  # some shape has cross-node rules: the filters must confirm what counting finds
     group_of: dict[int, Group] = field(default_factory=dict)  # id(part) -> group
     reserved: dict[int, dict[int, float]] = field(default_factory=dict)  # row -> resource -> held for others
 
@@ -57,16 +60,21 @@ def build(
     *,
     counted: bool = False,
 ) -> Built:
-    """Raises PluginFailure and Unplaceable. `coming`: pods that hold room although they do not exist yet. `evaluated`:
-    evaluations that were made beforehand. `counted`: devices of one shape are a matter of counting; only for those who
-    want a placement as things are, and look again in another way if there is none."""
+    """Build the placement problem of a group tree.
+
+    `outstanding_pods`: pods that need room although they do not exist yet. `evaluated`: evaluations made beforehand.
+    `counted`: treat devices of one shape as plain counts; only for callers that want a placement without preemption and
+    search in another way if there is none. Raises PluginFailure and Unplaceable.
+    """
     builder = _Builder(state, pending, priority, outstanding_pods or ExpectedPods(), evaluated or {})
     return builder.build(root, budget, counted=counted)
 
 
 class Capacity:
-    """What is free and in use of some resources, copied from the columns when somebody looks: a gang of equal pods is
-    placed by counts alone."""
+    """Copy free and used amounts of some resources from the columns on first access.
+
+    A gang of equal pods is placed by counts alone and never needs the copy.
+    """
 
     def __init__(self, columns: Columns, rids: list[int]) -> None:
         self._columns = columns
@@ -83,12 +91,12 @@ class Capacity:
         return np.maximum(free, 0.0, out=free)
 
     def copied(self) -> None:
-        """Now, and not when somebody looks."""
+        """Copy the amounts now instead of on first access."""
         assert self.free.shape == self.used.shape
 
 
 class Given(msgspec.Struct, frozen=True, eq=False):
-    """The same where somebody has changed it (`dataclasses.replace`)."""
+    """Hold free and used amounts that were replaced (`dataclasses.replace`)."""
 
     free: Floats
     used: Floats | None
@@ -102,7 +110,7 @@ _ELSEWHERE: Floats = np.zeros((0, 0))
 
 
 class BorrowedProblem(Problem):
-    """A problem over the columns as they are now."""
+    """A placement problem over the columns as they are now."""
 
     def __init__(self, capacity: Capacity | None = None, **parts: Any) -> None:
         self._capacity = capacity or Given(parts.pop("free", None), parts.pop("used", None))
@@ -159,7 +167,7 @@ class _Builder:
         columns, n = self._columns, self._columns.n
         shapes = list(self._numbers)
         evaluations = [self._evaluation(shape) for shape in shapes]
-        # Devices that nobody here asks for are part of the problem too: plain pods should stay off their nodes.
+        # Devices that no member requests are part of the problem too: pods without devices should avoid their nodes.
         asked = {rid for shape in shapes for rid, _ in shape.requests}
         rids = sorted(asked.union(rid for rid in columns.devices() if columns.alloc[rid, :n].any()))
         capacity = Capacity(columns, rids)
@@ -173,7 +181,7 @@ class _Builder:
         # Devices are counted for one shape at a time: members of two shapes may want the same ones.
         counted = counted and not reserved and sum(bool(shape.claims) for shape in shapes) <= 1
         coupled = any(each.reaches_beyond and not (counted and each.counted) for each in evaluations)
-        # Whoever may be interrupted must not find arrays changed; a gang of equal pods is placed without a stop.
+        # An interruptible search needs its own copy of the arrays; a gang of equal pods is placed without interruption.
         self._own = in_slices() and (coupled or len(shapes) > 1 or bool(self._keys))
         if self._own:
             capacity.copied()
@@ -194,7 +202,7 @@ class _Builder:
     # ---- the tree
 
     def _with_others(self, part: Subtree) -> Subtree:
-        """Beside groups of others that have started: what they still lack is placed, too, and never bound."""
+        """Add groups of other workloads that have started: their expected pods are placed too, but never bound."""
         others = []
         for group in self._outstanding_pods.beside:
             try:
@@ -242,12 +250,16 @@ class _Builder:
         return part
 
     def _finest_key(self) -> str | None:
-        """Pack: of equally good placements that in one domain of the finest key; else nodes in the order of domains."""
+        """Return the finest topology key, for rank placement Pack.
+
+        Of equally good placements, Pack prefers one domain of this key; otherwise it takes nodes in the order of
+        domains.
+        """
         self._packed = True
         return next((key for key in reversed(TOPOLOGY_KEYS) if len(self._columns.label(key).values) > 1), None)
 
     def _order(self) -> Ints | None:
-        """(N,) rank of a node among equals: domain by domain, where members are packed by rank."""
+        """Return (N,) the rank of each node among equals, domain by domain, if members are packed by rank."""
         if not self._packed:
             return None
         n = self._columns.n
@@ -258,7 +270,7 @@ class _Builder:
         return order
 
     def _pinned(self, group: Group) -> int:
-        """Where running members dictate the domain; -1 if nothing does."""
+        """Return the domain that running members dictate, or -1."""
         assert group.spec is not None
         key = group.spec.topology_key
         if key is None:
@@ -273,7 +285,7 @@ class _Builder:
                 if member.state not in ON_NODE:
                     continue
                 row = self._columns.row_of.get(member.node, -1)
-                if row < 0:  # its node is gone: the pod will follow, unless the node comes back
+                if row < 0:  # its node is gone: the pod is deleted later, unless the node returns
                     if member.state is not MemberState.ENDING:
                         lost = lost or f"pod {name}: node {member.node} is gone"
                     continue
@@ -286,7 +298,7 @@ class _Builder:
             raise Unplaceable(
                 "cannot determine domain for already scheduled pods: more than 1 domain found for pod group: " + values
             )
-        if lost and not found:  # nobody else says which domain it was, and the members must not end up in two
+        if lost and not found:  # no other member shows the domain, and the members must not be split over two
             raise Unplaceable(f"no topology domain found for {lost}")
         return next(iter(found), -1)
 
@@ -296,7 +308,7 @@ class _Builder:
         evaluation = self._evaluated.get(shape)
         if evaluation is None:
             return self._cluster.evaluation(self._records[shape])
-        if len(self._numbers) <= FEW_SHAPES:  # more are brought up to date row by row, with stops (`_row`)
+        if len(self._numbers) <= FEW_SHAPES:  # more shapes are refreshed one by one, yielding in between (`_row`)
             evaluation.refresh()
         return evaluation
 
@@ -311,7 +323,7 @@ class _Builder:
         mask = np.zeros(n, dtype=np.bool_) if rejected else evaluation.feasible[:n]
         return ShapeRow(
             request=np.array([asked.get(rid, 0.0) for rid in rids]),
-            # Trials with members in place leave their traces in evaluations.
+            # Trials that place members change the evaluations.
             mask=mask.copy() if coupled or self._own else mask,
             cap=None if cap is None else np.full(n, cap, dtype=np.int64),
             slots=None if reserved or rejected else evaluation.slots(),
@@ -319,7 +331,7 @@ class _Builder:
         )
 
     def _reserved(self, free: Floats, rids: list[int]) -> bool:
-        """Room promised to others of at least our rank is not free. True if anything was taken off."""
+        """Subtract room reserved for nominated pods of at least our priority. Return True if any was subtracted."""
         nominations = self._cluster.nominations
         ours = {record.key for records in self._pending.values() for record in records}
         taken = False
@@ -340,7 +352,7 @@ class _Builder:
         return taken
 
     def _conflicts(self, shapes: list[Shape]) -> frozenset[tuple[int, int]]:
-        """Pairs of shapes that keep each other off a node: host ports, anti-affinity by host name."""
+        """Return pairs of shapes that cannot share a node: host ports, anti-affinity by host name."""
         if len(shapes) < 2:
             return frozenset()
         objects = self._cluster.objects

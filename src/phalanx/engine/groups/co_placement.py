@@ -1,4 +1,4 @@
-"""Groups whose pods of equal rank share a domain (`spec.ranks.coPlaceWith` of a WorkloadPolicy)."""
+"""Find groups whose pods of equal rank share a domain (`spec.ranks.coPlaceWith` of a WorkloadPolicy)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from phalanx.model.groups import Group, GroupForest
 
 
 def partner(forest: GroupForest, leaf: Group) -> Group | None:
-    """The pod group of the same tree that a pod group is placed with: named by its own or by its template's name."""
+    """Return the pod group of the same tree that `leaf` is placed with, named by its own name or its template's."""
     name = leaf.policy.co_place_with
     root = forest.root_of(leaf.key) if name else None
     for other in forest.leaves(root) if root is not None else ():
@@ -17,7 +17,7 @@ def partner(forest: GroupForest, leaf: Group) -> Group | None:
 
 
 def cycle(forest: GroupForest, leaf: Group) -> list[Group]:
-    """The groups of a cycle through `leaf`, which comes first; empty: there is none. Such a cycle is ignored."""
+    """Return the groups of a coPlaceWith cycle that starts at `leaf`; empty if there is none. A cycle is ignored."""
     path, at = [leaf], partner(forest, leaf)
     while at is not None and at.key not in {group.key for group in path}:
         path.append(at)

@@ -1,8 +1,8 @@
-"""Groups that start with fewer pods than they will have (LeaderWorkerSet with LeaderReady, KEP-407).
+"""Check groups that start with fewer pods than they will have (LeaderWorkerSet with LeaderReady, KEP-407).
 
-The annotation `scheduling.phalanx.dev/min-resources` on a PodGroup says what the whole needs. Its first pod is not
-started unless that much is free, in one domain of its topology if it has one, beside what other groups that have
-started still lack. Sums are compared, not placements: fragments of nodes may still keep a member out.
+The annotation `scheduling.phalanx.dev/min-resources` on a PodGroup gives the resources of the whole group. Its first
+pod starts only if that much is free, in one domain of its topology key if it has one, after subtracting what other
+started groups still lack. Only sums are compared, not placements: fragmentation may still leave a member unschedulable.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ Amounts = dict[str, float]  # by resource: milli cpu, else whole units
 
 
 def wanted(group: Group) -> Amounts:
-    """What the whole group will need; nothing without a usable annotation."""
+    """Return the resources that the whole group will need; empty without a valid annotation."""
     return {name: asked(name, quantity) for name, quantity in min_resources(group.source)}
 
 
 def outstanding(group: Group) -> Amounts:
-    """What a group that has started still lacks."""
+    """Return the resources that a started group still lacks."""
     lacking = wanted(group)
     if not lacking or not group.placed:
         return {}
@@ -41,7 +41,7 @@ def outstanding(group: Group) -> Amounts:
 
 
 def cannot_complete(columns: Columns, group: Group, others: Iterable[Group], built: Built) -> str | None:
-    """Why starting the group now would be no use; None when it may go ahead."""
+    """Return why the group could not be completed if it started now; None if it may start."""
     whole = wanted(group)
     if not whole or group.placed or group.spec is None:
         return None
@@ -57,7 +57,7 @@ def cannot_complete(columns: Columns, group: Group, others: Iterable[Group], bui
     room = np.ones(size, dtype=np.bool_)
     tightest = ""
     owed: Amounts = {}
-    if key is None:  # where others with a topology will be is not known well enough to hold it against this one
+    if key is None:  # the domains that other groups will use are not known, so only sums over all nodes subtract them
         for other in others:
             if other.key != group.key:
                 for name, value in outstanding(other).items():

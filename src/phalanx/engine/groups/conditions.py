@@ -1,4 +1,4 @@
-"""Conditions of groups: written when they change, True for good once it was True, an event with every change."""
+"""Write the conditions of groups when they change, with one event per change; once True, a condition stays True."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from phalanx.model.objects import CompositePodGroup, PodGroup
 TYPE_OF = {"PodGroup": "PodGroupInitiallyScheduled", "CompositePodGroup": "CompositePodGroupInitiallyScheduled"}
 TARGET = "DisruptionTarget"
 START_PROMISED = "scheduling.phalanx.dev/StartPromised"
-QUIET = frozenset({"WaitingForMembers", "WaitingForParent"})  # a state people may look up, not news
+QUIET = frozenset({"WaitingForMembers", "WaitingForParent"})  # reasons that do not produce an event
 
 
 class GroupConditions:
@@ -22,15 +22,15 @@ class GroupConditions:
         self._emit = emit
         self._said: dict[GroupKey, tuple[str, str, str]] = {}  # status, reason, message
         self._uids: dict[GroupKey, str] = {}
-        self._implicit: dict[tuple[str, str], dict[GroupKey, None]] = {}  # (namespace, Workload) -> groups told of
+        self._implicit: dict[tuple[str, str], dict[GroupKey, None]] = {}  # (namespace, Workload) -> reported groups
         self._promised: dict[GroupKey, tuple[str, str]] = {}  # status and message of START_PROMISED
-        self.targets: dict[GroupKey, float] = {}  # groups said to be about to go, and since when
+        self.targets: dict[GroupKey, float] = {}  # groups with DisruptionTarget, and since when (seconds)
 
     def seen(self, key: GroupKey, obj: PodGroup | CompositePodGroup) -> None:
-        """What the object says already (after a restart, or written by another scheduler)."""
+        """Record the condition that the object has already (after a restart, or written by another scheduler)."""
         uid = obj.metadata.uid
         if self._uids.get(key, uid) != uid:
-            self._said.pop(key, None)  # made anew under the same name
+            self._said.pop(key, None)  # recreated under the same name
         self._uids[key] = uid
         self._targeted(key, obj)
         if key in self._said:
@@ -49,7 +49,7 @@ class GroupConditions:
                     self.targets[key] = 0.0
 
     def spared(self, group: Group) -> None:
-        """What was disrupted has been made again: the group is no longer about to go."""
+        """Clear DisruptionTarget: the evicted pods were recreated and have nodes."""
         key, spec = group.key, group.spec
         assert spec is not None
         self.targets.pop(key, None)
@@ -88,7 +88,7 @@ class GroupConditions:
         )
 
     def parent_ignored(self, key: GroupKey, uid: str, parent: str) -> None:
-        """Its tree falls apart into single groups while the gate is off."""
+        """Report that the parent group is ignored because the feature gate is off; each group is scheduled alone."""
         self._emit(
             d.RecordEvent,
             namespace=key.namespace,
@@ -138,20 +138,22 @@ class GroupConditions:
         self._uids.pop(key, None)
 
     def forget_implicit(self, namespace: str, workload: str) -> None:
-        """A Workload is gone: one that is made again starts afresh, also in what is said about its groups."""
+        """Forget the implicit groups of a deleted Workload, so that a recreated one is reported again."""
         for key in self._implicit.pop((namespace, workload), ()):
             self._said.pop(key, None)
 
     def said(self, key: GroupKey) -> tuple[str, str, str] | None:
-        """(status, reason, message) as last written or seen."""
+        """Return (status, reason, message) as last written or seen."""
         return self._said.get(key)
 
     def is_true(self, key: GroupKey) -> bool:
         return self._said.get(key, ("",))[0] == "True"
 
     def unsaid(self, key: GroupKey, write: d.SetGroupCondition, obj: Any) -> None:
-        """A write failed: say it again when there is reason to. What was said since, or of another type, stands.
-        `obj`: the group as last seen."""
+        """Handle a failed write: the condition is written again on the next occasion.
+
+        A value written since, or of another condition type, is kept. `obj`: the group as last seen.
+        """
         if write.type == TARGET:
             if isinstance(obj, PodGroup | CompositePodGroup):
                 self._targeted(key, obj)
@@ -167,7 +169,7 @@ class GroupConditions:
         spec = group.spec
         if spec is None:
             return
-        if key.kind == WORKLOAD:  # an implicit group is no object and has no status
+        if key.kind == WORKLOAD:  # an implicit group is not an API object and has no status
             self._implicit.setdefault((key.namespace, key.name.partition("/")[0]), {})[key] = None
         else:
             self._emit(

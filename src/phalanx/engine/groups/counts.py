@@ -1,4 +1,4 @@
-"""How many members of a group may be placed: min, desired and max of its policy."""
+"""Limit how many members of a group may be placed: min, desired and max of its policy."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ UNLIMITED = 1 << 30
 
 
 def limit(state: ClusterState, group: Group, priority: int) -> int:
-    """How many more members of a pod group may get nodes now.
+    """Return how many more members of a pod group may get nodes now.
 
-    Up to `desired` as many as fit. Between `desired` and `max` only while no waiting unit of equal or higher priority
-    could use free room. Beyond `max` none.
+    Up to `desired`, as many as fit. Between `desired` and `max`, only while no pending unit of equal or higher priority
+    could use the free room. Beyond `max`, none.
     """
     policy, spec = group.policy, group.spec
     if spec is None or not policy.has_counts or not _counts_apply(state, group):
@@ -28,13 +28,13 @@ def limit(state: ClusterState, group: Group, priority: int) -> int:
 
 
 def _counts_apply(state: ClusterState, group: Group) -> bool:
-    """KEP-4671: counts of groups with the Basic policy have a gate of their own."""
+    """Return whether counts apply. KEP-4671: counts of groups with the Basic policy have their own feature gate."""
     assert group.spec is not None
     return group.spec.gang or state.gates("WorkloadBasicPolicyDesiredCount")
 
 
 def surplus(state: ClusterState, group: Group, priority: int) -> str:
-    """Why no further member is placed, in words; "": counts are not the reason."""
+    """Return the message why no further member is placed; empty if counts are not the reason."""
     policy = group.policy
     if group.composite or limit(state, group, priority) > 0:
         return ""

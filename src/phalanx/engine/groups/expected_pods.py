@@ -1,8 +1,8 @@
-"""Pods that a group will have and that nobody has made yet (LeaderWorkerSet with LeaderReady, KEP-407).
+"""Reserve room for pods that a group will have but that do not exist yet (LeaderWorkerSet LeaderReady, KEP-407).
 
-The annotation `scheduling.phalanx.dev/pods-to-come` on a PodGroup says how many pods the whole has and what those look
-like that come later. An attempt places them as well, beside what other groups that have started still lack; only the
-pods that exist are bound. So no first pod starts where the others can never follow.
+The annotation `scheduling.phalanx.dev/pods-to-come` on a PodGroup gives the number of pods of the whole group and the
+template of the later ones. An attempt places these expected pods too, together with the expected pods of other started
+groups; only existing pods are bound. So a first pod never starts where the others cannot follow.
 """
 
 from __future__ import annotations
@@ -20,13 +20,11 @@ from phalanx.engine.state.records import PodRecord
 from phalanx.model.groups import KNOWN, POD_GROUP, Group, GroupKey, announced
 from phalanx.model.objects import Pod
 
-ExpectedPlacement = tuple[
-    GroupKey, PodRecord, int
-]  # a pod that an attempt placed beside those it was about: its group, it, row
+ExpectedPlacement = tuple[GroupKey, PodRecord, int]  # an expected pod that an attempt placed: group, record, row
 
 
 class Whole(msgspec.Struct, frozen=True):
-    """How many pods a group must have places for, and those of them that do not exist yet."""
+    """Hold how many pods a group needs nodes for, and records of those that do not exist yet."""
 
     size: int
     records: list[PodRecord]
@@ -34,7 +32,7 @@ class Whole(msgspec.Struct, frozen=True):
 
 class ExpectedPods(msgspec.Struct, frozen=True):
     wholes: Mapping[GroupKey, Whole] = msgspec.field(default_factory=dict)
-    beside: tuple[Group, ...] = ()  # groups of others that have started and are not complete
+    beside: tuple[Group, ...] = ()  # other groups that have started and are incomplete
 
 
 def said(group: Group) -> tuple[int, Pod] | None:
@@ -42,19 +40,22 @@ def said(group: Group) -> tuple[int, Pod] | None:
 
 
 def is_expected(record: PodRecord) -> bool:
-    """Whether it stands for a pod that does not exist yet: names of pods have no slash."""
+    """Return whether the record stands for a pod that does not exist yet: names of real pods have no slash."""
     return "/" in record.name
 
 
 def owner_of(record: PodRecord) -> GroupKey:
-    """The group of an expected pod."""
+    """Return the group of an expected pod."""
     return GroupKey(POD_GROUP, record.namespace, record.name.rpartition("/")[0])
 
 
 def reserved_for(
     nominations: Nominations, priority: int, nodes: Container[str] | None, own: Container[GroupKey] = ()
 ) -> tuple[str, ...]:
-    """Groups for whose expected pods room is reserved against a unit of this priority. `nodes`: only there."""
+    """Return the groups whose expected pods have room reserved against a unit of this priority.
+
+    `nodes`: consider only these nodes; None means all.
+    """
     found: set[str] = set()
     for node, record in nominations.all():
         if is_expected(record) and record.priority >= priority and (nodes is None or node in nodes):
@@ -65,14 +66,14 @@ def reserved_for(
 
 
 def _free_slots(state: ClusterState) -> int:
-    """Pods that the nodes could still take, whatever they ask for: no attempt needs to look at more."""
+    """Return how many more pods the nodes can take by pod count: no attempt needs to place more."""
     columns = state.columns
     free = columns.alloc[PODS, : columns.n] - columns.used[PODS, : columns.n]
     return int(np.maximum(free, 0.0)[columns.alive[: columns.n]].sum())
 
 
 def whole_of(state: ClusterState, group: Group) -> Whole | None:
-    """None: nobody said what is to come, or all of it is there."""
+    """Return the expected pods of a group; None without the annotation or if all its pods are placed."""
     found = said(group)
     members = [member for member in group.members.values() if member.state in KNOWN]
     if found is None or not members:
@@ -85,12 +86,12 @@ def whole_of(state: ClusterState, group: Group) -> Whole | None:
         template.spec, scheduler_name=like.spec.scheduler_name, priority=like.spec.priority, node_name=""
     )
     meta = msgspec.structs.replace(template.metadata, name=f"{group.key.name}/", namespace=group.key.namespace, uid="")
-    missing = min(size - len(members), _free_slots(state) + 1)  # one more than there can be: it does not fit
+    missing = min(size - len(members), _free_slots(state) + 1)  # one more than fits is enough proof
     like_those = Pod(metadata=meta, spec=spec)
     reserved = (each for _, each in state.nominations.all() if is_expected(each) and owner_of(each) != group.key)
     here = (each for each in reserved if each.namespace == group.key.namespace)
     missing = allowed(state, group.key.namespace, like_those, missing, here)
-    shape = state.shapes.of(like_those)  # one for all of them
+    shape = state.shapes.of(like_those)  # shared by all expected pods
     records = []
     for number in range(missing):
         own = msgspec.structs.replace(meta, name=f"{meta.name}{number}")  # no pod can have such a name
@@ -102,18 +103,21 @@ def whole_of(state: ClusterState, group: Group) -> Whole | None:
 def outstanding_pods(
     state: ClusterState, leaves: Iterable[Group], others: Iterable[Group], priority: int
 ) -> ExpectedPods | None:
-    """What an attempt of these leaves has to place besides their pods; None: nothing. `others` have begun."""
+    """Return the expected pods that an attempt of these leaves must place as well; None if there are none.
+
+    `others`: groups that have started.
+    """
     wholes = {leaf.key: whole for leaf in leaves if (whole := whole_of(state, leaf)) is not None}
     if not wholes:
         return None
     beside = []
     left = _free_slots(state) + 1 - sum(len(whole.records) for whole in wholes.values())
     for other in others:
-        # Who is less important has to take what is left.
+        # Groups of lower priority do not reserve room against this one.
         if other.key in wholes or other.spec is None or (other.spec.priority or 0) < priority:
             continue
         whole = whole_of(state, other)
-        if whole is not None and len(whole.records) <= left:  # others cannot be completed, whatever becomes of this
+        if whole is not None and len(whole.records) <= left:  # larger groups cannot be completed anyway
             left -= len(whole.records)
             wholes[other.key] = whole
             beside.append(other)

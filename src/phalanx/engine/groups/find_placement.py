@@ -1,6 +1,7 @@
-"""Where a tree goes as things are: the search by counting, then what counting cannot judge, then the patient way.
+"""Find a placement of a group tree without preemption.
 
-The only place that does this: an attempt, a question and a variant of either call `find`. Nothing is left behind.
+The steps: search by counting, check cross-node rules with the filters, then backtrack. Attempts, queries and variants
+of either all call `find`. The cluster state is unchanged afterwards.
 """
 
 from __future__ import annotations
@@ -24,23 +25,23 @@ from phalanx.model.groups import Group
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    assignment: Assignment  # empty: the minimum is met already and nobody else fits
-    satisfied: set[int]  # ids of the parts that have their minimum then
+    assignment: Assignment  # empty: the minimum is met already and no other pod fits
+    satisfied: set[int]  # ids of the groups whose minimum is then met
     outcome: SearchOutcome
 
 
 class NotFound(msgspec.Struct, frozen=True):
     outcome: SearchOutcome
-    rules: bool = False  # there is room, but no placement keeps the pods' rules about each other and their volumes
-    used: int = 0  # expansions of a patient search that gave up; 0: it went through everything, or was not needed
+    rules: bool = False  # resources suffice, but no placement satisfies the affinity, spreading and volume rules
+    used: int = 0  # expansions of a backtracking search that gave up; 0: it was complete or not needed
 
     @property
     def proved(self) -> bool:
-        """By counting alone there is no room."""
+        """Return whether counting alone proves that there is no room."""
         return not self.rules and self.outcome.verdict is not SearchVerdict.EXHAUSTED
 
     def text(self, group: Group, built: Built) -> str:
-        """Why; the certificate stays with the outcome."""
+        """Return the reason as a message; the certificate stays with the outcome."""
         if self.rules:
             return messages.coupled(group, used=self.used)
         text = explained(group, built, self.outcome)
@@ -52,9 +53,9 @@ class NotFound(msgspec.Struct, frozen=True):
 def find(
     state: ClusterState, group: Group, built: Built, points: GroupPlugins | None = None
 ) -> Found | NotFound | Status:
-    """A Status where a plugin allows no placement at all. Raises PluginFailure."""
+    """Find a placement; return a Status if a plugin allows none. Raises PluginFailure."""
     if points is not None:
-        return _find(state, group, built, points)  # plugins name the places
+        return _find(state, group, built, points)  # plugins choose the candidate placements
     for variant in spread(state.columns, built):
         patterned = _instead(state, group, variant)
         if patterned is not None:
@@ -85,7 +86,7 @@ def _find(state: ClusterState, group: Group, built: Built, points: GroupPlugins 
         return _by_filters(state, built, outcome, assignment, points)
     finally:
         for evaluation in built.evaluations:
-            evaluation.refresh()  # they followed the trial
+            evaluation.refresh()  # the trial has changed them
 
 
 def _by_filters(
@@ -93,7 +94,7 @@ def _by_filters(
 ) -> Found | NotFound:
     if outcome.placed and holds(state, assignment):
         return Found(assignment, outcome.satisfied, outcome)
-    # The patient way knows nothing of the places that a plugin names.
+    # The backtracking search does not know the placements that a plugin generates.
     free = points is None or not points.generates
     careful = SequentialTrial(state, built)
     found = careful.run() if free and (outcome.placed or open_to_members(state, built)) else None

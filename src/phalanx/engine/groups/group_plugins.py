@@ -1,8 +1,8 @@
-"""Extension points of groups: what plugins may say about where a root goes, whether it may, and what happens if not.
+"""Run the extension points of groups: candidate placements, their feasibility and score, and post-filter.
 
-Without plugins at these points the search alone decides and nothing here costs anything. With them a root is searched
-once per candidate placement: those a PlacementGenerate plugin names, or, for PlacementScore, the domains of the
-root's topology key. The search keeps every rule of the tree inside each of them.
+Without plugins at these points the search alone decides and there is no overhead. With plugins, a root is searched once
+per candidate placement: those that a PlacementGenerate plugin returns, or, for PlacementScore, the domains of the
+root's topology key. The search keeps every rule of the tree inside each candidate.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def view_of(group: Group) -> View:
 
 
 class GroupPlugins:
-    """The group plugins of one profile at work. Falsy: there are none."""
+    """Run the group plugins of one profile. Falsy if the profile has none."""
 
     def __init__(self, profile: Profile, columns: Columns) -> None:
         self._columns = columns
@@ -58,14 +58,14 @@ class GroupPlugins:
     def generates(self) -> bool:
         return bool(self._generators)
 
-    # ---- may it?
+    # ---- PlacementFeasible
 
     def hopeless(self, group: Group, pending: int) -> Status | None:
-        """Asked before any search, so that what a plugin knows to be futile costs nothing."""
+        """Ask PlacementFeasible plugins before any search, so that a rejected group costs nothing."""
         return self._feasible(group, group.placed if not group.composite else 0, pending)
 
     def refused(self, groups: Iterable[Group], seated: Callable[[Group], tuple[int, int]]) -> Status | None:
-        """Asked about every group of a placement that was found; `seated` gives (scheduled, remaining)."""
+        """Ask PlacementFeasible plugins about every group of a placement; `seated` returns (scheduled, remaining)."""
         for group in groups:
             status = self._feasible(group, *seated(group), waiting_is_refusal=True)
             if status is not None:
@@ -83,10 +83,10 @@ class GroupPlugins:
                 return Status(status.code, status.reasons, plugin.name)
         return None
 
-    # ---- where?
+    # ---- PlacementGenerate and PlacementScore
 
     def search(self, group: Group, built: Built) -> SearchOutcome | Status:
-        """The best of the candidate placements; a Status if a plugin allows none."""
+        """Return the outcome of the best candidate placement, or a Status if a plugin allows none."""
         placements = self.candidates(group, built)
         if isinstance(placements, Status):
             return placements
@@ -106,7 +106,7 @@ class GroupPlugins:
 
     def candidates(self, group: Group, built: Built) -> Sequence[Placement] | Status:
         everywhere = Placement("", self._columns.alive)
-        for plugin in self._generators:  # as in kube-scheduler the first one decides
+        for plugin in self._generators:  # as in kube-scheduler, the first plugin decides
             answer = guarded(plugin, plugin.generate, view_of(group), everywhere)
             if isinstance(answer, Status):
                 return Status(answer.code, answer.reasons, plugin.name)
@@ -142,14 +142,14 @@ class GroupPlugins:
             high = raw.max()
             if high > 0:
                 totals += self._weights[plugin.name] * np.floor(raw * MAX_SCORE / high)
-        return int(totals.argmax())  # ties: the candidate that was named first
+        return int(totals.argmax())  # ties: the first candidate
 
-    # ---- what if not?
+    # ---- PodGroupPostFilter
 
     def after_failure(
         self, group: Group, pods: list[PodRecord], diagnosis: Any
     ) -> tuple[bool, list[str], tuple[Decision, ...]]:
-        """(a plugin helped, what the plugins say, what they want done)."""
+        """Run PodGroupPostFilter plugins; return (a plugin helped, messages, decisions)."""
         notes: list[str] = []
         decisions: tuple[Decision, ...] = ()
         for plugin in self._helpers:
@@ -167,7 +167,7 @@ class GroupPlugins:
 
 
 def _inside(built: Built, allowed: np.ndarray) -> Any:
-    """The same problem on some of the nodes."""
+    """Return the same problem restricted to the allowed nodes."""
     shapes = []
     for row in built.problem.shapes:
         slots = None if row.slots is None else np.where(allowed, row.slots, 0)

@@ -1,4 +1,4 @@
-"""The state of a group: the one function that kubectl, top, the dashboard, why and the conditions have it from."""
+"""Compute the state of a group; kubectl, top, the dashboard, why and the conditions all use this function."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from phalanx.model.groups.expected_pods import MOST, expected
 
 class Phase(enum.StrEnum):
     WAITING = "Waiting"  # fewer members than it needs exist
-    SCHEDULING = "Scheduling"  # complete, and not placed
+    SCHEDULING = "Scheduling"  # its members exist, but it is not placed
     RUNNING = "Running"  # its minimum has nodes
-    DEGRADED = "Degraded"  # it had its minimum, and some members are left
-    PREEMPTING = "Preempting"  # it is asked to go, and members are still on nodes
-    PREEMPTED = "Preempted"  # it was asked to go, and is gone
-    COMPLETED = "Completed"  # nothing is left to run
+    DEGRADED = "Degraded"  # it had its minimum; fewer members are on nodes now
+    PREEMPTING = "Preempting"  # it is being evicted; members are still on nodes
+    PREEMPTED = "Preempted"  # it was evicted; no member is on a node
+    COMPLETED = "Completed"  # its members have succeeded
     TIMED_OUT = "TimedOut"  # a time limit of its policy has passed
 
 
@@ -27,9 +27,9 @@ HEALTHY = (Phase.RUNNING, Phase.COMPLETED)
 class GroupState(msgspec.Struct, frozen=True):
     phase: Phase
     placed: int  # members on nodes: pods, or child groups that have their minimum
-    wanted: int  # of so many
+    wanted: int  # out of this many
     minimum: int
-    pods: int  # the same in pods, of a leaf equal to `wanted`
+    pods: int  # like `wanted`, but in pods; equal for a leaf
     placed_pods: int
 
     def __str__(self) -> str:
@@ -38,10 +38,10 @@ class GroupState(msgspec.Struct, frozen=True):
 
 
 class Facts(msgspec.Struct, frozen=True):
-    """What the members of a group do not show."""
+    """Hold facts about a group that its members do not show."""
 
     started: bool = False  # it had its minimum before
-    disrupted: bool = False  # it is to go as a whole
+    disrupted: bool = False  # it has DisruptionTarget: the whole group is evicted
     timed_out: bool = False
     unready: int = 0  # pods that are bound and not ready for longer than its policy allows
 
@@ -64,7 +64,7 @@ def group_state(forest: GroupForest, group: Group, facts: Facts = NO_FACTS) -> G
 
 
 def wanted_pods(leaf: Group) -> int:
-    """How many pods a leaf has, or will have as far as is known."""
+    """Return how many pods a leaf has, or will have as far as is known."""
     size = expected(leaf.source)
     least = leaf.spec.minimum if leaf.spec is not None and leaf.spec.gang else 0
     desired = leaf.policy.desired_count or 0
@@ -88,7 +88,7 @@ def _phase(forest: GroupForest, group: Group, leaves: list[Group], facts: Facts,
 
 
 def _completed(leaves: list[Group]) -> bool:
-    """Members have succeeded and none waits, runs or failed without a successor."""
+    """Return whether members have succeeded and none is pending, running or failed without a replacement."""
     succeeded = 0
     for leaf in leaves:
         if leaf.present or leaf.counts[MemberState.ENDING] or leaf.counts[MemberState.FAILED]:

@@ -1,4 +1,4 @@
-"""The condition scheduling.phalanx.dev/Healthy of groups, with their numbers: written when the state changes."""
+"""Write the condition scheduling.phalanx.dev/Healthy of groups, with their pod counts, when the state changes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from phalanx.model.objects import CompositePodGroup, PodGroup
 from phalanx.model.printing.groups import HEALTHY
 
 MOST_LOST = 5  # members named in one message
-QUIET_SECONDS = 1.0  # between two writes that only change numbers
+QUIET_SECONDS = 1.0  # between two writes that only change counts
 
 
 class _Said(msgspec.Struct):
@@ -37,15 +37,15 @@ class GroupHealth:
         self._cluster, self._forest = state, state.forest
         self._conditions, self._emit = conditions, emit
         self.losses = losses
-        self.timed_out: dict[GroupKey, str] = {}  # group -> which limit has passed
-        self.restarts: dict[GroupKey, int] = {}  # how often a gang was ended to start again
-        self.unready: dict[GroupKey, dict[str, Loss]] = {}  # leaf -> members that are late, by uid
-        self.changed: dict[GroupKey, None] = {}  # groups to look at again, see `Maintenance`
+        self.timed_out: dict[GroupKey, str] = {}  # group -> message about the time limit that has passed
+        self.restarts: dict[GroupKey, int] = {}  # how often a gang was restarted
+        self.unready: dict[GroupKey, dict[str, Loss]] = {}  # leaf -> members not ready in time, by uid
+        self.changed: dict[GroupKey, None] = {}  # groups to check again, see `Maintenance`
         self._said: dict[GroupKey, _Said] = {}
         self._touched: dict[GroupKey, None] = {}
-        self._later: dict[GroupKey, float] = {}  # numbers changed: written at this time, the next one first
+        self._later: dict[GroupKey, float] = {}  # counts changed: time of the delayed write in seconds, earliest first
 
-    # ---- questions
+    # ---- queries
 
     def state(self, group: Group) -> GroupState:
         return group_state(self._forest, group, self._facts(group))
@@ -60,7 +60,7 @@ class GroupHealth:
         )
 
     def message(self, group: Group, state: GroupState) -> str:
-        """One sentence: how many, how many are needed, and which members were lost why."""
+        """Return one sentence: how many have nodes, how many are needed, and which members were lost and why."""
         what = "child groups have their minimum" if group.composite else "pods have a node"
         text = f"{state.placed} of {state.wanted} {what}"
         if state.placed < state.minimum and group.spec is not None and group.spec.gang:
@@ -81,7 +81,7 @@ class GroupHealth:
     def _counted_restarts(self, key: GroupKey) -> dict[str, int]:
         return {"restarts": self.restarts[key]} if key in self.restarts else {}
 
-    # ---- what happens
+    # ---- events
 
     def seen(self, key: GroupKey, obj: PodGroup | CompositePodGroup) -> None:
         known = self._said.get(key)
@@ -104,7 +104,7 @@ class GroupHealth:
         self.losses.forget(key)
 
     def set_unready(self, leaf: GroupKey, late: dict[str, Loss]) -> None:
-        """These members are bound and not ready for too long."""
+        """Set the members that are bound but have not been ready for longer than the policy allows."""
         self.unready.pop(leaf, None)
         if late:
             self.unready[leaf] = late
@@ -114,7 +114,7 @@ class GroupHealth:
         self._touched[key] = None
 
     def unsaid(self, key: GroupKey) -> None:
-        """A write failed: it is written again when there is reason to."""
+        """Handle a failed write: the condition is written again on the next occasion."""
         if key in self._said:
             self._said[key].status = ""
 
@@ -122,7 +122,10 @@ class GroupHealth:
         return next(iter(self._later.values()), None)
 
     def tell(self, leaves: Iterable[GroupKey]) -> None:
-        """Once per step: whatever happened in it is one change. `leaves`: those whose members changed."""
+        """Write changed conditions once per step, so that all events of a step are one change.
+
+        `leaves`: leaves whose members changed.
+        """
         touched, self._touched = self._touched, {}
         for leaf in leaves:
             touched[leaf] = None
@@ -143,7 +146,7 @@ class GroupHealth:
         key, said = group.key, self._said.get(group.key)
         leaves = self._forest.leaves(key)
         if said is None or group.spec is None or any(leaf.binding for leaf in leaves):
-            return  # binds under way are one change, when the last one is answered
+            return  # all binds in progress are one change, written when the last one has finished
         if not said.status and not any(_ours(leaf) for leaf in leaves):
             return
         state = self.state(group)
@@ -175,5 +178,5 @@ class GroupHealth:
 
 
 def _ours(leaf: Group) -> bool:
-    """Whether it has members that this scheduler places or has placed."""
+    """Return whether the leaf has members that this scheduler places or has placed."""
     return bool(leaf.counts[MemberState.PENDING] or leaf.on_nodes)

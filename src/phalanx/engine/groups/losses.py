@@ -1,4 +1,4 @@
-"""Members that a group which has started has lost, and why."""
+"""Record members that a started group has lost, and why."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from phalanx.model.groups.group import PLACED
 from phalanx.model.objects import Pod
 from phalanx.model.objects.pod import KUBELET_REJECTIONS
 
-REMEMBERED = 64  # losses of one group
+REMEMBERED = 64  # losses kept per group
 
 
 class LossCause(enum.StrEnum):
@@ -25,7 +25,7 @@ class LossCause(enum.StrEnum):
     NEVER_READY = "never ready"
     FAILED = "failed"
     DELETED = "deleted"
-    RELEASED = "released"  # by this scheduler, with the rest of its gang
+    RELEASED = "released"  # evicted by this scheduler with the rest of its gang
 
 
 # Reasons of the pod condition DisruptionTarget.
@@ -45,7 +45,7 @@ class Loss(msgspec.Struct, frozen=True):
     uid: str
     node: str
     cause: LossCause
-    detail: str  # by which preemptor, with which reason
+    detail: str  # the preemptor or the reason
     at: float  # seconds
 
     def __str__(self) -> str:
@@ -54,7 +54,7 @@ class Loss(msgspec.Struct, frozen=True):
 
 
 def cause_of(pod: Pod, node_known: bool) -> tuple[LossCause, str]:
-    """Why a pod that had a node is gone, or about to go."""
+    """Return why a pod that had a node is gone or terminating."""
     for condition in pod.status.conditions or ():
         if condition.type == "DisruptionTarget" and condition.status == "True" and condition.reason in _TARGETS:
             return _TARGETS[condition.reason], ""
@@ -71,12 +71,12 @@ def cause_of(pod: Pod, node_known: bool) -> tuple[LossCause, str]:
 
 
 class Losses:
-    """By group, the latest last. A group that has its minimum again starts from nothing."""
+    """Record losses by group, latest last. The losses are cleared when the group has its minimum again."""
 
     def __init__(self) -> None:
         self._lost: dict[GroupKey, dict[str, Loss]] = {}  # by uid of the pod
-        self._noted: dict[str, None] = {}  # uids of members that terminate
-        self._preemptors: dict[str, str] = {}  # uid of an evicted pod -> for which object, in words
+        self._noted: dict[str, None] = {}  # uids of terminating members
+        self._preemptors: dict[str, str] = {}  # uid of an evicted pod -> description of the preemptor
 
     def preempted_by(self, uid: str, preemptor: str) -> None:
         self._preemptors[uid] = preemptor
@@ -84,7 +84,7 @@ class Losses:
     def note(
         self, leaf: GroupKey, old: Member | None, new: Member | None, now: float, nodes: Iterable[str]
     ) -> Loss | None:
-        """A member changed (`new` None: it is gone); answers the loss if that is one and was not known."""
+        """Record a changed member (`new` None: deleted); return the loss if this is a new one."""
         if old is None or old.state not in (*PLACED, MemberState.ENDING):
             return None
         if new is not None and new.state not in (MemberState.ENDING, MemberState.FAILED):
@@ -100,7 +100,7 @@ class Losses:
         self.add(leaf, loss)
         self._noted.pop(uid, None)
         if new is not None:
-            self._noted[uid] = None  # it is still there, and its end is no second loss
+            self._noted[uid] = None  # the pod still exists; its deletion is not a second loss
         return loss
 
     def add(self, leaf: GroupKey, loss: Loss) -> None:

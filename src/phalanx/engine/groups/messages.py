@@ -1,4 +1,4 @@
-"""What people read about groups. The certificate is rendered once; condition, event and CLI say the same."""
+"""Format messages about groups for users. Condition, event and CLI show the same text."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ WAITING = "WaitingForMembers"  # reason of conditions
 
 
 def refused(group: Group, certificate: Certificate) -> str:
-    """kube-scheduler's leading phrases first, so that tools that look for them still find them; then the diagnosis."""
+    """Return kube-scheduler's phrases first, so that tools that match them still work, then the diagnosis."""
     minimum = group.spec.minimum if group.spec is not None else certificate.needed
     running = 0 if group.composite else group.placed
-    # What fits side by side is not known exactly when each fits alone: certainly less than was asked for.
+    # If each fits alone, the number that fits together is not known: it is less than the minimum.
     scheduled = min(running + certificate.fits, max(0, minimum - 1))
     head = f"{_minimum(group)} ({minimum}) cannot be satisfied: {scheduled} scheduled, 0 remaining"
     return f"{UNSCHEDULABLE}, {head}; {sentence(certificate)}"
 
 
 def group_in_words(forest: GroupForest, group: Group, priority: int) -> str:
-    """A group with the workload that owns it: "podgroup hotfix-5d (Job hotfix, priority 1000)".
+    """Describe a group with the workload that owns it: "podgroup hotfix-5d (Job hotfix, priority 1000)".
 
     The kind is in lower case, as kube-scheduler writes it in its events.
     """
@@ -34,7 +34,7 @@ def group_in_words(forest: GroupForest, group: Group, priority: int) -> str:
 
 
 def owner_of(forest: GroupForest, group: Group) -> str:
-    """Kind and name of the workload that a group belongs to; "": it was made on its own."""
+    """Return kind and name of the workload that owns a group; empty if it has no owner."""
     source = group.source
     for reference in source.metadata.owner_references if source is not None else ():
         if reference.controller and reference.kind != "Workload":
@@ -46,12 +46,12 @@ def owner_of(forest: GroupForest, group: Group) -> str:
 
 
 def _minimum(group: Group) -> str:
-    """What the field is called in the group's own kind."""
+    """Return the name of the minimum field in the group's kind."""
     return "minGroupCount" if group.composite else "minCount"
 
 
 def exhausted(group: Group, expansions: int, certificate: Certificate) -> str:
-    """The search gave up: what counting says, and that it is no proof."""
+    """Return the message for an exhausted search: the result of counting, and that it is no proof."""
     return f"{refused(group, certificate)}{used_up(expansions)}"
 
 
@@ -60,7 +60,10 @@ def used_up(expansions: int) -> str:
 
 
 def coupled(group: Group, *, used: int = 0) -> str:
-    """`used`: expansions of a search that gave up; 0: it went through everything."""
+    """Return the message for a group that fits by resources only.
+
+    `used`: expansions of a search that gave up; 0: the search was complete.
+    """
     minimum = group.spec.minimum if group.spec is not None else 1
     return (
         f"{UNSCHEDULABLE}, {_minimum(group)} ({minimum}) cannot be satisfied: there is room by resources, but no "
@@ -70,17 +73,17 @@ def coupled(group: Group, *, used: int = 0) -> str:
 
 
 def refused_pod(pod: str, message: str) -> str:
-    """Reserve or Permit said no to one member: nobody goes."""
+    """Return the message when Reserve or Permit rejects one member: no member is bound."""
     return f"{UNSCHEDULABLE}, pod {pod.removeprefix('?')}: {message}"
 
 
 def lacking(shortages: Iterable[Shortage]) -> str:
-    """A group that is not complete, or lies in one that is not, while the rest of its tree runs."""
+    """Return the message for a group that is incomplete, or has an incomplete ancestor, while its tree runs."""
     return f"waiting for members: {'; '.join(map(str, shortages))}"
 
 
 def leftovers(group: Group, built: Built) -> str:
-    """Enough members run; more do not fit."""
+    """Return the message when enough members run but no further member fits."""
     part = built.part_of[group.key]
     where = "beside those that are placed"
     if part.key is not None and part.pinned >= 0:

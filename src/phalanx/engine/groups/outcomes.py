@@ -1,4 +1,4 @@
-"""What the outcome of a search means: which pod goes where, or the sentence that says why none does."""
+"""Convert the outcome of a search into an assignment of pods to nodes, or into the message why there is none."""
 
 from __future__ import annotations
 
@@ -24,8 +24,11 @@ def assignment_of(
     origin: Mapping[int, int] | None = None,
     row_of: Mapping[str, int] | None = None,
 ) -> Assignment:
-    """From counts to pods, by rank. `origin`: from the ids of the outcome's leaves to those of `built`, where
-    they are not the same; `row_of`: pods with a promise on a chosen node get it, before the others are seated."""
+    """Convert counts per node to pods, by rank.
+
+    `origin`: maps ids of the outcome's leaves to those of `built`, where they differ. `row_of`: pods whose nominated
+    node was chosen get it before the other pods are assigned.
+    """
     number = {shape: i for i, shape in enumerate(built.shapes)}
     waiting: dict[tuple[int, int], list[PodRecord]] = {}
     for part, records in built.pending.items():
@@ -48,7 +51,7 @@ def assignment_of(
 def _assign_reserved(
     records: list[PodRecord], counts: dict[int, int], row_of: Mapping[str, int], assignment: Assignment
 ) -> list[PodRecord]:
-    """Takes what it seats off the counts; answers the pods that are left."""
+    """Assign pods to their nominated nodes, reduce the counts, and return the remaining pods."""
     rest = []
     for record in records:
         row = row_of.get(record.nominated, -1) if record.nominated else -1
@@ -61,7 +64,7 @@ def _assign_reserved(
 
 
 def explained(group: Group, built: Built, outcome: SearchOutcome) -> str:
-    """Why the search placed nothing; the certificate stays with the outcome."""
+    """Return why the search placed nothing; the certificate stays with the outcome."""
     _name_reasons(built)
     certificate = outcome.certificate = explain(built.problem)
     if outcome.verdict is SearchVerdict.EXHAUSTED:
@@ -70,7 +73,7 @@ def explained(group: Group, built: Built, outcome: SearchOutcome) -> str:
 
 
 def _name_reasons(built: Built) -> None:
-    """Which filter rules each node out, per shape: only needed to explain."""
+    """Set which filter rejects each node, per shape: only needed for messages."""
     names: dict[str, int] = {}
     for row, evaluation in zip(built.problem.shapes, built.evaluations, strict=True):
         codes = np.full(evaluation.columns.n, -1, dtype=np.int16)
@@ -82,7 +85,7 @@ def _name_reasons(built: Built) -> None:
 
 
 def counter(built: Built, assignment: Assignment) -> Callable[[Group], tuple[int, int]]:
-    """(scheduled, remaining) of a group under a placement: pods of a leaf, child groups of a composite."""
+    """Return a function for (scheduled, remaining) of a group: pods of a leaf, child groups of a composite."""
     seated = {record.key for record, _ in assignment}
 
     def count(group: Group) -> tuple[int, int]:
@@ -97,7 +100,7 @@ def counter(built: Built, assignment: Assignment) -> Callable[[Group], tuple[int
 
 
 def satisfied_by(built: Built, assignment: Assignment) -> list[Group]:
-    """The groups that have their minimum under a placement."""
+    """Return the groups whose minimum is met under a placement."""
     count = counter(built, assignment)
     return [group for group in built.group_of.values() if count(group)[0] >= _minimum(group)]
 
@@ -107,8 +110,10 @@ def _minimum(group: Group) -> int:
 
 
 def expected_placements(built: Built, assignment: Assignment, mine: Iterable[str]) -> list[ExpectedPlacement]:
-    """Of the places found for a whole those of other pods than these, by key: of pods that do not exist yet, and of
-    those that others lack."""
+    """Return the placements of pods other than `mine` (pod keys).
+
+    These are expected pods of this tree, and expected pods of other started groups.
+    """
     own = set(mine)
     groups = {record.key: built.group_of[leaf].key for leaf, records in built.pending.items() for record in records}
     return [(groups[record.key], record, row) for record, row in assignment if record.key not in own]

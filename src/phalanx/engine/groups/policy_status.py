@@ -1,4 +1,4 @@
-"""The status of WorkloadPolicies: whether each is in effect as written, and for how many groups."""
+"""Write the status of WorkloadPolicies: whether each is in effect as written, and for how many groups."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ class PolicyStatuses:
         self._forest, self._conditions, self._emit = forest, conditions, emit
         self._chosen: dict[GroupKey, Name] = {}  # group -> the policy that is in effect for it
         self._matched: Counter[Name] = Counter()
-        self._found: dict[GroupKey, tuple[FieldProblem, ...]] = {}  # what using a policy for a group has shown
-        self._said: dict[Name, tuple[str, Said | None]] = {}  # uid, and what was last written
-        self._reported: dict[GroupKey, tuple[str, ...]] = {}  # problems of annotations that an event has told
+        self._found: dict[GroupKey, tuple[FieldProblem, ...]] = {}  # problems found when a policy was used for a group
+        self._said: dict[Name, tuple[str, Said | None]] = {}  # uid and the status last written
+        self._reported: dict[GroupKey, tuple[str, ...]] = {}  # annotation problems reported by an event
         self._touched: dict[Name, None] = {}
 
     def seen(self, name: Name, policy: WorkloadPolicy | None) -> None:
-        """A policy came, changed or is gone (None)."""
+        """Handle a policy that was added, changed or deleted (None)."""
         self._touched[name] = None
         if policy is None:
             self._said.pop(name, None)
@@ -48,7 +48,7 @@ class PolicyStatuses:
                 self._touched[other] = None
 
     def report(self, group: Group, problems: Sequence[FieldProblem]) -> None:
-        """Problems that show only when a policy is used, such as a rank that occurs twice. Replaces earlier ones."""
+        """Report problems found when a policy is used, such as a duplicate rank. Replaces earlier reports."""
         if self._found.get(group.key, ()) == tuple(problems):
             return
         if problems:
@@ -59,7 +59,7 @@ class PolicyStatuses:
             self._touched[self._chosen[group.key]] = None
 
     def unsaid(self, write: d.SetGroupCondition) -> None:
-        """A write failed: say it again when there is reason to."""
+        """Handle a failed write: the status is written again on the next occasion."""
         name = (write.namespace, write.name)
         if name in self._said:
             self._said[name] = (self._said[name][0], None)
@@ -68,7 +68,7 @@ class PolicyStatuses:
         self._touched[name] = None
 
     def tell(self) -> None:
-        """Once per step: whatever happened in it is one change."""
+        """Write changed statuses once per step, so that all events of a step are one change."""
         for key, found in self._forest.policies.take_looked_up().items():
             group = self._forest.group(key)
             self._match(key, found.object if group is not None else None)

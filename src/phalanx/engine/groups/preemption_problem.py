@@ -1,4 +1,4 @@
-"""From the engine's columns to a preemption problem for one group tree. Nothing is changed; nothing is evicted."""
+"""Build a preemption problem for one group tree from the columns. Nothing is changed or evicted."""
 
 from __future__ import annotations
 
@@ -26,34 +26,34 @@ from phalanx.engine.slices import Disturbed, worked
 from phalanx.engine.state.records import PodRecord
 from phalanx.model.groups import GroupKey, PodKey
 
-EVERY = 512  # units that are looked at without a stop
-LOOK = 3  # of work, for each unit on a row: who is in the way
-LOOK_BEYOND = 15  # the same where not only the row itself has to be looked at
-FOLLOWED = 32  # rows after which the catalogue looks at what trials left in the log
-MOST_HINDERED = 20_000  # such looks
+EVERY = 512  # units processed before other work may run
+LOOK = 3  # work per unit on a row, to find the blocking units
+LOOK_BEYOND = 15  # the same where a filter reads more than the row itself
+FOLLOWED = 32  # rows after which the victim index reads the log of changes that trials made
+MOST_HINDERED = 20_000  # checks for blocking units
 Blockers = dict[tuple[int, int], tuple[int, ...]]  # see PreemptionProblem
 
 
 @dataclass(slots=True, eq=False)
 class Stage:
-    """A preemption problem and what its numbers stand for."""
+    """Hold a preemption problem and the objects that its indexes stand for."""
 
     problem: PreemptionProblem
     units: list[EvictionUnit]
     built: Built
     origin: dict[int, int]  # id(leaf of the problem) -> id(leaf of `built`)
-    restricted: bool = False  # a plugin says where room may be made, which filters asked one by one do not know
-    exact: bool = True  # the problem says all that the filters say: whoever fits in it, fits
+    restricted: bool = False  # a plugin limits where preemption may free room; the filters do not know this limit
+    exact: bool = True  # the problem covers all filters: a pod that fits in it passes them
 
     def tree(self, budget: int) -> Built:
-        """The groups as this stage wants them in, for a search that asks the filters."""
+        """Return the groups that this stage must place, for a search that calls the filters."""
         root = self.problem.placement.root
         pending = {id(leaf): self.built.pending[self.origin[id(leaf)]] for leaf in leaves(root)}
         return replace(self.built, problem=replace(self.built.problem, root=root, budget=budget), pending=pending)
 
 
 class Openings(msgspec.Struct, eq=False):
-    """Where members may go once others are gone."""
+    """Hold the nodes where members may go once victims are evicted."""
 
     shapes: list[ShapeRow]
     blockers: Blockers
@@ -61,7 +61,7 @@ class Openings(msgspec.Struct, eq=False):
 
 
 class PreemptionProblemBuilder:
-    """Makes stages of one built group; arrays that do not depend on the stage are made once."""
+    """Build the stages of one built group; arrays that do not depend on the stage are built once."""
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class PreemptionProblemBuilder:
         priority: int,
         allowed: npt.NDArray[np.bool_] | None = None,
     ) -> None:
-        """`allowed`: (capacity,) the only nodes on which room may be made."""
+        """Build the shared arrays. `allowed`: (capacity,) nodes on which preemption may free room; None: all."""
         self.cluster = state
         self.columns = state.columns
         self.victim_index = victim_index
@@ -100,22 +100,22 @@ class PreemptionProblemBuilder:
         return Stage(problem, self.units, self.built, origin, self._restricted, self.openings.exact)
 
     def overtaken(self, assignment: Sequence[tuple[PodRecord, int]]) -> bool:
-        """Whether less is free on these rows than when it was counted: it is then counted anew, for the next stage."""
+        """Return whether these rows have less free than was counted; if so, count again for the next stage."""
         rows, free = sorted({row for _, row in assignment}), self._free()
         if (free[:, rows] >= self.free[:, rows]).all():
             return False
         self.free = free
         return True
 
-    # ---- who could go
+    # ---- candidate victims
 
     def _circumstances(self) -> tuple[int, ...]:
-        """What numbers of units and budgets depend on."""
+        """Return the versions that the numbers of units and budgets depend on."""
         budgets = self.victim_index.budgets
         return (self.victim_index.epoch, budgets.version, budgets.spending)
 
     def _list(self, units: list[EvictionUnit]) -> None:
-        """In the order of what each alone costs; many are sorted piece by piece."""
+        """List units in ascending cost of evicting each alone; many units are sorted in chunks."""
         unit_cost, pieces = self.victim_index.unit_cost, []
         for first in range(0, len(units), EVERY):
             pieces.append(sorted(units[first : first + EVERY], key=unit_cost))
@@ -125,8 +125,11 @@ class PreemptionProblemBuilder:
             self._pause(number)
 
     def _pause(self, number: int | None = None) -> None:
-        """After some units (None: after all of them) others may be served. What a unit frees may change meanwhile: that
-        is looked at in the end. Not who is a unit, and whom budgets protect."""
+        """Let other work run after every EVERY units (None: after all units).
+
+        Meanwhile the resources that a unit frees may change; they are checked at the end. If the set of units or the
+        disruption budgets change, `Disturbed` is raised.
+        """
         if number is None or number % EVERY == EVERY - 1:
             self._stop(EVERY // 2 if number is not None else len(self.units) // 50)
 
@@ -219,7 +222,7 @@ class PreemptionProblemBuilder:
         )
 
     def _free(self) -> Floats:
-        """(R, N) free now or about to be, less what others of at least our rank were promised."""
+        """Return (R, N) free or terminating resources, less reservations of nominated pods of at least our priority."""
         columns, n = self.columns, self.columns.n
         free: Floats = columns.alloc[self.rids, :n] - columns.used[self.rids, :n]
         index = {rid: i for i, rid in enumerate(self.rids)}
@@ -239,10 +242,10 @@ class PreemptionProblemBuilder:
                 add(record, row, -1.0)
         return free
 
-    # ---- where members may go once others are gone
+    # ---- feasible nodes after preemption
 
     def _openings(self) -> Openings:
-        """Open now, or once somebody who sits on the row is gone."""
+        """Return the rows that are feasible now, or once victims on the row are evicted."""
         openings = Openings([], {}, not self.built.coupled)
         for number, (row, evaluation) in enumerate(zip(self.built.problem.shapes, self.built.evaluations, strict=True)):
             filters = [each for each in evaluation.filters if not traits_of(each[0]).room]
@@ -256,7 +259,7 @@ class PreemptionProblemBuilder:
         return openings
 
     def relaxed(self, stage: Stage) -> Stage:
-        """The same without what reaches beyond a node: no plan that keeps all rules costs less than the least here."""
+        """Return the stage without cross-node rules; its optimum is a lower bound on the cost of every valid plan."""
         openings = Openings([], {}, True)
         for number, (row, evaluation) in enumerate(zip(self.built.problem.shapes, self.built.evaluations, strict=True)):
             evaluation.refresh()
@@ -266,7 +269,7 @@ class PreemptionProblemBuilder:
             hindered = np.flatnonzero(self._allowed[: len(mask)] & ~mask)
             if not self._clear_ways(RowFilters(evaluation, local), number, mask, hindered, openings.blockers):
                 for at in [at for at in openings.blockers if at[0] == number]:
-                    openings.blockers[at] = ()  # guessed, some of them: the bound must hold
+                    openings.blockers[at] = ()  # not exact: without blockers it stays a lower bound
             for plugin, tracker in filters:
                 if not isinstance(tracker, RowFilter) and not traits_of(plugin).ties:
                     mask &= ~_for_good(plugin, tracker, mask)
@@ -280,7 +283,7 @@ class PreemptionProblemBuilder:
         return replace(stage, problem=replace(stage.problem, placement=placement, blockers=openings.blockers))
 
     def _open(self, evaluation: Evaluation, filters: Filters) -> Bools:
-        """(n,) rows that these filters pass as things are."""
+        """Return (n,) rows that these filters pass now."""
         n = self.columns.n
         mask = self._allowed[:n].copy()
         for _, tracker in filters:
@@ -290,8 +293,11 @@ class PreemptionProblemBuilder:
         return mask
 
     def _clear_ways(self, gate: RowFilters, shape: int, mask: Bools, hindered: Ints, blockers: Blockers) -> bool:
-        """Which hindered rows open up when those on them go, and who of them is in the way. Each row by itself, with
-        others served in between. False: some may open when others go, or who it is was guessed."""
+        """Find the rejected rows that become feasible when their victims are evicted, and the blocking victims.
+
+        Each row is checked by itself, and other work runs in between. Return False if a row may also become feasible
+        through evictions on other nodes, or if the blocking victims were not determined exactly.
+        """
         exact = True
         for number, row in enumerate(hindered.tolist()):
             here: dict[int, list[PodRecord]] = {}
@@ -300,8 +306,8 @@ class PreemptionProblemBuilder:
                     here[unit] = [pod for pod in self.units[unit].pods.values() if pod.row == row]
             self._stop((LOOK_BEYOND if gate.approach(row) else LOOK) * (1 + len(here)))
             if number % FOLLOWED == 0:
-                self.victim_index.refresh()  # trials fill the log: whoever falls behind has to begin anew
-            gate.approach(row)  # others may have been served
+                self.victim_index.refresh()  # trials fill the log: an index that falls behind is rebuilt
+            gate.approach(row)  # other work may have run
             guilty, sure = self._in_the_way(gate, row, here)
             exact &= sure
             if guilty is not None:
@@ -313,7 +319,7 @@ class PreemptionProblemBuilder:
     def _in_the_way(
         self, gate: RowFilters, row: int, here: dict[int, list[PodRecord]]
     ) -> tuple[list[int] | None, bool]:
-        """Who of those on a row keeps it shut (None: it is shut without them, too), and whether that is certain."""
+        """Return the units that block a row (None: it is infeasible without them too), and whether that is exact."""
         mark = self.columns.journal.mark()
         try:
             for pods in here.values():
@@ -328,7 +334,10 @@ class PreemptionProblemBuilder:
     def _guilty(
         self, gate: RowFilters, row: int, units: list[int], here: dict[int, list[PodRecord]]
     ) -> tuple[list[int], bool]:
-        """Found by halves; all of them where only several together keep it shut, or looking closer costs too much."""
+        """Find the blocking units by bisection.
+
+        Return all units if only several together block the row, or if the limit of checks is reached.
+        """
         if self._looks >= MOST_HINDERED:
             return units, False
         self._looks += 1
@@ -349,12 +358,12 @@ class PreemptionProblemBuilder:
 
 
 def _with_mask(row: ShapeRow, mask: Bools) -> ShapeRow:
-    score = None if row.score is None else row.score.copy()  # the search may be interrupted
+    score = None if row.score is None else row.score.copy()  # copied: the search may be interrupted
     return replace(row, mask=mask, slots=None, score=score)
 
 
 def _for_good(plugin: Any, tracker: Any, open_: Bools) -> Bools:
-    """(n,) rows that a filter closes, whoever goes."""
+    """Return (n,) rows that a filter rejects as unresolvable, regardless of victims."""
     n = len(open_)
     closed: Bools = np.zeros(n, dtype=np.bool_)
     rows = np.flatnonzero(open_ & ~tracker.mask[:n])
@@ -365,8 +374,10 @@ def _for_good(plugin: Any, tracker: Any, open_: Bools) -> Bools:
 
 
 def raised(root: Subtree, more: dict[int, int]) -> tuple[Subtree, dict[int, int]]:
-    """A copy of the tree in which groups (by id) must come in as well: leaves with that many more pods, composites and
-    leaves that do not run yet with their own minimum; and where each new leaf came from."""
+    """Copy the tree with higher minimums for some groups (by id), and map each new leaf to its origin.
+
+    A leaf needs that many more pods; composites, and leaves that do not run yet, need their own minimum.
+    """
     origin: dict[int, int] = {}
 
     def copy(group: Subtree) -> Subtree:
@@ -386,14 +397,14 @@ def raised(root: Subtree, more: dict[int, int]) -> tuple[Subtree, dict[int, int]
 
 
 def leftovers(root: Subtree) -> list[Leaf]:
-    """Leaves whose minimum is met and that still have pods waiting."""
+    """Return leaves whose minimum is met and that still have pending pods."""
     if isinstance(root, Composite) and not done(root):
         return []
     return [leaf for leaf in leaves(root) if leaf.need == 0 and leaf.total > 0]
 
 
 def latecomers(root: Subtree) -> list[Subtree]:
-    """Groups with pods waiting, not running yet, that a parent which has its minimum does not need."""
+    """Return pending groups that do not run yet and that their satisfied parent does not need."""
     if isinstance(root, Leaf) or not done(root):
         return []
     found: list[Subtree] = []

@@ -1,7 +1,8 @@
-"""How many more pods the ResourceQuotas of a namespace allow: nothing is reserved for pods that could never be created.
+"""Compute how many more pods the ResourceQuotas of a namespace allow.
 
-The API server counts what exists (`status.used`); what is reserved for expected pods of other groups in the namespace
-is added to that. Scopes are honoured; a scope that is not known here counts as one that applies.
+Nothing is reserved for pods that could never be created. The API server counts what exists (`status.used`);
+reservations for expected pods of other groups in the namespace are added. Scopes are honoured; an unknown scope counts
+as matching.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ _COMPUTE = ("cpu", "memory", "ephemeral-storage")
 
 
 def allowed(state: ClusterState, namespace: str, pod: Pod, count: int, reserved: Iterable[PodRecord]) -> int:
-    """How many of `count` further pods like this one the quotas allow beside what is `reserved` already."""
+    """Return how many of `count` further pods like this one the quotas allow in addition to `reserved`."""
     quotas = [each for each in state.objects.all(ResourceQuota) if each.metadata.namespace == namespace]
     if not quotas or count <= 0:
         return count
@@ -39,7 +40,7 @@ def allowed(state: ClusterState, namespace: str, pod: Pod, count: int, reserved:
 
 
 def _counted(name: str, pod: Pod, wants: dict[str, float]) -> tuple[str, float]:
-    """(resource, what one such pod counts for) of a name in `spec.hard`; 0: it is not about pods."""
+    """Return (resource, amount per pod) of a name in `spec.hard`; amount 0: the name does not limit pods."""
     if name in _COUNTS:
         return "pods", 1.0
     if name.startswith("limits."):

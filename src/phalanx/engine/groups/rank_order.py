@@ -1,7 +1,7 @@
-"""Ranks of members: where they are written, and the order that they give.
+"""Read the ranks of members and sort members by rank.
 
-A rank comes from the index that a pod's controller wrote on it, or from a label or annotation that the group's policy
-names. A pod whose rank is no number, or is taken by an older pod of the group, counts as one without a rank.
+A rank comes from the index that the pod's controller wrote, or from a label or annotation that the group's policy
+names. A pod whose rank is not a number, or is the rank of an older pod of the group, counts as a pod without a rank.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import msgspec
 from phalanx.engine.state.records import PodRecord
 from phalanx.model.groups.policy import ANNOTATION, INDEX, Policy
 
-Rank = tuple[int, int]  # the second orders members whose first is the same: of a JobSet, index of the Job and in it
+Rank = tuple[int, int]  # compared in order; of a JobSet: index of the Job, completion index
 
 COMPLETION = "batch.kubernetes.io/job-completion-index"
 JOB = "jobset.sigs.k8s.io/job-global-index"
@@ -26,11 +26,11 @@ LAST: Rank = (MAX_RANK + 1, 0)  # of members without a rank
 
 
 class BadRank(Exception):
-    """What stands where the rank should be is none."""
+    """Report a rank value that is not valid."""
 
 
 def rank_of(record: PodRecord, policy: Policy) -> Rank | None:
-    """None: it has none. Raises BadRank."""
+    """Return the rank of a pod, or None if it has none. Raises BadRank."""
     labels = record.labels
     if policy.rank_source != INDEX:
         said = labels if policy.rank_source != ANNOTATION else _annotations(record)
@@ -96,7 +96,7 @@ def _read(records: Iterable[PodRecord], policy: Policy) -> tuple[dict[str, Rank]
 
 
 def in_rank_order(records: Iterable[PodRecord], policy: Policy) -> list[PodRecord]:
-    """By priority, rank, age and name. Not by arrival: a restarted scheduler must come to the same result."""
+    """Sort by priority, rank, age and name. Not by arrival: a restarted scheduler must get the same result."""
     records = list(records)
     if len(records) < 2:
         return records
@@ -107,5 +107,5 @@ def in_rank_order(records: Iterable[PodRecord], policy: Policy) -> list[PodRecor
 
 
 def by_name(record: PodRecord) -> tuple[int, str]:
-    """Sort key of pods without ranks: pod-2 before pod-10."""
+    """Return the sort key of pods without ranks: pod-2 before pod-10."""
     return (len(record.key), record.key)

@@ -1,6 +1,6 @@
-"""Which pod gets which of the places that a search has found: by rank.
+"""Assign pods to the nodes that a search has found, by rank.
 
-The search counts places by shape and node; pods of one group and shape can change places, and no rule can tell.
+The search counts pods by shape and node; pods of one group and shape are interchangeable for every rule.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ Assignment = list[tuple[PodRecord, int]]
 
 
 def by_rank(columns: Columns, built: Built, assignment: Assignment) -> Assignment:
-    """The same places for the same shapes, in the same order, given to members by rank.
+    """Return the same nodes for the same shapes, in the same order, assigned to members by rank.
 
-    Only pods of one group and shape change places, which no rule can tell apart. A pod that has its nominated node
-    keeps it.
+    Only pods of one group and shape are exchanged, so every rule still holds. A pod that has its nominated node keeps
+    it.
     """
     if not any(_ranked(built, leaf) for leaf in built.pending):
         return assignment
@@ -43,7 +43,7 @@ def by_rank(columns: Columns, built: Built, assignment: Assignment) -> Assignmen
 
 
 def _ranked(built: Built, leaf: int) -> bool:
-    """Whether pending members of a leaf have ranks; they are in rank order, those without one last."""
+    """Return whether pending members of a leaf have ranks; they are in rank order, those without a rank last."""
     group, records = built.group_of.get(leaf), built.pending[leaf]
     return group is not None and len(records) > 0 and bool(ranks_of(records[:1], group.policy).of)
 
@@ -84,7 +84,7 @@ def _assign(columns: Columns, built: Built, group: Group, changed: Assignment, p
 
 
 def seated(columns: Columns, group: Group) -> list[PodRecord]:
-    """Members of a leaf that have a node."""
+    """Return the members of a leaf that have a node."""
     found: list[PodRecord] = []
     for name, member in group.members.items():
         row = columns.row_of.get(member.node, -1) if member.state in ON_NODE else -1
@@ -95,7 +95,7 @@ def seated(columns: Columns, group: Group) -> list[PodRecord]:
 
 
 def paths_of(columns: Columns, rows: Iterable[int], more: Iterable[str] = ()) -> dict[int, Path]:
-    """The domains of nodes, the coarsest first and the node last; keys that no node has are left out."""
+    """Return the domains of nodes, coarsest first and the node last; keys that no node has are omitted."""
     chosen = np.array(sorted(rows), dtype=np.int64)
     keys = [key for key in dict.fromkeys((*TOPOLOGY_KEYS, *more)) if len(columns.label(key).values) > 1]
     keys.sort(key=lambda key: len(columns.label(key).values))
@@ -104,7 +104,7 @@ def paths_of(columns: Columns, rows: Iterable[int], more: Iterable[str] = ()) ->
 
 
 def ring_cost_of(columns: Columns, members: Iterable[tuple[PodRecord, int]], policy: Policy) -> int | None:
-    """Hops between consecutive ranks of members on rows; None: they have no ranks."""
+    """Return the hops between consecutive ranks of members on rows; None if they have no ranks."""
     members = list(members)
     ranks = ranks_of([record for record, _ in members], policy).of
     nodes = [row for _, row in sorted((ranks[record.key], row) for record, row in members if record.key in ranks)]

@@ -1,7 +1,7 @@
-"""The same tree with more said about where members go: nominated members, Stripe and Balance.
+"""Build variants of a tree with extra placement rules: nominated nodes, Stripe and Balance.
 
-A leaf becomes a composite of pieces, each pinned to a node or domain; a child group is wrapped in one that is pinned to
-a domain. Where no variant can be placed, the tree is placed as it is.
+A leaf becomes a composite of pieces, each pinned to a node or domain; a child group is wrapped in a composite that is
+pinned to a domain. If no variant can be placed, the original tree is placed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from phalanx.model.groups import Group
 from phalanx.model.groups.policy import BALANCE, STRIPE
 
 NODE = "(node)"  # the domains of this key are the nodes themselves
-TRIES = 6  # numbers of domains that are tried
+TRIES = 6  # how many different numbers of domains are tried
 MOST_PIECES = 64  # nodes to which members are nominated
 Pieces = list[tuple[str | None, int, list[PodRecord]]]  # (key, domain, members); key None: anywhere
 Pins = list[tuple[str, int]]  # (key, domain) of each child
@@ -30,7 +30,7 @@ _PATTERNS: dict[str, Callable[[int, int], list[int]]] = {STRIPE: stripe, BALANCE
 
 
 class Variant:
-    """A tree to place instead, and which of its parts stand for those of the original."""
+    """Hold a variant of a tree, and map its parts to those of the original."""
 
     def __init__(self, built: Built, columns: Columns) -> None:
         self._built = built
@@ -41,7 +41,7 @@ class Variant:
         self._keys: set[str] = set()
 
     def made(self, pieces: Mapping[int, Pieces], pins: Mapping[int, Pins]) -> Built:
-        """pieces: of leaves, by id; pins: of the children of composites, by id."""
+        """Build the variant. `pieces`: of leaves, by id; `pins`: of the children of composites, by id."""
         root = self._copy(self._built.problem.root, pieces, pins)
         domains, names = dict(self._built.problem.domains), dict(self._built.problem.domain_names)
         n = self._columns.n
@@ -96,7 +96,7 @@ class Variant:
 
 
 def spread(columns: Columns, built: Built) -> Iterator[tuple[Variant, Built]]:
-    """Trees in which Stripe and Balance are followed, over as many domains as there are and then over fewer."""
+    """Yield trees that follow Stripe and Balance, over as many domains as there are and then over fewer."""
     chosen = {part: group for part, group in built.group_of.items() if group.policy.rank_placement in _PATTERNS}
     if not chosen:
         return
@@ -119,7 +119,7 @@ def spread(columns: Columns, built: Built) -> Iterator[tuple[Variant, Built]]:
 
 
 def _topmost(part: Subtree, chosen: Mapping[int, Group]) -> Iterator[Subtree]:
-    """Parts that are spread: groups have the policy of what contains them, which is followed once."""
+    """Yield the parts to spread: groups inherit the policy of their parent, so only the topmost one is spread."""
     if id(part) in chosen:
         yield part
     elif isinstance(part, Composite):
@@ -128,7 +128,7 @@ def _topmost(part: Subtree, chosen: Mapping[int, Group]) -> Iterator[Subtree]:
 
 
 def _pattern(group: Group, part: Subtree, members: int, domains: Sequence[int], fewer: int) -> list[int]:
-    """The domain of every member or child; none: there are too few domains to choose from."""
+    """Return the domain of every member or child; empty if there are too few domains."""
     count = len(part.children) if isinstance(part, Composite) else members
     chosen = sorted(domains[: min(count, len(domains) - fewer)])
     if len(chosen) < 2:
@@ -137,8 +137,10 @@ def _pattern(group: Group, part: Subtree, members: int, domains: Sequence[int], 
 
 
 def at_home(columns: Columns, built: Built, assignment: Assignment) -> tuple[Variant, Built] | None:
-    """The tree with members on the nodes they are nominated to, where these are open to them and the assignment has
-    them elsewhere."""
+    """Return the tree with members pinned to their feasible nominated nodes.
+
+    None if the assignment uses these nodes already, or if there are too many of them.
+    """
     number = {shape: i for i, shape in enumerate(built.shapes)}
     where = {record.key: row for record, row in assignment if record.nominated}
     pieces: dict[int, Pieces] = {}
@@ -163,7 +165,7 @@ def at_home(columns: Columns, built: Built, assignment: Assignment) -> tuple[Var
 
 
 def _domains(columns: Columns, built: Built, group: Group) -> tuple[str, list[int]]:
-    """The key by which a group is spread, and its domains with room, the roomiest first."""
+    """Return the topology key by which a group is spread, and its domains with room, most room first."""
     key = group.policy.rank_topology_key or NODE
     n = columns.n
     ids = np.arange(n, dtype=np.int64) if key in (NODE, HOSTNAME) else columns.label(key).ids[:n].astype(np.int64) - 1

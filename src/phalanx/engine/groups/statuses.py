@@ -1,4 +1,4 @@
-"""What the scheduler writes into the status of Workloads, WorkloadPolicies and groups, once per step."""
+"""Write the status of Workloads, WorkloadPolicies and groups, once per step."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ class Statuses:
         self.health = GroupHealth(state, conditions, losses, emit)
 
     def tell(self) -> None:
-        """At the end of a step: whatever changed in it is one change."""
+        """Write changed statuses at the end of a step, so that all events of a step are one change."""
         changed = self._forest.take_changed()
         self.workloads.tell(changed)
         self.policies.tell()
         self.health.tell(changed)
 
     def unsaid(self, write: d.SetGroupCondition) -> None:
-        """A write failed: it is written again when there is reason to."""
+        """Handle a failed write: the status is written again on the next occasion."""
         if write.kind == WORKLOAD:
             self.workloads.unsaid(write)
         elif write.kind == POLICY:
@@ -39,7 +39,7 @@ class Statuses:
             self.health.unsaid(GroupKey(write.kind, write.namespace, write.name))
 
     def again(self, write: d.SetGroupCondition) -> None:
-        """There is reason to."""
+        """Write the status again in the next step."""
         if write.kind == WORKLOAD:
             self.workloads.again((write.namespace, write.name))
         elif write.kind == POLICY:

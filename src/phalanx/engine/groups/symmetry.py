@@ -1,4 +1,4 @@
-"""What the search for tied members must know about nodes and members: which it need not tell apart, which are open."""
+"""Find symmetric nodes, members without mutual constraints, and open nodes, for the backtracking search."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from phalanx.engine.state.shapes import Shape
 
 
 def _understood(built: Built) -> bool:
-    """Whether every rule that members can change is one of capacity, ports, affinity and their own spreading."""
+    """Return whether all rules that members affect are capacity, ports, affinity or their own spreading."""
     for shape, evaluation in zip(built.shapes, built.evaluations, strict=True):
         for plugin, tracker in evaluation.filters:
             if isinstance(tracker, RowFilter):
@@ -38,7 +38,7 @@ def _understood(built: Built) -> bool:
 
 
 def symmetry(built: Built) -> NDArray[np.int64]:
-    """(n,) rows with the same number give the same answers to all members, now and beside the same members."""
+    """Return (n,) class numbers: rows of one class give equal filter results, now and with equal members placed."""
     columns = built.evaluations[0].columns
     n = columns.n
     if not _understood(built):
@@ -49,7 +49,7 @@ def symmetry(built: Built) -> NDArray[np.int64]:
         facts += [columns.alloc[rid, :n], columns.used[rid, :n]]
     facts += [tracker.mask[:n] for evaluation in built.evaluations for _, tracker in evaluation.filters]
     facts += [ids for ids in (columns.label(key).ids[:n] for key in _keys(built)) if not _one_each(ids)]
-    # Room that is promised to others is no longer the room of its likes.
+    # A row with reservations is not symmetric to any other row.
     residents = [tuple(sorted(record.shape.id for record in columns.pods[row].values())) for row in range(n)]
     for row in built.reserved:
         residents[row] = (-1, row)
@@ -59,7 +59,7 @@ def symmetry(built: Built) -> NDArray[np.int64]:
 
 
 def _keys(built: Built) -> list[str]:
-    """Labels that some rule of the members or of their groups goes by."""
+    """Return the label keys that rules of the members or of their groups use."""
     keys = set(built.problem.domains)
     for shape in built.shapes:
         keys.update(constraint.topology_key for constraint in shape.spread)
@@ -68,7 +68,7 @@ def _keys(built: Built) -> list[str]:
 
 
 def _one_each(ids: NDArray[np.integer]) -> bool:
-    """Every node is a domain of its own, as with host names."""
+    """Return whether every node is a domain of its own, as with host names."""
     return bool((ids > 0).all()) and len(np.unique(ids)) == len(ids)
 
 
@@ -77,8 +77,11 @@ def _terms(shape: Shape) -> tuple[AffinityTerm, ...]:
 
 
 def detached(built: Built) -> frozenset[int]:
-    """Ids of shapes for which the order does not matter: they want nobody's company, do not spread, and nobody among
-    the members counts them for either. Others may still keep away from them: that holds in both directions."""
+    """Return ids of shapes whose placement order does not matter.
+
+    Such a shape has no required affinity and no hard spreading, and no member's affinity or spreading selects it.
+    Anti-affinity of other members may select it: anti-affinity holds in both directions.
+    """
     if not _understood(built):
         return frozenset()
     objects = built.evaluations[0].objects
@@ -99,8 +102,10 @@ def detached(built: Built) -> frozenset[int]:
 
 
 def open_masks(built: Built, columns: Columns) -> list[NDArray[np.bool_]] | None:
-    """(n,) per shape: nodes that could take it if members sat where its ties want them; None: the ties rule nothing
-    out as it is, so what counting says is the last word."""
+    """Return (n,) per shape: nodes that are feasible once other members satisfy its affinity and spreading.
+
+    None: these rules reject no node now, so the result of counting is final.
+    """
     n = columns.n
     masks = []
     wider = False
@@ -115,7 +120,7 @@ def open_masks(built: Built, columns: Columns) -> list[NDArray[np.bool_]] | None
 
 
 def excluding_reservations(built: Built, columns: Columns, shape: Shape, inside: NDArray[np.bool_]) -> None:
-    """Takes rows out of a mask whose room for the shape is promised to others."""
+    """Clear rows of a mask whose room for the shape is reserved for other pods."""
     for row, held in built.reserved.items():
         if inside[row] and any(
             columns.alloc[rid, row] - columns.used[rid, row] - held.get(rid, 0.0) < amount

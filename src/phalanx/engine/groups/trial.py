@@ -1,9 +1,8 @@
-"""Placing for a trial inside the columns: what counting cannot judge (spreading, affinity, volumes) is asked of the
-filters themselves, pod by pod, and everything is taken back afterwards.
+"""Place pods in the columns for a trial: the filters judge what counting cannot (spreading, affinity, volumes).
 
-`holds` checks a placement that the search found by counting. `SequentialTrial` finds one where counting misled: first
-greedily (minimums of all children, then extras, several orders of pods, domains by capacity), then by backtracking
-within the budget (`BacktrackingSearch`).
+Everything is rolled back afterwards. `holds` checks a placement that the search found by counting. `SequentialTrial`
+finds one where that placement is rejected: first greedily (minimums of all children, then extras, several orders of
+pods, domains by capacity), then by backtracking within the budget (`BacktrackingSearch`).
 """
 
 from __future__ import annotations
@@ -28,13 +27,13 @@ from phalanx.engine.state.shapes import Shape
 
 Assignment = list[tuple[PodRecord, int]]
 
-MOST = 1 << 20  # slots of a shape that asks for nothing
-STEPS_PER_POD = 4  # of work, to seat one pod by the filters
-DOMAINS_TRIED = 64  # per group; a rule that fails in so many domains fails in the next, too, as a rule
+MOST = 1 << 20  # slots of a shape without requests
+STEPS_PER_POD = 4  # work to place one pod with the filters
+DOMAINS_TRIED = 64  # per group; a rule that fails in so many domains usually fails in the others too
 
 
 def holds(state: ClusterState, assignment: Assignment) -> bool:
-    """Whether every filter agrees when the pods arrive one after the other."""
+    """Return whether every filter passes when the pods are placed one after the other."""
     journal = state.columns.journal
     mark = journal.mark()
     try:
@@ -48,8 +47,10 @@ def holds(state: ClusterState, assignment: Assignment) -> bool:
 
 
 def fits_still(state: ClusterState, assignment: Assignment, known: Mapping[Shape, Evaluation]) -> bool:
-    """Whether pods can go where an earlier search put them, beside what others were promised meanwhile. `known`:
-    evaluations that were made for them."""
+    """Return whether pods still fit where an earlier search put them, given reservations made since.
+
+    `known`: evaluations made for these pods.
+    """
     rows: dict[Shape, list[int]] = {}
     someone: dict[Shape, PodRecord] = {}
     for record, row in assignment:
@@ -57,7 +58,7 @@ def fits_still(state: ClusterState, assignment: Assignment, known: Mapping[Shape
             return False
         rows.setdefault(record.shape, []).append(row)
         someone[record.shape] = record
-    alone = True  # what is said of a pod on a row does not depend on its fellows, but for room
+    alone = True  # except for resources, feasibility does not depend on other members
     for shape, where in rows.items():
         evaluation = known.get(shape) or state.evaluation(someone[shape])
         if evaluation.reaches_beyond or evaluation.cap() is not None or shape.host_ports or shape.anti_affinity:
@@ -87,8 +88,10 @@ def _room_for(state: ClusterState, rows: Mapping[Shape, list[int]], assignment: 
 
 
 def open_to_members(state: ClusterState, built: Built) -> bool:
-    """Counting finds no placement, but it took the members' ties to each other as they are before any of them sits:
-    whether there is room for them if the ties are left to the careful way."""
+    """Return whether there may be room if affinity and spreading between members are left to the filters.
+
+    Called when counting finds no placement: it evaluated these rules before any member was placed.
+    """
     masks = open_masks(built, state.columns) if built.coupled else None
     if masks is None:
         return False
@@ -97,7 +100,10 @@ def open_to_members(state: ClusterState, built: Built) -> bool:
 
 
 class SequentialTrial:
-    """Answers an assignment whose root minimum is met, or None; `exhausted` if None is no proof."""
+    """Search for an assignment that meets the root's minimum.
+
+    `run` returns None if none was found; if `exhausted` is True, that is no proof that none exists.
+    """
 
     def __init__(self, state: ClusterState, built: Built) -> None:
         self._cluster = state
@@ -109,7 +115,7 @@ class SequentialTrial:
         self._where: dict[int, Bools] = {}
         self.satisfied: set[int] = set()
         self.exhausted = False
-        self.expansions = 0  # of the part that counts them
+        self.expansions = 0  # of the backtracking search only
 
     def run(self) -> Assignment | None:
         found = self._plainly()
@@ -120,7 +126,7 @@ class SequentialTrial:
         return found
 
     def _plainly(self) -> Assignment | None:
-        """One pass per area and order, no backtracking beyond domains."""
+        """Try greedily: one pass per area and order, no backtracking except over domains."""
         root = self._built.problem.root
         for allowed in self._areas():
             for order in self._orders():
@@ -136,8 +142,10 @@ class SequentialTrial:
         return None
 
     def _areas(self) -> Iterator[Bools]:
-        """Everywhere; then, where members want each other's company, one domain of that company at a time: the first
-        member decides for all the others, and one pass may let it go where they do not fit."""
+        """Yield all nodes; then, for required affinity between members, one domain of its key at a time.
+
+        The first member decides the domain for all others, and a greedy pass may choose one where they do not fit.
+        """
         alive = self._columns.alive
         yield alive.copy()
         n = self._columns.n
@@ -155,16 +163,16 @@ class SequentialTrial:
                 yield area
 
     def _roomiest(self, ids: NDArray[np.integer], inside: Bools) -> list[int]:
-        """Domains with room, most first."""
+        """Return domains with room, most room first."""
         room = np.zeros(len(ids))
         for evaluation in self._built.evaluations:
-            evaluation.refresh()  # pods of this trial may have come and gone
+            evaluation.refresh()  # this trial may have placed and removed pods
             room += np.minimum(evaluation.slots(), MOST)
         sums = np.bincount(np.where(inside, ids, 0), weights=np.where(inside, room, 0))
         return [int(domain) for domain in np.argsort(-sums, kind="stable") if sums[domain] > 0][:DOMAINS_TRIED]
 
     def _orders(self) -> Iterator[dict[int, list[PodRecord]]]:
-        """As queued; then those with the fewest nodes first; then the largest first."""
+        """Yield orders of pods: as queued, fewest feasible nodes first, largest first."""
         pending = self._built.pending
         yield pending
         choices = {
@@ -202,7 +210,7 @@ class SequentialTrial:
         return good >= group.minimum
 
     def _adopt(self, group: Subtree, allowed: Bools) -> None:
-        """A group that has its minimum already: more of it goes where it is."""
+        """Record the area of a group whose minimum is met already: its further pods go to the same domain."""
         mask = next(self._domains(group, allowed), None)
         self.satisfied.add(id(group))
         if isinstance(group, Leaf):
@@ -212,7 +220,7 @@ class SequentialTrial:
             self._inside(group, mask)
 
     def _leaf(self, leaf: Leaf, mask: Bools) -> bool:
-        """Only the minimum; the rest is remembered for later."""
+        """Place the minimum of a leaf; the remaining pods are kept for `_extras`."""
         rest: list[PodRecord] = []
         need = leaf.need
         for record in self._order[id(leaf)]:
@@ -248,7 +256,7 @@ class SequentialTrial:
         return True
 
     def _domains(self, group: Subtree, allowed: Bools) -> Iterator[Bools]:
-        """The areas to try, the ones that can take most first."""
+        """Yield the areas to try, most room first."""
         if group.key is None:
             yield allowed
             return

@@ -1,6 +1,7 @@
-"""The status of a Workload: what became of all groups made from it, as numbers that change with a group, not sums anew.
+"""Write the status of a Workload: the counts of all its groups, updated incrementally when a group changes.
 
-Kubernetes has no such status; without it nobody could wait for a Workload whose groups are no objects (KEP-4671).
+Kubernetes has no such status; without it a client could not wait for a Workload whose groups are not API objects
+(KEP-4671).
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from phalanx.model.objects import Workload
 WHOLE = "Scheduled"
 WorkloadKey = tuple[str, str]  # (namespace, name) of a Workload
 Said = tuple[str, str, str]  # status, reason, message
-# How a leaf counts: its Workload, its template, and numbers by field of the status.
+# Contribution of a leaf: its Workload, its template, and counts by status field.
 Part = tuple[WorkloadKey, str, tuple[tuple[str, int], ...]]
 
 
@@ -25,11 +26,11 @@ class WorkloadStatuses:
         self._forest, self._emit = forest, emit
         self._parts: dict[GroupKey, Part] = {}
         self._sums: dict[WorkloadKey, dict[str, Counter[str]]] = {}  # Workload -> template -> numbers
-        self._said: dict[WorkloadKey, tuple[str, dict[str, Said]]] = {}  # uid, condition type -> what was said
+        self._said: dict[WorkloadKey, tuple[str, dict[str, Said]]] = {}  # uid, condition type -> condition last written
         self._touched: dict[WorkloadKey, None] = {}
 
     def seen(self, place: WorkloadKey, workload: Workload | None) -> None:
-        """A Workload came, changed or is gone (None)."""
+        """Handle a Workload that was added, changed or deleted (None)."""
         self._touched[place] = None
         if workload is None:
             self._said.pop(place, None)
@@ -41,17 +42,20 @@ class WorkloadStatuses:
             self._said[place] = (uid, written)
 
     def unsaid(self, write: d.SetGroupCondition) -> None:
-        """A write failed: say it again when there is reason to. What was said since stands."""
+        """Handle a failed write: the status is written again on the next occasion. Values written since are kept."""
         _, said = self._said.get((write.namespace, write.name), ("", {}))
         if said.get(write.type) == (write.status, write.reason, write.message):
             del said[write.type]
 
     def again(self, place: WorkloadKey) -> None:
-        """There is reason to."""
+        """Write the status again in the next step."""
         self._touched[place] = None
 
     def tell(self, leaves: Iterable[GroupKey]) -> None:
-        """Once per step: whatever happened in it is one change. `leaves`: those whose members changed."""
+        """Write changed statuses once per step, so that all events of a step are one change.
+
+        `leaves`: leaves whose members changed.
+        """
         for leaf in leaves:
             self._count(leaf)
         touched, self._touched = self._touched, {}
@@ -94,7 +98,7 @@ class WorkloadStatuses:
             self._sums.pop(place, None)
         known = self._said.get(place)
         if known is None:
-            return  # groups that name a Workload nobody made
+            return  # the groups name a Workload that does not exist
         uid, said = known
         total: Counter[str] = Counter()
         for numbers in sums.values():
@@ -104,7 +108,7 @@ class WorkloadStatuses:
         told = {f"{name}/{WHOLE}": _verdict(sums[name], []) for name in templates if name in sums}
         told[WHOLE] = _verdict(total, empty)
         if not sums and not said:
-            return  # nobody has used it yet
+            return  # no group uses it yet
         counts = {name: total[name] for name in ("groups", "scheduledGroups", "pods", "scheduledPods")}
         for type_, verdict in told.items():
             if said.get(type_) != verdict:
