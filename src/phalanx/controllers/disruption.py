@@ -1,7 +1,7 @@
-"""PodDisruptionBudget status: how many more pods may be disturbed now.
+"""Compute PodDisruptionBudget status: how many more pods may be disrupted now.
 
 Upstream's rules: `minAvailable` as a number counts the pods that match; percentages and `maxUnavailable` need to know
-how many pods their owners want, which is the sum of the scales of the controllers behind the pods.
+how many pods their owners want, which is the sum of the scales of the controllers of the pods.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The resources controllers speak of, named once."""
+"""Name the resources that controllers use, once."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ __all__ = ["Cluster"]
 
 
 def __getattr__(name: str) -> Any:
-    # Not at once: whoever wants the pytest plugin alone does not wait for the engine.
+    # Imported lazily: a user of the pytest plugin alone does not wait for the engine.
     if name == "Cluster":
         from phalanx.testing.cluster import Cluster
 

@@ -1,12 +1,12 @@
-"""A cluster in memory on a virtual clock: an engine, and around it what an API server would keep and kubelets would do.
+"""A cluster in memory on a virtual clock: an engine, with a simulated API server and kubelets around it.
 
     cluster = Cluster().see(node("n").cpu("2"), pod("a").cpu("1"))
     cluster.step()
     assert cluster.bound == {"a": "n"}
 
-Objects go in through `see` and `gone`; `step` lets the engine decide and carries its decisions out until it has nothing
-more to say. Nothing here sleeps, listens or is random. After every step the engine checks itself, and after every
-event; in a cluster of many pods or nodes, where that would cost more than all else, after some of them.
+Objects go in through `see` and `gone`; `step` lets the engine decide and carries its decisions out until it has none
+left. Nothing here sleeps, listens or is random. The engine checks itself after every step and every event; in a cluster
+of many pods or nodes, where that would dominate the run time, only after some of them.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from phalanx.model.objects import Node, Pod
 ENDED = "2026-01-01T00:00:00Z"
 ROUNDS = 100  # of deciding and carrying out, after which an engine that still decides never will come to rest
 SLICES = 100_000  # steps in which searches only went on
-SMALL = 100  # pods and nodes: checking all of them costs little beside an event
+SMALL = 100  # pods and nodes: checking all of them costs little compared with an event
 
 
 class Cluster:
@@ -37,10 +37,10 @@ class Cluster:
         engine: Engine | None = None,
         *,
         config: str | None = None,  # KubeSchedulerConfiguration, YAML
-        plugins: Mapping[str, Factory] | None = None,  # name -> factory, beside those that come with the engine
+        plugins: Mapping[str, Factory] | None = None,  # name -> factory, in addition to the engine's own
         gates: Mapping[str, bool] | None = None,
         confirm: bool = True,  # binds are answered and seen; False: they stay under way
-        evict: bool = True,  # evicted pods go; False: they are there until somebody says they are gone
+        evict: bool = True,  # evicted pods are deleted; False: they stay until `gone` is called
         grace: bool = False,  # evicted pods terminate first, until `finish`
         now: float = 1000.0,
     ) -> None:
@@ -201,7 +201,7 @@ class Cluster:
             self.see(self.pods[name])
 
     def show_bound(self, name: str, node: str) -> Self:
-        """The informer sees a pod on a node, whoever put it there."""
+        """Show the informer a pod on a node, including a pod bound by another scheduler."""
         pod = self.pods[name]
         return self.see(msgspec.structs.replace(pod, spec=msgspec.structs.replace(pod.spec, node_name=node)))
 
@@ -225,7 +225,7 @@ class Cluster:
         status = {**msgspec.to_builtins(found.status), **(decision.counts or {}), "conditions": said}
         self.see(msgspec.structs.replace(found, status=msgspec.convert(status, type(found.status))))
 
-    # ---- what people see
+    # ---- what users see
 
     @property
     def pods(self) -> dict[str, Pod]:
@@ -237,7 +237,7 @@ class Cluster:
 
     @property
     def placed(self) -> dict[str, str]:
-        """Every pod on a node, whoever put it there."""
+        """Return every pod on a node, including pods bound by another scheduler."""
         return {name: pod.spec.node_name for name, pod in self.pods.items() if pod.spec.node_name}
 
     @property
@@ -249,14 +249,14 @@ class Cluster:
         return [each for each in self.log if isinstance(each, kind) and name in (None, each.name)]
 
     def messages(self, pod: str) -> list[str]:
-        """What a pod was told, in order."""
+        """Return the messages reported for a pod, in order."""
         return [each.message for each in self.of(d.SetPodCondition, pod)]
 
     def message(self, pod: str) -> str:
         return str(self.messages(pod)[-1])
 
     def told(self, pod: str) -> str:
-        """ "reason: message" of what a pod was told last; "" if nothing."""
+        """Return "reason: message" of the condition last set on a pod; "" if none."""
         found = self.of(d.SetPodCondition, pod)
         return f"{found[-1].reason}: {found[-1].message}" if found else ""
 

@@ -1,5 +1,7 @@
-"""Concurrent histories of the real API handlers over the real store, by seed: who does what when, when the disk is
-ready, when it refuses, when the process dies. Nothing is mocked but the moment at which a commit happens.
+"""Run concurrent histories of the real API handlers over the real store, by seed.
+
+The seed decides the order of operations, when the disk is ready, when it fails, and when the process dies. Only the
+moment of a commit is simulated.
 
     python -m phalanx.testing.histories --histories 100000 --seed 1
 """
@@ -45,7 +47,7 @@ RESULTS = {"AlreadyExists": "exists", "Conflict": "conflict", "NotFound": "missi
 
 
 class SteppedCommits(CommitThread):
-    """Commits when told to, in the loop's own thread; may be told that the disk refuses."""
+    """Commits on request, in the loop's own thread; can simulate a disk that fails."""
 
     def start(self) -> None: ...
 

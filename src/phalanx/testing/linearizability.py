@@ -1,8 +1,9 @@
-"""Is there an order of all operations, each at one moment between its call and its answer, that explains every answer?
+"""Check linearizability: find an order of all operations, each between its call and its answer, that explains them.
 
-The search of Wing and Gong: take any operation that nobody's answer precedes, try it on the model, go on; states that
-were reached before with the same operations done are not tried again. Histories without lists are cut into one part per
-key first. An operation that was never answered (a crash) may have happened, or not, at any moment after its call.
+The algorithm of Wing and Gong: take any operation that no other operation's answer precedes, try it on the model, and
+continue; states that were reached before with the same operations done are not tried again. Histories without lists are
+first split by key. An operation that was never answered (a crash) may have happened, or not, at any moment after its
+call.
 
 The model is the API seen from outside: objects with a value and a resourceVersion, writes that may name the version
 they expect.
@@ -16,7 +17,7 @@ from typing import Any
 
 NEVER = 1 << 60  # the answer that did not come
 UNKNOWN = "unknown"
-ANY = ""  # a resourceVersion that nobody has seen yet
+ANY = ""  # a resourceVersion that no client has seen yet
 
 Object = tuple[str, str]  # (value, resourceVersion)
 State = tuple[Object | None, ...]  # by key
@@ -114,7 +115,7 @@ def _search(history: list[Operation], start: State) -> bool:
         if (done, state) in tried:
             continue
         tried.add((done, state))
-        # Nobody may be put behind an operation whose answer came before its own call.
+        # An operation that was called after another was answered must be ordered after it.
         earliest = min(op.answered for i, op in enumerate(history) if not done >> i & 1)
         for i, op in enumerate(history):
             if op.called > earliest:

@@ -1,4 +1,4 @@
-"""A real event loop whose time can be moved on: sockets and threads are real, only the waiting is shortened."""
+"""A real event loop whose time can be advanced: sockets and threads are real, only waiting is shortened."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""A whole cluster in one process on virtual time: store, API server, duties, kubelets, controllers and schedulers.
+"""Run a whole cluster in one process on virtual time: store, API server, kubelets, controllers, schedulers.
 
 The parts are the product's own, joined by the in-process client. The same seed and the same actions give the same
-history, byte for byte (`history`). Parts may be killed at whatever write they are and started again.
+history, byte for byte (`history`). Parts may be killed at any write and started again.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ class SimulatedCluster:
         return service
 
     async def switch_gates(self, gates: Gates) -> None:
-        """As a restart of the whole cluster with other gates on the same data: every part that ran starts anew."""
+        """Restart the whole cluster with other feature gates on the same data: every part that ran is started again."""
         again = [name for name in ("duties", "controllers", *self.schedulers) if name in self._running]
         for name in again:
             await self.kill(name)
@@ -217,7 +217,7 @@ class SimulatedCluster:
         return msgspec.json.decode(found.value) if found is not None else None
 
     def all(self, kind: str, namespace: str = "default") -> list[Json]:
-        """By name. Decoded once as long as it stays as it is: nobody may change what is handed out."""
+        """Return all objects by name. Each version is decoded once and shared: callers must not change it."""
         entry = self._kind(kind)
         found = self.store.list(entry.storage_key, namespace if entry.namespaced else "")
         return [self._read(one) for one in found]

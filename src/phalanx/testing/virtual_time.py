@@ -1,9 +1,9 @@
-"""An asyncio event loop whose time jumps: when nothing is ready to run, it is at once the moment of the next timer.
+"""An asyncio event loop on virtual time: when nothing is ready to run, time jumps to the next timer.
 
-A simulated hour costs what happens in it, and the same program runs the same way every time: there is no input from
-outside, so nothing but timers and their order decides what comes next. What would wait for ever raises `Stuck`, what
-would be busy for ever at the same moment `Restless`.
-Never waits for a socket or a thread: work handed to an executor is done on the spot.
+A simulated hour costs only what happens in it, and the same program runs the same way every time: there is no input
+from outside, so only timers and their order decide what comes next. Waiting for ever raises `Stuck`; being busy for
+ever at the same moment raises `Restless`. The loop never waits for a socket or a thread: work handed to an executor is
+done at once.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ START = 1_700_000_000.0  # what the clock of a fresh loop says: seconds since th
 
 
 class Stuck(RuntimeError):
-    """Nothing is ready, no timer is set: whoever waits now waits for ever."""
+    """Nothing is ready and no timer is set: every waiting task waits for ever."""
 
 
 class Restless(RuntimeError):
-    """Whoever is ready makes others ready without end, and no time passes."""
+    """Ready tasks make others ready without end, and no time passes."""
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):

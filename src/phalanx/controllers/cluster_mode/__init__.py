@@ -1,1 +1,1 @@
-"""Beside the controllers of a real cluster: groups for workloads that others own, and links for their pods."""
+"""Create groups in cluster mode for workloads that upstream controllers own, and link their pods."""

@@ -1,9 +1,9 @@
-"""Pods of a gang that are done for good and that nothing takes the place of: the gang no longer asks for them.
+"""Lower a gang's minCount by the pods that have completed and will not be replaced.
 
-The last wave of a Job may be smaller than the others (parallelism 4, completions 6), and a pod that is made again after
-others of its gang succeeded has fewer beside it. Schedulers count who runs, so a gang that went on asking for everybody
-would hold up the rest for ever. A local cluster's Job controller says so on the pods instead; that of a real one does
-not, and here its Jobs are read.
+The last wave of a Job may be smaller than the others (parallelism 4, completions 6), and a pod that is recreated after
+others of its gang succeeded has fewer running peers. Schedulers count running pods, so a gang that still required all
+of them would keep the remaining pods pending for ever. A local cluster's Job controller records this on the pods; a
+real cluster's does not, so the Jobs are read here.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Controllers beside those of a real cluster: they make groups for workloads that others own, and nothing else.
+"""Run the controllers of cluster mode: they create groups for workloads that upstream controllers own.
 
-Upstream's controllers create the pods of workloads. Here only the Workloads,
-CompositePodGroups and PodGroups of those who asked are written, kept in step with sizes, and pods that came by without
-a link are labelled. Workloads themselves are never touched. Kinds that are not installed are looked for again later.
+Upstream's controllers create the pods of workloads. The controllers here only write the Workloads, CompositePodGroups
+and PodGroups of workloads that request them, keep them in step with sizes, and label pods that were created without a
+link. They never change the workloads themselves. Kinds that are not installed are looked for again later.
 """
 
 from __future__ import annotations
@@ -183,7 +183,7 @@ class ClusterControllers:
         pod, old = self.pods.take(change)
         self._unlinked.pop(key, None)
         if pod is None:
-            # A group nobody uses may go now; a workload that starts over may have one.
+            # An unused group may be deleted now; a workload that starts over may get one.
             self._look_again(old)
             return
         if not pod.linked and pod.controller is not None and pod.metadata.deletion_timestamp is None:
@@ -219,13 +219,15 @@ class ClusterControllers:
                     controller.queue.add(Key(key.namespace, child["metadata"]["name"]))
 
     def _composite_changed(self, key: Key, new: Json | None, old: Json | None) -> None:
-        """Workloads below somebody's tree wait for the group above them."""
+        """Requeue the workloads that wait for this CompositePodGroup as their parent."""
         for controller in self.controllers.values() if new is None or old is None else ():
             for child in controller.cache.by_index("under", str(key)):
                 controller.queue.add(Key(key.namespace, child["metadata"]["name"]))
 
     def _job_changed(self, key: Key, new: Json | None, old: Json | None) -> None:
-        """A gang asks for fewer when pods of a Job are done for good, and for all again when the Job is made anew."""
+        """Update a gang's count: fewer when pods of a Job have completed for good, all of them when the Job is
+        recreated.
+        """
         reference = controller_of(new or old or {})
         controller = self.controllers.get(reference["kind"]) if reference is not None else None
         if reference is None or controller is None:

@@ -1,8 +1,8 @@
-"""What is known, without asking anybody, of the workloads of a real cluster and of the links of their pods.
+"""Answer from caches what is known of a real cluster's workloads and of the links of their pods.
 
-Answers come from caches alone: the webhook stands between every pod and its creation. A workload is *enrolled* when its
-groups exist or when it has not begun; one that began without groups is left alone until it starts over, since a gang
-that counts pods outside of it would never be complete.
+No request is sent to the API server, because the webhook runs before every pod creation. A workload is *enrolled* when
+its groups exist or when it has not begun. One that began without groups is left alone until it starts over, since a
+gang that counts pods outside of it would never be complete.
 """
 
 from __future__ import annotations
@@ -179,7 +179,7 @@ class Directory:
         return self._compute(owner, self._replicas(owner), self._related(owner)) is not None
 
     def handed_over(self, owner: Json) -> Json | None:
-        """A scheduling object that somebody else made and this workload controls: its own controller makes them."""
+        """Return a scheduling object that the workload controls and that its own controller, not ours, created.""" ""
         return next((obj for obj in self._groups.owned(owner) if not is_ours(obj)), None)
 
     def _related(self, owner: Json) -> list[Json]:
@@ -325,7 +325,7 @@ def is_ours(obj: Json) -> bool:
 
 
 def finished(workload: Json) -> bool:
-    """Over for good: nobody makes pods of it any more. Sets and replicas never are."""
+    """Return True if no more pods will be created for it. StatefulSets and ReplicaSets never finish."""
     conditions = (workload.get("status") or {}).get("conditions") or ()
     ends = BY_KIND[workload["kind"]].final_conditions
     return any(entry.get("type") in ends and entry.get("status") == "True" for entry in conditions)

@@ -1,7 +1,7 @@
-"""Which group a pod of a workload belongs to, and the JSON patch that puts it there. Pure functions.
+"""Find the group of a workload's pod, and build the JSON patch that links the pod to it. Pure functions.
 
-On a real cluster other controllers make the pods, so a pod is recognised by what they wrote on it: its controller
-reference and its labels (see `place` of each kind). Must never look anything up.
+On a real cluster other controllers create the pods, so a pod is recognised by its controller reference and its labels
+(see `place` of each kind). These functions must never look anything up.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""Writes the scheduling objects of workloads that other controllers own, and only those it made itself.
+"""Write the scheduling objects of workloads that other controllers own, and only those created here.
 
-An object without our mark is somebody else's, even when the workload controls it: it is never changed, never deleted,
-and its presence ends our interest in that workload. Safe to kill between any two writes.
+An object without our label was created by another program, even when the workload controls it. It is never changed and
+never deleted, and its presence means that we stop managing that workload. It is safe to kill the process between any
+two writes.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ class ClusterWriter:
     async def write(self, owner: Json, grouping: Grouping, in_use: Collection[str], *, apart: bool = False) -> None:
         """Create what is missing, follow counts, remove what is left over and unused. Raises Refused and HandsOff.
 
-        apart: its groups have nothing to do with each other, so that new ones are made beside those of earlier rules.
+        apart: its groups are independent, so new ones are created while those of earlier policies still exist.
         """
         grouping = grouping if self._groups.composites.served else flat(grouping)
         wanted = {(obj["kind"], obj["metadata"]["name"]) for obj in grouping.objects}
@@ -128,7 +129,7 @@ class ClusterWriter:
                 note = f"Created {wanted['kind']} {meta['name']} for {owner['kind']} {owner['metadata']['name']}"
                 self._groups.events.normal(owner, NAME, f"{wanted['kind']}Created", note)
                 return _State.GOOD
-            except AlreadyExists:  # made before a crash, or somebody else's
+            except AlreadyExists:  # created before a crash, or by another program
                 known = msgspec.json.decode(await self._client.get(cache.resource, meta["name"], meta["namespace"]))
                 cache.remember(known)
         if not controlled_by(known, owner["metadata"]["uid"]):
@@ -151,7 +152,7 @@ class ClusterWriter:
         return _State.GOOD if found is Difference.NONE else _State.OTHER
 
     def _dressed(self, obj: Json, grouping: Grouping, in_use: bool) -> Json:
-        """With our mark, the Workload as a second owner where Kubernetes has it so, and the priority of its class."""
+        """Add our label, the Workload as a second owner where Kubernetes does so, and the priority of its class."""
         obj = copy.deepcopy(obj)
         meta, spec = obj["metadata"], obj["spec"]
         meta.setdefault("labels", {})[MANAGED_BY] = MANAGER

@@ -1,5 +1,7 @@
-"""ResourceClaims after the scheduler: consumers that are gone leave reservedFor, unused claims are deallocated, and a
-claim that is being deleted goes once nothing is allocated."""
+"""Clean up ResourceClaims: remove deleted consumers from reservedFor and deallocate unused claims.
+
+A claim that is being deleted loses its finalizer once nothing is allocated.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,8 @@
-"""Eviction by device taints (KEP-5055): a pod leaves when a device of its claims has a NoExecute taint, from its slice
-or a DeviceTaintRule, that the request does not tolerate (for ever)."""
+"""Evict pods because of device taints (KEP-5055).
+
+A pod is evicted when a device of its claims has a NoExecute taint, from its ResourceSlice or a DeviceTaintRule, that
+the request does not tolerate, or does not tolerate for ever.
+"""
 
 from __future__ import annotations
 

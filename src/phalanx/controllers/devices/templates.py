@@ -1,4 +1,4 @@
-"""Claims of templates: one for each entry of a pod, or of a PodGroup (KEP-5729); their names are in the status."""
+"""Create ResourceClaims from templates: one for each entry of a pod or PodGroup (KEP-5729), named in its status."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Keeps the Endpoints and EndpointSlices of every Service that selects pods.
+"""Keep the Endpoints and EndpointSlices of every Service that selects pods.
 
-Nothing routes to these addresses here; programs that follow them (ingresses, meshes, clients that balance by
-themselves) find what they would find anywhere. Services without a selector are left to whoever writes their Endpoints.
+Nothing routes to these addresses here. Programs that watch them (ingresses, meshes, clients with their own load
+balancing) find what they find on any cluster. Endpoints of Services without a selector are left to their authors.
 """
 
 from __future__ import annotations
@@ -180,7 +180,7 @@ def _pair(namespace: str, key: str, value: str) -> str:
 
 
 def _by_rarest_label(service: Json) -> list[str]:
-    """One label of the selector stands for it: whoever lacks it is not selected."""
+    """Index a selector by one of its labels: a pod without that label is not selected."""
     selector = (service.get("spec") or {}).get("selector")
     return [_pair(service["metadata"]["namespace"], *max(selector.items()))] if selector else []
 

@@ -1,7 +1,7 @@
-"""Slices of Endpoints that somebody wrote by hand, for a Service that selects no pods: who reads slices finds them too.
+"""Mirror Endpoints written by users into EndpointSlices, for Services that select no pods.
 
-Only Services without a selector are looked after here (those with one have slices of their pods), and never Endpoints
-that ask not to be mirrored or that are locks of a leader election.
+Only Services without a selector are handled here (those with one have slices of their pods). Endpoints that ask not to
+be mirrored and Endpoints that are leader election locks are skipped.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Other schedulers' words for a gang (KEP-407): which objects they want, and how a pod says where it belongs."""
+"""Support the gang APIs of other schedulers (KEP-407): the objects they need, and how a pod names its group."""
 
 from phalanx.controllers.group_apis.contract import Part, Replica, SchedulerProvider
 from phalanx.controllers.group_apis.creation import create_pod_group_if_not_exists

@@ -1,7 +1,7 @@
-"""The SchedulerProvider interface of KEP-407, as pure functions.
+"""Define the SchedulerProvider interface of KEP-407, as pure functions.
 
-A provider says which PodGroup a replica needs and what goes onto its pods. Writing is done in one place
-(`creation.py`), so that a provider can be tested, printed and reviewed without a cluster.
+A provider returns the PodGroup that a replica needs and the labels and annotations of its pods. Only `creation.py`
+writes, so that a provider can be tested, printed and reviewed without a cluster.
 """
 
 from __future__ import annotations

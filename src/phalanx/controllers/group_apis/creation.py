@@ -1,4 +1,4 @@
-"""Writes a provider's PodGroup, once. An API server that does not serve the kind is told in words, not retried."""
+"""Create a provider's PodGroup once. If the API server does not serve the kind, report it and do not retry."""
 
 from __future__ import annotations
 

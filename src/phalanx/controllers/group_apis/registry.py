@@ -18,7 +18,7 @@ PROVIDERS: dict[str, SchedulerProvider] = {
 
 
 def provider_of(workload: dict[str, Any]) -> SchedulerProvider:
-    """Raises Refused for a name nobody knows."""
+    """Return the provider of a workload. Raises Refused for an unknown name."""
     name = str((workload["metadata"].get("annotations") or {}).get(PROVIDER) or "native")
     if name not in PROVIDERS:
         raise Refused(f"annotation {PROVIDER}: {name!r} is not one of {', '.join(sorted(PROVIDERS))}")

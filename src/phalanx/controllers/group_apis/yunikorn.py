@@ -1,7 +1,7 @@
-"""YuniKorn: no group object. Every pod names its application and task group; the sizes are an annotation.
+"""Support YuniKorn, which has no group object: pods name their application and task group.
 
-YuniKorn holds the room of all task groups with placeholder pods, so a leader that starts first still has its workers'
-room: LeaderReady needs nothing special here.
+The sizes of the task groups are an annotation. YuniKorn reserves capacity for all task groups with placeholder pods, so
+a leader that starts first still has capacity for its workers: LeaderReady needs nothing special here.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Grouping: what the kinds of workloads share to turn an object into Workload, CompositePodGroups, PodGroups, links."""
+"""Turn a workload object into its Workload, CompositePodGroups, PodGroups and links: code shared by all kinds."""
 
 from __future__ import annotations
 

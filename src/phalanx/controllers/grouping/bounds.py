@@ -1,7 +1,7 @@
-"""How many pods and other objects one workload may ask for, and how many are made in one look at it.
+"""Limit how many pods and other objects one workload may request, and how many one reconcile creates.
 
-Any user may write 2147483647 into a field. No reconciler does work in proportion to such a number: what is above the
-bounds is refused with a condition before anything is counted or listed, and what is below is made in batches.
+Any user may write 2147483647 into a field. No reconciler does work in proportion to such a number: a request above the
+limits is refused with a condition before anything is counted or listed, and one below is created in batches.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How a stored scheduling object differs from the wanted one. Fields that the server fills in do not count."""
+"""Compare a stored scheduling object with the wanted one. Fields that the server defaults are ignored."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What grouping a workload results in: scheduling objects to write, and how each of its pods joins its group.
+"""Define the result of grouping: scheduling objects to write, and how each pod joins its group.
 
 Everything in this package is a pure function of the workload object: no client, no clock, no randomness. The same
-object always gives the same names, so that a controller killed between two writes goes on where it stopped.
+object always gives the same names, so that a controller killed between two writes continues where it stopped.
 """
 
 from __future__ import annotations

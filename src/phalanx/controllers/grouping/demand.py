@@ -1,4 +1,4 @@
-"""What pods will ask for, from their templates: exact sums of quantities, in the notation of the first."""
+"""Sum the resource requests of pods from their templates: exact quantities, in the notation of the first."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Names of generated scheduling objects: the same for the same workload, short enough, and never equal by accident."""
+"""Name generated scheduling objects: deterministic for a workload, short enough, and without collisions."""
 
 from __future__ import annotations
 

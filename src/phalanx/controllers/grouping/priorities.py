@@ -1,4 +1,4 @@
-"""What a PriorityClass is worth to pods and groups that are made now."""
+"""Resolve the priority value that a PriorityClass gives to pods and groups created now."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def keep_priority(pod_spec: Json, group: Json | None, classes: Iterable[Json]) -
 
 
 def default_class(classes: Iterable[Json]) -> str:
-    """What admission writes where nobody names a class."""
+    """Return the default class, which admission uses for pods that name no class."""
     found = _class_of("", classes)
     return str(found["metadata"]["name"]) if found is not None else ""
 

@@ -1,8 +1,8 @@
-"""The group that a set's next pods join, while an earlier one still belongs to those that run.
+"""Choose the group that a set's next pods join, while an earlier group still has running pods.
 
-A basic group holds nobody up. One that cannot take new pods (it is being deleted, its rules or its priority are no
-longer those asked for) is left to its pods and goes with the last of them; the next has another name and is there at
-once. A gang is one group: its next one has to wait until the last pod has left it.
+A basic group delays no pod. One that cannot take new pods (it is being deleted, or its policy or priority is no longer
+the requested one) keeps its pods and is deleted with the last of them; its replacement has another name and is created
+at once. A gang is one group: its replacement is created only when the last pod has left it.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ def with_successor(
     longest: int = SUBDOMAIN,
     promised: Collection[str] = (),
 ) -> Grouping:
-    """The same grouping with the first group that can be used, or a new one. longest: characters of its name.
+    """Return the same grouping with the first group that can be used, or a new one. longest: characters of its name.
 
-    promised: groups that pods without a node name. One of them that went meanwhile is made again before any other is
-    thought of: nobody else would make it.
+    promised: groups that pods without a node name. If one of them was deleted meanwhile, it is created again before any
+    other: no other controller would create it.
     """
     if len(grouping.groups) != 1 or "gang" in grouping.groups[0]["spec"]["schedulingPolicy"]:
         return grouping
@@ -50,7 +50,7 @@ def with_successor(
             if number:
                 return _named(grouping, free)
         elif not _mine(found, uid) or _usable(found, wanted, priority):
-            return _named(grouping, name)  # what belongs to somebody else is told, not avoided
+            return _named(grouping, name)  # a name conflict with a foreign object is reported, not avoided
         number += 1
 
 

@@ -1,8 +1,8 @@
-"""StatefulSet, Deployment and ReplicaSet: one group of all replicas, when its author asks with an annotation.
+"""Group the replicas of a StatefulSet, Deployment or ReplicaSet whose author requests it by annotation.
 
 The paper on the Workload API: a StatefulSet that starts its pods in parallel has a fixed world size and may be a gang;
-one that starts them in order, and sets of interchangeable pods, may only be a basic group, for its topology and
-status. The only part is "" (all pods).
+one that starts them in order, and sets of interchangeable pods, may only be a basic group, for its topology and status.
+The only part is "" (all pods).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Workloads made of roles (a head and workers, a master and workers): one gang of the least that each must have.
+"""Group workloads made of roles (a head and workers, a master and workers): one gang of all role minimums.
 
-Pods beyond a role's minimum belong to the group, too: they are placed when there is room, and hold up nobody.
+Pods beyond a role's minimum belong to the group, too: they are placed when there is capacity, and delay no other pod.
 """
 
 from __future__ import annotations

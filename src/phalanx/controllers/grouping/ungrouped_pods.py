@@ -1,7 +1,8 @@
-"""A gang whose workload has pods outside of it: made while the API had no groups, they run on and never join.
+"""Reduce a gang's count by the workload's pods outside the group, which were created before the API had groups.
 
-A gang that waits for them would wait for ever. It asks for the rest, and for all again as soon as they are replaced.
-Nor is one waited for that has succeeded and that nothing takes the place of.
+Those pods keep running and never join, so a gang that required them would wait for ever. It requires the remaining
+pods, and all of them again as soon as those outside are replaced. Pods that succeeded and are not replaced are not
+required either.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""A Workload that its author made for a workload object: used instead of one of ours, and never changed.
+"""Use the Workload that a user created for a workload object instead of a generated one. It is never changed.
 
-Groups that would be made from our templates are made from those of the same name in it, or from its only one.
+Groups that would be created from generated templates are created from its templates of the same name, or from its only
+template.
 """
 
 from __future__ import annotations
@@ -41,7 +42,9 @@ def generated(workload: Json) -> bool:
 
 
 def made_by_hand(owner: Json, related: Sequence[Json]) -> Json | None:
-    """The Workload whose `controllerRef` names the owner and that somebody else made. One of ours goes before it."""
+    """Return the Workload whose `controllerRef` names the owner and that a user created. A generated one takes
+    precedence.
+    """
     about = [
         found
         for found in related

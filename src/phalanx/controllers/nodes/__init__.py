@@ -1,1 +1,1 @@
-"""Nodes that fail, and the pods that have to leave them."""
+"""Handle failed nodes and evict pods from them."""

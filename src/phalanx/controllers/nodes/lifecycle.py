@@ -1,9 +1,9 @@
-"""Node lifecycle: what nodes say about themselves, and their silence, become taints.
+"""Node lifecycle: turn node conditions and missed heartbeats into taints.
 
-Only nodes that have reported a Ready condition, or renew a Lease, are judged: a Node made through the API without
-either is usable as it is. Silence is measured by our own clock from the last sign of life we saw, as upstream does, so
-that neither a restart nor a clock that differs makes a node look dead; and only while we listened, so that a machine
-that slept or has too much to do loses no node.
+Only nodes that have reported a Ready condition, or renew a Lease, are monitored: a Node created through the API without
+either is usable as it is. The time since the last heartbeat is measured by our own clock from when we observed it, as
+upstream does, so that neither a restart nor clock skew makes a node look dead. Time in which this process was not
+responsive does not count, so that a suspended or overloaded machine loses no node.
 """
 
 from __future__ import annotations
@@ -159,7 +159,7 @@ def wanted_taints(node: Json) -> list[TaintKey]:
 
 
 def _managed(node: Json) -> set[TaintKey]:
-    """Taints that nobody else has a say in: those of conditions the node has reported, and that of cordoning."""
+    """Return the taints that only this controller manages: those of reported conditions, and that of cordoning."""
     managed = {(UNSCHEDULABLE, "NoSchedule")}
     for (type_, _), key in OF_CONDITION.items():
         if condition(node, type_) is not None:

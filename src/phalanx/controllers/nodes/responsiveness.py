@@ -1,8 +1,8 @@
-"""Time in which we could have heard somebody.
+"""Measure how long this process was responsive; heartbeat timeouts ignore stalls.
 
-A process that was stopped, starved of the processor or busy for seconds hears nobody meanwhile, and in a local cluster
-those who should speak are in the same process: such time says nothing about them. It is noticed by a tick that comes
-late, and does not count.
+A process that was stopped, starved of CPU or busy for seconds receives no heartbeats meanwhile, and in a local cluster
+the senders are in the same process: a stall says nothing about the health of nodes. A late tick reveals a stall, and
+that time does not count.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Pods that must leave their node: it has a NoExecute taint they do not tolerate (for ever), or it is gone.
+"""Evict pods whose node is gone or has a NoExecute taint that they do not tolerate, or not for ever.
 
-Deletes pods, never taints; what is deleted is made anew elsewhere by whoever owns it. There is no limit to how many
-nodes may be emptied at once: the nodes of a local cluster fail because somebody wants to see what happens then.
+This controller deletes pods, never taints; the owner of a deleted pod recreates it elsewhere. There is no limit to how
+many nodes may be drained at once: the nodes of a local cluster fail because a user wants to test failures.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class TaintEviction(Controller):
         name = key.name
         taints = _no_execute(new) if new is not None else []
         if new is not None and not taints and name not in self._emptied and name not in self._missing:
-            return  # the usual case: nobody has to leave
+            return  # the usual case: no pod is evicted
         if taints:
             self._emptied.add(name)
         else:
@@ -84,7 +84,7 @@ class TaintEviction(Controller):
 
     async def _tainted(self, key: Key, pod: Json, node: Json) -> None:
         if (condition(node, "Ready") or {"status": "True"}).get("status") != "True" and ready(pod):
-            # Nobody answers there; the kubelet takes this back if it does.
+            # The kubelet there does not respond; it sets this back if it does.
             await self._report(pod, "Ready", "False", "NodeNotReady", "Node is not ready")
         uid = pod["metadata"]["uid"]
         seconds = stays(pod, _no_execute(node))
@@ -102,7 +102,7 @@ class TaintEviction(Controller):
         await self._client.delete(r.PODS, key.name, key.namespace, uid=uid)
 
     async def _out_of_service(self, pod: Json, node: Json) -> None:
-        """A node that somebody has declared dead will not report the end of its pods."""
+        """Delete a pod of a node with the out-of-service taint: the node will not report its termination."""
         entry = condition(node, "Ready") or {}
         declared = any(taint.get("key") == OUT_OF_SERVICE for taint in (node.get("spec") or {}).get("taints") or ())
         if declared and entry.get("status") != "True":
@@ -124,7 +124,7 @@ class TaintEviction(Controller):
             self.queue.add_after(key, 1.0)  # there, and not in our cache yet
 
     async def _remove(self, pod: Json, message: str) -> None:
-        """Nobody is left to stop it: it ends here and now."""
+        """Delete the pod without a grace period: no kubelet is left to stop it."""
         meta = pod["metadata"]
         status: Json = {} if finished(pod) else {"phase": "Failed"}
         await self._mark(pod, "DeletionByPodGC", message, **status)

@@ -1,1 +1,1 @@
-"""What every controller stands on: caches, queues, events, status, ownership, and the writer of groups."""
+"""Provide what every controller needs: caches, queues, events, status, ownership, and the writer of groups."""

@@ -1,7 +1,7 @@
-"""Everything the server has of one resource, with lookups by index and by label selector.
+"""Cache every object of one resource, with lookups by index and by label selector.
 
-Objects are kept as the bytes they came in (which the API server of the same process holds anyway) and decoded when
-somebody looks, so that fifty thousand pods nobody asks about cost next to nothing. Objects handed out are shared and
+Objects are kept as the bytes in which they arrived (which the API server of the same process holds anyway) and decoded
+on first read, so that fifty thousand pods that are never read cost next to nothing. Returned objects are shared and
 never changed in place: a controller copies what it edits. They come without managedFields, which no controller reads
 and which the server keeps on an update that does not mention them.
 """
@@ -31,7 +31,7 @@ WORTH_SHARING = 40  # bytes of JSON
 ANY, MARKED = (
     "",
     "*",
-)  # whom a handler wants to hear of: everything; what has labels or owners; else what a kind controls
+)  # objects a handler is called for: all; those with labels or owners; else those a kind controls
 
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder().decode
@@ -292,7 +292,7 @@ def _marks(obj: Json) -> tuple[Json | None, list[Json] | None]:
 
 
 def _concerned(new: Json | None, old: Json | None) -> set[str]:
-    """Handlers of what are to be told."""
+    """Return the filters (ANY, MARKED or a kind) whose handlers must be called for this change."""
     found = {ANY}
     for obj in (new, old):
         if obj is None:
@@ -335,7 +335,7 @@ class Caches:
         return [cache.informer for cache in self._caches.values()]
 
     async def run(self, then: Callable[[], Awaitable[None]]) -> None:
-        """Fill all caches, then run `then` beside them for ever."""
+        """Fill all caches, then keep them up to date while `then` runs."""
         works = [(f"{cache.resource.plural} cache", cache.run()) for cache in self._caches.values()]
         await run_all([*works, ("work", self._when_filled(then))])
 

@@ -1,4 +1,4 @@
-"""Which objects are an owner's: those it controls, orphans its selector adopts, minus those that match no more.
+"""Find the objects of an owner: those it controls, plus orphans its selector adopts, minus those that no longer match.
 
 Adoption is what makes `kubectl delete --cascade=orphan` and a new owner with the same selector work.
 """

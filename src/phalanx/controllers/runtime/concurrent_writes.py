@@ -1,4 +1,4 @@
-"""Several writes at once: all of them end before the first failure is told."""
+"""Run several writes concurrently: all of them end before the first failure is raised."""
 
 from __future__ import annotations
 

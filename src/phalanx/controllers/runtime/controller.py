@@ -1,6 +1,6 @@
-"""What every controller stands on: a queue of keys and workers that reconcile them.
+"""The base of every controller: a queue of keys and workers that reconcile them.
 
-Reconcilers are fed by the changes of caches. They are idempotent and may be killed at any point.
+Changes of caches add keys. Reconcilers are idempotent and may be killed at any point.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Events on the user's object, written in the background: news is told once, and nobody waits for it."""
+"""Record Events on the user's object in the background: repeated ones once, without blocking the caller."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 
 EVENTS = Resource("events.k8s.io", "v1", "events", "Event")
 MAX_NOTE = 1024
-WAITING = 10_000  # the oldest news is dropped when nobody writes
+WAITING = 10_000  # the oldest events are dropped when the writer falls behind
 REMEMBERED = 20_000
 
 

@@ -1,7 +1,7 @@
-"""Writes of our own that the cache has not shown yet, so that a controller does not make a pod twice.
+"""Track our own writes that the cache does not show yet, so that a controller does not create a pod twice.
 
-A controller that creates with generated names cannot see its own creations until the watch brings them. Names and uids
-of what was created or deleted are remembered here until the cache agrees.
+A controller that creates with generated names cannot see its own creations until the watch delivers them. Names and
+uids of created and deleted objects are remembered here until the cache agrees.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""Writes the Workload, CompositePodGroups and PodGroups of an owner, and takes them away again.
+"""Write the Workload, CompositePodGroups and PodGroups of an owner, and delete them again.
 
-Safe to kill between any two writes: names are fixed, parents come before children, and what exists is compared, not
-remembered. An object of the wanted name that belongs to somebody else is never changed and never taken over.
+It is safe to kill the process between any two writes: names are fixed, parents come before children, and existing
+objects are compared, not remembered. An object of the wanted name that belongs to another owner is never changed and
+never adopted.
 """
 
 from __future__ import annotations
@@ -93,7 +94,7 @@ class Groups:
         return self._cache(wanted["kind"]).get(meta["namespace"], meta["name"])
 
     def for_owner(self, owner: Json) -> list[Json]:
-        """Workloads that say they are about this owner, whoever made them."""
+        """Return the Workloads whose controllerRef names this owner, including those created by users."""
         meta = owner["metadata"]
         group = owner["apiVersion"].rpartition("/")[0]
         return self.workloads.by_index("controllerRef", f"{meta['namespace']}/{group}/{owner['kind']}/{meta['name']}")
@@ -126,9 +127,9 @@ class Groups:
     ) -> State:
         """Create what is missing, follow changed counts, remove what is left over, except what to `keep` (kind, name).
 
-        in_use: pods are in the groups, which stay as they are but for their counts; other rules hold later.
-        idle: no pod uses the groups, so that what is being deleted is waited for, not held by new children.
-        Raises Refused when an object of somebody else has a name that is needed.
+        in_use: pods are in the groups, so only their counts are updated; other policies take effect later. idle: no pod
+        uses the groups, so objects that are being deleted are waited for and get no new children. Raises Refused when a
+        needed name belongs to an object of another owner.
         """
         uid = owner["metadata"]["uid"]
         grouping = grouping if self.composites.served else flat(grouping)
@@ -279,7 +280,7 @@ class Groups:
         try:
             answer: Json = msgspec.json.decode(await self._client.create(resource, wanted, meta["namespace"]))
             made = True
-        except AlreadyExists:  # made before a crash, or somebody else's
+        except AlreadyExists:  # created before a crash, or by another owner
             answer = msgspec.json.decode(await self._client.get(cache.resource, meta["name"], meta["namespace"]))
             made = False
         if resource is WORKLOADS_V1ALPHA1 and made:

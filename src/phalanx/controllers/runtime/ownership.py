@@ -1,4 +1,4 @@
-"""Who owns what: controller references, adoption and release by label selector."""
+"""Manage ownership: controller references, adoption and release by label selector."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Events on sets and Jobs about the pods they create and delete, at the rate at which client-go lets them through."""
+"""Record Events on sets and Jobs about the pods they create and delete, at client-go's rate limit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What all controllers that run pods need to know of pods: phases, readiness, templates, whom to remove first."""
+"""Pod functions shared by all controllers: phases, readiness, templates, and which pods to delete first."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ControllerRevisions: what a template was, under a name made of its hash, numbered in the order of use.
+"""ControllerRevisions: the history of a template, named by its hash and numbered in the order of use.
 
 `kubectl rollout history` and `undo` read them. A template that comes back gets its old revision with a new number.
 """
@@ -34,9 +34,12 @@ class Revisions:
         return sorted(found, key=lambda rev: (int(rev["revision"]), rev["metadata"]["name"]))
 
     async def present(self, owner: Json, data: Json, labels: dict[str, str]) -> Json:
-        """The revision of `data`: found, renumbered when it comes back, or made. Of an owner that is going nothing is
-        made: whoever takes away what it has would take away that as well, again and again. Revisions that an earlier
-        owner of the name left behind (`--cascade=orphan`) are adopted: their pods are up to date."""
+        """Return the revision of `data`: found, renumbered when it comes back, or created.
+
+        None is created for an owner that is being deleted: the garbage collector would delete it again and again.
+        Revisions that an earlier owner of the name left behind (`--cascade=orphan`) are adopted: their pods are up to
+        date.
+        """
         if owner["spec"].get("selector"):
             prefix = f"{owner['metadata']['name']}-"
             await self._claims.of(owner, lambda revision: revision["metadata"]["name"].startswith(prefix))
@@ -89,7 +92,7 @@ class Revisions:
         return revision
 
     async def trim(self, owner: Json, live: set[str], limit: int) -> None:
-        """Forget the oldest revisions beyond `limit` that nobody runs; `live` are names."""
+        """Delete the oldest revisions beyond `limit` that no pod uses; `live` are names."""
         idle = [rev for rev in self.of(owner) if rev["metadata"]["name"] not in live]
         for revision in idle[: max(0, len(idle) - limit)]:
             meta = revision["metadata"]
@@ -114,7 +117,7 @@ def digest_of(revision: Json) -> str:
 
 
 def _sorted(value: Any) -> Any:
-    """Keys in order, all the way down: whoever compares the text of two revisions finds what differs."""
+    """Sort keys at every level, so that a text diff of two revisions shows only real differences."""
     if isinstance(value, dict):
         return {name: _sorted(value[name]) for name in sorted(value)}
     return [_sorted(item) for item in value] if isinstance(value, list) else value

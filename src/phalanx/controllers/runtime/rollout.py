@@ -29,7 +29,7 @@ class Share:
     created: str
     wanted: int
     available: int
-    maximum: int = 0  # replicas + surge of the Deployment when this was last scaled; 0: never told
+    maximum: int = 0  # replicas + surge of the Deployment when this was last scaled; 0: not recorded
 
 
 def allowance(spec: Json) -> Allowance:
@@ -70,7 +70,7 @@ def shrunk(new: Share, old: Sequence[Share], replicas: int, allowed: Allowance) 
         return {}
     sizes = {share.name: share.wanted for share in old}
     by_age = sorted(old, key=lambda share: (share.created, share.name))
-    for share in by_age:  # unhealthy ones serve nobody
+    for share in by_age:  # unhealthy pods serve no traffic
         step = min(share.wanted - share.available, budget)
         if step > 0:
             sizes[share.name] -= step

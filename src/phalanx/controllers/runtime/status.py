@@ -1,4 +1,4 @@
-"""Writing status: only when it changed, and conditions whose transition time moves only with their status."""
+"""Write status only when it changed; a condition's transition time moves only with its status."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""PersistentVolumes and their claims: who gets which volume, what becomes of it afterwards, and simulated disks.
+"""Bind PersistentVolumes to claims, reclaim released volumes, and provision simulated disks.
 
-Claims of a class that waits for its first consumer are decided by the scheduler, which either reserves a volume
-(claimRef) or names a node (selected-node); here that is carried out. Keys without a namespace are volumes.
+Claims of a WaitForFirstConsumer class are decided by the scheduler, which either reserves a volume (claimRef) or names
+a node (selected-node); this controller carries that out. Keys without a namespace are volumes.
 """
 
 from __future__ import annotations
@@ -221,7 +221,7 @@ class VolumesController(Controller):
         if chosen and node is None:
             text = f'failed to provision volume with StorageClass "{storage_class["metadata"]["name"]}": '
             self._events.warning(claim, self.name, "ProvisioningFailed", f'{text}node "{chosen}" not found')
-            # For the scheduler to choose anew.
+            # Let the scheduler choose again.
             await self._writes.patch(self._claims, claim, {"metadata": {"annotations": {SELECTED_NODE: None}}})
             return
         if node is None and is_local(storage_class):
@@ -241,7 +241,7 @@ class VolumesController(Controller):
         await self._bind(volume, claim)
 
     async def _leave_to(self, provisioner: str, claim: Json) -> None:
-        """Somebody else's driver: tell it, and wait."""
+        """Annotate a claim of an external provisioner with the provisioner's name, and wait."""
         if any(annotations_of(claim).get(key) != provisioner for key in STORAGE_PROVISIONER):
             change = {"metadata": {"annotations": dict.fromkeys(STORAGE_PROVISIONER, provisioner)}}
             claim = await self._writes.patch(self._claims, claim, change)

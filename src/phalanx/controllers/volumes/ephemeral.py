@@ -1,4 +1,4 @@
-"""Generic ephemeral volumes: a claim for each, made for its pod; the garbage collector removes it with the pod."""
+"""Create a claim for each generic ephemeral volume of a pod; the garbage collector deletes it with the pod."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""A deleted claim stays until no pod on a node uses it. Takes the finalizer away; admission has put it there."""
+"""Protect claims in use: remove the finalizer of a deleted claim once no pod on a node uses it.
+
+Admission has added the finalizer.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Simulated disks: what a provisioner would make for a claim, and the class that asks for it by default.
+"""Simulated disks: the volume that a provisioner would create for a claim, and the default StorageClass.
 
-Only says what the objects look like; the volumes controller writes them.
+This module only builds the objects; the volumes controller writes them.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def is_local(storage_class: Json) -> bool:
 
 
 def disk(claim: Json, storage_class: Json, node: Json | None) -> Json:
-    """The volume for a claim. `node`: where its pod goes; None: nobody waits for a pod."""
+    """Return the volume for a claim. `node`: the node of its pod; None if no pod waits for the claim."""
     spec, meta = claim["spec"], claim["metadata"]
     name = disk_name(claim)
     body: Json = {
@@ -99,7 +99,7 @@ def _among(key: str, value: str) -> Json:
 
 
 def any_node(nodes: Iterable[Json], claim: Json) -> Json | None:
-    """A node for a local disk that nobody's pod has asked for yet: claims spread over the nodes that can take pods."""
+    """Return a node for a local disk that no pod uses yet: claims spread over the schedulable nodes."""
     usable = [node for node in nodes if _usable(node)]
     usable.sort(key=lambda node: str(node["metadata"]["name"]))
     return usable[fnv1a_32(claim["metadata"]["uid"].encode()) % len(usable)] if usable else None

@@ -1,4 +1,4 @@
-"""What makes a volume right for a claim. Looks at objects only; nothing is written or remembered here."""
+"""Decide whether a volume satisfies a claim. Looks at objects only; nothing is written or remembered here."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The writes that tie a claim and a volume together, or apart. Each is safe to repeat; none decides anything.
+"""Write the changes that bind a claim and a volume, or unbind them. Each is safe to repeat; none decides anything.
 
-Every write is made against the version that was looked at, so that whoever came first is not overwritten.
+Every write names the resourceVersion that was read, so that a concurrent change is not overwritten.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The descriptor of a kind of workload: everything that the rest of Phalanx has to know of it.
+"""The descriptor of a kind of workload: everything that the rest of Phalanx has to know about it.
 
 Cluster mode, the linking webhook, what-if, the command line, disruption budgets and the test of the RBAC rules iterate
 the registry of these; nothing outside a kind's folder names the kind. A new kind is a folder with a `kind.py` and one
@@ -73,13 +73,13 @@ class WorkloadKind(msgspec.Struct, frozen=True):
     templates: Callable[[Json], Iterable[Json]]  # the pod templates written in it
     place: Callable[[PodView], WorkloadSlot | None]  # whether a pod may be part of such a workload
     requests_gang: Callable[[Json], bool] = (
-        _nothing  # asks for groups in words of its own, beside the annotations of all kinds
+        _nothing  # requests groups by fields of its own, in addition to the annotations of all kinds
     )
     # -- words
     aliases: tuple[str, ...] = ()  # short names on the command line
     final_conditions: tuple[str, ...] = ()  # conditions that say it is over for good
     scaled: bool = False  # spec.replicas is the number of its pods
-    # -- beside the controllers of a real cluster
+    # -- cluster mode
     grouped_in_cluster_mode: bool = True  # its groups are made there; False: those of what it makes are
     creates: Resource | None = None  # what that is
     owner_is_certain: bool = True  # where a pod has a place in such a workload, the workload exists
@@ -103,7 +103,7 @@ class WorkloadKind(msgspec.Struct, frozen=True):
 
     @property
     def rights(self) -> tuple[tuple[str, Resource], ...]:
-        """What our controllers must be allowed to do beside a real cluster's: (verb, resource); nothing is written."""
+        """Return the permissions that our controllers need in cluster mode: (verb, resource). Nothing is written."""
         found = [(verb, resource) for resource in (self.resource, *self.reads) for verb in ("list", "watch")]
         return tuple(found) if self.grouped_in_cluster_mode else ()
 

@@ -1,4 +1,4 @@
-"""Tells authors of workloads which annotations under our prefix mean nothing: a misspelt one silently loses a gang."""
+"""Warn authors of workloads about unknown annotations under our prefix: a misspelt one silently loses a gang."""
 
 from __future__ import annotations
 

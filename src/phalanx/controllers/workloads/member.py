@@ -1,4 +1,4 @@
-"""What a pod says of the workload it is part of: its controller reference and its labels. Never looks anything up."""
+"""Read a pod's workload from its controller reference and its labels. Never looks anything up."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class PodView(msgspec.Struct, gc=False):
 
     @property
     def linked(self) -> bool:
-        """Whether the pod names a group already, whoever said so."""
+        """Return True if the pod names a group already, including one set by a user."""
         spec = self.spec
         return spec.scheduling_group is not None or spec.workload_ref is not None or GROUP_LABEL in self.labels
 

@@ -1,4 +1,4 @@
-"""Every kind of workload, the outermost first: what a JobSet says about its Jobs goes before what a Job says itself."""
+"""Register every kind of workload, outermost first: a JobSet's settings for its Jobs precede a Job's own."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ KINDS: tuple[WorkloadKind, ...] = (
 )
 BY_KEY = {kind.key: kind for kind in KINDS}  # (API group, kind)
 BY_KIND = {kind.resource.kind: kind for kind in KINDS}
-BY_NAME = {name: kind for kind in KINDS for name in kind.names}  # what people type
+BY_NAME = {name: kind for kind in KINDS for name in kind.names}  # what users type
 FOLLOWED = tuple(kind for kind in KINDS if kind.grouped_in_cluster_mode)
-READ = tuple(resource for kind in KINDS for resource in kind.reads)  # what they depend on, beside themselves
+READ = tuple(resource for kind in KINDS for resource in kind.reads)  # what they depend on, in addition to themselves
 
 
 def kind_of(obj: Json) -> WorkloadKind | None:
@@ -52,7 +52,7 @@ def kind_of(obj: Json) -> WorkloadKind | None:
 
 
 def group(obj: Json, related: Sequence[Json] = ()) -> Grouping | None:
-    """What would be generated for a workload; None for kinds that nobody groups. Raises Refused on bad input."""
+    """Return what would be generated for a workload; None for kinds without groups. Raises Refused on bad input."""
     kind = kind_of(obj)
     return kind.group(obj, related) if kind is not None else None
 

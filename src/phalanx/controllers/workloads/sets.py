@@ -1,7 +1,7 @@
-"""Groups of StatefulSets, Deployments and ReplicaSets whose authors ask for them.
+"""Manage the groups of StatefulSets, Deployments and ReplicaSets whose authors request them.
 
-The controllers of those kinds make the pods and ask `admit` for each: it links the pod to its group, and refuses it
-while the group does not exist, or never will because the request makes no sense.
+The controllers of those kinds create the pods and call `admit` for each: it links the pod to its group, and refuses it
+while the group does not exist, or for good if the request is invalid.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class SetGroupsController(Controller):
             cache.on_change(self._group_changed)
 
     def _group_changed(self, key: Key, new: Json | None, old: Json | None) -> None:
-        """Whoever waits for it looks again."""
+        """Requeue the owners that wait for this group."""
         for kind, maker in self._waiting.pop(key, ()):
             self._makers[kind].add(maker)
 

@@ -1,9 +1,9 @@
-"""The whole system under one deterministic simulator: every process, the network, the disk and the clocks, by seed.
+"""Run the whole system under one deterministic simulator: every process, the network, the disk and the clocks.
 
     make simulate SEED=7 STEPS=100000
 
-A run is rounds of faults, each followed by calm in which everything must come to rest and be in order. Promises are
-checked after every step. A seed that fails prints the shortest story that still fails, and replays exactly.
+A run is rounds of faults, each followed by a calm period in which everything must settle and be consistent. Invariants
+are checked after every step. A seed that fails prints the shortest history that still fails, and replays exactly.
 """
 
 from phalanx.testing.simulation.invariants import PROMISES, Violation

@@ -1,9 +1,9 @@
-"""The disk of a simulated API server: real files in memory, commits on the event loop, and trouble by seed.
+"""The disk of a simulated API server: real files in memory, commits on the event loop, and faults by seed.
 
-A crash keeps exactly what was committed as the files were at that moment, the write-ahead log included. Perhaps the
-commit under way is there in part, or bytes that mean nothing stand behind the last one; perhaps a page that was on its
-way from the log into the file is torn. A disk that lied about a sync gives back files of an earlier moment: the store
-must refuse to start on them.
+A crash keeps exactly what was committed as the files were at that moment, the write-ahead log included. The commit in
+progress may be there in part, garbage may follow the last commit, or a page that was being checkpointed from the log
+into the file may be torn. A disk that lied about a sync gives back files of an earlier moment: the store must refuse to
+start on them.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class Disk:
             self.torn["torn page"] += 1
 
     def _write_short(self, wal: Path) -> bool:
-        """The commit under way as SQLite writes it, cut somewhere; or it is whole, and nobody was told."""
+        """Write the commit in progress as SQLite does, truncated somewhere, or whole but unacknowledged."""
         there, scratch = wal.read_bytes(), self._copy(self.folder)
         log = Log(scratch / "store.db")
         try:
@@ -127,7 +127,7 @@ class Disk:
         return True
 
     def lie(self) -> Path | None:
-        """Files of an earlier moment beside the mark of now, or None where nothing was remembered."""
+        """Return files of an earlier moment with the current mark, or None where nothing was remembered."""
         if self._earlier is None:
             return None
         old = self._copy(self._earlier)

@@ -1,4 +1,4 @@
-"""What goes wrong and when: a list drawn from the seed, so that a run may be repeated with some of it left out."""
+"""Draw the list of faults and their times from the seed, so that a run may be repeated without some of them."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Between HTTP and the application: who asks for what, what was acknowledged, and wrong answers by seed.
+"""A layer between HTTP and the application: records requests and acknowledged answers, and injects wrong answers.
 
-An answer is acknowledged when it leaves here; whether it arrives is the network's business.
+An answer is acknowledged when it leaves here; whether it arrives is decided by the network.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ class Moods:
     """How likely an answer is wrong, per request."""
 
     refuse: float = 0.0  # 429, 500 or 503 in place of doing it
-    conflict: float = 0.0  # a 409 for an update, though nobody changed the object
+    conflict: float = 0.0  # a 409 for an update, though the object did not change
     forget: float = 0.0  # done, and then a 500 in place of the answer
     twice: float = 0.0  # a proxy on the way sends the request again, a moment later
-    expired: float = 0.0  # a watch is told 410
+    expired: float = 0.0  # a watch gets 410 Gone
     stray: float = 0.0  # something on the way answers in place of the server: a page, a 404 of its own, an empty 200
 
 

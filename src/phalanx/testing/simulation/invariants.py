@@ -1,6 +1,6 @@
-"""What must hold after every step, whatever goes wrong. Each broken promise is a `Violation` that names it.
+"""Invariants that must hold after every step, whatever goes wrong. Each broken one is a `Violation` that names it.
 
-The ledger follows the store's own commits, so it sees every state that any client could ever have read.
+The ledger follows the store's own commits, so it sees every state that any client could have read.
 """
 
 from __future__ import annotations
@@ -230,7 +230,7 @@ class Ledger:
             raise Violation("durable", f"revision {revision} was answered, but only {self.revision} is durable")
 
     def check_durable(self, there: dict[Key, int], revision: int, unheard: Sequence[Change]) -> None:
-        """`there`: what a store that was opened again holds; `unheard`: what it had committed and not yet told."""
+        """Check a store that was opened again. `there`: its content; `unheard`: commits not yet sent to watches."""
         if revision < self.revision:
             raise Violation("durable", f"revision {self.revision} was committed, the store came back at {revision}")
         self.committed(unheard)

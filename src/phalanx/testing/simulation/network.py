@@ -1,7 +1,7 @@
-"""A network in memory: connections carry bytes late, lose or garble them, break, fall silent on one side or both.
+"""A network in memory: connections delay, lose or corrupt bytes, break, or go silent in one or both directions.
 
-The HTTP client and the HTTP server of the product speak over it as over TCP; they do not know. What goes wrong is drawn
-from the weather in force, by a generator that is passed in. Nothing here knows what the bytes mean.
+The product's HTTP client and HTTP server use it in place of TCP, unchanged. Faults are drawn from the weather in force,
+by a generator that is passed in. Nothing here knows what the bytes mean.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import aiohttp
 from aiohttp.client_proto import ResponseHandler
 
 TICK = 1e-7  # seconds
-KEEPALIVE = 30.0  # seconds after which a client notices that nobody is there any more (kube/client.py sets it so)
+KEEPALIVE = 30.0  # seconds after which a client notices a dead peer (kube/client.py sets it so)
 HIGH_WATER = 256 << 10  # bytes on the way before a writer is asked to wait
 MOST_DELAY = 4.0  # seconds: less than a lease outlives its holder's deadline (docs/reliability.md says why it matters)
 
@@ -31,7 +31,7 @@ class Weather:
     reset: float = 0.0  # the connection breaks
     cut: float = 0.0  # half of the piece arrives, then the connection breaks
     garble: float = 0.0  # one byte of an answer is none that could be right
-    silence: float = 0.0  # from here on nothing arrives any more, in one direction or both, and nobody is told
+    silence: float = 0.0  # from here on nothing arrives, in one direction or both, without an error
     refuse: float = 0.0  # a new connection is refused
 
 
@@ -62,7 +62,7 @@ class Network:
         return lambda: _Connector(self, host)
 
     async def connect(self, host: Host, address: str, protocol: asyncio.BaseProtocol) -> None:
-        """Raises ConnectionRefusedError where nobody listens or the weather is bad."""
+        """Open a connection. Raises ConnectionRefusedError where nothing listens or the weather is bad."""
         await asyncio.sleep(self.latency())
         there = self._listeners.get(address)
         if there is None or not there[0].alive or not host.alive or self._chance(self.weather.refuse):
@@ -75,7 +75,7 @@ class Network:
         protocol.connection_made(near)
 
     def crash(self, host: Host) -> None:
-        """The machine is gone: whoever spoke with it is told by a reset, or not at all."""
+        """Crash the machine: its peers get a reset, or no notice at all."""
         host.alive = False
         for end in list(host.ends):
             end.vanish()

@@ -49,12 +49,12 @@ from phalanx.testing.virtual_time import VirtualClock, VirtualLoop
 ADDRESS = "127.0.0.1:8001"
 LEASE = LeaseSettings("phalanx-scheduler")
 SLICES = (EngineSettings().search_slice, 20, 2)
-LAST_BREATH = 60.0  # seconds a process may take to end once it is told to
+LAST_BREATH = 60.0  # seconds a process may take to end once it is asked to
 EXPECTED = (ConfigProblem,)  # a process may end of this, and is started again as by its supervisor
 
 
 class Process(ABC):
-    """Start, crash, stop. `deaths` are ends that nobody asked for and that no supervisor would expect."""
+    """Start, crash, stop. `deaths` are unrequested ends that no supervisor would expect."""
 
     def __init__(self, name: str, network: Network, loop: VirtualLoop, rng: random.Random) -> None:
         self.name, self.network, self.loop, self.rng = name, network, loop, rng
@@ -75,7 +75,7 @@ class Process(ABC):
         self._task = asyncio.create_task(self._life(), name=self.name)
 
     async def crash(self) -> None:
-        """As by kill -9 or a power cut: nothing it does from now on reaches anybody."""
+        """Crash as by kill -9 or a power cut: nothing it does from now on has any effect outside."""
         self.network.crash(self.host)
         await self._end()
 
@@ -206,7 +206,7 @@ class Scheduler(Process):
         async with self.client() as client:
             rng = random.Random(self.rng.getrandbits(64))
             # Small slices: what only the largest gangs meet elsewhere, searches and Binds over several steps,
-            # happens to everybody here.
+            # happens to every group here.
             engine = Engine(replace(default_config().engine(), search_slice=rng.choice(SLICES)), gates)
             self._lives += 1
             identity, before = f"{self.name}_{self._lives}", self.elector

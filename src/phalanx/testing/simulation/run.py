@@ -1,4 +1,4 @@
-"""Runs seeds, tells what happened, and finds the shortest list of faults that still breaks the same promise."""
+"""Run seeds, report what happened, and find the shortest list of faults that still breaks the same invariant."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def minimise(failed: Result) -> Result:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Every fault is logged by whoever meets it: thousands of lines that say what was asked for."""
+    """Silence the logs: each injected fault is logged where it occurs, which makes thousands of expected lines."""
     logging.disable(logging.CRITICAL)
     asyncio_log = logging.getLogger("asyncio").level
     try:

@@ -1,5 +1,7 @@
-"""Somebody at kubectl: makes workloads of every kind, scales and deletes some, takes pods, groups and nodes away, and
-tries again after a bad answer."""
+"""Simulate a kubectl user who creates, scales and deletes workloads of every kind.
+
+The user also deletes pods, groups and nodes, and tries again after a bad answer.
+"""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ class CronJobController(Controller):
         await write_status(self._crons, owner, status)
 
     def _tell_ended(self, owner: Json, jobs: list[Json]) -> None:
-        """Jobs that the status calls active and that are not: they ended, or somebody deleted them."""
+        """Record Jobs that the status lists as active and that are not: they finished or were deleted."""
         known = {job["metadata"]["uid"]: job for job in jobs}
         for reference in (owner.get("status") or {}).get("active") or ():
             job = known.get(reference.get("uid"))

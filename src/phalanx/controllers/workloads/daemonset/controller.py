@@ -87,7 +87,7 @@ class DaemonSetController(Controller):
         for node, pods in by_node.items():
             alive = [pod for pod in pods if not deleting(pod)]
             ended = [pod for pod in alive if finished(pod)]
-            doomed += ended  # a daemon that ended is made anew
+            doomed += ended  # a daemon pod that ended is recreated
             alive = [pod for pod in alive if not finished(pod)]
             if node not in wanted:
                 doomed += alive

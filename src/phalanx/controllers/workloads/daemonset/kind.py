@@ -1,4 +1,4 @@
-"""The descriptor of DaemonSets: a pod for each node, which wait for nobody."""
+"""The descriptor of DaemonSets: one pod for each node, scheduled independently of the others."""
 
 from __future__ import annotations
 

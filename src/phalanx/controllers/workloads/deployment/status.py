@@ -88,7 +88,7 @@ def _progressing(progress: Progress, conditions: list[Json], clock: Clock) -> fl
             say("True", "NewReplicaSetAvailable", message)
         return None
     if known is not None and known.get("reason") == "DeploymentPaused":
-        say("Unknown", "DeploymentResumed", "Deployment is resumed")  # the deadline starts anew
+        say("Unknown", "DeploymentResumed", "Deployment is resumed")  # the deadline restarts
     moved = (
         progress.updated > int(before.get("updatedReplicas") or 0)
         or progress.total("readyReplicas") > int(before.get("readyReplicas") or 0)

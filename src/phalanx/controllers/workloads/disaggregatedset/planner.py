@@ -1,4 +1,4 @@
-"""Steps of a rollout over several roles: old replicas go as new ones come, in proportion, all roles together.
+"""Plan the steps of a rollout over several roles: old replicas shrink as new ones grow, in proportion.
 
 Every value is a list with an entry for each role. `surge` limits how many more replicas a role may have than wanted,
 `unavailable` how many fewer. An old revision never keeps some roles without the others. Pure functions.
@@ -30,7 +30,7 @@ class Rollout(msgspec.Struct, frozen=True):
     limits: Sequence[Limits]
 
     def minimum(self, role: int, new: Counts) -> int:
-        """Return the old replicas that must stay beside `new`; none where the role grows."""
+        """Return how many old replicas must stay in addition to `new`; none where the role grows."""
         if self.initial[role] < self.target[role]:
             return 0
         return max(0, self.target[role] - self.limits[role].unavailable - new[role])
@@ -90,7 +90,7 @@ def _fits(at: Rollout, new: Counts) -> bool:
 
 
 def _room(at: Rollout, role: int, new: Counts) -> int:
-    """Return the old replicas for which there is room beside `new`, and not fewer than must stay."""
+    """Return how many old replicas may stay in addition to `new`, and not fewer than must stay."""
     room = max(0, min(at.old[role], at.target[role] + at.limits[role].surge - new[role]))
     return max(room, at.minimum(role, new))
 

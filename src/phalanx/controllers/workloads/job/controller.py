@@ -67,7 +67,7 @@ class JobController(Controller):
                 self.queue.add_after(Key(key.namespace, name), GATHERING)
 
     def _may_have(self, pod: Json) -> list[str]:
-        """Names of Jobs that have made the pod, or may take it in because nobody has it."""
+        """Return the names of Jobs that created the pod, or may adopt it because no controller owns it."""
         name = _job_of(pod)
         if name or controller_of(pod) is not None:
             return [name] if name else []
@@ -89,9 +89,9 @@ class JobController(Controller):
         job = self._jobs.get(*key)
         uid = job["metadata"]["uid"] if job is not None else ""
         if job is not None and not is_finished(job) and job["spec"].get("managedBy", CONTROLLER) == CONTROLLER:
-            await self._claims.of(job)  # takes in whom its selector finds, lets go whom it no longer does
+            await self._claims.of(job)  # adopts pods its selector matches, releases the others
         pods, strangers = self._pods_of(key, uid)
-        await self._let_go(strangers)  # of an earlier Job of this name: nobody else would release them
+        await self._let_go(strangers)  # of an earlier Job of this name: no other controller releases them
         if job is None or job["spec"].get("managedBy", CONTROLLER) != CONTROLLER:
             return
         if is_finished(job):

@@ -50,8 +50,10 @@ def size_of(job_spec: Json) -> int:
 
 
 def vacant(job: Json) -> int:
-    """Places of its gang that nobody takes any more: there are fewer pods to come than run at a time, since the others
-    have succeeded, or failed for good."""
+    """Return how many places of the gang stay empty: fewer pods are to come than run at a time.
+
+    The others have succeeded, or failed for good.
+    """
     spec, status = job["spec"], job.get("status") or {}
     if spec.get("completions") is None:
         return 0

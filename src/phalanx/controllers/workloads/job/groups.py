@@ -1,7 +1,7 @@
-"""The scheduling objects of a Job: made before its first pod, kept over suspension, following its size.
+"""Manage the scheduling objects of a Job: created before its first pod, kept over suspension, resized with it.
 
-As Kubernetes 1.37 does (gate WorkloadWithJob), with two differences for the better: a Job whose parent promised a
-Workload waits for it instead of running ungrouped for ever, and a group deleted under a running Job is made again.
+As Kubernetes 1.37 does (gate WorkloadWithJob), with two improvements: a Job whose parent promised a Workload waits for
+it instead of running ungrouped for ever, and a group deleted under a running Job is created again.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class JobGroups:
         self._groups = groups
 
     async def membership(self, job: Json, pods: list[Json]) -> Membership:
-        """What new pods of the Job must carry. Failures of the API are told as events and raised."""
+        """Return what new pods of the Job must carry. API failures are recorded as Events and raised."""
         try:
             mode = mode_of(job)
             if mode == NOTHING:

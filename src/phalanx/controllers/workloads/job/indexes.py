@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 MAX_DIGITS = 12
-MOST_IN_RANGE = 1_000_000  # indexes of one range: a status is text that anybody with the right may have written
+MOST_IN_RANGE = 1_000_000  # indexes of one range: any user with permission may have written the status
 
 
 def parse_indexes(text: str) -> set[int]:

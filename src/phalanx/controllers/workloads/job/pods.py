@@ -1,4 +1,4 @@
-"""Pods of a Job, as bodies to create. What they share is made once, and nothing here changes it afterwards."""
+"""Build the pods of a Job. Their shared parts are built once and never changed afterwards."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Counting the pods of a Job: once each, whatever is deleted and whenever we crash.
+"""Count the finished pods of a Job: each once, despite deletions and crashes.
 
 Pods carry a finalizer until they are counted. A finished pod's uid first goes into `status.uncountedTerminatedPods`,
-then the finalizer is taken off, then the uid becomes a number in `succeeded` or `failed`. Successes of Indexed Jobs
-need no such list: the set of completed indexes says the same thing twice without harm.
+then the finalizer is removed, then the uid becomes a number in `succeeded` or `failed`. Successes of Indexed Jobs need
+no such list: adding an index to the set of completed indexes twice is harmless.
 """
 
 from __future__ import annotations
@@ -193,7 +193,7 @@ def surplus(job: Json, tally: Tally, wanted: int, rank: Any) -> list[Json]:
 
 
 def free_indexes(job: Json, tally: Tally, count: int) -> list[int]:
-    """The lowest indexes that nobody works on."""
+    """Return the lowest indexes that no pod works on."""
     only_failed = job["spec"].get("podReplacementPolicy") == "Failed"
     busy = {index_of(pod) for pod in [*tally.active, *(tally.terminating if only_failed else ())]}
     busy |= tally.completed_indexes | tally.failed_indexes

@@ -1,6 +1,6 @@
-"""JobSet: creates its Jobs in their order, groups their pods, restarts them together, and says how it went.
+"""JobSet: create its Jobs in order, group their pods, restart them together, and report its status.
 
-One status write ends each look; whatever a crash leaves undone is found missing by the next look.
+Each reconcile ends with one status write; the next one finds missing whatever a crash left undone.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ GROUPED = "WorkloadSchedulingReady"
 GATES_OFF = "Groups need the feature gates GenericWorkload and JobSetGang; its pods start one by one"
 GATHERING = 0.1  # seconds in which changes of Jobs are gathered into one look
 _CREATION_FAILED = {"PersistentVolumeClaim": "PVCCreationFailed", "Service": "HeadlessServiceCreationFailed"}
-RETRY = 10.0  # seconds after which a name that somebody else has is tried again
+RETRY = 10.0  # seconds after which a name taken by another owner is tried again
 
 
 class JobSetController(Controller):
@@ -172,7 +172,7 @@ class JobSetController(Controller):
         by_hand = made_by_hand(jobset, about) if grouping.workload is None else None
         if by_hand is not None and (grouping or by_hand in by_name):
             await self._groups.adopt(jobset, by_hand)
-        # Also of a suspended set: whoever plans ahead needs to know what it will ask for (the API design paper).
+        # Also for a suspended set: a capacity planner needs to know what it will request (the API design paper).
         idle = all(job["spec"].get("suspend") for job in look.children.active)
         grouping = each_without_outsiders(grouping, self._gangs(look, shape, grouping))
         if idle and self._groups.leaving(jobset, grouping):
@@ -309,7 +309,7 @@ class JobSetController(Controller):
             index = int((job["metadata"].get("labels") or {}).get(JOB_INDEX) or 0)
             wanted = self._body(look, item, index, grouping)
             if link_of(job) != link_of(wanted):
-                await self._delete_jobs([job])  # a pod template's group cannot change; nothing runs, so make it anew
+                await self._delete_jobs([job])  # a pod template's group is immutable; nothing runs, so recreate it
                 return
             patch = steering(job, wanted)
             if patch is not None:

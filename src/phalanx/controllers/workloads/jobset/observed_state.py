@@ -1,4 +1,4 @@
-"""One look at a JobSet: what there is, whose turn it is, and the status being written."""
+"""The state of a JobSet in one reconcile: its Jobs, which may start next, and the status being written."""
 
 from __future__ import annotations
 

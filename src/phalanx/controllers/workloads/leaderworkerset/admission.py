@@ -1,7 +1,8 @@
-"""Pods of LeaderWorkerSets on their way in: completed as upstream's webhook does it, and linked to their group.
+"""Admit pods of LeaderWorkerSets: default them as upstream's webhook does, and link them to their group.
 
-The StatefulSet controller asks for every pod. A leader gets what is asked for now, its workers what the leader has: a
-replica is never half in a group. Raises Conflict while the group does not exist, so that the pod is tried again.
+The StatefulSet controller calls this for every pod. A leader gets the groups requested now, its workers those of the
+leader: a replica is never half in a group. Raises Conflict while the group does not exist, so that the pod is tried
+again.
 """
 
 from __future__ import annotations

@@ -320,7 +320,7 @@ class LeaderWorkerSetController(Controller):
         lost = self._lost.pop(workers["metadata"]["uid"], {}) if workers is not None else {}
         culprit = must_recreate(then, leader, self._pods_of(workers), list(lost.values()))
         if culprit is not None:
-            # The uid tells this time from the next: news that is equal is told once.
+            # The uid tells this time from the next: equal Events are recorded once.
             which = f"leader {name}, uid {leader['metadata']['uid'][:8]}"
             note = f"Recreating group {index} ({which}): pod {culprit['metadata']['name']} was lost or restarted"
             self._events.normal(lws, self.name, "RecreateGroup", note)
@@ -403,7 +403,7 @@ def _index_by_owner(pod: Json) -> list[str]:
 
 
 def _index_by_parent(lws: Json) -> list[str]:
-    """The CompositePodGroup above it, if it is part of somebody's tree."""
+    """Return the parent CompositePodGroup, if the set is part of a tree of another workload."""
     name = n.annotation(lws, PARENT_COMPOSITE)
     return [f"{lws['metadata']['namespace']}/{name}"] if name else []
 

@@ -88,7 +88,7 @@ def _partition(allowed: Allowed, leaders: Leaders, states: Sequence[GroupState])
     raised = lowest + sum(not _state(states, index).ready for index in range(lowest))
     for index in range(min(raised, leaders.replicas - 1), lowest - 1, -1):
         if not _state(states, index).ready or _state(states, index).updated:
-            raised = index  # it serves nobody, or is done: taking it costs nothing
+            raised = index  # serves no traffic, or is done: deleting it costs nothing
         else:
             break
     return raised

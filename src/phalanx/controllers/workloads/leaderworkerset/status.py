@@ -1,4 +1,4 @@
-"""Status of a LeaderWorkerSet: counters and the three conditions, of which at most one story is told at a time."""
+"""Compute the status of a LeaderWorkerSet: counters, Available, Progressing, UpdateInProgress."""
 
 from __future__ import annotations
 

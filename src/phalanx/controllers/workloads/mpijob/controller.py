@@ -1,6 +1,6 @@
 """MPIJob in a local cluster: worker pods, a launcher Job, and the conditions that follow from the launcher.
 
-What mpi-operator does besides (ssh keys, host file) has no meaning for simulated pods and is not made.
+The ssh keys and the host file of mpi-operator have no meaning for simulated pods and are not created.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """MPIJob (kubeflow.org/v2beta1): all ranks are one gang, the launcher included. Parts are "launcher" and "worker".
 
-A launcher that is created only when all workers are ready would be waited for in vain: it then gets a group of its
-own. `runPolicy.schedulingPolicy.minAvailable` overrides the number, as mpi-operator has it.
+A launcher that is created only when all workers are ready would block the gang, so it gets a group of its own.
+`runPolicy.schedulingPolicy.minAvailable` overrides the number, as in mpi-operator.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ def group_ray_cluster(cluster: Json, related: Sequence[Json] = ()) -> Grouping:
 
 
 def cluster_of(job: Json) -> Json:
-    """The RayCluster that a RayJob makes; its name ends in five letters that nobody knows before, here in 0."""
+    """Return the RayCluster that a RayJob creates; five 0s stand for the random suffix of its name."""
     meta = job["metadata"]
     return {
         "apiVersion": job["apiVersion"],

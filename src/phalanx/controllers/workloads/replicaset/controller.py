@@ -1,4 +1,4 @@
-"""ReplicaSet, and what it was called before: keeps the wanted number of equal pods."""
+"""ReplicaSet and ReplicationController: keep the wanted number of identical pods."""
 
 from __future__ import annotations
 

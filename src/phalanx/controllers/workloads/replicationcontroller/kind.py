@@ -1,4 +1,4 @@
-"""The descriptor of ReplicationControllers, which ReplicaSets replaced: for those who still have some; no groups."""
+"""The descriptor of ReplicationControllers, the predecessor of ReplicaSets; they have no groups."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""StatefulSet: pods with names that stay, one after the other or all at once, rolled from the highest ordinal down."""
+"""StatefulSet: pods with stable names, created in order or in parallel, updated from the highest ordinal down."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ class StatefulSetController(Controller):
         for ordinal in wanted:
             pod = pods.get(ordinal)
             if pod is not None and finished(pod) and not deleting(pod):
-                jobs.append(self._delete(pod))  # a set's pod runs for ever: one that ended is made anew
+                jobs.append(self._delete(pod))  # a set's pod runs for ever: one that ended is recreated
                 waiting = True
             elif pod is None:
                 revision = self._revision_for(owner, ordinal, start, current, update)
@@ -184,7 +184,7 @@ class StatefulSetController(Controller):
             if deleting(pod):
                 continue
             if not self._healthy(owner, pod):
-                doomed.append(pod)  # it serves nobody: replacing it costs nothing
+                doomed.append(pod)  # it serves no traffic: replacing it costs nothing
             elif unavailable < budget:
                 doomed.append(pod)
                 unavailable += 1

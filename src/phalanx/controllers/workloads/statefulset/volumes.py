@@ -1,4 +1,4 @@
-"""Claims of a StatefulSet's pods: made from templates before the pod, kept or removed as the set asks."""
+"""Manage the claims of a StatefulSet's pods: created from templates before the pod, retained or deleted by policy."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""TrainJob in a local cluster: a JobSet of its runtime, as large as the TrainJob says; its end is the TrainJob's end.
+"""TrainJob in a local cluster: a JobSet of its runtime, sized by the TrainJob, which ends with the JobSet.
 
-`template.py` says what its pods are; host files and ssh keys of MPI runtimes are not made.
+`template.py` builds its pods; host files and ssh keys of MPI runtimes are not created.
 """
 
 from __future__ import annotations
@@ -177,7 +177,7 @@ class TrainJobController(CustomController):
         return made
 
     def _tell_size(self, owner: Json, related: list[Json]) -> None:
-        """The Trainer refuses another size for a TrainJob that runs; here it is kept, has no effect, and is told."""
+        """Report a size change of a running TrainJob: the Trainer refuses it; here it is stored and has no effect."""
         steps = steps_of(owner, runtime_of(owner, related))
         made = as_made(owner, steps, related)
         if made != steps:

@@ -1,6 +1,6 @@
-"""The JobSet that a TrainJob and its runtime describe, with everything that changes what its pods ask for.
+"""Build the JobSet that a TrainJob and its runtime describe, with everything that changes its pods' requests.
 
-In the order of the Trainer: patches of the runtime's template, then what the TrainJob says of its initializers and of
+In the order of the Trainer: patches of the runtime's template, then the TrainJob's settings for its initializers and
 its trainer (image, command, environment, resources per node, processes per node).
 """
 
