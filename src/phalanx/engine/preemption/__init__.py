@@ -1,4 +1,4 @@
-"""Preemption: the cheapest plan to make room for a group, and what happens while it is carried out."""
+"""Preemption: find the cheapest set of victims whose eviction makes a pod or group schedulable."""
 
 from phalanx.engine.preemption.cost import NOBODY, ORDER, Cost, cost_of
 from phalanx.engine.preemption.plan import plan

@@ -1,7 +1,8 @@
-"""The cheapest units for one choice of domains: branch and bound over units that span nodes or share a budget.
+"""Find the cheapest victims for one choice of domains: branch and bound over units that span nodes or share a budget.
 
-`covering` prices every node on its own, which may evict a unit in part or count a budget's room twice: a lower bound.
-Where the bound is not attained some unit is to blame: once it is out, once it must stay.
+`covering` prices every node independently. It may evict a unit in part, or use the same allowed disruption of a budget
+twice, so its price is a lower bound. If the victims cost more than the bound, the search branches on one unit: it is
+evicted in one branch and kept in the other.
 """
 
 from __future__ import annotations
@@ -20,11 +21,11 @@ from phalanx.engine.slices import worked
 
 
 class SearchBudget(msgspec.Struct):
-    """Expansions: one covering task, more for large ones."""
+    """Count expansions: one per covering task, more for large tasks."""
 
     limit: int
     used: int = 0
-    truncated: bool = False  # something was not looked at: no proof
+    truncated: bool = False  # part of the search was skipped, so there is no proof
 
     def spend(self, cells: int) -> None:
         self.used += 1 + cells // 50_000
@@ -37,8 +38,8 @@ class SearchBudget(msgspec.Struct):
 
 class Relaxed(msgspec.Struct, frozen=True):
     price: float
-    units: frozenset[int]  # touched
-    share: dict[int, int]  # unit -> pods of it that the bound really wants gone
+    units: frozenset[int]  # units with at least one evicted pod
+    share: dict[int, int]  # unit -> its pods that the relaxed solution evicts
     placed: dict[int, list[tuple[int, int]]]  # node -> (shape, members)
 
 
@@ -50,7 +51,7 @@ class BranchAndBound:
         self._covers: dict[tuple[object, ...], Cover | None] = {}
 
     def cover(self, name: object, cluster: Contest, now: Situation) -> Cover | None:
-        """Memo by what can matter to the cluster."""
+        """Solve one covering task; cached by everything that its solution depends on."""
         touched: tuple[object, ...] = ()
         if now.node_key:
             inside = set(cluster.nodes.tolist())
@@ -89,7 +90,7 @@ class BranchAndBound:
         best: float,
         found: Callable[[frozenset[int]], float],
     ) -> None:
-        """Reports every set of units that is at least as good through `found`, which returns the new best."""
+        """Pass every victim set that is at least as good as `best` to `found`, which returns the new best cost."""
         prices = self.freeing.prices
         stack = [Stand()]
         while stack:
@@ -115,7 +116,7 @@ class BranchAndBound:
                 stack += self.cases(stand, relaxed)
 
     def cases(self, stand: Stand, relaxed: Relaxed) -> list[Stand]:
-        """What to tell apart, the more promising last; nothing: the bound is attained."""
+        """Return the branches to search, the more promising last; empty if the bound is attained."""
         units = self.blame(stand.out, relaxed)
         if not units:
             return self.freeing.prices.blame(stand, relaxed.units)
@@ -126,7 +127,7 @@ class BranchAndBound:
         ]
 
     def blame(self, out: frozenset[int], relaxed: Relaxed) -> list[int]:
-        """Units whose real cost is more than the bound charged, worst first."""
+        """Return the units whose real cost exceeds the cost in the bound, largest difference first."""
         units = self.units
         partly = [u for u in relaxed.share if u not in out and relaxed.share[u] < units.pods[u]]
         if partly:
@@ -137,7 +138,7 @@ class BranchAndBound:
         return sorted(guilty, key=lambda u: (-int(units.hits[over, u].sum()), u))
 
     def spare(self, chosen: frozenset[int], placed: dict[int, list[tuple[int, int]]]) -> frozenset[int]:
-        """Put back whom the members, where they stand now, do not need gone: the dearest first."""
+        """Reprieve victims in descending cost while the members still fit where they are placed."""
         units, freeing = self.units, self.freeing
         placement = freeing.problem.placement
         slack: dict[int, Floats] = {}

@@ -1,5 +1,8 @@
-"""Which disruption budgets a pod counts against. Follows kube-scheduler: an empty selector protects nobody, a pod
-without labels is never protected, a pod that the budget already lists as disrupted costs it nothing more."""
+"""Find the PodDisruptionBudgets that an eviction of a pod counts against.
+
+The rules are those of kube-scheduler: an empty selector protects no pod, a pod without labels is never protected, and a
+pod in the budget's status.disruptedPods does not count again.
+"""
 
 from __future__ import annotations
 
@@ -11,17 +14,17 @@ from phalanx.model.objects import PodDisruptionBudget
 from phalanx.model.selectors import BadSelector, LabelMatcher, from_selector
 
 NONE: tuple[int, ...] = ()
-Entry = tuple[int, LabelMatcher, Mapping[str, str]]  # number, whom it protects, pods that are disrupted already
+Entry = tuple[int, LabelMatcher, Mapping[str, str]]  # budget number, pods it protects, status.disruptedPods
 
 
 class Budgets:
     def __init__(self, objects: Objects) -> None:
         self._objects = objects
-        self.version = 0  # +1 when the answers of `of` may be others
+        self.version = 0  # +1 when results of `of` may change
         self.spending = 0  # +1 when `allowed` changed
         self.names: list[str] = []
         self.allowed: list[int] = []
-        # By namespace and a label that a pod must have; under None those that ask for no label of a known value.
+        # By namespace and a label that a pod must have; None: budgets whose selector names no label value.
         self._entries: dict[str, dict[tuple[str, str] | None, list[Entry]]] = {}
         self._stale = True
         self._known: dict[str, tuple[PodRecord, tuple[int, ...]]] = {}  # by pod key
@@ -54,7 +57,7 @@ class Budgets:
             self.allowed.append(max(0, budget.status.disruptions_allowed))
 
     def of(self, record: PodRecord) -> tuple[int, ...]:
-        """Numbers of the budgets an eviction of the pod counts against; call `refresh` first."""
+        """Return the numbers of the budgets that an eviction of the pod counts against. Call `refresh` first."""
         entries = self._entries.get(record.namespace)
         if not entries or not record.labels:
             return NONE
@@ -72,7 +75,7 @@ class Budgets:
 
 
 def _one_of(matcher: LabelMatcher) -> Sequence[tuple[str, str] | None]:
-    """Labels of which a pod has one if it matches: those of the first requirement that names values."""
+    """Return the labels of the first requirement with values: a matching pod has one of them."""
     for requirement in matcher.requirements:
         if requirement.operator in ("In", "=", "=="):
             return [(requirement.key, value) for value in requirement.values]

@@ -1,4 +1,4 @@
-"""The way in: a PreemptionProblem becomes a Plan, a proof that there is none, or an admission that the budget ended."""
+"""Plan preemption for a group: return a Plan, a proof that none exists, or GaveUp if the search budget ended."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from phalanx.engine.slices import worked
 
 NOBODY_LOWER = "No preemption victims found for incoming preemptor"
 NOT_ENOUGH = "evicting everything of lower priority would not make room"
-MAX_CHOICES = 4_000  # steps of the enumeration of domains
+MAX_CHOICES = 4_000  # steps of the enumeration of topology domains
 INFINITE = float("inf")
 
 
 class Solved(msgspec.Struct):
     evicted: frozenset[int]
-    value: float  # whole price
-    bound: float  # no plan within the threshold is cheaper
+    value: float  # weighted cost of the victim set
+    bound: float  # lower bound of any plan within the threshold
     prices: CostBounds
 
 
@@ -42,7 +42,7 @@ def plan(problem: PreemptionProblem) -> Planned:
 
 
 class _Best:
-    """The cheapest set of victims found so far."""
+    """Keep the cheapest set of victims found so far."""
 
     def __init__(self, units: Units, prices: CostBounds) -> None:
         self._units, self._prices = units, prices
@@ -51,7 +51,7 @@ class _Best:
         self._cost = Cost()
 
     def offer(self, evicted: frozenset[int]) -> float:
-        """Answers what the best costs now."""
+        """Keep the set if it is cheaper; return the cost of the best set."""
         cost = cost_of(self._units, evicted)
         value = self._prices.whole(cost)
         if self.evicted is None or value < self.value or cost.key() < self._cost.key():
@@ -60,16 +60,16 @@ class _Best:
 
 
 class _Seating:
-    """What has to go so that members can sit somewhere: a price for each choice of domains, and the search in one."""
+    """Bound the eviction cost of each assignment of groups to domains, and search one assignment for victims."""
 
     def __init__(
         self, problem: PreemptionProblem, domains: Domains, freeing: NodeOptions, branching: BranchAndBound
     ) -> None:
         self._domains, self._freeing, self.branching = domains, freeing, branching
         self._members = sum(leaf.need for leaf in leaves(problem.placement.root))
-        self._scopes: dict[int, Situation] = {}  # by the root's own node set
+        self._scopes: dict[int, Situation] = {}  # by the node set of the root group
         self._clusters: dict[tuple[FreedSlot, ...], list[tuple[object, Contest]]] = {}
-        self.too_large = False  # prices are too low: something could not be counted
+        self.too_large = False  # a cover was too large to price, so there is no lower bound
 
     def clusters(self, assignment: tuple[FreedSlot, ...]) -> list[tuple[object, Contest]]:
         if assignment not in self._clusters:
@@ -79,11 +79,11 @@ class _Seating:
         return self._clusters[assignment]
 
     def _name(self, assignment: tuple[FreedSlot, ...]) -> object:
-        """Equal leaves are the same to a covering."""
+        """Return a cache key that is the same for interchangeable leaves."""
         return tuple(sorted((self._domains.kind(self._domains.leaves[s.leaf])[:2], s.area) for s in assignment))
 
     def price(self, assignment: tuple[FreedSlot, ...]) -> float | None:
-        """No less than this has to go; None: it does not fit, whoever goes."""
+        """Return a lower bound of the eviction cost; None if no victim set makes the group feasible here."""
         total = 0.0
         area = self._domains.top(assignment[0].area)
         if area not in self._scopes:
@@ -101,7 +101,7 @@ class _Seating:
         return total
 
     def look(self, assignment: tuple[FreedSlot, ...], effort: SearchBudget, best: _Best) -> None:
-        """Search these domains for something cheaper."""
+        """Search this assignment of domains for a cheaper victim set."""
         self.branching.effort = effort
         tasks = self.clusters(assignment)
         nodes = np.unique(np.concatenate([cluster.nodes for _, cluster in tasks]))
@@ -145,7 +145,7 @@ class Planner:
 
     @staticmethod
     def _lowest(levels: list[int], good: Callable[[int], bool]) -> int:
-        """Position of the first level that is good; levels only get better, and the last one is."""
+        """Return the position of the first good level by bisection; all levels above a good level are good."""
         low, high = 0, len(levels) - 1
         while low < high:
             middle = (low + high) // 2
@@ -155,10 +155,10 @@ class Planner:
                 low = middle + 1
         return low
 
-    # ---- which priorities to touch ------------------------------------------------------------------------
+    # ---- highest priority of victims -----------------------------------------------------------------------
 
     def _threshold(self, levels: list[int], low: int) -> tuple[int, Solved] | None:
-        """The lowest level at which what matters more than priority is as cheap as it gets."""
+        """Return the lowest priority level at which the parts of the cost before priority are minimal."""
         before = self._before()
         first = self.solve(levels[low])
         if first is None:
@@ -185,17 +185,17 @@ class Planner:
         cost = cost_of(self.problem.units, solved.evicted)
         return tuple(getattr(cost, name) for name in names)
 
-    # ---- whom to evict within a threshold ------------------------------------------------------------------
+    # ---- victims within a priority threshold ---------------------------------------------------------------
 
     def solve(self, threshold: int) -> Solved | None:
-        """In the first two counts."""
+        """Find the cheapest victims up to this priority, in the first two counts of the cost."""
         if threshold not in self._solved:
             prices = CostBounds(self.problem.units, self.coarse, self.problem.units.priority <= threshold)
             self._solved[threshold] = self._search(prices, threshold, None)
         return self._solved[threshold]
 
     def refine(self, threshold: int, solved: Solved) -> Solved | None:
-        """The same in all counts, where the first two cannot be less; None: not needed, or not to be had."""
+        """Solve again in all counts once the first two are proved minimal; None: not needed, or not possible."""
         units = self.problem.units
         best = cost_of(units, solved.evicted)
         if solved.bound < solved.value or not any(getattr(best, name) for name in self._open_counts(threshold)):
@@ -207,14 +207,14 @@ class Planner:
         )
 
     def _open_counts(self, threshold: int) -> list[str]:
-        """Counts that the first search does not prove."""
+        """Return the counts that the first search does not prove."""
         left = [part for part in costs.provable() if part != "priority" and part not in self.coarse]
         if not self._breakable(threshold) and {"stopped", "pods"} & set(self.coarse):
-            left = [part for part in left if part not in ("stopped", "pods")]  # they are the same
+            left = [part for part in left if part not in ("stopped", "pods")]  # equal if no gang can break
         return left
 
     def _breakable(self, threshold: int) -> bool:
-        """Whether evictions could leave members behind in a gang below its minimum."""
+        """Return True if evictions can leave a gang running below its minimum."""
         units = self.problem.units
         within = np.flatnonzero(units.priority <= threshold).tolist() if len(units.gangs) else ()
         gangs = {gang for u in within for gang, _ in units.gangs[u]}
@@ -240,7 +240,7 @@ class Planner:
         return Solved(best.evicted, value, max(0.0, min(value, prices.proved(bound))), prices)
 
     def _choose(self, seating: _Seating, best: _Best, prices: CostBounds) -> float:
-        """Offers what is found to `best`; answers what no choice that was not looked at to its end undercuts."""
+        """Offer victim sets to `best`; return a lower bound over choices that were not searched completely."""
         bound = INFINITE
         effort = seating.branching.effort
         choices = Choices(self.domains, seating.price, MAX_CHOICES)
@@ -259,7 +259,7 @@ class Planner:
         return min(bound, choices.floor) if choices.cut else bound
 
     def _fallback(self, freeing: NodeOptions, branching: BranchAndBound) -> frozenset[int] | None:
-        """Place on everything evictable gone, then put back whom that placement does not need."""
+        """Place the group with all units within the threshold evicted, then reprieve unneeded victims."""
         units = self.problem.units
         everybody = frozenset(int(u) for u in np.flatnonzero(units.priority <= freeing.threshold))
         outcome = self.fitting.outcome(everybody)
@@ -298,7 +298,7 @@ class Planner:
         return Plan(self.problem, victims, outcome, cost, lower, proved, self.used + self.fitting.calls)
 
     def _lower(self, levels: list[int], low: int, level: int, solved: Solved, cost: Cost) -> Cost:
-        """A lexicographic lower bound in priority and the first two counts."""
+        """Return a lexicographic lower bound in priority and the first two counts."""
         before = self._before()
         top = self._solved.get(levels[-1]) or solved
         least = self._bound(top, cost)
@@ -317,7 +317,7 @@ class Planner:
         return Cost(priority=cost.priority, **{name: min(here[name], getattr(cost, name)) for name in self.coarse})
 
     def _with_counts(self, lower: Cost, threshold: int, fine: Solved | None, cost: Cost) -> Cost:
-        """The bound with the other counts, of plans that are as good in priority and the first two."""
+        """Extend the bound by the other counts, for plans that are equal in priority and the first two counts."""
         if any(getattr(lower, name) != getattr(cost, name) for name in ("priority", *self.coarse)):
             return lower
         left = self._open_counts(threshold)
@@ -327,16 +327,18 @@ class Planner:
         for name in left:
             bounds[name] = min(found.get(name, 0), getattr(cost, name))
             if bounds[name] < getattr(cost, name):
-                break  # what follows is no bound by itself
+                break  # later counts are no lower bound once an earlier one differs
         return replace(lower, **bounds)
 
     def _before(self) -> tuple[str, ...]:
-        """Counts that matter more than priority."""
+        """Return the counts that come before priority in `cost.ORDER`."""
         return tuple(part for part in costs.ORDER[: costs.ORDER.index("priority")] if part in COUNTS)
 
     def _bound(self, solved: Solved, cost: Cost) -> dict[str, int]:
-        """What no set of units within the solved threshold undercuts, in the first two counts. Only the first that
-        differs from the cost says anything."""
+        """Return the lower bound of the first two counts within the solved threshold.
+
+        Counts after the first one that differs from the cost are 0.
+        """
         bounds = dict.fromkeys(self.coarse, 0)
         for name, value in solved.prices.split(solved.bound).items():
             bounds[name] = value
@@ -345,7 +347,7 @@ class Planner:
         return bounds
 
     def _why(self, unit: int, members: dict[int, int]) -> str:
-        """Where its room is needed."""
+        """Say on which nodes the group needs the resources of this victim."""
         units, placement = self.problem.units, self.problem.placement
         words = []
         for part in self.fitting.parts_of(unit):

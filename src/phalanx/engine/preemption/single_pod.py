@@ -1,10 +1,10 @@
-"""The cheapest node for one pod: per shape and priority a table over rows, kept current row by row.
+"""Find the node where preemption for one pod is cheapest: a table over rows per shape and priority, updated by row.
 
-A row's entry is what has to go there by resources alone: found quickly, with a bound that says how much less it could
-be, and searched exactly (`least`) where it could be less than the best of the others. Rows where something else than
-resources is in the way (a port, an affinity rule, a volume) are judged by the filters themselves in a trial.
+The entry of a row is a set of victims by resources alone. A quick search finds it together with a lower bound. Where
+the lower bound is below the best entry of the other rows, an exact search (`settle`) follows. Rows that are blocked by
+something other than resources (a port, an affinity rule, a volume) are tested by the filters in a trial.
 
-A table of many rows is filled in slices: until it is complete nobody is chosen.
+A table with many rows is filled in slices. No candidate node is chosen before the table is complete.
 """
 
 from __future__ import annotations
@@ -29,34 +29,34 @@ from phalanx.engine.preemption.victim_index import EvictionUnit, VictimIndex
 from phalanx.engine.state.records import PodRecord
 from phalanx.engine.state.shapes import Shape
 
-TRIALS = 100  # rows judged by the filters themselves, per attempt
-MAX_TABLES = 64
-PAIRS = 12  # units on a row up to which every pair is tried in place of a longer list
-EXACT = 2_000  # branches of exact searches, per attempt
-EXACT_ROW = 500  # and of one row
-ASKED = 200  # sets of units that filters are asked about on rows where something else than resources is in the way
+TRIALS = 100  # rows tested by the filters in a trial, per scheduling attempt
+MAX_TABLES = 64  # tables kept; the least recently used is dropped
+PAIRS = 12  # pairs of units are tried on rows with at most this many units
+EXACT = 2_000  # branches of exact searches, per scheduling attempt
+EXACT_ROW = 500  # branches of the exact search on one row
+ASKED = 200  # victim sets tested by filters per attempt, on rows that are blocked by more than resources
 MOST_OF_ALL = (float("inf"),) * len(ORDER)
-FEW_OPEN = 8  # tables that are being filled at a time: whoever needs another waits
+FEW_OPEN = 8  # incomplete tables at a time; a pod that needs another table waits
 
 
 class Candidate(msgspec.Struct, frozen=True):
     row: int
     units: tuple[EvictionUnit, ...]
-    key: Key  # its cost
-    least: Key = ()  # in the provable parts: no row costs less
+    key: Key  # cost of evicting the units
+    least: Key = ()  # lower bound over all rows, in the provable parts
 
     @property
     def proved(self) -> tuple[str, ...]:
-        """Parts of the cost, from the most important on, that cannot be less."""
+        """Return the leading parts of the cost that are proved minimal, most important first."""
         return proved_parts(self.key, self.least)
 
 
 class MoreRows(Exception):
-    """The table has rows left that were not looked at: go on in a later slice."""
+    """The table still has rows to evaluate: continue in a later slice."""
 
 
 class RowTable:
-    """For one shape and priority: cost arrays over rows and who would have to go."""
+    """Hold the preemption cost and the victims per row, for one shape and priority."""
 
     def __init__(self, chooser: Chooser, shape: Shape, priority: int) -> None:
         self.chooser = chooser
@@ -64,7 +64,7 @@ class RowTable:
         self.priority = priority
         self.cost = RankedRows(len(ORDER), 0)
         self.bound = RankedRows(PROVABLE, 0)
-        self._left: dict[int, None] = {}  # rows to look at
+        self._left: dict[int, None] = {}  # rows to evaluate
         self.units: dict[int, tuple[EvictionUnit, ...]] = {}
         self._epoch = -1
         self._rows_seen = 0
@@ -72,10 +72,10 @@ class RowTable:
         self._versions: tuple[int, ...] = ()
         self._spending = -1
         self._protected: dict[int, None] = {}  # rows with pods under a disruption budget
-        self.besides = ""  # the pod whose own promise does not count, while it is asked for
+        self.besides = ""  # key of the preemptor, whose own nomination does not count in `choose`
 
     def refresh(self, most: int | None = None) -> int:
-        """Bring it up to date, or look at so many rows. Answers how many were looked at; see `complete`."""
+        """Evaluate changed rows, at most `most` of them. Return the number evaluated; see `complete`."""
         self._catch_up()
         rows = list(self._left)
         for row in rows[:most]:
@@ -88,7 +88,7 @@ class RowTable:
         return not self._left
 
     def _catch_up(self) -> None:
-        """Which rows have to be looked at?"""
+        """Collect the rows that have to be evaluated again."""
         victim_index, columns = self.chooser.victim_index, self.chooser.victim_index.columns
         nominations = self.chooser.cluster.nominations
         budgets = victim_index.budgets
@@ -110,7 +110,7 @@ class RowTable:
         self._rows_seen, self._promises_seen = victim_index.changed_rows.position, nominations.changes.position
 
     def look(self, row: int, besides: str = "") -> None:
-        """Judge one row again; the promise to the pod `besides` does not count."""
+        """Evaluate one row again; the nomination of the pod `besides` does not count."""
         found = self.chooser.cheapest(self.shape, self.priority, row, besides) if self.chooser.alive(row) else None
         if found is None:
             self.cost.forget(row)
@@ -127,8 +127,10 @@ class RowTable:
                 self._protected[row] = None
 
     def settle(self, allowed: Bools, branches: int) -> int:
-        """Search exactly where a row could turn out cheaper than the best one, the most promising first. Answers what
-        is left of so many branches."""
+        """Search rows exactly whose lower bound is below the best cost, in ascending order of the bound.
+
+        branches: search budget. Return what is left of it.
+        """
         row = self.cost.lowest(allowed)
         if row < 0:
             return branches
@@ -139,7 +141,7 @@ class RowTable:
             if branches <= 0:
                 break
             if self.bound.key(other) >= best:
-                break  # in order: so are those after it
+                break  # rows are sorted: the bounds of the following rows are no lower
             search = self.chooser.search(self, other, min(branches, EXACT_ROW))
             branches -= search.spent
             self.cost.put(other, search.key)
@@ -150,7 +152,7 @@ class RowTable:
         return branches
 
     def least(self, allowed: Bools) -> Key:
-        """A bound: none of these rows costs less, in the provable parts."""
+        """Return a lower bound on the cost of these rows, in the provable parts."""
         return self.bound.key(max(0, self.bound.lowest(allowed)))
 
 
@@ -159,13 +161,13 @@ class Chooser:
         self.cluster = state
         self.victim_index = victim_index
         self._tables: dict[tuple[int, int], RowTable] = {}
-        self.looked = 0  # rows so far
+        self.looked = 0  # rows evaluated so far
 
     def alive(self, row: int) -> bool:
         return bool(self.victim_index.columns.alive[row])
 
     def table(self, shape: Shape, priority: int, most: int | None = None) -> RowTable:
-        """Up to date, or less if so many looks at rows do not suffice."""
+        """Return the table after a refresh of at most `most` rows; it may be incomplete."""
         key = (shape.id, priority)
         table = self._tables.pop(key, None)
         if table is None or table.shape is not shape:
@@ -181,7 +183,10 @@ class Chooser:
     # ---- one row by resources -----------------------------------------------------------------------------
 
     def free(self, shape: Shape, priority: int, row: int, besides: str = "") -> dict[int, float]:
-        """Per resource the shape asks for: free now or soon, less what is promised to others of at least its rank."""
+        """Return the free amount per requested resource of the shape.
+
+        Resources of terminating pods count as free. Resources of nominated pods of equal or higher priority do not.
+        """
         columns = self.victim_index.columns
         left = {rid: columns.alloc_cell[rid][row] - columns.used_cell[rid][row] for rid, _ in shape.requests}
         for record in self.victim_index.leaving.get(row, {}).values():
@@ -196,7 +201,7 @@ class Chooser:
         return left
 
     def candidates(self, priority: int, row: int) -> list[tuple[EvictionUnit, dict[str, PodRecord]]]:
-        """Units of lower priority with their pods on the row."""
+        """Return the evictable units of lower priority, each with its pods on the row."""
         units = self.victim_index.units
         return [
             (unit, pods)
@@ -207,8 +212,10 @@ class Chooser:
     def cheapest(
         self, shape: Shape, priority: int, row: int, besides: str = ""
     ) -> tuple[Key, tuple[EvictionUnit, ...], Key] | None:
-        """What it costs to make the pod fit by resources, who has to go, and a bound: less it does not cost. None:
-        impossible. No victims: what is leaving suffices."""
+        """Return the cost, the victims and a lower bound of the cost that make the pod fit by resources.
+
+        None: no victim set is sufficient. No victims: the resources of terminating pods are sufficient.
+        """
         lacking, freed = self._freed(shape, priority, row, besides)
         if not lacking:
             nothing = self.cost(())
@@ -217,7 +224,7 @@ class Chooser:
         if any(total[rid] < need for rid, need in lacking.items()):
             return None
         unit_cost = self.victim_index.unit_cost
-        freed.sort(key=lambda entry: unit_cost(entry[0]), reverse=True)  # the unit to reprieve first in front
+        freed.sort(key=lambda entry: unit_cost(entry[0]), reverse=True)  # most costly first: reprieved first
         chosen: list[EvictionUnit] = []
         for unit, gives in freed:
             if all(total[rid] - gives[rid] >= need for rid, need in lacking.items()):
@@ -235,7 +242,7 @@ class Chooser:
         return best, units, least_possible(self.victim_index, freed, lacking).key()[:PROVABLE]
 
     def _freed(self, shape: Shape, priority: int, row: int, besides: str = "") -> tuple[dict[int, float], list[Freed]]:
-        """What is lacking on a row, and what every unit that may go would free of it."""
+        """Return the missing amount per resource on a row, and how much of it each evictable unit frees."""
         left = self.free(shape, priority, row, besides)
         lacking = {rid: amount - left[rid] for rid, amount in shape.requests if amount > left[rid]}
         freed: list[Freed] = []
@@ -249,8 +256,10 @@ class Chooser:
         return lacking, freed
 
     def _alike(self, freed: Sequence[Freed]) -> bool:
-        """Whether these differ in work alone: single pods under no budget and of no gang. As few as suffice are then
-        the cheapest."""
+        """Return True if these units differ in lost work alone: single pods without a disruption budget or a gang.
+
+        The smallest sufficient number of such units is then the cheapest set.
+        """
         victim_index = self.victim_index
         if victim_index.budgets.allowed:
             return False
@@ -264,7 +273,7 @@ class Chooser:
         )
 
     def search(self, table: RowTable, row: int, branches: int) -> RowSearch:
-        """The cheapest units of a row, exactly."""
+        """Search exactly for the cheapest victims on a row."""
         lacking, freed = self._freed(table.shape, table.priority, row, table.besides)
         known = (table.cost.key(row), table.units[row])
         return RowSearch(self.victim_index, freed, lacking, known, branches)
@@ -273,7 +282,7 @@ class Chooser:
         return self.victim_index.cost(units).key()
 
     def ready(self, rows: int) -> bool:
-        """Read on where the catalogue is being read anew; whether all is read."""
+        """Continue a rebuild of the victim index by at most `rows` rows; return True if it is complete."""
         read = self.victim_index.prepare(rows)
         self.looked += read // 2
         return read < rows
@@ -283,8 +292,10 @@ class Chooser:
     def choose(
         self, record: PodRecord, evaluation: Evaluation, resolvable: Bools, most: int | None = None
     ) -> Candidate | None:
-        """The cheapest row where evictions make the pod fit, whatever its filters look at. Raises MoreRows where more
-        than so many rows have to be looked at."""
+        """Return the cheapest row where evictions make the pod pass all filters.
+
+        Raise MoreRows if more than `most` rows have to be evaluated first.
+        """
         table = self.table(record.shape, record.priority, most)
         if not table.complete:
             raise MoreRows
@@ -339,15 +350,17 @@ class Chooser:
         refused: Sequence[int],
         best: Candidate | None,
     ) -> tuple[Candidate | None, Key]:
-        """The best of these rows, where something else than resources is in the way, and of the one known before; and
-        what it costs at least on any of these. Rows that could be cheapest are looked at first. `refused`: rows that
-        are open now, but not once the cheapest there are gone."""
+        """Search rows that are blocked by something other than resources, in ascending order of their lower bound.
+
+        Return the better of `best` and the best of these rows, and a lower bound on the cost of these rows.
+        refused: rows that pass the filters now, but fail them once their cheapest victims are evicted.
+        """
         gate = RowFilters(evaluation, evaluation.filters)
         asked, least = ASKED, MOST_OF_ALL
         rows = sorted((table.bound.key(row), row) for row in np.flatnonzero(shut).tolist())
         for number, (bound, row) in enumerate(rows):
             if best is not None and (bound > best.key[:PROVABLE] or (bound == best.key[:PROVABLE] and row > best.row)):
-                break  # in order: so are those after it
+                break  # rows are sorted: the bounds of the following rows are no lower
             if number >= TRIALS:
                 least = min(least, bound)
                 break
@@ -355,7 +368,7 @@ class Chooser:
             beyond = row in refused or gate.hindered_beyond(row)
             search = self._gated(gate, record, row, best.key if best is not None else MOST_OF_ALL, asked)
             asked -= search.asked
-            # Where others elsewhere have a say, what those on the row cost at least is no bound.
+            # If pods on other nodes affect the verdict, the cost of units on this row is not a lower bound.
             least = min(least, bound if beyond else max(bound, search.floor))
             if search.found is not None and (best is None or (search.key, row) < (best.key, best.row)):
                 best = Candidate(row, search.found, search.key)
@@ -363,7 +376,7 @@ class Chooser:
 
     def _gated(self, gate: RowFilters, record: PodRecord, row: int, below: Key, asks: int) -> FilteredRow:
         units = [unit for unit, _ in self.candidates(record.priority, row)]
-        units.sort(key=self.victim_index.unit_cost, reverse=True)  # the unit to reprieve first in front
+        units.sort(key=self.victim_index.unit_cost, reverse=True)  # most costly first: reprieved first
         try:
             return FilteredRow(
                 self.victim_index.columns,
@@ -379,7 +392,7 @@ class Chooser:
             gate.evaluation.refresh()
 
     def holds(self, record: PodRecord, evaluation: Evaluation, row: int, units: Iterable[EvictionUnit]) -> bool:
-        """Whether every filter agrees once these units are gone."""
+        """Return True if the pod passes every filter on the row once these units are evicted."""
         columns = self.victim_index.columns
         mark = columns.journal.mark()
         try:
@@ -391,7 +404,10 @@ class Chooser:
             evaluation.refresh()
 
     def clear(self, record: PodRecord, row: int, units: Iterable[EvictionUnit]) -> dict[str, int]:
-        """Take units and terminating pods away, and count whoever was promised the row; where the former were."""
+        """Remove the units and the row's terminating pods, and place the pods nominated to the row.
+
+        Return the row of each removed pod of the units, by pod key.
+        """
         columns = self.victim_index.columns
         home: dict[str, int] = {}
         for unit in units:
@@ -407,19 +423,19 @@ class Chooser:
 
 
 def _fewer(freed: Sequence[Freed], lacking: Mapping[int, float], than: int) -> Iterator[tuple[EvictionUnit, ...]]:
-    """Single units, and pairs where there are not too many, that free enough; only fewer than so many."""
+    """Yield single units, then pairs, that free enough; only sets of fewer than `than` units."""
     for size in (1, 2):
         if than <= size or (size > 1 and len(freed) > PAIRS):
             return
         if any(sum(sorted(gives[rid] for _, gives in freed)[-size:]) < need for rid, need in lacking.items()):
-            continue  # not even those that free most
+            continue  # even the units that free most are not sufficient
         for some in combinations(freed, size):
             if all(sum(gives[rid] for _, gives in some) >= need for rid, need in lacking.items()):
                 yield tuple(unit for unit, _ in some)
 
 
 def _looks_at_others(evaluation: Evaluation) -> bool:
-    """Whether taking pods away could make some filter say no that says yes now (required affinity, spreading)."""
+    """Return True if removing pods can make a passing filter fail (required affinity, topology spread)."""
     shape = evaluation.shape
     return (
         shape.affinity is not None

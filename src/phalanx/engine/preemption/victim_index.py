@@ -1,7 +1,7 @@
-"""Everything that could be evicted, by row, kept current from the change log.
+"""Index the candidate victims by row (node) and keep the index current from the change log.
 
-A unit is a pod, or all placed pods under the highest group that is only disrupted as a whole. Terminating pods are in
-no unit: their room is about to be free and nobody has to pay for it again.
+An eviction unit is a single pod, or all placed pods under the highest group that is only disrupted as a whole.
+Terminating pods belong to no unit: their resources are about to be released, so they add no preemption cost.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from phalanx.engine.state.records import PodRecord
 from phalanx.model import groups
 from phalanx.model.groups import GroupForest, GroupKey
 
-MOST_STARTS = 50_000  # timestamps read
-NOT_YET = 2.0**40  # seconds: later than every start
-UnitKey = str | GroupKey  # a pod's key, or the group that goes as a whole
+MOST_STARTS = 50_000  # parsed timestamps kept in the cache
+NOT_YET = 2.0**40  # seconds: start time of a pod that has not started, later than every real start
+UnitKey = str | GroupKey  # a pod's key, or the key of the group that is evicted as a whole
 
 
 class EvictionUnit:
@@ -47,7 +47,7 @@ class EvictionUnit:
 
 
 class VictimIndex:
-    """One per engine."""
+    """Hold the eviction units of the cluster. Each engine has one index."""
 
     def __init__(self, state: ClusterState) -> None:
         self.cluster = state
@@ -58,21 +58,23 @@ class VictimIndex:
         self.on_row: dict[int, dict[UnitKey, dict[str, PodRecord]]] = {}  # row -> unit -> its pods there
         self.leaving: dict[int, dict[str, PodRecord]] = {}  # row -> terminating pods
         self._unit_of: dict[str, tuple[UnitKey, GroupKey | None, float]] = {}  # pod key -> unit, leaf group, start
-        self._running: dict[GroupKey, int] = {}  # leaf -> members on a node that are not on their way out
-        self._members: dict[GroupKey, dict[str, None]] = {}  # leaf -> these members
+        self._running: dict[GroupKey, int] = {}  # leaf -> number of placed members that are not terminating
+        self._members: dict[GroupKey, dict[str, None]] = {}  # leaf -> keys of these members
         self._position = -1
         self._stale = True
-        self._next = 0  # while it is being built anew: the first row that is not in it yet
+        self._next = 0  # during a rebuild: the first row that is not indexed yet
         self.changed_rows = ChangeLog[int]()
-        self.epoch = 0  # +1 when everything was built anew
+        self.epoch = 0  # +1 at every rebuild
         self._starts: dict[str, float] = {}
         self.minimum_runtime = MinimumRuntime(state.forest)
-        self._protections = 0  # +1 when the protection of a group began or ended
+        self._protections = 0  # +1 when the minimum-runtime protection of a group begins or ends
 
     @property
     def circumstances(self) -> tuple[int, ...]:
-        """Everything but the preemptor itself that the search for victims depends on, as one value: as long as it is
-        the same, a search that failed fails again."""
+        """Return the versions of all state that a search for victims depends on, except the preemptor itself.
+
+        While this value is unchanged, a search that failed would fail again.
+        """
         state = self.cluster
         return (
             state.columns.log.position,
@@ -82,16 +84,18 @@ class VictimIndex:
         )
 
     def regroup(self) -> None:
-        """A group changed: who goes with whom may be different now."""
+        """Rebuild the index at the next refresh, because a changed group may change the eviction units."""
         self._stale = True
 
     def refresh(self) -> None:
-        """Bring everything up to date. Never call this inside a trial."""
+        """Bring the whole index up to date. Never call this inside a trial."""
         self.prepare(self.columns.n)
 
     def prepare(self, rows: int) -> int:
-        """The same, but read at most so many rows where everything has to be read anew. Answers how many were read; as
-        long as that is as many as asked for, there may be more."""
+        """Bring the index up to date, but read at most `rows` rows of a rebuild.
+
+        Return the number of rows read. If it equals `rows`, more rows may be left.
+        """
         self.budgets.refresh()
         log = self.columns.log
         changes = None if self._stale or self._position < 0 else log.since(self._position)
@@ -109,7 +113,7 @@ class VictimIndex:
         return self._next - first
 
     def _protect(self) -> list[PodRecord]:
-        """Judge the rows again where the protection of a group began or ended; answers the pods there."""
+        """Mark rows as changed where the protection of a group began or ended; return the pods of these groups."""
         found: list[PodRecord] = []
         for leaf in self.minimum_runtime.refresh(self.cluster.now):
             self._protections += 1
@@ -120,14 +124,14 @@ class VictimIndex:
         return found
 
     def unprotected(self) -> list[PodRecord]:
-        """Pods whose group is no longer protected since this was last asked: they can be evicted now."""
+        """Return the pods whose group lost its protection since the last call: they can be evicted now."""
         due = self.minimum_runtime.next_time()
         if due is None or due > self.cluster.now or self._position != self.columns.log.position or self._stale:
             return []
         return self._protect()
 
     def evictable(self, unit: EvictionUnit, priority: int) -> bool:
-        """Whether a preemptor of this priority may evict the unit."""
+        """Return True if a preemptor of this priority may evict the unit."""
         if unit.priority >= priority:
             return False
         if self.minimum_runtime.next_time() is None:
@@ -139,7 +143,7 @@ class VictimIndex:
         touched: dict[int, None] = {}
         resized: dict[UnitKey, None] = {}
         regrouped: dict[GroupKey, None] = {}  # gangs that gained or lost a member
-        if self._next < self.columns.n:  # the others are read when their turn comes
+        if self._next < self.columns.n:  # rows from `_next` on are read later in the rebuild
             changes = [change for change in changes if change[0] < self._next]
         for row, record, sign in self._net(changes, touched):
             before = self._unit_of.get(record.key)
@@ -149,10 +153,10 @@ class VictimIndex:
             known = self._unit_of[record.key] if sign > 0 and key is not None else before
             if known is not None and known[1] is not None:
                 regrouped[known[1]] = None
-        for key in resized:  # what the unit costs changed wherever it sits
+        for key in resized:  # the cost of the unit changed on every row that it occupies
             if key in self.units:
                 touched.update(dict.fromkeys(pod.row for pod in self.units[key].pods.values()))
-        for leaf in regrouped:  # how many members stay behind when one is evicted changed for all of them
+        for leaf in regrouped:  # the number of members that remain after an eviction changed for all
             for pod in self._members.get(leaf, ()):
                 unit = self.units[self._unit_of[pod][0]]
                 unit.rank = None
@@ -161,8 +165,10 @@ class VictimIndex:
             self.changed_rows.append(row)
 
     def _net(self, changes: Sequence[Change], touched: dict[int, None]) -> Iterator[tuple[int, PodRecord, int]]:
-        """What is left of changes that undid each other: a trial must leave units as they are, the very objects, since
-        a search that was interrupted holds on to them. Those who went first."""
+        """Yield the net changes, removals first, without changes that cancel each other.
+
+        A trial must keep the same EvictionUnit objects, because an interrupted search still refers to them.
+        """
         sums: dict[tuple[int, int], int] = {}
         who: dict[int, PodRecord] = {}
         for row, record, sign in changes:
@@ -178,8 +184,11 @@ class VictimIndex:
 
     @contextmanager
     def without(self, units: Sequence[EvictionUnit]) -> Iterator[dict[str, int]]:
-        """A trial in which these, and pods that are leaving, are off their nodes. Yields where the former were, by pod
-        key. If nobody else was served in it, nothing in here is another one afterwards: it need not be looked at."""
+        """Run a trial in which these units and all terminating pods are removed from their nodes.
+
+        Yield the row of each removed pod of the units, by pod key. If the trial ran without interruption, the index
+        is unchanged afterwards, so the changes in the log are skipped.
+        """
         columns, journal = self.columns, self.columns.journal
         pods = [pod for unit in units for pod in unit.pods.values()]
         home = {pod.key: pod.row for pod in pods}
@@ -195,7 +204,7 @@ class VictimIndex:
                 self._position = columns.log.position
 
     def _begin(self) -> None:
-        """Anew, from the first row on."""
+        """Start a rebuild from the first row."""
         self._stale = False
         self._next = 0
         self.units, self.on_row, self.leaving, self._unit_of, self._running, self._members = {}, {}, {}, {}, {}, {}
@@ -203,7 +212,7 @@ class VictimIndex:
         self.epoch += 1
 
     def unit_of(self, record: PodRecord) -> tuple[UnitKey, int]:
-        """(unit, priority) of a placed pod."""
+        """Return the (unit key, priority) of a placed pod."""
         leaf = self.forest.leaf_of_pod(record.namespace, record.name)
         return (record.key, record.priority) if leaf is None else self._unit_in(leaf, record)
 
@@ -263,10 +272,10 @@ class VictimIndex:
         return key
 
     def started(self, record: PodRecord) -> None:
-        """A pod on a node says when it started, or something else than before."""
+        """Record a new or changed start time of a placed pod."""
         known = self._unit_of.get(record.key)
         if known is None:
-            return  # not looked at yet
+            return  # not indexed yet
         key, leaf, before = known
         unit, start = self.units[key], self.start(record)
         unit.started += start - before
@@ -278,7 +287,7 @@ class VictimIndex:
             self.changed_rows.append(row)
 
     def start(self, record: PodRecord) -> float:
-        """When the pod started, seconds; one that has not yet loses nothing."""
+        """Return the pod's start time in seconds. A pod that has not started loses no work: it gets NOT_YET."""
         text = record.start_time
         if not text:
             return NOT_YET
@@ -294,13 +303,16 @@ class VictimIndex:
         return found
 
     def lost(self, unit: EvictionUnit) -> float:
-        """Seconds of work thrown away."""
+        """Return the seconds of work that are lost if the unit is evicted."""
         now = self.cluster.now
         return sum(max(0.0, now - self._unit_of[pod][2]) for pod in unit.pods)
 
     def cost(self, units: Iterable[EvictionUnit]) -> Cost:
-        """What evicting these units costs. It only changes when a pod comes, goes or starts, not with time: `work` is
-        the negative sum of start times (of equally many pods those that started last lose least)."""
+        """Return the cost of evicting these units.
+
+        The cost changes when a pod is added, removed or started, but not with time: `work` is the negative sum of
+        start times. Of two sets with the same number of pods, the set that started later loses less work.
+        """
         units = list(units)
         if not units:
             return Cost(work=-(2.0**60))
@@ -326,7 +338,7 @@ class VictimIndex:
         return Cost(over, priority, pods + members, pods, broken, len(hit), kind, -started)
 
     def _hits(self, units: Iterable[EvictionUnit]) -> dict[int, int]:
-        """Pods of these units that count against each budget."""
+        """Return, per disruption budget, the number of pods of these units that count against it."""
         hits: dict[int, int] = {}
         if self.budgets.allowed:
             for unit in units:
@@ -339,8 +351,10 @@ class VictimIndex:
         return beyond((count, self.budgets.allowed[b]) for b, count in hits.items()) if hits else 0
 
     def unit_cost(self, unit: EvictionUnit) -> tuple[Any, ...]:
-        """Sort key: which unit is evicted first, if it were alone. Remembered until the unit, a gang or a budget
-        changes."""
+        """Return the sort key of one unit: the cost of evicting it alone.
+
+        The key is cached until the unit, a gang or a disruption budget changes.
+        """
         state = (self.budgets.version, self.budgets.spending)
         if unit.rank is None or unit.rank[0] != state:
             protected = sum(self._hits((unit,)).values()) if self.budgets.allowed else 0
@@ -348,13 +362,13 @@ class VictimIndex:
         return unit.rank[1]
 
     def kind(self, unit: EvictionUnit) -> int:
-        """How important the kind of victim is, see `cost.POD`: a member of a group counts as the group."""
+        """Return the kind of victim (`cost.POD` and following). A member of a group counts as the group."""
         if isinstance(unit.key, str):
             return POD if self._unit_of[unit.key][1] is None else GROUP
         return COMPOSITE if unit.key.kind == groups.COMPOSITE else GROUP
 
     def gangs(self, unit: EvictionUnit) -> Sequence[tuple[GroupKey, int]]:
-        """Gangs that the unit's pods belong to, with the number of these pods."""
+        """Return the gangs that the unit's pods belong to, each with the number of these pods."""
         if isinstance(unit.key, str):
             leaf = self._unit_of[unit.key][1]
             return ((leaf, 1),) if leaf is not None and self.minimum(leaf) else ()
@@ -366,17 +380,17 @@ class VictimIndex:
         return tuple(found.items())
 
     def workload(self, unit: EvictionUnit) -> GroupKey | None:
-        """The gang, or the group evicted as a whole, that is hit when the unit is evicted."""
+        """Return the gang, or the group evicted as a whole, that loses pods if the unit is evicted."""
         if not isinstance(unit.key, str):
             return unit.key
         leaf = self._unit_of[unit.key][1]
         return leaf if leaf is not None and self.minimum(leaf) else None
 
     def minimum(self, leaf: GroupKey) -> int:
-        """Of a gang; 0 for a group that is none."""
+        """Return the minimum number of members of a gang; 0 if the group is not a gang."""
         group = self.forest.group(leaf)
         return group.spec.minimum if group is not None and group.spec is not None and group.spec.gang else 0
 
     def running(self, leaf: GroupKey) -> int:
-        """Members on a node that are not on their way out."""
+        """Return the number of placed members that are not terminating."""
         return self._running.get(leaf, 0)
