@@ -1,7 +1,8 @@
-"""Sets of units in the one order, the cheapest first: where only the filters know whether a set suffices.
+"""Enumerate victim sets in ascending cost (`cost.ORDER`), where only the filters can tell if a set is sufficient.
 
-The growing parts of a cost never shrink when a unit is added: a set costs no less in them than every part of it, so
-all sets of one price are known when the first of them is reached. The other parts then order these.
+The growing parts of a cost never decrease when a unit is added, so a set costs at least as much in them as each of its
+subsets. All sets with equal growing parts are therefore known when the first of them is reached; the other parts of the
+cost then order them.
 """
 
 from __future__ import annotations
@@ -13,18 +14,21 @@ from phalanx.engine.preemption.cost import GROWING, PROVABLE, Key
 from phalanx.engine.slices import worked
 
 Chosen = tuple[int, ...]
-PRICED = 2  # of work, to price a set
+PRICED = 2  # units of work to price one set
 
 
 class BestFirstSets:
-    """`floor`: no set that was not answered yet costs less. `cut`: there are more, but the limit was reached."""
+    """Iterate over victim sets. `floor`: lower bound of the sets still to come. `cut`: the limit ended the search."""
 
     def __init__(self, count: int, price: Callable[[Chosen], Key], below: Key, limit: int) -> None:
-        """`price`: the cost of a set; only sets that cost less than `below` in the provable parts are wanted."""
+        """Search `count` units. price: cost of a set. below: only cheaper sets, in the provable parts, are returned.
+
+        limit: number of sets to price.
+        """
         self._count = count
         self._price = price
         self.below = below[:PROVABLE]
-        self._left = limit  # sets to be priced
+        self._left = limit  # sets that may still be priced
         self.floor: Key = ()
         self.cut = False
 
@@ -44,7 +48,7 @@ class BestFirstSets:
                 self.floor = each[0][:PROVABLE]
                 yield each
             if first == self.below[:GROWING]:
-                return  # whoever holds one of these costs more
+                return  # every superset of these sets costs more
             for _, chosen in level:
                 if not self._extend(chosen, heap):
                     self.cut = True

@@ -1,11 +1,11 @@
-"""What an eviction costs, and how two costs compare: the one order, used by every planner, bound and tie-break.
+"""Define the cost of an eviction and the one order in which every planner, bound and tie-break compares costs.
 
-To change the order, change `ORDER`. Three rules hold it together, and `checked` enforces them:
+To change the order, change `ORDER`. It must follow three rules, which `checked` enforces:
 
-* budgets, priority, stopped and pods come first, in any order. They never shrink when one more unit is evicted, so a
-  search can use them as a bound;
-* gangs and workloads follow, in any order. They are proved as well, but depend on which other units are evicted;
-* kind and work come last, in any order. A plan is improved in them, not proved.
+* budgets, priority, stopped and pods come first, in any order. They never decrease when one more unit is evicted, so
+  a search can use them as a lower bound;
+* gangs and workloads follow, in any order. They can also be proved minimal, but depend on the other evicted units;
+* kind and work come last, in any order. Local search improves them, but does not prove them minimal.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ import numpy as np
 
 from phalanx.engine.preemption.problem import Units
 
-# Most important first. Other modules read it as `cost.ORDER` when they need it, never as a copy.
+# Most important first. Other modules read `cost.ORDER` at each use and keep no copy.
 ORDER = ("budgets", "priority", "stopped", "pods", "gangs", "workloads", "kind", "work")
-GROWING = 4  # first parts of a cost: they never shrink when one more unit is evicted
-PROVABLE = 6  # first parts of a cost that a plan can be proved in
-COUNTS = ("budgets", "stopped", "pods")  # growing parts that are sums, in no order
+GROWING = 4  # number of leading parts that never decrease when one more unit is evicted
+PROVABLE = 6  # number of leading parts that can be proved minimal
+COUNTS = ("budgets", "stopped", "pods")  # growing parts that are sums; the order has no meaning
 NOBODY = -(2**63)
-POD, GROUP, COMPOSITE = range(3)  # kinds of victims, the least important first, as kube-scheduler 1.37 ranks them
-Key = tuple[float, ...]  # a cost in the order of its parts
+POD, GROUP, COMPOSITE = range(3)  # kinds of victims in ascending importance, as in kube-scheduler 1.37
+Key = tuple[float, ...]  # parts of a cost in the order of `ORDER`
 K = TypeVar("K")
 
 
@@ -35,20 +35,20 @@ K = TypeVar("K")
 class Cost:
     budgets: int = 0  # evicted pods beyond what disruption budgets allow
     priority: int = NOBODY  # highest priority of an evicted unit; NOBODY: nothing is evicted
-    stopped: int = 0  # evicted pods, and the members left behind in a gang below its minimum: they cannot work
-    pods: int = 0  # evicted
-    gangs: int = 0  # left running below their minimum
-    workloads: int = 0  # gangs, and groups evicted as a whole, that lose a pod; a pod of no such group counts none
+    stopped: int = 0  # evicted pods plus the remaining members of gangs that fall below their minimum
+    pods: int = 0  # evicted pods
+    gangs: int = 0  # gangs left running below their minimum
+    workloads: int = 0  # gangs, and groups evicted as a whole, that lose a pod
     kind: int = POD  # most important kind of victim
-    work: float = 0.0  # seconds lost; of no meaning by itself where a planner compares costs that outlive the moment
+    work: float = 0.0  # seconds of lost work; a planner may use another value with the same order
 
     def key(self) -> Key:
-        """The comparator: the lesser key costs less."""
+        """Return the sort key: the lower key costs less."""
         return _parts(ORDER)(self)
 
 
 def checked(order: Sequence[str]) -> tuple[str, ...]:
-    """The order itself if a planner can follow it, else ValueError."""
+    """Return the order if it follows the rules of this module, else raise ValueError."""
     parts = [{"budgets", "priority", "stopped", "pods"}, {"gangs", "workloads"}, {"kind", "work"}]
     if len(order) != 8 or [set(order[:GROWING]), set(order[GROWING:PROVABLE]), set(order[PROVABLE:])] != parts:
         raise ValueError(f"no planner can follow the order {order}: see the rules in {__name__}")
@@ -61,7 +61,7 @@ def _parts(order: tuple[str, ...]) -> Callable[[Cost], Key]:
 
 
 def counts_in_order() -> tuple[str, ...]:
-    """The parts of `COUNTS`, most important first."""
+    """Return the parts of `COUNTS`, most important first."""
     return tuple(part for part in ORDER if part in COUNTS)
 
 
@@ -70,12 +70,12 @@ def provable() -> tuple[str, ...]:
 
 
 def cost_from(key: Sequence[float]) -> Cost:
-    """A cost from the first parts of its key; the others are nothing."""
+    """Return a cost from the leading parts of its key; the other parts keep their defaults."""
     return Cost(**dict(zip(ORDER, key, strict=False)))  # type: ignore[arg-type]
 
 
 def proved_parts(key: Sequence[float], least: Sequence[float]) -> tuple[str, ...]:
-    """The parts, from the most important on, in which a cost is no more than the bound."""
+    """Return the leading parts in which a cost equals its lower bound, most important first."""
     found: list[str] = []
     for name, value, bound in zip(provable(), key, least, strict=False):
         if value != bound:
@@ -85,34 +85,37 @@ def proved_parts(key: Sequence[float], least: Sequence[float]) -> tuple[str, ...
 
 
 def unit_cost(cost: Cost, protected: int, name: Any) -> tuple[Any, ...]:
-    """Sort key of one unit: what evicting it alone costs. The lesser is evicted first, the greatest reprieved first.
+    """Return the sort key of one unit: the cost of evicting it alone. The lowest is evicted first, the highest
+    reprieved first.
 
-    protected: its pods under disruption budgets, which break ties in violations. Names order equals.
+    protected: its pods under disruption budgets, which break ties in violations. The name breaks the remaining ties.
     """
     parts = zip(ORDER, cost.key(), strict=True)
     return (*((value, protected) if part == "budgets" else value for part, value in parts), name)
 
 
 def rung(key: tuple[Any, ...]) -> tuple[float, ...]:
-    """The parts of a unit's own cost (`unit_cost`) that matter more than how many pods stop or are evicted."""
+    """Return the parts of a unit's cost (`unit_cost`) that come before the counts of stopped and evicted pods."""
     first_count = min(ORDER.index("stopped"), ORDER.index("pods"))
     return tuple(part[0] if isinstance(part, tuple) else part for part in key[:first_count])
 
 
 def stops(gone: int, running: int, minimum: int) -> int:
-    """Pods of a gang that stop when so many are evicted: all that run where it falls below its minimum."""
+    """Return the pods of a gang that stop if `gone` are evicted: all running pods if it falls below its minimum."""
     return running if 0 < minimum <= running and running - gone < minimum else gone
 
 
 def left_behind(gone: Mapping[K, int], running: Mapping[K, int], minimum: Mapping[K, int]) -> tuple[int, int]:
-    """Gangs that would be left running below their minimum, and their members that stay; a gang that is evicted
-    altogether is not broken."""
+    """Return the number of gangs left running below their minimum, and the number of their remaining members.
+
+    A gang that is evicted completely does not count.
+    """
     left = [stops(pods, running[gang], minimum[gang]) - pods for gang, pods in gone.items()]
     return sum(members > 0 for members in left), sum(left)
 
 
 def beyond(hits: Iterable[tuple[int, int]]) -> int:
-    """Violations, from (evicted pods that count, disruptions allowed) of every budget."""
+    """Return the budget violations, from (evicted pods that count, disruptions allowed) per budget."""
     return sum(max(0, count - allowed) for count, allowed in hits)
 
 
@@ -142,7 +145,7 @@ def cost_of(units: Units, evicted: Collection[int]) -> Cost:
 
 
 def cheapest_first(units: Units, some: Iterable[int]) -> list[int]:
-    """Units in the order of what evicting each alone costs."""
+    """Return units in ascending order of the cost of evicting each alone."""
     over = (units.hits - units.allowed[:, None]).clip(min=0).sum(axis=0).tolist()
     under = units.hits.sum(axis=0).tolist()
     priority, pods, lost = units.priority.tolist(), units.pods.tolist(), units.lost.tolist()

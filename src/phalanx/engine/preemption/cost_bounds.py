@@ -1,8 +1,9 @@
-"""A cost in one float, unit by unit, so that coverings can add up: whole numbers prove, a small fraction breaks ties.
+"""Express the cost of each unit as one float that coverings can add: whole numbers for proofs, fractions for ties.
 
-A set of counts (budgets, stopped, pods, gangs, workloads) becomes one number by weights, most important first. What is
-paid once however many units go is a charge: the members left behind in a gang that breaks, a gang broken, a workload
-hit. Until a charge is decided, it is shared out among as many units as can be evicted, which is a lower bound.
+Weights combine the counts (budgets, stopped, pods, gangs, workloads) into one number, most important first. A cost that
+is paid once for any number of evicted units is a charge: the remaining members of a gang that falls below its minimum,
+a broken gang, an affected workload. Until a charge is decided, it is divided among the units that can be evicted, which
+gives a lower bound.
 """
 
 from __future__ import annotations
@@ -17,16 +18,19 @@ from phalanx.engine.preemption import cost
 from phalanx.engine.preemption.cost import Cost, cost_of, stops
 from phalanx.engine.preemption.problem import Units
 
-TIES = 0.01
-LARGEST = 1e11  # prices up to which a float keeps fractions apart
-STEP = 1e7  # more than any number of pods: keeps two whole numbers apart in one float
+TIES = 0.01  # upper limit of the sum of all tie-breaking fractions
+LARGEST = 1e11  # largest price at which a float still distinguishes the fractions
+STEP = 1e7  # more than any number of pods: separates two whole numbers in one float
 UNLIMITED = 1 << 30
 _NONE: frozenset[int] = frozenset()
 
 
 class Stand(msgspec.Struct, frozen=True):
-    """What is decided: units evicted, units that must stay, charges paid whatever else is evicted, and gangs (by their
-    charge) that must not fall below their minimum."""
+    """Decisions of a search branch.
+
+    out: evicted units. kept: units that must not be evicted. paid: charges that are paid in any case. whole: charges of
+    gangs that must not fall below their minimum.
+    """
 
     out: frozenset[int] = _NONE
     kept: frozenset[int] = _NONE
@@ -34,27 +38,30 @@ class Stand(msgspec.Struct, frozen=True):
     whole: frozenset[int] = _NONE
 
 
-Terms = tuple[tuple[int, ...], tuple[int, ...]]  # budgets without room, charges paid: what prices depend on
+Terms = tuple[tuple[int, ...], tuple[int, ...]]  # exhausted budgets and paid charges, on which prices depend
 
 
 class Charge(msgspec.Struct):
-    """Paid once. `units`: each with its pods of the gang, or 1 for a workload."""
+    """A cost that is paid once. `units`: unit -> its pods of the gang, or 1 for a workload."""
 
     weight: float
     units: dict[int, int]
-    gang: int = -1  # whose members stop; -1: a workload hit, or a gang broken
+    gang: int = -1  # gang whose members stop; -1: the charge is for an affected workload or a broken gang
     surplus: int = 0  # pods that the gang can lose before the charge is due
 
 
 def coarse_weights() -> dict[str, float]:
-    """The first two counts, however large they are."""
+    """Return the weights of the first two counts, which may be of any size."""
     first, second, *_ = cost.counts_in_order()
     return {first: STEP, second: 1.0}
 
 
 def fine_weights(units: Units, best: Cost, within: Bools) -> dict[str, float]:
-    """All counts, for plans that are as good as `best` in the first two, which cannot be less, hence no worse in the
-    third; nor are more gangs or workloads hit than there are, or than pods are evicted."""
+    """Return the weights of all counts, for plans that equal `best` in the first two counts; {} if they are too large.
+
+    The first two counts are proved minimal, so a better plan is no worse in the third. The number of affected gangs and
+    workloads is limited by their total number and by the number of evicted pods.
+    """
     inside = np.flatnonzero(within).tolist()
     gangs = {gang for u in inside if len(units.gangs) for gang, _ in units.gangs[u]}
     workloads = {w for u in inside if len(units.workload) and (w := units.workload[u]) >= 0}
@@ -68,12 +75,12 @@ def fine_weights(units: Units, best: Cost, within: Bools) -> dict[str, float]:
 
 
 class CostBounds:
-    """Budgets: as long as a budget has room an eviction is free of violation, so prices depend on what is decided."""
+    """Price units. An eviction within a budget's allowed disruptions is free, so prices depend on earlier decisions."""
 
     slack = 1e-3
 
     def __init__(self, units: Units, weights: Mapping[str, float], within: Bools, most: int = UNLIMITED) -> None:
-        """within: (U,) may be evicted. most: no plan that is looked for evicts more pods."""
+        """Prepare the charges. within: (U,) units that may be evicted. most: upper limit of evicted pods in a plan."""
         self.units = units
         self.weights = weights
         self.within = within
@@ -102,7 +109,7 @@ class CostBounds:
     # ---- charges
 
     def _make_charges(self) -> None:
-        once: dict[tuple[int, ...], Charge] = {}  # by their units: a workload, a gang that breaks with every pod
+        once: dict[tuple[int, ...], Charge] = {}  # by units: workloads, and gangs that any eviction breaks
         if self._weight("workloads"):
             hit: dict[int, dict[int, int]] = {}
             for u in np.flatnonzero(self.within).tolist() if len(self.units.workload) else ():
@@ -123,16 +130,16 @@ class CostBounds:
         self.charges += once.values()
 
     def _index(self) -> None:
-        """Charges as arrays, one entry per charge and unit."""
+        """Store the charges as arrays, one entry per charge and unit."""
         entries = [(c, u, n) for c, charge in enumerate(self.charges) for u, n in charge.units.items()]
         table: Ints = np.array(entries, dtype=np.int64).reshape(-1, 3)
         self._charge, self._unit, self._amount = table[:, 0], table[:, 1], table[:, 2].astype(np.float64)
         self._charge_weight: Floats = np.array([charge.weight for charge in self.charges])
-        # A gang that can lose some pods: each costs itself, until more than these go.
+        # A gang with surplus pods: each evicted pod costs only itself until the surplus is used up.
         self._by_pod: Bools = np.array([charge.surplus > 0 for charge in self.charges], dtype=bool)
 
     def _shares(self, terms: Terms, inside: Bools) -> Floats:
-        """(U,) what units are charged for what is paid once and not decided. inside: (U,) units of any use."""
+        """Return (U,) the share of undecided charges per unit. inside: (U,) units whose eviction can help."""
         count = len(self.units)
         if not len(self._charge):
             return np.zeros(count)
@@ -144,11 +151,11 @@ class CostBounds:
         return shared.astype(np.float64)
 
     def _surplus(self, gang: int) -> int:
-        """Pods the gang can lose; negative: it runs below its minimum as it is, and cannot be broken."""
+        """Return the pods that the gang can lose; negative: it already runs below its minimum and cannot break."""
         return self.units.gang_running[gang] - self.units.gang_minimum[gang]
 
     def _can_go(self, gang: int, kept: frozenset[int]) -> bool:
-        """Whether all of the gang may be evicted."""
+        """Return True if the whole gang may be evicted."""
         running = self.units.gang_running[gang]
         evictable = sum(pods for u, pods in self._gangs[gang].items() if u not in kept)
         return evictable >= running and running <= self.most
@@ -172,20 +179,20 @@ class CostBounds:
         return spent, tuple(sorted(self._paid(stand)))
 
     def units_now(self, terms: Terms, inside: Bools) -> Floats:
-        """(U,) price of each unit under these terms; ties apart. inside: (U,) units whose eviction is of any use."""
+        """Return (U,) the price of each unit without tie-breaks. inside: (U,) units whose eviction can help."""
         priced: Floats = self.base + self._shares(terms, inside)
         if terms[0]:
             priced += self.units.hits[list(terms[0])].sum(axis=0) * self._weight("budgets")
         return priced
 
     def decided(self, stand: Stand) -> float:
-        """What is to be paid whatever else is evicted."""
+        """Return the cost that the decisions so far cause in any case."""
         now = cost_of(self.units, stand.out)
         fixed: float = sum(getattr(now, name) * self._weight(name) for name in cost.COUNTS)
         for number in self._paid(stand):
             charge = self.charges[number]
             fixed += charge.weight
-            if charge.gang >= 0:  # counted already, as far as its pods are evicted
+            if charge.gang >= 0:  # subtract the pods that `now` already counts
                 pods, running = self._gone(charge, stand.out), self.units.gang_running[charge.gang]
                 fixed -= stops(pods, running, running - charge.surplus) * self._weight("stopped")
         if self._weight("gangs"):
@@ -193,23 +200,23 @@ class CostBounds:
         return fixed
 
     def proved(self, price: float) -> float:
-        """The whole price that no eviction can be below, if it cannot be below `price`."""
+        """Return the lowest whole price that is possible if `price` is a lower bound."""
         return float(np.ceil(price - TIES - self.slack))
 
     def whole(self, priced: Cost) -> float:
         return float(sum(getattr(priced, name) * weight for name, weight in self.weights.items()))
 
     def split(self, whole: float) -> dict[str, int]:
-        """The counts of a bound."""
+        """Split a weighted bound into its counts."""
         found: dict[str, int] = {}
         for name, weight in sorted(self.weights.items(), key=lambda entry: -entry[1]):
             found[name], whole = int(whole // weight), whole % weight
         return found
 
-    # ---- what to decide next
+    # ---- branching
 
     def settled(self, stand: Stand) -> Stand:
-        """With the units kept that a gang which must not break cannot lose any more."""
+        """Also keep the units whose eviction would break a gang that must not fall below its minimum."""
         kept = set(stand.kept)
         for number in stand.whole:
             charge = self.charges[number]
@@ -218,7 +225,7 @@ class CostBounds:
         return Stand(stand.out, frozenset(kept), stand.paid, stand.whole) if len(kept) > len(stand.kept) else stand
 
     def blame(self, stand: Stand, touched: Iterable[int]) -> list[Stand]:
-        """Cases to be told apart where the bound charged less than evicting these units costs."""
+        """Return the branches to search if the bound is below the real cost of these units."""
         touched = sorted(set(touched) - stand.out)
         everybody = stand.out.union(touched)
         paid = self._paid(stand)
@@ -237,7 +244,7 @@ class CostBounds:
         return []
 
     def _decide(self, number: int, stand: Stand, everybody: frozenset[int]) -> list[Stand]:
-        """The charge is paid, or not so many units of it are evicted that it is due."""
+        """Branch on a charge: it is paid, or too few of its units are evicted for it to be due."""
         charge = self.charges[number]
         pay = Stand(stand.out, stand.kept, stand.paid | {number}, stand.whole)
         if charge.surplus == 0:
@@ -254,7 +261,7 @@ class CostBounds:
         return self.settled(Stand(stand.out | {unit}, stand.kept, stand.paid, stand.whole))
 
     def _open_gangs(self, units: Iterable[int]) -> set[int]:
-        """Gangs of these units whose end depends on which of their pods are evicted."""
+        """Return the gangs of these units that break or not depending on which pods are evicted."""
         gangs = self.units.gangs
         touched = {gang for u in units if len(gangs) for gang, _ in gangs[u]}
         return {g for g in touched if self._surplus(g) > 0 or (self._surplus(g) == 0 and self._can_go(g, _NONE))}
@@ -268,7 +275,7 @@ class CostBounds:
 
 
 def _ties(units: Units) -> Floats:
-    """(U,) what is not counted yet, in fractions that sum up to TIES at most."""
+    """Return (U,) tie-breaking fractions for gangs, workloads, kind and lost work; their sum is at most TIES."""
     ties = np.zeros(len(units))
     for u, membership in enumerate(units.gangs):
         for gang, pods in membership:

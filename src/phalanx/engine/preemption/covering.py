@@ -1,4 +1,4 @@
-"""The cheapest way to make room for a number of members on a set of nodes, by counting over the nodes one by one."""
+"""Find the cheapest evictions that make room for members on a set of nodes, by dynamic programming over the nodes."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ MAX_STATES = 20_000
 
 
 class CoverItem(msgspec.Struct, frozen=True):
-    """Members of one shape that may go to some of a cluster's nodes."""
+    """Members of one shape that may be placed on some of the nodes of a Contest."""
 
     shape: int
     most: int
-    inside: Bools | None = None  # (M,) of the cluster's nodes; None = all of them
+    inside: Bools | None = None  # (M,) mask of the nodes; None: all nodes
 
 
 class Contest(msgspec.Struct, frozen=True, eq=False):
-    """Groups whose node sets overlap: their members compete for the same room."""
+    """Groups with overlapping node sets, whose members compete for the same resources."""
 
     nodes: Ints  # (M,)
     items: tuple[CoverItem, ...]
-    claims: tuple[tuple[tuple[int, ...], int], ...]  # (items, how many members of them altogether)
+    claims: tuple[tuple[tuple[int, ...], int], ...]  # (items, total number of their members)
     rivals: frozenset[tuple[int, int]] = frozenset()  # items (a < b) that must not share a node
 
 
@@ -36,7 +36,7 @@ class Cover(msgspec.Struct, frozen=True, eq=False):
 
 
 def cover(freeing: NodeOptions, cluster: Contest, now: Situation) -> Cover | None:
-    """None: impossible even if everything evictable goes. Raises TooLarge."""
+    """Return the cheapest cover; None if it is impossible with everything evicted. May raise TooManyWays."""
     if len(cluster.items) == 1:
         return _one_kind(freeing, cluster, now)
     return _many_kinds(freeing, cluster, now)
@@ -53,7 +53,7 @@ def _one_kind(freeing: NodeOptions, cluster: Contest, now: Situation) -> Cover |
     steps = np.diff(np.where(finite, table, 0.0), axis=1)
     steps[~finite[:, 1:]] = np.inf
     if table.shape[1] <= 2 or bool((np.diff(np.where(finite[:, 1:], steps, 1e300), axis=1) >= -1e-9).all()):
-        # Every further member costs at least as much as the one before: take the cheapest steps.
+        # Each further member costs at least as much as the one before, so the cheapest steps are optimal.
         order = np.argsort(steps, axis=None, kind="stable")[:need]
         np.add.at(counts[0], order // steps.shape[1], 1)
         return Cover(float(steps.flat[order].sum()), counts)
@@ -80,7 +80,7 @@ def _one_kind(freeing: NodeOptions, cluster: Contest, now: Situation) -> Cover |
 
 
 def _deepest(freeing: NodeOptions, shape: int, nodes: Ints, now: Situation) -> int:
-    """Most members any of these nodes can take when everything evictable is gone."""
+    """Return the most members that any of these nodes can hold with everything evictable evicted."""
     row = freeing.problem.placement.shapes[shape]
     inside = nodes[row.mask[nodes]]
     if not len(inside):
@@ -98,8 +98,11 @@ def _deepest(freeing: NodeOptions, shape: int, nodes: Ints, now: Situation) -> i
 
 
 def _useful(table: Floats, need: int) -> Ints:
-    """Nodes that some cheapest solution can do with: for every depth only the `need` cheapest nodes matter, because a
-    solution uses at most that many and any other could be exchanged for an unused cheaper one."""
+    """Return nodes that are sufficient for some cheapest solution.
+
+    For every number of members per node, only the `need` cheapest nodes matter: a solution uses at most that many, and
+    any other node can be exchanged for an unused cheaper one.
+    """
     if len(table) <= need:
         return np.arange(len(table))
     keep = np.zeros(len(table), dtype=bool)
@@ -140,7 +143,7 @@ def _many_kinds(freeing: NodeOptions, cluster: Contest, now: Situation) -> Cover
             before = np.maximum(axes[None, :, :] - options[:, :, None], 0)
             sources[handle] = np.tensordot(before, strides, axes=([1], [0]))  # (P, T)
         total = best[sources[handle]] + price[:, None]
-        if options[0].any():  # staying as it is is always an option
+        if options[0].any():  # placing no member on the node is always an option
             total = np.vstack([best[None, :], total])
             options = np.vstack([np.zeros((1, len(dims)), dtype=np.int64), options])
         choice = total.argmin(axis=0)

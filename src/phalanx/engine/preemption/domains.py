@@ -1,7 +1,6 @@
-"""Which domain for which group: complete choices in order of what they must cost at least.
+"""Enumerate assignments of groups to topology domains in ascending order of their lower bound (best first).
 
-Best first: the next choice handed out is never more promising than the one before it. Equal groups under one parent
-are interchangeable, so only one order of them is looked at.
+Equal groups under one parent are interchangeable, so only one order of them is enumerated.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ MAX_SUBSETS = 70
 
 
 class FreedSlot(msgspec.Struct, frozen=True):
-    """A leaf in a node set."""
+    """A leaf group assigned to a node set."""
 
     leaf: int
     area: int
@@ -32,7 +31,7 @@ class DomainChoice(msgspec.Struct, frozen=True, eq=False):
 
 
 class Domains:
-    """`price` gives the least cost of seating a list of seats, None if that is impossible."""
+    """Hold the node sets (areas) that the groups of a placement problem may use."""
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
@@ -51,7 +50,7 @@ class Domains:
         return self._leaf_number[id(leaf)]
 
     def kind(self, group: Subtree) -> tuple[object, ...]:
-        """Equal for groups that no placement can tell apart."""
+        """Return a key that is equal for interchangeable groups."""
         if id(group) not in self._kinds:
             if isinstance(group, Leaf):
                 what: tuple[object, ...] = (group.need, group.demand, group.key, group.pinned)
@@ -61,7 +60,7 @@ class Domains:
         return self._kinds[id(group)]
 
     def inside(self, group: Subtree, parent: int) -> list[int]:
-        """Node sets the group may live in, in domain order."""
+        """Return the node sets that the group may use, in domain order."""
         if group.key is None:
             return [parent]
         if (parent, group.key) not in self._split:
@@ -82,14 +81,14 @@ class Domains:
         return self._split[parent, group.key]
 
     def top(self, area: int) -> int:
-        """The node set of the whole tree that this one lies in: the root's domain, or everything."""
+        """Return the node set of the whole tree that contains this one: the root's domain, or all nodes."""
         keyed = self.problem.root.key is not None
         while area in self._parent and not (keyed and self._parent[area] == 0):
             area = self._parent[area]
         return area
 
     def area_of(self, area: int) -> tuple[str, int] | None:
-        """(key, domain) that the area was made from."""
+        """Return the (topology key, domain) of the area."""
         for (_, key, domain), handle in self._area_ids.items():
             if handle == area:
                 return key, domain
@@ -98,7 +97,7 @@ class Domains:
     # ---- clusters ------------------------------------------------------------------------------------------
 
     def clusters(self, assignment: tuple[FreedSlot, ...]) -> list[tuple[tuple[FreedSlot, ...], Contest]]:
-        """Seats with overlapping node sets together, each as one covering task."""
+        """Combine slots with overlapping node sets; each combination is one covering task."""
         groups: list[tuple[list[FreedSlot], set[int]]] = []
         for assign in assignment:
             mine = {assign.area}
@@ -119,7 +118,7 @@ class Domains:
     def _cluster(self, assignment: list[FreedSlot]) -> Contest:
         areas = sorted({s.area for s in assignment})
         nodes = self.areas[areas[0]] if len(areas) == 1 else np.unique(np.concatenate([self.areas[a] for a in areas]))
-        plain: dict[tuple[int, int], int] = {}  # (shape, area) -> members, where it is known which
+        plain: dict[tuple[int, int], int] = {}  # (shape, area) -> members, for leaves with a fixed number per shape
         mixed: list[tuple[FreedSlot, Leaf]] = []
         for assign in assignment:
             leaf = self.leaves[assign.leaf]
@@ -156,11 +155,11 @@ class Domains:
 
 
 PriceOf = Callable[[tuple[FreedSlot, ...]], float | None]
-Pending = tuple[Subtree, int, int]  # group, node set of its parent, least area it may take (equal siblings are ordered)
+Pending = tuple[Subtree, int, int]  # group, node set of its parent, first area allowed (equal siblings are ordered)
 
 
 class Choices:
-    """Best-first enumeration of complete choices."""
+    """Enumerate complete assignments, best first. `price`: lower bound of an assignment; None: impossible."""
 
     def __init__(self, domains: Domains, price: PriceOf, limit: int) -> None:
         self.domains = domains
@@ -168,7 +167,7 @@ class Choices:
         self.limit = limit
         self.steps = 0
         self.cut = False  # the limit ended the enumeration
-        self.floor = 0.0  # no choice left costs less
+        self.floor = 0.0  # lower bound of the remaining choices
 
     def run(self, root: Subtree) -> Iterator[DomainChoice]:
         ticket = 0
@@ -200,7 +199,7 @@ class Choices:
         self.floor = float("inf")
 
     def _with_floor(self, todo: tuple[Pending, ...], assign: FreedSlot) -> tuple[Pending, ...]:
-        """An equal sibling that follows takes the same or a later domain."""
+        """Limit an equal sibling that follows to the same or a later domain."""
         group, parent, _ = todo[0]
         rest = todo[1:]
         if rest and rest[0][1] == parent and self.domains.kind(rest[0][0]) == self.domains.kind(group):

@@ -1,4 +1,4 @@
-"""Does the group fit once these units are gone? Answered by the same placement that will seat the group afterwards."""
+"""Test whether the group fits once given units are evicted, with the same placement search that schedules it later."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from phalanx.engine.preemption.cost import cheapest_first
 from phalanx.engine.preemption.problem import PreemptionProblem
 from phalanx.engine.slices import worked
 
-UNITS_PER_STEP = 50  # of work, to look at all units of a large cluster at once
+UNITS_PER_STEP = 50  # units of a large cluster that are processed per step of work
 
 
 class Feasibility:
@@ -26,7 +26,7 @@ class Feasibility:
         self._order = order
         self._start = np.searchsorted(units.part_unit[order], np.arange(len(units) + 1))
         self.calls = 0
-        # By shape: hindered nodes, where the units that hinder each begin, and these units.
+        # By shape: blocked nodes, start index of each node's blocking units, and these units.
         self._blockers: dict[int, tuple[Ints, Ints, Ints]] = {}
         by_shape: dict[int, list[tuple[int, tuple[int, ...]]]] = {}
         for (shape, node), who in problem.blockers.items():
@@ -44,7 +44,7 @@ class Feasibility:
         return self._order[self._start[unit] : self._start[unit + 1]]
 
     def without(self, evicted: Collection[int]) -> Problem:
-        """The placement problem as it is when these units are gone."""
+        """Return the placement problem with these units evicted."""
         base, units = self.problem.placement, self.problem.units
         gone = np.zeros(len(units), dtype=bool)
         gone[list(evicted)] = True
@@ -70,10 +70,10 @@ class Feasibility:
     def fits(self, evicted: Collection[int]) -> bool:
         return self.outcome(evicted).placed
 
-    # ---- nobody evicted in vain ----------------------------------------------------------------------------
+    # ---- reprieve unnecessary victims ----------------------------------------------------------------------
 
     def spare(self, evicted: frozenset[int]) -> frozenset[int]:
-        """Put back, dearest first, every unit without which the group still fits somewhere."""
+        """Reprieve victims in descending cost while the group still fits somewhere."""
         units = self.problem.units
         order = cheapest_first(units, evicted)[::-1]
         kept = set(evicted)
@@ -99,7 +99,7 @@ class Feasibility:
 
 
 class Counted:
-    """One leaf of like members: who can be put back is a matter of counting slots per domain, all at once."""
+    """For one leaf group of identical members: find all units to reprieve by counting slots per domain."""
 
     def __init__(self, fitting: Feasibility, leaf: Leaf) -> None:
         self.fitting = fitting

@@ -1,7 +1,7 @@
-"""The cheapest units of one row where something else than resources is in the way (a port, an affinity rule, a volume).
+"""Find the cheapest victims on a row that is blocked by more than resources (a port, an affinity rule, a volume).
 
-Only the filters know: first what is left when everybody is taken off the row and put back, the dearest first; then
-every set that is cheaper than that, in the one order.
+Only the filters can tell if a victim set is sufficient. First, evict all candidates and reprieve them in descending
+cost. Then test every cheaper set in ascending cost (`cost.ORDER`).
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from phalanx.engine.preemption.cost import PROVABLE, Key
 from phalanx.engine.preemption.victim_index import EvictionUnit
 from phalanx.engine.state.columns import Columns
 
-SETS = 1_000  # that are priced
+SETS = 1_000  # victim sets priced per row
 
 
 class FilteredRow:
-    """`found`: what costs less than `below`, with its `key`; `floor`: no set of these units that will do costs less."""
+    """Search one row. `found`: victims cheaper than `below`. `key`: their cost. `floor`: lower bound of the cost."""
 
     def __init__(
         self,
@@ -30,9 +30,12 @@ class FilteredRow:
         asks: int,
         monotone: bool,
     ) -> None:
-        """`units`: whom to spare first in front. `clear`: takes some off their rows, answers where they were; `passes`:
-        asks the filters then. `asks`: how often at most, after the first pass. `monotone`: if it is not enough that all
-        of them go, nothing is."""
+        """Run the search.
+
+        units: candidates, the first to reprieve first. clear: removes units and returns the former row of each pod.
+        passes: runs the filters. asks: maximum number of filter runs after the reprieve pass. monotone: if evicting all
+        units is not sufficient, no subset is.
+        """
         self._columns = columns
         self._units = units
         self._cost = cost
@@ -48,7 +51,7 @@ class FilteredRow:
             self.floor = (float("inf"),) * PROVABLE
 
     def _put_back(self) -> bool:
-        """Whether it is enough that all of them go."""
+        """Evict all units and reprieve what is unnecessary; return False if evicting all is not sufficient."""
         journal = self._columns.journal
         mark = journal.mark()
         try:

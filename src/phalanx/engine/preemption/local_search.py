@@ -1,6 +1,6 @@
-"""Exchange victims for others that cost less in what the exact search does not count: kind of victim, work lost.
+"""Exchange victims for others that cost less in the parts that the exact search does not count: kind and lost work.
 
-Only exchanges that keep everything more important equal or better; every one is checked by placing the group again.
+An exchange must not worsen a more important part of the cost. Every exchange is verified by placing the group again.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from phalanx.engine.preemption.feasibility import Feasibility
 from phalanx.engine.preemption.problem import PreemptionProblem
 from phalanx.engine.slices import worked
 
-CHECKS = 60  # placements
-LARGEST = 60  # victims; with more the exchanges tried would be a drop in the sea
-NEIGHBOURS = 300  # units that may come in instead
+CHECKS = 60  # placements tried
+LARGEST = 60  # victims; with more, 60 placements try too few of the possible exchanges
+NEIGHBOURS = 300  # units considered as replacement victims
 
 
 def improve_victims(problem: PreemptionProblem, fitting: Feasibility, evicted: frozenset[int]) -> frozenset[int]:
@@ -44,7 +44,7 @@ def _exchanges(
     evicted: frozenset[int],
     best: tuple[float, ...],
 ) -> list[frozenset[int]]:
-    """Cheaper sets in which one unit takes the place of another, cheapest first."""
+    """Return cheaper victim sets in which one unit replaces another, cheapest first."""
     units = problem.units
     near = np.zeros(problem.placement.node_count, dtype=bool)
     near[np.concatenate([units.part_node[fitting.parts_of(u)] for u in evicted])] = True

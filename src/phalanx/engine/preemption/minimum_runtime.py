@@ -1,7 +1,7 @@
-"""Groups that started so recently that their policy protects them from preemption (`preemption.minRuntimeSeconds`).
+"""Protect groups from preemption until they have run for their policy's `preemption.minRuntimeSeconds`.
 
-A group has started when the first of its members that are on a node did; one whose members do not say so yet starts
-when it is first seen. Time alone ends the protection, so the scheduler asks when that will be.
+A group starts when its first placed member starts. If no member reports a start time yet, the group starts when the
+scheduler first sees it. Time alone ends the protection, so the scheduler calls `next_time` to know when that happens.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from phalanx.model.groups import GroupForest, GroupKey
 class MinimumRuntime:
     def __init__(self, forest: GroupForest) -> None:
         self._forest = forest
-        self._starts: dict[GroupKey, dict[str, float]] = {}  # leaf -> pod -> seconds; only of groups with such a policy
-        self._until: dict[GroupKey, float] = {}  # leaf -> end of its protection
+        self._starts: dict[GroupKey, dict[str, float]] = {}  # leaf -> pod -> start, seconds; groups with the policy
+        self._until: dict[GroupKey, float] = {}  # leaf -> end of its protection, seconds
 
     def clear(self) -> None:
         self._starts, self._until = {}, {}
@@ -33,7 +33,7 @@ class MinimumRuntime:
                 del self._starts[leaf]
 
     def refresh(self, now: float) -> list[GroupKey]:
-        """Leaves whose protection began or ended since the last call."""
+        """Return the leaf groups whose protection began or ended since the last call."""
         if not self._starts and not self._until:
             return []
         before, self._until = self._until, {}

@@ -1,7 +1,7 @@
-"""What it costs to make room on one node: for every number of members, the cheapest parts to take away.
+"""Price the evictions on one node: for every number of members, the cheapest parts of units to evict.
 
-Costs are per part, so a unit that spans nodes is priced as if it could be evicted in part. That makes nodes
-independent of each other; `branching` repairs the difference.
+Prices are per part, so a unit that spans nodes is priced as if it could be evicted in part. Nodes are then independent
+of each other; `branch_and_bound` resolves the difference to the real cost.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from phalanx.engine.preemption.cost_bounds import CostBounds, Stand, Terms
 from phalanx.engine.preemption.problem import PreemptionProblem
 from phalanx.engine.slices import worked
 
-FEW = 8  # parts on a node up to which all subsets are tried as they are
-MANY_WAYS = 4096  # combinations of classes of like parts on one node
+FEW = 8  # all subsets are tried on nodes with at most this many parts
+MANY_WAYS = 4096  # limit of combinations of equivalent parts on one node
 MAX_GRID = 200_000
 Numbers: TypeAlias = tuple[int, ...]
 Pairs: TypeAlias = frozenset[tuple[int, int]]
 
 
 class TooManyWays(Exception):
-    """Not to be solved exactly within the budget."""
+    """The problem has too many combinations for an exact solution."""
 
 
 class Ways(msgspec.Struct, eq=False):
@@ -37,7 +37,7 @@ class Ways(msgspec.Struct, eq=False):
     takes: Ints  # (C, k)
     free: Floats  # (C, R) free capacity afterwards
     price: Floats  # (C,)
-    gone: list[frozenset[int]] | None = None  # (C,) units, only where blockers need it
+    gone: list[frozenset[int]] | None = None  # (C,) evicted units, only for nodes with blockers
 
     def parts(self, row: int) -> list[int]:
         found: list[int] = []
@@ -47,19 +47,19 @@ class Ways(msgspec.Struct, eq=False):
 
 
 class Scope(msgspec.Struct, frozen=True, eq=False):
-    """Nodes that members may use, and how the price of a unit is shared out among its parts there.
+    """Nodes that members may use, and the fraction of a unit's price that each of its parts on these nodes carries.
 
-    A unit that goes has to be paid in full wherever the members end up: parts outside the scope are of no use, and no
-    more nodes are used than there are members.
+    An evicted unit is paid in full wherever the members are placed. Parts outside the scope cannot help, and members
+    use at most as many nodes as there are members.
     """
 
     name: object
     fraction: Floats  # (Q,)
-    inside: Bools  # (U,) units with a part there
+    inside: Bools  # (U,) units with a part in the scope
 
 
 class Situation:
-    """Who is out, who must stay, and what parts cost then."""
+    """Prices and free capacity after the decisions of a search branch (units evicted, units kept)."""
 
     __slots__ = ("allowed", "free", "kept", "node_key", "out", "price", "scope", "terms", "ties")
 
@@ -93,7 +93,7 @@ class NodeOptions:
         self.prices = prices
         self.threshold = threshold
         units = problem.units
-        self.within: Bools = (units.priority <= threshold)[units.part_unit]  # (Q,) may be taken
+        self.within: Bools = (units.priority <= threshold)[units.part_unit]  # (Q,) parts that may be evicted
         n = problem.placement.node_count
         self.start: Ints = np.searchsorted(units.part_node, np.arange(n + 1))
         order = np.argsort(units.part_unit, kind="stable")
@@ -105,7 +105,7 @@ class NodeOptions:
         self._priced: dict[tuple[object, ...], tuple[Floats, Floats]] = {}
         self._types: dict[tuple[object, ...], Ints] = {}
         self._request_ids: Ints | None = None
-        self.truncated = False  # some node had too many kinds of parts to try all combinations
+        self.truncated = False  # some node had too many kinds of parts, so not all combinations were tried
         self._everything: Floats | None = None
         self._tables: dict[tuple[object, ...], Floats] = {}
         self._multi: dict[tuple[object, ...], tuple[Ints, Floats]] = {}
@@ -127,7 +127,7 @@ class NodeOptions:
         return Scope(name, np.where(here, fraction, 0.0), spread > 0)
 
     def priced(self, scope: Scope, terms: Terms) -> tuple[Floats, Floats]:
-        """(Q,) price of every part, with and without what breaks ties."""
+        """Return (Q,) the price of every part, without and with tie-breaking fractions."""
         key = (scope.name, terms)
         if key not in self._priced:
             of = self.units.part_unit
@@ -136,7 +136,7 @@ class NodeOptions:
         return self._priced[key]
 
     def types(self, now: Situation) -> Ints:
-        """(Q,) equal for parts that free the same at the same price."""
+        """Return (Q,) class numbers, equal for parts that free the same resources at the same price."""
         key = (now.scope.name, now.terms)
         if key not in self._types:
             if self._request_ids is None:
@@ -149,7 +149,7 @@ class NodeOptions:
         return self._types[key]
 
     def everything(self) -> Floats:
-        """(R, N) free capacity if all that may be taken were gone."""
+        """Return (R, N) the free capacity with all evictable parts evicted."""
         if self._everything is None:
             units = self.units
             room = self.problem.placement.free.copy()
@@ -163,7 +163,7 @@ class NodeOptions:
     # ---- one kind of member --------------------------------------------------------------------------------
 
     def table(self, shape: int, nodes: Ints, most: int, now: Situation) -> Floats:
-        """(M, most + 1) price of room for k members of the shape on each node; inf where it cannot be made."""
+        """Return (M, most + 1) the price of k members of the shape on each node; inf where k do not fit."""
         key = (shape, nodes.tobytes(), most, now.terms, now.scope.name)
         base = self._tables.get(key)
         if base is None:
@@ -239,7 +239,7 @@ class NodeOptions:
         return 2**31 if cap is None else int(cap[node])
 
     def _slots(self, ways: Ways, shape: int, node: int) -> Ints:
-        """(1, C) members of one shape that fit in each way."""
+        """Return (1, C) the members of one shape that fit after each way of evicting parts."""
         row = self.problem.placement.shapes[shape]
         slots = np.minimum(count_slots(row.request, ways.free.T), self._cap(shape, node))
         blockers = self.blocked.get(node, {}).get(shape)
@@ -248,7 +248,7 @@ class NodeOptions:
         return slots[None, :]
 
     def ways(self, node: int, now: Situation) -> Ways:
-        """Every subset of the node's parts that is worth a look, cheapest members of a class first."""
+        """Return the subsets of the node's parts to consider, cheapest parts of a class first."""
         units = self.units
         span = np.arange(self.start[node], self.start[node + 1])
         span = span[now.allowed[span]]
@@ -260,7 +260,7 @@ class NodeOptions:
             takes = _bits(len(span)).astype(np.int64)
         else:
             members = self._classes(span, now, blockers)
-            prices = now.price  # shared between nodes whose parts differ in what breaks ties only
+            prices = now.price  # shared between nodes whose parts differ in tie-breaks only
             takes = self._combinations(members)
         requests = np.array([units.part_request[:, m[0]] for m in members]).reshape(len(members), len(free))
         price = np.zeros(len(takes))
@@ -289,7 +289,7 @@ class NodeOptions:
         sizes = [len(m) + 1 for m in members]
         if np.prod(sizes, dtype=np.float64) <= MANY_WAYS:
             return np.indices(tuple(sizes)).reshape(len(sizes), -1).T
-        # Too many kinds: prefixes in several orders. Finds good ways, not all of them.
+        # Too many kinds: try prefixes in several orders. This finds good subsets, but not all.
         self.truncated = True
         found: set[tuple[int, ...]] = set()
         units = self.units
@@ -312,14 +312,14 @@ class NodeOptions:
                     row[k] += 1
                     found.add(tuple(row))
             full = [len(m) for m in members]
-            for k in order:  # all but a few
+            for k in order:  # also all parts except a few
                 for left in range(len(members[k]) - 1, -1, -1):
                     full[k] = left
                     found.add(tuple(full))
                 full[k] = len(members[k]) if size[k] > 0 else 0
         return np.array(sorted(found), dtype=np.int64)
 
-    # ---- several kinds side by side -----------------------------------------------------------------------
+    # ---- several kinds of members --------------------------------------------------------------------------
 
     def options(
         self,
@@ -329,7 +329,7 @@ class NodeOptions:
         rivals: frozenset[tuple[int, int]],
         now: Situation,
     ) -> tuple[Ints, Floats]:
-        """Undominated (P, I) members per item on a node and their (P,) prices; the first row is nobody for nothing."""
+        """Return undominated (P, I) members per item on a node and (P,) prices; row 0 is no member at price 0."""
         key = (node, shapes, most, now.terms, now.scope.name, now.node_key.get(node, ()))
         found = self._multi.get(key)
         if found is None:
@@ -357,7 +357,7 @@ class NodeOptions:
             raise TooManyWays
         grid = np.indices(tuple(top[:-1] + 1)).reshape(len(shapes) - 1, -1).T  # (G, I-1)
         left = ways.free[:, None, :] - (grid @ requests[:-1])[None, :, :]  # (C, G, R)
-        # Nobody always fits, even on a node where more is promised than there is.
+        # Zero members always fit, even on a node whose reservations exceed its capacity.
         nobody: Bools = grid.sum(axis=1) == 0
         ok = ((left >= 0) | ~requests.any(axis=0)).all(axis=2) | nobody[None, :]
         for i in range(len(shapes) - 1):
@@ -384,7 +384,7 @@ class NodeOptions:
         return np.array([k for k, _ in kept], dtype=np.int64), np.array([p for _, p in kept])
 
     def cheapest(self, node: int, wanted: Sequence[tuple[int, int]], rivals: Pairs, now: Situation) -> list[int]:
-        """Parts to take so that these (shape, count) fit on the node."""
+        """Return the cheapest parts to evict so that these (shape, count) fit on the node."""
         wanted = [(s, c) for s, c in wanted if c]
         if not wanted:
             return []
@@ -400,13 +400,13 @@ class NodeOptions:
 
 
 def _bits(u: int) -> NDArray[np.bool_]:
-    """(2^u, u) subsets, in an order that prefers the first parts."""
+    """Return (2^u, u) all subsets, in an order that prefers the first parts."""
     subsets: NDArray[np.bool_] = (np.arange(2**u)[:, None] >> np.arange(u)) & 1 == 1
     return subsets
 
 
 def _cheapest(slots: Ints, cost: Floats, most: int) -> Floats:
-    """(M, most + 1) least cost over the ways (M, C) that give at least k slots."""
+    """Return (M, most + 1) the lowest price over the ways (M, C) that give at least k slots."""
     table = np.full((len(slots), most + 1), np.inf)
     table[:, 0] = 0.0
     for k in range(1, most + 1):

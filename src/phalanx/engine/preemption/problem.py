@@ -1,7 +1,7 @@
-"""Which evictions could make room: evictable units against a placement problem, free of Kubernetes objects.
+"""Describe a preemption problem as arrays: evictable units and a placement problem, without Kubernetes objects.
 
-A unit is evicted whole or not at all. Its pods may sit on several nodes; what it frees on one node is a part. Arrays
-are ordered: units by what evicting each alone costs (`cost.unit_cost`), parts by node, then unit.
+A unit is evicted as a whole or not at all. Its pods may be on several nodes; its pods on one node are a part. Units are
+sorted by the cost of evicting each alone (`cost.unit_cost`), parts by node, then unit.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ DEFAULT_BUDGET = 3_000
 
 @dataclass(slots=True, eq=False)
 class Units:
-    names: Sequence[str]  # (U,) for people: "pod ns/name", "PodGroup ns/name"
-    priority: Ints  # (U,) of the unit's root
-    lost: Floats  # (U,) seconds of work that an eviction throws away, over all its pods
+    names: Sequence[str]  # (U,) for messages: "pod ns/name", "PodGroup ns/name"
+    priority: Ints  # (U,) priority of the unit's root group or pod
+    lost: Floats  # (U,) seconds of work lost by an eviction, over all pods of the unit
     part_unit: Ints  # (Q,)
     part_node: Ints  # (Q,) ascending
-    part_request: Floats  # (R, Q) what is freed
+    part_request: Floats  # (R, Q) resources that an eviction frees
     part_pods: Ints  # (Q,)
     part_hits: Ints  # (B, Q) pods of the part that count against each disruption budget
-    allowed: Ints  # (B,) disruptions left
-    gangs: Sequence[Sequence[tuple[int, int]]] = ()  # per unit: (gang, how many of its pods)
+    allowed: Ints  # (B,) disruptions allowed
+    gangs: Sequence[Sequence[tuple[int, int]]] = ()  # per unit: (gang, pods of the unit in it)
     gang_running: Sequence[int] = ()  # (G,) pods of the gang that run now
     gang_minimum: Sequence[int] = ()  # (G,)
     budget_names: Sequence[str] = ()  # (B,)
-    workload: Sequence[int] = ()  # (U,) the gang, or the group evicted as a whole, that is hit; -1 none; () all none
+    workload: Sequence[int] = ()  # (U,) affected gang, or group evicted as a whole; -1: none; (): none for all units
     kind: Sequence[int] = ()  # (U,) cost.POD, GROUP or COMPOSITE; () all pods
     pods: Ints = field(init=False)  # (U,)
     hits: Ints = field(init=False)  # (B, U)
@@ -49,12 +49,15 @@ class Units:
 
 @dataclass(slots=True, eq=False)
 class PreemptionProblem:
-    """`placement.free` is what is free now; masks of its shapes say where a member could go once the units named in
-    `blockers` are gone."""
+    """State which units may be evicted to place a group.
+
+    `placement.free` is the free capacity now. The masks of its shapes show where a member can go once the units in
+    `blockers` are evicted.
+    """
 
     placement: Problem
-    units: Units  # only those that may be evicted for this preemptor
-    # (shape, node) -> units that keep the shape off the node by something else than capacity (a port, anti-affinity)
+    units: Units  # only units that this preemptor may evict
+    # (shape, node) -> units that block the shape on the node by something other than capacity (a port, anti-affinity)
     blockers: Mapping[tuple[int, int], tuple[int, ...]] = field(default_factory=dict)
-    node_names: Sequence[str] = ()  # (N,) for people
+    node_names: Sequence[str] = ()  # (N,) for messages
     budget: int = DEFAULT_BUDGET  # expansions, see Plan.expansions

@@ -1,7 +1,7 @@
-"""Rows of a table by their keys (costs): the lowest of those that are allowed, without a pass over all of them.
+"""Find the allowed row with the lowest key (cost) without a pass over all rows.
 
-The keys of all rows stand in an array. The front, the lowest of them in order, is kept current with every change; only
-where it is used up, or none of it is allowed, all rows are looked at.
+An array holds the keys of all rows. A sorted list, the front, holds the lowest keys and is updated with every change.
+All rows are read only if the front is too short or contains no allowed row.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ from phalanx.engine.framework import Bools
 from phalanx.engine.preemption.cost import Key
 
 IMPOSSIBLE = np.inf
-FRONT = 128  # rows in front when it is made; up to twice as many later
+FRONT = 128  # rows in a new front; it may grow to twice as many
 
 
 class RankedRows:
-    """Every row's key, or none."""
+    """Hold the key of every row, or none."""
 
     def __init__(self, parts: int, capacity: int) -> None:
         self._parts: npt.NDArray[np.float64] = np.full((parts, capacity), IMPOSSIBLE)
-        self._front: list[tuple[Key, int]] = []  # in order: all up to `_end`
+        self._front: list[tuple[Key, int]] = []  # sorted: all entries up to `_end`
         self._in_front: dict[int, Key] = {}
         self._end: tuple[Key, int] = ((), -1)
 
     @property
     def possible(self) -> Bools:
-        """Rows that have a key."""
+        """Return the mask of rows that have a key."""
         found: Bools = self._parts[0] < IMPOSSIBLE
         return found
 
@@ -53,7 +53,7 @@ class RankedRows:
         self._parts[:, row] = IMPOSSIBLE
 
     def lowest(self, allowed: Bools) -> int:
-        """The allowed row of the lowest key, the first among equals; -1 if there is none."""
+        """Return the allowed row with the lowest key, the first among equals; -1 if there is none."""
         found = self._lowest_in_front(allowed)
         if found < 0 and len(self._front) <= FRONT // 2 and not self._whole:
             self._make_front()
@@ -61,7 +61,7 @@ class RankedRows:
         return self._lowest_of_all(allowed) if found < 0 and not self._whole else found
 
     def below(self, allowed: Bools, key: Key) -> list[int]:
-        """Allowed rows of lower keys, the lowest first."""
+        """Return the allowed rows with lower keys, the lowest first."""
         less = np.zeros(len(allowed), dtype=np.bool_)
         same = allowed & self.possible
         for part, value in zip(self._parts, key, strict=True):
@@ -72,7 +72,7 @@ class RankedRows:
 
     @property
     def _whole(self) -> bool:
-        """Whether every row that has a key is in front."""
+        """Return True if the front contains every row that has a key."""
         return self._end[0] == (IMPOSSIBLE,)
 
     def _leave(self, row: int) -> None:

@@ -1,4 +1,4 @@
-"""What the planner answers: a plan to be shown before it is done, a proof that there is none, or that it gave up."""
+"""Results of the preemption planner: a plan that can be shown before it is executed, a proof of none, or GaveUp."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ class Victim(msgspec.Struct, frozen=True):
     name: str
     pods: int
     priority: int
-    why: str  # what fails if this one is put back
+    why: str  # why the victim is needed
 
 
 @dataclass(slots=True, frozen=True, eq=False)
 class Plan:
-    """Evict these and the group fits; put any one of them back and it does not."""
+    """Victims whose eviction makes the group fit; without any one of them it does not fit."""
 
     problem: PreemptionProblem
     victims: tuple[Victim, ...]
-    placement: SearchOutcome | None  # where members go once the victims are gone; None: the filters were asked instead
+    placement: SearchOutcome | None  # where members go after the evictions; None: checked by filters only
     cost: Cost
-    lower_bound: Cost  # no plan costs less
-    proved: tuple[str, ...]  # parts of the cost, from the most important on, that cannot be less
+    lower_bound: Cost  # lower bound of the cost of any plan
+    proved: tuple[str, ...]  # leading parts of the cost that are proved minimal, most important first
     expansions: int
 
     @property
     def optimal(self) -> bool:
-        """Proved in every part that can be; kind of victim and work lost are only improved on."""
+        """Return True if every provable part is proved minimal; kind and lost work are only improved."""
         return set(provable()) <= set(self.proved)
 
     def to_json(self) -> dict[str, Any]:
@@ -62,15 +62,15 @@ class Plan:
 
 @dataclass(slots=True, frozen=True)
 class Hopeless:
-    """Proved: evicting everything that may be evicted does not help."""
+    """Proof that no victim set makes the group feasible."""
 
     reason: str
     expansions: int = 0
-    placement: SearchOutcome | None = field(default=None, compare=False)  # with its certificate, where asked for
+    placement: SearchOutcome | None = field(default=None, compare=False)  # with its certificate if requested
 
 
 class GaveUp(msgspec.Struct, frozen=True):
-    """The budget ended before a plan or a proof was found."""
+    """The search budget ended before a plan or a proof was found."""
 
     expansions: int
 
@@ -91,7 +91,7 @@ def cost_json(cost: Cost) -> dict[str, Any]:
 
 
 def summary(cost: Cost, units: int) -> str:
-    """What is evicted, and which pods stop with it."""
+    """Say what is evicted, and how many other gang members stop."""
     left = cost.stopped - cost.pods
     rest = f"; {plural(left, 'member')} of {plural(cost.gangs, 'gang')} left below the minimum" if left else ""
     return f"evict {plural(cost.pods, 'pod')} in {plural(units, 'unit')}{rest}"
@@ -121,7 +121,7 @@ _PARTS = {
 
 
 def proof(proved: Sequence[str], lower_bound: Cost) -> str:
-    """Which parts of a cost cannot be less, for people."""
+    """Say which parts of a cost are proved minimal."""
     if _PARTS.keys() <= set(proved):
         return "proved: no plan costs less (work lost is not part of the proof)"
     words = [_PARTS[part] for part in proved if part in _PARTS]

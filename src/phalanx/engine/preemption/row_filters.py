@@ -1,4 +1,4 @@
-"""Some filters of a shape, asked about one row as it is in a trial, without a look at the others where that will do."""
+"""Run filters of a shape on one row during a trial, without evaluating other rows where possible."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from phalanx.engine.framework.adapters import RowFilter
 from phalanx.engine.framework.evaluation import Evaluation
 from phalanx.engine.framework.traits import traits_of
 
-Filters = Sequence[tuple[Any, Any]]  # plugins and what they say of a shape
+Filters = Sequence[tuple[Any, Any]]  # (plugin, its tracker for a shape)
 
 
 class RowFilters:
@@ -20,8 +20,11 @@ class RowFilters:
         self._asked = [tracker for _, tracker in self._beyond]
 
     def approach(self, row: int) -> bool:
-        """Before a trial that only takes pods away: what says yes now, and is never worse off with fewer pods, is not
-        asked again. Answers whether anything is left that looks beyond the row."""
+        """Prepare a trial that only removes pods.
+
+        A filter that passes now and cannot fail with fewer pods is not run again. Return True if filters remain that
+        depend on other rows.
+        """
         self.evaluation.refresh()
         self._asked = [
             tracker for plugin, tracker in self._beyond if not (tracker.mask[row] and self._relieved(plugin))
@@ -29,16 +32,16 @@ class RowFilters:
         return bool(self._asked)
 
     def _relieved(self, plugin: Any) -> bool:
-        """Whoever wants company may lose it."""
+        """Return True if removing pods cannot make the filter fail. Required pod affinity can lose its match."""
         return traits_of(plugin).relieved and self.evaluation.shape.affinity is None
 
     @property
     def monotone(self) -> bool:
-        """Whether a row that is shut with everybody gone is shut whoever goes."""
+        """Return True if a row that fails with all candidates evicted fails for every victim set."""
         return all(self._relieved(plugin) for plugin, _ in self._beyond)
 
     def shut(self, row: int) -> bool:
-        """By what only those on the row can change."""
+        """Return True if a filter that depends on this row alone fails."""
         return not all(tracker.verdict(row) for tracker in self._rows)
 
     def passes(self, row: int) -> bool:
@@ -49,5 +52,5 @@ class RowFilters:
         return all(bool(tracker.mask[row]) for tracker in self._asked)
 
     def hindered_beyond(self, row: int) -> bool:
-        """Whether a filter that others elsewhere could change says no; of an evaluation that is up to date."""
+        """Return True if a filter that depends on other rows fails. The evaluation must be up to date."""
         return not all(bool(tracker.mask[row]) for _, tracker in self._beyond)

@@ -1,8 +1,8 @@
-"""The cheapest units to evict on one row, exactly: branch and bound over units that differ in nothing but work lost.
+"""Search exactly for the cheapest victims on one row: branch and bound over kinds of equivalent units.
 
-Parts of the cost are compared in the one order (`cost.ORDER`). The growing ones bound what is left of a branch; gangs
-and workloads are counted where a set suffices. Units that differ in work alone are taken in the order of it: that
-keeps branches few, and work improved on, not proved.
+Costs are compared in the order of `cost.ORDER`. The growing parts bound the rest of a branch; gangs and workloads are
+counted when a set is sufficient. Units of one kind differ in lost work alone and are evicted in ascending order of it.
+That keeps the number of branches small, but lost work is not proved minimal.
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ from phalanx.engine.preemption.cost import GROWING, NOBODY, PROVABLE, Cost, Key,
 from phalanx.engine.preemption.victim_index import EvictionUnit, VictimIndex
 from phalanx.model.groups import GroupKey
 
-Freed = tuple[EvictionUnit, dict[int, float]]  # what a unit frees on a row, by resource
+Freed = tuple[EvictionUnit, dict[int, float]]  # a unit and what it frees on a row, by resource
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """Units that cost and free the same, but for work: those that lose least first."""
+    """Equivalent units: they differ in lost work alone. Units that lose least work come first."""
 
     units: tuple[EvictionUnit, ...]
-    gives: tuple[float, ...]  # of what is lacking, each
+    gives: tuple[float, ...]  # freed amount per missing resource, per unit
     priority: int
     pods: int
-    hits: tuple[tuple[int, int], ...]  # (budget, pods that count against it), each
-    gangs: tuple[tuple[GroupKey, int], ...]  # (gang, pods of it), each
+    hits: tuple[tuple[int, int], ...]  # (budget, pods that count against it), per unit
+    gangs: tuple[tuple[GroupKey, int], ...]  # (gang, pods of it), per unit
 
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """What the units chosen so far cost in the growing parts."""
+    """Cost of the units chosen so far, in the growing parts."""
 
     price: Cost
     hits: dict[int, int]  # budget -> pods that count against it
@@ -42,7 +42,7 @@ class Taken:
 
 
 class RowSearch:
-    """The cheapest set of units on one row. `proved`: it cannot be less in any part but work."""
+    """Find the cheapest victim set on one row. `proved`: it is minimal in every part except lost work."""
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class RowSearch:
         self.left = expansions
         self._kinds = self._sorted(victim_index, freed, tuple(lacking))
         need = tuple(lacking.values())
-        # Of the kinds from each on: all they free, and the most that one pod of them frees, by resource.
+        # Suffix arrays over kinds, by resource: total freed, and the most that one pod frees.
         self._total = [(0.0,) * len(need)]
         self._most = [(0.0,) * len(need)]
         for kind in reversed(self._kinds):
@@ -74,7 +74,7 @@ class RowSearch:
         self.spent = before - max(0, self.left)
 
     def _sorted(self, victim_index: VictimIndex, freed: Sequence[Freed], rids: tuple[int, ...]) -> list[Kind]:
-        """The cheapest first; a unit that alone costs more than the best known set is left out."""
+        """Group units by kind, cheapest first; omit units that alone cost more than the best known set."""
         found: dict[tuple[Any, ...], list[EvictionUnit]] = {}
         for unit, gives in freed:
             hits: dict[int, int] = {}
@@ -103,7 +103,7 @@ class RowSearch:
         return stops(gone, self._victim_index.running(gang), self._victim_index.minimum(gang))
 
     def _look(self, at: int, need: tuple[float, ...], taken: Taken) -> None:
-        """Branch on how many units of a kind are evicted. `need`: what is still lacking."""
+        """Branch on the number of evicted units of a kind. need: amount still missing per resource."""
         self.left -= 1
         if self.left <= 0:
             return
@@ -130,7 +130,7 @@ class RowSearch:
         self._look(at + 1, need, taken)
 
     def _with(self, taken: Taken, kind: Kind, count: int) -> Taken:
-        """The same with so many units of a kind evicted as well."""
+        """Return `taken` with `count` more units of a kind evicted."""
         price, over = taken.price, taken.price.budgets
         hits, gone = taken.hits, taken.gone
         if kind.hits:
@@ -151,7 +151,7 @@ class RowSearch:
 
 
 def least_possible(victim_index: VictimIndex, freed: Sequence[Freed], lacking: dict[int, float]) -> Cost:
-    """A bound that is quickly found: no set of these units that frees enough costs less."""
+    """Return a quick lower bound on the cost of any set of these units that frees enough."""
     in_order = sorted(freed, key=lambda entry: entry[0].priority)
     total = dict.fromkeys(lacking, 0.0)
     priority = in_order[-1][0].priority
@@ -162,7 +162,7 @@ def least_possible(victim_index: VictimIndex, freed: Sequence[Freed], lacking: d
             priority = unit.priority
             break
     if cost.ORDER.index("priority") < min(cost.ORDER.index("stopped"), cost.ORDER.index("pods")):
-        # A set with a unit of a higher priority costs more already.
+        # A set that contains a unit of higher priority costs more.
         in_order = [entry for entry in in_order if entry[0].priority <= priority]
     pods = max(_fewest(in_order, rid, need) for rid, need in lacking.items())
     stopped = max(pods, min(_stopped_alone(victim_index, unit) for unit, _ in in_order))
@@ -175,7 +175,7 @@ def least_possible(victim_index: VictimIndex, freed: Sequence[Freed], lacking: d
 
 
 def _stopped_alone(victim_index: VictimIndex, unit: EvictionUnit) -> int:
-    """Pods that stop when the unit is evicted alone."""
+    """Return the number of pods that stop if the unit alone is evicted."""
     left = (
         stops(count, victim_index.running(gang), victim_index.minimum(gang)) - count
         for gang, count in victim_index.gangs(unit)
@@ -184,7 +184,7 @@ def _stopped_alone(victim_index: VictimIndex, unit: EvictionUnit) -> int:
 
 
 def _fewest(freed: Sequence[Freed], rid: int, need: float) -> int:
-    """Pods that have to go at least to free so much of one resource."""
+    """Return the minimum number of evicted pods that frees `need` of one resource."""
     count = 0
     for each, pods in sorted(((gives[rid] / len(unit.pods), len(unit.pods)) for unit, gives in freed), reverse=True):
         if each * pods >= need:
@@ -195,7 +195,7 @@ def _fewest(freed: Sequence[Freed], rid: int, need: float) -> int:
 
 
 def _all_break(victim_index: VictimIndex, freed: Sequence[Freed]) -> bool:
-    """Whether each of these is of a gang that cannot do without it, and that cannot go as a whole from here."""
+    """Return True if evicting any of these units breaks a gang that cannot be evicted completely on this row."""
     here: dict[object, int] = {}
     for unit, _ in freed:
         if not isinstance(unit.key, str):
