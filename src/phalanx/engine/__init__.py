@@ -1,1 +1,1 @@
-"""Scheduling: a deterministic state machine, events in and decisions out. No I/O, no clock, no randomness."""
+"""Schedule pods with a deterministic state machine: events in, decisions out. No I/O, no clock, no randomness."""

@@ -1,4 +1,4 @@
-"""The engine: events in, decisions out. Same events, same decisions, bit for bit.
+"""Run the engine: apply events, return decisions. The same events give exactly the same decisions.
 
 engine = Engine()
 engine.apply(NodeChanged(node)); engine.apply(PodChanged(pod))

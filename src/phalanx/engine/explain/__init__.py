@@ -1,4 +1,5 @@
-"""Explain yourself: why something is pending, what would help, what would happen if. Values, and no side effects."""
+"""Explain decisions: why something is pending, which changes would help, what-if queries. Returns values, no side
+effects."""
 
 from phalanx.engine.explain.ask import Unknown, why
 from phalanx.engine.explain.plans import plan

@@ -1,6 +1,6 @@
-"""Why is it pending: everything the engine knows about a pod, a group or a Workload, and what a trial says now.
+"""Answer why a pod, a group or a Workload is pending: what the engine knows, and the result of a trial now.
 
-Asking decides nothing and changes nothing: no event, no decision, no place in the queue. Trials are rewound.
+A query makes no decision and changes nothing: no event, no position in the queue. Trials are rewound.
 """
 
 from __future__ import annotations
@@ -66,11 +66,12 @@ _EVENTS = {
 
 
 class Unknown(Exception):
-    """The scheduler knows no such object."""
+    """Raised if the scheduler knows no such object."""
 
 
 def why(engine: Scheduler, kind: str, namespace: str, name: str, *, relax: bool = True) -> Report:
-    """Raises Unknown. `relax`: also look for changes that would help, which costs several trials."""
+    """Explain why an object is pending. Raises Unknown. `relax`: also search for changes that would help, which costs
+    several trials."""
     asked = _Asked(engine, relax)
     if kind == "Pod":
         items = [asked.pod(namespace, name)]
@@ -158,7 +159,7 @@ class _Asked:
         )
 
     def _judge(self, record: PodRecord) -> tuple[Verdict, list[NodeReason], list[Relaxation]]:
-        """One pod against all nodes, now: the attempt that would be made, without making it."""
+        """Evaluate one pod against all nodes now: the attempt that would be made, without committing it."""
         state = self._engine.cluster
         with Rehearsal(self._engine) as rehearsal:
             answer = rehearsal.attempt(SinglePod(record))
@@ -173,7 +174,7 @@ class _Asked:
             return verdict, reasons_of(answer.diagnosis), changes
 
     def _member(self, leaf: GroupKey, pod: PodKey) -> Why:
-        """A member of a group: the group's story, and what this pod itself is told."""
+        """Explain a member of a group: the state of the group and the pod's own message."""
         assert self._groups is not None
         record = self._engine.pods.records.get(str(pod))
         group = self._groups.forest.named(leaf)
@@ -220,7 +221,8 @@ class _Asked:
         return self._story(key)
 
     def workload(self, namespace: str, name: str) -> list[Why]:
-        """One item per root: groups made from the Workload, or its implicit groups (NAME/GROUP/KEY asks for one)."""
+        """Return one item per scheduling unit: groups created from the Workload, or its implicit groups (NAME/GROUP/KEY
+        selects one)."""
         if self._groups is None:
             raise Unknown("this scheduler runs without groups (feature gates GenericWorkload and GangScheduling)")
         forest = self._groups.forest
@@ -292,7 +294,8 @@ class _Asked:
         return for_devices(self._engine.indexes.devices, root.records.values())
 
     def _group_blockers(self, key: GroupKey) -> list[str]:
-        """Facts that rule out every node for a member, or the whole cluster for all members that must run at once."""
+        """Return facts that rule out every node for a member, or the whole cluster for all members that must run at
+        once."""
         assert self._groups is not None
         records = self._engine.pods.records
         found: list[str] = []
@@ -320,7 +323,7 @@ class _Asked:
         return ""
 
     def _try(self, tree: GroupTree) -> tuple[Verdict, list[Relaxation]]:
-        """The attempt that would be made now, without making it."""
+        """Make the attempt that would be made now, without committing it."""
         engine = self._engine
         with Rehearsal(engine) as rehearsal:
             answer = rehearsal.attempt(tree)
@@ -363,7 +366,7 @@ class _Asked:
             return f"{state}: {health.message(group, state)}"
         said = self._groups.conditions.said(key)
         if said is not None and said[0] == "False" and said[2]:
-            return said[2]  # word for word what the object says
+            return said[2]  # the same text as in the object's condition
         for verdict in (last, now):
             if verdict is not None and verdict.message:
                 return verdict.message
@@ -376,7 +379,7 @@ class _Asked:
     # ---- parts of an answer
 
     def story(self, item: Why) -> list[StoryLine]:
-        """Of the root, and of the pod where one was asked about."""
+        """Return the history of the scheduling unit, and that of the pod if the query is about a pod."""
         keys = {item.root: item.root if item.kind == "Pod" else ""}
         if item.kind == "Pod":
             keys[f"{item.namespace}/{item.name}"] = ""
@@ -390,7 +393,8 @@ class _Asked:
     def _queue(
         self, root: SchedulingUnit | None, reasons: Sequence[str] = (), proof: Proof | None = None
     ) -> QueuePlace:
-        """`reasons` (of nodes) or `proof`: what stands in the way, most of all first, if that is known."""
+        """Describe where a unit waits. `reasons` (of nodes) or `proof`: why it does not fit, if known, most frequent
+        first."""
         if root is None or root.place is QueueName.NOWHERE:
             return QueuePlace("none")
         equivalence_class = root.equivalence_class
@@ -411,7 +415,7 @@ class _Asked:
         return QueuePlace(root.place.value, position, root.attempts, until, waits, gate, message, overtaken)
 
     def _change(self, needs: Needs, reasons: Sequence[str], proof: Proof | None) -> str:
-        """The change of a node that is waited for. Of what is asked for only that is named which is missing."""
+        """Describe the node change that is waited for. Names only the requested resources that are missing."""
         short: set[str] = set()
         if proof is not None:
             while proof.inner is not None:
@@ -440,7 +444,7 @@ class _Asked:
 
 
 def reasons_of(diagnosis: Diagnosis) -> list[NodeReason]:
-    """Filter reasons with the number of nodes, most nodes first."""
+    """Return the filter reasons with the number of nodes, most nodes first."""
     counts: dict[tuple[str, str, bool], int] = {}
     for plugin, finding in diagnosis.findings:
         key = (plugin, finding.reason, not finding.unresolvable)

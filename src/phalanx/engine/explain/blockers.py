@@ -18,7 +18,7 @@ from phalanx.model.objects.pod import NodeSelector
 from phalanx.model.selectors import node_selector
 from phalanx.model.tolerations import untolerated
 
-MOST_VALUES = 3  # of a label that are named
+MOST_VALUES = 3  # maximum number of label values that are named
 MOST_BLOCKERS = 6
 
 

@@ -1,4 +1,5 @@
-"""Why claims of a pod find no devices: how many each selector rules out, how many are tainted or in use. Only reads."""
+"""Explain why claims of a pod get no devices: how many each selector rules out, how many are tainted or in use. Only
+reads."""
 
 from __future__ import annotations
 
@@ -12,11 +13,11 @@ from phalanx.engine.state.claims import MISSING, NAMED, claim_names
 from phalanx.engine.state.records import PodRecord
 from phalanx.engine.state.shapes import Shape
 
-MOST_SHAPES = 4  # that are explained
+MOST_SHAPES = 4  # maximum number of shapes that are explained
 
 
 def for_devices(state: DeviceState, records: Iterable[PodRecord]) -> list[str]:
-    """One line per request of these pods that has no devices yet; of pods that ask for the same, one is named."""
+    """Return one line per request of these pods that has no devices yet. Of pods with equal requests, one is named."""
     state.sync()
     found: dict[str, None] = {}
     one_each: dict[Shape, PodRecord] = {}
@@ -53,7 +54,7 @@ def for_devices(state: DeviceState, records: Iterable[PodRecord]) -> list[str]:
 def _request(state: DeviceState, request: Request) -> str:
     devices = list(state.inventory.devices.values())
     out: dict[str, int] = {}
-    free: dict[str, int] = {}  # by the node that a device belongs to; "": several nodes
+    free: dict[str, int] = {}  # by the node of a device; "": several nodes
     for device in devices:
         reason = _ruled_out(state, request, device)
         if reason:
@@ -92,7 +93,8 @@ def _ruled_out(state: DeviceState, request: Request, device: Device) -> str:
 
 
 def _place(where: str) -> str:
-    """Claims that ask for the same share their selectors: the name is that of the first one."""
+    """Describe where a selector comes from. Claims with equal requests share their selectors; the name is that of the
+    first claim."""
     owner, _, selector = where.rpartition(": ")
     return where if owner.startswith("class ") else f"{selector} of the request"
 

@@ -1,7 +1,7 @@
-"""The one sentence that answers "why is it pending" for a person who does not know the filters.
+"""Write the one sentence that answers "why is it pending" for a user who does not know the filters.
 
-Rendered from values, never from another message. `why`, `top`, the live table and the dashboard show the same sentence;
-kube-scheduler's text stays in the conditions.
+It is created from values, never from another message. `why`, `top`, the live table and the dashboard show the same
+sentence; kube-scheduler's text stays in the conditions.
 """
 
 from __future__ import annotations

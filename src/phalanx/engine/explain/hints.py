@@ -1,4 +1,5 @@
-"""What is easily overlooked: members without a group or in another namespace, room kept for others. Only reads."""
+"""Give hints on common mistakes: members without a group or in another namespace, reservations of other pods. Only
+reads."""
 
 from __future__ import annotations
 
@@ -12,7 +13,8 @@ MOST_NAMED = 3
 
 
 def for_group(forest: GroupForest, key: GroupKey, records: Iterable[PodRecord]) -> list[str]:
-    """What was probably meant, for a group that lacks members or that pods name and nobody made."""
+    """Suggest what was probably intended, for a group without enough members or one that pods name but that does not
+    exist."""
     group = forest.named(key)
     if group is None or key.kind != POD_GROUP:
         return []
@@ -35,7 +37,7 @@ def for_group(forest: GroupForest, key: GroupKey, records: Iterable[PodRecord]) 
 
 
 def for_pod(forest: GroupForest, record: PodRecord) -> list[str]:
-    """For a pod without a group: a group that lacks members and seems to be its own."""
+    """Suggest, for a pod without a group, a group that lacks members and probably is its own."""
     return [
         f"PodGroup {group.key.name} lacks members and this pod looks like one: {_join(group.key)}"
         for group in forest.in_namespace(record.namespace)
@@ -44,14 +46,15 @@ def for_pod(forest: GroupForest, record: PodRecord) -> list[str]:
 
 
 def kept(nominations: Nominations, priority: int, own: Iterable[str]) -> list[str]:
-    """For pods of that priority which wait: nodes look free that are promised to others."""
+    """Name, for waiting pods of that priority, nodes that look free but are reserved for nominated pods."""
     mine = set(own)
-    nodes: dict[str, dict[str, None]] = {}  # for whom -> where
+    nodes: dict[str, dict[str, None]] = {}  # reserved for -> nodes
     counts: dict[str, int] = {}
     for node, record in nominations.all():
         if record.key in mine or record.priority < priority or record.row >= 0:
             continue
-        group, _, number = record.name.rpartition("/")  # names of pods have no slash: a promise to one that is to come
+        # pod names have no slash: this is a reservation for an expected pod
+        group, _, number = record.name.rpartition("/")
         whom = f"to come of group {group}" if number and group else "with a nominated node"
         nodes.setdefault(whom, {})[node] = None
         counts[whom] = counts.get(whom, 0) + 1
@@ -63,7 +66,7 @@ def kept(nominations: Nominations, priority: int, own: Iterable[str]) -> list[st
 
 
 def _alike(record: PodRecord, group: Group, forest: GroupForest) -> bool:
-    """Named after the group, or with all labels of one of its members."""
+    """Return True if the pod is named after the group or has all labels of one of its members."""
     if forest.leaf_of(PodKey(record.namespace, record.name)) is not None:
         return False
     if record.name.startswith(f"{group.key.name}-"):

@@ -1,4 +1,4 @@
-"""The tree of a root, level by level: quorum, what is placed, where, and what its condition says."""
+"""Describe the tree of a scheduling unit, level by level: quorum, placed members, domains and conditions."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from phalanx.engine.scheduling.commit.group_units import Groups
 from phalanx.engine.state.records import PodRecord
 from phalanx.model.groups import ON_NODE, Group, GroupKey, MemberState
 
-MOST_PODS = 200  # listed by name; counts are always complete
+MOST_PODS = 200  # maximum number listed by name; counts are always complete
 
 
 def levels_of(groups: Groups, head: GroupKey) -> list[Level]:
-    """Parents first, siblings by age."""
+    """Return the levels, parents first, siblings by age."""
     found = []
     depth: dict[GroupKey, int] = {}
     for group in groups.forest.tree(head):
@@ -25,7 +25,8 @@ def levels_of(groups: Groups, head: GroupKey) -> list[Level]:
 
 
 def placed_enough(groups: Groups, group: Group) -> bool:
-    """Its minimum is met by what is placed. Composites in a cycle never are: nobody can say where to start counting."""
+    """Return True if the placed members meet the group's minimum. Composites in a cycle never do, because there is no
+    level at which to start counting."""
     return not (group.composite and groups.forest.resolve(group.key).cycle) and group.satisfied
 
 
@@ -73,7 +74,7 @@ def _domains(groups: Groups, leaves: list[Group], key: str | None) -> list[str]:
 
 
 def pods_of(groups: Groups, key: GroupKey, records: Mapping[str, PodRecord]) -> list[PodLine]:
-    """Members below a group: those that wait first, by name."""
+    """Return the members below a group: pending ones first, then by name."""
     found = []
     for leaf in groups.forest.leaves(key):
         of_group = (groups.conditions.said(leaf.key) or ("", "", ""))[2]
@@ -81,7 +82,7 @@ def pods_of(groups: Groups, key: GroupKey, records: Mapping[str, PodRecord]) -> 
             record = records.get(str(name))
             said = record.said.partition(": ")[2] if record is not None and not record.node_name else ""
             if said == of_group:
-                said = ""  # only what is not said about the group already
+                said = ""  # omit what the group's message already says
             if member.state is MemberState.FOREIGN:
                 said = f"for the scheduler {member.pod.spec.scheduler_name} (spec.schedulerName), not for this one"
             nominated = record.nominated if record is not None else ""

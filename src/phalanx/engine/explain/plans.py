@@ -1,4 +1,5 @@
-"""What would be evicted for a pod or a group: the plan that preemption would make now, without making it."""
+"""Answer which pods would be preempted for a pod or a group: the plan that preemption would make now, without acting on
+it."""
 
 from __future__ import annotations
 
@@ -32,7 +33,7 @@ FITS = "fits without evicting anybody"
 
 
 def plan(engine: Scheduler, kind: str, namespace: str, name: str) -> PlanAnswer:
-    """Raises Unknown."""
+    """Return the preemption plan for an object. Raises Unknown."""
     groups = engine.groups if engine.cluster.grouping else None
     if kind == "Pod":
         leaf = groups.forest.leaf_of(PodKey(namespace, name)) if groups is not None else None
@@ -58,7 +59,7 @@ def _under_way(engine: Scheduler, root: str) -> PlanAnswer | None:
 
 
 def planned(engine: Scheduler, root: str, answer: NominatedAfterPreemption) -> PlanAnswer:
-    """The plan of an attempt that found one: who goes, why each, at what cost."""
+    """Describe the plan that an attempt found: the victims, the reason for each, and the cost."""
     if isinstance(answer.plan, Candidate):
         return _candidate(engine, engine.preemption.chooser, root, answer.plan)
     return _of(engine, root, answer.plan, answer)
@@ -132,7 +133,7 @@ def _group(engine: Scheduler, groups: Groups, leaf: GroupKey) -> PlanAnswer:
         return PlanAnswer(name, "none", hold.message)
     tree = groups.tree(root, group)
     with Rehearsal(engine) as rehearsal:
-        # Also for a group whose pods are gated: that is how to see a plan before it is carried out.
+        # Also for a group whose pods are gated, so that the plan can be seen before it is carried out.
         answer = rehearsal.attempt(tree, evict=True, gates=hold is None)
     if isinstance(answer, Placed):
         ring = _ring_cost(engine, answer.assignment)
@@ -166,7 +167,7 @@ def _of(engine: Scheduler, name: str, answer: Planned, found: NominatedAfterPree
             name, "plan", text, victims, places, cost, bound, answer.optimal, answer.expansions, proved, ring
         )
     if found is not None and found.units:
-        # Found by the filters' own word, unit by unit: no bound is known.
+        # Found by running the filters, unit by unit: no lower bound is known.
         why = "while it stays the pods' rules about each other are not kept"
         victims = [VictimLine(unit.name, len(unit.pods), unit.priority, why) for unit in found.units]
         cost = _price_of(engine.preemption.victim_index, found.units)
@@ -187,7 +188,7 @@ def _shares(engine: Scheduler, assignment: Iterable[tuple[PodRecord, int]]) -> l
 
 
 def _ring_cost(engine: Scheduler, assignment: Iterable[tuple[PodRecord, int]]) -> int | None:
-    """The sum over the groups of an assignment."""
+    """Return the sum of ring costs over the groups of an assignment."""
     forest = engine.groups.forest
     members: dict[GroupKey, list[tuple[PodRecord, int]]] = {}
     for record, row in assignment:

@@ -1,4 +1,4 @@
-"""An attempt that nobody commits: from the gate to the last plugin before binding, and everything taken back."""
+"""Run an attempt without committing it: from PreEnqueue to the last plugin before Bind, then undo everything."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 
 
 class Rehearsal:
-    """Roots that were placed stay until the end, so that the next one is tried beside them."""
+    """Run attempts for a query. Placed units stay placed until the end, so that the next unit is tried next to them."""
 
     def __init__(self, engine: Scheduler) -> None:
         self._cluster = engine.cluster
         self._attempts = engine.attempts
-        self._assignment: Assignment = []  # reserved
-        self._reshaped: list[tuple[PodRecord, Shape, int]] = []  # with what they were before
+        self._assignment: Assignment = []  # pods that are reserved
+        self._reshaped: list[tuple[PodRecord, Shape, int]] = []  # with their previous shape and epoch
 
     def __enter__(self) -> Rehearsal:
         self._mark = self._cluster.columns.journal.mark()
@@ -38,15 +38,15 @@ class Rehearsal:
             record.shape, record.shape_epoch = shape, epoch
 
     def attempt(self, unit: AttemptUnit, *, evict: bool = False, gates: bool = True) -> Answer:
-        """Make the attempt that the scheduler would make. `gates`: False tries a unit that its gates hold back."""
+        """Make the attempt that the scheduler would make. `gates`: False tries a unit even if its gates hold it."""
         self._as_tried(unit.records)
         answer = self._attempts.attempt(unit, How(gates=gates, evict=evict))
         assert answer is not None, "questions are not answered in slices"
         return self._keep(answer)
 
     def _as_tried(self, records: Iterable[PodRecord]) -> None:
-        """The scheduler derives shapes anew before it tries pods, if a label became interesting since they came.
-        Pods of a question (-1) have the shape they were given."""
+        """Compute shapes again, as the scheduler does before an attempt, if the label interest changed since the pods
+        arrived. Pods of a query (epoch -1) keep the shape they were given."""
         shapes = self._cluster.shapes
         for record in records:
             if record.shape_epoch in (shapes.interest.epoch, -1) or record.pod is None or record.row >= 0:

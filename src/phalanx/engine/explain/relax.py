@@ -1,6 +1,6 @@
-"""What would make it fit: small changes to the problem, each tried by the same search that said no.
+"""Find changes that would make it fit: small changes to the problem, each tried by the same search that failed.
 
-Tried in a fixed order with a budget of their own; nothing of the engine's state is changed.
+They are tried in a fixed order with a separate budget; the engine's state does not change.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from phalanx.model.groups import Group
 from phalanx.model.objects import Node
 
 BUDGET = 1_000  # expansions per trial
-MOST_NODES = 64  # of one type that are added for a trial
-TYPES = 3  # of nodes that are tried
-MOST_EXAMPLES = 8  # of a type that are looked at
+MOST_NODES = 64  # maximum number of nodes of one type that a trial adds
+TYPES = 3  # maximum number of node types that are tried
+MOST_EXAMPLES = 8  # maximum number of nodes of a type that are evaluated
 CORDON_TAINT = "node.kubernetes.io/unschedulable"
 INSTANCE_TYPE = "node.kubernetes.io/instance-type"
 
 
 def relaxations(state: ClusterState, group: Group, refused: Refused, points: GroupPlugins | None) -> list[Relaxation]:
-    """For a tree that does not fit, as far as it is known where it fails."""
+    """Return changes that help a tree that does not fit, if the failure certificate names where it fails."""
     certificate = refused.outcome.certificate if refused.outcome is not None else None
     if certificate is None or refused.built is None:
         return []
@@ -53,7 +53,7 @@ class _Relaxer:
         self._group = group
         self._points = points
         self._columns = state.columns
-        # Masks are borrowed from evaluations, which move with every trial.
+        # Masks are shared with evaluations, which change with every trial.
         shapes = [replace(shape, mask=shape.mask.copy()) for shape in built.problem.shapes]
         small = changed(built.problem, shapes=shapes, budget=min(BUDGET, built.problem.budget))
         self._built = replace(built, problem=small)
@@ -64,11 +64,11 @@ class _Relaxer:
         self._parts = {part.name: part for part in parts_below(small.root)}
 
     def _fits(self, trial: Built, *, grown: bool = False) -> bool | None:
-        """`grown`: with nodes that plugins cannot be asked about."""
+        """Return whether a trial fits; None: unknown. `grown`: it has added nodes, which plugins cannot evaluate."""
         return fits(self._cluster, self._group, trial, None if grown else self._points)
 
     def _failing(self) -> Iterator[tuple[Certificate, Subtree]]:
-        """The groups named by the certificate, the innermost first."""
+        """Yield the groups named by the certificate, innermost first."""
         for why in reversed(self._chain):
             part = self._parts.get(why.group)
             if part is not None:
@@ -77,7 +77,7 @@ class _Relaxer:
     # ---- topology
 
     def topology(self) -> Iterator[Relaxation]:
-        """For the innermost constrained level: its key one step wider, and so on until it fits; then no key."""
+        """Widen the topology key of the innermost constrained level step by step until it fits; finally try no key."""
         for why, part in self._failing():
             if part.key is None:
                 continue
@@ -95,7 +95,7 @@ class _Relaxer:
             return
 
     def _wider(self, key: str) -> list[str]:
-        """Label keys whose domains are unions of this key's domains, the narrowest first."""
+        """Return label keys whose domains are unions of this key's domains, narrowest first."""
         domain_of: dict[str, dict[str, str]] = {}  # wider key -> our value -> its value
         sizes: dict[str, set[str]] = {}
         broken: set[str] = {key}
@@ -136,7 +136,8 @@ class _Relaxer:
         )
 
     def _repinned(self, trial: Built, part: Subtree, key: str) -> Built:
-        """Running members stay where they are: the wider domain is the one around theirs."""
+        """Pin the group to the wider domain that contains its current one, because running members stay where they
+        are."""
         assert part.key is not None
         inside = np.flatnonzero(self._built.problem.domains[part.key] == part.pinned)
         wide = int(trial.problem.domains[key][inside[0]]) if len(inside) else -1
@@ -145,7 +146,7 @@ class _Relaxer:
     # ---- members
 
     def members(self) -> Iterator[Relaxation]:
-        """The largest smaller minimum that fits, for the innermost group where one does."""
+        """Find the largest smaller minimum that fits, for the innermost group that has one."""
         for why, part in self._failing():
             low = part.satisfied if isinstance(part, Leaf) else 0
             best = self._largest(part, low, part.minimum - 1)
@@ -157,7 +158,7 @@ class _Relaxer:
             return
 
     def _largest(self, part: Subtree, low: int, high: int) -> int:
-        """The largest minimum above `low`, up to `high`, that works; `low` if none does."""
+        """Return the largest minimum above `low`, up to `high`, that fits; `low` if none does."""
         while low < high:
             middle = (low + high + 1) // 2
             trial = edited(self._built, _set(part, minimum=middle))
@@ -170,7 +171,7 @@ class _Relaxer:
     # ---- filters
 
     def filters(self) -> Iterator[Relaxation]:
-        """Filters (taints, cordons, node affinity, …) without which it would fit: each left out alone."""
+        """Find filters (taints, cordons, node affinity, …) without which it would fit: each is skipped alone."""
         names: dict[str, None] = {}
         for evaluation in self._built.evaluations:
             names.update((plugin.name, None) for plugin, _ in evaluation.filters if not traits_of(plugin).counted)
@@ -179,13 +180,14 @@ class _Relaxer:
             if found is None:
                 continue
             trial, rows, reason = found
-            # The filters would still say no: by counting alone.
+            # The filters would still reject it, so only count resources.
             if self._fits(replace(trial, coupled=False)):
                 text = f"without '{reason}' on {plural(rows, 'node')} it would fit now"
                 yield Relaxation("filter", text, True, not self._ties(), to=name)
 
     def _without(self, name: str) -> tuple[Built, int, str] | None:
-        """The problem as it is when a filter is not asked, the number of nodes that opens, and what it said of them."""
+        """Return the problem without one filter, the number of nodes that become feasible, and the filter's reason for
+        them."""
         n = self._columns.n
         opened = np.zeros(n, dtype=np.bool_)
         reason = ""
@@ -206,7 +208,7 @@ class _Relaxer:
     # ---- nodes
 
     def nodes(self) -> Iterator[Relaxation]:
-        """The smallest number of further free nodes of a type, next to those where it nearly fits."""
+        """Find the smallest number of additional empty nodes of a type, in the domain where it nearly fits."""
         rows, where = self._neighbourhood()
         for kind in self._types(rows)[:TYPES]:
             count = self._fewest(kind)
@@ -217,11 +219,12 @@ class _Relaxer:
             yield Relaxation("nodes", text, True, not self._ties(), to=f"{count} {kind.example}")
 
     def _ties(self) -> bool:
-        """Members have rules about other pods or volumes, which nobody can ask about nodes that are not there."""
+        """Return True if members have rules about other pods or volumes, which cannot be evaluated on nodes that do not
+        exist."""
         return any(s.affinity or s.anti_affinity or s.spread or s.volumes for s in self._built.shapes)
 
     def _neighbourhood(self) -> tuple[Sequence[int], str]:
-        """Rows of the domain that comes closest at the innermost constrained level, and what to call it."""
+        """Return the rows of the domain that comes closest at the innermost constrained level, and its description."""
         everywhere = np.flatnonzero(self._columns.alive[: self._columns.n])
         for why, part in self._failing():
             if part.key is None or why.best is None:
@@ -234,7 +237,7 @@ class _Relaxer:
         return everywhere.tolist(), ""
 
     def _types(self, rows: Sequence[int]) -> list[NodeType]:
-        """Distinct kinds of nodes that could take a member if they were empty, the most frequent first."""
+        """Return the distinct node types that could take a member if they were empty, most frequent first."""
         columns = self._columns
         rids = [columns.resources[name] for name in self._built.problem.resources]
         examples: dict[tuple[object, ...], list[int]] = {}
@@ -244,7 +247,7 @@ class _Relaxer:
                 examples.setdefault(signature, []).append(row)
         found = []
         for same in sorted(examples.values(), key=lambda same: (-len(same), same[0]))[: 2 * TYPES]:
-            for row in same[:MOST_EXAMPLES]:  # a neighbour's rule may bar one of them and not the next
+            for row in same[:MOST_EXAMPLES]:  # pod affinity of other pods may rule out one of them and not the next
                 allowed = tuple(_takes_when_empty(columns, each, row) for each in self._built.evaluations)
                 node = columns.nodes[row]
                 if any(allowed) and node is not None:
@@ -253,7 +256,7 @@ class _Relaxer:
         return found
 
     def _fewest(self, kind: NodeType) -> int:
-        """0: not even the most help."""
+        """Return the smallest number of added nodes that is enough, or 0 if even the maximum is not."""
         high = 1
         while not self._enough(kind, high):
             high *= 2
@@ -267,7 +270,7 @@ class _Relaxer:
 
     def _enough(self, kind: NodeType, count: int) -> bool:
         trial = edited(self._built, lambda p: p, lambda problem: self._with_nodes(problem, kind, count))
-        # By counting alone: the filters know no such nodes.
+        # Only count resources: the filters do not know these nodes.
         return self._fits(replace(trial, coupled=False), grown=True) is True
 
     def _with_nodes(self, problem: Problem, kind: NodeType, count: int) -> Problem:
@@ -281,13 +284,13 @@ class _Relaxer:
 
 
 def _set(part: Subtree, **fields: Any) -> Edit:
-    """An edit of one group, known by its name."""
+    """Return an edit of one group, selected by its name."""
     return lambda other: replace(other, **fields) if other.name == part.name else other
 
 
 class NodeType(msgspec.Struct, frozen=True):
-    row: int  # an example of it
-    allowed: tuple[bool, ...]  # per shape: would its filters take such a node if it were empty
+    row: int  # row of an example node
+    allowed: tuple[bool, ...]  # per shape: whether its filters accept such a node if it is empty
     name: str
     example: str
 
@@ -305,8 +308,8 @@ def _grown(shape: ShapeRow, row: int, count: int, allowed: bool) -> ShapeRow:
 
 
 def _takes_when_empty(columns: Columns, evaluation: Evaluation, row: int) -> bool:
-    """Whether a shape could go to the row if nothing ran there: every filter but those about what is in use, and what
-    the node has in all. Asked without emptying the row, so that nobody who follows the columns notices."""
+    """Return True if a shape would fit the row if it were empty: all filters except those about usage accept it, and
+    the allocatable resources suffice. The row is not emptied, so the columns do not change."""
     if evaluation.pre_filter() is not None:
         return False
     if any(columns.alloc[rid, row] < amount for rid, amount in evaluation.shape.requests):
@@ -315,7 +318,8 @@ def _takes_when_empty(columns: Columns, evaluation: Evaluation, row: int) -> boo
 
 
 def _mask_without(columns: Columns, evaluation: Evaluation, name: str) -> Bools:
-    """(capacity,) the nodes that all filters but one allow. A cordon is a field and a taint: it counts as one."""
+    """Return (capacity,) the nodes that all filters but one accept. A cordon is both a field and a taint, and counts as
+    one."""
     mask = columns.alive.copy()
     cordons = any(plugin.name == name and traits_of(plugin).cordons for plugin, _ in evaluation.filters)
     for plugin, tracker in evaluation.filters:
@@ -330,13 +334,13 @@ def _mask_without(columns: Columns, evaluation: Evaluation, name: str) -> Bools:
 
 
 def for_pod(state: ClusterState, evaluation: Evaluation) -> list[Relaxation]:
-    """For one pod that fits nowhere: on how many nodes a single filter is all that is in the way."""
+    """Count, for one pod that fits no node, the nodes that only a single filter rejects."""
     if evaluation.pre_filter() is not None:
         return []
     found = []
     for plugin, tracker in evaluation.filters:
         rows = _mask_without(state.columns, evaluation, plugin.name) & ~tracker.mask
-        if traits_of(plugin).room:  # a node that is too small would not do if it were empty either
+        if traits_of(plugin).room:  # a node that is too small would not fit even if it were empty
             for rid, amount in evaluation.shape.requests:
                 rows &= state.columns.alloc[rid] >= amount
         count = int(rows.sum())
@@ -344,8 +348,6 @@ def for_pod(state: ClusterState, evaluation: Evaluation) -> list[Relaxation]:
             first = state.columns.names[int(np.flatnonzero(rows)[0])]
             example = first if count == 1 else f"{first} and {count - 1} more"
             text = f"only {plugin.name} stands between the pod and {plural(count, 'node')} ({example})"
-            left_out = (
-                "" if traits_of(plugin).counted else plugin.name
-            )  # what is in use cannot be left out of a question
+            left_out = "" if traits_of(plugin).counted else plugin.name  # usage cannot be skipped in a query
             found.append(Relaxation("filter", text, True, True, to=left_out))
     return found

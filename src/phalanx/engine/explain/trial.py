@@ -1,4 +1,4 @@
-"""Variants of a problem, and what an answer is called in a report."""
+"""Build variants of a placement problem, and convert an answer to a verdict for reports."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def verdict_of(answer: Answer) -> Verdict:
 
 
 def fits(state: ClusterState, group: Group, built: Built, points: GroupPlugins | None = None) -> bool | None:
-    """Whether a variant would; None: it is not known."""
+    """Return whether a variant fits; None if it is unknown."""
     found = find(state, group, built, points)
     if isinstance(found, Found):
         return True
@@ -50,7 +50,7 @@ def fits(state: ClusterState, group: Group, built: Built, points: GroupPlugins |
 
 
 def changed(problem: Problem, **changes: Any) -> Problem:
-    """A problem of its own with some fields changed; also of one that borrows its arrays from the columns."""
+    """Return a separate problem with some fields changed, even if the original shares its arrays with the columns."""
     kept = {each.name: getattr(problem, each.name) for each in fields(Problem)}
     return Problem(**{**kept, **changes})
 
@@ -59,7 +59,7 @@ Edit = Callable[[Subtree], Subtree]
 
 
 def edited(built: Built, edit: Edit, change: Callable[[Problem], Problem] | None = None) -> Built:
-    """The same pods as another problem: `edit` is asked about every group of the tree, children first."""
+    """Return the same pods as another problem. `edit` is called for every group of the tree, children first."""
     pending: dict[int, list[PodRecord]] = {}
     group_of: dict[int, Group] = {}
 
@@ -69,14 +69,14 @@ def edited(built: Built, edit: Edit, change: Callable[[Problem], Problem] | None
             made = replace(part, children=tuple(walk(child) for child in part.children))
         made = edit(made)
         if made is part:
-            made = replace(part)  # a twin of its own: problems do not share groups
+            made = replace(part)  # a separate copy: problems do not share groups
         if isinstance(made, Leaf):
             pending[id(made)] = built.pending[id(part)]
         group_of[id(made)] = built.group_of[id(part)]
         keep.append(made)
         return made
 
-    keep: list[Subtree] = []  # ids stay unique only while their groups live
+    keep: list[Subtree] = []  # ids stay unique only while these objects exist
     problem = changed(built.problem, root=walk(built.problem.root))
     if change is not None:
         problem = change(problem)

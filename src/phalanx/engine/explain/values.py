@@ -1,4 +1,5 @@
-"""What the engine says about itself, as values: JSON for machines, the same sentences as conditions for people."""
+"""Define the answers of the explain package as values: JSON for programs, and the same sentences as conditions for
+users."""
 
 from __future__ import annotations
 
@@ -12,16 +13,16 @@ class _Value(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, gc
 
 
 class QueuePlace(_Value, frozen=True):
-    """Where a root is in the queue."""
+    """Where a scheduling unit is in the queue."""
 
     place: str  # active, backoff, waiting, gated, attempt; "none": not queued (everything is placed)
     position: int = 0  # in the active queue, 1 is tried next
     attempts: int = 0
-    until: str = ""  # backoff: tried again then; waiting: looked at again then even if nothing happens
+    until: str = ""  # backoff: time of the retry; waiting: time of the retry even if nothing changes
     waits_for: list[str] = []  # kinds of change that wake it
-    gate: str = ""  # the plugin that holds it
-    message: str = ""  # what it says
-    overtaken: str = ""  # how many younger units passed it, and what is reserved for it
+    gate: str = ""  # the plugin that gates it
+    message: str = ""  # the message of that plugin
+    overtaken: str = ""  # how many younger units overtook it, and what is reserved for it
 
 
 class Level(_Value, frozen=True):
@@ -37,13 +38,13 @@ class Level(_Value, frozen=True):
     placed: int = 0  # members that satisfy the minimum
     pending: int = 0
     gated: int = 0
-    ready: bool = False  # quorum met: worth an attempt
+    ready: bool = False  # quorum met: can be attempted
     satisfied: bool = False
-    topology: str = ""  # required key
-    domains: list[str] = []  # where its members are
+    topology: str = ""  # required topology key
+    domains: list[str] = []  # domains of its members
     disruption: str = "single"
     state: str = ""  # "Running 24 of 24"
-    status: str = ""  # of its condition
+    status: str = ""  # status of its condition
     reason: str = ""
     message: str = ""
 
@@ -55,7 +56,7 @@ class RuledOutDomains(_Value, frozen=True):
 
 
 class Proof(_Value, frozen=True):
-    """The pending certificate: the level at which the tree dies and how close the best domain comes."""
+    """The pending certificate: the level at which the tree fails and how close the best domain comes."""
 
     group: str
     needed: int
@@ -81,10 +82,10 @@ class NodeReason(_Value, frozen=True):
 
 
 class Verdict(_Value, frozen=True):
-    """Of an attempt (or of a trial now, which is taken back)."""
+    """Result of an attempt, or of a trial now, which is undone."""
 
-    # placed, impossible, exhausted, rules (no placement keeps the pods' rules), refused (by a plugin, or because what
-    # is to follow would not fit), error, untried
+    # placed, impossible, exhausted, rules (no placement satisfies the pods' rules), refused (by a plugin, or because
+    # expected pods would not fit), error, untried
     result: str
     message: str = ""
     proof: Proof | None = None
@@ -92,12 +93,12 @@ class Verdict(_Value, frozen=True):
 
 
 class Relaxation(_Value, frozen=True):
-    """A change that was tried. `fits` None: the search gave up, it is not known."""
+    """A change that was tried. `fits` None: the search gave up, so it is unknown."""
 
     change: str  # topology, members, nodes, filter
     text: str
     fits: bool | None
-    checked: bool  # by the same search and the same filters; False: by counting alone
+    checked: bool  # by the same search and the same filters; False: by counting resources only
     group: str = ""
     to: str = ""
 
@@ -113,49 +114,49 @@ class PodLine(_Value, frozen=True):
 class Preempting(_Value, frozen=True):
     """A preemption plan under way."""
 
-    victims: list[str]  # still there
+    victims: list[str]  # victims that still exist
     total: int
     nodes: list[str] = []
     text: str = ""
 
 
 class StoryLine(_Value, frozen=True):
-    """Something that happened to a pod or group."""
+    """One entry in the history of a pod or group."""
 
     time: str
     what: str
     detail: str = ""  # a node, a message
-    times: int = 1  # in a row
-    of: str = ""  # "podgroup/ns/name" in the story of a member
+    times: int = 1  # number of consecutive repeats
+    of: str = ""  # "podgroup/ns/name" in the history of a member
 
 
 class Why(_Value, frozen=True):
-    """Everything about one pod or one root."""
+    """Everything about one pod or one scheduling unit."""
 
     kind: str
     namespace: str
     name: str
     root: str  # podgroup/ns/name
     scheduled: bool
-    summary: str  # the scheduler's own words, as in the condition
-    headline: str = ""  # the same for a person: one plain sentence
+    summary: str  # the scheduler's message, as in the condition
+    headline: str = ""  # the same for users: one plain sentence
     blockers: list[str] = []  # facts that rule out every node
     priority: int = 0
     queue: QueuePlace | None = None
     levels: list[Level] = []
     last: Verdict | None = None  # the last attempt
-    now: Verdict | None = None  # a trial at the moment of asking
+    now: Verdict | None = None  # a trial at the time of the query
     node_reasons: list[NodeReason] = []
     nodes: int = 0  # in the cluster
     preemption: Preempting | None = None
     relaxations: list[Relaxation] = []
     pods: list[PodLine] = []
-    story: list[StoryLine] = []  # how it got here, oldest first; the first things and the latest ones
-    hints: list[str] = []  # what was probably meant
+    story: list[StoryLine] = []  # its history, oldest first; the first entries and the latest ones
+    hints: list[str] = []  # what was probably intended
 
 
 class Report(_Value, frozen=True):
-    """The answer to `why`: one item, or one per root of a Workload."""
+    """The answer to `why`: one item, or one per scheduling unit of a Workload."""
 
     kind: str
     namespace: str
@@ -179,27 +180,27 @@ class GroupPlace(_Value, frozen=True):
 
 
 class Would(_Value, frozen=True):
-    """What would happen to one root of a manifest."""
+    """What would happen to one scheduling unit of a manifest."""
 
     root: str
     fits: bool
     summary: str
     priority: int = 0
-    pods: int = 0  # that would get a node
+    pods: int = 0  # pods that would get a node
     wanted: int = 0
     places: list[GroupPlace] = []
     verdict: Verdict | None = None
     node_reasons: list[NodeReason] = []
     nodes: int = 0
     relaxations: list[Relaxation] = []
-    evicts: list[str] = []  # pods ("ns/name") that the scheduler would have go to make room
-    plan: PlanAnswer | None = None  # the same, with the reason for each and what it costs
-    when: str = ""  # in words: when and where it would start first; "" if that was not asked
-    starts: str = ""  # RFC 3339; "" if it fits now, at no time, or behind pods without a known end
+    evicts: list[str] = []  # pods ("ns/name") that the scheduler would preempt
+    plan: PlanAnswer | None = None  # the same, with the reason for each and the cost
+    when: str = ""  # text: when and where it would start at the earliest; "" if that was not asked
+    starts: str = ""  # RFC 3339; "" if it fits now, never, or behind pods without a known end
 
 
 class Outlook(_Value, frozen=True):
-    """The answer to `whatif`: each root after those before it were placed."""
+    """The answer to `whatif`: each scheduling unit is tried after the earlier ones are placed."""
 
     fits: bool
     items: list[Would]
@@ -229,30 +230,30 @@ class VictimLine(_Value, frozen=True):
     name: str  # "pod ns/name", "PodGroup ns/name": what is evicted as a whole
     pods: int
     priority: int
-    why: str  # what fails if this one is spared
+    why: str  # what fails if this one is reprieved
 
 
 class Price(_Value, frozen=True):
     budget_violations: int = 0
     highest_priority: int | None = None  # of an evicted unit; None: nothing is evicted
     stopped_pods: int = 0  # evicted, or left behind in a gang below its minimum
-    pods: int = 0  # evicted
+    pods: int = 0  # evicted pods
     broken_gangs: int = 0
     workloads: int = 0  # gangs, and groups evicted as a whole, that lose a pod
     lost_seconds: float = 0.0
 
 
 class PlanAnswer(_Value, frozen=True):
-    """What would be evicted, without doing it."""
+    """What would be preempted, without doing it."""
 
     root: str
     result: str  # fits, plan, underWay, hopeless, gaveUp, none
     summary: str
     victims: list[VictimLine] = []
-    places: list[NodeShare] = []  # where members would go
+    places: list[NodeShare] = []  # nodes on which members would be placed
     cost: Price | None = None
     lower_bound: Price | None = None
-    optimal: bool = False  # proved in everything but work lost
+    optimal: bool = False  # proved for everything except lost work
     expansions: int = 0
-    proved: list[str] = []  # parts of the cost that cannot be less, the most important first
+    proved: list[str] = []  # parts of the cost that are proved minimal, most important first
     ring_cost: int | None = None  # hops between consecutive ranks of all its groups; None: no member has a rank

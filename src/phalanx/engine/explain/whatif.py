@@ -1,8 +1,8 @@
-"""What if these objects were there: would they fit now, where, and if not why. Nothing of them stays behind.
+"""Answer what-if queries: would these objects fit now, where, and if not, why. Nothing of them remains afterwards.
 
-The groups of the question live in a forest of their own, its pods in records nobody else sees, its shapes in a table of
-their own. What a trial has to touch (rows, label columns, resources, interesting labels) is put back afterwards: a
-scheduler that was asked decides the same as one that was not.
+The groups of the query are in a separate forest, its pods in separate records, its shapes in a separate table. What a
+trial must change (rows, label columns, resources, label interest) is restored afterwards: a scheduler makes the same
+decisions with and without the query.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 
 class Question(msgspec.Struct):
-    """Objects as the API server would have made them: defaults filled in, priorities resolved."""
+    """The objects of a query, as the API server would have stored them: with defaults and resolved priorities."""
 
     pods: list[Pod] = msgspec.field(default_factory=list)
     pod_groups: list[PodGroup] = msgspec.field(default_factory=list)
@@ -48,9 +48,9 @@ class Question(msgspec.Struct):
 
 
 def whatif(engine: Scheduler, question: Question, *, relax: bool = True, when: bool = False) -> Outlook:
-    """Answer for roots in the order of the queue, each after those before it have been placed.
+    """Answer for scheduling units in queue order, each after the earlier ones are placed.
 
-    `when`: say of what does not fit now when it would start first, from what is expected to end.
+    `when`: for a unit that does not fit now, estimate the earliest start from the expected end of running pods.
     """
     with _Trial(engine) as trial, Rehearsal(engine) as rehearsal:
         asked = _Asked(engine, trial, rehearsal, relax, when)
@@ -60,7 +60,7 @@ def whatif(engine: Scheduler, question: Question, *, relax: bool = True, when: b
 
 
 class _Trial:
-    """Remembers what a question may change besides rows, and puts it back."""
+    """Save and restore what a query may change apart from rows."""
 
     def __init__(self, engine: Scheduler) -> None:
         self._engine = engine
@@ -69,7 +69,7 @@ class _Trial:
 
     def __enter__(self) -> _Trial:
         columns, interest = self._columns, self._engine.interest
-        self._index.sync()  # what it looks past must be known to the state that is put back
+        self._index.sync()  # values that it reported as OTHER must be part of the saved state
         self._interest = interest.state()
         self._labels = {key: column.asked for key, column in columns.labels.items()}
         self._resources = set(columns.resources)
@@ -89,8 +89,8 @@ class _Trial:
             else:
                 del columns.labels[key]
         columns.forget_resources([name for name in columns.resources if name not in self._resources])
-        # The index must see pods of the question go as they came, and must not take a later growth of the interest for
-        # the one it saw here.
+        # The index must see the pods of the query removed as it saw them added, and must not confuse a later growth of
+        # the label interest with the growth during the query.
         self._index.sync()
         engine.interest.restore(self._interest)
         self._index.sync()
@@ -100,7 +100,7 @@ class _Trial:
         if shape.id < FIRST_ASKED:
             shape.id = next(self._engine.cluster.asked_ids)
         record = PodRecord(pod, shape, order, created)
-        # Rows know pods by key: the real pod of this name, if there is one, must keep its own entry.
+        # Rows index pods by key: an existing pod of this name must keep its own entry.
         record.key = f"?{record.key}"
         record.nominated = ""
         return record
@@ -128,7 +128,7 @@ class _Asked:
         self._pending: dict[GroupKey, dict[str, PodRecord]] = {}
         self._copied: set[GroupKey] = set()
 
-    # ---- what is asked about
+    # ---- objects of the query
 
     def put(self, question: Question) -> None:
         for policy in (*self._engine.objects.all(WorkloadPolicy), *question.policies):
@@ -156,7 +156,7 @@ class _Asked:
             self._pending.setdefault(leaf, {})[record.key] = record
 
     def _existing(self, leaf: GroupKey) -> None:
-        """Pods may join a group that is there already: its objects and members count too."""
+        """Copy an existing group that pods of the query join: its objects and members count too."""
         assert self._groups is not None
         if leaf in self._copied:
             return
@@ -179,7 +179,7 @@ class _Asked:
         self._pending.setdefault(leaf, {}).update(self._groups.waiting_pods.get(leaf, {}))
 
     def _existing_above(self, name: str | None, namespace: str) -> None:
-        """Ancestors that exist already are taken as they are, without their other children."""
+        """Copy existing ancestors as they are, without their other children."""
         while name:
             key = GroupKey("CompositePodGroup", namespace, name)
             known = self.forest.group(key)
@@ -243,7 +243,7 @@ class _Asked:
         )
 
     def _first_start(self, unit: AttemptUnit, root: _Root) -> tuple[str, str]:
-        """Return when a unit would start first: in words, and as a time if that is known."""
+        """Return when a unit would start at the earliest: as text, and as a time if it is known."""
 
         def attempt() -> Assignment | None:
             answer = self._engine.attempts.attempt(unit, How(gates=True, evict=False))

@@ -1,6 +1,6 @@
-"""The plugin interface, profiles, and what plugins say about all nodes at once. Knows no plugin by name.
+"""Define the plugin interface, profiles, and the evaluation of all nodes by plugins. Knows no plugin by name.
 
-What a plugin's author needs is exported here; see docs/plugins.md.
+Names that a plugin author needs are exported here; see docs/plugins.md.
 """
 
 from phalanx.engine.framework.adapters import ByMax, ByRange, PluginFailure

@@ -1,7 +1,7 @@
-"""Turns plain and vectorised plugins into trackers, and keeps misbehaving ones from harming anybody else.
+"""Adapt plain and vectorised plugins to trackers, and isolate plugins that fail.
 
-Every call into a plugin during an evaluation goes through here or through `guard`; whatever a plugin raises comes out
-as `PluginFailure` with its name.
+Every call into a plugin during an evaluation goes through here or through `guarded`; an exception of a plugin becomes a
+`PluginFailure` with the plugin's name.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from phalanx.engine.state.journal import Change
 from phalanx.engine.state.records import PodRecord
 from phalanx.engine.state.shapes import Shape
 
-# Up to this many changed rows are looked at one by one; more are done as vectors, of the rows or of all rows.
+# Up to this many changed rows are evaluated one by one; more are evaluated as vectors, of these rows or of all rows.
 FEW_ROWS = 32
-MANY_ROWS = 48  # where there is no vector form for some rows: one by one up to here
+MANY_ROWS = 48  # up to this many one by one, if the plugin has no vector form for some rows
 
 
 class PluginFailure(Exception):
-    """A plugin raised or returned nonsense: the attempt fails, the engine goes on."""
+    """Raised if a plugin raises or returns an invalid value: the attempt fails, the engine continues."""
 
     def __init__(self, plugin: str, message: str) -> None:
         super().__init__(f"plugin {plugin}: {message}")
@@ -45,8 +45,8 @@ class PluginFailure(Exception):
 
 
 def guarded(plugin: Any, call: Any, *args: Any) -> Any:
-    """What a plugin answers. Raises PluginFailure for whatever it raises: SystemExit too is a plugin's failure and not
-    the scheduler's end. (Every guard of plugin calls is of this kind; signals end the process in another way.)"""
+    """Call a plugin and return its answer. Raise PluginFailure for any exception, SystemExit included: a failing plugin
+    must not end the scheduler. All calls into plugins are guarded this way; signals end the process by another path."""
     try:
         return call(*args)
     except PluginFailure:
@@ -56,7 +56,7 @@ def guarded(plugin: Any, call: Any, *args: Any) -> Any:
 
 
 def failure_of(plugin: Any, problem: BaseException) -> PluginFailure:
-    """Name the exception and the line that raised it: the author of a plugin looks there first."""
+    """Return a PluginFailure that names the exception and the line that raised it, for the author of the plugin."""
     trace, where = problem.__traceback__, ""
     while trace is not None:
         where = f" ({trace.tb_frame.f_code.co_filename.rpartition('/')[2]}:{trace.tb_lineno})"
@@ -65,7 +65,8 @@ def failure_of(plugin: Any, problem: BaseException) -> PluginFailure:
 
 
 def checked(plugin: Any, method: str, answer: Any) -> Status | None:
-    """An answer that is one. Raises PluginFailure for anything else, so that its author reads what was wrong."""
+    """Return `answer` if it is a Status or None. Otherwise raise PluginFailure with a message for the plugin's
+    author."""
     if answer is None or isinstance(answer, Status):
         return answer
     raise PluginFailure(plugin.name, f"{method}() must return a Status or None, got {_describe(answer)}")
@@ -75,7 +76,7 @@ _NODE, _USAGE = int(Depends.NODE), int(Depends.USAGE)  # plain ints: flag arithm
 
 
 def relevant_rows(changes: Iterable[Change], depends: int) -> list[int]:
-    """Distinct rows, in order, whose verdict may have changed."""
+    """Return the distinct rows, in order, whose verdict may have changed."""
     rows: dict[int, None] = {}
     for row, record, _ in changes:
         if depends & (_NODE if record is None else _USAGE):
@@ -84,7 +85,7 @@ def relevant_rows(changes: Iterable[Change], depends: int) -> list[int]:
 
 
 class _ByRow(ABC):
-    """What a vectorised plugin says of one shape, row by row."""
+    """Base of the adapters of vectorised plugins for one shape, updated row by row."""
 
     def __init__(self, options: PluginOptions, shape: Shape, columns: Columns) -> None:
         self.plugin = options.plugin
@@ -93,7 +94,7 @@ class _ByRow(ABC):
         self.depends = int(options.traits.depends)
 
     def start(self) -> bool:
-        """False if the plugin has nothing to say about the shape."""
+        """Compute all rows. Return False if the plugin does not apply to the shape."""
         return self._fill()
 
     def rebuild(self) -> None:
@@ -106,14 +107,14 @@ class _ByRow(ABC):
 
     @abstractmethod
     def look(self, rows: Sequence[int]) -> None:
-        """Ask about these rows again."""
+        """Evaluate these rows again."""
 
     @abstractmethod
     def _fill(self) -> bool: ...
 
 
 class RowFilter(_ByRow):
-    """A vectorised filter about one shape."""
+    """Adapt a vectorised filter for one shape."""
 
     def __init__(self, options: PluginOptions, shape: Shape, columns: Columns) -> None:
         super().__init__(options, shape, columns)
@@ -151,7 +152,7 @@ class RowFilter(_ByRow):
         return findings
 
     def verdict(self, row: int) -> bool:
-        """About one row as it is now, without touching the mask."""
+        """Return the current verdict for one row, without changing the mask."""
         if self.row_verdict is not None:
             return bool(self.row_verdict(self.shape, self.columns, row))
         verdict = self.plugin.mask(self.shape, self.columns)
@@ -159,7 +160,7 @@ class RowFilter(_ByRow):
 
 
 class PlainFilter:
-    """A per-node filter about one shape."""
+    """Adapt a per-node filter for one shape."""
 
     def __init__(self, plugin: Any, shape: Shape, columns: Columns) -> None:
         self.plugin = plugin
@@ -180,7 +181,7 @@ class PlainFilter:
         return rows
 
     def affects_other_nodes(self, record: PodRecord) -> bool:
-        return False  # each node is judged by itself, and again only when it or its pods change
+        return False  # each node is evaluated on its own, and again only when it or its pods change
 
     def verdict(self, row: int) -> bool:
         if self.columns.nodes[row] is None:
@@ -202,13 +203,13 @@ class PlainFilter:
 
 
 class RowScore(_ByRow):
-    """A vectorised score of one shape."""
+    """Adapt a vectorised score for one shape."""
 
     def __init__(self, options: PluginOptions, shape: Shape, columns: Columns) -> None:
         super().__init__(options, shape, columns)
         self.row_score = options.score_row
         self.rows_score = options.score_rows
-        self.bounded = options.normaliser is None  # must be 0..100 because nothing normalises it
+        self.bounded = options.normaliser is None  # must be 0..100 because there is no normaliser
         self.raw: Floats = np.zeros(0)
 
     def _fill(self) -> bool:
@@ -249,7 +250,7 @@ class RowScore(_ByRow):
 
 
 class PlainScore:
-    """A per-node score of one shape."""
+    """Adapt a per-node score for one shape."""
 
     def __init__(self, options: PluginOptions, shape: Shape, columns: Columns) -> None:
         self.plugin = options.plugin
@@ -290,7 +291,7 @@ def _describe(value: Any) -> str:
 
 
 def make_filter(options: PluginOptions, shape: Shape, columns: Columns) -> ShapeFilter | None:
-    """Return a tracker that is built and current; None if the plugin has nothing to say about this shape."""
+    """Return an up-to-date tracker, or None if the plugin does not apply to this shape."""
     way = options.filter_method
     if way == "track":
         tracker: ShapeFilter | None = options.plugin.track(shape, columns)
@@ -325,7 +326,8 @@ def make_score(options: PluginOptions, shape: Shape, columns: Columns) -> ShapeS
 
 
 class ByMax:
-    """100 * raw / max; all 0 when the maximum is 0. `reverse`: 100 minus that (all 100 when the maximum is 0)."""
+    """Normalise to 100 * raw / max; all 0 when the maximum is 0. `reverse`: 100 minus that (all 100 when the maximum is
+    0)."""
 
     def __init__(self, *, reverse: bool = False) -> None:
         self.reverse = reverse
@@ -339,7 +341,7 @@ class ByMax:
 
 
 class ByRange:
-    """100 * (raw - min) / (max - min); all 0 when they are equal."""
+    """Normalise to 100 * (raw - min) / (max - min); all 0 when they are equal."""
 
     def bounds(self, raw: Floats) -> tuple[float, float]:
         return float(raw.min()), float(raw.max())

@@ -1,4 +1,4 @@
-"""One pod, all nodes: the best row, with room besides what is nominated to other pods."""
+"""Choose the best row for a single pod, leaving room for nominated pods."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from phalanx.engine.state.records import PodRecord
 
 
 def choose(state: ClusterState, record: PodRecord, evaluation: Evaluation, blocked: list[tuple[str, Finding]]) -> int:
-    """The best row for a pod, -1 if none; rows held by nominated pods go into `blocked`."""
+    """Return the best row for a pod, or -1 if there is none. Findings for rows taken by nominated pods go into
+    `blocked`."""
     columns = state.columns
     if record.nominated:
         row = columns.row_of.get(record.nominated, -1)
@@ -34,7 +35,8 @@ def choose(state: ClusterState, record: PodRecord, evaluation: Evaluation, block
 def _room_beside_nominated(
     state: ClusterState, record: PodRecord, evaluation: Evaluation, row: int, blocked: list[tuple[str, Finding]]
 ) -> bool:
-    """The second pass of the two-pass rule: with nominated pods of equal or higher priority on the node."""
+    """Return True if the pod also fits with the nominated pods of equal or higher priority on the node. This is the
+    second pass of kube-scheduler's two-pass rule."""
     rivals = [r for r in state.nominations.rivals(state.columns.names[row], record) if r.row < 0]
     if not rivals:
         return True

@@ -1,7 +1,7 @@
-"""Everything an attempt looks at, in one value: the cluster's tables, and what the plugins say about them.
+"""Hold everything an attempt reads: the cluster's tables and the evaluations by plugins.
 
-Whoever tries something (an attempt, a plan, a question) is given this and nothing else; it changes rows only inside a
-mark of the journal. `variant` is the same cluster with another forest, for questions about groups that do not exist.
+An attempt, a preemption plan and a query get this value and nothing else; they change rows only inside a mark of the
+journal.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from phalanx.engine.state.shapes import ShapeTable
 from phalanx.model.gates import Gates
 from phalanx.model.groups import GroupForest, GroupKey
 
-FIRST_ASKED = 1 << 40  # ids of shapes in questions: never one the engine uses, never one twice
+FIRST_ASKED = 1 << 40  # first shape id for queries: never used by the engine, never reused
 
 
 class ClusterState:
@@ -39,16 +39,17 @@ class ClusterState:
         self.shapes.on_evict.append(self.evaluations.forget)
         self.interest.sources.append(self.shapes.mentions)
         self.nominations = Nominations()
-        self.records: dict[str, PodRecord] = {}  # every pod that is pending with us or has a node, by key
+        self.records: dict[str, PodRecord] = {}  # every pod that is pending for this scheduler or has a node, by key
         self.profiles: dict[str, Profile] = {}  # by scheduler name
-        # Without it nothing enters the forest: pods that name a group are scheduled as if they named none.
+        # If off, the forest stays empty: pods that name a group are scheduled as if they named none.
         self.grouping = gates("GenericWorkload") and gates("GangScheduling")
-        # Whether a waiting unit of that priority or a higher one, other than the group's, could use free room.
+        # Returns True if a waiting unit of that priority or higher, other than the group's own, could use free
+        # resources.
         self.contested: Callable[[GroupKey, int], bool] = lambda group, priority: False
         self.forest = self.new_forest()
 
     def new_forest(self) -> GroupForest:
-        """An empty forest under the rules of this scheduler: the only place that says what they are."""
+        """Return an empty forest configured for this scheduler. This is the only place that sets these options."""
         return GroupForest(
             lambda name: name in self.profiles,
             group_preemption_policy=self.gates("PodGroupPreemptionPolicy"),
@@ -58,17 +59,17 @@ class ClusterState:
         )
 
     def evaluation(self, record: PodRecord) -> Evaluation:
-        """Current verdicts about a pending pod's shape. Raises PluginFailure."""
+        """Return an up-to-date evaluation of a pending pod's shape. Raises PluginFailure."""
         evaluation = self.evaluations.of(record.shape, self.profiles[record.scheduler_name])
         evaluation.refresh()
         return evaluation
 
     def outgrown(self) -> bool:
-        """Whether tables hold so much that some of it may be of things long gone."""
+        """Return True if tables are so large that some entries may belong to deleted objects."""
         return self.columns.outgrown() or self.interest.outgrown()
 
     def tidy(self, requested: Iterable[int]) -> None:
-        """Forget what is no longer used; between attempts only. `requested`: ids of resources that units wait for."""
+        """Remove unused entries, between attempts only. `requested`: ids of resources that waiting units request."""
         if self.columns.journal.recording:
             return
         if self.interest.outgrown():

@@ -1,8 +1,8 @@
-"""KubeSchedulerConfiguration v1 (`kubescheduler.config.k8s.io/v1`): from a document to frozen values.
+"""Read KubeSchedulerConfiguration v1 (`kubescheduler.config.k8s.io/v1`) into frozen values.
 
-`read_config(document)` takes what a YAML or JSON parser gives; `default_config()` is what an empty document means.
-Everything unknown or wrong is a ConfigProblem whose path is the field in Kubernetes notation.
-`SchedulerConfig.engine()` gives the part the engine needs. Nothing here opens files or loads plugins.
+`read_config(document)` takes the output of a YAML or JSON parser; `default_config()` is the meaning of an empty
+document. Every unknown or invalid field raises a ConfigProblem whose path is the field in Kubernetes notation.
+`SchedulerConfig.engine()` returns the part the engine needs. This module opens no files and loads no plugins.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from phalanx.model.objects.policy import WorkloadPolicySpec
 
 KIND = "KubeSchedulerConfiguration"
 DEFAULT_SCHEDULER = "default-scheduler"
-# What kube-scheduler does in plugins and this engine does itself: naming them changes nothing.
+# Plugins of kube-scheduler whose work this engine does itself: enabling them has no effect.
 ENGINE_PARTS = ("GangScheduling", "TopologyPlacementGenerator", "PodGroupPodsCount")
-# Default plugins of kube-scheduler that do not exist here: they may be disabled, not enabled.
+# Default plugins of kube-scheduler that do not exist here: they may be disabled but not enabled.
 ABSENT_PLUGINS = ("NodeDeclaredFeatures", "DeferredPodScheduling")
 REMOVED_PLUGINS = ("AzureDiskLimits", "CinderLimits", "EBSLimits", "GCEPDLimits")
 MAX_WEIGHT = 2**31 - 1
@@ -44,7 +44,7 @@ class LeaderElection(msgspec.Struct, frozen=True):
     lease_duration: float = 15.0  # seconds
     renew_deadline: float = 10.0
     retry_period: float = 2.0
-    lease_name: str = "phalanx-scheduler"  # not kube-scheduler's: beside one we must not wait for its lease
+    lease_name: str = "phalanx-scheduler"  # differs from kube-scheduler's lease, so that both can run in one cluster
     lease_namespace: str = "kube-system"
 
 
@@ -57,12 +57,13 @@ class ClientConnection(msgspec.Struct, frozen=True):
 
 
 class ProfileConfig(msgspec.Struct, frozen=True):
-    """One scheduler name and how pods that carry it are placed."""
+    """Configure one scheduler name: how pods with this schedulerName are placed."""
 
     scheduler_name: str = DEFAULT_SCHEDULER
     plugins: tuple[PluginUse, ...] = tuple(PluginUse(name) for name in DEFAULT_PLUGINS)
-    args: dict[str, PluginArgs] = msgspec.field(default_factory=dict)  # of the plugins that are configured, checked
-    raw_args: dict[str, dict[str, Any]] = msgspec.field(default_factory=dict)  # the same as they were written
+    args: dict[str, PluginArgs] = msgspec.field(default_factory=dict)  # checked args of the configured plugins
+    # the same args as written in the document
+    raw_args: dict[str, dict[str, Any]] = msgspec.field(default_factory=dict)
     reservations: ReservationSettings = ReservationSettings()
 
     def settings(self) -> ProfileSettings:
@@ -75,7 +76,7 @@ class SchedulerConfig(msgspec.Struct, frozen=True):
     max_backoff: float = 10.0
     leader_election: LeaderElection = LeaderElection()
     client_connection: ClientConnection = ClientConnection()
-    # Accepted and without effect: all nodes are evaluated at once, always.
+    # Accepted without effect: all nodes are always evaluated at once.
     percentage_of_nodes_to_score: int | None = None
     parallelism: int = 16
     enable_profiling: bool = True
@@ -84,7 +85,7 @@ class SchedulerConfig(msgspec.Struct, frozen=True):
     policy_defaults: Policy = DEFAULT
 
     def engine(self, base: EngineSettings | None = None) -> EngineSettings:
-        """`base` brings the settings that KubeSchedulerConfiguration has no field for."""
+        """Return the engine's settings. `base` provides those that KubeSchedulerConfiguration has no field for."""
         return replace(
             base or EngineSettings(),
             profiles=tuple(profile.settings() for profile in self.profiles),
@@ -94,7 +95,7 @@ class SchedulerConfig(msgspec.Struct, frozen=True):
         )
 
     def notes(self) -> tuple[str, ...]:
-        """What was accepted but changes nothing, for the log."""
+        """Return notes, for the log, on fields that are accepted but have no effect."""
         found = []
         if self.percentage_of_nodes_to_score is not None:
             found.append("percentageOfNodesToScore has no effect: every node is evaluated for every pod")
@@ -110,7 +111,7 @@ def default_config() -> SchedulerConfig:
 
 
 def read_config(document: object, known: Collection[str] = ()) -> SchedulerConfig:
-    """`known`: names of further plugins that are installed (third-party ones, found by entry point)."""
+    """Parse a document. `known`: names of additional installed plugins (third-party ones, found by entry point)."""
     fields = Fields(document)
     version = fields.text("apiVersion")
     if version != API:
@@ -151,7 +152,8 @@ def read_config(document: object, known: Collection[str] = ()) -> SchedulerConfi
 
 
 def _policy_defaults(fields: Fields) -> Policy:
-    """`workloadPolicyDefaults`: the spec of a WorkloadPolicy without a target. kube-scheduler has no such field."""
+    """Read `workloadPolicyDefaults`: the spec of a WorkloadPolicy without a target. kube-scheduler has no such
+    field."""
     key = "workloadPolicyDefaults"
     spec = fields.typed(key, WorkloadPolicySpec)
     if spec is None:
@@ -232,7 +234,7 @@ def _profiles(fields: Fields, known: frozenset[str]) -> tuple[ProfileConfig, ...
 
 
 def _reservations(fields: Fields) -> ReservationSettings:
-    """Read `profiles[].reservations`, a field of ours that kube-scheduler does not have."""
+    """Read `profiles[].reservations`, a Phalanx field that kube-scheduler does not have."""
     default = ReservationSettings()
     backfill = fields.text("backfill", default.backfill)
     if backfill not in BACKFILLS:
@@ -321,21 +323,21 @@ def _point_set(fields: Fields, known: frozenset[str]) -> _PointSet:
 
 
 def _plugins(fields: Fields, known: frozenset[str]) -> tuple[PluginUse, ...]:
-    """The default plugins, less what is disabled, with what is enabled.
+    """Return the default plugins without the disabled and with the enabled ones.
 
     A plugin enabled under multiPoint takes part in every point it implements; one enabled under a point only there.
-    Disabling under multiPoint removes a default plugin; disabling under a point takes only that point from it.
+    Disabling under multiPoint removes a default plugin; disabling under a point removes it from that point only.
     """
     multi = _point_set(fields.object("multiPoint"), known)
     points = {point: _point_set(fields.object(point), known) for point in POINTS}
     fields.done()
     weights: dict[str, int] = {}  # 0: the plugin's own default
     for name in DEFAULT_PLUGINS:
-        # A default plugin that is enabled again keeps its place and takes the new weight.
+        # A default plugin that is enabled again keeps its position and takes the new weight.
         if name in multi.enabled or not ({name, "*"} & multi.disabled):
             weights[name] = multi.enabled.get(name, 0)
     if "*" in multi.disabled or multi.disabled & set(multi.enabled):
-        # What was disabled and named again stands where it is named.
+        # A plugin that is disabled and enabled again moves to its position in the enabled list.
         again = [n for n in multi.enabled if "*" in multi.disabled or n in multi.disabled]
         weights = {n: w for n, w in weights.items() if n not in again}
     for name, weight in multi.enabled.items():
@@ -360,7 +362,7 @@ def _plugins(fields: Fields, known: frozenset[str]) -> tuple[PluginUse, ...]:
 
 
 def _sorter(plugins: Iterable[PluginUse]) -> str | None:
-    """The plugin that orders the queue: one enabled for that point alone, else PrioritySort."""
+    """Return the plugin that sorts the queue: one enabled for that point alone, else PrioritySort."""
     for use in plugins:
         if use.points is not None and "queueSort" in use.points and len(use.points) == 1:
             return use.name

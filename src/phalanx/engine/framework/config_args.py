@@ -1,6 +1,6 @@
-"""Arguments of the default plugins (`pluginConfig`), checked and as frozen dataclasses.
+"""Define and check the arguments of the default plugins (`pluginConfig`) as frozen dataclasses.
 
-Each class reads itself from camelCase JSON with `read`; defaults are those of kube-scheduler 1.37.
+Each class parses camelCase JSON with `read`; defaults are those of kube-scheduler 1.37.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Reading a document field by field: every wrong type, range or unknown field is a ConfigProblem with its path."""
+"""Read a document field by field. Every wrong type, range or unknown field raises a ConfigProblem with its path."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 class Fields:
-    """A JSON object being read. Take the fields you know, then call `done()`."""
+    """Read a JSON object. Take the known fields, then call `done()`."""
 
     def __init__(self, value: object, path: str = "") -> None:
         if value is None:
@@ -29,7 +29,7 @@ class Fields:
         return f"{self.path}.{key}" if self.path else key
 
     def take(self, key: str, default: Any = None) -> Any:
-        """The raw value; null counts as absent, as in Kubernetes."""
+        """Return and remove the raw value; null counts as absent, as in Kubernetes."""
         value = self._left.pop(key, None)
         return default if value is None else value
 
@@ -37,7 +37,7 @@ class Fields:
         return self._left.get(key) is not None
 
     def rest(self) -> dict[str, Any]:
-        """Everything not taken yet, as it was written."""
+        """Return and remove all remaining fields, as written."""
         left, self._left = self._left, {}
         return left
 
@@ -73,7 +73,7 @@ class Fields:
         return float(value)
 
     def seconds(self, key: str, default: float) -> float:
-        """A Go duration such as "15s" or "1m30s"."""
+        """Read a Go duration such as "15s" or "1m30s", in seconds."""
         value = self.take(key)
         if value is None:
             return default
@@ -88,7 +88,7 @@ class Fields:
         return Fields(self.take(key), self.at(key))
 
     def items(self, key: str) -> Iterator[tuple[str, Any]]:
-        """(path, value) of every element of a list."""
+        """Yield (path, value) for every element of a list."""
         value = self.take(key, [])
         if not isinstance(value, list):
             raise ConfigProblem(self.at(key), f"must be a list, not {_kind(value)}")
@@ -104,7 +104,7 @@ class Fields:
         return tuple(found)
 
     def typed(self, key: str, cls: type[T]) -> T | None:
-        """A Kubernetes type as a typed view."""
+        """Read a field as a Kubernetes type."""
         value = self.take(key)
         if value is None:
             return None
@@ -117,7 +117,7 @@ class Fields:
             raise ConfigProblem(path, text[: found.start()] if found else text) from None
 
     def done(self) -> None:
-        """Nothing may be left over."""
+        """Raise ConfigProblem if an unknown field remains."""
         for key in self._left:
             raise ConfigProblem(self.at(key), "unknown field")
 

@@ -1,4 +1,4 @@
-"""Why no node would do: a structured value first, kube-scheduler's sentence second."""
+"""Diagnose why a pod fits no node: as a structured value, and as the message that kube-scheduler writes."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ import numpy.typing as npt
 from phalanx.engine.framework.interface import Finding, Status
 
 NO_NODES = "no nodes available to schedule pods"
-NAMED = 3  # groups in one message
+NAMED = 3  # maximum number of groups named in one message
 
 
 class Diagnosis(msgspec.Struct):
-    """Of one failed attempt of one shape."""
+    """Describe one failed attempt of one shape."""
 
-    nodes: int  # how many nodes there are
-    pre_filter: Status | None = None  # set if a plugin rejected the pod before any node was looked at
+    nodes: int  # number of nodes in the cluster
+    pre_filter: Status | None = None  # set if a PreFilter plugin rejected the pod before any node was evaluated
     findings: list[tuple[str, Finding]] = msgspec.field(default_factory=list)  # (plugin, finding), in plugin order
-    # (capacity,) True on rows where preemption might help (no plugin said "unresolvable")
+    # (capacity,) True on rows where preemption may help (no plugin answered "unresolvable")
     resolvable: npt.NDArray[np.bool_] = msgspec.field(default_factory=lambda: np.zeros(0, dtype=np.bool_))
-    plugins: frozenset[str] = frozenset()  # that rejected at least one node (or the pod)
-    reserved_for: tuple[str, ...] = ()  # groups for whose expected pods rows are reserved that would do otherwise
+    plugins: frozenset[str] = frozenset()  # plugins that rejected at least one node (or the pod)
+    reserved_for: tuple[str, ...] = ()  # groups with reservations for expected pods on rows that would fit otherwise
     post_filter: str = ""
 
     def counts(self) -> dict[str, int]:
-        """Reason -> number of nodes."""
+        """Return reason -> number of nodes."""
         result: dict[str, int] = {}
         for _, finding in self.findings:
             result[finding.reason] = result.get(finding.reason, 0) + len(finding.rows)
@@ -58,7 +58,7 @@ def histogram(counts: dict[str, int]) -> Sequence[str]:
 
 
 def reserved_text(groups: Sequence[str]) -> str:
-    """Name the groups for whose expected pods room is reserved; at most three of them."""
+    """Name the groups that have reservations for expected pods; at most three of them."""
     named = ", ".join(groups[:NAMED])
     more = f" and {len(groups) - NAMED} more" if len(groups) > NAMED else ""
     return f"room is reserved for expected pods of {named}{more}"

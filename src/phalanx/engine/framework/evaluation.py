@@ -1,8 +1,8 @@
-"""All nodes judged for one shape: masks, scores, the best row, slot counts; kept current row by row.
+"""Evaluate all nodes for one shape: masks, scores, best row and slot counts, updated row by row.
 
-The first look at a shape is one vector pass per plugin; after that an evaluation follows the change log, so the next
-pod of the same shape costs what changed since. The best row is found through block maxima, so that it does not cost
-a pass over all nodes either. Ties: the lowest row.
+The first evaluation of a shape is one vector pass per plugin. After that it follows the change log, so the next pod of
+the same shape costs only what changed since. The best row is found through block maxima, which avoids a pass over all
+nodes. Ties: the lowest row.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ NEVER = float("-inf")
 
 
 class _Term:
-    """One score plugin's share of the total."""
+    """The contribution of one score plugin to the total."""
 
     __slots__ = (
         "constant", "high", "low", "normaliser", "plugin", "sample", "scaled", "set_feasible", "tracker", "weight",
@@ -62,8 +62,8 @@ class _Term:
         self.normaliser = normaliser
         self.set_feasible = set_feasible_of(tracker)
         self.low = self.high = 0.0
-        self.constant = False  # every node has the same raw score: bounds cannot move
-        self.sample: Floats = np.zeros(0)  # that score, once
+        self.constant = False  # every node has the same raw score, so the bounds cannot change
+        self.sample: Floats = np.zeros(0)  # (1,) that score
         self.scaled: Floats = np.zeros(0)  # weight * normalised score
 
 
@@ -76,9 +76,9 @@ class Evaluation:
         self.filters: list[tuple[Any, ShapeFilter]] = []
         self._plain: list[_Term] = []  # already 0..100
         self._normalised: list[_Term] = []
-        self._local_filters: list[tuple[Any, RowFilter]] = []  # row-local ones
-        self._asked: Any = None  # the plugin that is being asked: whose failure it is
-        self._trackers: list[tuple[Any, ShapeFilter]] = []  # the others
+        self._local_filters: list[tuple[Any, RowFilter]] = []  # filters that evaluate each row on its own
+        self._asked: Any = None  # the plugin being called, to name it if it fails
+        self._trackers: list[tuple[Any, ShapeFilter]] = []  # all other filters
         self._local_scores: list[tuple[_Term, RowScore]] = []
         self._score_trackers: list[_Term] = []
         self.feasible: Bools = np.zeros(0, dtype=np.bool_)  # (capacity,)
@@ -89,18 +89,19 @@ class Evaluation:
         self._generation = -1
         self._objects_version = -1
         self._slots: npt.NDArray[np.int64] | None = None
-        self._slots_stale: set[int] | None = None  # rows to count again; None: all
+        self._slots_stale: set[int] | None = None  # rows to count again; None: all rows
         self._cap: tuple[int | None] | None = None
-        # Whether a pod of this shape on a node can change a verdict about the next in a way that counting does not see.
+        # True if a placed pod of this shape can change a verdict for the next one in a way that slot counts do not
+        # cover.
         self.reaches_beyond = True
-        self.counted = False  # for pods of this shape alone, slots see everything
-        self._failing: list[tuple[Any, FailsOnRows]] = []  # trackers that may meet errors on rows
-        self._slot_trackers: list[CountsSlots] = []  # trackers that know how many more pods a row can take
+        self.counted = False  # slot counts cover all effects between pods of this shape
+        self._failing: list[tuple[Any, FailsOnRows]] = []  # trackers that may fail on single rows
+        self._slot_trackers: list[CountsSlots] = []  # trackers that know how many more pods fit on a row
 
-    # ---- keeping current
+    # ---- updates
 
     def refresh(self) -> None:
-        """Bring everything up to date. Raises PluginFailure; the next refresh then starts from scratch."""
+        """Bring the evaluation up to date. Raises PluginFailure; the next refresh then starts from scratch."""
         columns = self.columns
         position = columns.log.position
         outside = self.objects.version
@@ -120,7 +121,7 @@ class Evaluation:
         self._objects_version = outside
         self._generation = columns.generation
 
-    def _check_failures(self) -> None:  # a row that only the failing filter rejects
+    def _check_failures(self) -> None:  # raise if only the failing filter rejects a row
         for plugin, failing in self._failing:
             for row, text in failing.failures.items():
                 if self.columns.alive[row] and sum(not each.mask[row] for _, each in self.filters) == 1:
@@ -160,7 +161,7 @@ class Evaluation:
         return bool(guarded(plugin, traits.touches, self.shape))
 
     def _combine(self) -> None:
-        """Feasibility and totals of all rows from the trackers' arrays."""
+        """Compute feasibility and totals of all rows from the trackers' arrays."""
         self._slots_stale = None
         capacity = self.columns.capacity
         feasible = self.columns.alive.copy()
@@ -173,13 +174,13 @@ class Evaluation:
             if self.columns.count < self.columns.n:
                 raw = raw[self.columns.alive[: self.columns.n]]
             term.constant = len(raw) > 0 and term.set_feasible is None and bool((raw == raw[0]).all())
-            term.sample = raw[:1]  # of a row in use: free rows keep a 0
+            term.sample = raw[:1]  # of a row in use: free rows have 0
         self._tell_feasible()
         self._rescale(force=True)
         self._sum()
 
     def _tell_feasible(self) -> bool:
-        """Scores that depend on which nodes compete look again; True if any raw score changed."""
+        """Pass the feasible rows to scores that depend on them. Return True if any raw score changed."""
         changed = False
         for term in self._normalised:
             if term.set_feasible is not None:
@@ -187,7 +188,7 @@ class Evaluation:
         return changed
 
     def _rescale(self, *, force: bool) -> bool:
-        """Recompute bounds of normalised scores over the feasible rows; True if any share changed."""
+        """Recompute the bounds of normalised scores over the feasible rows. Return True if any contribution changed."""
         changed = False
         for term in self._normalised:
             if term.constant and not force:
@@ -225,7 +226,7 @@ class Evaluation:
         usage = {row for row, record, _ in changes if record is not None}
         touched = nodes | usage if nodes else usage
         in_order = sorted(touched)
-        # By what a row-local plugin depends on: nothing, nodes, pods, both.
+        # Index by what a row-local plugin depends on: nothing, nodes, pods, both.
         rows_of = ((), sorted(nodes) if nodes else (), sorted(usage) if nodes else in_order, in_order)
         everything = self._ask(changes, rows_of, touched)
         if everything or len(touched) * 4 > max(self.columns.n, 4 * FEW_ROWS):
@@ -247,7 +248,8 @@ class Evaluation:
             self._sum()
 
     def _ask(self, changes: Sequence[Change], rows_of: tuple[Sequence[int], ...], touched: set[int]) -> bool:
-        """Let every plugin look again; rows it looked at are added to `touched`. True: any row may have changed."""
+        """Update every plugin; add the rows it evaluated again to `touched`. Return True if any row may have
+        changed."""
         try:
             moved = self._ask_local(rows_of)
             return self._ask_trackers(changes, touched) or moved
@@ -257,7 +259,7 @@ class Evaluation:
             raise failure_of(self._asked, problem) from problem
 
     def _ask_local(self, rows_of: tuple[Sequence[int], ...]) -> bool:
-        """Those who judge each row by itself: they look at the rows that changed."""
+        """Update row-local plugins on the rows that changed. Return True if any row may have changed."""
         everything = False
         for plugin, local in self._local_filters:
             if rows_of[local.depends]:
@@ -267,12 +269,12 @@ class Evaluation:
             if rows_of[scored.depends]:
                 self._asked = term.plugin
                 scored.look(rows_of[scored.depends])
-                # Bounds may move with any raw score that is normalised: recombine.
+                # A normalised raw score may change the bounds: combine all rows again.
                 everything = everything or term.normaliser is not None
         return everything
 
     def _ask_trackers(self, changes: Sequence[Change], touched: set[int]) -> bool:
-        """Those who look at changes for themselves, and say which rows that concerns."""
+        """Update tracking plugins, which report the rows they changed. Return True if any row may have changed."""
         everything = False
         for plugin, tracker in self._trackers:
             self._asked = plugin
@@ -291,7 +293,7 @@ class Evaluation:
         return everything
 
     def _look(self, row: int) -> bool:
-        """Recompute one row; True if bounds of normalised scores may have moved."""
+        """Recompute one row. Return True if the bounds of normalised scores may have changed."""
         feasible = bool(self.columns.alive[row])
         if feasible:
             for _, tracker in self.filters:
@@ -305,7 +307,7 @@ class Evaluation:
         if feasible:
             value = 0.0
             for term in self._plain:
-                value += term.tracker.raw.item(row) * term.weight  # sums of Python's floats cost half
+                value += term.tracker.raw.item(row) * term.weight  # sums of Python floats take half the time
             for term in self._normalised:
                 value += term.scaled.item(row)
         else:
@@ -322,7 +324,7 @@ class Evaluation:
         return stale
 
     def _look_at(self, rows: npt.NDArray[np.int64]) -> bool:
-        """The same for some rows at once."""
+        """Recompute several rows at once, like `_look`."""
         feasible = self.columns.alive[rows]
         for _, tracker in self.filters:
             feasible &= tracker.mask[rows]
@@ -341,12 +343,12 @@ class Evaluation:
         self._block[blocks] = self.total.reshape(-1, self._width)[blocks].max(axis=1)
         return stale
 
-    # ---- answers
+    # ---- results
 
     def passes(self, rows: Sequence[int], quiet: Callable[[Shape], bool]) -> bool:
-        """Whether a pod could go to each of these rows now, at the least price: where neither the shape nor who came
-        and went since (`quiet`: of that shape a pod matters to its own row only) reaches beyond its row, what happened
-        on other rows is not looked at."""
+        """Return True if a pod fits each of these rows now, at the lowest cost. If neither this shape nor the pods
+        placed and removed since affect other rows (`quiet`: pods of that shape affect only their own row), changes on
+        other rows are skipped."""
         columns = self.columns
         changes = columns.log.since(self._position) if self._position >= 0 else None
         if (
@@ -360,7 +362,8 @@ class Evaluation:
         return bool(self.feasible[rows].all())
 
     def best(self, allowed: Bools | None = None) -> int:
-        """The feasible row with the highest score, -1 if there is none; within `allowed` (capacity,) if given."""
+        """Return the feasible row with the highest score, or -1 if there is none; within `allowed` (capacity,) if
+        given."""
         if allowed is not None:
             total = np.where(allowed, self.total, NEVER)
             row = int(total.argmax())
@@ -372,7 +375,7 @@ class Evaluation:
         return start + int(self.total[start : start + self._width].argmax())
 
     def slots(self) -> npt.NDArray[np.int64]:
-        """(n,) how many more pods of this shape each node can take, as far as row-local rules say. The caller's own."""
+        """Return (n,) how many more pods of this shape fit on each node by row-local rules. The array is a copy."""
         n = self.columns.n
         stale = self._slots_stale
         if self._slots is None or stale is None or len(self._slots) != n or len(stale) * 4 > n:
@@ -403,7 +406,7 @@ class Evaluation:
         return counts
 
     def _slots_of_row(self, row: int) -> int:
-        """The same for one row, without the price of arrays."""
+        """Count one row like `_slots_of`, without the overhead of arrays."""
         if not self.feasible[row]:
             return 0
         alloc, used = self.columns.alloc_cell, self.columns.used_cell
@@ -417,7 +420,7 @@ class Evaluation:
         return max(0, int(slots if cap is None else min(slots, cap)))
 
     def cap(self) -> int | None:
-        """Most pods of this shape one node may take, whatever its capacity; None: no such rule."""
+        """Return the maximum number of pods of this shape on one node, whatever its capacity; None: no limit."""
         if self._cap is not None:
             return self._cap[0]
         cap = 1 if self.shape.host_ports else None
@@ -430,8 +433,8 @@ class Evaluation:
         return cap
 
     def preferences(self) -> Floats | None:
-        """(n,) what the pod's own soft wishes say about nodes (affinity, taints, spreading); None: nothing. How full
-        a node is plays no part: a group chooses that for itself."""
+        """Return (n,) the pod's own preferences among nodes (affinity, taints, topology spread); None: it has none.
+        Node utilization is not included: the group search decides on that."""
         total: Floats | None = None
         for term in self._normalised:
             if not term.constant and term.low != term.high:
@@ -440,14 +443,14 @@ class Evaluation:
         return total
 
     def pre_filter(self) -> Status | None:
-        """The first rejection before any node is looked at."""
+        """Return the first PreFilter rejection, before any node is evaluated."""
         shape = self.shape
         for plugin in self.profile.pre_filters:
             try:
                 answer = plugin.pre_filter(shape)
             except PluginFailure:
                 raise
-            except BaseException as problem:  # as in `guarded`, which costs as much again as most answers
+            except BaseException as problem:  # as in `guarded`, whose call would double the cost of most answers
                 raise failure_of(plugin, problem) from problem
             if answer is None:
                 continue
@@ -460,7 +463,7 @@ class Evaluation:
         return None
 
     def diagnose(self) -> Diagnosis:
-        """Why each infeasible row is so: the first filter in order that rejects it."""
+        """Return, for each infeasible row, the reasons of the first filter in order that rejects it."""
         columns = self.columns
         undecided = columns.alive.copy()
         resolvable = columns.alive.copy()
@@ -480,8 +483,8 @@ class Evaluation:
 
 
 def allows(profile: Profile, shape: Shape, columns: Columns, row: int) -> bool:
-    """Whether every row-local filter passes a row as it is now; tracking filters are taken as passing. For wake-ups:
-    needs no evaluation, and is never wrongly False."""
+    """Return True if every row-local filter accepts a row in its current state; tracking filters count as accepting.
+    Used for wake-ups: it needs no evaluation and never returns False wrongly."""
     if not columns.alive[row]:
         return False
     for plugin in profile.row_filters:
@@ -496,5 +499,5 @@ def allows(profile: Profile, shape: Shape, columns: Columns, row: int) -> bool:
             elif not PlainFilter(plugin, shape, columns).verdict(row):
                 return False
         except BaseException:
-            return True  # the attempt will fail, with the plugin's name in the message
+            return True  # the attempt will fail with the plugin's name in the message
     return True

@@ -1,4 +1,4 @@
-"""Evaluations by shape, the least recently used forgotten first: their arrays are as long as the cluster is large."""
+"""Cache evaluations by shape with least-recently-used eviction: their arrays are as long as the number of nodes."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from phalanx.engine.state.columns import Columns
 from phalanx.engine.state.objects import Objects
 from phalanx.engine.state.shapes import Shape
 
-BUDGET = 160 * 1024 * 1024  # bytes, roughly
-FEW_ASLEEP = 64  # so many are kept although they may not be needed soon
+BUDGET = 160 * 1024 * 1024  # bytes, approximately
+FEW_ASLEEP = 64  # up to this many evaluations of unschedulable shapes are kept
 _PER_ROW = 80  # bytes per row and evaluation: a few float64 and bool columns
 
 
@@ -18,10 +18,10 @@ class Evaluations:
         self._columns = columns
         self._objects = objects
         self._known: dict[Shape, Evaluation] = {}
-        self.made = 0  # so far
+        self.made = 0  # number of evaluations created so far
 
     def of(self, shape: Shape, profile: Profile) -> Evaluation:
-        """The evaluation of a shape, not yet refreshed."""
+        """Return the evaluation of a shape, not yet refreshed."""
         known = self._known
         evaluation = known.pop(shape, None)
         if evaluation is None:
@@ -30,16 +30,17 @@ class Evaluations:
                 del known[next(iter(known))]
             evaluation = Evaluation(shape, profile, self._columns, self._objects)
             self.made += 1
-        known[shape] = evaluation  # dict order is order of use
+        known[shape] = evaluation  # dict order is the order of use
         return evaluation
 
     def rest(self, shape: Shape) -> None:
-        """Its pods sleep: one of many need not be kept, since most never wake."""
+        """Drop the evaluation of a shape whose pods became unschedulable, if many are cached: most are not retried
+        soon."""
         if len(self._known) > FEW_ASLEEP:
             self._known.pop(shape, None)
 
     def quiet(self, shape: Shape) -> bool:
-        """Known to say nothing about pods on other rows, and nothing that they could change."""
+        """Return True if pods of the shape neither affect nor depend on pods on other rows."""
         evaluation = self._known.get(shape)
         return evaluation is not None and not evaluation.reaches_beyond
 

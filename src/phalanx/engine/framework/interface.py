@@ -1,16 +1,16 @@
-"""Extension points: what a plugin may implement, and what it is given. Types only; `profile` puts plugins to work.
+"""Define the extension points: what a plugin may implement, and what it gets. Types only; `profile` registers plugins.
 
 A plugin is any object with a `name` and at least one of the methods below. There are three ways to filter or score;
-pick the simplest that is fast enough:
+use the simplest that is fast enough:
 
 * plain:      `filter(shape, node)` / `score(shape, node)` per node, adapted automatically;
 * vectorised: `mask(shape, columns)` / `scores(shape, columns)` over all rows at once, and optionally
   `mask_row` / `score_row` for one row, with `Traits.depends` saying which changes of a row matter;
 * tracking:   `track(shape, columns)` / `track_score(shape, columns)` returns an object that follows the change log;
-  for verdicts in which rows depend on each other (spreading, affinity, volumes).
+  for verdicts in which rows depend on each other (topology spread, affinity, volumes).
 
-A filter never sees a pod, only its shape; a third-party filter that looks at more of the pod than the engine puts
-into a shape defines `sign(pod)`, a hashable value that then becomes part of the shape.
+A filter gets the shape of a pod, not the pod. A third-party filter that reads more of the pod than the shape contains
+defines `sign(pod)`, which returns a hashable value; that value becomes part of the shape.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ POINTS = (
 )  # fmt: skip
 
 
-# What a plugin has to define to be asked at a point; of several the first it defines is used.
+# Methods that a plugin may define for a point; the first one it defines is used.
 METHODS: dict[str, tuple[str, ...]] = {
     "preEnqueue": ("pre_enqueue",),
     "queueSort": ("sort_key",),
@@ -68,13 +68,13 @@ METHODS: dict[str, tuple[str, ...]] = {
     "placementScore": ("score_placement",),
     "podGroupPostFilter": ("pod_group_post_filter",),
 }
-# What has to be defined with them.
+# Methods that must be defined together with these.
 COMPANIONS = {"mask": "explain", "reserve": "unreserve"}
 
 
 class Code(enum.IntEnum):
     SUCCESS = 0
-    UNSCHEDULABLE = 1  # another state of the cluster, or preemption, may help
+    UNSCHEDULABLE = 1  # a change of the cluster, or preemption, may help
     UNRESOLVABLE = 2  # UnschedulableAndUnresolvable: preemption cannot help
     WAIT = 3  # Permit, PlacementFeasible
     SKIP = 4  # PreFilter: this plugin's Filter need not run
@@ -82,7 +82,7 @@ class Code(enum.IntEnum):
 
 
 class Status(msgspec.Struct, frozen=True):
-    """A plugin's answer. "Does not fit" is a value, never an exception."""
+    """The answer of a plugin. "Does not fit" is a value, never an exception."""
 
     code: Code
     reasons: tuple[str, ...] = ()
@@ -103,15 +103,15 @@ SKIP = Status(Code.SKIP)
 
 
 class Depends(enum.IntFlag):
-    """Which changes of a row can change a row-local verdict on that row."""
+    """Changes of a row that can change a row-local verdict on that row."""
 
     NOTHING = 0
     NODE = 1  # the node object: labels, taints, allocatable, images, unschedulable
-    USAGE = 2  # pods placed on or taken from the row
+    USAGE = 2  # pods placed on or removed from the row
 
 
 class Wake(enum.IntFlag):
-    """Kinds of change a rejected root may wait for."""
+    """Kinds of change that a rejected scheduling unit may wait for."""
 
     NOTHING = 0
     NODE_ADDED = 1
@@ -119,7 +119,7 @@ class Wake(enum.IntFlag):
     POD_GONE = 4  # a pod left a node (deleted, finished, shrunk)
     POD_PLACED = 8  # a pod arrived on a node
     POD_LABELS = 16  # labels of a placed pod changed
-    NOMINATION = 32  # a nomination that held room was cleared
+    NOMINATION = 32  # a nomination that reserved resources was cleared
     STORAGE = 64  # PV, PVC, StorageClass, CSINode, CSIDriver, CSIStorageCapacity
     NAMESPACE = 128  # namespace labels
     SERVICE = 256  # Service, ReplicationController, ReplicaSet, StatefulSet
@@ -140,7 +140,7 @@ class ClusterChange(NamedTuple):
 
 
 class NodeView:
-    """A node as a plain per-node plugin sees it. Amounts: milli cpu, bytes, units."""
+    """Show a node to a plain per-node plugin. Amounts: milli cpu, bytes, units."""
 
     __slots__ = ("_columns", "row")
 
@@ -164,7 +164,7 @@ class NodeView:
 
     @property
     def pods(self) -> Sequence[PodRecord]:
-        """Pods placed here, assumed ones included."""
+        """Return the pods placed here, including assumed ones."""
         return list(self._columns.pods[self.row].values())
 
     def allocatable(self, resource: str) -> float:
@@ -175,7 +175,7 @@ class NodeView:
 
 
 class Handle(msgspec.Struct):
-    """What a plugin gets at birth. The columns and objects are for reading."""
+    """What a plugin gets when it is created. The columns and objects are read-only for it."""
 
     columns: Columns
     objects: Objects
@@ -183,7 +183,7 @@ class Handle(msgspec.Struct):
     gates: Gates
     forest: GroupForest
     scheduler_name: str = "default-scheduler"
-    emit: Callable[..., int] | None = None  # for writes that take back what a plugin wrote; None in questions
+    emit: Callable[..., int] | None = None  # for writes that revert a plugin's earlier write; None in queries
 
 
 Factory = Callable[[Mapping[str, Any], Handle], "Plugin"]
@@ -199,7 +199,7 @@ class Plugin(Protocol):
 
 
 def way_of(plugin: Any, point: str) -> str:
-    """The method by which a plugin is asked at a point; "": it has nothing to say there."""
+    """Return the method that a plugin implements for a point, or "" if it implements none."""
     for method in METHODS[point]:
         if callable(getattr(plugin, method, None)):
             return method
@@ -211,14 +211,15 @@ def way_of(plugin: Any, point: str) -> str:
 
 class PreEnqueue(Protocol):
     def pre_enqueue(self, record: PodRecord) -> Status | None:
-        """None: may be queued. A rejected pod is gated until its own object changes, or until a change in the
-        plugin's `Traits.gate_wakes`."""
+        """Return None if the pod may be queued. A rejected pod is gated until its own object changes, or until a change
+        in the plugin's `Traits.gate_wakes`."""
         ...
 
 
 class QueueSort(Protocol):
     def sort_key(self, priority: int, asked: float, order: int) -> tuple[Any, ...]:
-        """Smaller goes first. `asked`: time the root first asked; `order`: arrival number."""
+        """Return the sort key; smaller goes first. `asked`: time the unit first requested scheduling; `order`: arrival
+        number."""
         ...
 
 
@@ -227,13 +228,13 @@ class QueueSort(Protocol):
 
 class PreFilter(Protocol):
     def pre_filter(self, shape: Shape) -> Status | None:
-        """Asked once per attempt, before any node. None: go on; SKIP: leave my filter out; rejected: no node at all
-        (the reason is shown once, not per node)."""
+        """Check a shape once per attempt, before any node. None: continue; SKIP: skip this plugin's filter; rejected:
+        no node fits (the reason is shown once, not per node)."""
         ...
 
 
 class NodeFilter(Protocol):
-    """Plain. Assumed to depend on everything of its own row (node and pods) and on nothing else."""
+    """Plain filter. It may depend on everything of its own row (node and pods) and on nothing else."""
 
     def filter(self, shape: Shape, node: NodeView) -> Status | None: ...
 
@@ -247,21 +248,21 @@ class Finding(msgspec.Struct, frozen=True):
 
 
 class VectorFilter(Protocol):
-    """Row-local: the verdict about a row depends on that row (and the shape) only, as `Traits.depends` says."""
+    """Row-local filter: the verdict on a row depends on that row and the shape only, as `Traits.depends` says."""
 
     def mask(self, shape: Shape, columns: Columns) -> Bools | None:
-        """(n,) True where the pod may go; None: everywhere, whatever happens to nodes (the filter is left out)."""
+        """Return (n,) True where the pod fits; None: on every node, whatever changes (the filter is skipped)."""
         ...
 
     def explain(self, shape: Shape, columns: Columns, rows: Rows) -> Sequence[Finding]:
-        """Why the given rows (all rejected by this plugin) were rejected."""
+        """Return why the given rows (all rejected by this plugin) were rejected."""
         ...
 
     # Optional: options.MasksRow, options.MasksRows.
 
 
 class ShapeFilter(Protocol):
-    """A tracking filter's verdicts about one shape. Arrays may be longer than the number of rows."""
+    """The verdicts of a tracking filter for one shape. Arrays may be longer than the number of rows."""
 
     mask: Bools
 
@@ -270,8 +271,8 @@ class ShapeFilter(Protocol):
         ...
 
     def update(self, changes: Sequence[Change]) -> Sequence[int] | None:
-        """Bring `mask` up to date. Returns the rows looked at again, or None for "any row may have changed". Called
-        with no changes when only other objects changed."""
+        """Bring `mask` up to date. Return the rows evaluated again, or None if any row may have changed. Called with no
+        changes when only other objects changed."""
         ...
 
     def explain(self, rows: Rows) -> Sequence[Finding]: ...
@@ -280,10 +281,10 @@ class ShapeFilter(Protocol):
 
 
 class TrackingFilter(Protocol):
-    """`Traits.wakes_on`: changes that may make a shape feasible that this filter rejected."""
+    """Filter that follows changes. `Traits.wakes_on`: changes that may make a rejected shape feasible."""
 
     def track(self, shape: Shape, columns: Columns) -> ShapeFilter | None:
-        """None: this filter has nothing to say about the shape, ever."""
+        """Return a tracker for the shape, or None if this filter never applies to it."""
         ...
 
     # Optional: options.HasQueueingHint, options.LimitsPodsPerNode.
@@ -293,26 +294,26 @@ class TrackingFilter(Protocol):
 
 
 class Normaliser(Protocol):
-    """How raw scores become 0..100, as a function of bounds over the feasible rows."""
+    """Normalise raw scores to 0..100 with bounds over the feasible rows."""
 
     def bounds(self, raw: Floats) -> tuple[float, float]:
-        """Of the raw scores of the feasible rows (never empty)."""
+        """Return the bounds of the raw scores of the feasible rows (never empty)."""
         ...
 
     def scale(self, raw: Any, low: float, high: float) -> Any:
-        """0..100, whole numbers; works on a float and on an array alike."""
+        """Return whole numbers 0..100; must accept a float and an array."""
         ...
 
 
 class NodeScore(Protocol):
-    """Plain: 0..100 unless the plugin also has `normaliser`."""
+    """Plain score: 0..100 unless the plugin also has `normaliser`."""
 
     def score(self, shape: Shape, node: NodeView) -> float: ...
 
 
 class VectorScore(Protocol):
     def scores(self, shape: Shape, columns: Columns) -> Floats | None:
-        """(n,) raw score; None: the same for every node, whatever happens."""
+        """Return (n,) raw scores; None: equal for all nodes, whatever changes."""
         ...
 
     # Optional: options.ScoresRow, options.ScoresRows, options.HasNormaliser.
@@ -341,26 +342,26 @@ class Reserve(Protocol):
     def reserve(self, record: PodRecord, row: int) -> Status | None: ...
 
     def unreserve(self, record: PodRecord, row: int) -> None:
-        """Undo reserve; must tolerate being called without it."""
+        """Undo `reserve`; must tolerate a call without it."""
         ...
 
 
 class Permit(Protocol):
     def permit(self, record: PodRecord, row: int) -> Status | None:
-        """WAIT holds the pod (assumed) for at most `timeout` seconds; the plugin is asked again after every change of
+        """WAIT keeps the pod assumed for at most `timeout` seconds; the plugin is called again after every change of
         the cluster. Rejected: the pod goes back to the queue."""
         ...
 
 
 class PreBind(Protocol):
     def pre_bind(self, record: PodRecord, row: int, emit: Emit) -> Status | None:
-        """Asked before Bind, and again after every event while it answers WAIT. Emits its writes once."""
+        """Run before Bind, and again after every event while the answer is WAIT. Emit each write once."""
         ...
 
 
 class Binder(Protocol):
     def bind(self, record: PodRecord, node: str, emit: Emit) -> int:
-        """Emit the decision whose outcome is the outcome of binding; 0: leave it to the next plugin."""
+        """Emit the decision whose outcome is the outcome of binding; return 0 to leave it to the next plugin."""
         ...
 
 
@@ -374,26 +375,27 @@ class PostBind(Protocol):
 class PostFilterResult(msgspec.Struct, frozen=True):
     status: Status
     nominate: str | None = None  # node to nominate; "" clears; None keeps
-    message: str = ""  # appended to the message people see, e.g. "preemption: 0/3 nodes are available: …"
-    hopeless: bool = False  # trying again for a pod of the same shape and priority is pointless until something changes
-    decisions: tuple[Decision, ...] = ()  # to be carried out, such as Evict; numbered when the answer is committed
+    message: str = ""  # appended to the message for users, e.g. "preemption: 0/3 nodes are available: …"
+    hopeless: bool = False  # a retry for a pod of the same shape and priority is useless until the cluster changes
+    # decisions to perform, such as Evict; they get ids when the answer is committed
+    decisions: tuple[Decision, ...] = ()
 
 
 class PostFilter(Protocol):
     def post_filter(self, record: PodRecord, diagnosis: Diagnosis) -> PostFilterResult:
-        """The first plugin that returns SUCCESS ends the round. Also asked by questions, which carry out nothing."""
+        """Run when no node fits. The first plugin that returns SUCCESS ends the round. Queries call it too, but perform
+        nothing."""
         ...
 
-    # Optional: helps(shape, priority, change: ClusterChange) -> bool, asked after changes in `Traits.helps_after`:
-    # whether the plugin may be able to help a waiting pod although no node has room for it (a pod of lower priority
-    # arrived).
+    # Optional: helps(shape, priority, change: ClusterChange) -> bool, called after changes in `Traits.helps_after`:
+    # whether the plugin may help a waiting pod although no node has room for it (a pod of lower priority arrived).
 
 
 # ---- groups: used by the group cycle
 
 
 class Placement(msgspec.Struct, frozen=True):
-    """A set of nodes a whole group may be placed in."""
+    """A set of nodes in which a whole group may be placed."""
 
     name: str
     mask: Bools  # (capacity,)
@@ -418,7 +420,8 @@ class PlacementGenerate(Protocol):
 
 class PlacementFeasible(Protocol):
     def feasible(self, group: GroupView, scheduled: int, remaining: int) -> Status:
-        """SUCCESS, WAIT (not yet), UNSCHEDULABLE (preemption may help) or UNRESOLVABLE (nothing will)."""
+        """Return SUCCESS, WAIT (not yet), UNSCHEDULABLE (preemption may help) or UNRESOLVABLE (preemption cannot
+        help)."""
         ...
 
 
@@ -426,7 +429,7 @@ class PlacementScore(Protocol):
     def score_placement(
         self, group: GroupView, placement: Placement, assignments: Sequence[tuple[PodRecord, int]]
     ) -> float:
-        """Raw; `assignments` are (pod, row). Normalised 100 * raw / max by default."""
+        """Return the raw score; `assignments` are (pod, row). Normalised to 100 * raw / max by default."""
         ...
 
 

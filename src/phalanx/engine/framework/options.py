@@ -1,7 +1,7 @@
-"""Optional parts of a plugin: one protocol each, looked up once, when a profile is made.
+"""Define the optional parts of a plugin: one protocol each, resolved once when a profile is created.
 
-A plugin that has one of these methods need not say so anywhere else. `options_of` is the only place that asks which it
-has; the rest of the engine reads `PluginOptions`.
+A plugin that has one of these methods need not declare it elsewhere. `options_of` is the only place that checks which
+it has; the rest of the engine reads `PluginOptions`.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from phalanx.model.objects import Pod
 @runtime_checkable
 class MasksRow(Protocol):
     def mask_row(self, shape: Shape, columns: Columns, row: int) -> bool:
-        """Return the verdict about one row. Without it `mask` is computed again."""
+        """Return the verdict on one row. Without it `mask` is computed again."""
         ...
 
 
 @runtime_checkable
 class MasksRows(Protocol):
     def mask_rows(self, shape: Shape, columns: Columns, rows: Rows) -> Bools:
-        """Return the verdicts about some rows."""
+        """Return the verdicts on some rows."""
         ...
 
 
@@ -53,7 +53,8 @@ class ScoresRows(Protocol):
 
 @runtime_checkable
 class HasNormaliser(Protocol):
-    """Of a score plugin, or of the ShapeScore it makes, which then wins. Raw scores may be any finite number."""
+    """Implemented by a score plugin, or by its ShapeScore, which takes precedence. Raw scores may be any finite
+    number."""
 
     @property
     def normaliser(self) -> Normaliser: ...
@@ -64,11 +65,11 @@ class HasNormaliser(Protocol):
 
 @runtime_checkable
 class StrictFit(Protocol):
-    """Of a filter with `Traits.room`."""
+    """Implemented by a filter with `Traits.room`."""
 
     @property
     def strict(self) -> bool:
-        """True: a row without room for every request is infeasible."""
+        """Return True if a row without room for every request is infeasible."""
         ...
 
 
@@ -82,7 +83,8 @@ class LimitsPodsPerNode(Protocol):
 @runtime_checkable
 class HasQueueingHint(Protocol):
     def queueing_hint(self, shape: Shape, change: ClusterChange) -> bool:
-        """Return False if a change in `Traits.wakes_on` cannot make the rejected shape feasible. In doubt True."""
+        """Return False if a change in `Traits.wakes_on` cannot make the rejected shape feasible. If in doubt, return
+        True."""
         ...
 
 
@@ -92,26 +94,27 @@ class HasQueueingHint(Protocol):
 @runtime_checkable
 class AffectsOtherNodes(Protocol):
     def affects_other_nodes(self, record: PodRecord) -> bool:
-        """Return False if that pod on one node cannot change the verdict about another node. In doubt True.
+        """Return False if that pod on one node cannot change the verdict on another node. If in doubt, return True.
 
-        Preemption then looks for victims on other nodes among the affecting pods only.
+        Preemption then searches victims on other nodes only among the pods for which this is True.
         """
         ...
 
 
 @runtime_checkable
 class CountsSlots(Protocol):
-    """Of a tracking filter that knows how many pods of the shape fit on a row."""
+    """Implemented by a tracking filter that knows how many pods of the shape fit on a row."""
 
     slots: (
         Rows | None
     )  # (capacity,) int64: how many more pods each row can take as far as the filter knows; None: unknown
-    counted: bool  # True: that is all there is to say about several pods of this one shape
+    counted: bool  # True: the slots cover all effects between several pods of this shape
 
 
 @runtime_checkable
 class FailsOnRows(Protocol):
-    """Of a tracking filter that meets errors on some rows: they end the attempt if all other filters pass the row."""
+    """Implemented by a tracking filter that may fail on some rows. The attempt fails if all other filters accept the
+    row."""
 
     failures: dict[int, str]  # row -> what is wrong there; `mask` is False on these rows
 
@@ -119,10 +122,10 @@ class FailsOnRows(Protocol):
 @runtime_checkable
 class DependsOnFeasible(Protocol):
     def set_feasible(self, mask: Bools) -> bool:
-        """Take note of the (n,) rows that passed all filters; return True if `raw` changed anywhere.
+        """Record the (n,) rows that passed all filters; return True if `raw` changed anywhere.
 
         Called after `update` and before scores are read, whenever the mask or `raw` may have changed. For scores that
-        depend on which nodes compete, as PodTopologySpread does. NaN in `raw` means not scored, and counts as 0.
+        depend on the set of feasible nodes, as PodTopologySpread does. NaN in `raw` means not scored, and counts as 0.
         """
         ...
 
@@ -133,27 +136,27 @@ class DependsOnFeasible(Protocol):
 @runtime_checkable
 class ObservesObjects(Protocol):
     def observe(self, kind: str, old: Any | None, new: Any | None) -> None:
-        """Take note that an object other than Pod and Node was added (old None), changed, or removed (new None)."""
+        """Handle that an object other than Pod and Node was added (old None), changed, or removed (new None)."""
         ...
 
 
 @runtime_checkable
 class ObservesOutcomes(Protocol):
     def outcome(self, decision: Decision, event: Outcome) -> None:
-        """Take note of the result of a decision."""
+        """Handle the outcome of a decision."""
         ...
 
 
 @runtime_checkable
 class SignsPods(Protocol):
     def sign(self, pod: Pod) -> Hashable:
-        """Return what this filter reads of a pod besides its shape; it becomes part of the shape."""
+        """Return what this filter reads of a pod in addition to its shape; it becomes part of the shape."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class PluginOptions:
-    """A plugin of a profile, with the optional parts it has. None: it does not have that part."""
+    """A plugin of a profile with its optional parts. None: the plugin does not have that part."""
 
     plugin: Any
     traits: Traits
@@ -187,7 +190,7 @@ def options_of(plugin: Any) -> PluginOptions:
 
 
 def always_affects(record: PodRecord) -> bool:
-    """Stand in for `affects_other_nodes` where a tracker does not have it."""
+    """Replace `affects_other_nodes` for a tracker that does not implement it."""
     return True
 
 

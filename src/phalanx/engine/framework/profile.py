@@ -1,4 +1,4 @@
-"""A profile: the plugins that serve one scheduler name, sorted by extension point."""
+"""Build a profile: the plugins of one scheduler name, by extension point."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ class Profile:
         self.handle = handle
         self.plugins: dict[str, Any] = {}
         self.pre_enqueue: list[Any] = []
-        self.gatekeepers: dict[str, fw.Wake] = {}  # PreEnqueue plugins that want to be asked again, and after what
+        self.gatekeepers: dict[str, fw.Wake] = {}  # PreEnqueue plugins that are called again, and after which changes
         self.queue_sort: Any = None
         self.pre_filters: list[Any] = []
         self.filters: list[Any] = []
-        self.row_filters: list[Any] = []  # those whose verdict depends on one row only, resources first
+        self.row_filters: list[Any] = []  # filters whose verdict depends on one row only, resources first
         self.post_filters: list[Any] = []
-        self.preempts = False  # a plugin among them asks for the engine's own preemption
+        self.preempts = False  # one of these plugins requests the engine's own preemption
         self.scores: list[tuple[Any, int]] = []
         self.reserve: list[Any] = []
         self.permit: list[Any] = []
@@ -64,7 +64,7 @@ class Profile:
         for at, use in enumerate(settings.plugins):
             self._add(at, use, settings, registry, handle)
         local = [plugin for plugin in self.filters if self.options[plugin.name].filter_method != "track"]
-        # Whether a row without room for every request is certainly infeasible.
+        # True if a row without room for every request is certainly infeasible.
         fit = next((plugin for plugin in self.filters if traits_of(plugin).room), None)
         self.fit_is_strict = fit is not None and self.options[fit.name].strict
         self.row_filters = sorted(local, key=lambda plugin: not traits_of(plugin).room)
@@ -101,7 +101,7 @@ class Profile:
         self._put_to_work(plugin, use)
 
     def _put_to_work(self, plugin: Any, use: PluginUse) -> None:
-        """At every point where it is wanted and has something to say."""
+        """Register a plugin at every point that is enabled and that it implements."""
         traits = traits_of(plugin)
 
         def wanted(point: str) -> bool:
@@ -124,20 +124,20 @@ class Profile:
             self._weights[plugin.name] = use.weight or traits.default_weight
 
     def leave_out(self, name: str) -> None:
-        """Nobody asks this filter any more; for questions. Evaluations that were made before still have it."""
+        """Remove a filter, for queries. Evaluations created before keep it."""
         for plugins in (self.pre_filters, self.filters, self.row_filters):
             plugins[:] = [plugin for plugin in plugins if plugin.name != name]
 
     def weight_of(self, name: str) -> int:
-        """Of a plugin at a group point."""
+        """Return the weight of a plugin at a group point."""
         return self._weights[name]
 
 
 def third_party(names: Iterable[str]) -> dict[str, fw.Factory]:
-    """Factories of the named plugins that installed packages offer; only those named are imported."""
+    """Return the factories of the named plugins from installed packages; import only those."""
     asked = set(names)
     found: dict[str, fw.Factory] = {}
-    if not asked:  # reading what every installed package says takes longer than the rest of a scheduler's start
+    if not asked:  # reading the metadata of all installed packages takes longer than the rest of the startup
         return found
     for point in sorted(entry_points(group=ENTRY_POINTS), key=lambda each: each.name):
         if point.name in asked:

@@ -1,4 +1,5 @@
-"""Settings of an engine: profiles and queue timings. `config` makes these from KubeSchedulerConfiguration."""
+"""Define the settings of an engine: profiles and queue timings. `config` creates them from
+KubeSchedulerConfiguration."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ from phalanx.model.groups.policy import DEFAULT, Policy
 
 @dataclass(frozen=True, slots=True)
 class PluginUse:
-    """A plugin in a profile. `points` None means every point it implements (multiPoint)."""
+    """Use of a plugin in a profile. `points` None means every point it implements (multiPoint)."""
 
     name: str
     weight: int = 0  # 0 = the plugin's own default weight
@@ -43,16 +44,16 @@ DEFAULT_PLUGINS: tuple[str, ...] = (
 
 @dataclass(frozen=True, slots=True)
 class ReservationSettings:
-    """How far younger units may overtake an older one, and how much room may be reserved for those that wait."""
+    """Limit how far younger units may overtake an older one, and how much may be reserved for waiting units."""
 
     backfill: str = "Conservative"  # which waiting units with a known start are protected: see BACKFILLS
-    starvation_seconds: float = 300.0  # overtaken for longer, a unit gets a reservation; 0: never
-    max_overtaken: int = 100  # passed by more younger units, a unit gets a reservation; 0: not counted
-    max_reserved_fraction: float = 0.5  # of the cluster that reservations of waiting units may hold
+    starvation_seconds: float = 300.0  # a unit overtaken for longer gets a reservation; 0: never
+    max_overtaken: int = 100  # a unit overtaken by more younger units gets a reservation; 0: not counted
+    max_reserved_fraction: float = 0.5  # maximum fraction of the cluster that reservations of waiting units may hold
     strict_fifo: bool = False  # no unit overtakes an older one of equal or higher priority
-    preemption_patience_seconds: float = 0.0  # nothing is evicted for a unit that is promised to start this soon
-    size_exponent: float = 0.5  # how much large units are preferred among those of equal priority that wait
-    duration_exponent: float = 0.3  # how much short ones are
+    preemption_patience_seconds: float = 0.0  # no preemption for a unit that is expected to start this soon
+    size_exponent: float = 0.5  # preference for large units among waiting units of equal priority
+    duration_exponent: float = 0.3  # preference for short units among them
 
 
 BACKFILLS = ("Conservative", "Easy", "None")
@@ -71,12 +72,12 @@ class EngineSettings:
     profiles: tuple[ProfileSettings, ...] = (ProfileSettings(),)
     initial_backoff: float = 1.0  # seconds
     max_backoff: float = 10.0
-    # A waiting root is looked at again after this long even if no event woke it. Costs one evaluation per shape.
+    # Seconds after which a waiting unit is retried even if no event woke it. Costs one evaluation per shape.
     flush_after: float = 300.0
     search_budget: int = 20_000  # expansions of the bounded group search
-    # Work after which an attempt of a group lets others go first, about ten microseconds each; 0: never.
+    # Work after which a group's attempt yields to other units, in units of about ten microseconds; 0: never.
     search_slice: int = 1_000
-    # For tests: an illegal transition of a pod or unit raises; otherwise it is counted and logged.
+    # For tests: raise on an illegal transition of a pod or unit; otherwise it is counted and logged.
     strict_transitions: bool = False
-    # What holds for groups of which neither a WorkloadPolicy nor an annotation says otherwise.
+    # Defaults for groups for which neither a WorkloadPolicy nor an annotation sets a value.
     policy_defaults: Policy = DEFAULT

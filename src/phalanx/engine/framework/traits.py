@@ -1,6 +1,6 @@
-"""What a plugin is, for those who must know without asking it about a node. The core knows plugins by this alone.
+"""Declare the properties of a plugin that the engine needs without calling it. The engine knows plugins only by these.
 
-A plugin without `traits` gets the careful defaults: whatever it says may depend on everything, and any change may help.
+A plugin without `traits` gets conservative defaults: its verdict may depend on everything, and any change may help.
 """
 
 from __future__ import annotations
@@ -24,29 +24,30 @@ def _never(shape: Shape) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Traits:
-    # ---- what it reads, and which events may help units that it refused
+    # ---- what it reads, and which events may help units that it rejected
     depends: Depends = Depends.NODE | Depends.USAGE  # vectorised: changes of a row that matter to that row
-    wakes_on: Wake = Wake.ANY  # tracking filters and PreFilter: changes that may make a shape feasible it rejected
-    gate_wakes: Wake = Wake.NOTHING  # PreEnqueue: changes after which it is asked again
+    wakes_on: Wake = Wake.ANY  # tracking filters and PreFilter: changes that may make a rejected shape feasible
+    gate_wakes: Wake = Wake.NOTHING  # PreEnqueue: changes after which it is called again
     helps_after: Wake = Wake.NOTHING  # PostFilter: changes after which it may help although no node has room
-    default_weight: int = 1  # of its score, where the configuration names none
-    # ---- what follows from its verdicts
-    room: bool = False  # its verdict is about what is free of what a pod asks for, and about nothing else
-    counted: bool = False  # what it says of a second pod on a node follows from slots, caps and conflicts of shapes
-    ties: bool = False  # a member on a node may open nodes to its fellows as well as close them
-    # For which shapes members on nodes can change its verdict at all.
+    default_weight: int = 1  # weight of its score if the configuration sets none
+    # ---- properties of its verdicts
+    room: bool = False  # its verdict depends only on free resources compared with the pod's requests
+    counted: bool = False  # its verdict on a second pod on a node follows from slots, caps and conflicts of shapes
+    ties: bool = False  # a placed member may make nodes feasible for other members as well as infeasible
+    # Shapes for which placed members can change its verdict at all.
     touches: Callable[[Shape], bool] = _always
-    # For which shapes it goes by nothing but their own terms of affinity and rules of spreading.
+    # Shapes for which it depends only on their own affinity terms and topology spread constraints.
     by_terms: Callable[[Shape], bool] = _never
-    relieved: bool = False  # fewer pods on nodes are never worse
-    preempts: bool = False  # at PostFilter: room is made by the engine's own preemption
-    cordons: bool = False  # it keeps pods off nodes that are closed (spec.unschedulable), which is also a taint
-    by_taints: bool = False  # its verdict about a node is about the node's taints
+    relieved: bool = False  # removing pods from nodes never makes its verdict worse
+    preempts: bool = False  # at PostFilter: uses the engine's own preemption
+    cordons: bool = False  # rejects cordoned nodes (spec.unschedulable), which also have a taint
+    by_taints: bool = False  # its verdict on a node depends on the node's taints
 
 
 NONE = Traits()
 _NAMES = tuple(field.name for field in fields(Traits))
-_MOVED = ("depends", "wakes_on", "gate_wakes", "helps_after", "default_weight")  # once attributes of the plugin itself
+# formerly attributes of the plugin itself
+_MOVED = ("depends", "wakes_on", "gate_wakes", "helps_after", "default_weight")
 _TYPES: dict[str, type] = {
     field.name: type(value) for field in fields(Traits) if isinstance(value := getattr(NONE, field.name), int)
 }
@@ -58,8 +59,8 @@ def traits_of(plugin: Any) -> Traits:
 
 
 def check(plugin: Any, where: str) -> None:
-    """Raises ConfigProblem for a trait that is misspelt, out of its place or not of its type: it would be without
-    effect, unnoticed."""
+    """Raise ConfigProblem for a trait that is misspelt, misplaced or of the wrong type, which would otherwise have no
+    effect without any notice."""
     path = f"{where}.traits"
     traits = traits_of(plugin)
     if not isinstance(traits, Traits):
