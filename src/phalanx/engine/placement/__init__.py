@@ -1,4 +1,4 @@
-"""Placing a whole group tree on free capacity: exact by counting where pods are alike, bounded search elsewhere."""
+"""Place a whole group tree on free capacity: exactly by counting for equal pods, else by bounded search."""
 
 from phalanx.engine.placement.messages import sentence
 from phalanx.engine.placement.outcome import Certificate, RuledOut, SearchOutcome, SearchVerdict, Share

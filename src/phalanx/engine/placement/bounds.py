@@ -1,6 +1,6 @@
-"""What counting alone rules out: domains, children and whole trees that cannot work whatever the search does.
+"""Prune by counting: domains, children and whole trees that no search can place.
 
-Every bound is computed on the capacity the problem started with, so "no" stays "no" during the search.
+Every bound is computed on the capacity at the start of the search, so a negative answer stays valid during the search.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from phalanx.engine.placement.state import State
 
 
 def wanted(leaf: Leaf, full: bool) -> int:
-    """Pods a leaf has to place in this mode."""
+    """Return how many pods a leaf has to place in this mode."""
     return leaf.total if full else min(leaf.need, leaf.total)
 
 
 def demand_of(group: Subtree, state: State, full: bool) -> Floats:
-    """(R,) the least amount of every resource the group takes."""
+    """Return (R,) a lower bound on the amount of every resource that the group takes."""
     problem = state.problem
     total = np.zeros(problem.free.shape[0])
     if isinstance(group, Leaf):
@@ -28,7 +28,7 @@ def demand_of(group: Subtree, state: State, full: bool) -> Floats:
             return total
         if not group.demand:
             return total
-        # Any `need` of the members: each resource by its own cheapest choice.
+        # Lower bound over all choices of `need` members: the smallest requests, per resource.
         requests = np.repeat(
             np.array([problem.shapes[s].request for s, _ in group.demand]), [c for _, c in group.demand], axis=0
         )
@@ -43,12 +43,12 @@ def demand_of(group: Subtree, state: State, full: bool) -> Floats:
 
 
 class Bounds:
-    """Answers are shared between groups that ask for the same, such as the replicas of one template."""
+    """Compute bounds. Answers are shared between groups with equal demand, such as replicas of one template."""
 
     def __init__(self, state: State, full: bool, more: int = 0) -> None:
         self.state = state
         self.full = full
-        self.more = more  # children of the root that are asked for beyond its minimum
+        self.more = more  # children of the root required beyond its minimum
         self._possible: dict[tuple[int, int], bool] = {}
         self._inside: dict[tuple[int, int], bool] = {}
         self._demand: dict[int, Floats] = {}
@@ -56,7 +56,7 @@ class Bounds:
         self._kinds: dict[tuple[object, ...], int] = {}
 
     def kind(self, group: Subtree) -> int:
-        """Equal for groups that no placement can tell apart."""
+        """Return a number that is equal for groups with equal demand and rules."""
         if id(group) not in self._kind:
             what: tuple[object, ...]
             if isinstance(group, Leaf):
@@ -74,20 +74,20 @@ class Bounds:
         return self._demand[kind]
 
     def required(self, group: Subtree) -> bool:
-        """Has to place something in this mode."""
+        """Return whether the group has to place anything in this mode."""
         if self.full:
             return any(leaf.total for leaf in leaves(group)) or not done(group)
         return not done(group) or (self.more > 0 and group is self.state.problem.root)
 
     def missing(self, group: Composite) -> int:
-        """Children that must still be placed."""
+        """Return how many children must still be placed."""
         if self.full:
             return sum(self.required(c) for c in group.children)
         more = self.more if group is self.state.problem.root else 0
         return max(0, group.minimum - sum(done(c) for c in group.children)) + more
 
     def possible(self, group: Subtree, area: int) -> bool:
-        """False: the group cannot be placed inside the area."""
+        """Return False if counting proves that the group cannot be placed inside the area."""
         handle = (self.kind(group), area)
         if handle not in self._possible:
             self._possible[handle] = self._look(group, area)
@@ -104,7 +104,7 @@ class Bounds:
         return any(self.inside(group, self.state.area(area, group.key, int(d))) for d in found)
 
     def inside(self, group: Subtree, area: int) -> bool:
-        """Like possible, with the group's own key already decided: the area is its domain."""
+        """Like `possible`, but the area is already a domain of the group's own key."""
         handle = (self.kind(group), area)
         if handle not in self._inside:
             self._inside[handle] = self._look_inside(group, area)
@@ -124,12 +124,12 @@ class Bounds:
     def _leaf_fits(self, leaf: Leaf, nodes: Ints) -> bool:
         need = wanted(leaf, self.full)
         if need < leaf.need:
-            return False  # not enough members ask
+            return False  # fewer members exist than are needed
         fits = sum(min(count, int(self.state.base(shape)[nodes].sum())) for shape, count in leaf.demand)
         return fits >= need
 
     def domains(self, group: Subtree, area: int) -> NDArray[np.int64]:
-        """Ids of the domains of group.key inside the area that counting does not rule out, in id order."""
+        """Return ids of the domains of group.key inside the area that counting does not rule out, in id order."""
         assert group.key is not None
         state = self.state
         nodes, ids = state.split(area, group.key)

@@ -1,8 +1,8 @@
-"""Exact packing by counting: over nodes one by one, which numbers of pods per shape can be reached?
+"""Pack exactly by dynamic programming over nodes: which numbers of pods per shape are reachable?
 
-Pods of one shape are alike, so all that matters of the nodes already used is how many pods of each shape they took.
-The table keeps, for every combination of counts of all shapes but one, the most pods of that last shape. Placing
-fewer pods is always possible, so only the fullest fillings of a node have to be tried. The answer is always a proof.
+Pods of one shape are equal, so the state after some nodes is the number of pods of each shape that they took. The table
+keeps, for every combination of counts of all shapes but one, the maximum number of pods of that last shape. Placing
+fewer pods is always possible, so only undominated fillings of a node are tried. The answer is always a proof.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from phalanx.engine.placement.problem import Floats, Ints
 from phalanx.engine.placement.slots import count_slots
 from phalanx.engine.slices import worked
 
-CELLS_PER_STEP = 500  # table cells filled in the time of one step of work
+CELLS_PER_STEP = 500  # table cells computed per step of work
 CELLS_PER_EXPANSION = 4096  # one expansion of the search budget pays for this many table cells
 MAX_STATES = 250_000
 MAX_GRID = 200_000
@@ -24,18 +24,18 @@ MAX_CLASS_CELLS = 2_000_000  # memory: one class of nodes keeps a source per fil
 
 
 class TooLarge(Exception):
-    """The table does not fit the budget; nothing is known."""
+    """Report that the table does not fit the budget; the result is unknown."""
 
 
 class Fillings(msgspec.Struct, eq=False):
-    """Undominated ways to fill one class of node; the last column belongs to the last item."""
+    """Hold undominated ways to fill one class of node; the last column belongs to the last item."""
 
     counts: Ints  # (P, I)
     sources: NDArray[np.int32]  # (P, T) state reached from, for every state
 
 
 def _undominated(rows: Ints) -> Ints:
-    """Rows that no other row covers in every column."""
+    """Return rows that no other row covers in every column."""
     rows = rows[np.lexsort((*rows.T[::-1], -rows.sum(axis=1)))]  # covering rows first
     kept: list[Ints] = []
     for row in rows:
@@ -45,7 +45,7 @@ def _undominated(rows: Ints) -> Ints:
 
 
 def _fillings(free: Floats, items: list[Item], bounds: Ints) -> Ints:
-    """(P, I) every undominated number of pods per item on one node with this free vector (R,)."""
+    """Return (P, I) every undominated number of pods per item on one node with this free vector (R,)."""
     if int(np.prod(bounds[:-1] + 1, dtype=np.float64)) > MAX_GRID:
         raise TooLarge
     grid = np.indices(tuple(bounds[:-1] + 1)).reshape(len(items) - 1, -1).T if len(items) > 1 else np.zeros((1, 0), int)
@@ -64,7 +64,10 @@ def _fillings(free: Floats, items: list[Item], bounds: Ints) -> Ints:
 
 
 def _sources(counts: Ints, dims: tuple[int, ...], strides: Ints) -> NDArray[np.int32]:
-    """(P, T) the state before a node took counts (P, K). Axis by axis: the last step alone is full size."""
+    """Return (P, T) the state before a node took counts (P, K).
+
+    Computed axis by axis: only the last step has full size.
+    """
     sources = np.zeros((len(counts), *(1 for _ in dims)), dtype=np.int32)
     for axis, size in enumerate(dims):
         before = np.maximum(np.arange(size)[None, :] - counts[:, axis : axis + 1], 0) * strides[axis]
@@ -75,7 +78,7 @@ def _sources(counts: Ints, dims: tuple[int, ...], strides: Ints) -> NDArray[np.i
 
 
 class Table:
-    """The counts reachable after each node of an area."""
+    """Hold the counts reachable after each node of an area."""
 
     def __init__(self, area: Area, items: list[Item], budget: int) -> None:
         self.area = area
@@ -111,7 +114,7 @@ class Table:
         return -(-self.cells // CELLS_PER_EXPANSION)
 
     def _node_order(self) -> list[int]:
-        """Fullest nodes first: walking back from the end leaves the emptiest ones alone where that is possible."""
+        """Order the fullest nodes first: the walk back from the end then leaves the emptiest nodes unused."""
         left = (self.area.free / self.area.scale[:, None]).sum(axis=0)
         usable = np.zeros(len(left), dtype=bool)
         for item in self.items:
@@ -142,7 +145,7 @@ class Table:
         return [int(count_slots(item.request, free[:, None])[0]) for item in self.items]
 
     def build(self, stop: Ints | None = None) -> bool:
-        """Adds nodes until the wanted counts are reachable; with stop=None until all nodes are in. True if reached."""
+        """Add nodes until the wanted counts are reachable (stop=None: add all nodes). Return True if reached."""
         limit = int(self.wanted[-1])
         table = np.full(self.states, -1, dtype=np.int32)
         table[0] = 0
@@ -168,13 +171,13 @@ class Table:
         return int((counts[:-1] * self._strides).sum()) if self.dims else 0
 
     def walk_back(self, target: Ints) -> Ints:
-        """(I, M) an assignment that reaches target (in table order), in the original item order."""
+        """Return (I, M) an assignment that reaches target (in table order), in the original item order."""
         placed = np.zeros((len(self.items), self.area.free.shape[1]), dtype=np.int64)
         counts = target.copy()
         for step in range(len(self.layers) - 1, 0, -1):
             before = self.layers[step - 1]
             if before[self._index(counts)] >= counts[-1]:
-                continue  # the node can stay as it is
+                continue  # the node takes no pod
             fillings = self.classes[self.class_of[step - 1]]
             state = self._index(counts)
             reached = before[fillings.sources[:, state]]
@@ -182,7 +185,7 @@ class Table:
             used = np.minimum(fillings.counts, counts[None, :])
             pods = np.where(works, used.sum(axis=1), np.iinfo(np.int64).max)
             chosen = used[int(pods.argmin())]
-            # The last item needs only what the state before lacks.
+            # Of the last item, place only the pods that the previous state lacks.
             choice = int(pods.argmin())
             chosen = chosen.copy()
             chosen[-1] = max(0, int(counts[-1]) - int(reached[choice]))
@@ -194,7 +197,7 @@ class Table:
         return back
 
     def best(self, least: Ints) -> Ints | None:
-        """Of all reachable counts that cover least (original order), the one with most pods, in table order."""
+        """Return the reachable counts with most pods that cover `least` (original order), in table order."""
         floor = least[self.arrange]
         table = self.layers[-1]
         ok = (table >= floor[-1]) & (self._axes >= floor[:-1, None]).all(axis=0)
@@ -206,7 +209,7 @@ class Table:
 
 
 def solve(area: Area, items: list[Item], budget: int) -> tuple[Ints | None, int]:
-    """A packing of all items or a proof that there is none (None), with the expansions it took. Raises TooLarge."""
+    """Return a packing of all items, or None as a proof that there is none, and the expansions. Raises TooLarge."""
     table = Table(area, items, budget)
     if not table.build(stop=table.wanted):
         return None, table.expansions
@@ -214,7 +217,7 @@ def solve(area: Area, items: list[Item], budget: int) -> tuple[Ints | None, int]
 
 
 def solve_most(area: Area, items: list[Item], least: Ints, budget: int) -> tuple[Ints | None, int]:
-    """As many pods as possible, at least `least` of each item. Raises TooLarge."""
+    """Pack as many pods as possible, at least `least` of each item. Raises TooLarge."""
     table = Table(area, items, budget)
     table.build()
     target = table.best(least)

@@ -1,6 +1,6 @@
-"""The packing that leaves the nodes worth most to others, exactly, for tasks small enough to look at every way.
+"""Find the packing with the best residual capacity exactly, for problems small enough to enumerate.
 
-Like the table in exact.py, but over all fillings of a node, and with the worth of what is left as the value.
+Like the table in exact.py, but over all fillings of a node, and with the residual capacity as the value.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from phalanx.engine.slices import worked
 MAX_CELLS = 300_000  # a few milliseconds
 MAX_STATES = 4_096
 MAX_FILLINGS = 4_096
-SHORTLIST = 48  # nodes of either kind that are looked at for pods that are all alike
+SHORTLIST = 48  # nodes considered for equal pods, with and without unrequested devices each
 
 
 class ValuedFillings:
-    """Every way to use one class of node: pods per item, what it leaves, and the state before."""
+    """Hold every way to use one class of node: pods per item, resources left, and the state before."""
 
     __slots__ = ("counts", "gain", "left", "sources")
 
@@ -30,7 +30,7 @@ class ValuedFillings:
         self.counts = counts  # (P, I)
         self.left = left  # (R, P)
         self.sources = sources  # (P, T); T itself = not reachable
-        self.gain: Floats = np.zeros(len(counts))  # (P,) change of worth
+        self.gain: Floats = np.zeros(len(counts))  # (P,) change of residual capacity
 
 
 def _fillings(
@@ -54,7 +54,7 @@ def _fillings(
 
 
 def _weigh(worth: ResidualCapacity, classes: list[ValuedFillings]) -> None:
-    """Gains of all fillings in one evaluation; the first filling of a class is the empty one."""
+    """Compute the gains of all fillings in one evaluation; the first filling of a class is the empty one."""
     values = worth(np.concatenate([fillings.left for fillings in classes], axis=1))
     start = 0
     for fillings in classes:
@@ -64,7 +64,7 @@ def _weigh(worth: ResidualCapacity, classes: list[ValuedFillings]) -> None:
 
 
 def solve_best(area: Area, items: list[Item]) -> Ints | None:
-    """(I, M) pods per item and node; None is a proof that the items do not fit. Raises TooLarge."""
+    """Return (I, M) pods per item and node; None proves that the items do not fit. Raises TooLarge."""
     sizes = [item.count + 1 for item in items]
     if float(np.prod(sizes, dtype=np.float64)) > MAX_STATES:
         raise TooLarge
@@ -89,7 +89,7 @@ def solve_best(area: Area, items: list[Item]) -> Ints | None:
         signature = rows[m].tobytes() + limits[m].tobytes()
         alike[signature] = alike.get(signature, 0) + 1
         if alike[signature] > pods:
-            continue  # every pod has its own node of this kind already
+            continue  # every pod can have its own node of this class already
         if signature not in known:
             known[signature] = _fillings(items, requests, area.free[:, m], bounds[:, m], axes, strides)
         uses.append((m, known[signature]))
@@ -123,8 +123,10 @@ def solve_best(area: Area, items: list[Item]) -> Ints | None:
 def choose_alike(
     free: Floats, kinds: tuple[Ints, Ints], rank: Ints, request: Floats, slots: Ints, count: int
 ) -> tuple[Ints, Ints] | None:
-    """(nodes, pods per node) for count pods that are all alike, where there are devices to be kept usable. None: no
-    devices here, or too much to look at."""
+    """Return (nodes, pods per node) for `count` equal pods so that free devices stay usable.
+
+    None: the area has no free devices, or the problem is too large.
+    """
     room = np.flatnonzero(slots)
     devices = kinds[1]
     if not free[np.ix_(devices, room)].any():
@@ -145,7 +147,7 @@ def choose_alike(
 
 
 def strangers(free: Floats, devices: Ints, request: Floats) -> NDArray[np.bool_]:
-    """(M,) nodes with devices left that such a pod does not ask for."""
+    """Return (M,) nodes with free devices that the pod does not request."""
     found: NDArray[np.bool_] = (free[devices[request[devices] == 0]] > 0).any(axis=0)
     return found
 

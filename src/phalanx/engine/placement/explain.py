@@ -1,4 +1,4 @@
-"""Why a tree does not fit, from counts alone: which level, which domain comes closest, what runs out there."""
+"""Explain by counting why a tree does not fit: which level, the closest domain, and the limiting resource."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from phalanx.engine.placement.state import Budget, State
 
 
 def explain(problem: Problem) -> Certificate:
-    """Meant for a problem that was not placed. Costs counting, no search."""
+    """Build the certificate of a problem that was not placed. Uses counting only, no search."""
     state = State(problem, Budget(0))
     return _Explainer(state).group(problem.root, 0)
 
@@ -30,7 +30,7 @@ class _Explainer:
         return self._composite(group, area, self._areas(group, area))
 
     def _areas(self, group: Subtree, area: int) -> list[tuple[int, int]]:
-        """(domain id, area) of every domain of the group's key; (-1, area) without a key."""
+        """Return (domain id, area) of every domain of the group's key; (-1, area) without a key."""
         if group.key is None:
             return [(-1, area)]
         column = self.problem.domains.get(group.key)
@@ -45,7 +45,7 @@ class _Explainer:
         return None if group.key is None or domain < 0 else self.problem.domain_name(group.key, domain)
 
     def _leaf(self, leaf: Leaf, area: int) -> Certificate:
-        """All domains at once: a domain is a number per node, a node where there is no key."""
+        """Explain a leaf, all domains at once: a domain is a number per node; without a key each node is a domain."""
         if leaf.key is None:
             nodes, ids = self.state.areas[area], np.zeros(len(self.state.areas[area]), dtype=np.int32)
         else:
@@ -76,7 +76,10 @@ class _Explainer:
         )
 
     def _limiting(self, leaf: Leaf, nodes: Ints) -> str | None:
-        """For the shape that comes shortest of what it asks; where each shape fits alone, the fullest resource."""
+        """Return the limiting resource of the shape with the lowest ratio of slots to pods.
+
+        If each shape fits alone, return the resource with the least free amount per requested amount.
+        """
         shortest: tuple[float, int] | None = None
         for shape, count in leaf.demand:
             ratio = int(self.state.base(shape)[nodes].sum()) / count
@@ -92,7 +95,7 @@ class _Explainer:
         return str(self.problem.resources[int(asks[int(share.argmin())])])
 
     def _ruled_out(self, leaf: Leaf, nodes: Ints, ids: NDArray[np.integer]) -> tuple[RuledOut, ...]:
-        """Domains without a single allowed node, by the reason most of their nodes give."""
+        """Return domains without any allowed node, grouped by the most frequent reason."""
         if not leaf.demand or not len(ids):
             return ()
         allowed = np.zeros(len(nodes), dtype=bool)
@@ -138,7 +141,7 @@ class _Explainer:
                 limiting = str(self.problem.resources[int(asks[int(share.argmin())])])
         elif best is not None:
             failing = [c for c in pending if not self.bounds.possible(c, inside)]
-            # The child that asks for least is the one whose failure says most.
+            # Explain the failing child that needs the fewest pods: its failure is the most informative.
             inner = self.group(min(failing, key=lambda c: sum(x.need for x in leaves(c))), inside) if failing else None
         return Certificate(
             group=group.name,

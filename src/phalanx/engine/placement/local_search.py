@@ -1,7 +1,7 @@
-"""More pods than the minimums and their extras give, for trees that cannot be placed whole.
+"""Improve a partial placement by local search, for trees that cannot be placed completely.
 
-Which children, which root domain, and whose extras are worth a larger domain: the first placement decides that by
-the minimums alone. From there on we climb: one change at a time, and each that seats more pods is kept.
+The first placement chooses children, root domain and extra pods by the minimums alone. Hill climbing then applies one
+change at a time and keeps each change that places more pods.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from phalanx.engine.placement.search import Extras, Search
 from phalanx.engine.placement.state import Budget, Exhausted, State
 
 TRIES = 16  # expansions per group for other domains and more children at once, and as many again for single changes
-DOMAINS = 4  # root domains looked at
-CHANGES = 16  # single changes looked at
+DOMAINS = 4  # root domains tried
+CHANGES = 16  # single changes tried
 
 
 def improve(problem: Problem, first: SearchOutcome) -> SearchOutcome:
@@ -30,7 +30,7 @@ def improve(problem: Problem, first: SearchOutcome) -> SearchOutcome:
 
 
 def _other_domains(problem: Problem, first: SearchOutcome) -> SearchOutcome:
-    """Other root domains, more children at once."""
+    """Try other root domains and more children at once."""
     root = problem.root
     assert isinstance(root, Composite)
     total = sum(leaf.total for leaf in leaves(root))
@@ -57,8 +57,8 @@ def _other_domains(problem: Problem, first: SearchOutcome) -> SearchOutcome:
 
 
 class Choice(NamedTuple):
-    children: frozenset[int]  # of the root, by position: those that take part
-    whole: frozenset[int]  # id() of leaves that must be whole
+    children: frozenset[int]  # positions of the root's children to place
+    whole: frozenset[int]  # id() of leaves that must be placed completely
 
 
 class Climb:
@@ -97,7 +97,11 @@ class Climb:
         return None
 
     def _neighbours(self, choice: Choice) -> Iterator[Choice]:
-        """One leaf whole, beside the others that must be or instead of them; one child more, less, or for another."""
+        """Yield choices that differ by one change.
+
+        One more leaf complete, in addition to the other complete leaves or instead of them; one child added, removed or
+        replaced.
+        """
         children = self.root.children
         seated = {id(leaf): 0 for leaf in leaves(self.root)}
         for share in self.best.shares:
@@ -152,7 +156,7 @@ class Climb:
 
 
 def _assign(search: Search, root: Subtree, area: int, *, inside: bool = False) -> SearchOutcome | None:
-    """Minimums and then extras; None: not found within the budget."""
+    """Place minimums and then extra pods; None: not found within the budget."""
     try:
         if not search.run(root, area, inside=inside):
             return None

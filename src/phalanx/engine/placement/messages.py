@@ -1,4 +1,4 @@
-"""A certificate in words: the one place where a placement failure becomes text for conditions, events and commands."""
+"""Render a certificate: the only place where a placement failure becomes text for conditions, events and commands."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ def plural(count: int, noun: str) -> str:
 
 
 def amount_word(resource: str, amount: float) -> str:
-    """As people write it: 5000 of cpu, which is counted in thousandths, is 5; bytes have their unit."""
+    """Format an amount: 5000 milli-cpu is 5; bytes get a unit."""
     if resource == "cpu":
         return f"{amount / 1000:g}"
     if resource == "memory" or resource.endswith("storage"):
@@ -21,12 +21,16 @@ def amount_word(resource: str, amount: float) -> str:
 
 
 def domain_word(key: str) -> str:
-    """What people call the domains of a label key: topology.kubernetes.io/zone -> zone."""
+    """Return the short name of a topology key: topology.kubernetes.io/zone -> zone."""
     return key.rsplit("/", 1)[-1]
 
 
 def sentence(why: Certificate) -> str:
-    """Like: needs 8 pods in one rack; best rack r7 fits 5 (limited by nvidia.com/gpu); 12 racks ruled out by taint x"""
+    """Return a sentence for the certificate.
+
+    For example: needs 8 pods in one rack; best rack r7 fits 5 (limited by nvidia.com/gpu); 12 racks ruled out by taint
+    x
+    """
     noun = "child group" if why.composite else "pod"
     what = plural(why.needed, noun)
     if why.members < why.needed:

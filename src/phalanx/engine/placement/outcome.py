@@ -1,4 +1,4 @@
-"""What the search answers: a placement, a proof that there is none, or that its budget ran out."""
+"""Define the result of the search: a placement, a proof that there is none, or an exhausted budget."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class SearchVerdict(enum.Enum):
 
 @dataclass(slots=True, frozen=True, eq=False)
 class Share:
-    """counts[i] pods of one shape of one leaf go to nodes[i]."""
+    """Assign counts[i] pods of one shape of one leaf to nodes[i]."""
 
     leaf: Leaf
     shape: int
@@ -27,7 +27,7 @@ class Share:
 
 
 class RuledOut(msgspec.Struct, frozen=True):
-    """Domains (or nodes, where there is no key) in which not a single member is allowed, by dominant reason."""
+    """Count domains (or nodes, without a key) in which no member is allowed, by dominant reason."""
 
     reason: str
     domains: int
@@ -35,21 +35,21 @@ class RuledOut(msgspec.Struct, frozen=True):
 
 
 class Certificate(msgspec.Struct, frozen=True):
-    """Why nothing fits: the group and level where it dies and how close the best domain comes."""
+    """Explain why nothing fits: the group and level that fail, and how many fit in the best domain."""
 
     group: str
     composite: bool
     key: str | None  # topology key of that level, None = the whole area left by the parents
     needed: int  # pods (leaf) or child groups (composite)
     fits: int  # how many of them fit in the best domain
-    domains: int  # domains looked at
+    domains: int  # domains considered
     best: str | None  # name of the best domain
-    limiting: str | None  # resource or rule that ends first in the best domain
+    limiting: str | None  # resource or rule that limits the best domain
     ruled_out: tuple[RuledOut, ...] = ()
-    together: bool = False  # every one of them fits alone, they do not fit side by side
+    together: bool = False  # each of them fits alone, but not all of them together
     pinned: str | None = None  # the domain that running members dictate
     inner: Certificate | None = None  # the child that fails first in the best domain
-    members: int = 0  # pods or child groups there are to place
+    members: int = 0  # pods or child groups to place
 
 
 class SearchOutcome(msgspec.Struct, eq=False):

@@ -1,6 +1,6 @@
-"""Packing of a few shapes onto a few nodes by sorted best-fit passes. Finds placements, never proves that none exists.
+"""Pack a few shapes onto a few nodes by best-fit passes. Finds placements; never proves that none exists.
 
-Works on small local arrays (a domain, a cluster); which pods may go where is already decided by the bounds.
+Works on small local arrays (a domain, a cluster); the bounds have already decided which pods may go where.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from phalanx.engine.placement.slots import count_slots
 from phalanx.engine.slices import worked
 
 NODES_PER_EXPANSION = 512
-CHOOSY = 256  # nodes up to which the best of several packings is looked for, not just the first
+CHOOSY = 256  # up to this many nodes the best of several packings is taken, else the first
 
 
 class Item(msgspec.Struct, eq=False):
-    """count pods of one shape, at most bound[m] of them on node m."""
+    """Request count pods of one shape, at most bound[m] of them on node m."""
 
     request: Floats  # (R,)
     count: int
@@ -31,14 +31,14 @@ class Item(msgspec.Struct, eq=False):
 
 
 class Area(msgspec.Struct, eq=False):
-    """The nodes to pack onto."""
+    """Hold the nodes to pack onto."""
 
     free: Floats  # (R, M)
     scale: Floats  # (R,) total free of each resource: turns amounts into shares
     inverse: Floats  # (R,) 1 / scale
-    plain: Ints  # rows of what every node has, see split_resources
-    devices: Ints  # rows of accelerators and the like
-    rank: Ints  # (M,) order among equals
+    plain: Ints  # rows of resources that every node has, see split_resources
+    devices: Ints  # rows of devices, such as accelerators
+    rank: Ints  # (M,) tie-break order
 
 
 def make_area(free: Floats, kinds: tuple[Ints, Ints], rank: Ints) -> Area:
@@ -48,7 +48,7 @@ def make_area(free: Floats, kinds: tuple[Ints, Ints], rank: Ints) -> Area:
 
 
 def fill(slots: Ints, order: Ints, count: int) -> tuple[Ints, Ints]:
-    """Takes nodes in the given order, each as full as it goes, until count pods sit. Returns (nodes, pods per node)."""
+    """Fill nodes completely in the given order until count pods are placed. Return (nodes, pods per node)."""
     take = slots[order]
     sums = np.cumsum(take)
     last = int(np.searchsorted(sums, count))
@@ -61,7 +61,7 @@ def fill(slots: Ints, order: Ints, count: int) -> tuple[Ints, Ints]:
 
 
 def smallest(values: Floats, rank: Ints, count: int) -> Ints:
-    """Indices of the count least values in order, ties by rank. Sorts no more than it must."""
+    """Return indices of the `count` smallest values in order, ties by rank. Sorts no more than needed."""
     if count < len(values) // 2:
         edge = np.partition(values, count - 1)[count - 1]
         below = np.flatnonzero(values < edge)
@@ -75,28 +75,28 @@ def smallest(values: Floats, rank: Ints, count: int) -> Ints:
 
 
 def _node_order(area: Area, free: Floats, item: Item, slots: Ints, rule: int) -> Ints:
-    """Best nodes first among those with room; every one takes at least a pod, so item.count of them are enough."""
+    """Order nodes with room, best first; each takes at least one pod, so item.count nodes are enough."""
     room = np.flatnonzero(slots)
     if not len(room):
         return room
     if item.score is not None and rule == 0:
         return room[smallest(-item.score[room], area.rank[room], item.count)]
     left = free[:, room] * area.inverse[:, None]
-    if rule == 0:  # what stays behind counts on every resource: cpu pods keep away from accelerators
+    if rule == 0:  # least left over all resources: cpu pods avoid accelerator nodes
         waste = left.sum(axis=0)
-    elif rule == 1:  # fullest first as the shape itself sees it
+    elif rule == 1:  # fullest first, by the resources that the shape requests
         waste = slots[room].astype(np.float64)
-    elif rule == 2:  # worst balance first: strongest use of the scarcest resource this shape asks for
+    elif rule == 2:  # worst balance first: highest use of the scarcest requested resource
         asks = item.request > 0
         waste = left[asks].min(axis=0) + left[~asks].sum(axis=0)
-    else:  # what is left after the node is as full of this shape as it gets
+    else:  # least left once the node is filled with this shape
         filled = np.minimum(slots[room], item.count)
         waste = ((free[:, room] - item.request[:, None] * filled) * area.inverse[:, None]).sum(axis=0)
     return room[smallest(waste, area.rank[room], item.count)]
 
 
 def one_pass(area: Area, items: list[Item], order: tuple[int, ...], rule: int) -> Ints | None:
-    """(I, M) pods per item and node, or None where an item does not fit."""
+    """Return (I, M) pods per item and node, or None if an item does not fit."""
     free = area.free.copy()
     placed = np.zeros((len(items), free.shape[1]), dtype=np.int64)
     price = 2 + free.shape[1] // 250
@@ -115,7 +115,7 @@ def one_pass(area: Area, items: list[Item], order: tuple[int, ...], rule: int) -
 
 
 def _orders(area: Area, items: list[Item], limit: int) -> Iterator[tuple[int, ...]]:
-    """Most constrained first, biggest first, then every other order."""
+    """Yield orders of items: most constrained first, largest first, then every other order."""
     indices = range(len(items))
     slots = []
     for item in items:
@@ -133,7 +133,7 @@ def _orders(area: Area, items: list[Item], limit: int) -> Iterator[tuple[int, ..
 
 
 def _worth_left(area: Area, worth: ResidualCapacity, items: list[Item], placed: Ints) -> float:
-    """Worth of all nodes after the placement."""
+    """Return the residual capacity of all nodes after the placement."""
     left = area.free.copy()
     for item, row in zip(items, placed, strict=True):
         used = np.flatnonzero(row)
@@ -144,9 +144,9 @@ def _worth_left(area: Area, worth: ResidualCapacity, items: list[Item], placed: 
 def pack(
     area: Area, items: list[Item], passes: int = 24, *, choosy: bool = True, spend: Callable[[int], None] | None = None
 ) -> Ints | None:
-    """Of several best-fit passes the one that leaves most usable room, or None if all of them fail.
+    """Return the best-fit pass with the most residual capacity, or None if all passes fail.
 
-    spend is told about the passes, weighed by the number of nodes.
+    `spend` is called with the cost of the passes, weighted by the number of nodes.
     """
     best: tuple[float, Ints] | None = None
     price = 1 + area.free.shape[1] // NODES_PER_EXPANSION
@@ -154,7 +154,7 @@ def pack(
     worth = ResidualCapacity(area.free, area.plain, area.devices) if choosy else None
     for number, order in enumerate(_orders(area, items, passes)):
         if spend is not None and number:
-            spend(price)  # the first order is part of the step that asked
+            spend(price)  # the first order is paid for by the calling step
         for rule in (0, 1, 2, 3):
             placed = one_pass(area, items, order, rule)
             if placed is not None:

@@ -1,4 +1,4 @@
-"""The way in: a Problem becomes an Outcome."""
+"""Entry point of the placement search: turn a Problem into a SearchOutcome."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from phalanx.engine.placement.state import Budget, Exhausted, State
 from phalanx.engine.placement.uniform import place_uniform
 from phalanx.engine.slices import worked
 
-FULL_TRIES = 8  # expansions per group that the attempt to seat everybody may take
+FULL_TRIES = 8  # expansions per group for the attempt to place all pods
 
 
 def place(problem: Problem, *, explained: bool = True) -> SearchOutcome:
-    """Places the tree: whole if that works, otherwise minimums and then what else fits, or says why not."""
+    """Place the complete tree if possible, else the minimums and then extra pods; otherwise explain why not."""
     worked(12 + problem.node_count // 64)
     quick = place_uniform(problem)
     if quick is None:
@@ -29,8 +29,10 @@ def place(problem: Problem, *, explained: bool = True) -> SearchOutcome:
 
 
 def hopeless(problem: Problem) -> bool:
-    """Counting alone shows that the tree cannot fit. Asked with the capacity that the greatest preemption could free,
-    a yes means UnschedulableAndUnresolvable."""
+    """Return whether counting alone proves that the tree cannot fit.
+
+    For the capacity that the largest possible preemption would free, True means UnschedulableAndUnresolvable.
+    """
     return not Bounds(State(problem, Budget(0)), False).possible(problem.root, 0)
 
 
@@ -40,7 +42,7 @@ def _search(problem: Problem) -> SearchOutcome:
     )
     used = 0
     every = groups(problem.root)
-    # Everybody cannot be seated while a group lacks the members to be whole: nothing below such a group may sit.
+    # Not all pods can be placed if a group has fewer members than its minimum: no pod below it may be placed.
     if slack and not any(_short_of_members(group) for group in every):
         budget = Budget(min(problem.budget, FULL_TRIES * len(every)))
         state = State(problem, budget)

@@ -1,4 +1,4 @@
-"""What is to be placed and where: the input of the placement search, free of Kubernetes objects.
+"""Define the input of the placement search: what to place and where, without Kubernetes objects.
 
 Arrays are borrowed from the engine's columns and never written to. Units are integers kept in float64.
 """
@@ -23,26 +23,26 @@ DEFAULT_BUDGET = 5_000
 
 @dataclass(slots=True, eq=False)
 class ShapeRow:
-    """Pods that nothing can tell apart, against every node."""
+    """Describe interchangeable pods against every node."""
 
     request: Floats  # (R,)
     mask: Bools  # (N,) nodes that every filter other than capacity allows
     cap: Ints | None = None  # (N,) most members per node (ports, host anti-affinity); None = capacity decides
     slots: Ints | None = None  # (N,) how many fit by mask, cap and capacity, where the caller already knows
-    score: Floats | None = None  # (N,) preference, higher first; None = tightest node first
+    score: Floats | None = None  # (N,) score, higher first; None = tightest node first
     reasons: NDArray[np.int16] | None = None  # (N,) index into Problem.reason_names where mask is False
 
 
 @dataclass(slots=True, eq=False)
 class Leaf:
-    """A PodGroup: its pods that still have to be placed."""
+    """Describe a PodGroup: its pods that still have to be placed."""
 
     name: str
     minimum: int  # minCount; 1 for basic
     demand: tuple[tuple[int, int], ...]  # (shape, how many pending pods)
     satisfied: int = 0  # members already placed or finished that count towards minimum
     key: str | None = None  # all members in one domain of this label
-    preferred: str | None = None  # narrower domain wished for, given up when it does not work
+    preferred: str | None = None  # preferred narrower domain; dropped if infeasible
     pinned: int = -1  # domain of `key` where running members are
 
     @property
@@ -56,7 +56,7 @@ class Leaf:
 
 @dataclass(slots=True, eq=False)
 class Composite:
-    """A CompositePodGroup: minimum counts satisfied children. Children stand in creation order."""
+    """Describe a CompositePodGroup: `minimum` counts satisfied children. Children are in creation order."""
 
     name: str
     minimum: int
@@ -72,7 +72,7 @@ Subtree: TypeAlias = Leaf | Composite
 @dataclass(slots=True, eq=False)
 class Problem:
     resources: Sequence[str]
-    free: Floats  # (R, N) what is left of every resource, pod count among them
+    free: Floats  # (R, N) free amount of every resource, including the pod count
     shapes: Sequence[ShapeRow]
     root: Subtree
     domains: Mapping[str, NDArray[np.int32]] = field(default_factory=dict)  # key -> (N,) domain id, -1 = no label
@@ -81,15 +81,15 @@ class Problem:
     order: Ints | None = None  # (N,) rank of a node among equals; None = column order
     reason_names: Sequence[str] = ()
     budget: int = DEFAULT_BUDGET  # expansions, see Outcome.expansions
-    rows: Ints | None = None  # columns that are nodes, ascending; None = all: those of deleted nodes stay for a while
-    used: Floats | None = None  # (R, N) what is in use: of equally tight domains the busier one is taken
+    rows: Ints | None = None  # columns of existing nodes, ascending; None = all. Deleted nodes keep a column briefly
+    used: Floats | None = None  # (R, N) used amounts: of equally tight domains the busier one is chosen
 
     @property
     def node_count(self) -> int:
         return int(self.free.shape[1])
 
     def busyness(self, ids: NDArray[np.integer], nodes: Ints | None = None) -> Floats:
-        """By domain id: how full a domain is, summed over resources other than the mere number of pods."""
+        """Return by domain id the utilization of a domain, summed over resources except the pod count."""
         size = int(ids.max(initial=-1)) + 1
         total = np.zeros(size)
         if self.used is None:
@@ -104,7 +104,7 @@ class Problem:
         return total
 
     def devices_beside(self, request: Floats, ids: NDArray[np.integer], nodes: Ints) -> Floats:
-        """By domain id: what is free of devices that a request does not ask for, as shares of all that is free."""
+        """Return by domain id the free devices that a request does not ask for, as shares of all free devices."""
         total = np.zeros(int(ids.max(initial=-1)) + 1)
         for r, name in enumerate(self.resources):
             if request[r] == 0 and is_device(name):
@@ -118,7 +118,7 @@ class Problem:
 
 
 def done(group: Subtree) -> bool:
-    """Satisfied by what already runs: nothing below has to be placed for the minimum."""
+    """Return whether the minimum is met by pods that already run or finished: nothing below must be placed."""
     if isinstance(group, Leaf):
         return group.need == 0
     return sum(done(child) for child in group.children) >= group.minimum
@@ -131,7 +131,7 @@ def leaves(group: Subtree) -> list[Leaf]:
 
 
 def groups(group: Subtree) -> list[Subtree]:
-    """The group and everything below it, parents first."""
+    """Return the group and its descendants, parents first."""
     if isinstance(group, Leaf):
         return [group]
     return [group, *(below for child in group.children for below in groups(child))]

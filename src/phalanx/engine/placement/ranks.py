@@ -1,7 +1,7 @@
-"""Which rank goes to which of the chosen places, so that consecutive ranks are near each other (Pack) or far (Stripe).
+"""Assign ranks to the chosen nodes so that consecutive ranks are near each other (Pack) or far apart (Stripe).
 
-Nothing here knows pods: members are positions in rank order, places are numbers of nodes, and a node has a path of
-domains, the coarsest first and the node itself last. Two members part at a level when their paths differ from there on.
+This module does not know pods: members are positions in rank order, nodes are numbers, and a node has a path of
+domains, coarsest first and the node itself last. Two members separate at the first level where their paths differ.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ import msgspec
 
 Path = tuple[int, ...]
 EXPANSIONS = 4_000  # branches of the exact search
-MEMBERS = 200  # from more on, members of each shape are assigned by themselves
+MEMBERS = 200  # above this number, members of each shape are assigned separately
 
 
 def hops(a: Path, b: Path) -> int:
-    """Levels between two nodes: 0 on one node, 1 in one domain of the finest key, …"""
+    """Return the levels between two nodes: 0 on one node, 1 in one domain of the finest key, …"""
     for level, (x, y) in enumerate(zip(a, b, strict=True)):
         if x != y:
             return len(a) - level
@@ -25,29 +25,32 @@ def hops(a: Path, b: Path) -> int:
 
 
 def ring_cost(nodes: Sequence[int], paths: Mapping[int, Path]) -> int:
-    """The sum of hops between consecutive ranks that sit on these nodes."""
+    """Return the sum of hops between consecutive ranks on these nodes."""
     return sum(hops(paths[a], paths[b]) for a, b in pairwise(nodes))
 
 
 class RankedMembers(msgspec.Struct, frozen=True):
-    """Members of one group in rank order, and the places that a search has chosen for some of them."""
+    """Hold members of one group in rank order, and the slots that a search has chosen for some of them."""
 
     shapes: Sequence[int]  # of each member
-    fixed: Mapping[int, int]  # member -> node, for those that have their place
-    slots: Mapping[int, Mapping[int, int]]  # shape -> node -> how many of the others go there
+    fixed: Mapping[int, int]  # member -> node, for members that have a node
+    slots: Mapping[int, Mapping[int, int]]  # shape -> node -> number of other members to place there
 
 
 def pack(members: RankedMembers, paths: Mapping[int, Path], *, exact: bool = True) -> list[int]:
-    """The node of every member, so that the ring cost is least; every slot is used. Not exact: domain by domain."""
+    """Return the node of every member with the lowest ring cost; every slot is used.
+
+    If `exact` is False, members are assigned domain by domain.
+    """
     free = [m for m in range(len(members.shapes)) if m not in members.fixed]
     plain = _by_path(members, free, paths)
     if not members.fixed and len({members.shapes[m] for m in free}) <= 1:
-        return plain  # every domain is entered once: nothing is less
+        return plain  # every domain is entered once: this is the lower bound
     return plain if not exact or len(members.shapes) > MEMBERS else _Search(members, paths, plain).best
 
 
 def _by_path(members: RankedMembers, free: Sequence[int], paths: Mapping[int, Path]) -> list[int]:
-    """Members of each shape from the first domain to the last."""
+    """Assign the members of each shape from the first domain to the last."""
     left = {
         shape: [node for node in sorted(counts, key=lambda n: paths[n]) for _ in range(counts[node])]
         for shape, counts in members.slots.items()
@@ -62,7 +65,7 @@ def _by_path(members: RankedMembers, free: Sequence[int], paths: Mapping[int, Pa
 
 
 class _Search:
-    """Branch and bound in rank order, the nearest place first."""
+    """Branch and bound in rank order, nearest slot first."""
 
     def __init__(self, members: RankedMembers, paths: Mapping[int, Path], known: list[int]) -> None:
         self._members = members
@@ -107,7 +110,7 @@ class _Search:
             counts[node] += 1
 
     def _bound(self) -> int:
-        """Every domain with a free place other than that of the last member is entered once more."""
+        """Return a lower bound: every domain with a free slot, except the current one, is entered once more."""
         last = self._paths[self._chosen[-1]] if self._chosen else None
         nodes = {node for counts in self._left.values() for node, count in counts.items() if count}
         prefixes = {self._paths[node][:depth] for node in nodes for depth in range(1, len(self._paths[node]) + 1)}
@@ -116,7 +119,7 @@ class _Search:
         return len(prefixes - here) - (levels if last is None and prefixes else 0)
 
     def _known(self, cost: int) -> bool:
-        """Whether the same places were left after the same last one for no more."""
+        """Return whether the same slots were left after the same last node at no higher cost."""
         rest = tuple((shape, tuple(sorted(counts.items()))) for shape, counts in sorted(self._left.items()))
         key = (len(self._chosen), self._chosen[-1] if self._chosen else -1, rest)
         if self._seen.get(key, cost + 1) <= cost:
@@ -126,10 +129,10 @@ class _Search:
 
 
 def stripe(members: int, domains: int) -> list[int]:
-    """The domain of every member: consecutive ones in different domains."""
+    """Return the domain of every member: consecutive members in different domains."""
     return [m % domains for m in range(members)]
 
 
 def balance(members: int, domains: int) -> list[int]:
-    """The domain of every member: as many in each, consecutive ones together."""
+    """Return the domain of every member: equal numbers per domain, consecutive members together."""
     return [m * domains // members for m in range(members)]

@@ -1,7 +1,8 @@
-"""What room is worth to others: how many pods of usual sizes the nodes could still take.
+"""Value residual capacity: how many pods of usual sizes the nodes could still take.
 
-A gang is placed without knowing who comes next. Of two placements the better one leaves more ways to use what is left:
-devices beside enough cpu and memory to feed them, and plain nodes in pieces that are not too small.
+A gang is placed without knowing which pods come next. Of two placements, the better one leaves more usable capacity:
+devices on nodes with enough free cpu and memory to use them, and nodes without devices in pieces that are not too
+small.
 """
 
 from __future__ import annotations
@@ -14,23 +15,23 @@ from phalanx.engine.placement.problem import Floats, Ints
 from phalanx.engine.state.requests import is_device
 
 PLAIN = frozenset({"cpu", "memory", "ephemeral-storage"})
-SIZES = 4  # powers of two, up to the most that a node has left
-APPETITES = np.arange(3, 11) / 10.0  # of the plain resources that a node has for each device
-PIECES = (0.25, 0.5, 1.0)  # of the largest node, by resource
-PLAIN_SHARE = 0.1  # weight of plain pods beside the weight 1 of each kind of device
-CRUMB_SHARE = 0.05  # weight of what no usual pod could use; decides between equals
+SIZES = 4  # device counts per pod: powers of two, up to the most free on a node
+APPETITES = np.arange(3, 11) / 10.0  # cpu and memory per device, as shares of the node's amount per device
+PIECES = (0.25, 0.5, 1.0)  # pod sizes, as shares of the largest node, by resource
+PLAIN_SHARE = 0.1  # weight of pods without devices; each kind of device has weight 1
+CRUMB_SHARE = 0.05  # weight of capacity that no usual pod could use; breaks ties
 ROUNDING = 1e-9
 
 
 def split_resources(names: Sequence[str]) -> tuple[Ints, Ints]:
-    """(rows that every node has, rows of devices); the mere number of pods is neither."""
+    """Return (rows of resources that every node has, rows of devices); the pod count is neither."""
     plain = [row for row, name in enumerate(names) if name in PLAIN]
     devices = [row for row, name in enumerate(names) if is_device(name)]
     return np.array(plain, dtype=np.int64), np.array(devices, dtype=np.int64)
 
 
 class ResidualCapacity:
-    """Worth of nodes by what is left on them, measured against what the area had: (R, K) to (K,)."""
+    """Value nodes by what is left on them, relative to what the area had: (R, K) to (K,)."""
 
     def __init__(self, free: Floats, plain: Ints, devices: Ints) -> None:
         self._plain = plain
@@ -50,7 +51,7 @@ class ResidualCapacity:
         return worth
 
     def _plain_pods(self, left: Floats) -> Floats:
-        """Pods of equal pieces of everything, and pods that want a larger piece of one resource than of the others."""
+        """Count pods with equal shares of all resources, and pods with a larger share of one resource."""
         total: Floats = np.zeros(left.shape[1])
         if not len(self._plain):
             return total
@@ -65,7 +66,7 @@ class ResidualCapacity:
         return total
 
     def _crumbs(self, left: Floats) -> Floats:
-        """The share of a node's scarcest resource, squared: balanced leftovers and whole nodes before crumbs."""
+        """Return the squared share of a node's scarcest resource: prefers balanced leftovers and empty nodes."""
         shares = left * self._unit[:, None]
         plain = shares[self._plain].min(axis=0, initial=1.0)
         worth: Floats = 0.5 * plain * plain
@@ -86,11 +87,11 @@ class _Hosts:
         self._sizes = largest / 2.0 ** np.arange(SIZES)
         self._sizes = self._sizes[self._sizes >= 1.0]
         self._meals = self._sizes[:, None] * APPETITES  # (sizes, appetites)
-        # What a node has of each plain resource, counted in devices.
+        # Converts an amount of each plain resource to the number of devices that it serves.
         self._fed = most[row] / np.where(most[plain] > 0, most[plain], 1.0)
 
     def pods(self, left: Floats) -> Floats:
-        """Pods of every size and appetite that fit, summed."""
+        """Return the number of pods that fit, summed over device counts and cpu/memory ratios."""
         here = left[self.row]
         total: Floats = np.zeros(left.shape[1])
         at = np.flatnonzero(here >= self._sizes[-1])

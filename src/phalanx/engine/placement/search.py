@@ -1,8 +1,8 @@
-"""Bounded search for a placement of a group tree: minimums first, then optional children, then extra pods.
+"""Search for a placement of a group tree within a budget: minimums, then optional children, then extra pods.
 
-Depth first over domains and choices of children, tightest and most constrained first. Leaves already seated are packed
-again together with a newcomer where their nodes overlap, so a failure below is a failure of the choice, not of an
-unlucky order. Nothing here is random and no clock is read: the budget counts expansions.
+The search is depth first over domains and choices of children, tightest and most constrained first. Placed leaves are
+packed again together with a new leaf where their nodes overlap, so a failure is caused by the choice, not by the order
+of placing. The search uses no randomness and no clock: the budget counts expansions.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from phalanx.engine.placement.bounds import Bounds, wanted
 from phalanx.engine.placement.problem import Composite, Ints, Leaf, Subtree, done, leaves
 from phalanx.engine.placement.state import Budget, Exhausted, Slot, State
 
-GENEROUS_CHOICES = 512  # combinations of children worth sorting
+GENEROUS_CHOICES = 512  # combinations of children that are sorted
 
 
 class Task(msgspec.Struct, frozen=True, eq=False):
-    """Place this group inside that area; then the rest."""
+    """Place this group inside that area; then the remaining tasks."""
 
     group: Subtree
     area: int
@@ -39,22 +39,22 @@ class Frame(msgspec.Struct, eq=False):
 
 
 class Search:
-    """One mode of the search: full (everybody sits) or only the minimums."""
+    """Run one mode of the search: full (all pods) or only the minimums."""
 
     def __init__(self, state: State, full: bool, budget: Budget, more: int = 0, *, generous: bool = False) -> None:
         self.state = state
         self.full = full
         self.budget = budget
         self.bounds = Bounds(state, full, more)
-        self.generous = generous  # try children with many pods first, not cheap ones
-        self.decisions: list[tuple[Subtree, int]] = []  # (group, area it lives in)
+        self.generous = generous  # try children with many pods first instead of cheap ones
+        self.decisions: list[tuple[Subtree, int]] = []  # (group, its area)
         self._failed: set[tuple[object, ...]] = set()
         self._backtracked = False
 
     def run(self, group: Subtree, area: int, *, inside: bool = False) -> bool:
-        """True: seats hold a placement. False: there is none (a proof unless the budget says truncated).
+        """Return True if the state holds a placement, False if there is none.
 
-        inside: the area is the group's own domain already.
+        False is a proof unless `budget.truncated` is set. `inside`: the area is already the group's own domain.
         """
         if not self.bounds.required(group):
             return True
@@ -96,7 +96,7 @@ class Search:
         return Frame(task, self._choices(task), self.state.mark(), len(self.decisions))
 
     def _handle(self, frame: Frame) -> tuple[object, ...]:
-        """What decides whether the rest can work: who is still to come and how much sits where, not who sits there."""
+        """Return the key of a search state: remaining tasks and load per area and shape, not which leaf causes it."""
         todo = []
         task: Task | None = frame.task
         while task is not None:
@@ -123,7 +123,7 @@ class Search:
                 yield area, children
 
     def areas(self, group: Subtree, parent: int) -> Iterator[int]:
-        """Areas the group may live in: preferred narrower ones first, then its domains, tightest first."""
+        """Yield areas that the group may use: preferred narrower ones first, then its domains, tightest first."""
         outer: Iterable[int]
         if group.key is None:
             outer = [parent] if self.bounds.inside(group, parent) else []
@@ -137,7 +137,7 @@ class Search:
         yield from outer
 
     def _domains(self, group: Subtree, parent: int, key: str, ids: NDArray[np.integer]) -> Iterator[int]:
-        """Areas of these domains: with room now, for most members (leaf), least spare over all requested resources."""
+        """Yield areas of these domains: enough room first, then most members (leaf), then least spare resources."""
         if not len(ids):
             return
         order = ids if len(ids) == 1 else ids[self._tightness(group, parent, key, ids)]
@@ -154,7 +154,7 @@ class Search:
         share = demand * state.inverse
         scarcest = int(share.argmax())
         spare = np.zeros(len(ids))  # shares of all that is free, over all requested resources
-        scarce = spare  # the same of the resource that will run out first
+        scarce = spare  # free amount of the scarcest requested resource
         short = np.zeros(len(ids), dtype=bool)
         for r in np.flatnonzero(demand):
             free = np.bincount(of, weights=state.free[r, nodes], minlength=size)[ids]
@@ -176,7 +176,7 @@ class Search:
         return np.lexsort((spare, idle, beside, room if len(group.demand) == 1 else scarce, -fits, short))
 
     def _counts(self, leaf: Leaf) -> Iterator[dict[int, int]]:
-        """Which pods make up the minimum: all of them, or cheapest first and then every other mixture."""
+        """Yield which pods make up the minimum: all of them, or cheapest first and then every other mixture."""
         need = wanted(leaf, self.full)
         if need >= leaf.total:
             yield dict(leaf.demand)
@@ -188,7 +188,7 @@ class Search:
         yield from _mixtures(by_size, need)
 
     def _children(self, group: Composite, area: int) -> Iterator[list[Subtree]]:
-        """Which children make up the minimum, cheapest combination first; most constrained child first inside one."""
+        """Yield children that make up the minimum: cheapest combination first, most constrained child first in it."""
         pending = [c for c in group.children if self.bounds.required(c) and self.bounds.possible(c, area)]
         missing = self.bounds.missing(group)
         if len(pending) < missing:
@@ -229,7 +229,7 @@ _FAILED = object()
 
 
 def _mixtures(entries: list[tuple[int, int]], need: int) -> Iterator[dict[int, int]]:
-    """Ways to take `need` pods out of the entries, as many as possible of the first ones first."""
+    """Yield ways to take `need` pods out of the entries, as many as possible of the first entries first."""
     if need == 0:
         yield {}
         return
@@ -244,7 +244,7 @@ def _mixtures(entries: list[tuple[int, int]], need: int) -> Iterator[dict[int, i
 
 
 class Extras:
-    """After the minimums: optional children, then the pods beyond everybody's minimum. Never breaks what is placed."""
+    """Place optional children, then pods beyond the minimums, and keep everything that is placed."""
 
     def __init__(self, state: State, decisions: list[tuple[Subtree, int]], budget: Budget) -> None:
         self.state = state
@@ -258,7 +258,7 @@ class Extras:
         self._pods(root)
 
     def _adopt(self, group: Subtree, parent: int) -> None:
-        """Gives an area to groups that were satisfied before this search began."""
+        """Assign an area to groups that were satisfied before this search began."""
         if id(group) not in self.areas:
             if not done(group):
                 return
@@ -266,7 +266,7 @@ class Extras:
             if group.key is not None and group.key in self.state.problem.domains:
                 if group.pinned >= 0:
                     area = self.state.area(parent, group.key, group.pinned)
-                else:  # satisfied by finished members only: the domain that takes most of the others
+                else:  # satisfied by finished members only: the domain that fits most pending members
                     found = next(Search(self.state, False, self.budget).areas(group, parent), None)
                     if found is None:
                         return
@@ -317,7 +317,7 @@ class Extras:
             self._grow(sitting)
 
     def _grow(self, sitting: list[Leaf]) -> bool:
-        """Seats extra pods beside all others, oldest group first. True: everybody has a seat."""
+        """Place extra pods next to all others, oldest group first. Return True if all pods are placed."""
         everybody = True
         for leaf in sitting:
             for shape, count in leaf.demand:
@@ -328,7 +328,7 @@ class Extras:
         return everybody
 
     def _squeeze(self) -> None:
-        """Exact packing for the greatest number of pods, one cluster of overlapping seats after the other."""
+        """Pack exactly for the maximum number of pods, one cluster of overlapping slots after the other."""
         seen: set[int] = set()
         for assign in list(self.state.assignment.values()):
             if id(assign.leaf) in seen:

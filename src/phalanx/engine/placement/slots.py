@@ -1,4 +1,4 @@
-"""Capacity algebra: how many pods of a shape fit on each node, summed by domain."""
+"""Count slots: how many pods of a shape fit on each node, summed by domain."""
 
 from __future__ import annotations
 
@@ -6,11 +6,14 @@ import numpy as np
 
 from phalanx.engine.placement.problem import Floats, Ints, Problem, ShapeRow
 
-MANY = 1 << 40  # "as many as you like": a shape that requests nothing
+MANY = 1 << 40  # unlimited: slots of a shape without requests
 
 
 def count_slots(request: Floats, free: Floats) -> Ints:
-    """(M,) ⌊free / request⌋, the least over requested resources. Exact: all values are integers below 2^52."""
+    """Return (M,) ⌊free / request⌋, the minimum over requested resources.
+
+    The result is exact: all values are integers below 2^52.
+    """
     least: Floats | None = None
     for r in np.flatnonzero(request):
         fit = free[r] / request[r]
@@ -22,7 +25,7 @@ def count_slots(request: Floats, free: Floats) -> Ints:
 
 
 def base_slots(problem: Problem, shape: ShapeRow) -> Ints:
-    """(N,) by mask, cap and the problem's free capacity."""
+    """Return (N,) slots by mask, cap and the problem's free capacity."""
     if shape.slots is not None:
         return shape.slots
     slots = count_slots(shape.request, problem.free)
@@ -33,7 +36,7 @@ def base_slots(problem: Problem, shape: ShapeRow) -> Ints:
 
 
 def limiting_resource(problem: Problem, shape: ShapeRow, nodes: Ints) -> str | None:
-    """The requested resource that ends first on these nodes; a rule other than capacity gives its own name."""
+    """Return the requested resource that limits these nodes, or the name of the rule if it is not capacity."""
     allowed = nodes[shape.mask[nodes]]
     if not len(allowed):
         return None

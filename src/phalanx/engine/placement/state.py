@@ -1,4 +1,4 @@
-"""The half-built placement of a search: what is left of every node, who sits where, and how to undo it."""
+"""Hold the partial placement of a search: free capacity per node, placed pods, and undo."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from phalanx.engine.slices import worked
 
 
 class Slot(msgspec.Struct, eq=False):
-    """One leaf in its node set: pods per shape and node."""
+    """Hold one leaf in its area: pods per shape and node."""
 
     leaf: Leaf
     area: int  # node set
@@ -28,12 +28,12 @@ class Slot(msgspec.Struct, eq=False):
 
 
 class Budget:
-    """Expansions left. Spending more than there is raises Exhausted."""
+    """Count expansions. Spending more than the limit raises Exhausted."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self.used = 0
-        self.truncated = False  # some answer "does not fit" was not a proof
+        self.truncated = False  # some negative answer was not a proof
 
     def spend(self, amount: int = 1) -> None:
         self.used += amount
@@ -47,7 +47,7 @@ class Budget:
 
 
 class Exhausted(Exception):
-    """The search budget is used up."""
+    """Report that the search budget is used up."""
 
 
 class State:
@@ -59,7 +59,7 @@ class State:
         scale = problem.free.sum(axis=1)
         self.kinds = split_resources(problem.resources)
         self.inverse: Floats = 1.0 / np.where(scale > 0, scale, 1.0)  # (R,) amount -> share of all free
-        self.assignment: dict[int, Slot] = {}  # id(leaf) -> seat, in the order of placing
+        self.assignment: dict[int, Slot] = {}  # id(leaf) -> slot, in the order of placing
         self.areas: list[Ints] = [np.arange(problem.node_count) if problem.rows is None else problem.rows]
         self.area_ids: dict[tuple[int, str, int], int] = {}
         self._splits: dict[tuple[int, str], tuple[Ints, NDArray[np.int32]]] = {}
@@ -75,7 +75,7 @@ class State:
     # ---- node sets -------------------------------------------------------------------------------------------
 
     def area(self, parent: int, key: str, domain: int) -> int:
-        """The nodes of parent in one domain of key."""
+        """Return the nodes of `parent` in one domain of `key`."""
         handle = (parent, key, domain)
         if handle not in self.area_ids:
             nodes = self.areas[parent]
@@ -84,7 +84,7 @@ class State:
         return self.area_ids[handle]
 
     def split(self, parent: int, key: str) -> tuple[Ints, NDArray[np.int32]]:
-        """Nodes of parent that carry the label, and their domain ids."""
+        """Return nodes of `parent` that carry the label, and their domain ids."""
         if (parent, key) not in self._splits:
             nodes = self.areas[parent]
             column = self.problem.domains.get(key)
@@ -96,14 +96,14 @@ class State:
     # ---- counting --------------------------------------------------------------------------------------------
 
     def base(self, shape: int) -> Ints:
-        """(N,) slots before this search placed anything: what is too few here is too few for ever."""
+        """Return (N,) slots before this search placed anything: an upper bound for the whole search."""
         if shape not in self._base:
             worked(1 + self.problem.node_count // 1_000)
             self._base[shape] = base_slots(self.problem, self.problem.shapes[shape])
         return self._base[shape]
 
     def slots(self, shape: int, nodes: Ints) -> Ints:
-        """(M,) slots beside everything placed so far."""
+        """Return (M,) slots next to everything placed so far."""
         row = self.problem.shapes[shape]
         if not self.assignment:
             return self.base(shape)[nodes]
@@ -113,7 +113,7 @@ class State:
         return slots
 
     def _restrict(self, shape: int, nodes: Ints, slots: Ints) -> None:
-        """Caps and rivalry with what this search has placed."""
+        """Apply caps and conflicts with pods that this search has placed."""
         own = np.zeros(self.problem.node_count, dtype=np.int64)
         barred = np.zeros(self.problem.node_count, dtype=bool)
         rivals = self.rivals.get(shape, set())
@@ -131,7 +131,7 @@ class State:
     # ---- placing ---------------------------------------------------------------------------------------------
 
     def assign(self, leaf: Leaf, area: int, counts: dict[int, int], *, repack: bool = True) -> bool:
-        """Places counts pods of the leaf in the area, moving pods of other leaves aside where that helps."""
+        """Place `counts` pods of the leaf in the area, and repack pods of other leaves if needed."""
         shapes = tuple(s for s in counts if counts[s])
         nodes = self.areas[area]
         if len(shapes) == 1:
@@ -164,13 +164,13 @@ class State:
         if row.score is not None:
             order = room[smallest(-row.score[nodes[room]], rank, count)]
         else:
-            # Leftover is a share below R, so slots decide first.
+            # The leftover is below R, so slots decide first.
             order = room[smallest(slots[room] * (len(self.inverse) + 1) + self._leftover(nodes[room]), rank, count)]
         chosen, counts = fill(slots, order, count)
         return nodes[chosen], counts
 
     def _leftover(self, nodes: Ints) -> Floats:
-        """(M,) what is free on a node as a share of all that is free: ties go to the node with least to lose."""
+        """Return (M,) free capacity of a node as a share of all free capacity: ties go to the smallest share."""
         leftover: Floats = self.inverse @ self.free[:, nodes]
         return leftover
 
@@ -202,7 +202,10 @@ class State:
         return self._pack_on(useful, shapes, nodes, counts, bounds)
 
     def _shortlist(self, shapes: tuple[int, ...], nodes: Ints, counts: dict[int, int], bounds: list[Ints]) -> Ints:
-        """For each shape the tightest or best scored nodes, as many as there are pods: shapes like the same nodes."""
+        """Return nodes to pack on: for each shape its tightest or best scored nodes.
+
+        Shapes prefer the same nodes, so each shape gets as many nodes as there are pods of all shapes.
+        """
         leftover = self._leftover(nodes)
         pods = min(sum(counts[shape] for shape in shapes), CHOOSY // len(shapes))
         picks = []
@@ -236,7 +239,7 @@ class State:
         return found
 
     def _pack(self, area: Area, items: list[Item]) -> Ints | None:
-        """The best packing where all of them can be looked at, a good one elsewhere. None is no proof."""
+        """Return the best packing if all can be enumerated, else a good one. None is no proof."""
         if len(area.rank) <= CHOOSY and items[0].score is None:
             try:
                 return solve_best(area, items)
@@ -245,7 +248,7 @@ class State:
         return pack(area, items, spend=self.budget.spend)
 
     def _neighbours(self, nodes: Ints) -> list[Slot]:
-        """Seats that share nodes with the area, directly or through one another."""
+        """Return slots that share nodes with the area, directly or transitively."""
         touched = np.zeros(self.problem.node_count, dtype=bool)
         touched[nodes] = True
         found: dict[int, Slot] = {}
@@ -261,11 +264,11 @@ class State:
         return list(found.values())
 
     def cluster(self, assign: Slot) -> list[Slot]:
-        """The seat and all that have to be packed together with it."""
+        """Return the slot and all slots that must be packed together with it."""
         return self._neighbours(self.areas[assign.area])
 
     def _joint(self, assignment: list[Slot]) -> tuple[Ints, list[tuple[int, int]], list[Item]]:
-        """One packing task for all seats: an item per shape and node set."""
+        """Build one packing problem for all slots: an item per shape and area."""
         union = np.unique(np.concatenate([self.areas[assign.area] for assign in assignment]))
         wanted: dict[tuple[int, int], int] = {}
         for assign in assignment:
@@ -282,7 +285,7 @@ class State:
         items = []
         for (shape, area), bound in zip(handles, bounds, strict=True):
             rivals = self.rivals.get(shape, set())
-            # A capped shape in two overlapping node sets shares its cap; forbidding the overlap is the safe side.
+            # A capped shape in two overlapping areas shares its cap; forbidding the overlap is safe.
             shared = self.problem.shapes[shape].cap is not None
             equivalence_key = [i for i, (s, a) in enumerate(handles) if shared and s == shape and a != area]
             self.budget.truncated |= bool(equivalence_key)
@@ -293,7 +296,7 @@ class State:
         return union, handles, items
 
     def _free_without(self, assignment: list[Slot], nodes: Ints) -> Floats:
-        """(R, M) free capacity as if these seats were empty."""
+        """Return (R, M) free capacity as if these slots were empty."""
         lookup = np.full(self.problem.node_count, -1, dtype=np.int64)
         lookup[nodes] = np.arange(len(nodes))
         free = self.free[:, nodes].copy()
@@ -301,7 +304,7 @@ class State:
             for shape, (where, counts) in assign.placed.items():
                 at = lookup[where]
                 request = self.problem.shapes[shape].request
-                inside = at >= 0  # a seat names a node once per shape, so plain addition is safe
+                inside = at >= 0  # a slot lists a node once per shape, so plain addition is safe
                 free[:, at[inside]] += request[:, None] * counts[inside]
         return free
 
@@ -337,7 +340,7 @@ class State:
         return placed
 
     def _deal(self, assignment: list[Slot], union: Ints, handles: list[tuple[int, int]], placed: Ints) -> None:
-        """Gives every seat its part of a joint packing, first seat first."""
+        """Give every slot its part of a joint packing, first slot first."""
         left = {handle: placed[i].copy() for i, handle in enumerate(handles)}
         fresh: list[Slot] = []
         for assign in assignment:
@@ -356,7 +359,10 @@ class State:
             self._sit(assign)
 
     def most(self, assignment: list[Slot], extra: dict[tuple[int, int], int], budget: int) -> None:
-        """Grows seats (leaf id, shape) -> extra pods by as many as an exact packing allows, each seat in turn."""
+        """Grow slots by as many extra pods as an exact packing allows, each slot in turn.
+
+        `extra`: (leaf id, shape) -> extra pods.
+        """
         grown = []
         for assign in assignment:
             shapes = tuple(s for s, _ in assign.leaf.demand)
@@ -365,7 +371,7 @@ class State:
         union, handles, items = self._joint(grown)
         free = self._free_without(assignment, union)
         least = np.zeros(len(handles), dtype=np.int64)
-        alone = len(assignment) == 1  # then which pods make up the minimum does not matter, only how many sit
+        alone = len(assignment) == 1  # then only the number of placed pods matters, not which pods make up the minimum
         for assign in assignment if not alone else ():
             for shape in assign.shapes:
                 least[handles.index((shape, assign.area))] += assign.counts[shape]
@@ -412,7 +418,7 @@ class State:
         return dict(self.assignment)
 
     def rewind(self, mark: dict[int, Slot]) -> None:
-        """Back to the seats of the mark."""
+        """Restore the slots of the mark."""
         for handle, assign in list(self.assignment.items()):
             if mark.get(handle) is not assign:
                 self._stand(assign)
@@ -423,7 +429,7 @@ class State:
             self.assignment = dict(mark)
 
     def grow(self, assign: Slot, shape: int, count: int) -> int:
-        """Adds up to count pods of a shape to a seat beside everything else. Returns how many found room."""
+        """Add up to `count` pods of a shape to a slot, next to everything else. Return how many were added."""
         nodes = self.areas[assign.area]
         slots = self.slots(shape, nodes)
         fits = min(count, int(slots.sum()))

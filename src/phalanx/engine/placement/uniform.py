@@ -1,4 +1,4 @@
-"""The short way for the most common case: one PodGroup whose pods are all alike. Exact by counting."""
+"""Place the most common case directly: one PodGroup whose pods are all equal. Exact by counting."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from phalanx.engine.state.requests import is_device
 
 
 def place_uniform(problem: Problem) -> SearchOutcome | None:
-    """None: not that case."""
+    """Return the outcome, or None if the problem is not of this kind."""
     leaf = problem.root
     if not isinstance(leaf, Leaf) or len(leaf.demand) != 1 or leaf.preferred is not None:
         return None
@@ -28,7 +28,7 @@ def place_uniform(problem: Problem) -> SearchOutcome | None:
         column = problem.domains.get(leaf.key)
         domain = -1 if column is None else _domain(problem, leaf, shape, slots, need, total)
         if domain < 0:
-            # Satisfied by members that finished: nothing has to fit.
+            # The minimum is met by finished members: nothing has to fit.
             return (
                 SearchOutcome(SearchVerdict.IMPOSSIBLE, 1)
                 if need
@@ -49,8 +49,11 @@ def place_uniform(problem: Problem) -> SearchOutcome | None:
 
 
 def _domain(problem: Problem, leaf: Leaf, shape: ShapeRow, slots: Ints, need: int, total: int) -> int:
-    """Most members first, then the smallest sufficient domain, then fewest devices that nobody here asks for, then the
-    busiest (empty ones stay whole), then least spare of what is asked for, then id."""
+    """Choose the domain; -1 if none has room.
+
+    Order: most members, smallest sufficient domain, fewest free devices that the pods do not request, busiest (so that
+    empty domains stay empty), least spare of the requested resources, lowest id.
+    """
     assert leaf.key is not None
     column = problem.domains[leaf.key]
     ids = np.where(column >= 0, column, 0)
@@ -80,8 +83,10 @@ def _domain(problem: Problem, leaf: Leaf, shape: ShapeRow, slots: Ints, need: in
 
 
 def _nodes(problem: Problem, shape: ShapeRow, slots: Ints, nodes: Ints | None, count: int) -> tuple[Ints, Ints]:
-    """Preferred or tightest nodes first; never looks at more nodes than there are pods to place. Where nodes have
-    devices, those that leave most to others."""
+    """Choose nodes: highest score or tightest first, at most one node per pod.
+
+    Where nodes have devices, choose those that leave the most residual capacity.
+    """
     room = np.flatnonzero(slots)
     if shape.score is None and any(map(is_device, problem.resources)):
         kinds = split_resources(problem.resources)
@@ -97,7 +102,7 @@ def _nodes(problem: Problem, shape: ShapeRow, slots: Ints, nodes: Ints | None, c
         least = slots[room]
         tightest = int(least.min())
         equal = room[least == tightest]
-        if len(equal) * tightest >= count:  # one kind of node is enough: in column order
+        if len(equal) * tightest >= count:  # the tightest nodes are enough: take them in column order
             chosen, counts = fill(slots, equal[: -(-count // tightest)], count)
             return (chosen if nodes is None else nodes[chosen]), counts
     where = room if nodes is None else nodes[room]
