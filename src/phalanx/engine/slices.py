@@ -52,7 +52,7 @@ class Sliced(Generic[T]):
     `go_on`."""
 
     def __init__(self, run: Callable[[], T], journal: Journal, possible: Callable[[Operation], bool]) -> None:
-        """`possible`: returns whether an operation of a trial can still be repeated unchanged."""
+        """Prepare `run`. `possible`: returns whether an operation of a trial can still be repeated unchanged."""
         self._stack = _Stack(run)
         self._journal = journal
         self._possible = possible

@@ -1,5 +1,4 @@
-"""Explain decisions: why something is pending, which changes would help, what-if queries. Returns values, no side
-effects."""
+"""Explain why something is pending and which changes would help; answer what-if queries. No side effects."""
 
 from phalanx.engine.explain.ask import Unknown, why
 from phalanx.engine.explain.plans import plan

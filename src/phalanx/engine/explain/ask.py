@@ -221,8 +221,8 @@ class _Asked:
         return self._story(key)
 
     def workload(self, namespace: str, name: str) -> list[Why]:
-        """Return one item per scheduling unit: groups created from the Workload, or its implicit groups (NAME/GROUP/KEY
-        selects one)."""
+        """Return one item per scheduling unit of a Workload: its groups or implicit groups. NAME/GROUP/KEY selects one
+        of the implicit groups."""
         if self._groups is None:
             raise Unknown("this scheduler runs without groups (feature gates GenericWorkload and GangScheduling)")
         forest = self._groups.forest
@@ -294,8 +294,7 @@ class _Asked:
         return for_devices(self._engine.indexes.devices, root.records.values())
 
     def _group_blockers(self, key: GroupKey) -> list[str]:
-        """Return facts that rule out every node for a member, or the whole cluster for all members that must run at
-        once."""
+        """Return facts that rule out every node for a member, or the whole cluster for the minimum of members."""
         assert self._groups is not None
         records = self._engine.pods.records
         found: list[str] = []

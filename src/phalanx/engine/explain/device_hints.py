@@ -1,5 +1,4 @@
-"""Explain why claims of a pod get no devices: how many each selector rules out, how many are tainted or in use. Only
-reads."""
+"""Explain why claims of a pod get no devices: how many are ruled out by selectors, tainted or in use. Only reads."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Give hints on common mistakes: members without a group or in another namespace, reservations of other pods. Only
-reads."""
+"""Give hints on common mistakes, such as members in another namespace, and on reservations of others. Only reads."""
 
 from __future__ import annotations
 
@@ -13,8 +12,7 @@ MOST_NAMED = 3
 
 
 def for_group(forest: GroupForest, key: GroupKey, records: Iterable[PodRecord]) -> list[str]:
-    """Suggest what was probably intended, for a group without enough members or one that pods name but that does not
-    exist."""
+    """Suggest the probable intention, for a group that lacks members or that pods name but that does not exist."""
     group = forest.named(key)
     if group is None or key.kind != POD_GROUP:
         return []

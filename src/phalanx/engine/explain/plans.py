@@ -1,5 +1,4 @@
-"""Answer which pods would be preempted for a pod or a group: the plan that preemption would make now, without acting on
-it."""
+"""Answer which pods would be preempted for a pod or a group, without preempting them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Run an attempt without committing it: from PreEnqueue to the last plugin before Bind, then undo everything."""
+"""Run an attempt without committing it: from the gates to the last plugin before Bind, then undo everything."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ class Rehearsal:
         return self._keep(answer)
 
     def _as_tried(self, records: Iterable[PodRecord]) -> None:
-        """Compute shapes again, as the scheduler does before an attempt, if the label interest changed since the pods
-        arrived. Pods of a query (epoch -1) keep the shape they were given."""
+        """Compute shapes again if the label interest changed, as the scheduler does before an attempt. Pods of a query
+        (epoch -1) keep the shape they were given."""
         shapes = self._cluster.shapes
         for record in records:
             if record.shape_epoch in (shapes.interest.epoch, -1) or record.pod is None or record.row >= 0:

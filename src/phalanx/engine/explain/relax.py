@@ -136,8 +136,7 @@ class _Relaxer:
         )
 
     def _repinned(self, trial: Built, part: Subtree, key: str) -> Built:
-        """Pin the group to the wider domain that contains its current one, because running members stay where they
-        are."""
+        """Pin the group to the wider domain around its current one, because running members stay."""
         assert part.key is not None
         inside = np.flatnonzero(self._built.problem.domains[part.key] == part.pinned)
         wide = int(trial.problem.domains[key][inside[0]]) if len(inside) else -1
@@ -186,8 +185,7 @@ class _Relaxer:
                 yield Relaxation("filter", text, True, not self._ties(), to=name)
 
     def _without(self, name: str) -> tuple[Built, int, str] | None:
-        """Return the problem without one filter, the number of nodes that become feasible, and the filter's reason for
-        them."""
+        """Return the problem without one filter, the number of nodes that opens, and the filter's reason for them."""
         n = self._columns.n
         opened = np.zeros(n, dtype=np.bool_)
         reason = ""
@@ -219,8 +217,7 @@ class _Relaxer:
             yield Relaxation("nodes", text, True, not self._ties(), to=f"{count} {kind.example}")
 
     def _ties(self) -> bool:
-        """Return True if members have rules about other pods or volumes, which cannot be evaluated on nodes that do not
-        exist."""
+        """Return True if members have rules about other pods or volumes, which need existing nodes."""
         return any(s.affinity or s.anti_affinity or s.spread or s.volumes for s in self._built.shapes)
 
     def _neighbourhood(self) -> tuple[Sequence[int], str]:
@@ -247,7 +244,7 @@ class _Relaxer:
                 examples.setdefault(signature, []).append(row)
         found = []
         for same in sorted(examples.values(), key=lambda same: (-len(same), same[0]))[: 2 * TYPES]:
-            for row in same[:MOST_EXAMPLES]:  # pod affinity of other pods may rule out one of them and not the next
+            for row in same[:MOST_EXAMPLES]:  # rules of other pods may rule out one of them and not the next
                 allowed = tuple(_takes_when_empty(columns, each, row) for each in self._built.evaluations)
                 node = columns.nodes[row]
                 if any(allowed) and node is not None:
@@ -308,8 +305,9 @@ def _grown(shape: ShapeRow, row: int, count: int, allowed: bool) -> ShapeRow:
 
 
 def _takes_when_empty(columns: Columns, evaluation: Evaluation, row: int) -> bool:
-    """Return True if a shape would fit the row if it were empty: all filters except those about usage accept it, and
-    the allocatable resources suffice. The row is not emptied, so the columns do not change."""
+    """Return True if a shape would fit the row if the node were empty. All filters except those about usage must accept
+    it, and the allocatable resources must suffice. The row is not emptied, so readers of the change log see no
+    change."""
     if evaluation.pre_filter() is not None:
         return False
     if any(columns.alloc[rid, row] < amount for rid, amount in evaluation.shape.requests):

@@ -1,5 +1,4 @@
-"""Define the answers of the explain package as values: JSON for programs, and the same sentences as conditions for
-users."""
+"""Define the answers as values: JSON for programs, and the same sentences as conditions for users."""
 
 from __future__ import annotations
 

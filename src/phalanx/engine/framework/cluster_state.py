@@ -22,7 +22,7 @@ from phalanx.engine.state.shapes import ShapeTable
 from phalanx.model.gates import Gates
 from phalanx.model.groups import GroupForest, GroupKey
 
-FIRST_ASKED = 1 << 40  # first shape id for queries: never used by the engine, never reused
+FIRST_ASKED = 1 << 40  # first shape id for queries: never an id of the engine, never used twice
 
 
 class ClusterState:

@@ -53,7 +53,7 @@ class Diagnosis(msgspec.Struct):
 
 
 def histogram(counts: dict[str, int]) -> Sequence[str]:
-    """ "3 Insufficient cpu", sorted as text, which is what kube-scheduler does (so "10 x" comes before "2 x")."""
+    """Return texts such as "3 Insufficient cpu", sorted as text like kube-scheduler ("10 x" comes before "2 x")."""
     return sorted(f"{count} {reason}" for reason, count in counts.items())
 
 

@@ -346,9 +346,9 @@ class Evaluation:
     # ---- results
 
     def passes(self, rows: Sequence[int], quiet: Callable[[Shape], bool]) -> bool:
-        """Return True if a pod fits each of these rows now, at the lowest cost. If neither this shape nor the pods
-        placed and removed since affect other rows (`quiet`: pods of that shape affect only their own row), changes on
-        other rows are skipped."""
+        """Return True if a pod fits each of these rows now, with as little computation as possible. If neither this
+        shape nor the pods placed and removed since affect other rows (`quiet`: pods of that shape affect only their own
+        row), changes on other rows are skipped."""
         columns = self.columns
         changes = columns.log.since(self._position) if self._position >= 0 else None
         if (
@@ -362,8 +362,8 @@ class Evaluation:
         return bool(self.feasible[rows].all())
 
     def best(self, allowed: Bools | None = None) -> int:
-        """Return the feasible row with the highest score, or -1 if there is none; within `allowed` (capacity,) if
-        given."""
+        """Return the feasible row with the highest score, within `allowed` (capacity,) if given; -1 if there is
+        none."""
         if allowed is not None:
             total = np.where(allowed, self.total, NEVER)
             row = int(total.argmax())

@@ -34,8 +34,7 @@ class Evaluations:
         return evaluation
 
     def rest(self, shape: Shape) -> None:
-        """Drop the evaluation of a shape whose pods became unschedulable, if many are cached: most are not retried
-        soon."""
+        """Drop the evaluation of an unschedulable shape if many are cached: most are not retried soon."""
         if len(self._known) > FEW_ASLEEP:
             self._known.pop(shape, None)
 

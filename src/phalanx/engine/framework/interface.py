@@ -348,8 +348,8 @@ class Reserve(Protocol):
 
 class Permit(Protocol):
     def permit(self, record: PodRecord, row: int) -> Status | None:
-        """WAIT keeps the pod assumed for at most `timeout` seconds; the plugin is called again after every change of
-        the cluster. Rejected: the pod goes back to the queue."""
+        """Return WAIT to keep the pod assumed for at most `timeout` seconds. The plugin is called again after every
+        change of the cluster. A rejected pod goes back to the queue."""
         ...
 
 
@@ -420,8 +420,7 @@ class PlacementGenerate(Protocol):
 
 class PlacementFeasible(Protocol):
     def feasible(self, group: GroupView, scheduled: int, remaining: int) -> Status:
-        """Return SUCCESS, WAIT (not yet), UNSCHEDULABLE (preemption may help) or UNRESOLVABLE (preemption cannot
-        help)."""
+        """Return SUCCESS, WAIT (not yet), UNSCHEDULABLE (preemption may help) or UNRESOLVABLE (nothing can help)."""
         ...
 
 

@@ -1,5 +1,4 @@
-"""Define the settings of an engine: profiles and queue timings. `config` creates them from
-KubeSchedulerConfiguration."""
+"""Define the engine's settings: profiles and queue timings. `config` reads them from KubeSchedulerConfiguration."""
 
 from __future__ import annotations
 

@@ -59,8 +59,8 @@ def traits_of(plugin: Any) -> Traits:
 
 
 def check(plugin: Any, where: str) -> None:
-    """Raise ConfigProblem for a trait that is misspelt, misplaced or of the wrong type, which would otherwise have no
-    effect without any notice."""
+    """Raise ConfigProblem for a trait that is misspelt, misplaced or of the wrong type. It would silently have no
+    effect."""
     path = f"{where}.traits"
     traits = traits_of(plugin)
     if not isinstance(traits, Traits):

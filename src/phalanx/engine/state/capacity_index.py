@@ -1,5 +1,4 @@
-"""Find the unschedulable equivalence classes that may fit a row: one vector comparison instead of thousands of
-checks."""
+"""Find the unschedulable equivalence classes that may fit a row, with one vector comparison for all of them."""
 
 from __future__ import annotations
 

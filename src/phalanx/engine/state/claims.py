@@ -1,5 +1,4 @@
-"""Resolve how pods refer to ResourceClaims: by name, through a template, or by an extended resource of a device
-class."""
+"""Resolve how pods refer to ResourceClaims: by name, by template, or by an extended resource of a device class."""
 
 from __future__ import annotations
 
@@ -35,7 +34,7 @@ class ClaimUse(NamedTuple):
 
 
 def claim_names(pod: Pod) -> list[tuple[str, str | None]]:
-    """Return (entry, claim name) for every entry of spec.resourceClaims; the name is None if the claim is not created
+    """Return (entry, claim name) for every entry of spec.resourceClaims. The name is None if the claim is not created
     yet. Entries for which the status says that no claim is needed are left out."""
     entries = pod.spec.resource_claims
     if not entries:

@@ -68,7 +68,7 @@ class Columns:
         self.labels: dict[str, LabelColumn] = {}
         self._lasting: tuple[frozenset[str], frozenset[str]] = (frozenset(), frozenset(_FIRST))  # labels, resources
         self._round = 0  # number of tidy rounds
-        # Number of entries at which `tidy` runs; below it, the number of node writes since the last run.
+        # `tidy` runs above these numbers of entries. `_writes` counts node writes since its last run.
         self._most_labels = self._most_resources = self._most_taints = FEW
         self._writes = 0
         self.ports = PortIndex()
@@ -76,8 +76,7 @@ class Columns:
         self._view()
 
     def _view(self) -> None:
-        """Create memoryviews, which share the arrays' memory and return Python floats: three times faster for single
-        cells."""
+        """Create memoryviews of the arrays, which return Python floats: three times faster for single cells."""
         self.alloc_cell = _cells(self.alloc)
         self.used_cell = _cells(self.used)
         self.nonzero_cell = _cells(self.nonzero)
@@ -147,10 +146,11 @@ class Columns:
         )
 
     def tidy(self, requested: Collection[int]) -> None:
-        """Remove unused entries: label columns not requested since the last run, values and taints of no node, and
-        resources that are neither `requested` (ids) nor offered. Must not be called inside a trial.
+        """Remove unused label columns, label values, taints and resources. Must not be called inside a trial.
 
-        Remaining entries keep their order, so no choice changes.
+        A label column is unused if it was not requested since the last run, a value or taint if no node has it, a
+        resource if it is neither `requested` (ids) nor offered. Remaining entries keep their order, so no choice
+        changes.
         """
         again = False
         if len(self.labels) > self._most_labels:
@@ -322,7 +322,7 @@ class Columns:
         self.log.append((row, record, -1))
 
     def place_all(self, assignment: Sequence[tuple[PodRecord, int]]) -> None:
-        """`place` many pods at once: half the cost, and one operation of the journal."""
+        """Place many pods at once: half the cost of `place`, and one operation of the journal."""
         pods, shapes = self.pods, cast("dict[Shape, list[int]]", {})
         for record, row in assignment:
             pods[row][record.key] = record
@@ -333,7 +333,7 @@ class Columns:
         self.log.extend([(row, record, 1) for record, row in assignment])
 
     def unplace_all(self, records: Sequence[PodRecord]) -> None:
-        """`unplace` many pods at once."""
+        """Unplace many pods at once, like `place_all`."""
         assignment = [(record, record.row) for record in records]
         pods, shapes = self.pods, cast("dict[Shape, list[int]]", {})
         for record, row in assignment:

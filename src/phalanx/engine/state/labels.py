@@ -30,7 +30,7 @@ class LabelColumn:
 
     @property
     def size(self) -> int:
-        """Number of ids, including 0."""
+        """Return the number of ids, including 0."""
         return len(self.values)
 
     def id_of(self, value: str) -> int:

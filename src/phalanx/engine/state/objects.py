@@ -126,8 +126,7 @@ class Objects:
 
 
 def _told(old: Any, new: Any) -> bool:
-    """Return True if the change affects no decision: only a group's status was written, or a quota, which no plugin
-    reads."""
+    """Return True if the change affects no decision: a write of a group's status, or a quota, which no plugin reads."""
     if isinstance(new, ResourceQuota):
         return True
     if not isinstance(new, PodGroup | CompositePodGroup | WorkloadPolicy):

@@ -74,9 +74,9 @@ Given = tuple[bool, dict[str, tuple[Resources | None, Resources | None]], tuple[
 
 
 def given(pod: Pod) -> Given | None:
-    """Return what its node has allocated to a pod, if that differs from the spec (in-place resize): whether the resize
-    is infeasible; by container, the allocated and the actual requests; and the same for the pod as a whole. Nearly
-    always None: only the spec counts."""
+    """Return what its node has allocated to a pod, if that differs from the spec (in-place resize). The result is:
+    whether the resize is infeasible; by container, the allocated and the actual requests; the same for the whole pod.
+    None, which is the usual case: only the spec counts."""
     status, spec = pod.status, pod.spec
     if not status.container_statuses:
         return None
@@ -97,9 +97,9 @@ def given(pod: Pod) -> Given | None:
 
 
 def _readings(pod: Pod, held: Given | None) -> list[list[dict[str, float]]]:
-    """Return the requests of every container and init container in each version that counts: desired, allocated and
-    actual. The maximum counts (KEP-1287), so that resources still in use or reserved are not given to another pod. The
-    desired requests of an infeasible resize do not count."""
+    """Return the requests of all containers and init containers in each version: desired, allocated and actual. The
+    maximum counts (KEP-1287), so that resources still in use or reserved are not given to another pod. The desired
+    requests of an infeasible resize do not count."""
     containers = (*pod.spec.containers, *(pod.spec.init_containers or ()))
     asks = [_requests(container) for container in containers]
     if held is None:

@@ -96,8 +96,7 @@ _OWNERS = frozenset({("apps/v1", "ReplicaSet"), ("apps/v1", "StatefulSet"), ("v1
 
 
 class ShapeTable:
-    """Intern shapes in two steps: the bytes of the spec find a shape quickly; a canonical key makes equal shapes
-    one."""
+    """Intern shapes in two steps: by the bytes of the spec, which is fast, and by a canonical key, which is exact."""
 
     def __init__(self, resource_id: Callable[[str], int], interest: LabelInterest) -> None:
         self._resource_id = resource_id
