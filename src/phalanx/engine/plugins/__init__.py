@@ -1,1 +1,1 @@
-"""The default plugins, one file each. Exact semantics of kube-scheduler 1.37, computed over columns."""
+"""Default scheduler plugins, one file each, with the exact semantics of kube-scheduler 1.37, computed over columns."""

@@ -1,4 +1,4 @@
-"""The wish half of InterPodAffinity: a sum of weights per topology domain, added up over a node's domains."""
+"""Score of InterPodAffinity (preferred terms): a sum of weights per topology domain, added over a node's domains."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ WorkloadAnnotations = tuple[tuple[str, int], ...]  # (topology key, weight)
 
 
 class RangeNormaliser:
-    """100 * ((raw - min) / (max - min)) cut to whole numbers, in that order of operations; 0 when all are equal."""
+    """Normalise to 100 * ((raw - min) / (max - min)), truncated, in that order of operations; 0 if all are equal."""
 
     def bounds(self, raw: Floats) -> tuple[float, float]:
         return float(raw.min()), float(raw.max())
@@ -69,7 +69,7 @@ class AffinityScore(PodTracker[WorkloadAnnotations]):
         return column
 
     def _class_wishes(self, pods: LabelClass) -> WorkloadAnnotations | None:
-        """What this shape wishes about pods of a class."""
+        """Return the (topology key, weight) of this shape's preferred terms that match pods of a class."""
         objects = self.plugin.objects
         found = tuple(
             (term.key, term.weight) for term in self._own if term.selects(pods.namespace, pods.labels, objects)
@@ -77,7 +77,7 @@ class AffinityScore(PodTracker[WorkloadAnnotations]):
         return found or None
 
     def _rule_wishes(self, rules: RuleSet) -> WorkloadAnnotations | None:
-        """What pods with these rules wish about this shape; their required affinity counts as a wish, too."""
+        """Return the (topology key, weight) of placed pods' terms that match this shape, required affinity included."""
         shape, objects = self.shape, self.plugin.objects
         hard = self.plugin.args.hard_pod_affinity_weight
         found = []

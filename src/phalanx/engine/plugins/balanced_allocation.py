@@ -1,4 +1,4 @@
-"""NodeResourcesBalancedAllocation: prefer nodes whose resources would be used evenly, measured by the change."""
+"""NodeResourcesBalancedAllocation: prefer nodes on which the pod makes the use of resources more even."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class NodeResourcesBalancedAllocation:
         self._of_shape: dict[Shape, list[tuple[int, float]] | None] = {}
 
     def _wanted(self, shape: Shape) -> list[tuple[int, float]] | None:
-        """(resource, pod's request); extended resources count only if the pod asks for them. None: best effort."""
+        """Return (resource, pod's request); extended resources only if the pod requests them. None: best effort."""
         if shape not in self._of_shape:
             if len(self._of_shape) > MANY_SHAPES:
                 self._of_shape.clear()
@@ -86,7 +86,7 @@ def _even(fractions: list[float]) -> int:
 
 
 def _evenness(fractions: Floats, there: np.ndarray[Any, np.dtype[np.bool_]]) -> Floats:
-    """The same over rows, in the same order of operations, so that a row and a vector pass agree to the last bit."""
+    """Compute the score over rows in the same order of operations, so that both functions agree to the last bit."""
     count = there.sum(axis=0)
     if len(fractions) == 2:
         std = np.where(count == 2, np.abs((fractions[0] - fractions[1]) / 2), 0.0)

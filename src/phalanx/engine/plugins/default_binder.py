@@ -1,4 +1,4 @@
-"""DefaultBinder: bind by the pods/binding subresource."""
+"""DefaultBinder: bind a pod through the pods/binding subresource."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ class DefaultBinder:
         self._handle = handle
 
     def bind(self, record: PodRecord, node: str, emit: Emit) -> int:
-        # The mark tells a later scheduler process that this member was placed by us as part of its group, and of which:
-        # a group that is deleted and made again did not place it.
+        # The annotation tells a later scheduler process that this scheduler placed the pod as a member of this group.
+        # A group that is deleted and created again did not place it.
         forest = self._handle.forest
         leaf = forest.leaf_of_pod(record.namespace, record.name)
         group = forest.group(leaf) if leaf is not None else None

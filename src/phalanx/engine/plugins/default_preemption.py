@@ -1,7 +1,7 @@
-"""DefaultPreemption: pods and groups of this profile may have pods of lower priority evicted to make room for them.
+"""DefaultPreemption: pods and groups of this profile may preempt pods of lower priority.
 
-What that costs and how it is done is the engine's own business (`preemption`, `scheduling`): the plugin only says
-whether, and at which place among the PostFilter plugins.
+The engine selects and evicts the victims (packages `preemption`, `scheduling`). The plugin only enables preemption and
+sets its position among the PostFilter plugins.
 """
 
 from __future__ import annotations
@@ -17,4 +17,4 @@ class DefaultPreemption:
     traits = Traits(preempts=True)
 
     def __init__(self, args: Mapping[str, Any], handle: Handle) -> None:
-        """minCandidateNodesPercentage and minCandidateNodesAbsolute are accepted without effect: all nodes count."""
+        """Accept minCandidateNodesPercentage and minCandidateNodesAbsolute without effect: all nodes are candidates."""

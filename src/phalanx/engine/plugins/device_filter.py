@@ -1,4 +1,4 @@
-"""Filter and score of DynamicResources for one shape: rows with devices for its claims, kept current row by row."""
+"""Filter and score of DynamicResources for one shape: find rows with devices for its claims, updated row by row."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ CANNOT_ALLOCATE = "cannot allocate all claims"
 NOT_ON_NODE = "resourceclaim not available on the node"
 INVALID_POOLS = "invalid resource pools were encountered"
 
-MOST_ALTERNATIVES = 8  # of one request (resource/v1 FirstAvailableDeviceRequestMaxSize)
+MOST_ALTERNATIVES = 8  # alternatives of one request (resource/v1 FirstAvailableDeviceRequestMaxSize)
 
 
 class FollowsDevices:
-    """Rows to look at again since the last look, as far as devices decide."""
+    """Track the rows to evaluate again after changes of devices or claims."""
 
     def __init__(self, state: DeviceState, shape: Shape, columns: Columns) -> None:
         self.state = state
@@ -36,7 +36,7 @@ class FollowsDevices:
         self._seen: tuple[object, ...] = ()
 
     def _claims(self) -> tuple[object, ...]:
-        """What is known of the claims that the shape names: a change of theirs concerns every row."""
+        """Return the state of the claims that the shape names; a change of it affects every row."""
         state = self.state
         return tuple((id(state.holdings.claims.get(key)), state.pending(key)) for key in self._named)
 
@@ -46,7 +46,7 @@ class FollowsDevices:
         self._seen = self._claims()
 
     def _rows(self) -> list[int] | None:
-        """None: all of them."""
+        """Return the rows that changed since the last call; None: all rows."""
         state = self.state
         state.sync()
         rows = state.log.since(self._position) if self._position >= 0 else None
@@ -61,10 +61,10 @@ class DeviceFilter(FollowsDevices):
         super().__init__(state, shape, columns)
         self.mask: Bools = np.zeros(0, dtype=np.bool_)
         self._simple = state.counted(shape)
-        # How many more pods of the shape each row can take, as far as devices decide; None: counting cannot tell.
+        # Number of further pods of the shape that each row's devices can serve; None: it cannot be counted.
         self.slots: Rows | None = None
-        self.failures: dict[int, str] = {}  # rows where a selector fails, or the claim is too large
-        self.counted = False  # slots say all that there is to say about members of one shape
+        self.failures: dict[int, str] = {}  # row -> error of a device selector, or claim too large
+        self.counted = False  # the slots alone decide for members of one shape
 
     def rebuild(self) -> None:
         self._start()
@@ -108,7 +108,7 @@ class DeviceFilter(FollowsDevices):
     def explain(self, rows: Rows) -> Sequence[Finding]:
         state = self.state
         found: dict[tuple[str, bool], list[int]] = {}
-        # Devices are given back after the pod is gone: nothing more is evicted while that is under way.
+        # Devices are released after the pod is deleted: evict no further pods during that time.
         leaving = state.leaving()
         healthy = [row for row in rows.tolist() if row not in self.failures]
         waits = bool(leaving) and any(state.fits_without(self.shape, row, leaving) for row in healthy)
@@ -124,7 +124,7 @@ class DeviceFilter(FollowsDevices):
 
 
 class AlternativeScore(FollowsDevices):
-    """Nodes that serve earlier alternatives of a request are preferred (KEP-4816)."""
+    """Prefer nodes that serve earlier alternatives of a request (KEP-4816)."""
 
     normaliser = ByMax()
 
@@ -134,7 +134,7 @@ class AlternativeScore(FollowsDevices):
 
     @classmethod
     def of(cls, state: DeviceState, shape: Shape, columns: Columns) -> AlternativeScore | None:
-        """None: no claim of the shape has alternatives."""
+        """Return the score tracker; None if no claim of the shape has alternatives."""
         chosen = any(len(request.first_available) > 1 for spec in state.specs_of(shape) for request in spec.requests)
         return cls(state, shape, columns) if chosen else None
 

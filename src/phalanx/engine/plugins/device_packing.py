@@ -1,4 +1,4 @@
-"""Score of claims for parts of devices: fill devices that are in use first, and leave whole devices together."""
+"""Score of claims for parts of devices: fill devices that are already in use and keep whole devices free."""
 
 from __future__ import annotations
 
@@ -19,8 +19,11 @@ from phalanx.engine.state.shapes import Shape
 
 
 class PackingScore(FollowsDevices):
-    """0..100. The part of a device that would be left over counts against it; for whole devices the number of whole
-    devices that the node could spare. Like best-fit packing, this keeps fragments small."""
+    """Score nodes from 0 to 100 by best-fit packing, which keeps fragments small.
+
+    The fraction of a device that would remain free lowers the score. If the request uses whole devices, a larger number
+    of suitable whole devices on the node lowers it.
+    """
 
     def __init__(self, state: DeviceState, shape: Shape, columns: Columns, request: Request) -> None:
         super().__init__(state, shape, columns)
@@ -29,7 +32,7 @@ class PackingScore(FollowsDevices):
 
     @classmethod
     def of(cls, state: DeviceState, shape: Shape, columns: Columns) -> PackingScore | None:
-        """None: the claim of the shape is not for parts of devices."""
+        """Return the score tracker; None if the claim of the shape is not for parts of devices."""
         if len(shape.claims) != 1 or shape.claims[0].kind != OWN:
             return None
         use = shape.claims[0]
@@ -72,7 +75,7 @@ class PackingScore(FollowsDevices):
 
 
 def left_over(state: DeviceState, request: Request, device: Device) -> float | None:
-    """The largest part of a capacity that would be left of a device; None: it has too little."""
+    """Return the largest fraction of a capacity that would remain free on a device; None: it has too little."""
     takes = request.takes(device)
     if takes is None:
         return None

@@ -1,8 +1,9 @@
-"""DynamicResources: claims of pods get devices (resource.k8s.io).
+"""DynamicResources: allocate devices to the ResourceClaims of pods (resource.k8s.io).
 
-Filter asks whether the claims of a pod, together with all claims that are pending on the node, have devices there.
-Reserve chooses the devices and assumes them (the journal can undo it); PreBind asks for the writes once, waits for
-their outcomes and for binding conditions of the devices. What was written for a pod that is not bound is released.
+Filter checks that a node has devices for the claims of a pod together with all claims that are pending on the node.
+Reserve chooses the devices and assumes the allocation (the journal can undo it). PreBind emits the writes once, then
+waits for their results and for the binding conditions of the devices. If the pod is not bound, its allocations and
+reservations are released.
 """
 
 from __future__ import annotations
@@ -47,13 +48,13 @@ def _has_claims(shape: Shape) -> bool:
 
 
 class DeviceReservation(msgspec.Struct):
-    """What Reserve assumed for a pod, and what became of the writes."""
+    """Allocations that Reserve assumed for a pod, and the results of their writes."""
 
-    claims: dict[ClaimKey, AllocationResult | None]  # allocation to be written; None: it is there already
+    claims: dict[ClaimKey, AllocationResult | None]  # allocation to write; None: already written
     consumers: dict[ClaimKey, ConsumerReference]
     extended: ClaimUse | None = None
     asked: bool = False  # the writes were emitted
-    writes: set[int] = msgspec.field(default_factory=set)  # their decision ids, while unanswered
+    writes: set[int] = msgspec.field(default_factory=set)  # decision ids of writes without a result
     problem: str = ""  # why a write failed
 
 
@@ -75,7 +76,7 @@ class DynamicResources:
     def observe(self, kind: str, old: Any | None, new: Any | None) -> None:
         self.state.observe(kind, old, new)
 
-    # ---- before the queue, before any node
+    # ---- PreEnqueue and PreFilter
 
     def pre_enqueue(self, record: PodRecord) -> Status | None:
         if record.pod is None or not record.pod.spec.resource_claims:
@@ -122,7 +123,7 @@ class DynamicResources:
         )
         return "" if mine else IN_USE
 
-    # ---- nodes
+    # ---- Filter and Score
 
     def track(self, shape: Shape, columns: Columns) -> DeviceFilter | None:
         return DeviceFilter(self.state, shape, columns) if shape.claims else None
@@ -133,7 +134,7 @@ class DynamicResources:
         return AlternativeScore.of(self.state, shape, columns) or PackingScore.of(self.state, shape, columns)
 
     def queueing_hint(self, shape: Shape, change: ClusterChange) -> bool:
-        """Whether a change of a claim can help: it gave something back, or the shape names it."""
+        """Return True if the change of a claim can help: it released devices, or the shape names it."""
         new, old = change.new, change.old
         thing = new if new is not None else old
         if not isinstance(thing, ResourceClaim):
@@ -146,7 +147,7 @@ class DynamicResources:
         gone = new is None or new.status.allocation is None
         return gone or len(new.status.reserved_for) < len(old.status.reserved_for)
 
-    # ---- after a node was chosen
+    # ---- Reserve
 
     def reserve(self, record: PodRecord, row: int) -> Status | None:
         if not record.claims and not record.shape.claims:
@@ -189,7 +190,7 @@ class DynamicResources:
         return None
 
     def _consumers(self, reservation: DeviceReservation, record: PodRecord, pod: Pod) -> str:
-        """Fill in for whom each claim is reserved; a text if one has too many consumers."""
+        """Set the consumer of each claim (reservedFor); return an error text if a claim has too many consumers."""
         for entry, name in claim_names(pod):
             key = (record.namespace, name or "")
             group = self.uses.group_of(pod, entry)
@@ -221,7 +222,7 @@ class DynamicResources:
                 state.assume(key, None)
 
     def _release(self, key: ClaimKey, reservation: DeviceReservation, record: PodRecord, last: bool) -> None:
-        """Take back what was written, or is being written. What was assumed stays until that is done."""
+        """Release what was written or is being written. Assumed allocations stay until the release is done."""
         if self._emit is None:
             return
         consumer = reservation.consumers.get(key)
@@ -245,7 +246,7 @@ class DynamicResources:
         self.state.releasing[key] = self.state.releasing.get(key, 0) + 1
 
     def _may_release(self, key: ClaimKey, consumer: ConsumerReference, last: bool) -> bool:
-        """A group keeps its claim as long as one of its pods is bound, or may be soon."""
+        """Return True if the claim may be released: a group keeps it while one of its pods is bound or may be bound."""
         return consumer.resource == "pods" or (last and not self.state.used(key))
 
     def _extended_claim(self, uid: str) -> ResourceClaim | None:
@@ -259,7 +260,7 @@ class DynamicResources:
             None,
         )
 
-    # ---- binding
+    # ---- PreBind
 
     def pre_bind(self, record: PodRecord, row: int, emit: Emit) -> Status | None:
         reservation = self._reservations.get(record.uid)
@@ -314,7 +315,7 @@ class DynamicResources:
             self._writes[made] = record.uid
 
     def _conditions(self, reservation: DeviceReservation, record: PodRecord) -> Status | None:
-        """Devices that must be prepared before the pod is bound (KEP-5007)."""
+        """Check the binding conditions of devices that must be prepared before the pod is bound (KEP-5007)."""
         for key, allocation in reservation.claims.items():
             claim = self._extended_claim(record.uid) if key == extended_key(record) else self.state.claim(key)
             written = claim.status.allocation if claim is not None else None
@@ -346,10 +347,10 @@ class DynamicResources:
             if event.problem:
                 reservation.problem = f"resource claim {decision.name}: {event.message or event.problem}"
 
-    # ---- when no node fits
+    # ---- PostFilter
 
     def post_filter(self, record: PodRecord, diagnosis: Diagnosis) -> PostFilterResult:
-        """Give up an allocation without a reservation that keeps its only consumer from being placed."""
+        """Deallocate a claim that is not reserved if its allocation makes its only consumer unschedulable."""
         none = PostFilterResult(Status(Code.UNSCHEDULABLE), hopeless=True)
         if not record.claims and not record.shape.claims:
             return none

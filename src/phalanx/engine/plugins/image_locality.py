@@ -12,7 +12,7 @@ from phalanx.engine.state.columns import Columns
 from phalanx.engine.state.journal import Change
 from phalanx.engine.state.shapes import Shape
 
-_MIN = 23 * 1024 * 1024  # bytes; less than this is not worth a preference
+_MIN = 23 * 1024 * 1024  # bytes; smaller images give no score
 _MAX_PER_IMAGE = 1000 * 1024 * 1024
 
 
@@ -27,7 +27,7 @@ class ImageLocality:
 
 
 class _Images:
-    """Depends on all nodes at once: on how many there are, and how many hold each image."""
+    """Track the score, which depends on the number of nodes and on how many nodes have each image."""
 
     def __init__(self, shape: Shape, columns: Columns) -> None:
         self._shape = shape
@@ -57,7 +57,7 @@ class _Images:
         if seen == self._seen:
             return ()
         if seen[0] == self._seen[0] and not self._any:
-            self._seen = seen  # nobody holds the images, however many nodes there are
+            self._seen = seen  # no node has the images, so the number of nodes does not matter
             return ()
         self.rebuild()
         return None

@@ -1,8 +1,8 @@
-"""InterPodAffinity: near some pods, away from others, in both directions.
+"""InterPodAffinity: required pod affinity and anti-affinity, of the incoming pod and of placed pods.
 
-For one shape everything comes down to numbers per topology domain: how many pods match the shape's own terms, how many
-terms of placed pods forbid it, how much a domain is wished for. A pod coming or going moves a few of those numbers, and
-only rows of domains whose verdict turned are looked at again.
+For one shape the filter keeps counts per topology domain: pods that match the shape's own terms, and anti-affinity
+terms of placed pods that exclude the shape. A pod that is added or removed changes a few counts, and only rows of
+domains whose verdict changed are evaluated again. The score of preferred terms is in `affinity_score`.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from phalanx.model.selectors import LabelMatcher
 
 AFFINITY = "node(s) didn't match pod affinity rules"
 OWN_ANTI = "node(s) didn't match pod anti-affinity rules"
-# Of a label class: flags; of a rule set: topology keys. See AffinityFilter._flags and _against.
+# For a label class: bit flags; for a rule set: topology keys. See AffinityFilter._flags and _against.
 Meaning = int | tuple[str, ...]
 EXISTING_ANTI = "node(s) didn't satisfy existing pods anti-affinity rules"
 
 
 def _has_terms(shape: Shape) -> bool:
-    """Only members with terms can turn others away, and then their own shape says so."""
+    """Return True if the shape has required terms: only such members can exclude other members."""
     return any(part is not None and part.required for part in (shape.affinity, shape.anti_affinity))
 
 
@@ -52,7 +52,7 @@ class InterPodAffinity:
         self.args = InterPodAffinityArgs.read(args)
         self.objects = handle.objects
         self.index = index
-        self.namespaces_version = 0  # +1 when a namespace came, went or got other labels
+        self.namespaces_version = 0  # +1 when a namespace is added, removed or relabelled
 
     def observe(self, kind: str, old: Any | None, new: Any | None) -> None:
         if kind != "Namespace":
@@ -64,7 +64,7 @@ class InterPodAffinity:
         return terms_of(shape.affinity, shape.anti_affinity, shape.namespace, shape.labels)
 
     def track(self, shape: Shape, columns: Columns) -> AffinityFilter:
-        """Every shape: a placed pod's anti-affinity may concern any of them."""
+        """Apply the filter to every shape: the anti-affinity of a placed pod may match any of them."""
         return AffinityFilter(self, shape, columns)
 
     def track_score(self, shape: Shape, columns: Columns) -> AffinityScore | None:
@@ -73,7 +73,7 @@ class InterPodAffinity:
         return AffinityScore(self, shape, columns)
 
     def max_per_node(self, shape: Shape) -> int | None:
-        """Pods that keep away from their own kind on a node."""
+        """Return 1 if the shape has anti-affinity to itself by hostname."""
         kept_apart = any(
             term.kind == ANTI and term.key == HOSTNAME and term.selects(shape.namespace, shape.labels, self.objects)
             for term in self.own_terms(shape)
@@ -81,7 +81,8 @@ class InterPodAffinity:
         return 1 if kept_apart else None
 
     def queueing_hint(self, shape: Shape, change: ClusterChange) -> bool:
-        """A pod that left helps if it was kept away from or kept us away; one that came, if it is wanted."""
+        """Return True if the change can help: a removed pod with matching anti-affinity, or a placed pod that matches
+        required affinity."""
         record = change.record
         if record is None or change.kind & (Wake.NODE | Wake.NAMESPACE | Wake.POD_LABELS):
             return True
@@ -91,7 +92,7 @@ class InterPodAffinity:
         if any(t.kind == wanted and t.selects(namespace, labels, self.objects) for t in own):
             return True
         if change.kind & Wake.POD_GONE:
-            # The last pod of a group may go, too: then the shape may match itself.
+            # If the last matching pod is removed, the shape may match its own affinity term.
             if any(t.kind == REQUIRED and t.selects(namespace, labels, self.objects) for t in own):
                 return True
             rules = self.index.rules_of(record)
@@ -106,7 +107,7 @@ def _has_wishes(shape: Shape) -> bool:
 
 
 class _Counter:
-    """Pods by domain of one topology key; domain 0, "no such label", never counts."""
+    """Count pods per domain of one topology key; domain 0 (label missing) is never counted."""
 
     __slots__ = ("column", "counts")
 
@@ -120,7 +121,7 @@ class _Counter:
         self.counts += more
 
     def add(self, row: int, sign: int, turned: set[tuple[int, int]], number: int) -> None:
-        """Count one pod; note the domain if it became empty or stopped being so."""
+        """Add or remove one pod; record the domain in `turned` if it became empty or non-empty."""
         domain = int(self.column.ids[row])
         if domain == 0:
             return
@@ -130,7 +131,7 @@ class _Counter:
             turned.add((number, domain))
 
     def anybody(self) -> Bools:
-        """(capacity,) rows whose domain has at least one."""
+        """Return (capacity,) the rows whose domain has at least one pod."""
         found: Bools = (self.counts > 0)[self.column.ids]
         return found
 
@@ -146,13 +147,13 @@ class AffinityFilter(PodTracker[Meaning]):
         self._away = [term for term in own if term.kind == ANTI]
         self._self_match = all(t.selects(shape.namespace, shape.labels, self.objects) for t in self._near)
         self.mask: Bools = np.zeros(0, dtype=np.bool_)
-        self._counters: list[_Counter] = []  # of near terms, then away terms, then keys of forbidding terms
+        self._counters: list[_Counter] = []  # affinity terms, anti-affinity terms, then keys of placed pods' terms
         self._forbidding: dict[str, int] = {}  # topology key -> number of its counter
-        self._anywhere = 0  # pods that match all near terms and are in a domain of at least one of them
+        self._anywhere = 0  # pods that match all affinity terms and are in a domain of at least one
         super().__init__(Watch(plugin.index, self._flags if own else None, self._against))
         self._namespaces_version = -1
 
-    # ---- from scratch
+    # ---- rebuild
 
     def rebuild(self) -> None:
         columns, shape = self.columns, self.shape
@@ -183,12 +184,12 @@ class AffinityFilter(PodTracker[Meaning]):
                 self._counters[len(self._near) + i].add_rows(by_row)
 
     def _one_matcher(self) -> LabelMatcher | None:
-        """A selector without which pods mean nothing, if there is one: all near terms must match, or any away term."""
+        """Return the selector that every relevant pod matches, if there is one."""
         matchers = {term.matcher for term in (*self._near[:1], *self._away)}
         return matchers.pop() if len(matchers) == 1 else None
 
     def _flags(self, pods: LabelClass) -> int | None:
-        """Bit 0: matches all near terms; bit i + 1: matches away term i."""
+        """Return bit flags. Bit 0: matches all affinity terms; bit i + 1: matches anti-affinity term i."""
         flags = 0
         if self._near and all(t.selects(pods.namespace, pods.labels, self.objects) for t in self._near):
             flags = 1
@@ -198,7 +199,7 @@ class AffinityFilter(PodTracker[Meaning]):
         return flags or None
 
     def _against(self, rules: RuleSet) -> tuple[str, ...] | None:
-        """Topology keys of the anti-affinity terms in a rule set that select this shape."""
+        """Return the topology keys of the anti-affinity terms in a rule set that select this shape."""
         shape, keys = self.shape, []
         for term in rules.terms:
             if term.kind == ANTI and term.selects_incoming(shape.namespace, shape.labels, self.objects):
@@ -231,19 +232,19 @@ class AffinityFilter(PodTracker[Meaning]):
             if not alone:
                 mask &= counter.anybody()
             elif self._self_match:
-                # The first of a group that wants to be together may go wherever the labels exist.
+                # The first pod that matches its own affinity terms may go to any node that has the labels.
                 mask &= counter.column.ids > 0
             else:
                 mask[:] = False
         return mask
 
-    # ---- step by step
+    # ---- incremental update
 
     def _heard(self, news: News[Meaning]) -> Sequence[int] | None:
         if not news:
             return ()
         was_alone = self._anywhere == 0
-        turned: set[tuple[int, int]] = set()  # (counter, domain) that has somebody now or has nobody any more
+        turned: set[tuple[int, int]] = set()  # (counter, domain) that became empty or non-empty
         for meaning, row, sign in news:
             if isinstance(meaning, int):
                 self._count_own(meaning, row, sign, turned)
@@ -263,7 +264,7 @@ class AffinityFilter(PodTracker[Meaning]):
         return list(rows)
 
     def _count_own(self, meaning: int, row: int, sign: int, turned: set[tuple[int, int]]) -> None:
-        """A pod that terms of this shape select came (or went): bit 0 all it wants near, then each it wants away."""
+        """Count a placed or removed pod that this shape's terms select. meaning: flags of `_flags`."""
         near = len(self._near)
         if meaning & 1:
             for number in range(near):

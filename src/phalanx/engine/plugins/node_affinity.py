@@ -61,7 +61,7 @@ class NodeAffinity:
         return True
 
     def explain(self, shape: Shape, columns: Columns, rows: Rows) -> Sequence[Finding]:
-        """The profile's own demand is looked at first."""
+        """Return the reasons; the profile's addedAffinity is checked first."""
         enforced = np.zeros(columns.n, dtype=np.bool_)
         if self._added is not None and self._added.required is not None:
             enforced[:] = True
@@ -100,7 +100,7 @@ class NodeAffinity:
 
 
 def matching(term: NodeSelectorTerm, columns: Columns) -> Bools:
-    """(n,) rows a term matches; a term without any expression or field matches none."""
+    """Return (n,) the rows that a term matches; a term without expressions and fields matches none."""
     n = columns.n
     if not term.match_expressions and not term.match_fields:
         return np.zeros(n, dtype=np.bool_)
@@ -134,7 +134,7 @@ def _by_label(requirement: NodeSelectorRequirement, columns: Columns) -> Bools:
         numbers = column.numbers()[ids]
         if wanted is not None:
             return numbers > wanted if operator == "Gt" else numbers < wanted
-    return np.zeros(columns.n, dtype=np.bool_)  # an operator nobody knows matches nothing
+    return np.zeros(columns.n, dtype=np.bool_)  # an unknown operator matches nothing
 
 
 def _by_field(requirement: NodeSelectorRequirement, columns: Columns) -> Bools:
@@ -149,7 +149,7 @@ def _by_field(requirement: NodeSelectorRequirement, columns: Columns) -> Bools:
 
 
 def matches(term: NodeSelectorTerm, labels: Mapping[str, str], name: str) -> bool:
-    """The same rule for one node."""
+    """Apply the same rule to one node."""
     if not term.match_expressions and not term.match_fields:
         return False
     return all(_one_label(each, labels) for each in term.match_expressions or ()) and all(

@@ -1,7 +1,7 @@
 """NodeName: a pod that names its node fits no other.
 
-The engine counts such a pod on its node and never queues it, so the shapes that come here name no node; the filter is
-kept for profiles that list it, and for callers that ask about a shape of their own making.
+The engine counts such a pod on its node and never queues it, so queued shapes name no node. The filter exists for
+profiles that list it, and for callers that evaluate a shape of their own.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""NodePorts: a host port can be given out once per address and protocol on a node."""
+"""NodePorts: a host port can be used once per address and protocol on a node."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""NodeVolumeLimits: how many volumes of a CSI driver a node can have attached, as its CSINode says."""
+"""NodeVolumeLimits: limit the attached volumes per CSI driver on a node, as its CSINode states."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class LimitsFilter(VolumeFilter):
         return verdicts
 
     def _unreadable(self) -> str:
-        """Why the pod's claims cannot be counted, if they cannot."""
+        """Return the reason why the pod's claims cannot be counted, if any."""
         pod_name = self.shape.pod.metadata.name
         for use in claims_of(self.shape):
             claim = self.state.claim(use.key)
@@ -73,7 +73,7 @@ class LimitsFilter(VolumeFilter):
         return ""
 
     def _limits(self, drivers: list[str]) -> tuple[dict[str, Bools], dict[str, Any]]:
-        """Per driver: (capacity,) where it is installed, and (capacity,) float64 the limit, inf without one."""
+        """Return per driver (capacity,) where it is installed, and (capacity,) float64 its limit; inf: no limit."""
         capacity = self.columns.capacity
         installed = {driver: np.zeros(capacity, dtype=np.bool_) for driver in drivers}
         limits = {driver: np.full(capacity, np.inf) for driver in drivers}
@@ -89,7 +89,7 @@ class LimitsFilter(VolumeFilter):
         return installed, limits
 
     def _full(self, driver: str, new: set[Attachment], limits: Any) -> Bools:
-        """Volumes that are attached anyway need no room."""
+        """Do not count volumes that are already attached to the node."""
         attached = np.zeros(self.columns.capacity)
         needed = np.full(self.columns.capacity, float(len(new)))
         for row, volumes in self.state.attached():

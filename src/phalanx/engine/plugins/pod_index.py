@@ -1,8 +1,8 @@
-"""Placed pods, sorted by what selectors and rules can tell apart; shared by spreading and affinity.
+"""Index placed pods by equivalence class of labels and affinity rules; used by topology spread and pod affinity.
 
-A `LabelClass` holds the pods of a namespace whose labels look the same to every selector the engine knows; a `RuleSet`
-those whose own affinity rules are the same. A tracker asks a class or rule set once and then only counts. Following
-the change log, the index always says on which rows the pods of a class are.
+A `LabelClass` holds the pods of a namespace whose labels are equivalent for every selector that the engine knows. A
+`RuleSet` holds the pods with the same affinity rules. A tracker evaluates a class or rule set once and then only counts
+pods. The index follows the change log and knows the rows of the pods of each class.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _RECENT = 256
 
 
 class PlacedPods:
-    """Some placed pods. `rows`: row -> how many; the last comings and goings are kept for those who follow them."""
+    """A set of placed pods. `rows`: row -> number of pods. Recent changes are kept for trackers."""
 
     __slots__ = ("_base", "_recent", "rows")
 
@@ -52,12 +52,12 @@ class PlacedPods:
         return self._base + len(self._recent)
 
     def since(self, position: int) -> list[tuple[int, int]] | None:
-        """(row, sign) after `position`; None if that is too long ago."""
+        """Return the changes (row, sign) after `position`; None if they are no longer kept."""
         return self._recent[position - self._base :] if position >= self._base else None
 
 
 class LabelClass(PlacedPods):
-    """Pods no selector can tell apart."""
+    """Pods that are equivalent for every known selector."""
 
     __slots__ = ("labels", "namespace", "terminating")
 
@@ -69,7 +69,7 @@ class LabelClass(PlacedPods):
 
 
 class RuleSet(PlacedPods):
-    """Pods whose own affinity rules mean the same."""
+    """Pods with equivalent affinity rules."""
 
     __slots__ = ("terms",)
 
@@ -82,25 +82,25 @@ class PodIndex:
     def __init__(self, columns: Columns, interest: LabelInterest) -> None:
         self.columns = columns
         self.interest = interest
-        self.version = 0  # +1 when classes were made anew: whoever remembers classes must start over
+        self.version = 0  # +1 when classes are rebuilt: trackers that hold classes must begin again
         self._position = -1
         self._epoch = -1
         self._restored = 0
         self._limit = _MANY
-        self.classes: list[LabelClass] = []  # in order of first sight
+        self.classes: list[LabelClass] = []  # in order of first use
         self.rule_sets: list[RuleSet] = []
         self._classes: dict[tuple[str, bool, tuple[tuple[str, str], ...]], LabelClass] = {}
-        self._by_labels: dict[tuple[object, ...], LabelClass] = {}  # all of them: trials ask often
-        self._having: dict[tuple[str, str], list[LabelClass]] = {}  # by label, in order of first sight
+        self._by_labels: dict[tuple[object, ...], LabelClass] = {}  # all labels seen: trials look them up often
+        self._having: dict[tuple[str, str], list[LabelClass]] = {}  # by label, in order of first use
         self._rule_sets: dict[bytes, RuleSet] = {}
         self._rules_of_shape: dict[tuple[int, tuple[str | None, ...]], RuleSet] = {}
 
     def sync(self) -> None:
-        """Bring all classes and rule sets up to date."""
+        """Bring all classes and rule sets up to date with the change log."""
         log = self.columns.log
         if self._position == log.position and self._epoch == self.interest.epoch:
             return
-        if self._restored != self.interest.restored:  # values that were hidden since must be hidden again
+        if self._restored != self.interest.restored:  # label values ignored since then must be ignored again
             self._restored = self.interest.restored
             self._by_labels.clear()
         changes = log.since(self._position) if self._position >= 0 else None
@@ -116,8 +116,10 @@ class PodIndex:
         return len(self._classes) + len(self._having) + len(self._rules_of_shape)
 
     def _start_over(self) -> None:
-        """Make the classes anew: the interest grew, the log is lost, or most of them are of pods long gone. Nobody
-        follows them yet, so that nothing is kept of how they came to be."""
+        """Rebuild the classes: new label keys matter, the log was truncated, or most classes have no pods any more.
+
+        No tracker follows the new classes yet, so their recent changes are dropped.
+        """
         self._classes.clear()
         self._by_labels.clear()
         self._having.clear()
@@ -165,8 +167,11 @@ class PodIndex:
         return found
 
     def candidates(self, matcher: LabelMatcher | None) -> list[list[LabelClass]]:
-        """Lists that hold every class the matcher selects, each class once, and few others; they grow with the index.
-        None: all classes. Most selectors name a value of a label, and few classes have it."""
+        """Return lists that contain every class that the matcher selects, each once, and few others.
+
+        The lists grow with the index. matcher None: all classes. Most selectors name a label value, which few classes
+        have.
+        """
         best, fewest = [self.classes], len(self.classes)
         for requirement in matcher.requirements if matcher is not None else ():
             if requirement.operator == "In":
@@ -177,7 +182,7 @@ class PodIndex:
         return best
 
     def rules_of(self, record: PodRecord) -> RuleSet | None:
-        """None for the many pods without affinity rules."""
+        """Return the rule set of a pod; None if it has no affinity rules."""
         shape = record.shape
         if shape.affinity is None and shape.anti_affinity is None:
             return None
@@ -200,10 +205,10 @@ T = TypeVar("T")
 
 
 class Watch(Generic[T]):
-    """The classes and rule sets one tracker cares for, and what happened to them since it last looked.
+    """Follow the classes and rule sets that are relevant to one tracker, and their changes since its last update.
 
-    `of_class` and `of_rules` say what a class or rule set means to the tracker; None: nothing. `begin` may be told that
-    only classes a matcher selects mean anything.
+    `of_class` and `of_rules` return the meaning of a class or rule set for the tracker; None: not relevant. `begin` can
+    be limited to classes that a matcher selects.
     """
 
     __slots__ = (
@@ -229,13 +234,13 @@ class Watch(Generic[T]):
         self._of_rules = of_rules
         self._entries: list[tuple[PlacedPods, T]] = []
         self._seen: list[int] = []
-        self._classes: list[tuple[list[LabelClass], int]] = []  # with how many of them were looked at
+        self._classes: list[tuple[list[LabelClass], int]] = []  # with the number of classes already evaluated
         self._seen_rules = 0
-        self._relevant_pods: dict[PlacedPods, bool] = {}  # those somebody asked about
+        self._relevant_pods: dict[PlacedPods, bool] = {}  # cached results of `affects_other_nodes`
         self._version = -1
 
     def begin(self, matcher: LabelMatcher | None = None) -> list[tuple[PlacedPods, T]]:
-        """Everything that matters, as it is now."""
+        """Start again; return all relevant classes and rule sets with their meaning."""
         self.index.sync()
         self._version = self.index.version
         self._entries = []
@@ -249,7 +254,7 @@ class Watch(Generic[T]):
         return self._entries
 
     def _meet(self) -> None:
-        """Look at classes and rule sets not seen before; all that happened to them is news."""
+        """Evaluate new classes and rule sets; all their changes count as news."""
         index = self.index
         for classes, seen in self._classes:
             for pods in classes[seen:]:
@@ -266,7 +271,7 @@ class Watch(Generic[T]):
         self._seen_rules = len(index.rule_sets)
 
     def affects_other_nodes(self, record: PodRecord) -> bool:
-        """Whether a pod means anything to the tracker."""
+        """Return True if the pod is relevant to the tracker."""
         known, index = self._relevant_pods, self.index
         if self._of_class is not None:
             pods = index.class_of(record)
@@ -282,7 +287,7 @@ class Watch(Generic[T]):
         return known[rules]
 
     def news(self) -> list[tuple[T, int, int]] | None:
-        """(meaning, row, sign) of every pod that came or went; None: begin again."""
+        """Return (meaning, row, sign) of every added or removed pod; None: call `begin` again."""
         index = self.index
         index.sync()
         if self._version != index.version:
@@ -305,7 +310,7 @@ class Watch(Generic[T]):
 
 
 def _own_label_keys(*parts: PodAffinity | None) -> list[str]:
-    """Keys whose value on the owner is part of what a term means (matchLabelKeys, mismatchLabelKeys)."""
+    """Return the label keys whose value on the owner is part of a term (matchLabelKeys, mismatchLabelKeys)."""
     found: list[str] = []
     for part in parts:
         if part is not None:
@@ -316,7 +321,7 @@ def _own_label_keys(*parts: PodAffinity | None) -> list[str]:
 
 
 def per_row(rows: Mapping[int, int], capacity: int) -> npt.NDArray[np.int64]:
-    """(capacity,) how many pods each row has."""
+    """Return (capacity,) the number of pods per row."""
     counts = np.zeros(capacity, dtype=np.int64)
     if rows:
         counts[np.fromiter(rows.keys(), np.int64, len(rows))] = np.fromiter(rows.values(), np.int64, len(rows))

@@ -1,4 +1,4 @@
-"""Trackers that count pods by label: told of those that came and went, made anew where that is not the whole story."""
+"""Base of trackers that count pods by label: updated with added and removed pods, rebuilt after any other change."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from phalanx.engine.state.journal import Change
 from phalanx.engine.state.labels import LabelColumn
 from phalanx.engine.state.records import PodRecord
 
-T = TypeVar("T")  # what a class of pods or a set of rules means to the tracker
-News = Sequence[tuple[T, int, int]]  # (meaning, row, sign) of every pod that came or went
+T = TypeVar("T")  # meaning of a label class or rule set for the tracker
+News = Sequence[tuple[T, int, int]]  # (meaning, row, sign) of every added or removed pod
 
 
 class PodTracker(ABC, Generic[T]):
     def __init__(self, watch: Watch[T]) -> None:
         self._watch = watch
-        self._key_versions: list[tuple[LabelColumn, int]] = []  # columns of topology keys, as they were
+        self._key_versions: list[tuple[LabelColumn, int]] = []  # columns of topology keys and their last version
 
     @abstractmethod
     def rebuild(self) -> None: ...
@@ -39,8 +39,8 @@ class PodTracker(ABC, Generic[T]):
 
     @abstractmethod
     def _heard(self, news: News[T]) -> Sequence[int] | None:
-        """Rows whose verdict may be another one now; None: any."""
+        """Apply the changes; return the rows whose verdict may have changed; None: any row."""
 
     def _stale(self, changes: Sequence[Change]) -> bool:
-        """More has happened than pods coming and going."""
+        """Return True if more changed than the set of placed pods."""
         return any(column.version != version for column, version in self._key_versions)

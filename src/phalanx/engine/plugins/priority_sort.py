@@ -1,4 +1,4 @@
-"""PrioritySort: higher priority first, then whoever asked first; a failed attempt does not lose its place."""
+"""PrioritySort: order the queue by priority, then by time of the request; a failed attempt keeps its position."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every plugin that ships, by name, and what those of all profiles share about one cluster."""
+"""Register the built-in plugins by name, and the indexes that the plugins of all profiles share."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from phalanx.model.gates import Gates
 
 
 class Indexes(msgspec.Struct, frozen=True):
-    """Made once per engine; given to the plugins that need them."""
+    """Indexes that are created once per engine and passed to the plugins that need them."""
 
     pods: PodIndex
     volumes: VolumeState

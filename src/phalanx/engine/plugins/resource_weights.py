@@ -1,4 +1,4 @@
-"""The `resources` argument of the resource plugins: which resources count, and how much."""
+"""Read the `resources` argument of the resource plugins: the scored resources and their weights."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from typing import Any
 
 from phalanx.base.errors import ConfigProblem
 
-MANY_SHAPES = 4096  # what a shape asks for of them is remembered for so many
+MANY_SHAPES = 4096  # cached shapes, with their requests of these resources
 
 
 def resource_weights(value: Any, path: str) -> list[tuple[str, int]]:
-    """[(name, weight)], cpu and memory with weight 1 by default."""
+    """Return [(name, weight)]; cpu and memory with weight 1 by default."""
     if value is None:
         return [("cpu", 1), ("memory", 1)]
     if not isinstance(value, list):

@@ -1,4 +1,4 @@
-"""NodeResourcesFit: enough of everything left, and a preference for emptier (or fuller) nodes.
+"""NodeResourcesFit: filter nodes by free resources and score them by least, most or ratio of allocated resources.
 
 Scores are kube-scheduler's integers. They are computed in float64 with floor: exact while capacities stay below 2^46
 (64 TiB), because a quotient of such integers never lies within rounding distance of the next whole number.
@@ -48,7 +48,7 @@ class NodeResourcesFit:
 
     @property
     def strict(self) -> bool:
-        """Whether every request counts: nothing is ignored."""
+        """Return True if no resource is ignored."""
         return self._ignores is None
 
     # ---- filter
@@ -96,7 +96,7 @@ class NodeResourcesFit:
     # ---- score
 
     def _wanted(self, shape: Shape) -> list[tuple[int, float, float]]:
-        """(resource, pod's request, weight); extended resources count only if the pod asks for them."""
+        """Return (resource, pod's request, weight); extended resources only if the pod requests them."""
         found = self._of_shape.get(shape)
         if found is None:
             if len(self._of_shape) > MANY_SHAPES:
@@ -161,7 +161,7 @@ class NodeResourcesFit:
 
 
 class Curve:
-    """RequestedToCapacityRatio: straight lines between points (utilisation 0..100, score 0..10)."""
+    """RequestedToCapacityRatio: interpolate linearly between points (utilisation 0..100, score 0..10)."""
 
     def __init__(self, points: Any) -> None:
         path = "scoringStrategy.requestedToCapacityRatio.shape"
@@ -188,6 +188,6 @@ class Curve:
         return points[-1][1]
 
     def over(self, use: Floats) -> Floats:
-        # Utilisation is a whole number of percent: a table of 101 entries answers for all nodes.
+        # Utilisation is a whole percentage, so a table of 101 entries covers all nodes.
         table = np.array([self.at(float(percent)) for percent in range(MAX_SCORE + 1)])
         return table[use.astype(np.int64)]

@@ -1,4 +1,4 @@
-"""SchedulingGates: a pod with gates is not even queued."""
+"""SchedulingGates: a pod with scheduling gates does not enter the active queue."""
 
 from __future__ import annotations
 

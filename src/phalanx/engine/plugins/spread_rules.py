@@ -1,4 +1,4 @@
-"""What PodTopologySpread asks of a shape: its constraints, and which rows and pods they look at."""
+"""Topology spread constraints of a shape, and the rows and pods that they count."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ HOSTNAME = "kubernetes.io/hostname"
 
 
 def counting(constraints: Sequence[SpreadConstraint], namespace: str, pods: LabelClass) -> tuple[int, ...] | None:
-    """Numbers of the constraints that count pods of a class; None: no one does."""
+    """Return the numbers of the constraints that count pods of a class; None: no constraint does."""
     found = tuple(i for i, constraint in enumerate(constraints) if constraint.counts(namespace, pods))
     return found or None
 
 
 def one_matcher(constraints: Sequence[SpreadConstraint]) -> LabelMatcher | None:
-    """The selector all constraints share, if they do."""
+    """Return the selector if all constraints have the same, else None."""
     found = {constraint.matcher for constraint in constraints}
     return found.pop() if len(found) == 1 else None
 
@@ -39,7 +39,7 @@ def one_matcher(constraints: Sequence[SpreadConstraint]) -> LabelMatcher | None:
 def default_constraints(
     shape: Shape, defaults: Iterable[TopologySpreadConstraint], action: str, objects: Objects
 ) -> tuple[SpreadConstraint, ...]:
-    """The profile's constraints with the selector of the pod's services and controller; none without a selector."""
+    """Return the profile's default constraints with the selector of the pod's services and controller, if any."""
     wanted = [c for c in defaults if c.when_unsatisfiable == action]
     if not wanted:
         return ()
@@ -67,7 +67,7 @@ def default_matcher(shape: Shape, objects: Objects) -> LabelMatcher:
 
 
 def with_all_keys(constraints: Sequence[SpreadConstraint], columns: Columns) -> Bools:
-    """(capacity,) rows that carry the label of every constraint."""
+    """Return (capacity,) the rows that have the label of every constraint."""
     mask: Bools = np.ones(columns.capacity, dtype=np.bool_)
     for constraint in constraints:
         mask &= columns.label(constraint.key).ids > 0
@@ -75,7 +75,7 @@ def with_all_keys(constraints: Sequence[SpreadConstraint], columns: Columns) -> 
 
 
 class Inclusion:
-    """Which rows take part in the counting (nodeAffinityPolicy, nodeTaintsPolicy), for one shape."""
+    """Find the rows that count for one shape (nodeAffinityPolicy, nodeTaintsPolicy)."""
 
     __slots__ = ("_affinity", "_columns", "_shape", "_taints")
 
@@ -86,7 +86,7 @@ class Inclusion:
         self._taints: Bools | None = None
 
     def mask(self, constraint: SpreadConstraint) -> Bools | None:
-        """(capacity,) or None for every row. Made once; read only."""
+        """Return the (capacity,) mask; None: every row. The mask is computed once and is read-only."""
         masks = []
         if constraint.honor_affinity and self.has_affinity:
             if self._affinity is None:
@@ -121,5 +121,5 @@ class Inclusion:
         return mask
 
     def watched(self, constraints: Iterable[SpreadConstraint]) -> bool:
-        """Whether any change of a node's labels or taints can change the masks."""
+        """Return True if a change of node labels or taints can change the masks."""
         return any((c.honor_affinity and self.has_affinity) or c.honor_taints for c in constraints)

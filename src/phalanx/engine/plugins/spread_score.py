@@ -1,4 +1,4 @@
-"""The wish half of PodTopologySpread: fewer matching pods in a node's domains is better."""
+"""Score of PodTopologySpread (ScheduleAnyway): fewer matching pods in a node's domains score higher."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class SpreadNormaliser:
-    """100 * (max + min - raw) / max; NaN (a node that lacks a label) becomes 0; without constraints all are 0."""
+    """Normalise to 100 * (max + min - raw) / max; NaN (label missing) becomes 0; without constraints all are 0."""
 
     def __init__(self) -> None:
         self.active = False
@@ -41,7 +41,7 @@ class SpreadNormaliser:
 
 
 class _Soft:
-    """One constraint. `counts` is by row for the hostname, by domain id for every other key."""
+    """Pod counts of one constraint: by row for the hostname key, by domain id for every other key."""
 
     __slots__ = ("by_row", "constraint", "counts", "ids", "included", "size", "weight")
 
@@ -51,7 +51,7 @@ class _Soft:
         self.ids = column.ids
         self.by_row = constraint.key == HOSTNAME
         self.included = included
-        self.size = -1  # domains among the competing nodes
+        self.size = -1  # number of domains among the feasible nodes
         self.weight = 0.0
         self.counts: Counts = np.zeros(columns.capacity if self.by_row else column.size, dtype=np.int64)
 
@@ -63,7 +63,7 @@ class _Soft:
             self.counts += np.bincount(self.ids[self.included], weights, minlength=len(self.counts)).astype(np.int64)
 
     def resize(self, competing: Bools) -> bool:
-        """Count the domains among the competing rows (capacity,); True if their number changed."""
+        """Count the domains among the feasible rows (capacity,); return True if their number changed."""
         if self.by_row:
             size = int(np.count_nonzero(competing))
         else:
@@ -86,7 +86,7 @@ class SpreadScore(PodTracker[tuple[int, ...]]):
         self.normaliser = SpreadNormaliser()
         self.raw: Floats = np.zeros(columns.capacity)
         self._soft: list[_Soft] = []
-        self._ignored: Bools | None = None  # (capacity,) rows that lack a key
+        self._ignored: Bools | None = None  # (capacity,) rows without a topology key
         self._dirty = True
         self._watch_nodes = False
         self._selectors_version = -1
@@ -146,7 +146,7 @@ class SpreadScore(PodTracker[tuple[int, ...]]):
         return super()._stale(changes) or (self._watch_nodes and any(record is None for _, record, _ in changes))
 
     def set_feasible(self, mask: Bools) -> bool:
-        """Domains are weighted by how many of them compete, so the scores are known only once the filters are done."""
+        """Weight constraints by their number of domains among feasible rows, which is known only after Filter."""
         if not self._soft:
             return False
         competing: Bools = np.zeros(self.columns.capacity, dtype=np.bool_)

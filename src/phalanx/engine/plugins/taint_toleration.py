@@ -1,4 +1,4 @@
-"""TaintToleration: verdicts per distinct set of taints, of which a cluster has few, then spread over the rows."""
+"""TaintToleration: evaluate each distinct set of taints once (a cluster has few) and apply the result to its rows."""
 
 from __future__ import annotations
 
@@ -42,6 +42,8 @@ class TaintToleration:
 
 
 def _soft(shape: Shape, taints: tuple[Taint, ...]) -> int:
-    """How many PreferNoSchedule taints the pod does not tolerate. Only tolerations for that effect, or every one,
-    count."""
+    """Count the PreferNoSchedule taints that the pod does not tolerate.
+
+    Only tolerations for that effect, or for all effects, count.
+    """
     return sum(taint.effect == PREFER_NO_SCHEDULE and not tolerated(shape.tolerations, taint) for taint in taints)

@@ -1,4 +1,4 @@
-"""PodTopologySpread: matching pods evenly over topology domains, as a must (filter) or as a wish (score)."""
+"""PodTopologySpread: spread matching pods evenly over topology domains, required (filter) or preferred (score)."""
 
 from __future__ import annotations
 
@@ -48,13 +48,13 @@ class PodTopologySpread:
         self.index = index
         if self.args.default_constraints:
             handle.interest.sources.append(self._mentions)
-        self.selectors_version = 0  # +1 when a Service or controller changed: default constraints may differ
+        self.selectors_version = 0  # +1 when a Service or controller changes: default constraints may change
 
     def observe(self, kind: str, old: Any | None, new: Any | None) -> None:
         if kind not in _SELECTING or not self.args.default_constraints:
             return
         if old is not None and new is not None and old.spec.selector == new.spec.selector:
-            return  # the status of a controller changes with every pod
+            return  # skip status updates, which follow every pod change
         self.selectors_version += 1
         if isinstance(new, Service | ReplicationController):
             self.handle.interest.learn(of_labels(new.spec.selector), repeated=True)
@@ -62,7 +62,7 @@ class PodTopologySpread:
             self.handle.interest.learn(of_selector(new.spec.selector), repeated=True)
 
     def _mentions(self) -> Iterator[Mentions]:
-        """What `observe` learned from objects that are still there."""
+        """Yield the selectors of existing objects that `observe` has recorded."""
         for service in self.objects.all(Service):
             yield of_labels(service.spec.selector)
         for controller in self.objects.all(ReplicationController):
@@ -78,7 +78,7 @@ class PodTopologySpread:
         return default_constraints(shape, self.args.default_constraints, action, self.objects)
 
     def defaulted(self, shape: Shape, action: str) -> bool:
-        """Whether the constraints come from the profile and can change with services and controllers."""
+        """Return True if the constraints come from the profile and can change with services and controllers."""
         return not shape.spread and any(c.when_unsatisfiable == action for c in self.args.default_constraints)
 
     def track(self, shape: Shape, columns: Columns) -> SpreadFilter | None:
@@ -89,11 +89,11 @@ class PodTopologySpread:
     def track_score(self, shape: Shape, columns: Columns) -> SpreadScore | None:
         if not self.defaulted(shape, SOFT) and not self.constraints(shape, SOFT):
             return None
-        # Nodes without a key take part only where nobody but the built-in defaults asked for it.
+        # Nodes without a topology key are scored only if all constraints are the built-in defaults.
         return SpreadScore(self, shape, columns, need_all_keys=bool(shape.spread) or not self.args.system_defaulted)
 
     def queueing_hint(self, shape: Shape, change: ClusterChange) -> bool:
-        """A pod matters if it counts for a constraint; of nodes and services we cannot easily say."""
+        """Return True for a pod that counts for a constraint, and for any change of a node or service."""
         record = change.record
         if record is None or change.kind & (Wake.NODE | Wake.SERVICE | Wake.POD_LABELS):
             return True
@@ -104,7 +104,7 @@ class PodTopologySpread:
 
 
 class _Domains:
-    """The counts of one constraint by domain id, kept current."""
+    """Keep the pod counts of one constraint by domain id."""
 
     __slots__ = ("constraint", "counts", "fits", "ids", "included", "present", "self_match")
 
@@ -112,7 +112,7 @@ class _Domains:
         column = columns.label(constraint.key)
         self.constraint = constraint
         self.ids = column.ids
-        self.included = included  # (capacity,) rows that take part
+        self.included = included  # (capacity,) rows that count
         self.self_match = self_match
         self.counts: Counts = np.zeros(column.size, dtype=np.int64)
         self.present: Bools = np.bincount(self.ids[included], minlength=column.size) > 0
@@ -124,7 +124,7 @@ class _Domains:
         self.counts += np.bincount(self.ids[self.included], weights, minlength=len(self.counts)).astype(np.int64)
 
     def judge(self) -> Bools:
-        """(domains,) whether one more pod keeps the skew; entry 0, "no such label", is False."""
+        """Return (domains,) True where one more pod keeps maxSkew; entry 0 (label missing) is False."""
         constraint = self.constraint
         counts = self.counts
         there = counts[self.present]
@@ -135,8 +135,10 @@ class _Domains:
 
 
 class SpreadFilter(PodTracker[tuple[int, ...]]):
-    """Verdicts about one shape. A pod coming or going touches one count per constraint; the mask is made anew only
-    when a domain opened or closed."""
+    """Filter for one shape. An added or removed pod changes one count per constraint.
+
+    The mask is computed again only when the verdict of a domain changed.
+    """
 
     def __init__(self, plugin: PodTopologySpread, shape: Shape, columns: Columns) -> None:
         self.plugin = plugin
@@ -212,7 +214,7 @@ class SpreadFilter(PodTracker[tuple[int, ...]]):
         return super()._stale(changes) or (self._watch_nodes and any(record is None for _, record, _ in changes))
 
     def explain(self, rows: Rows) -> Sequence[Finding]:
-        """Constraints are looked at in order; the first that fails gives the reason."""
+        """Check constraints in order; the first that fails gives the reason."""
         findings = []
         left = rows
         for domains in self._domains:

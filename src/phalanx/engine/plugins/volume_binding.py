@@ -1,7 +1,7 @@
 """VolumeBinding: bound volumes must be reachable; claims that wait for their first consumer get a volume or a node.
 
-Reserve assumes what binding will do (and the journal can undo it); PreBind asks for the writes once and waits until the
-claims are bound. Binding itself is done by the PersistentVolume controller and the provisioners.
+Reserve assumes the result of binding (the journal can undo it). PreBind emits the writes once and waits until the
+claims are bound. The PersistentVolume controller and the provisioners do the binding itself.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ from phalanx.model.objects import PersistentVolumeClaim
 
 
 class Promise(msgspec.Struct):
-    """What Reserve assumed for a pod."""
+    """Bindings that Reserve assumed for a pod."""
 
     volumes: list[tuple[str, ClaimKey]] = msgspec.field(default_factory=list)  # volume -> claim
     provisioned: list[ClaimKey] = msgspec.field(default_factory=list)
     asked: bool = False  # the writes were emitted
-    writes: set[int] = msgspec.field(default_factory=set)  # their decision ids, while unanswered
+    writes: set[int] = msgspec.field(default_factory=set)  # decision ids of writes without a result
     problem: str = ""  # why a write failed
-    selected: set[ClaimKey] = msgspec.field(default_factory=set)  # claims seen with our node on them
+    selected: set[ClaimKey] = msgspec.field(default_factory=set)  # claims seen with the chosen node in their annotation
 
 
 class VolumeBinding(VolumePlugin):
@@ -64,7 +64,7 @@ class VolumeBinding(VolumePlugin):
         self.args = VolumeBindingArgs.read(args)
         self._promises: dict[str, Promise] = {}  # by pod uid
 
-    # ---- before any node
+    # ---- PreFilter
 
     def pre_filter(self, shape: Shape) -> Status | None:
         problem = self._problem(shape)
@@ -91,7 +91,7 @@ class VolumeBinding(VolumePlugin):
             return "pod has unbound immediate PersistentVolumeClaims"
         return ""
 
-    # ---- nodes
+    # ---- Filter and Score
 
     def track(self, shape: Shape, columns: Columns) -> VolumeFilter | None:
         return BindingFilter(self.state, shape, columns) if claims_of(shape) else None
@@ -99,7 +99,7 @@ class VolumeBinding(VolumePlugin):
     def track_score(self, shape: Shape, columns: Columns) -> BindingScore | None:
         return BindingScore(self, shape, columns) if claims_of(shape) else None
 
-    # ---- after a node was chosen
+    # ---- Reserve and PreBind
 
     def reserve(self, record: PodRecord, row: int) -> Status | None:
         if not record.shape.volumes:
@@ -150,13 +150,13 @@ class VolumeBinding(VolumePlugin):
             claim = self.state.claim(key)
             if claim is None or not fully_bound(claim):
                 return Status(Code.WAIT, ("binding volumes",), self.name, self.args.bind_timeout)
-        # The API objects say it all now.
+        # The API objects contain the bindings now.
         del self._promises[record.uid]
         self.state.forget((volume for volume, _ in reservation.volumes), reservation.provisioned)
         return None
 
     def outcome(self, decision: d.Decision, event: Outcome) -> None:
-        """A write that failed ends the wait: what it was based on is no longer so."""
+        """End the wait after a failed write: the objects it was based on have changed."""
         for reservation in self._promises.values():
             if decision.id in reservation.writes:
                 reservation.writes.discard(decision.id)
@@ -184,7 +184,7 @@ class VolumeBinding(VolumePlugin):
                 reservation.writes.add(made)
 
     def _broken(self, reservation: Promise, node: str) -> str:
-        """Why the bindings under way can no longer come about."""
+        """Return the reason why the pending bindings cannot complete; empty if they can."""
         if reservation.problem:
             return reservation.problem
         row = self.state.columns.row_of.get(node, -1)
@@ -207,14 +207,14 @@ class VolumeBinding(VolumePlugin):
             if selected == node:
                 reservation.selected.add(key)
             elif selected is not None or key in reservation.selected:
-                # A provisioner that fails takes the node away again, for the scheduler to choose anew.
+                # A provisioner that fails removes the selected-node annotation, so that the scheduler chooses again.
                 return f'binding volumes: provisioning failed for PVC "{key[1]}"'
             if claim.spec.volume_name and not self._reaches(claim.spec.volume_name, row):
                 return f'binding volumes: pv "{claim.spec.volume_name}" node affinity doesn\'t match node "{node}"'
         return ""
 
     def _reaches(self, volume_name: str, row: int) -> bool:
-        """A volume not seen yet may well do."""
+        """Return True if the volume is reachable from the row; a volume not seen yet counts as reachable."""
         volume = self.state.volume(volume_name)
         reach = self.state.reach(volume) if volume is not None else None
         return row >= 0 and (reach is None or bool(reach[row]))
@@ -233,7 +233,7 @@ class BindingFilter(VolumeFilter):
 
 
 class BindingScore:
-    """Prefers nodes by how full their storage would become. 0..100, not normalised further."""
+    """Score nodes from 0 to 100 by the resulting storage utilization, without further normalisation."""
 
     def __init__(self, plugin: VolumeBinding, shape: Shape, columns: Columns) -> None:
         self.plugin = plugin

@@ -1,4 +1,4 @@
-"""Which volume, or which new volume, each claim of a pod would get on every node at once."""
+"""Match each claim of a pod with a volume, or with a new volume to provision, on all nodes at once."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ NO_PROVISIONER = "kubernetes.io/no-provisioner"
 
 
 def waits_for_consumer(claim: PersistentVolumeClaim, state: VolumeState) -> bool:
-    """A claim that names a volume already is not ours to bind."""
+    """Return True if the claim waits for its first consumer; a claim that names a volume does not wait."""
     storage_class = state.storage_class(class_of(claim))
     if storage_class is None or claim.spec.volume_name:
         return False
@@ -35,7 +35,7 @@ def waits_for_consumer(claim: PersistentVolumeClaim, state: VolumeState) -> bool
 
 
 def storage(resources: Resources | None) -> int:
-    """Exact, in nano-units; nonsense and nothing are 0."""
+    """Return the exact quantity in nano-units; an invalid or missing quantity is 0."""
     try:
         return nanos((resources or {}).get("storage", 0))
     except (BadQuantity, ValueError):
@@ -50,16 +50,16 @@ def whole_bytes(quantity: str | int | float | None) -> int:
 
 
 class Matching:
-    """The outcome for one pod. `reasons`: reason -> (capacity,) rows; a row may have several."""
+    """Result for one pod. `reasons`: reason -> (capacity,) rows; a row may have several reasons."""
 
     NO_SPACE = NO_SPACE
 
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity
         self.reasons: dict[str, Bools] = {}
-        # Claims in the order they were matched, each with the volumes tried and (capacity,) the chosen one, -1 none.
+        # Claims in matching order, each with the volumes tried and (capacity,) the chosen volume; -1: none.
         self.static: list[tuple[PersistentVolumeClaim, list[PersistentVolume], Ints]] = []
-        # Claims in the order they are provisioned, with the rows that need it and the pool (index into pools, -1).
+        # Claims in provisioning order, with the rows that need it and the pool (index into pools; -1: none).
         self.provisioned: list[tuple[PersistentVolumeClaim, Bools, list[CSIStorageCapacity], Ints]] = []
 
     def add(self, reason: str, rows: Bools) -> None:
@@ -71,7 +71,7 @@ class Matching:
     def on(
         self, row: int
     ) -> tuple[list[tuple[PersistentVolumeClaim, PersistentVolume]], list[PersistentVolumeClaim], str]:
-        """(claims with volumes, claims to provision, why not) on one row."""
+        """Return (claims with volumes, claims to provision, reasons for failure) of one row."""
         for reason, rows in self.reasons.items():
             if rows[row]:
                 return [], [], reason
@@ -79,7 +79,7 @@ class Matching:
         return static, [claim for claim, rows, _, _ in self.provisioned if rows[row]], ""
 
     def scores(self, shape: Sequence[tuple[int, int]]) -> Floats:
-        """(capacity,) 0..100: the mean over storage classes of the shape's value at their utilization."""
+        """Return (capacity,) 0..100: the mean over storage classes of the shape's value at their utilization."""
         if not self.static and not any(pools for _, _, pools, _ in self.provisioned):
             return np.zeros(self.capacity)
         asked: dict[str, Ints] = {}  # by storage class
@@ -125,7 +125,7 @@ class Matching:
 
 
 def broken_line(points: Sequence[tuple[int, int]], x: int) -> int:
-    """Linear between the points, constant outside; cut towards zero."""
+    """Interpolate linearly between the points, constant outside; truncate towards zero."""
     for i, (right, high) in enumerate(points):
         if x <= right:
             if i == 0:
@@ -138,7 +138,7 @@ def broken_line(points: Sequence[tuple[int, int]], x: int) -> int:
 
 
 def match_claims(claims: Sequence[PersistentVolumeClaim], state: VolumeState) -> Matching:
-    """Bound claims first; of the others those provisioned already, then the rest by size, smallest first."""
+    """Match bound claims first, then claims that are already being provisioned, then the rest, smallest first."""
     columns = state.columns
     result = Matching(columns.capacity)
     everywhere: Bools = np.ones(columns.capacity, dtype=np.bool_)
@@ -146,7 +146,7 @@ def match_claims(claims: Sequence[PersistentVolumeClaim], state: VolumeState) ->
     unbound = [claim for claim in claims if not fully_bound(claim)]
     if not unbound:
         return result
-    left = everywhere.copy()  # rows still in question
+    left = everywhere.copy()  # rows that have not failed yet
     waiting: list[tuple[PersistentVolumeClaim, Bools]] = []
     to_match = []
     for claim in unbound:
@@ -162,7 +162,7 @@ def match_claims(claims: Sequence[PersistentVolumeClaim], state: VolumeState) ->
         left &= here
         waiting.append((claim, everywhere))
     to_match.sort(key=lambda claim: storage(claim.spec.resources.requests))
-    taken: dict[str, Bools] = {}  # volume -> rows on which an earlier claim has it
+    taken: dict[str, Bools] = {}  # volume -> rows where an earlier claim uses it
     for claim in to_match:
         volumes, chosen = _match(claim, state, taken)
         result.static.append((claim, volumes, chosen))
@@ -188,7 +188,7 @@ def match_claims(claims: Sequence[PersistentVolumeClaim], state: VolumeState) ->
 
 
 def _bound(claims: Sequence[PersistentVolumeClaim], state: VolumeState, result: Matching, everywhere: Bools) -> None:
-    """The first bound claim that fails on a row gives the reason there."""
+    """Check bound claims; the first that fails on a row gives the reason there."""
     left = everywhere.copy()
     for claim in claims:
         if not fully_bound(claim):
@@ -208,7 +208,7 @@ def _bound(claims: Sequence[PersistentVolumeClaim], state: VolumeState, result: 
 def _match(
     claim: PersistentVolumeClaim, state: VolumeState, taken: dict[str, Bools]
 ) -> tuple[list[PersistentVolume], Ints]:
-    """The volume reserved for the claim, else the smallest that suits (equal sizes: by name), for every row."""
+    """Choose for every row the volume reserved for the claim, else the smallest match (equal sizes: by name)."""
     capacity = state.columns.capacity
     chosen: Ints = np.full(capacity, -1, dtype=np.int64)
     key = (claim.metadata.namespace, claim.metadata.name)
@@ -224,7 +224,7 @@ def _match(
         if (volume.spec.volume_mode or "Filesystem") != (claim.spec.volume_mode or "Filesystem"):
             continue
         if mine:
-            # No other volume will do, wherever this one cannot be reached.
+            # The claim can use no other volume, even on rows that cannot reach this one.
             rows = _free_rows(volume, state, taken)
             chosen[rows] = 0
             return [volume], chosen
@@ -257,7 +257,7 @@ def _free_rows(volume: PersistentVolume, state: VolumeState, taken: dict[str, Bo
 def _provision(
     claim: PersistentVolumeClaim, state: VolumeState
 ) -> tuple[list[str], list[Bools], list[CSIStorageCapacity], Ints]:
-    """(reasons, rows each is given for, pools, pool by row) of making a new volume."""
+    """Check dynamic provisioning; return (reasons, rows of each reason, pools, pool by row)."""
     columns = state.columns
     everywhere: Bools = np.ones(columns.capacity, dtype=np.bool_)
     none: Ints = np.full(columns.capacity, -1, dtype=np.int64)
@@ -290,7 +290,7 @@ def _provision(
 
 
 def _allowed(storage_class: StorageClass, state: VolumeState) -> Bools:
-    """Rows inside one of the class's allowedTopologies; a term without expressions matches nothing."""
+    """Return the rows in one of the class's allowedTopologies; a term without expressions matches nothing."""
     columns = state.columns
     inside: Bools = np.zeros(columns.capacity, dtype=np.bool_)
     for term in storage_class.allowed_topologies or ():
@@ -303,7 +303,7 @@ def _allowed(storage_class: StorageClass, state: VolumeState) -> Bools:
 
 
 def _labelled(selector: LabelSelector, state: VolumeState) -> Bools:
-    """Rows whose labels match; each distinct value of a key is asked once."""
+    """Return the rows whose labels match; each distinct value of a key is evaluated once."""
     columns = state.columns
     matcher: LabelMatcher = matcher_of(selector)
     mask: Bools = np.full(columns.capacity, not matcher.nothing)

@@ -38,7 +38,7 @@ class VolumeRestrictions(VolumePlugin):
         return RestrictionsFilter(self.state, shape, columns) if shape.volumes else None
 
     def queueing_hint(self, shape: Shape, change: ClusterChange) -> bool:
-        """A pod that left matters if it shared a disk or claim."""
+        """Return True if a removed pod used a disk or claim of the shape."""
         record = change.record
         if record is None or not change.kind & Wake.POD_GONE:
             return True
@@ -68,7 +68,7 @@ class RestrictionsFilter(VolumeFilter):
         return verdicts
 
     def _in_use(self, key: ClaimKey) -> bool:
-        """A ReadWriteOncePod claim that a placed pod uses."""
+        """Return True if the claim is ReadWriteOncePod and a placed pod uses it."""
         claim = self.state.claim(key)
         if claim is None or "ReadWriteOncePod" not in (claim.spec.access_modes or ()):
             return False
@@ -79,7 +79,7 @@ class RestrictionsFilter(VolumeFilter):
 
 
 def conflict(a: Volume, b: Volume) -> bool:
-    """One disk, used twice, unless both uses are read-only (EBS: never)."""
+    """Return True if both volumes are the same disk, unless both are read-only (EBS: no exception)."""
     if a.gce_persistent_disk and b.gce_persistent_disk:
         x, y = a.gce_persistent_disk, b.gce_persistent_disk
         if x.pd_name == y.pd_name and not (x.read_only and y.read_only):

@@ -1,8 +1,7 @@
-"""What the volume plugins share: claims and volumes with what is assumed about them, and which placed pods use what.
+"""State that the volume plugins share: claims, volumes, assumed bindings, and the placed pods that use them.
 
-The API objects live in `Objects`; on top of them lie assumptions made by Reserve (this volume goes to that claim, this
-claim is provisioned for that node), which the journal can undo. Placed pods with volumes are followed through the
-change log.
+The API objects are in `Objects`. Reserve adds assumptions (a volume is bound to a claim, a claim is provisioned for a
+node), which the journal can undo. The change log reports placed pods with volumes.
 """
 
 from __future__ import annotations
@@ -39,14 +38,14 @@ Attachment = tuple[str, str]  # (CSI driver, volume handle)
 
 
 class Use(NamedTuple):
-    """A claim that a shape names. `ephemeral`: made for the pod by the generic ephemeral volume controller."""
+    """A claim that a shape names. `ephemeral`: created for the pod by the ephemeral volume controller."""
 
     key: ClaimKey
     ephemeral: bool
 
 
 def claims_of(shape: Shape) -> list[Use]:
-    """In the pod's order; a claim named twice is one claim."""
+    """Return the claims in the pod's order; a claim named twice counts once."""
     if not shape.volumes:
         return []
     found = [
@@ -58,7 +57,7 @@ def claims_of(shape: Shape) -> list[Use]:
 
 
 def disks_of(shape: Shape) -> list[Volume]:
-    """Volumes written into the pod that two pods on a node cannot share freely."""
+    """Return the in-tree volumes of the pod spec that two pods on a node cannot share without limits."""
     return [
         volume
         for volume in shape.volumes
@@ -75,8 +74,10 @@ def fully_bound(claim: PersistentVolumeClaim) -> bool:
 
 
 def made_for(claim: PersistentVolumeClaim, pod_name: str, pod_uid: str = "") -> bool:
-    """Whether an ephemeral volume's claim belongs to the pod. Shapes outlive pods, so they ask by name only; Reserve
-    asks again with the uid."""
+    """Return True if the claim of an ephemeral volume belongs to the pod.
+
+    Shapes outlive pods, so filters check the name only; Reserve checks the uid, too.
+    """
     return any(
         ref.controller and ref.kind == "Pod" and ref.name == pod_name and (not pod_uid or ref.uid == pod_uid)
         for ref in claim.metadata.owner_references
@@ -95,24 +96,24 @@ class VolumeState:
     def __init__(self, columns: Columns, objects: Objects) -> None:
         self.columns = columns
         self.objects = objects
-        self.version = 0  # +1 when an object of storage or an assumption changed
-        self.usage_version = 0  # +1 when a pod with volumes came or went
+        self.version = 0  # +1 when a storage object or an assumption changes
+        self.usage_version = 0  # +1 when a pod with volumes is added or removed
         self.volume_for: dict[str, ClaimKey] = {}  # assumed: volume -> claim
         self.node_for: dict[ClaimKey, str] = {}  # assumed: claim -> node it is provisioned for
         self._heard: tuple[Any, Any] = (None, None)
         self._position = -1
         self.users: dict[ClaimKey, dict[str, PodRecord]] = {}  # claim -> placed pods that use it, by pod key
-        self.disk_rows: dict[int, dict[str, PodRecord]] = {}  # row -> pods with disks of their own
+        self.disk_rows: dict[int, dict[str, PodRecord]] = {}  # row -> pods with in-tree disks
         self._claims_of_volume: dict[str, dict[ClaimKey, None]] = {}  # claims whose spec names the volume
         self._attached: dict[int, dict[Attachment, int]] = {}  # row -> attachment -> pods
-        self._dirty_rows: dict[int, None] = {}  # rows whose attachments must be counted anew
+        self._dirty_rows: dict[int, None] = {}  # rows whose attachments must be counted again
         self._node_position = -1
         self._reach: dict[str, tuple[PersistentVolume, Bools]] = {}
 
     # ---- objects
 
     def observe(self, kind: str, old: Any | None, new: Any | None) -> None:
-        """Every volume plugin of every profile passes on what it hears; only the first word counts."""
+        """Record a changed object once: every volume plugin of every profile reports the same change."""
         if kind not in STORAGE_KINDS or (self._heard[0] is old and self._heard[1] is new):
             return
         self._heard = (old, new)
@@ -151,12 +152,12 @@ class VolumeState:
         return self.objects.get(StorageClass, "", name)
 
     def selected_node(self, claim: PersistentVolumeClaim) -> str | None:
-        """The node a claim is being provisioned for, if it is."""
+        """Return the node for which a claim is being provisioned, if any."""
         assumed = self.node_for.get((claim.metadata.namespace, claim.metadata.name))
         return assumed if assumed is not None else claim.metadata.annotations.get(SELECTED_NODE)
 
     def owner_of(self, volume: PersistentVolume) -> tuple[str, str, str] | None:
-        """(namespace, name, uid) of the claim a volume is reserved for; an empty uid fits every claim of the name."""
+        """Return (namespace, name, uid) of the volume's claimRef; an empty uid matches any claim of that name."""
         assumed = self.volume_for.get(volume.metadata.name)
         if assumed is not None:
             return (*assumed, "")
@@ -232,8 +233,10 @@ class VolumeState:
             found[attachment] = found.get(attachment, 0) + 1
 
     def attachments(self, shape: Shape, pod_name: str) -> set[Attachment]:
-        """CSI volumes a pod needs attached; claims that cannot be read do not count. A claim without a volume counts
-        as a volume of its class's driver."""
+        """Return the CSI volumes that a pod needs attached.
+
+        Claims that cannot be read do not count. A claim without a volume counts as a volume of its class's driver.
+        """
         found: set[Attachment] = set()
         for use in claims_of(shape):
             claim = self.claim(use.key)
@@ -256,7 +259,7 @@ class VolumeState:
     # ---- nodes
 
     def reach(self, volume: PersistentVolume) -> Bools | None:
-        """(capacity,) rows from which a volume can be used; None: from everywhere."""
+        """Return (capacity,) the rows that can use a volume (node affinity); None: all rows."""
         affinity = volume.spec.node_affinity
         if affinity is None or affinity.required is None:
             return None
@@ -267,7 +270,7 @@ class VolumeState:
         return known[1]
 
     def _check_nodes(self) -> None:
-        """Forget what depends on nodes when one of them changed."""
+        """Clear caches that depend on nodes after a node changed."""
         log = self.columns.log
         if self._node_position == log.position:
             return
@@ -278,7 +281,7 @@ class VolumeState:
 
 
 class VolumePlugin:
-    """What all volume plugins do: share one state and tell it of storage objects."""
+    """Base of all volume plugins: share one state and report changes of storage objects to it."""
 
     def __init__(self, args: Mapping[str, Any], handle: Handle, state: VolumeState) -> None:
         self.state = state
@@ -305,7 +308,7 @@ def selector_mask(selector: NodeSelector, columns: Columns) -> Bools:
 
 
 class VolumeVerdict(NamedTuple):
-    """A reason and the (capacity,) rows it is given for."""
+    """A reason and the (capacity,) rows that it applies to."""
 
     rows: Bools
     reason: str
@@ -313,8 +316,10 @@ class VolumeVerdict(NamedTuple):
 
 
 class VolumeFilter(ABC):
-    """A tracker whose verdicts come from `judge`, asked again whenever storage, nodes or (if it cares) pods with
-    volumes changed."""
+    """Track verdicts from `judge`, which runs again after changes of storage objects or nodes.
+
+    With `cares_for_pods` it also runs after changes of pods with volumes.
+    """
 
     cares_for_pods = False
 

@@ -1,4 +1,4 @@
-"""VolumeZone: a bound volume with zone or region labels can only be used from nodes that carry the same."""
+"""VolumeZone: a bound volume with zone or region labels can only be used on nodes with the same labels."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from phalanx.engine.state.shapes import Shape
 from phalanx.model.objects import PersistentVolume
 
 CONFLICT = "node(s) had no available volume zone"
-# Label of the volume -> the label a node may carry instead.
+# Label of the volume -> the label that a node may have instead.
 _STABLE = {
     "failure-domain.beta.kubernetes.io/zone": "topology.kubernetes.io/zone",
     "failure-domain.beta.kubernetes.io/region": "topology.kubernetes.io/region",
@@ -79,7 +79,7 @@ class ZoneFilter(VolumeFilter):
                     found = True
         if not found:
             return []
-        # Nodes that say nothing about zones at all belong to a cluster of one zone.
+        # Nodes without any zone or region label belong to a cluster with one zone and always pass.
         speaking: Bools = np.zeros(self.columns.capacity, dtype=np.bool_)
         for key in _STABLE:
             speaking |= self.columns.label(key).ids > 0
@@ -97,7 +97,7 @@ class ZoneFilter(VolumeFilter):
 
 
 def zones_of(volume: PersistentVolume) -> list[tuple[str, frozenset[str]]]:
-    """A label may name several zones, joined by "__"; one with an empty part is not understood and ignored."""
+    """Return the zones per label. A value may join several zones by "__"; a value with an empty part is ignored."""
     found = []
     for key in _STABLE:
         zones = volume.metadata.labels.get(key, "").split("__")
