@@ -101,7 +101,7 @@ class DisruptionController(Controller):
         return "deletionTimestamp" not in meta and meta["name"] not in disrupted and ready(pod)
 
     def _disrupted(self, budget: Json, pods: list[Json]) -> tuple[dict[str, str], float | None]:
-        """Evictions under way: kept until the pod terminates or the eviction has evidently not happened."""
+        """Return the evictions in progress: kept until the pod terminates or the eviction has timed out."""
         kept: dict[str, str] = {}
         recheck: float | None = None
         names = {pod["metadata"]["name"]: pod for pod in pods}
@@ -116,7 +116,7 @@ class DisruptionController(Controller):
         return kept, recheck
 
     def _wanted(self, spec: Json, pods: list[Json]) -> tuple[int, int]:
-        """(expected pods, pods that must stay healthy)."""
+        """Return (expected pods, pods that must stay healthy)."""
         if spec.get("maxUnavailable") is not None:
             expected = self._expected(pods)
             return expected, max(0, expected - _scaled(spec["maxUnavailable"], expected))
@@ -152,7 +152,7 @@ class DisruptionController(Controller):
 
 
 def _scaled(value: Any, total: int) -> int:
-    """An int or a percentage of `total`, rounded up as upstream does for budgets."""
+    """Resolve an int or a percentage of `total`, rounded up as upstream does for budgets."""
     if isinstance(value, int):
         return value
     return math.ceil(int(str(value).rstrip("%")) * total / 100)

@@ -24,17 +24,21 @@ class CompletedSlots:
         self._jobs.index("of", index_by_controller)
 
     def _of(self, owner: Json) -> dict[str, int]:
-        """By name of the Jobs that make its pods, itself perhaps; not those of an earlier object of its name."""
+        """Return by name the Jobs that create its pods (perhaps itself), without those of an earlier object of its
+        name.
+        """
         if owner["kind"] == JOBS.kind:
             return {owner["metadata"]["name"]: vacant(owner)}
         return {job["metadata"]["name"]: vacant(job) for job in self._jobs.by_index("of", owner["metadata"]["uid"])}
 
     def shown(self, owner: Json) -> list[str]:
-        """Changes whenever its groups have to ask for more, or for fewer."""
+        """Return a value that changes whenever its groups must require more pods, or fewer."""
         return [f"{name} {fewer}" for name, fewer in sorted(self._of(owner).items()) if fewer]
 
     def without_those(self, owner: Json, found: Grouping, jobs: Mapping[str, str]) -> Grouping:
-        """The same groups, asking for those that are left. jobs: part -> name of the Job that makes its pods."""
+        """Return the same groups, requiring only the remaining pods. jobs: part -> name of the Job that creates its
+        pods.
+        """
         fewer, by_group = self._of(owner), dict[str, int]()
         for part, job in jobs.items():
             link = found.links.get(part)
@@ -47,7 +51,7 @@ class CompletedSlots:
 
 
 def minimum_of(group: Json) -> int:
-    """0: it is no gang."""
+    """Return a group's minCount; 0 if it is not a gang."""
     return int((group["spec"]["schedulingPolicy"].get("gang") or {}).get("minCount") or 0)
 
 

@@ -37,7 +37,7 @@ from phalanx.model.groups.keys import AFTER_GROUP, GROUP_LABEL, SIZE_GATE
 
 
 class GroupController(Controller):
-    """The groups of one kind of workload."""
+    """Reconciles the groups of one kind of workload."""
 
     name = NAME
 
@@ -101,12 +101,12 @@ class GroupController(Controller):
             self.queue.add_after(key, informer.ABSENT_SECONDS)  # about when the caches look again
 
     async def _tidy(self, owner: Json) -> None:
-        """Groups of a workload that no longer asks; those of a finished one stay until it goes, as a record."""
+        """Delete the groups of a workload that no longer requests them; those of a finished one stay as a record."""
         if not requests_gang(owner):
             await self._writer.delete(self._writer.ours(owner), self._in_use(owner))
 
     async def _hand_over(self, owner: Json, what: str) -> None:
-        """Its own controller makes the groups: leave it to that, and take back what we made unless pods use it."""
+        """Leave the groups to the workload's own controller, and delete those created here unless pods use them."""
         ours = self._writer.ours(owner)
         in_use = self._in_use(owner)
         if ours and not in_use:
@@ -124,7 +124,7 @@ class GroupController(Controller):
 
 
 class ClusterControllers:
-    """Everything of cluster mode that speaks to the API server. `follow` runs always, `work` only while leading."""
+    """The API client side of cluster mode. `follow` runs always, `work` only while leading."""
 
     def __init__(self, client: Client, clock: Clock) -> None:
         self._client = client
@@ -171,7 +171,7 @@ class ClusterControllers:
         await asyncio.Event().wait()
 
     async def work(self) -> None:
-        """Write, until cancelled."""
+        """Run the writers, until cancelled."""
         await self.ready.wait()
         works = [(f"groups of {kind}", controller.run()) for kind, controller in self.controllers.items()]
         await run_all([*works, ("labels", self._labels.run(self._label, 4)), ("events", self.events.run())])
@@ -204,14 +204,14 @@ class ClusterControllers:
                 controller.queue.add(Key(pod.metadata.namespace, place.name))
 
     def _relabel(self, kind: str, key: Key) -> None:
-        """News of a workload may come after its pods."""
+        """Check the pods of a workload again: its watch event may arrive after theirs."""
         for pod in self.pods.of(kind, key.namespace, key.name):
             found = Key(pod.metadata.namespace, pod.metadata.name)
             if found in self._unlinked:
                 self._labels.add(found)
 
     def _workload_changed(self, key: Key, new: Json | None, old: Json | None) -> None:
-        """Workloads that a parent handed a template to wait for the parent's Workload."""
+        """Requeue the workloads that wait for this Workload of their parent."""
         about = ((new or old or {}).get("spec") or {}).get("controllerRef")
         if about:
             for controller in self.controllers.values():
@@ -257,7 +257,7 @@ class ClusterControllers:
     # ---- pods without a link
 
     async def _label(self, key: Key) -> None:
-        """A pod that no webhook saw. Its spec is fixed, its labels are not.
+        """Label a pod that the webhook did not process: its spec is immutable, its labels are not.
 
         Pods that have a node already are labelled too: they count towards the gang of the others.
         """

@@ -40,7 +40,7 @@ Wanted = Grouping | Refused | None  # None: does not ask, or is not enrolled
 
 
 class Member(NamedTuple):
-    """Where a pod belongs."""
+    """The group that a pod belongs to."""
 
     owner: Json
     place: WorkloadSlot
@@ -48,14 +48,14 @@ class Member(NamedTuple):
 
 
 class Pods:
-    """Pods that have not finished, by the workloads they may be part of."""
+    """Indexes pods that have not finished, by the workloads they may be part of."""
 
     def __init__(self) -> None:
         self._pods: dict[Key, PodView] = {}
         self._by_place: dict[tuple[str, str, str], dict[Key, None]] = {}  # (kind, namespace, name)
 
     def take(self, change: Change[PodView]) -> tuple[PodView | None, PodView | None]:
-        """Follow a change. The pod as it is, unless gone or over, and as it was."""
+        """Apply a watch event: the pod as it is, unless deleted or finished, and as it was."""
         key = Key(change.namespace, change.name)
         old = self._pods.pop(key, None)
         if old is not None:
@@ -81,7 +81,7 @@ class Directory:
     def __init__(
         self, groups: Groups, followed: dict[str, Cache], pods: Pods, read: dict[str, Cache], classes: Cache
     ) -> None:
-        """Caches by kind; followed: of workloads; read: of what some of them refer to; classes: PriorityClasses."""
+        """Take caches by kind; followed: of workloads; read: of objects they refer to; classes: PriorityClasses."""
         self._classes = classes
         self.abilities = Abilities()
         self.scheduler = ""  # where grouped pods go unless their workload says otherwise
@@ -97,7 +97,7 @@ class Directory:
     # ---- workloads
 
     def wanted(self, owner: Json) -> Wanted:
-        """The groups of a workload."""
+        """Return the groups of a workload."""
         uid = owner["metadata"]["uid"]
         if not requests_gang(owner) or finished(owner) or deleting(owner) or not self.enrolled(owner):
             return None
@@ -116,7 +116,7 @@ class Directory:
         return known[1]
 
     def _predecessors(self, owner: Json) -> list[str]:
-        """What decides whether the group of a set can take new pods (see grouping.succession)."""
+        """Return what decides whether the group of a set can take new pods (see grouping.replacement)."""
         if not BY_KIND[owner["kind"]].scaled:
             return []
         pods = owner["spec"]["template"].get("spec") or {}
@@ -156,7 +156,7 @@ class Directory:
         return with_successor(found, owner["metadata"]["uid"], known, priority_of, longest, promised)
 
     def _promised(self, owner: Json) -> list[str]:
-        """Groups that the webhook has named to pods which have no node yet."""
+        """Return the groups that the webhook has assigned to pods which have no node yet."""
         meta = owner["metadata"]
         pods = self._pods.of(owner["kind"], meta["namespace"], meta["name"])
         return sorted({pod.group for pod in pods if pod.group and not pod.spec.node_name})
@@ -174,8 +174,11 @@ class Directory:
         return True
 
     def would_have(self, owner: Json) -> bool:
-        """Whether it would have groups if it began now. A StatefulSet made of a LeaderWorkerSet has that one's
-        annotations, and its groups are that one's business."""
+        """Return True if the workload would have groups if it began now.
+
+        A StatefulSet of a LeaderWorkerSet has that set's annotations, and its groups are managed for the
+        LeaderWorkerSet.
+        """
         return self._compute(owner, self._replicas(owner), self._related(owner)) is not None
 
     def handed_over(self, owner: Json) -> Json | None:
@@ -183,7 +186,9 @@ class Directory:
         return next((obj for obj in self._groups.owned(owner) if not is_ours(obj)), None)
 
     def _related(self, owner: Json) -> list[Json]:
-        """What the groups of a workload hang on: its parent's Workloads, one made by hand, an object it refers to."""
+        """Return the objects that its groups depend on: its parent's Workloads, a user's Workload, an object it refers
+        to.
+        """
         meta, kind = owner["metadata"], BY_KIND[owner["kind"]]
         found: list[Json] = []
         if kind.workload_name is not None:
@@ -206,7 +211,7 @@ class Directory:
     # ---- pods
 
     def member(self, pod: PodView, namespace: str = "") -> Member | None:
-        """Where a pod belongs, as far as is known now."""
+        """Return the group of a pod, as far as the caches know."""
         namespace = pod.metadata.namespace or namespace
         for place in places(pod):
             cache = self._followed.get(place.kind)
@@ -223,12 +228,12 @@ class Directory:
         return None
 
     def _late_replica(self, owner: Json, place: WorkloadSlot) -> Mapping[str, Link]:
-        """A replica whose first pod is being made."""
+        """Return the links of a replica whose first pod is being created."""
         found = self._compute(owner, [place.parts[-1]], self._related(owner))
         return found.links if isinstance(found, Grouping) else {}
 
     def patch(self, pod: PodView, namespace: str) -> list[Json]:
-        """What a pod that is being created needs, as a JSON patch."""
+        """Return the JSON patch for a pod that is being created."""
         found = self.member(pod, namespace)
         if found is None:
             return []
@@ -238,8 +243,11 @@ class Directory:
         return pod_patch(pod, found.link, self.abilities, scheduler, after=after, early=early, priority=priority)
 
     def _kept_priority(self, pod: PodView, member: Member, namespace: str) -> Priority | None:
-        """Pods of a gang have its priority. Another one that was asked for since holds when no pod is in the gang any
-        more, as locally; else the first pod of a roll-out would wait for ever."""
+        """Return the priority of the gang for its pods.
+
+        Another priority that was requested since takes effect when no pod is in the gang any more, as in a local
+        cluster; otherwise the first pod of a rollout would wait for ever.
+        """
         group = self._groups.pod_groups.get(namespace, member.link.pod_group) if member.link.pod_group else None
         if group is None or deleting(group) or "gang" not in group["spec"]["schedulingPolicy"]:
             return None
@@ -250,12 +258,12 @@ class Directory:
         return Priority(theirs, value, policy_of(theirs, self._classes))
 
     def early(self, pod: PodView) -> bool:
-        """Whether a pod is there before its group asks for as many as its workload has by now."""
+        """Return True if the pod was created before its group's count follows the size of its workload."""
         found = self.member(pod)
         return found is not None and self._lags(found, pod.metadata.namespace)
 
     def going(self, member: Member) -> str:
-        """The uid of a group of the pod's name that is on its way out, or of an earlier workload of the same name."""
+        """Return the uid of the pod's group if that is being deleted or is of an earlier workload of the same name."""
         known = self._groups.pod_groups.get(member.owner["metadata"]["namespace"], member.link.pod_group)
         if known is None or not (deleting(known) or of_namesake(known, member.owner)):
             return ""
@@ -263,7 +271,7 @@ class Directory:
         return "" if mine else str(known["metadata"]["uid"])
 
     async def wait_for_owner(self, pod: PodView, namespace: str, seconds: float) -> None:
-        """News of a workload and of its size may come a little later than its pods: wait for it, but not for long."""
+        """Wait a short time for the watch events of a workload and its size, which may arrive after its pods."""
         try:
             async with asyncio.timeout(seconds):
                 await self._owners_seen(pod, namespace)
@@ -279,7 +287,7 @@ class Directory:
                     await self._news((place.kind, namespace, place.name))
 
     async def _counted(self, pod: PodView, namespace: str) -> None:
-        """A workload that grew asks for more members before there are more: else the first of them start alone."""
+        """Wait until the group's count includes the new pods of a grown workload: else the first ones start alone."""
         found = self.member(pod, namespace)
         while found is not None and self._lags(found, namespace):
             await self._news((POD_GROUPS.kind, namespace, found.link.pod_group))
@@ -295,7 +303,7 @@ class Directory:
         return minimum_of(known) < minimum_of(group)
 
     async def _news(self, key: tuple[str, str, str]) -> None:
-        """Of one object: (kind, namespace, name)."""
+        """Wait for the next watch event of one object: (kind, namespace, name)."""
         future = asyncio.get_running_loop().create_future()
         waiting = self._waiting.setdefault(key, [])
         waiting.append(future)

@@ -29,7 +29,7 @@ def link_of(links: Mapping[str, Link], place: WorkloadSlot) -> Link | None:
 
 
 def requests_gang(workload: Json) -> bool:
-    """Whether the author asked for groups at all. On a shared cluster nothing is made for those who did not.
+    """Return True if the author requested groups. On a shared cluster nothing is created without a request.
 
     The grouping library decides the rest; it would also give a plain Job a group without a gang, as in Kubernetes 1.37.
     """
@@ -44,12 +44,12 @@ def requests_gang(workload: Json) -> bool:
 
 
 def names_group(template: Json) -> bool:
-    """Whether the author put these pods into a group by hand, with our label. (The library knows the two fields.)"""
+    """Return True if the author assigned these pods to a group with our label. (The library knows the two fields.)"""
     return GROUP_LABEL in ((template.get("metadata") or {}).get("labels") or {})
 
 
 def scheduler_for(workload: Json, otherwise: str) -> str:
-    """The scheduler that grouped pods of a workload go to; "" leaves them where they are."""
+    """Return the schedulerName for grouped pods of a workload; "" leaves it unchanged."""
     asked = (workload["metadata"].get("annotations") or {}).get(SCHEDULER_NAME)
     return str(asked) if asked else otherwise
 
@@ -58,7 +58,7 @@ def scheduler_for(workload: Json, otherwise: str) -> str:
 
 
 def fit_labels(grouping: Grouping) -> Grouping:
-    """The same groups with names of at most 63 characters: longer ones do not fit into the label of a pod."""
+    """Return the same groups with names of at most 63 characters: longer ones do not fit into a pod label."""
     names = {group["metadata"]["name"]: fitting(group["metadata"]["name"]) for group in grouping.groups}
     if all(old == new for old, new in names.items()):
         return grouping
@@ -77,14 +77,14 @@ def fit_labels(grouping: Grouping) -> Grouping:
 
 
 class Abilities(NamedTuple):
-    """Fields of a pod that the API server keeps; where it keeps neither, a label has to do."""
+    """Fields of a pod that the API server stores; where it stores neither, a label is used."""
 
     scheduling_group: bool = False  # Kubernetes 1.36 and later, with the gate GenericWorkload
     workload_ref: bool = False  # Kubernetes 1.35
 
 
 class Priority(NamedTuple):
-    """As it stands in a pod: the API server compares the number and the policy with what the class says."""
+    """A priority as in a pod spec: the API server compares the value and the policy with the class."""
 
     class_name: str
     value: int
@@ -101,12 +101,11 @@ def pod_patch(
     early: bool = False,
     priority: Priority | None = None,
 ) -> list[Json]:
-    """JSON patch of a pod that is being created. What the pod's author said stays.
+    """Return the JSON patch of a pod that is being created. Fields set by the pod's author stay.
 
-    after: uid of a group of the wanted name that is on its way out. The pod waits for the next one; it is linked by
-    label, since the field would keep the old one from going.
-    early: the group does not ask for this many pods yet. The pod is gated until it does.
-    priority: of the gang, where the pod's template asks for another by now.
+    after: uid of a group of the wanted name that is being deleted. The pod waits for the next one; it is linked by
+    label, since the field would block the deletion of the old one. early: the group's count does not include this pod
+    yet. The pod is gated until it does. priority: of the gang, where the pod's template has another by now.
     """
     if pod.linked or pod.spec.node_name:
         return []

@@ -28,7 +28,7 @@ NAME = "group-controller"
 
 
 class HandsOff(Exception):
-    """The workload's own controller makes its scheduling objects."""
+    """The workload's own controller creates its scheduling objects."""
 
 
 class _State(Enum):
@@ -80,7 +80,7 @@ class ClusterWriter:
             )
 
     async def _replace(self, owner: Json, obj: Json, in_use: Collection[str]) -> None:
-        """Fixed fields differ: start over with the whole tree, since a parent stays while it has children."""
+        """Recreate the whole tree because immutable fields differ: a parent stays while it has children."""
         if in_use:
             raise Refused(
                 f"{obj['kind']} {obj['metadata']['name']} cannot be changed as asked while pods are in its groups; "
@@ -90,11 +90,11 @@ class ClusterWriter:
         await self.delete(self.ours(owner), in_use)
 
     def ours(self, owner: Json) -> list[Json]:
-        """Children before parents."""
+        """Return the objects created here, children before parents."""
         return [obj for obj in self._groups.owned(owner) if is_ours(obj)]
 
     async def delete(self, objects: list[Json], in_use: Collection[str]) -> None:
-        """Pods that name a group which is gone would wait for ever, so a group with pods stays until they are gone."""
+        """Delete groups without pods: a pod that names a deleted group would wait for ever."""
         if in_use:
             objects = [obj for obj in objects if obj["kind"] == "PodGroup" and obj["metadata"]["name"] not in in_use]
         for obj in objects:
@@ -172,7 +172,7 @@ class ClusterWriter:
         return obj
 
     def _priority(self, name: str) -> int:
-        """Of a class, or of the one that is the default; pods have got theirs the same way."""
+        """Return the priority of a class, or of the default class, as admission does for pods."""
         found = value_of(name, self._classes)
         if found is None:
             raise Refused(f"there is no PriorityClass {name}; create it or name another", "NoPriorityClass")

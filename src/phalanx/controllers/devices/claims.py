@@ -80,7 +80,7 @@ class ResourceClaimsController(Controller):
         await self._delete_with_owner(claim)
 
     async def _delete_with_owner(self, claim: Json) -> None:
-        """A claim that was made for a pod is not needed when the pod is done; deletion is the garbage collector's."""
+        """Delete a claim that was created for a pod which has finished; the garbage collector handles deleted pods."""
         owner = controller_of(claim)
         if owner is None or owner.get("kind") != "Pod" or deleting(claim):
             return
@@ -90,7 +90,7 @@ class ResourceClaimsController(Controller):
             await self._client.delete(r.RESOURCE_CLAIMS, meta["name"], meta["namespace"], uid=meta["uid"])
 
     async def _lives(self, claim: Json, consumer: Json) -> bool:
-        """Whether an entry of reservedFor still counts. Kinds that are not known here are left to others."""
+        """Return True if an entry of reservedFor still exists. Unknown kinds are left to their controllers."""
         resource = consumer.get("resource")
         if resource not in ("pods", "podgroups"):
             return True
@@ -118,7 +118,7 @@ class ResourceClaimsController(Controller):
 
 
 def _never_started(pod: Json) -> bool:
-    """A pod that is deleted before it got a node will never use its claims."""
+    """Return True for a pod that is deleted before it got a node: it will never use its claims."""
     return deleting(pod) and not (pod.get("spec") or {}).get("nodeName")
 
 

@@ -19,7 +19,7 @@ NO_EXECUTE = "NoExecute"
 
 
 class DeviceTaintEviction(Controller):
-    """Keys are claims."""
+    """Evicts pods because of device taints. Keys are claims."""
 
     name = "device taints"
 
@@ -69,7 +69,7 @@ class DeviceTaintEviction(Controller):
                 await self._evict(key, consumer)
 
     def _ends(self, result: Json) -> Iterator[float]:
-        """When the taints of a device end its use; nothing for those that are tolerated for ever."""
+        """Return when the taints of a device cause eviction; nothing for taints that are tolerated for ever."""
         tolerations = result.get("tolerations") or ()
         for taint in self._taints(result):
             mine = [each for each in tolerations if _tolerates(each, taint)]
@@ -144,6 +144,6 @@ def _pool(spec: Json) -> str:
 
 
 def _pools(claim: Json) -> list[str]:
-    """Cache index: pools of which a claim has devices."""
+    """Cache index: pools from which a claim has devices."""
     results = (((claim.get("status") or {}).get("allocation") or {}).get("devices") or {}).get("results") or ()
     return list(dict.fromkeys(f"{each['driver']}/{each['pool']}" for each in results))

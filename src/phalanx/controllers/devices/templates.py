@@ -18,7 +18,7 @@ ENTRY = "resource.kubernetes.io/pod-claim-name"  # annotation of a generated cla
 
 
 class TemplateClaimsController(Controller):
-    """Makes the claims of pods and of PodGroups. Keys of groups begin with "group:"."""
+    """Creates the claims of pods and of PodGroups. Keys of groups begin with "group:"."""
 
     name = "resource claim templates"
     workers = 8
@@ -87,7 +87,7 @@ class TemplateClaimsController(Controller):
             cache.remember(msgspec.json.decode(answer))
 
     async def _claim_name(self, owner: Json, entry: Json, template: str, resource: Resource) -> str:
-        """Of the claim of an entry, made if there is none yet; "": not possible now."""
+        """Return the name of an entry's claim, created if there is none yet; "" if that is not possible now."""
         if resource is r.PODS and (group := self._group_entry(owner, entry)) is not None:
             statuses = (group.get("status") or {}).get("resourceClaimStatuses") or ()
             return next((each.get("resourceClaimName") or "" for each in statuses if each["name"] == entry["name"]), "")
@@ -122,7 +122,7 @@ class TemplateClaimsController(Controller):
         return str(created["metadata"]["name"])
 
     def _group_entry(self, pod: Json, entry: Json) -> Json | None:
-        """The PodGroup whose claim an entry of a pod stands for: name and reference are equal."""
+        """Return the PodGroup whose claim a pod's entry refers to: name and reference are equal."""
         name = (pod["spec"].get("schedulingGroup") or {}).get("podGroupName")
         group = self._groups.get(pod["metadata"]["namespace"], name) if name else None
         for each in (group or {}).get("spec", {}).get("resourceClaims") or ():

@@ -24,7 +24,7 @@ class Address(NamedTuple):
 
 
 def addresses_of(service: Json, pods: list[Json]) -> dict[Ports, list[Address]]:
-    """By the ports that the Service's ports mean on the pod: named ports may differ from pod to pod."""
+    """Return addresses by resolved ports: a named port may differ from pod to pod."""
     spec: Json = service["spec"]
     anyway = bool(spec.get("publishNotReadyAddresses"))
     found: dict[Ports, list[Address]] = {}
@@ -73,7 +73,7 @@ def _named(name: str, protocol: str, pod: Json) -> int:
 
 
 def port_list(ports: Ports, *, unnamed: bool) -> list[Json]:
-    """As written in a slice (`unnamed`: with empty names) or in Endpoints."""
+    """Return ports as written in an EndpointSlice (`unnamed`: with empty names) or in Endpoints."""
     found: list[Json] = []
     for name, number, protocol, application in ports:
         entry: Json = {"name": name} if name or unnamed else {}
@@ -106,7 +106,7 @@ def slice_entry(address: Address, zone: str) -> Json:
 
 
 def subsets(found: dict[Ports, list[Address]], limit: int) -> tuple[list[Json], bool]:
-    """The subsets of Endpoints, and whether addresses had to be left out."""
+    """Return the subsets of Endpoints, and whether addresses had to be left out."""
     made: list[Json] = []
     left, truncated = limit, False
     for ports, addresses in sorted(found.items()):

@@ -126,7 +126,7 @@ class EndpointsController(Controller):
     def _dealt(
         self, room: list[Json], ports: list[Json], addresses: list[Address]
     ) -> list[tuple[Json | None, list[Json], list[Json]]]:
-        """Addresses stay in the slice where they are, so that one pod's change is one slice's change."""
+        """Distribute addresses over slices. An address stays in its slice: one pod's change updates one slice."""
         new = {address.uid: slice_entry(address, self._zone(address.node)) for address in addresses}
         dealt: list[tuple[Json | None, list[Json], list[Json]]] = []
         for entry in room:

@@ -72,7 +72,7 @@ class MirroringController(Controller):
 
 
 def slices_of(endpoints: Json) -> dict[tuple[str, str], Json]:
-    """(ports, address type) -> the slice of them."""
+    """Return (ports, address type) -> slice."""
     found: dict[tuple[str, str], Json] = {}
     for subset in endpoints.get("subsets") or ():
         ports = [_port(port) for port in subset.get("ports") or ()]

@@ -18,7 +18,7 @@ Json = dict[str, Any]
 
 
 class Part(msgspec.Struct, frozen=True):
-    """Pods of a replica that are alike: its leader, its workers, a launcher, …"""
+    """Identical pods of a replica: its leader, its workers, a launcher, …"""
 
     name: str
     count: int
@@ -26,7 +26,7 @@ class Part(msgspec.Struct, frozen=True):
 
 
 class Replica(msgspec.Struct, frozen=True):
-    """One gang-to-be: what every provider needs to know of it."""
+    """One replica to schedule as a gang: what every provider needs to know about it."""
 
     name: str  # of the group
     namespace: str
@@ -48,11 +48,11 @@ class SchedulerProvider(Protocol):
 
     @property
     def resource(self) -> Resource | None:
-        """Where its PodGroups live; None: it has none."""
+        """Return the resource of its PodGroups; None if it has none."""
         ...
 
     def pod_group(self, replica: Replica) -> Json | None:
-        """The object to create unless it exists. Existing ones are never changed: a resize is a new revision."""
+        """Return the object to create unless it exists. Existing ones are never changed: a resize is a new revision."""
         ...
 
     def inject_pod_group_metadata(self, pod: Json, replica: Replica, part: str) -> None:
@@ -61,7 +61,7 @@ class SchedulerProvider(Protocol):
 
 
 def put(pod: Json, where: str, values: Mapping[str, str]) -> None:
-    """Set labels or annotations of a pod; what its author wrote wins."""
+    """Set labels or annotations of a pod; values set by its author win."""
     known = pod.setdefault("metadata", {}).setdefault(where, {})
     for key, value in values.items():
         known.setdefault(key, value)

@@ -9,7 +9,7 @@ from phalanx.controllers.grouping.core import Refused
 
 
 async def create_pod_group_if_not_exists(client: Client, provider: SchedulerProvider, replica: Replica) -> None:
-    """Raises Refused when the kind is not installed."""
+    """Create the PodGroup unless it exists. Raises Refused when the kind is not installed."""
     wanted = provider.pod_group(replica)
     if wanted is None or provider.resource is None:
         return

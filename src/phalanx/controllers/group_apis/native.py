@@ -21,12 +21,12 @@ _CONTAINER = ("name", "resources", "ports", "restartPolicy")
 
 
 def min_resources(replica: Replica) -> str:
-    """JSON of a resource list: what the replica needs once it is complete."""
+    """Return the JSON of a resource list: the requests of the complete replica."""
     return json.dumps(total((part.count, part.pod_spec) for part in replica.parts), sort_keys=True)
 
 
 def to_come(size: int, template: Json) -> str:
-    """JSON: how many pods a group will have, and what those that come later look like."""
+    """Return JSON: how many pods a group will have, and the requests of those created later."""
     source = template.get("spec") or {}
     spec = {key: source[key] for key in _POD if source.get(key)}
     for field in ("containers", "initContainers"):

@@ -40,7 +40,7 @@ class WorkloadAnnotations(msgspec.Struct, frozen=True):
 
 
 def workload_annotations(annotations: Json | None, prefix: str = "") -> WorkloadAnnotations:
-    """Read `scheduling.phalanx.dev/<prefix><wish>`; raises Refused for values that mean nothing."""
+    """Read `scheduling.phalanx.dev/<prefix><wish>`; raises Refused for invalid values."""
     found = annotations or {}
 
     def value(wish: str) -> str:

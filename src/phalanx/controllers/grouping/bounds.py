@@ -15,13 +15,13 @@ TOO_MANY = "TooManyPods"  # reason of the condition and the event; also the type
 
 
 def check_pods(what: str, count: int) -> None:
-    """Raise Refused where a workload asks for more pods than one object may have."""
+    """Raise Refused where a workload requests more pods than one object may have."""
     if count > MOST_PODS:
         raise Refused(f"{what} asks for {count} pods; one object may have {MOST_PODS}: no more are made", TOO_MANY)
 
 
 def check_parts(what: str, count: int) -> None:
-    """The same of Jobs and replicas."""
+    """Raise Refused where a workload requests more Jobs or replicas than one object may have."""
     if count > MOST_PARTS:
         raise Refused(f"{what} asks for {count}; one object may have {MOST_PARTS}: no more are made", TOO_MANY)
 

@@ -26,7 +26,7 @@ class Difference(Enum):
 
 
 def as_v1beta1(workload: Json) -> Json:
-    """A KEP-4671 Workload in the words of the later version."""
+    """Convert a KEP-4671 Workload to the fields of the later version."""
     spec = dict(workload["spec"])
     groups = spec.pop("podGroups", None)
     if groups is None:
@@ -36,7 +36,7 @@ def as_v1beta1(workload: Json) -> Json:
 
 
 def difference(known: Json, wanted: Json, default_class: str | None = None) -> Difference:
-    """default_class: the PriorityClass of objects that name none; None: whichever they have is taken for it."""
+    """Compare objects. default_class: the PriorityClass of objects that name none; None: any class counts as it."""
     here, there = as_v1beta1(known)["spec"], as_v1beta1(wanted)["spec"]
     dropped = frozenset(_annotation(known, DROPPED).split(","))
     found = _of_specs(here, there, default_class, dropped, defaulted=known["kind"] != "Workload")
@@ -46,13 +46,13 @@ def difference(known: Json, wanted: Json, default_class: str | None = None) -> D
 
 
 def _carried(obj: Json) -> Json:
-    """Its annotations that come from its owner and may change."""
+    """Return the annotations copied from its owner, which may change."""
     annotations = obj["metadata"].get("annotations") or {}
     return {key: annotations[key] for key in _CARRIED if key in annotations}
 
 
 def dropped_fields(stored: Json, wanted: Json) -> list[str]:
-    """Fields of a spec, or of its templates, that the server left out when it stored the object."""
+    """Return fields of a spec, or of its templates, that the server dropped when it stored the object."""
     here, there = as_v1beta1(stored)["spec"], as_v1beta1(wanted)["spec"]
     found = {key for key, value in there.items() if value not in (None, [], {}) and here.get(key) in (None, [], {})}
     for field in _TEMPLATES:
@@ -68,8 +68,10 @@ def _annotation(obj: Json, key: str) -> str:
 
 
 def noting_dropped(stored: Json, wanted: Json) -> Json | None:
-    """The stored object with a note of what the server dropped from it, so that this is no difference; None: nothing.
-    Without the note it would be deleted and made again for ever."""
+    """Return the stored object with an annotation of the fields the server dropped; None if it dropped none.
+
+    Without the annotation the object would differ, and be deleted and recreated for ever.
+    """
     fields = dropped_fields(stored, wanted)
     if not fields:
         return None
@@ -78,7 +80,7 @@ def noting_dropped(stored: Json, wanted: Json) -> Json | None:
 
 
 def dropped_note(noted: Json) -> str:
-    """For an event on its owner."""
+    """Return the note for an Event on its owner."""
     fields = ", ".join(_annotation(noted, DROPPED).split(","))
     return f"{noted['kind']} {noted['metadata']['name']}: the API server does not store {fields}; a feature gate is off"
 
@@ -127,7 +129,7 @@ def _same(here: Any, there: Any) -> bool:
 
 
 def with_counts_of(known: Json, wanted: Json) -> Json:
-    """The stored object with the wanted counts and short forms of policies."""
+    """Return the stored object with the wanted counts and short forms of policies."""
     body = copy.deepcopy(as_v1beta1(known))
     _take_counts(body["spec"], as_v1beta1(wanted)["spec"])
     kept = {key: value for key, value in (body["metadata"].get("annotations") or {}).items() if key not in _CARRIED}

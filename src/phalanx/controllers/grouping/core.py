@@ -33,7 +33,7 @@ MAX_TEMPLATES = 8  # per list of a Workload
 
 
 class Refused(Exception):
-    """The workload asks for something that cannot work. `message` tells its author what to change."""
+    """The workload's request cannot work. `message` says what its author must change."""
 
     def __init__(self, message: str, reason: str = "InvalidSchedulingConfiguration") -> None:
         super().__init__(message)
@@ -52,7 +52,7 @@ class Link:
     parent: str = ""  # the CompositePodGroup above the PodGroup
 
     def put_on(self, pod_spec: Json) -> None:
-        """Edit the spec of a pod or of a pod template. What its author wrote there is left alone."""
+        """Edit the spec of a pod or of a pod template. Fields set by its author are kept."""
         if pod_spec.get("schedulingGroup") is not None or pod_spec.get("workloadRef") is not None:
             return
         if self.pod_group:
@@ -104,7 +104,7 @@ Grouper = Callable[[Json, Sequence[Json]], Grouping]
 
 
 def reference_to(owner: Json, *, controller: bool = True) -> Json:
-    """An owner reference. Only the controller's blocks foreground deletion: children go before their parents."""
+    """Return an owner reference. Only the controller's blocks foreground deletion: children go before their parents."""
     meta = owner["metadata"]
     reference = {
         "apiVersion": owner["apiVersion"],
@@ -116,14 +116,14 @@ def reference_to(owner: Json, *, controller: bool = True) -> Json:
 
 
 def controller_ref(owner: Json) -> Json:
-    """Workload.spec.controllerRef."""
+    """Return Workload.spec.controllerRef."""
     group = owner["apiVersion"].rpartition("/")[0]
     reference = {"kind": owner["kind"], "name": owner["metadata"]["name"]}
     return {"apiGroup": group, **reference} if group else reference
 
 
 def carried_annotations(owner: Json) -> dict[str, str]:
-    """Annotations that the scheduling objects of an owner have from it: short forms of policies, what it is part of."""
+    """Return annotations that scheduling objects copy from their owner: short forms of policies, its parent."""
     meta = owner["metadata"]
     said = meta.get("annotations") or {}
     found = {key: str(said[key]) for key in SHORT_FORMS if key in said}

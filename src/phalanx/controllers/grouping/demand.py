@@ -12,7 +12,7 @@ Demand = dict[str, Quantity]
 
 
 def of_pod(pod_spec: Json) -> Demand:
-    """Effective requests of one pod: containers and sidecars together, or the peak while initialising."""
+    """Return effective requests of one pod: containers and sidecars together, or the peak of init containers."""
     total: Demand = {}
     sidecars: Demand = {}
     peak: Demand = {}
@@ -34,7 +34,7 @@ def of_pod(pod_spec: Json) -> Demand:
 
 
 def total(parts: Iterable[tuple[int, Json]]) -> dict[str, str]:
-    """Of so many pods of each spec, as a resource list."""
+    """Sum the requests of so many pods of each spec, as a resource list."""
     found: Demand = {}
     for count, pod_spec in parts:
         one = of_pod(pod_spec)

@@ -21,13 +21,13 @@ def _sha(text: str) -> str:
 
 
 def by_uid(name: str, uid: str) -> str:
-    """A Workload of one object: another object of the same name gets another Workload."""
+    """Name the Workload of one object: another object of the same name gets another Workload."""
     suffix = _fnv(f"(types.UID){uid}")
     return f"{name[: SUBDOMAIN - len(suffix) - 1]}-{suffix}"
 
 
 def of_template(workload: str, template: str) -> str:
-    """A PodGroup made from a Workload's template. When both parts are long each keeps half of the room."""
+    """Name a PodGroup made from a Workload's template. When both parts are long each keeps half of the length."""
     suffix = _fnv(workload + template)
     room = SUBDOMAIN - len(suffix) - 2
     if len(workload) + len(template) > room:
@@ -45,17 +45,17 @@ def of_template(workload: str, template: str) -> str:
 
 
 def hashed(prefix: str, kind: str, namespace: str, identity: str) -> str:
-    """A readable prefix and ten hex digits of the identity, at most a DNS label long."""
+    """Return a readable prefix and ten hex digits of the identity, at most a DNS label long."""
     digits = _sha(f"{kind}/{namespace}/{identity}")
     return f"{prefix[: LABEL - 11]}-{digits}"
 
 
 def joined(owner: str, template: str) -> str:
-    """`<owner>-<template>`, or with a hash in the template's place where that is longer than a label."""
+    """Return `<owner>-<template>`, or a hash in place of the template where that exceeds a DNS label."""
     name = f"{owner}-{template}"
     return name if len(name) <= LABEL else f"{owner[: LABEL - 11]}-{_sha(f'{owner}/{template}')}"
 
 
 def fitting(name: str, limit: int = LABEL) -> str:
-    """The name itself, or its beginning and a hash of all of it where it is too long."""
+    """Return the name itself, or its beginning and a hash of all of it where it is too long."""
     return name if len(name) <= limit else f"{name[: limit - 11]}-{_sha(name)}"

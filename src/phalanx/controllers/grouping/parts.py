@@ -40,8 +40,10 @@ def gang_of_groups(count: int) -> Json:
 
 
 def disruption_of(policy: Json, asked: Json | None) -> Json | None:
-    """The disruptionMode of a group that is made for its workload: what its author asked for, else a gang is evicted as
-    a whole. Members left behind below the minimum would hold their nodes and could not work."""
+    """Return the disruptionMode of a generated group: the author's choice, else a gang is evicted as a whole.
+
+    Members left running below the minimum would hold their nodes and could not work.
+    """
     return asked or ({"all": {}} if "gang" in policy else None)
 
 
@@ -58,7 +60,7 @@ class Leaf:
         return {"name": self.name, **self.spec()}
 
     def spec(self) -> Json:
-        """The fields that a template and a PodGroup share."""
+        """Return the fields that a template and a PodGroup share."""
         found: dict[str, Any] = {
             "schedulingPolicy": self.policy,
             "schedulingConstraints": self.constraints,
@@ -98,7 +100,7 @@ class Node(msgspec.Struct, frozen=True):
 
 
 def workload(owner: Json, name: str, templates: Sequence[Leaf | Node]) -> Json:
-    """The Workload of an owner: leaves or composites on top, not both (a rule of the API)."""
+    """Return the Workload of an owner: leaves or composites at the top level, not both (a rule of the API)."""
     check(templates)
     field = "compositePodGroupTemplates" if isinstance(templates[0], Node) else "podGroupTemplates"
     return {
@@ -149,7 +151,7 @@ def _metadata(owner: Json, name: str, labels: Json | None) -> Json:
 
 
 def check(templates: Sequence[Leaf | Node]) -> None:
-    """What the API server would refuse with words the workload's author cannot use, said in better ones."""
+    """Refuse what the API server would reject, with a message that refers to the author's own fields."""
     _check_width(templates, "the Workload")
     every = list(_walk(templates))
     for template in every:

@@ -8,7 +8,7 @@ from phalanx.controllers.grouping.core import Json
 
 
 def value_of(name: str, classes: Iterable[Json]) -> int | None:
-    """Of a class, or what pods without one get; None: there is no such class."""
+    """Return the value of a class, or the default for pods without one; None if the class does not exist."""
     found = _class_of(name, classes)
     if found is None:
         return None if name else 0
@@ -16,14 +16,17 @@ def value_of(name: str, classes: Iterable[Json]) -> int | None:
 
 
 def policy_of(name: str, classes: Iterable[Json]) -> str:
-    """The preemptionPolicy of pods of that class."""
+    """Return the preemptionPolicy of pods of that class."""
     found = _class_of(name, classes)
     return str((found or {}).get("preemptionPolicy") or "PreemptLowerPriority")
 
 
 def keep_priority(pod_spec: Json, group: Json | None, classes: Iterable[Json]) -> None:
-    """Pods of a gang have its priority. One that was asked for later holds with the other rules: when no pod is in the
-    group any more. Else the first pod that is replaced would wait for ever. group: None: there is none, or it goes."""
+    """Give the pods of a gang the gang's priority. group: None if there is none, or it is being deleted.
+
+    A priority requested later takes effect with the other policies, when no pod is in the group any more. Otherwise the
+    first replaced pod would wait for ever.
+    """
     if group is None:
         return
     theirs = str(group["spec"].get("priorityClassName") or "")

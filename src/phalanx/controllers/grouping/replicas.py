@@ -31,7 +31,7 @@ def interchangeable(obj: Json, wish: WorkloadAnnotations) -> Json:
 
 
 def group_set(obj: Json, related: Sequence[Json] = (), *, policy: Policy = interchangeable) -> Grouping:
-    """One group of all its pods."""
+    """Return one group of all its pods."""
     wish = workload_annotations(obj["metadata"].get("annotations"))
     template = obj["spec"]["template"].get("spec") or {}
     named = template.get("schedulingGroup") is not None or template.get("workloadRef") is not None
@@ -55,7 +55,7 @@ def group_set(obj: Json, related: Sequence[Json] = (), *, policy: Policy = inter
 
 
 def _first_version(obj: Json, policy: Json) -> Grouping:
-    """KEP-4671 as the API design paper has it: `w-<name>` with the one group."""
+    """Return the KEP-4671 form of the API design paper: `w-<name>` with the one group."""
     name = f"w-{obj['metadata']['name']}"
     body = first_workload(obj, name, {ONLY_GROUP: policy})
     return Grouping(workload=body, links={"": Link(workload=name, group=ONLY_GROUP)})

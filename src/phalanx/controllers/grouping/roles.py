@@ -35,7 +35,7 @@ class Role(msgspec.Struct, frozen=True):
 def one_gang(
     owner: Json, roles: Sequence[Role], related: Sequence[Json], *, minimum: int | None = None, priority_class: str = ""
 ) -> Grouping:
-    """minimum: what the object says in a field of its own; an annotation goes before it."""
+    """Build one gang of all roles. minimum: the object's own field; an annotation takes precedence."""
     wish = workload_annotations(owner["metadata"].get("annotations"))
     free = [role for role in roles if not role.linked]
     everybody = sum(max(role.count, role.least) for role in free)

@@ -17,21 +17,21 @@ from phalanx.model.groups.keys import COMPLETED_IN
 
 
 class Gang(NamedTuple):
-    """Who should be in a group."""
+    """The pods that should be in a group."""
 
     everybody: int  # pods that are wanted at the same time
     pods: list[Json]  # those that are there
 
 
 def without_outsiders(grouping: Grouping, everybody: int, pods: Iterable[Json]) -> Grouping:
-    """For a workload of one group."""
+    """Reduce the count of a workload with one group."""
     if len(grouping.groups) != 1:
         return grouping
     return each_without_outsiders(grouping, {grouping.groups[0]["metadata"]["name"]: Gang(everybody, list(pods))})
 
 
 def each_without_outsiders(grouping: Grouping, gangs: Mapping[str, Gang]) -> Grouping:
-    """gangs: by the name of their group."""
+    """Reduce the counts of several gangs. gangs: by the name of their group."""
     groups = [_without(group, gangs.get(group["metadata"]["name"])) for group in grouping.groups]
     return grouping if groups == grouping.groups else replace(grouping, groups=groups)
 
@@ -53,5 +53,5 @@ def outside_of(pod: Json, name: str) -> bool:
 
 
 def stands(pod: Json) -> bool:
-    """It runs or waits, or it has done its part."""
+    """Return True if the pod runs, is pending, or has succeeded."""
     return active(pod) or COMPLETED_IN in (pod["metadata"].get("annotations") or {})

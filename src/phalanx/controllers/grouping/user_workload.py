@@ -37,7 +37,7 @@ COPIED = (
 
 
 def generated(workload: Json) -> bool:
-    """Made by our controllers, also where it has lost its owner since (`--cascade=orphan`)."""
+    """Return True if our controllers created it, including one that lost its owner since (`--cascade=orphan`)."""
     return (workload["metadata"].get("annotations") or {}).get(GENERATED) == "true"
 
 
@@ -79,7 +79,9 @@ def _same_reference(one: Json | None, other: Json) -> bool:
 
 
 def with_hand_made(owner: Json, grouping: Grouping, related: Sequence[Json]) -> Grouping:
-    """The same groups under the rules that the author wrote, if there are any. Raises Refused where they do not fit."""
+    """Return the same groups under the policies that a user's Workload has, if any. Raises Refused where they do not
+    fit.
+    """
     workload = made_by_hand(owner, related) if grouping.workload is not None else None
     if workload is None:
         return grouping
@@ -87,7 +89,7 @@ def with_hand_made(owner: Json, grouping: Grouping, related: Sequence[Json]) -> 
 
 
 def from_templates_of(workload: Json, grouping: Grouping, *, only: str = "") -> Grouping:
-    """Groups made from the templates of another Workload; `only`: the one for all of them."""
+    """Create groups from the templates of another Workload; `only`: the one for all of them."""
     name, templates = workload["metadata"]["name"], dict(_templates(workload["spec"]))
     composites = [_remade(obj, name, templates, only) for obj in grouping.composites]
     groups = [_remade(obj, name, templates, only) for obj in grouping.groups]
@@ -146,7 +148,7 @@ def _check_count(workload: str, name: str, template: Json, obj: Json) -> None:
 
 
 def _templates(node: Json) -> Iterator[tuple[tuple[str, str], Json]]:
-    """All templates of a Workload by (kind of group, name)."""
+    """Return all templates of a Workload by (kind of group, name)."""
     for template in node.get("podGroupTemplates") or ():
         yield ("PodGroup", template["name"]), template
     for group in node.get("podGroups") or ():  # KEP-4671
@@ -160,7 +162,7 @@ def _templates(node: Json) -> Iterator[tuple[tuple[str, str], Json]]:
 
 
 def workload_above(obj: Json, related: Sequence[Json]) -> Json:
-    """Whose templates a workload below a tree uses: that of the CompositePodGroup above it, or of its own owner."""
+    """Return the Workload whose templates a child workload uses: that of its parent group or of its owner."""
     meta = obj["metadata"]
     parent = (meta.get("annotations") or {}).get(PARENT_COMPOSITE)
     workloads = [found for found in related if found.get("kind") == WORKLOADS.kind]

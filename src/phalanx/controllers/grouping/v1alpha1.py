@@ -13,7 +13,7 @@ ONLY_GROUP = "gg"  # the name the API design paper gives the one group of such a
 
 
 def first_workload(owner: Json, name: str, policies: Mapping[str, Json]) -> Json:
-    """KEP-4671 has no field for how a group is disrupted: an annotation says what its author asked for."""
+    """Return a KEP-4671 Workload. It has no field for disruption: an annotation holds the requested mode."""
     mode = workload_annotations(owner["metadata"].get("annotations")).disruption
     return {
         "apiVersion": WORKLOADS_V1ALPHA1.api_version,

@@ -42,7 +42,7 @@ TaintKey = tuple[str, str]  # (key, effect)
 
 
 class Sign(NamedTuple):
-    """What we last heard of a node."""
+    """The last observed heartbeat of a node."""
 
     renewed: str | None  # its Lease
     said: tuple[str | None, str | None]  # its Ready condition: status, heartbeat
@@ -92,7 +92,7 @@ class NodeLifecycleController(Controller):
     # ---- silence
 
     def _listen(self, name: str) -> float:
-        """When the node last gave a sign of life: a renewal of its Lease, or a word about itself."""
+        """Return when the node last sent a heartbeat: a Lease renewal, or a status update."""
         lease, node = self._leases.get(LEASE_NAMESPACE, name), self._nodes.get("", name)
         entry = condition(node, "Ready") if node is not None else None
         said = (entry.get("status"), entry.get("lastHeartbeatTime")) if entry is not None else ("Unknown", None)
@@ -105,7 +105,7 @@ class NodeLifecycleController(Controller):
         return when
 
     async def _judge(self, node: Json) -> Json:
-        """A node that has a Lease and does not renew it is in an unknown state."""
+        """Set the conditions of a node that stopped renewing its Lease to Unknown."""
         name = node["metadata"]["name"]
         lease = self._leases.get(LEASE_NAMESPACE, name)
         if lease is None:
@@ -145,7 +145,7 @@ class NodeLifecycleController(Controller):
 
 
 def wanted_taints(node: Json) -> list[TaintKey]:
-    """Those that follow from the node's state, in a stable order."""
+    """Return the taints that follow from the node's state, in a stable order."""
     wanted = []
     for (type_, status), key in OF_CONDITION.items():
         entry = condition(node, type_)
@@ -170,7 +170,7 @@ def _managed(node: Json) -> set[TaintKey]:
 
 
 def _unknown(node: Json, type_: str, now: str) -> Json | None:
-    """The condition of a node that is no longer heard of; None: it says so already."""
+    """Return the Unknown condition of a node without heartbeats; None if it is set already."""
     entry = condition(node, type_)
     if entry is None:
         reason, message = "NodeStatusNeverUpdated", "Kubelet never posted node status."

@@ -22,7 +22,7 @@ class Responsiveness:
         self._counted = 0.0  # up to the last tick
 
     def now(self) -> float:
-        """Seconds that never go back, slower than the clock while we could not listen."""
+        """Return monotonic seconds that exclude the time in which this process was not responsive."""
         return self._counted + min(self._clock.monotonic() - self._ticked, MOST)
 
     async def run(self) -> None:

@@ -145,7 +145,7 @@ class TaintEviction(Controller):
 
 
 def stays(pod: Json, taints: list[Taint]) -> float | None:
-    """How many seconds a pod may stay with these NoExecute taints; None: for ever."""
+    """Return how many seconds a pod may stay with these NoExecute taints; None: for ever."""
     if not taints:
         return None
     tolerations = msgspec.convert((pod.get("spec") or {}).get("tolerations") or [], list[Toleration])

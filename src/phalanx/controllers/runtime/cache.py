@@ -53,7 +53,7 @@ Parts = dict[str, msgspec.Raw]
 
 
 class _Usual(msgspec.Struct, gc=False, forbid_unknown_fields=True):
-    """Objects as nearly all are, split up in one go."""
+    """The common fields of an object, decoded in one pass."""
 
     metadata: Parts
     apiVersion: str = ""  # as it is spelled
@@ -71,7 +71,7 @@ _shared: Memo[Any] = Memo(_decode, most=1024)
 
 
 def by_labels(obj: Json) -> list[str]:
-    """An index that `Cache.matching` can use: the namespace, and every label in it."""
+    """Return an index that `Cache.matching` can use: the namespace, and every label in it."""
     meta = obj["metadata"]
     namespace = meta.get("namespace", "")
     return [namespace, *(_pair(namespace, key, value) for key, value in (meta.get("labels") or {}).items())]
@@ -97,31 +97,33 @@ class Cache:
         self._informer: Informer[bytes] = Informer(client, resource, bytes, self._take, optional=optional)
 
     def index(self, name: str, indexer: Indexer, *, of_marks: bool = False) -> None:
-        """Declare before `run`. of_marks: it reads nothing but labels and owner references, which seldom change."""
+        """Declare an index before `run`. of_marks: it reads only labels and owner references, which seldom change."""
         self._indexers[name] = indexer
         self._indexes[name] = {}
         if of_marks:
             self._of_marks.add(name)
 
     def on_change(self, handler: Handler, *, of: str = ANY) -> None:
-        """of: MARKED, or the kind of a controller, for handlers that have nothing to say about other objects; what an
-        object was before counts too."""
+        """Register a handler. of: MARKED, or the kind of a controller, to skip other objects.
+
+        The previous version of an object counts too.
+        """
         self._handlers.append((of, handler))
 
     def get(self, namespace: str, name: str) -> Json | None:
         return self._get(Key(namespace, name))
 
     def by_index(self, name: str, value: str) -> list[Json]:
-        """In the order in which the objects were first seen."""
+        """Return objects in the order in which they were first seen."""
         return [self._known(key) for key in self._indexes[name].get(value, ())]
 
     def any_in_index(self, name: str, value: str) -> bool:
         return value in self._indexes[name]
 
     def matching(self, name: str, namespace: str, matcher: LabelMatcher) -> list[Json]:
-        """Objects of a namespace whose labels match. `name`: an index made of `by_labels`.
+        """Return objects of a namespace whose labels match. `name`: an index made of `by_labels`.
 
-        Only objects that have the rarest of the labels asked for are looked at.
+        Only objects that have the rarest of the selector's labels are examined.
         """
         if matcher.nothing:
             return []
@@ -146,7 +148,7 @@ class Cache:
 
     @property
     def served(self) -> bool:
-        """False: the server does not know the resource, for now."""
+        """Return False while the server does not serve the resource."""
         return self._informer.served
 
     @property
@@ -157,7 +159,7 @@ class Cache:
         await self._informer.synced.wait()
 
     def remember(self, obj: Json) -> None:
-        """Take over the answer of a write at once, so that the next look does not act on older news."""
+        """Store the response of a write at once, so that the next reconcile does not act on an older version."""
         meta = obj["metadata"]
         if meta["uid"] in self._graves:
             return  # the answer is older than the news that the object is gone
@@ -318,7 +320,7 @@ def _unindex(index: dict[str, dict[Key, None]], value: str, key: Key) -> None:
 
 
 class Caches:
-    """The caches of one process, each made once."""
+    """The caches of one process, each created once."""
 
     def __init__(self, client: Client) -> None:
         self.client = client

@@ -19,13 +19,13 @@ from phalanx.model.selectors import LabelMatcher, from_selector
 
 class Claims:
     def __init__(self, cache: Cache, owner: Resource, finalizer: str = "") -> None:
-        """finalizer: carried by everything of an owner, so it comes and goes with the reference."""
+        """Configure claiming. finalizer: carried by every owned object; added and removed with the owner reference."""
         self._cache, self._owner, self._finalizer = cache, owner, finalizer
         cache.index("controller", index_by_controller, of_marks=True)
         cache.index("orphans", _index_orphans, of_marks=True)
 
     async def of(self, owner: Json, adoptable: Callable[[Json], bool] = lambda obj: True) -> list[Json]:
-        """Everything of `owner`, in a stable order."""
+        """Return every object of `owner`, in a stable order."""
         meta = owner["metadata"]
         matcher = selector_of(owner)
         mine = []
@@ -76,7 +76,7 @@ class Claims:
 
 
 def selector_of(owner: Json) -> LabelMatcher:
-    """The oldest kind of owner selects by plain labels, all others by a LabelSelector."""
+    """Return the selector: plain labels for ReplicationControllers, a LabelSelector for all others."""
     selector = owner["spec"]["selector"]
     return from_selector({"matchLabels": selector} if owner["apiVersion"] == "v1" else selector)
 

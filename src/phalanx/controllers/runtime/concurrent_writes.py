@@ -10,7 +10,7 @@ T = TypeVar("T")
 
 
 async def together(writes: Iterable[Awaitable[T]]) -> list[T]:
-    """Results in order. A write still under way while its owner looks again would be made twice."""
+    """Return results in order. A write still in progress while its owner is reconciled would be made twice."""
     found = await asyncio.gather(*writes, return_exceptions=True)
     done: list[T] = []
     for result in found:

@@ -27,7 +27,7 @@ class Controller(ABC):
 
     @abstractmethod
     async def reconcile(self, key: Key) -> None:
-        """Bring the cluster one step nearer to what the object of this key asks for."""
+        """Bring the cluster one step nearer to the desired state of this key's object."""
 
     async def run(self) -> None:
         await self.queue.run(self.reconcile, self.workers)

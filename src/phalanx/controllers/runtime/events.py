@@ -29,7 +29,7 @@ class Events:
         self.dropped = 0
 
     def normal(self, about: Json, controller: str, reason: str, note: str, distinct: str = "") -> None:
-        """distinct: what tells this news from earlier news in the same words, such as the uid of a pod."""
+        """Record a Normal Event. distinct: tells it from earlier ones with the same text, such as a pod's uid."""
         self._record(about, controller, "Normal", reason, note, distinct)
 
     def warning(self, about: Json, controller: str, reason: str, note: str) -> None:
@@ -73,7 +73,7 @@ class Events:
         self._queue.put_nowait(event)
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Write queued Events until cancelled."""
         while True:
             event = await self._queue.get()
             try:

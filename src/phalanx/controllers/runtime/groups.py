@@ -64,7 +64,7 @@ class Groups:
         self.pod_groups.index("workload", _index_by_workload)
 
     def feed(self, kind: str, queue: WorkQueue[Key]) -> None:
-        """Look at an owner of this kind again whenever one of its scheduling objects changes."""
+        """Requeue an owner of this kind whenever one of its scheduling objects changes."""
 
         def changed(key: Key, new: Json | None, old: Json | None) -> None:
             about = (new or old or {})["spec"].get("controllerRef") or {}
@@ -81,7 +81,7 @@ class Groups:
             cache.on_change(changed)
 
     def owned(self, owner: Json) -> list[Json]:
-        """Scheduling objects controlled by the owner, children before parents: the order of deletion."""
+        """Return scheduling objects controlled by the owner, children before parents: the order of deletion."""
         uid = owner["metadata"]["uid"]
         groups = self.pod_groups.by_index("controller", uid)
         composites = self.composites.by_index("controller", uid)
@@ -89,7 +89,7 @@ class Groups:
         return [*groups, *_children_first(composites), *workloads]
 
     def known(self, wanted: Json) -> Json | None:
-        """The scheduling object of that kind and name, as it is."""
+        """Return the scheduling object of that kind and name."""
         meta = wanted["metadata"]
         return self._cache(wanted["kind"]).get(meta["namespace"], meta["name"])
 
@@ -100,7 +100,7 @@ class Groups:
         return self.workloads.by_index("controllerRef", f"{meta['namespace']}/{group}/{owner['kind']}/{meta['name']}")
 
     def around(self, owner: Json) -> list[Json]:
-        """What the groups of an owner may hang on: Workloads about it and its controller, the group above it."""
+        """Return what the groups of an owner may depend on: Workloads of it and its controller, its parent group."""
         meta = owner["metadata"]
         found = self.for_owner(owner)
         parent = controller_of(owner)
@@ -156,7 +156,7 @@ class Groups:
         return state
 
     def _left_by_predecessor(self, owner: Json) -> list[Json]:
-        """What our controllers made for an earlier object of the owner's name, which was deleted without it."""
+        """Return generated objects of an earlier object of the owner's name, deleted with --cascade=orphan."""
         left = [found for found in self.for_owner(owner) if controller_of(found) is None and generated(found)]
         groups = [
             group
@@ -169,7 +169,7 @@ class Groups:
         return [obj for obj in (*groups, *left) if not deleting(obj)]
 
     def _with_workload(self, obj: Json, grouping: Grouping) -> Json:
-        """Its Workload is an owner too; its uid is known only now."""
+        """Add its Workload as an owner, once its uid is known."""
         assert grouping.workload is not None
         meta = grouping.workload["metadata"]
         known = self.workloads.get(meta["namespace"], meta["name"])
@@ -227,14 +227,14 @@ class Groups:
         return State.REPLACING
 
     def leaving(self, owner: Json, grouping: Grouping) -> bool:
-        """Whether some of what is wanted is still being deleted."""
+        """Return True if a wanted object is still being deleted."""
         found = (self.known(obj) for obj in grouping.objects)
         return any(
             known is not None and deleting(known) and controlled_by(known, owner["metadata"]["uid"]) for known in found
         )
 
     def standing(self, namespace: str, name: str) -> Json | None:
-        """The PodGroup of that name, unless it is being deleted."""
+        """Return the PodGroup of that name, unless it is being deleted."""
         found = self.pod_groups.get(namespace, name) if name else None
         return None if found is None or deleting(found) else found
 
@@ -245,7 +245,7 @@ class Groups:
         return not owned
 
     async def adopt(self, owner: Json, workload: Json) -> None:
-        """Adoption lifecycle: a Workload its author made for this owner goes when the owner goes."""
+        """Adopt a Workload that a user created for this owner: it is deleted with the owner."""
         if controller_of(workload) is not None or deleting(workload):
             return
         meta = owner["metadata"]
@@ -309,12 +309,12 @@ class Groups:
 
 
 def _is_plan(obj: Json) -> bool:
-    """A Workload holds templates; nothing runs in it."""
+    """Return True for a Workload: it holds templates; no pod belongs to it directly."""
     return bool(obj["kind"] == WORKLOADS.kind)
 
 
 def adopted(workload: Json) -> bool:
-    """Made by hand and adopted: it goes with its owner, and is neither changed nor taken away before."""
+    """Return True if a user created it and it was adopted: it is deleted with its owner, and not changed before."""
     return (workload["metadata"].get("annotations") or {}).get(ADOPTED) == "true"
 
 
@@ -332,7 +332,7 @@ def _index_by_workload(obj: Json) -> list[str]:
 
 
 def _by_level(composites: list[Json]) -> list[list[Json]]:
-    """Composites by depth, roots first."""
+    """Return composites by depth, roots first."""
     depth: dict[str, int] = {}
     levels: list[list[Json]] = []
     for obj in composites:  # parents come before children
@@ -357,7 +357,7 @@ def _children_first(composites: list[Json]) -> list[Json]:
 
 
 def of_namesake(known: Json, owner: Json) -> bool:
-    """Whether it belongs to an earlier object of the owner's kind and name: the garbage collector has yet to come."""
+    """Return True if it belongs to an earlier object of the owner's kind and name, not yet garbage-collected."""
     reference = controller_of(known)
     named = (owner["kind"], owner["metadata"]["name"])
     return reference is not None and (reference["kind"], reference["name"]) == named

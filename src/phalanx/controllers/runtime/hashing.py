@@ -21,7 +21,7 @@ def safe_encode(text: str) -> str:
 
 
 def hash_of(value: Any, collisions: int = 0) -> str:
-    """Of any JSON value; equal values give equal hashes whatever the order of their keys."""
+    """Hash any JSON value; equal values give equal hashes whatever the order of their keys."""
     data = msgspec.json.encode(value, order="sorted")
     if collisions:
         data += collisions.to_bytes(4, "little")

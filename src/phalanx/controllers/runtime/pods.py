@@ -36,7 +36,7 @@ def bound(pod: Json) -> bool:
 
 
 def places_exclusively(affinity: Json, topology: str) -> bool:
-    """Return whether a pod says itself, for this topology, which pods it stays with and which it avoids."""
+    """Return True if a pod has its own affinity and anti-affinity terms for this topology."""
     required = "requiredDuringSchedulingIgnoredDuringExecution"
     return all(
         any(term.get("topologyKey") == topology for term in (affinity.get(field) or {}).get(required) or ())
@@ -55,8 +55,11 @@ def index_by_group(pod: Json) -> list[str]:
 
 
 def keeps_group(pod: Json) -> bool:
-    """Whether the group of a pod stays for its sake, were that deleted: not for one on its way out, nor for one that
-    was made when the group was being deleted and waits for the next."""
+    """Return True if a deleted group must stay for this pod.
+
+    It need not for a pod that is being deleted, nor for one that was created during the deletion and waits for the next
+    group.
+    """
     return active(pod) and (bound(pod) or AFTER_GROUP not in (pod["metadata"].get("annotations") or {}))
 
 
@@ -74,7 +77,7 @@ def ready(pod: Json) -> bool:
 
 
 def available_in(pod: Json, min_ready_seconds: int, now: float) -> float | None:
-    """0.0 when available, seconds until then, None when not ready."""
+    """Return 0.0 when available, seconds until then, None when not ready."""
     if not ready(pod):
         return None
     if min_ready_seconds <= 0:
@@ -85,7 +88,7 @@ def available_in(pod: Json, min_ready_seconds: int, now: float) -> float | None:
 
 
 def from_template(template: Json, owner: Json, resource: Resource, *, name: str = "", prefix: str = "") -> Json:
-    """A pod as a controller makes it. The template is copied, never shared."""
+    """Build a pod from a template. The template is copied, never shared."""
     meta = template.get("metadata") or {}
     metadata: Json = {
         "namespace": owner["metadata"]["namespace"],
@@ -103,9 +106,9 @@ def from_template(template: Json, owner: Json, resource: Resource, *, name: str 
 
 
 def removal_rank(pod: Json, crowd: int = 0) -> tuple[Any, ...]:
-    """Sorts pods so that the ones to remove first come first: what runs well and long stays.
+    """Return a sort key for scale-down: pods to delete first come first; ready and old pods stay.
 
-    `crowd`: how many pods of the same owner share its node; the fullest node gives first.
+    `crowd`: how many pods of the same owner share its node; the fullest node loses pods first.
     """
     status = pod.get("status") or {}
     meta = pod["metadata"]

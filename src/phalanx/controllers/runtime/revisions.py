@@ -22,14 +22,14 @@ HASH_LABEL = "controller-revision-hash"
 
 class Revisions:
     def __init__(self, cache: Cache, owner: Resource, *, label: str = HASH_LABEL, numbered: bool = False) -> None:
-        """numbered: names end in the number at which the revision was made."""
+        """Configure revisions. numbered: names end in the number at which the revision was created."""
         self.cache, self._owner = cache, owner
         self._label, self._numbered = label, numbered
         cache.index("controller", index_by_controller)
         self._claims = Claims(cache, owner)
 
     def of(self, owner: Json) -> list[Json]:
-        """Oldest first."""
+        """Return revisions, oldest first."""
         found = [rev for rev in self.cache.by_index("controller", owner["metadata"]["uid"]) if not deleting(rev)]
         return sorted(found, key=lambda rev: (int(rev["revision"]), rev["metadata"]["name"]))
 
@@ -103,7 +103,7 @@ class Revisions:
 
 
 def template_data(template: Json) -> Json:
-    """The form in which sets keep a template, so that applying it as a patch brings it back whole."""
+    """Return the patch form in which sets store a template, so that applying it restores the template."""
     return {"spec": {"template": {**template, "$patch": "replace"}}}
 
 

@@ -23,7 +23,7 @@ class Allowance(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What a rollout needs to know of one ReplicaSet."""
+    """What a rollout needs to know about one ReplicaSet."""
 
     name: str
     created: str
@@ -46,14 +46,14 @@ def allowance(spec: Json) -> Allowance:
 
 
 def resolve(value: Any, total: int, rounding: Callable[[float], int]) -> int:
-    """An int, or a percentage of `total`."""
+    """Resolve an int, or a percentage of `total`."""
     if isinstance(value, int):
         return value
     return int(rounding(int(str(value).rstrip("%")) * total / 100))
 
 
 def grown(new: Share, old: Sequence[Share], replicas: int, allowed: Allowance) -> int:
-    """Replicas of the new ReplicaSet in the next step."""
+    """Return the replicas of the new ReplicaSet in the next step."""
     if new.wanted >= replicas:
         return replicas
     room = replicas + allowed.surge - new.wanted - sum(share.wanted for share in old)
@@ -61,7 +61,7 @@ def grown(new: Share, old: Sequence[Share], replicas: int, allowed: Allowance) -
 
 
 def shrunk(new: Share, old: Sequence[Share], replicas: int, allowed: Allowance) -> dict[str, int]:
-    """Replicas of the old ReplicaSets in the next step; only those that change."""
+    """Return the replicas of the old ReplicaSets in the next step; only those that change."""
     minimum = replicas - allowed.unavailable
     total = new.wanted + sum(share.wanted for share in old)
     # New replicas that are not available yet cannot stand in for old ones.
@@ -86,7 +86,7 @@ def shrunk(new: Share, old: Sequence[Share], replicas: int, allowed: Allowance) 
 
 
 def shared_out(shares: Sequence[Share], replicas: int, allowed: Allowance) -> dict[str, int]:
-    """Sizes after a change of scale while several ReplicaSets have pods, in proportion to what they have."""
+    """Return proportionally scaled sizes after a change of scale while several ReplicaSets have pods."""
     present = sum(share.wanted for share in shares)
     target = replicas + allowed.surge if replicas else 0
     left = target - present

@@ -31,7 +31,7 @@ def set_condition(
 
 
 def follow_refusal(conditions: list[Json], type_: str, refusal: Refused | None, clock: Clock) -> None:
-    """Have `conditions` say in one of this type why a workload is not run as it asks; None: it is, and none says so."""
+    """Set the condition of this type that says why a workload's request is refused; None: remove it."""
     if refusal is not None:
         set_condition(conditions, type_, "True", refusal.reason, refusal.message, clock)
     else:
@@ -39,7 +39,7 @@ def follow_refusal(conditions: list[Json], type_: str, refusal: Refused | None, 
 
 
 def conditions_of(obj: Json) -> list[Json]:
-    """A copy that may be edited."""
+    """Return a copy that may be edited."""
     return copy.deepcopy((obj.get("status") or {}).get("conditions") or [])
 
 
@@ -58,5 +58,5 @@ async def write_status(cache: Cache, obj: Json, status: Json) -> Json:
 
 
 def _said(status: Json) -> Json:
-    """Without zeros, which the server adds where a kind always has them."""
+    """Return the status without zeros, which the server adds where a kind always has them."""
     return {name: value for name, value in status.items() if value not in (None, 0, "", [], {})}

@@ -155,7 +155,7 @@ class VolumesController(Controller):
             self._events.normal(claim, self.name, "FailedBinding", text)
 
     async def _picky_claim(self, claim: Json) -> None:
-        """It names its volume."""
+        """Bind a claim that names its volume."""
         name = claim["spec"]["volumeName"]
         volume = self._volumes.get("", name)
         if volume is None:
@@ -188,7 +188,7 @@ class VolumesController(Controller):
             await self._lose(claim, "ClaimMisbound", text)
 
     async def _read_volume(self, name: str) -> Json | None:
-        """The caches of claims and volumes are not in step: only the server knows that a volume is not there."""
+        """Read a volume from the server: caches are not synchronised, so only the server knows that it is gone."""
         try:
             found: Json = msgspec.json.decode(await self._client.get(r.PERSISTENT_VOLUMES, name))
         except NotFound:
@@ -249,7 +249,7 @@ class VolumesController(Controller):
         self._events.normal(claim, self.name, "ExternalProvisioning", text)
 
     async def _grown(self, volume: Json, claim: Json) -> Json:
-        """A simulated disk grows as soon as its claim asks for more and its class allows it."""
+        """Expand a simulated disk as soon as its claim requests more and its class allows it."""
         if requested(claim) <= size(volume["spec"].get("capacity")) or not _simulated(volume):
             return volume
         storage_class = self._classes.get("", class_of(claim))
@@ -266,7 +266,7 @@ class VolumesController(Controller):
             await self._writes.unprotect(self._volumes, volume, VOLUME_PROTECTION)
 
     async def _settle(self, volume: Json) -> Json:
-        """Say where the volume is in its life; returns it as it is then."""
+        """Set the phase of the volume; returns the updated volume."""
         name, reference = volume["metadata"]["name"], volume["spec"].get("claimRef")
         if reference is None or not reference.get("uid"):
             return await self._writes.volume_phase(volume, "Available")
@@ -283,7 +283,7 @@ class VolumesController(Controller):
         return await self._writes.volume_phase(await self._writes.unbind(volume), "Available")
 
     async def _claim_of(self, reference: Json) -> Json | None:
-        """The claim that is meant, not another of its name. The server is asked before one counts as gone."""
+        """Return the claim with the referenced uid. The server is read before a claim counts as deleted."""
         namespace, name = reference.get("namespace", ""), reference.get("name", "")
         known = self._claims.get(namespace, name)
         if known is not None and known["metadata"]["uid"] == reference["uid"]:

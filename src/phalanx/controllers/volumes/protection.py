@@ -47,7 +47,7 @@ class ClaimProtection(Controller):
 
 
 def _claims_used(pod: Json) -> list[str]:
-    """Cache index: namespace/name. A pod without a node does not count: no node will start it with a dying claim."""
+    """Cache index: namespace/name. A pod without a node does not count: no node starts it with a deleted claim."""
     spec, meta = pod.get("spec") or {}, pod["metadata"]
     if not spec.get("nodeName"):
         return []

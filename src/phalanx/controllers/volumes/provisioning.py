@@ -37,7 +37,7 @@ def standard_class() -> Json:
 
 
 def disk_name(claim: Json) -> str:
-    """Made of the claim's uid, so that a provisioner that died half way finds its disk again."""
+    """Name a disk by the claim's uid, so that a provisioner that crashed finds its disk again."""
     return f"pvc-{claim['metadata']['uid']}"
 
 
@@ -82,7 +82,7 @@ def disk(claim: Json, storage_class: Json, node: Json | None) -> Json:
 
 
 def _reach(storage_class: Json, node: Json | None) -> list[Json]:
-    """From which nodes the disk can be reached; nothing: from all."""
+    """Return the topology from which the disk is reachable; empty: all nodes."""
     if node is None:
         # Of several places that are allowed, the first.
         terms = storage_class.get("allowedTopologies") or ()

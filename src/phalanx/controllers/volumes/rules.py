@@ -21,18 +21,18 @@ def annotations_of(obj: Json) -> Json:
 
 
 def class_of(obj: Json) -> str:
-    """Of a volume or a claim; "" when it has none."""
+    """Return the class of a volume or a claim; "" when it has none."""
     old = annotations_of(obj).get(CLASS_ANNOTATION)
     return str(obj["spec"].get("storageClassName") or "") if old is None else str(old)
 
 
 def leaves_class_open(claim: Json) -> bool:
-    """Nothing said about a class, as opposed to "" which says: none."""
+    """Return True if the class is unset, as opposed to "", which means no class."""
     return claim["spec"].get("storageClassName") is None and CLASS_ANNOTATION not in annotations_of(claim)
 
 
 def default_class(classes: Iterable[Json]) -> Json | None:
-    """The newest of the default classes; of equally new ones the first by name."""
+    """Return the newest of the default classes; of equally new ones the first by name."""
     found = [c for c in classes if any(annotations_of(c).get(key) == "true" for key in DEFAULT_CLASS)]
     found.sort(key=lambda c: str(c["metadata"]["name"]))
     return max(found, key=lambda c: str(c["metadata"].get("creationTimestamp") or ""), default=None)
@@ -43,7 +43,7 @@ def waits_for_consumer(storage_class: Json | None) -> bool:
 
 
 def size(amounts: Json | None) -> int:
-    """In nano-units, exact; nonsense and nothing are 0."""
+    """Return nano-units, exact; an invalid or missing quantity is 0."""
     try:
         return nanos((amounts or {}).get("storage", 0))
     except (BadQuantity, ValueError):
@@ -55,7 +55,7 @@ def requested(claim: Json) -> int:
 
 
 def is_named_by(volume: Json, claim: Json) -> bool:
-    """The volume's claimRef means this claim; without a uid any claim of that name."""
+    """Return True if the volume's claimRef means this claim; without a uid any claim of that name."""
     reference, meta = volume["spec"].get("claimRef"), claim["metadata"]
     return (
         reference is not None
@@ -65,7 +65,7 @@ def is_named_by(volume: Json, claim: Json) -> bool:
 
 
 def unsuitable(volume: Json, claim: Json) -> str:
-    """Why a claim that asks for this very volume cannot have it; "" when it can."""
+    """Return why a claim that names this volume cannot have it; "" when it can."""
     if size(volume["spec"].get("capacity")) < requested(claim):
         return "requested PV is too small"
     if class_of(volume) != class_of(claim):
@@ -78,7 +78,7 @@ def unsuitable(volume: Json, claim: Json) -> str:
 
 
 def best_match(volumes: Iterable[Json], claim: Json) -> Json | None:
-    """The volume reserved for the claim, else the smallest free one that suits (equal sizes: by name)."""
+    """Return the volume reserved for the claim, else the smallest free one that suits (equal sizes: by name)."""
     matcher = from_selector(claim["spec"]["selector"]) if claim["spec"].get("selector") is not None else None
     found: list[tuple[int, str, Json]] = []
     for volume in volumes:

@@ -21,7 +21,7 @@ class VolumeWrites:
         self._volumes, self._claims, self._clock = volumes, claims, clock
 
     async def bind(self, volume: Json, claim: Json) -> None:
-        """From both sides, the volume first: a claim that says it is bound must be right."""
+        """Bind both sides, the volume first: a claim that says it is bound must be right."""
         volume = await self._reserve(volume, claim)
         volume = await self.volume_phase(volume, "Bound")
         claim = await self._complete(claim, volume)
@@ -56,7 +56,7 @@ class VolumeWrites:
         return await self.patch(self._claims, claim, {"metadata": change, "spec": spec})
 
     async def unbind(self, volume: Json) -> Json:
-        """The claim went another way: free again, or reserved by name as the user had it."""
+        """Release a volume whose claim was bound elsewhere: available, or reserved by name as the user had it."""
         if BOUND_BY_CONTROLLER in annotations_of(volume):
             change: Json = {"metadata": {"annotations": {BOUND_BY_CONTROLLER: None}}, "spec": {"claimRef": None}}
         else:
@@ -105,7 +105,7 @@ class VolumeWrites:
 
 
 def _protected(obj: Json, finalizer: str) -> Json:
-    """The metadata that keeps an object from vanishing while it is in use."""
+    """Return the metadata change that adds the protection finalizer; empty if nothing is to be added."""
     finalizers = obj["metadata"].get("finalizers") or []
     if finalizer in finalizers or deleting(obj):
         return {}

@@ -34,7 +34,7 @@ class ExpectedPod(NamedTuple):
 
 
 class Replicated(msgspec.Struct, frozen=True):
-    """A kind whose groups are named after replicas of a revision, which in a cluster only its parts and pods tell."""
+    """A kind whose groups are named by replica and revision, which cluster mode reads from its parts and pods."""
 
     made_of: Resource  # the object of the workload's own name that says how many replicas there are
     present: Callable[[Json, Json | None, Iterable[PodView]], list[str]]  # (workload, that object, its pods) -> parts
@@ -42,7 +42,7 @@ class Replicated(msgspec.Struct, frozen=True):
 
 
 class Local(msgspec.Struct):
-    """What the reconcilers of a local cluster are made from."""
+    """What the reconcilers of a local cluster are constructed from."""
 
     caches: Caches
     clock: Clock
@@ -98,7 +98,7 @@ class WorkloadKind(msgspec.Struct, frozen=True):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """On the command line."""
+        """Return the names on the command line."""
         return (self.resource.kind.lower(), self.resource.plural, *self.aliases)
 
     @property
@@ -109,12 +109,12 @@ class WorkloadKind(msgspec.Struct, frozen=True):
 
 
 def numbered(base: str, template: Json, count: int, link: Link | None) -> Iterator[ExpectedPod]:
-    """So many pods alike: `<base>-0`, `<base>-1`, …"""
+    """Return so many identical pods: `<base>-0`, `<base>-1`, …"""
     return (ExpectedPod(f"{base}-{number}", template, link) for number in range(count))
 
 
 def owned_by(kind: str) -> Callable[[PodView], WorkloadSlot | None]:
-    """The place of pods that such a workload makes itself, all in one part."""
+    """Return the slot of pods that such a workload creates itself, all in one part."""
 
     def place(pod: PodView) -> WorkloadSlot | None:
         name = pod.made_by(kind)
@@ -124,7 +124,7 @@ def owned_by(kind: str) -> Callable[[PodView], WorkloadSlot | None]:
 
 
 def its_template(workload: Json) -> Iterator[Json]:
-    """Of kinds with one pod template in `spec.template`."""
+    """Return the pod template of kinds with one in `spec.template`."""
     template = (workload.get("spec") or {}).get("template")
     if isinstance(template, dict):
         yield template

@@ -10,7 +10,7 @@ CONTROLLER = "workload-annotations"
 
 
 def tell_unknown_annotations(local: Local) -> None:
-    """Follow every kind that is run here and asks for groups; what is wrong becomes an event on the object."""
+    """Watch every local kind that may request groups; an unknown annotation becomes an Event on the object."""
     from phalanx.controllers.workloads.registry import KINDS
 
     def look(key: Key, new: Json | None, old: Json | None) -> None:

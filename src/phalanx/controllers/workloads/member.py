@@ -49,7 +49,7 @@ class _Status(msgspec.Struct, gc=False):
 
 
 class PodView(msgspec.Struct, gc=False):
-    """The little of a pod that linking needs: a cluster has many pods."""
+    """The few pod fields that linking needs: a cluster has many pods."""
 
     metadata: _Meta
     spec: _Spec = msgspec.field(default_factory=_Spec)
@@ -71,7 +71,7 @@ class PodView(msgspec.Struct, gc=False):
 
     @property
     def group(self) -> str:
-        """The PodGroup that the pod names."""
+        """Return the PodGroup that the pod names."""
         named = self.spec.scheduling_group
         return (named.pod_group_name or "") if named is not None else self.labels.get(GROUP_LABEL, "")
 
@@ -84,7 +84,7 @@ class PodView(msgspec.Struct, gc=False):
         return self.status.phase in ("Succeeded", "Failed")
 
     def made_by(self, kind: str) -> str:
-        """The name of its controller, if that is of this kind."""
+        """Return the name of its controller, if that is of this kind."""
         owner = self.controller
         return owner.name if owner is not None and owner.kind == kind else ""
 

@@ -58,7 +58,7 @@ def group(obj: Json, related: Sequence[Json] = ()) -> Grouping | None:
 
 
 def places(pod: PodView) -> Iterator[WorkloadSlot]:
-    """Where a pod may belong, the outermost workload first."""
+    """Return the workloads a pod may belong to, the outermost first."""
     if pod.controller is None:
         return
     for kind in KINDS:

@@ -30,7 +30,7 @@ from phalanx.controllers.workloads.kind import ExpectedPod, Local, numbered, rep
 
 
 class SetGroupsController(Controller):
-    """One per kind."""
+    """Manages the groups of one kind."""
 
     def __init__(
         self,
@@ -41,7 +41,9 @@ class SetGroupsController(Controller):
         group: Grouper = group_set,
         makers: Mapping[str, WorkQueue[Key]] | None = None,
     ) -> None:
-        """makers: by kind, the queues of those who make the pods; they wait for groups."""
+        """Create the controller. makers: by kind, the queues of the controllers that create the pods and wait for
+        groups.
+        """
         self.name = f"groups-of-{resource.plural}"
         super().__init__()
         self._events, self._groups, self._resource, self._group = events, groups, resource, group
@@ -64,7 +66,7 @@ class SetGroupsController(Controller):
             self._makers[kind].add(maker)
 
     def _pod_changed(self, key: Key, new: Json | None, old: Json | None) -> None:
-        """A pod outside of the group was not counted in it; when it goes another takes its place."""
+        """Requeue: a pod outside of the group was not counted in it; its replacement will be."""
         if old is None or not active(old) or (new is not None and active(new)) or group_of(old):
             return
         reference = controller_of(old)
@@ -91,7 +93,7 @@ class SetGroupsController(Controller):
             self._events.warning(owner, self.name, refusal.reason, refusal.message)
 
     def _report_unused(self, owner: Json) -> None:
-        """A Workload made by hand has no effect on a set that does not ask for a group."""
+        """Report a user's Workload that has no effect because the set does not request a group."""
         by_hand = made_by_hand(owner, self._groups.for_owner(owner))
         template = owner["spec"]["template"].get("spec") or {}
         if by_hand is None or template.get("schedulingGroup") or template.get("workloadRef"):
@@ -103,7 +105,7 @@ class SetGroupsController(Controller):
         self._events.warning(owner, self.name, "WorkloadIgnored", note)
 
     def _wanted(self, owner: Json) -> Grouping:
-        """Manifest lifecycle: a Workload its author wrote for this owner is used, and stays its author's."""
+        """Return the wanted grouping. A Workload that a user wrote for this owner is used and not adopted."""
         found = self._group(owner, self._groups.for_owner(owner))
         uid = owner["metadata"]["uid"]
         known = partial(self._groups.pod_groups.get, owner["metadata"]["namespace"])
@@ -114,21 +116,21 @@ class SetGroupsController(Controller):
         return value_of(name, self._classes)
 
     def _in_use(self, owner: Json, wanted: Grouping) -> bool:
-        """Whether the group must stay as it is. A basic one has a successor instead."""
+        """Return True if the group must not be recreated. A basic one gets a replacement instead."""
         group = wanted.links[""].pod_group if "" in wanted.links else ""
         if not group or (wanted.groups and "gang" not in wanted.groups[0]["spec"]["schedulingPolicy"]):
             return False
         return self._pods.any_in_index("group", f"{owner['metadata']['namespace']}/{group}")
 
     def _has_group(self, namespace: str, name: str) -> bool:
-        """A group that is being deleted stays as long as pods keep it; without any it is about to go."""
+        """Return True if the group exists. One that is being deleted stays only while pods keep it."""
         found = self._groups.pod_groups.get(namespace, name)
         if found is None or not deleting(found):
             return found is not None
         return any(map(keeps_group, self._pods.by_index("group", f"{namespace}/{name}")))
 
     async def admit(self, pod: Json, maker: Json) -> None:
-        """`maker` makes the pod; `owner` asks for the group: the same, or a Deployment above a ReplicaSet."""
+        """Link a pod. `maker` creates it; `owner` requests the group: the same, or the Deployment of a ReplicaSet."""
         above = controller_of(maker)
         owner: Json | None = None
         if above is None:
@@ -156,7 +158,7 @@ class SetGroupsController(Controller):
         keep_priority(pod["spec"], self._groups.standing(owner["metadata"]["namespace"], link.pod_group), self._classes)
 
     def _missing(self, owner: Json, wanted: Grouping, link: Link) -> str:
-        """What the pods of a set have to wait for; "" for nothing."""
+        """Return what the pods of a set have to wait for; "" for nothing."""
         namespace = owner["metadata"]["namespace"]
         if link.pod_group and not self._has_group(namespace, link.pod_group):
             return f"PodGroup {link.pod_group} does not exist yet"
@@ -171,7 +173,7 @@ class SetGroupsController(Controller):
 
 
 def groups_of_sets(local: Local, resource: Resource, group: Grouper = group_set) -> list[Controller]:
-    """The controller of the groups of one of these kinds, where the API has groups; it is asked for every pod."""
+    """Return the groups controller of one of these kinds, where the API has groups; it admits every pod."""
     if local.groups is None:
         return []
     controller = SetGroupsController(local.caches, local.events, local.groups, resource, group, local.makers)
@@ -180,6 +182,6 @@ def groups_of_sets(local: Local, resource: Resource, group: Grouper = group_set)
 
 
 def pods_of_set(workload: Json, related: Sequence[Json], found: Grouping) -> Iterator[ExpectedPod]:
-    """The pods of a set that does not exist yet."""
+    """Return the pods of a set that does not exist yet."""
     template = workload["spec"]["template"]
     return numbered(workload["metadata"]["name"], template, replicas_of(workload), found.links.get(""))

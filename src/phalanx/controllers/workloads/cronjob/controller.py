@@ -164,7 +164,7 @@ class CronJobController(Controller):
 
 
 def _name(owner: Json, due: float) -> str:
-    """Names the minute, so that a run is never started twice."""
+    """Name the Job by its minute, so that a run is never started twice."""
     return f"{owner['metadata']['name']}-{int(due // 60)}"
 
 

@@ -10,7 +10,7 @@ from phalanx.controllers.workloads.job.grouping import group_job
 
 
 def group_cron_job(cron_job: Json, related: Sequence[Json] = ()) -> Grouping:
-    """What the Job of one run would get; its name ends in the minute of the run, here in 0."""
+    """Return the grouping of one run's Job; its name ends in the minute of the run, here in 0."""
     meta, template = cron_job["metadata"], cron_job["spec"]["jobTemplate"]
     inner = template.get("metadata") or {}
     job = {

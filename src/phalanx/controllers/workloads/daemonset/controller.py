@@ -180,7 +180,7 @@ def _relevant(node: Json) -> tuple[Any, ...]:
 
 
 def _node_of(pod: Json) -> str:
-    """The node a daemon pod is on or made for."""
+    """Return the node that a daemon pod is on or was created for."""
     spec = pod.get("spec") or {}
     if spec.get("nodeName"):
         return str(spec["nodeName"])

@@ -55,7 +55,7 @@ class DeploymentController(Controller):
                     self.queue.add(Key(key.namespace, owner["metadata"]["name"]))
 
     def _pod_changed(self, key: Key, new: Json | None, old: Json | None) -> None:
-        """Recreate waits for the last old pod to be gone, which no status of a ReplicaSet tells."""
+        """Requeue for Recreate, which waits until the last old pod is deleted: no ReplicaSet status shows that."""
         reference = controller_of(old) if new is None and old is not None else None
         if reference is not None and reference["kind"] == "ReplicaSet":
             replica_set = self._sets.get(key.namespace, reference["name"])
@@ -98,7 +98,7 @@ class DeploymentController(Controller):
     # ---- the ReplicaSet of the present template
 
     async def _ensure(self, deployment: Json, current: Json | None, old: list[Json]) -> Json:
-        """The ReplicaSet of the present template, made or found, with the newest revision number."""
+        """Return the ReplicaSet of the current template, created or found, with the newest revision number."""
         if current is not None:
             return await self._number(deployment, current, old)
         newest = max(map(_revision, old), default=0) + 1
@@ -120,7 +120,7 @@ class DeploymentController(Controller):
         return made
 
     async def _number(self, deployment: Json, current: Json, old: list[Json]) -> Json:
-        """The present revision has the highest number, and carries the Deployment's annotations (change-cause)."""
+        """Give the current revision the highest number and the Deployment's annotations (change-cause)."""
         newest = max(map(_revision, old), default=0) + 1
         have = current["metadata"].get("annotations") or {}
         want = {k: v for k, v in (deployment["metadata"].get("annotations") or {}).items() if k not in NOT_COPIED}
@@ -173,7 +173,7 @@ class DeploymentController(Controller):
     # ---- sizes
 
     def _rescaled(self, deployment: Json, sets: list[Json]) -> bool:
-        """The user changed the scale since the ReplicaSets were last sized."""
+        """Return True if the user changed the scale since the ReplicaSets were last sized."""
         wanted = str(deployment["spec"].get("replicas", 1))
         return any(_wanted(s) and (s["metadata"].get("annotations") or {}).get(DESIRED, wanted) != wanted for s in sets)
 
@@ -256,7 +256,7 @@ class DeploymentController(Controller):
 
 
 def _current(deployment: Json, sets: list[Json]) -> Json | None:
-    """The ReplicaSet of the present template; the oldest, should there be several."""
+    """Return the ReplicaSet of the current template; the oldest, should there be several."""
     matching = [s for s in sets if _same_template(s, deployment)]
     return min(matching, key=lambda s: (s["metadata"]["creationTimestamp"], s["metadata"]["name"]), default=None)
 

@@ -42,7 +42,7 @@ class Progress(msgspec.Struct, frozen=True):
 
 
 def status_of(progress: Progress, clock: Clock) -> tuple[Json, float | None]:
-    """The status, and in how many seconds the progress deadline has to be looked at again."""
+    """Return the status, and in how many seconds the progress deadline must be checked again."""
     deployment = progress.deployment
     totals = {name: progress.total(name) for name in _COUNTERS}
     conditions = conditions_of(deployment)
@@ -111,7 +111,7 @@ def _progressing(progress: Progress, conditions: list[Json], clock: Clock) -> fl
 
 
 def _failure(progress: Progress, conditions: list[Json], clock: Clock) -> None:
-    """Passes on why pods cannot be made."""
+    """Copy the ReplicaFailure condition of a ReplicaSet that cannot create pods, or remove it."""
     found = None
     for replica_set in [progress.current or {}, *progress.sets]:
         for entry in (replica_set.get("status") or {}).get("conditions") or ():

@@ -65,7 +65,7 @@ class DisaggregatedSetController(Controller):
     # ---- scalers
 
     async def _keep_scalers(self, owner: Json) -> Roles:
-        """Return the scalers of External roles, made where they are missing."""
+        """Return the scalers of External roles, created where they are missing."""
         external = [role["name"] for role in s.roles_of(owner) if s.is_external(role)]
         found: Roles = {}
         for scaler in self._owned(owner, self._scalers):
@@ -162,7 +162,7 @@ class DisaggregatedSetController(Controller):
         await self._shrink(owner, old, {name: at.old[index] - fewer[index] for index, name in enumerate(names)})
 
     async def _begin(self, owner: Json, place: int, revision: str, new: Roles, old: dict[str, Roles]) -> None:
-        """Note what the older revisions have and make the new LeaderWorkerSets, empty."""
+        """Record the sizes of the older revisions and create the new LeaderWorkerSets with 0 replicas."""
         self._events.normal(owner, NAME, "RollingUpdateStarted", f"Slice {place} is rolled to revision {revision}")
         for lws in [lws for roles in old.values() for lws in roles.values()]:
             if s.INITIAL not in (lws["metadata"].get("annotations") or {}):
@@ -172,7 +172,7 @@ class DisaggregatedSetController(Controller):
                 await self._create(owner, self._sets, s.leader_worker_set(owner, place, revision, role, 0))
 
     async def _shrink(self, owner: Json, old: dict[str, Roles], budget: dict[str, int]) -> None:
-        """Take replicas from the newest of the older revisions first; one that loses a role loses all of them."""
+        """Remove replicas from the newest of the older revisions first; one that loses a role loses all of them."""
 
         def age(roles: Roles) -> str:
             return max(str(lws["metadata"]["creationTimestamp"]) for lws in roles.values())
@@ -190,7 +190,7 @@ class DisaggregatedSetController(Controller):
     # ---- Services
 
     async def _serve(self, owner: Json, place: int, revision: str) -> None:
-        """Keep a Service for every role of each revision that is ready in all roles, once the present one is."""
+        """Keep a Service for every role of each revision that is ready in all roles, once the current one is."""
         names = [role["name"] for role in s.roles_of(owner)]
         revisions = self._revisions(owner, place)
         if not _ready(revisions.get(revision) or {}, names):
@@ -253,7 +253,7 @@ class DisaggregatedSetController(Controller):
     # ---- writing
 
     async def _create(self, owner: Json, cache: Cache, body: Json) -> Json | None:
-        """Return the object, made or known; None while one that is not ours, or is going, has its name."""
+        """Return the object, created or found; None while its name belongs to a foreign object or one being deleted."""
         meta = body["metadata"]
         known = cache.get(meta["namespace"], meta["name"])
         if known is None:
@@ -302,7 +302,7 @@ def _target(role: Json, scalers: Roles, unknown: int) -> int:
 
 
 def _rolled_target(role: Json, scalers: Roles, lws: Json) -> int:
-    """An External role does not shrink in the middle of a rollout: what is new stays."""
+    """Return the target of a role during a rollout, in which an External role does not shrink."""
     target = _target(role, scalers, s.replicas_of(lws))
     return max(target, s.replicas_of(lws)) if s.is_external(role) else target
 

@@ -14,14 +14,14 @@ Counts = Sequence[int]
 
 
 class Limits(msgspec.Struct, frozen=True):
-    """What a rollout of one role may do."""
+    """Surge and unavailability limits of one role."""
 
     surge: int = 1
     unavailable: int = 0
 
 
 class Rollout(msgspec.Struct, frozen=True):
-    """Where a rollout stands."""
+    """The state of a rollout."""
 
     initial: Counts  # old replicas when it began
     old: Counts

@@ -44,7 +44,7 @@ def initial_of(lws: Json) -> int:
 
 
 def revision_of(owner: Json) -> str:
-    """Return what changes with the template of any role, and with nothing else."""
+    """Return a hash that changes with the template of any role, and with nothing else."""
     templates = [
         {"name": role["name"], "template": (role.get("spec") or {}).get("leaderWorkerTemplate")}
         for role in roles_of(owner)

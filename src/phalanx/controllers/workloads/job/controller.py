@@ -36,7 +36,7 @@ class JobController(Controller):
     workers = 16
 
     def __init__(self, caches: Caches, clock: Clock, events: Events, groups: Groups | None = None) -> None:
-        """groups None: Jobs get no scheduling objects (gate WorkloadWithJob off)."""
+        """Create the controller. groups None: Jobs get no scheduling objects (gate WorkloadWithJob off)."""
         super().__init__()
         self._client, self._clock, self._events = caches.client, clock, events
         self._told = PodEvents(events, clock, NAME)
@@ -129,7 +129,7 @@ class JobController(Controller):
     # ---- pods
 
     def _pods_of(self, key: Key, uid: str) -> tuple[list[Json], list[Json]]:
-        """Those of this very Job, and those of others of its name."""
+        """Return the pods of this Job (by uid), and those of other Jobs of its name."""
         pods: list[Json] = []
         strangers: list[Json] = []
         for pod in self._pods.by_index("job", str(key)):
@@ -183,7 +183,7 @@ class JobController(Controller):
                 self._streaks[uid] = (count + 1, max(ends))
 
     def _backoff(self, job: Json) -> float:
-        """Seconds until a replacement for the last failure may be made."""
+        """Return seconds until a replacement for the last failure may be created."""
         count, last = self._streaks.get(job["metadata"]["uid"], (0, 0.0))
         if not count:
             return 0.0
@@ -214,7 +214,7 @@ class JobController(Controller):
             return
 
     async def _let_go(self, pods: list[Json], for_good: set[str] | None = None, run: str = "") -> None:
-        """Take our finalizer off pods that are counted; those `for_good` still stand for one of their gang."""
+        """Remove our finalizer from counted pods; those `for_good` still count as members of their gang."""
         await together(self._let_go_one(pod, run if pod["metadata"]["uid"] in (for_good or ()) else "") for pod in pods)
 
     async def _let_go_one(self, pod: Json, completed_in: str = "") -> None:
@@ -295,7 +295,7 @@ class JobController(Controller):
             self.queue.add_after(Key(job["metadata"]["namespace"], job["metadata"]["name"]), max(left, 0.0) + 0.05)
 
     async def _expire(self, job: Json) -> None:
-        """Delete a finished Job when its time to live is over, or come back then."""
+        """Delete a finished Job when its ttlSecondsAfterFinished is over, or requeue it for then."""
         ttl, end, meta = job["spec"].get("ttlSecondsAfterFinished"), finish_time(job), job["metadata"]
         if ttl is None or end is None or deleting(job):
             return
@@ -312,7 +312,7 @@ class JobController(Controller):
 
 
 def _job_of(pod: Json) -> str:
-    """The Job that made the pod, also when the garbage collector has cut the reference to a Job that is gone."""
+    """Return the Job that created the pod, also when the garbage collector has removed its owner reference."""
     meta = pod["metadata"]
     reference = controller_of(pod)
     if reference is not None:
@@ -323,7 +323,7 @@ def _job_of(pod: Json) -> str:
 
 
 def same_wishes(new: Json, old: Json) -> bool:
-    """Whether an update changed nothing that its author decides."""
+    """Return True if an update changed nothing that its author sets."""
 
     def workload_annotations(obj: Json) -> tuple[object, ...]:
         meta = obj["metadata"]
@@ -338,12 +338,12 @@ def _index_by_job(pod: Json) -> list[str]:
 
 
 def _index_by_own_selector(job: Json) -> list[str]:
-    """Jobs whose authors chose the selector: only these may find pods that do not carry the Job's name."""
+    """Cache index: Jobs with manualSelector, the only ones that may match pods without the Job's name label."""
     return [job["metadata"]["namespace"]] if job["spec"].get("manualSelector") else []
 
 
 def _index_by_parent(job: Json) -> list[str]:
-    """Jobs whose parent promised a Workload, by the parent."""
+    """Cache index: Jobs whose parent promised a Workload, by the parent."""
     owner = controller_of(job)
     if owner is None or GROUP_TEMPLATE not in (job["metadata"].get("annotations") or {}):
         return []
@@ -355,7 +355,7 @@ def is_finished(job: Json) -> bool:
 
 
 def outcome(job: Json) -> Json | None:
-    """The condition Complete or Failed, once it is true."""
+    """Return the condition Complete or Failed, once it is true."""
     for type_ in ("Complete", "Failed"):
         entry = condition(job, type_)
         if entry is not None and entry["status"] == "True":

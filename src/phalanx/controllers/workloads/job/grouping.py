@@ -27,10 +27,10 @@ BOTH, GROUP_ONLY, NOTHING = "both", "group only", "nothing"
 
 
 def mode_of(job: Json, *, cron_jobs: bool = True) -> str:
-    """Who makes the scheduling objects of this Job.
+    """Return which controller creates the scheduling objects of this Job.
 
-    Kubernetes 1.37 makes none for Jobs of a CronJob; KEP-5547 and the API design paper want one Workload per Job
-    (the templated lifecycle), which is what `cron_jobs` says.
+    Kubernetes 1.37 creates none for Jobs of a CronJob; KEP-5547 and the API design paper want one Workload per Job (the
+    templated lifecycle), which `cron_jobs` selects.
     """
     template = job["spec"]["template"].get("spec") or {}
     if template.get("schedulingGroup") is not None or template.get("workloadRef") is not None:
@@ -42,7 +42,7 @@ def mode_of(job: Json, *, cron_jobs: bool = True) -> str:
 
 
 def size_of(job_spec: Json) -> int:
-    """How many pods of a Job run at a time: never more than `completions`, and a gang of more would never fill."""
+    """Return how many pods of a Job run at a time: at most `completions`, since a larger gang never completes."""
     parallelism = job_spec.get("parallelism")
     count = 1 if parallelism is None else int(parallelism)
     completions = job_spec.get("completions")
@@ -63,15 +63,15 @@ def vacant(job: Json) -> int:
 
 
 def template_name(job: str) -> str:
-    """As Kubernetes calls it; where that is no DNS label (and Kubernetes starts no pods) a shorter one."""
+    """Return the template name that Kubernetes uses; a shorter one where that is not a DNS label."""
     return fitting(f"{job.replace('.', '-')}-pgt-0")
 
 
 def leaf_of(job: Json) -> Leaf:
-    """The one template. Basic unless the Job asks for a gang, in spec.scheduling or by annotation.
+    """Return the one template. Basic unless the Job requests a gang, in spec.scheduling or by annotation.
 
     A gang of spec.scheduling that names no disruptionMode gets none, as from the Job controller of Kubernetes 1.37: the
-    API server then fills in `single`.
+    API server then defaults it to `single`.
     """
     spec = job["spec"]
     asked: Json = spec.get("scheduling") or {}
@@ -119,7 +119,7 @@ def group_job(job: Json, related: Sequence[Json] = ()) -> Grouping:
 
 
 def parent_workload(job: Json, workloads: Sequence[Json]) -> Json | None:
-    """The Workload about the Job's own controller: found by controllerRef, not by name."""
+    """Return the Workload of the Job's own controller: found by controllerRef, not by name."""
     owner = next(ref for ref in job["metadata"]["ownerReferences"] if ref.get("controller"))
     group = owner["apiVersion"].rpartition("/")[0]
     for found in workloads:
@@ -130,10 +130,10 @@ def parent_workload(job: Json, workloads: Sequence[Json]) -> Json | None:
 
 
 def delegated(job: Json, parent: Json, *, shared: bool = False) -> Grouping:
-    """A PodGroup from the template that the parent names. Nested templates count too, beyond 1.37.
+    """Return a PodGroup from the template that the parent names. Nested templates are supported, beyond 1.37.
 
-    Kubernetes names the PodGroup by Workload and template alone, so that two Jobs of one template get in each other's
-    way; `shared` adds the Job's name.
+    Kubernetes names the PodGroup by Workload and template alone, so that two Jobs of one template conflict; `shared`
+    adds the Job's name.
     """
     wanted = job["metadata"]["annotations"][GROUP_TEMPLATE]
     template = find_template(parent["spec"], wanted)

@@ -128,7 +128,7 @@ class JobGroups:
         return Membership(link, reference)
 
     async def _adopt(self, job: Json) -> None:
-        """Adoption lifecycle: a Workload made by hand for this Job, which its pods name, goes with the Job."""
+        """Adopt a Workload that a user created for this Job and that its pods name: it is deleted with the Job."""
         named = (job["spec"]["template"].get("spec") or {}).get("workloadRef")
         if named is None or controller_of(job) is not None:
             return
@@ -141,14 +141,14 @@ class JobGroups:
 
 
 def _at_once(job: Json) -> int:
-    """How many of its pods run at the same time."""
+    """Return how many of its pods run at the same time."""
     parallelism, completions = job["spec"].get("parallelism"), job["spec"].get("completions")
     found = 1 if parallelism is None else int(parallelism)
     return found if completions is None else min(found, int(completions))
 
 
 def is_new(job: Json, pods: list[Json]) -> bool:
-    """Whether the Job has never begun: only then are scheduling objects made for it."""
+    """Return True if the Job has never begun: only then are scheduling objects created for it."""
     status = job.get("status") or {}
     if pods or status.get("startTime") or status.get("succeeded") or status.get("failed"):
         return False

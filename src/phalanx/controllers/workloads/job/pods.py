@@ -56,7 +56,7 @@ class PodMaker:
         return {**self._pod, "metadata": metadata, "spec": {**spec, "hostname": f"{self._name}-{number}"[:63]}}
 
     def _failures(self, index: int, tally: Tally) -> dict[str, str]:
-        """How often the index has failed, which each pod tells its replacement."""
+        """Return how often the index has failed; each pod passes this on to its replacement."""
         spec = self._job["spec"]
         if spec.get("backoffLimitPerIndex") is None:
             return {}
@@ -70,22 +70,24 @@ class PodMaker:
 
 
 def grouped(pod: Json) -> bool:
-    """Whether a pod names a group in any of the ways there are."""
+    """Return True if a pod names a group by any of the supported fields, labels or annotations."""
     spec, labels = pod["spec"], pod["metadata"].get("labels") or {}
     return bool(spec.get("schedulingGroup") or spec.get("workloadRef") or GROUP_LABEL in labels)
 
 
 def run_of(job: Json) -> str:
-    """What its pods run together with: the Jobs of one JobSet are one run, those of a CronJob are not."""
+    """Return the run that its pods belong to: the Jobs of one JobSet are one run, those of a CronJob are not."""
     owner = controller_of(job)
     together = owner is not None and not owner["apiVersion"].startswith("batch/")
     return str(owner["uid"] if owner is not None and together else job["metadata"]["uid"])
 
 
 def complete_for_good(job: Json, tally: Tally, pods: list[Json]) -> set[str]:
-    """Uids of pods about to be counted after which no other comes: so many as there are fewer pods to run at the same
-    time than `parallelism` says. They still stand for one of their gang (its last wave may be small); the others gave
-    their place to the next wave."""
+    """Return uids of pods about to be counted that will not be replaced.
+
+    They are as many as `parallelism` exceeds the pods that still run at the same time. They still count as members of
+    their gang (its last wave may be small); the other pods are replaced by the next wave.
+    """
     spec = job["spec"]
     # Also those outside, made while the gates were off: their gang asks for so many fewer.
     gang = any(grouped(pod) for pod in pods) or run_of(job) != job["metadata"]["uid"]
@@ -100,7 +102,7 @@ def complete_for_good(job: Json, tally: Tally, pods: list[Json]) -> set[str]:
 
 
 def news(pod: Json) -> tuple[Any, ...]:
-    """What a Job wants to know of a pod: it looks again when this changes, and not for every condition."""
+    """Return the pod fields that a Job depends on: it is requeued when these change, not for every condition."""
     meta, status = pod["metadata"], pod.get("status") or {}
     restarts = sum(int(c.get("restartCount") or 0) for c in status.get("containerStatuses") or ())
     held = TRACKING in (meta.get("finalizers") or ())

@@ -24,12 +24,12 @@ class Verdict(msgspec.Struct, frozen=True):
 
 
 def judge(job: Json, tally: Tally, now: float) -> Verdict | None:
-    """How the Job ends now, or None when it goes on."""
+    """Return how the Job ends now, or None when it continues."""
     return _decided(job) or _failed(job, tally, now) or _succeeded(job, tally)
 
 
 def _decided(job: Json) -> Verdict | None:
-    """Once said, it stays: pods that end later change nothing."""
+    """Return the recorded decision, which is final: pods that end later change nothing."""
     for entry in (job.get("status") or {}).get("conditions") or ():
         if entry["status"] == "True" and entry["type"] in ("FailureTarget", "SuccessCriteriaMet"):
             type_ = "Failed" if entry["type"] == "FailureTarget" else "Complete"
@@ -88,7 +88,7 @@ def _rule_met(rule: Json, completed: set[int]) -> bool:
 
 
 def match_policy(policy: Json | None, pod: Json) -> tuple[str, str]:
-    """(action, message) of the first rule that matches a failed pod; ("Count", "") when none does."""
+    """Return (action, message) of the first rule that matches a failed pod; ("Count", "") when none does."""
     meta = pod["metadata"]
     for number, rule in enumerate((policy or {}).get("rules") or ()):
         codes = rule.get("onExitCodes")

@@ -50,7 +50,7 @@ class Tally(msgspec.Struct):
 
     @property
     def settled(self) -> bool:
-        """Whether every finished pod is a number by now."""
+        """Return True if every finished pod has been counted."""
         return not self.uncounted_succeeded and not self.uncounted_failed
 
     def status(self) -> Json:
@@ -108,7 +108,7 @@ def tally_of(job: Json, pods: list[Json]) -> Tally:
 
 
 def _settle(tally: Tally, status: Json, pods: list[Json]) -> None:
-    """Uids whose pods have lost the finalizer become numbers."""
+    """Turn uids whose pods have lost the finalizer into counts."""
     uncounted = status.get("uncountedTerminatedPods") or {}
     held = {pod["metadata"]["uid"] for pod in pods if TRACKING in (pod["metadata"].get("finalizers") or ())}
     for uid in uncounted.get("succeeded") or ():
@@ -174,7 +174,7 @@ def _attempt(pod: Json) -> int:
 
 
 def surplus(job: Json, tally: Tally, wanted: int, rank: Any) -> list[Json]:
-    """Active pods beyond what is wanted, first to go first."""
+    """Return active pods beyond the wanted number, in the order of deletion."""
     if not tally.indexed:
         return sorted(tally.active, key=rank)[: max(0, len(tally.active) - wanted)]
     completions = int(job["spec"].get("completions") or 0)

@@ -58,7 +58,7 @@ class JobSetController(Controller):
     workers = 16
 
     def __init__(self, caches: Caches, clock: Clock, events: Events, groups: Groups | None = None) -> None:
-        """groups None: pods are not grouped (gate GenericWorkload off)."""
+        """Create the controller. groups None: pods are not grouped (gate GenericWorkload off)."""
         super().__init__()
         self._client, self._clock, self._events, self._groups = caches.client, clock, events, groups
         self._sets = caches.of(r.JOB_SETS, optional=True)
@@ -93,13 +93,13 @@ class JobSetController(Controller):
                 self.queue.add_after(Key(key.namespace, reference["name"]), GATHERING)
 
     def _pod_changed(self, key: Key, new: Json | None, old: Json | None) -> None:
-        """A pod in no group, which the gang of its set does not wait for, comes or goes."""
+        """Requeue the set when a pod outside its groups, which its gang does not require, is created or deleted."""
         jobset = jobset_of(new or old or {})
         if jobset and not group_of(new or old or {}) and (old is None or new is None or stands(old) != stands(new)):
             self.queue.add_after(Key(key.namespace, jobset), GATHERING)
 
     def _workload_changed(self, key: Key, new: Json | None, old: Json | None) -> None:
-        """A Workload made by hand may be what a JobSet waits for."""
+        """Requeue a JobSet that may wait for a Workload created by a user."""
         about = ((new or old or {}).get("spec") or {}).get("controllerRef")
         if about and about["kind"] == "JobSet":
             self.queue.add(Key(key.namespace, about["name"]))
@@ -154,7 +154,7 @@ class JobSetController(Controller):
     # ---- groups
 
     async def _group(self, look: Look) -> Grouping | None:
-        """The grouping whose objects exist by now; None while they cannot be made yet."""
+        """Return the grouping whose objects exist by now; None while they cannot be created yet."""
         if self._groups is None:
             if group_job_set(look.jobset):
                 look.refuse(Refused(GATES_OFF, "APINotAvailable"))
@@ -187,7 +187,7 @@ class JobSetController(Controller):
         return None if state is State.REPLACING else grouping
 
     def _gangs(self, look: Look, shape: Shape, grouping: Grouping) -> dict[str, Gang]:
-        """Who should be in the groups of its Jobs."""
+        """Return the pods that should be in the groups of its Jobs."""
         found: dict[str, Gang] = {}
         begun = (*look.children.active, *look.children.successful)
         there = {job["metadata"]["name"]: job["metadata"]["uid"] for job in begun}
@@ -204,7 +204,7 @@ class JobSetController(Controller):
     # ---- children
 
     async def _serve(self, look: Look) -> None:
-        """Make the Service and the shared claims; one that cannot be made is reported and does not hold up the rest."""
+        """Create the Service and the shared claims; a failure is reported and does not block the rest."""
         jobset = look.jobset
         wanted = [(self._claims, claim) for claim in claims(jobset)]
         if with_host_names(jobset):
@@ -302,7 +302,7 @@ class JobSetController(Controller):
         look.note_order()
 
     async def _bring_up_to_date(self, look: Look, item: Json, job: Json, grouping: Grouping) -> None:
-        """Resume a suspended Job as its JobSet is now; follow the size of one that runs."""
+        """Resume a suspended Job with the JobSet's current template; follow the size of a running one."""
         if deleting(job):
             return
         if job["spec"].get("suspend"):
@@ -379,7 +379,7 @@ class JobSetController(Controller):
 
 
 def _bound(grouping: Grouping, group: str, key: str) -> bool:
-    """Whether a group keeps its pods inside one domain of a topology key."""
+    """Return True if a group keeps its pods inside one domain of a topology key."""
     for obj in grouping.groups:
         if obj["metadata"]["name"] == group:
             topology = (obj["spec"].get("schedulingConstraints") or {}).get("topology") or ()

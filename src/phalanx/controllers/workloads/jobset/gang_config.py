@@ -58,7 +58,7 @@ def by_gang_config(jobset: Json, shape: Shape, related: Sequence[Json]) -> Group
 
 
 def _mixed_priorities(shape: Shape, links: Mapping[str, Link]) -> list[tuple[str, str]]:
-    """KEP-4671: such a gang has the lowest of the priorities of its pods, which its author may not expect."""
+    """Return (reason, message) per gang with mixed priorities. KEP-4671: it has the lowest priority of its pods."""
     classes: dict[str, dict[str, str]] = {}  # group -> replicated job -> class
     for part in shape.parts:
         for job in shape.jobs(part):
@@ -77,7 +77,7 @@ def _mixed_priorities(shape: Shape, links: Mapping[str, Link]) -> list[tuple[str
 
 
 def _groups(jobset: Json, shape: Shape) -> tuple[dict[str, Link], dict[str, int]]:
-    """Links by Job, and the size of every group by name."""
+    """Return links by Job, and the size of every group by name."""
     spec = jobset["spec"]
     whole = _mode(spec)
     modes = {item["name"]: _mode(item) for item in spec.get("replicatedJobs") or ()}
@@ -123,7 +123,7 @@ def _is_by_hand(workload: Json, name: str, jobset: Json) -> bool:
 
 
 def check_links(shape: Shape, workloads: Sequence[Json]) -> None:
-    """The same for pod templates that name a group of a Workload themselves."""
+    """Check pod templates that name a group of a Workload themselves."""
     counts: dict[str, dict[str, int]] = {}
     for part in shape.parts:
         named = part.pod_spec.get("workloadRef")
@@ -136,7 +136,7 @@ def check_links(shape: Shape, workloads: Sequence[Json]) -> None:
 
 
 def check_fit(workload: Json, counts: dict[str, int]) -> None:
-    """A Workload made by hand must have the groups that pods will name, and not want more pods than there are."""
+    """Check that a user's Workload has the groups that pods will name, and requires no more pods than there are."""
     name = workload["metadata"]["name"]
     groups = {t["name"]: t.get("schedulingPolicy") or {} for t in workload["spec"].get("podGroupTemplates") or ()}
     groups |= {g["name"]: g.get("policy") or {} for g in workload["spec"].get("podGroups") or ()}

@@ -26,7 +26,7 @@ from phalanx.controllers.workloads.jobset.tree import TREE, by_tree
 
 
 def group_job_set(jobset: Json, related: Sequence[Json] = ()) -> Grouping:
-    """`related`: Workloads about the JobSet, of which one that its author made is used."""
+    """Group a JobSet. `related`: its Workloads, of which one that its author created is used."""
     return with_hand_made(jobset, _group(jobset, related), related)
 
 

@@ -27,7 +27,7 @@ STEERED = ("nodeSelector", "tolerations", "schedulingGates")  # of pod templates
 
 
 def jobset_of(obj: Json) -> str:
-    """The name of the JobSet that a Job or a pod is of."""
+    """Return the name of the JobSet of a Job or a pod."""
     return str((obj["metadata"].get("labels") or {}).get(NAME_OF_SET) or "")
 
 
@@ -58,7 +58,7 @@ def replicas_of(item: Json) -> int:
 
 
 def keys_of(jobset: Json, item: Json, index: int, attempt: int, job_attempt: int | None) -> dict[str, str]:
-    """Written as labels and as annotations, on the Job and on its pods."""
+    """Return the labels, which are also annotations, of the Job and of its pods."""
     meta, items = jobset["metadata"], items_of(jobset)
     group = item.get("groupName") or "default"
     before = group_before = group_size = total = 0
@@ -98,7 +98,7 @@ def keys_of(jobset: Json, item: Json, index: int, attempt: int, job_attempt: int
 def build(
     jobset: Json, item: Json, index: int, attempt: int, *, job_attempt: int | None, link: Link | None, own_domain: bool
 ) -> Json:
-    """own_domain: the Job's group is bound to one domain of the exclusive topology, so that pods need not be."""
+    """Build a Job. own_domain: its group is bound to one domain of the exclusive topology, so its pods need not be."""
     meta = jobset["metadata"]
     template = item["template"]
     outer = template.get("metadata") or {}
@@ -145,10 +145,11 @@ def _exclusive_annotations(jobset: Json, outer: Json) -> dict[str, str]:
 def _keep_alone(
     jobset: Json, pod_spec: Json, asked: dict[str, str], key: str, keys: dict[str, str], own_domain: bool
 ) -> None:
-    """Exclusive placement: one Job to a domain, one domain to a Job.
+    """Add exclusive placement: one Job to a domain, one domain to a Job.
 
-    Upstream's webhook lets the first pod choose and refuses the others until then, which no gang survives. Here every
-    pod says the same thing, and where a group is bound to the domain anyway, only that strangers are unwelcome.
+    Upstream's webhook lets the first pod choose and refuses the others until then, which deadlocks a gang. Here every
+    pod has the same affinity and anti-affinity, and where a group is bound to the domain anyway, only anti-affinity to
+    other Jobs.
     """
     if NODE_SELECTOR in asked:
         where = f"{jobset['metadata']['namespace']}_{_job_of(keys)}"
@@ -187,7 +188,7 @@ def claim_name(template: Json, jobset: Json) -> str:
 
 
 def claims(jobset: Json) -> list[Json]:
-    """PersistentVolumeClaims that the whole set shares."""
+    """Return the PersistentVolumeClaims that the whole set shares."""
     found = []
     for policy in jobset["spec"].get("volumeClaimPolicies") or ():
         retained = (policy.get("retentionPolicy") or {}).get("whenDeleted") == "Retain"
@@ -211,7 +212,7 @@ def claims(jobset: Json) -> list[Json]:
 
 
 def _mount_claims(jobset: Json, pod_spec: Json) -> None:
-    """Containers that mount a shared claim by its template's name get the volume behind it."""
+    """Add the volume to containers that mount a shared claim by its template's name."""
     every = [*(pod_spec.get("containers") or ()), *(pod_spec.get("initContainers") or ())]
     mounted = {mount["name"] for container in every for mount in container.get("volumeMounts") or ()}
     for policy in jobset["spec"].get("volumeClaimPolicies") or ():
@@ -243,7 +244,7 @@ def service(jobset: Json) -> Json:
 
 
 def steering(job: Json, wanted: Json) -> Json | None:
-    """What to patch on a suspended Job so that its pods follow the JobSet's template; None when nothing."""
+    """Return the patch of a suspended Job so that its pods follow the JobSet's template; None when nothing changes."""
     here, there = job["spec"]["template"], wanted["spec"]["template"]
     patch: Json = {}
     for field in ("labels", "annotations"):

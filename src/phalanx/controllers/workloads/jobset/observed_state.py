@@ -51,7 +51,7 @@ class Look:
         return {entry["name"]: entry for entry in self.status["replicatedJobsStatus"]}
 
     def turns(self) -> list[Json]:
-        """ReplicatedJobs that may run now."""
+        """Return the ReplicatedJobs that may run now."""
         items = {item["name"]: item for item in items_of(self.jobset)}
         entries, found = self.entries(), []
         for item in items.values():
@@ -120,7 +120,7 @@ class Look:
             self.condition("RestartingJobSet", "False", "JobsReady", "all jobs are ready or have succeeded")
 
     def note_order(self) -> None:
-        """StartupPolicyInProgress and StartupPolicyCompleted exclude each other."""
+        """Set StartupPolicyInProgress or StartupPolicyCompleted, which exclude each other."""
         if not self.in_order:
             return
         entries = self.entries()

@@ -24,7 +24,7 @@ class Reaction(msgspec.Struct, frozen=True):
 
     @property
     def event(self) -> str:
-        """Return the reason of the event that says so."""
+        """Return the reason of the Event."""
         return f"{self.action}FailurePolicyAction"
 
 
@@ -44,7 +44,7 @@ def first_failed(failed: list[Json]) -> Json:
 
 
 def reaction(jobset: Json, failed: list[Json]) -> Reaction:
-    """The first rule that matches some failed Job; without a policy the set fails with its first Job."""
+    """Return the first rule that matches some failed Job; without a policy the set fails with its first Job."""
     policy = jobset["spec"].get("failurePolicy")
     if policy is None:
         return Reaction(FAIL, first_failed(failed))

@@ -58,7 +58,7 @@ def _check(jobset: Json, shape: Shape, scheduling: Json) -> None:
 
 
 def _check_turns(jobset: Json, targets: Sequence[Part]) -> None:
-    """A gang whose later members are made only when the first ones run would wait for ever."""
+    """Refuse a gang whose later members are created only when the first ones run: it would wait for ever."""
     in_order = (jobset["spec"].get("startupPolicy") or {}).get("startupPolicyOrder") == "InOrder"
     waiting = [part.name for part in targets if in_order or {t.name for t in targets} & _upstream(jobset, part.name)]
     if in_order:
@@ -71,7 +71,7 @@ def _check_turns(jobset: Json, targets: Sequence[Part]) -> None:
 
 
 def _upstream(jobset: Json, name: str) -> set[str]:
-    """Everything a ReplicatedJob waits for, directly or not."""
+    """Return everything a ReplicatedJob waits for, directly or not."""
     direct = {
         item["name"]: [entry["name"] for entry in item.get("dependsOn") or ()]
         for item in jobset["spec"].get("replicatedJobs") or ()
@@ -129,7 +129,7 @@ def _plan(shape: Shape, scheduling: Json, whole: str) -> Plan:
 
 
 def _jobs_alone(shape: Shape, entries: Sequence[Json]) -> int:
-    """Templates needed when every Job with a group of its own has a template of its own."""
+    """Return the templates needed when every Job with a group of its own has a template of its own."""
     total = 0
     for entry in entries:
         one = entry.get("job") is not None
@@ -138,7 +138,7 @@ def _jobs_alone(shape: Shape, entries: Sequence[Json]) -> int:
 
 
 def _job_by_job(shape: Shape, part: Part, level: Json, share: bool) -> Plan:
-    """A PodGroup for each Job. KEP-969 has a template for each as well; where 8 are too few, they share one."""
+    """Return a PodGroup for each Job. KEP-969 has a template for each as well; where 8 are too few, they share one."""
     plan: Plan = []
     jobs = shape.jobs(part)
     own = [

@@ -36,7 +36,7 @@ class Part(msgspec.Struct, frozen=True):
 
     @property
     def linked(self) -> bool:
-        """Whether the author put the pods into a group by hand."""
+        """Return True if the author assigned the pods to a group."""
         return self.pod_spec.get("schedulingGroup") is not None or self.pod_spec.get("workloadRef") is not None
 
 

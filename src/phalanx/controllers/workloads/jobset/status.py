@@ -48,7 +48,7 @@ def children_of(jobset: Json, jobs: list[Json]) -> Children:
 
 
 def counters(jobset: Json, children: Children) -> list[Json]:
-    """replicatedJobsStatus."""
+    """Return replicatedJobsStatus."""
     before = {e["name"]: e for e in (jobset.get("status") or {}).get("replicatedJobsStatus") or ()}
     found = []
     for item in items_of(jobset):
@@ -80,7 +80,7 @@ def started(item: Json, entry: Json) -> bool:
 
 
 def waits(item: Json, items: dict[str, Json], entries: dict[str, Json]) -> bool:
-    """Whether something that this ReplicatedJob depends on is not there yet."""
+    """Return True if a dependency of this ReplicatedJob is not satisfied yet."""
     for dependency in item.get("dependsOn") or ():
         other, entry = items[dependency["name"]], entries[dependency["name"]]
         if dependency["status"] == "Complete":

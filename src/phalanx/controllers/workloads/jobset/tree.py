@@ -125,12 +125,12 @@ def _mode(policy: Json) -> str:
 
 
 def _one_by_one(part: Part) -> bool:
-    """Whether its author wants pods of it evicted one by one, so that nothing that contains them is evicted as one."""
+    """Return True if its author wants its pods evicted one by one, so that no group above is evicted as a whole."""
     return any(workload_annotations(part.annotations, prefix).disruption == "single" for prefix in ("", MIDDLE))
 
 
 def _disruption(part: Part, wish: WorkloadAnnotations, policy: Json, above: str) -> str:
-    """KEP-6012: what is disrupted as one has parts that are disrupted as one."""
+    """Return the disruptionMode. KEP-6012: children of a group that is disrupted as a whole are, too."""
     if above == "all" and wish.disruption not in ("", "all"):
         raise Refused(f"replicatedJob {part.name}: what contains it is disrupted as one, so it must be as well")
     if above == "all":
@@ -147,7 +147,7 @@ def _group_policy(wish: WorkloadAnnotations, groups: int, where: str, *, basic: 
 
 
 def _template_names(shape: Shape, parts: list[Part], leaves: str) -> Names:
-    """Plain names where they are unique over the tree, hashed ones otherwise."""
+    """Return plain names where they are unique over the tree, hashed ones otherwise."""
     wanted = {("JobSet", ""): ROOT} | {("ReplicatedJob", part.name): part.name for part in parts}
     if leaves == BY_JOB:
         wanted |= {("Job", part.name): f"{part.name}-job" for part in parts}

@@ -27,7 +27,7 @@ NATIVE = "native"
 
 
 def grouped_now(lws: Json, groups: Groups | None) -> bool:
-    """Whether replicas that are made now get groups. Raises Refused."""
+    """Return True if replicas created now get groups. Raises Refused."""
     return grouping.asked(lws) and (groups is not None or provider_of(lws).name != NATIVE)
 
 
@@ -37,7 +37,7 @@ class PodAdmission:
         pods.index("group", index_by_group)
 
     async def admit(self, pod: Json, owner: Json) -> None:
-        """Complete a pod of ours; raises Conflict while its group does not exist."""
+        """Default a pod of a LeaderWorkerSet; raises Conflict while its group does not exist."""
         if not is_ours(pod):
             return
         namespace = owner["metadata"]["namespace"]
@@ -85,7 +85,7 @@ class PodAdmission:
         return [obj for obj in found if obj is not None]
 
     def _join_kept(self, pod: Json, namespace: str, name: str) -> bool:
-        """A worker joins the groups its replica has, under whatever rules they were made."""
+        """Link a worker to the groups its replica has, including groups of an earlier policy."""
         for candidate in (f"{name}-{n.label(pod, n.SUBGROUP_INDEX) or 'leader'}", name):
             if self._has_group(namespace, candidate, staying=False):
                 Link(pod_group=candidate).put_on(pod["spec"])
@@ -93,7 +93,7 @@ class PodAdmission:
         return False
 
     def _leader_of(self, workers: Json) -> Json:
-        """Workers of a leader that is going would only be made to be removed, in a group that may be gone by then."""
+        """Return the leader of a worker. Workers of a leader that is being deleted are not created."""
         reference = controller_of(workers) or {}
         leader = self._pods.get(workers["metadata"]["namespace"], str(reference.get("name")))
         if leader is None or deleting(leader) or leader["metadata"]["uid"] != reference.get("uid"):
@@ -101,7 +101,7 @@ class PodAdmission:
         return leader
 
     def _has_group(self, namespace: str, name: str, *, staying: bool) -> bool:
-        """A group that is being deleted stays as long as pods keep it: workers of a leader that does may still join."""
+        """Return True if the group exists. Unless `staying`, one being deleted counts while pods keep it."""
         found = self._groups.pod_groups.get(namespace, name) if self._groups is not None else None
         if found is None or not deleting(found):
             return found is not None

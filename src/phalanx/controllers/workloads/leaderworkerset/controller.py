@@ -49,7 +49,7 @@ REFUSED_AGAIN = 5.0  # seconds: the way may be cleared without the set itself be
 
 @dataclass(slots=True)
 class Look:
-    """What one reconcile sees: leaders by index, and the set as it was at each revision."""
+    """The state that one reconcile reads: leaders by index, and the set as it was at each revision."""
 
     lws: Json
     revision: str
@@ -91,7 +91,7 @@ class LeaderWorkerSetController(Controller):
             groups.composites.on_change(self._parent_changed)
 
     def _pod_gone(self, key: Key, new: Json | None, old: Json | None) -> None:
-        """Remember a deleted worker: a forced deletion is over, and its successor made, before the next reconcile."""
+        """Remember a deleted worker: after a forced deletion its replacement may exist before the next reconcile."""
         if new is not None or old is None or not n.label(old, n.NAME) or is_leader(old):
             return
         owner = controller_of(old)
@@ -154,7 +154,7 @@ class LeaderWorkerSetController(Controller):
         await self._finish(look, scheduling)
 
     async def _refuse(self, lws: Json, refusal: Refused) -> None:
-        """It asks for so much that nothing of it is even looked at; what runs is left alone."""
+        """Report a set whose size exceeds the limits; running pods are left alone."""
         conditions = conditions_of(lws)
         if (condition(lws, TOO_MANY) or {}).get("message") != refusal.message:
             self._events.warning(lws, self.name, refusal.reason, refusal.message)
@@ -216,7 +216,7 @@ class LeaderWorkerSetController(Controller):
     # ---- groups
 
     async def _make_groups(self, look: Look, partition: int, replicas: int, wanted: bool) -> bool:
-        """Groups of every pod that exists or may be made next; False: look again when something is gone."""
+        """Create groups of every pod that exists or may be created next; False: retry when a deletion has finished."""
         if self._groups is None:
             return True
         owned = self._groups.owned(look.lws)
@@ -231,7 +231,7 @@ class LeaderWorkerSetController(Controller):
         return state is not State.REPLACING
 
     def _wanted(self, look: Look, partition: int, replicas: int) -> Grouping:
-        """Groups of all replicas there are, and of those that may be made next."""
+        """Return groups of all existing replicas, and of those that may be created next."""
         there = {(index, n.label(leader, n.REVISION)): leader for index, leader in look.leaders.items()}
         pairs = set(there)
         earlier = n.label(look.leader_set, n.REVISION) if look.leader_set is not None else look.revision
@@ -376,7 +376,7 @@ class LeaderWorkerSetController(Controller):
         self._services.remember(msgspec.json.decode(answer))
 
     async def _delete(self, leader: Json) -> None:
-        """Foreground: a new leader comes only when all pods of the old group are gone."""
+        """Delete in the foreground: a new leader is created only when all pods of the old group are gone."""
         meta = leader["metadata"]
         try:
             await self._client.delete(
@@ -418,7 +418,7 @@ def _complete(workers: Json) -> bool:
 
 
 def _same_metadata(known: Json, wanted: Json) -> bool:
-    """Specs are equal when the revision label is; labels and annotations may change without one."""
+    """Return True if labels and annotations are equal. Specs are equal when the revision label is."""
     here, there = known.get("metadata") or {}, wanted["metadata"]
     notes = {key: value for key, value in (here.get("annotations") or {}).items() if key != n.GROUPED}
     return (here.get("labels") or {}) == (there.get("labels") or {}) and notes == (there.get("annotations") or {})

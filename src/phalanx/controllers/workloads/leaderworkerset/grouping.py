@@ -52,7 +52,7 @@ TEMPLATE = "replica"
 
 
 def asked(lws: Json) -> bool:
-    """Whether the author wants groups. Pods that name a group themselves are left alone."""
+    """Return True if the author requests groups. Pods that name a group themselves are left alone."""
     wish = workload_annotations(lws["metadata"].get("annotations"))
     if wish.gang is False or n.annotation(lws, n.OPT_OUT) == "false":
         return False
@@ -72,23 +72,23 @@ def leader_first(lws: Json) -> bool:
 
 
 def check_size(lws: Json) -> None:
-    """Raise Refused where it asks for more than one object may have."""
+    """Raise Refused where it requests more than one object may have."""
     replicas = count_in(lws["spec"], "replicas")
     check_parts("spec.replicas", replicas)
     check_pods("the LeaderWorkerSet", replicas * n.size_of(lws))
 
 
 def group_leader_worker_set(lws: Json, related: Sequence[Json] = ()) -> Grouping:
-    """All replicas, at one revision; without a cluster the revision is a hash of the template."""
+    """Group all replicas, at one revision; without a cluster the revision is a hash of the template."""
     check_size(lws)
     revision = hash_of({"spec": lws["spec"]["leaderWorkerTemplate"]})
     return grouping(lws, [(index, revision, lws) for index in range(int(lws["spec"].get("replicas", 1)))], related)
 
 
 def grouping(lws: Json, replicas: Iterable[tuple[int, str, Json]], related: Sequence[Json] = ()) -> Grouping:
-    """Of so many replicas: (index, revision, the LeaderWorkerSet as it was then).
+    """Group these replicas: (index, revision, the LeaderWorkerSet as it was then).
 
-    `related`: Workloads about it or about its parent, and the CompositePodGroup above it.
+    `related`: Workloads of it or of its parent, and its parent CompositePodGroup.
     """
     if not asked(lws):
         return Grouping()
@@ -132,14 +132,14 @@ def _add_replica(found: Grouping, lws: Json, index: int, revision: str, then: Js
 
 
 def part_of(pod: Json) -> list[str]:
-    """Keys under which the link of a pod may be found, the finest first."""
+    """Return keys under which the link of a pod may be found, the finest first."""
     replica = f"{n.label(pod, n.GROUP_INDEX)}@{n.label(pod, n.REVISION)}"
     subgroup = n.label(pod, n.SUBGROUP_INDEX) or "leader"
     return [f"{replica}/{subgroup}", replica]
 
 
 def replica_of(lws: Json, index: int, revision: str, owner: Json) -> Replica:
-    """What providers need to know; `lws` as it was at that revision."""
+    """Return what providers need to know; `lws` as it was at that revision."""
     size = n.size_of(lws)
     leader, worker = n.leader_template(lws), n.worker_template(lws)
     return Replica(
@@ -196,7 +196,7 @@ def subgroup_topology(lws: Json) -> str:
 
 
 def subgroup_sizes(lws: Json) -> dict[str, int]:
-    """Pods in each subgroup; "leader" when the leader belongs to none."""
+    """Return the pods in each subgroup; "leader" when the leader belongs to none."""
     policy = lws["spec"]["leaderWorkerTemplate"]["subGroupPolicy"]
     size, part = n.size_of(lws), int(policy["subGroupSize"])
     counts: Counter[str] = Counter()
@@ -218,7 +218,7 @@ def _leaf_name(count: int, leader: bool) -> str:
 
 
 def _first_version(lws: Json, replicas: Iterable[tuple[int, str, Json]]) -> Grouping:
-    """KEP-4671 as the API design paper has it: the Workload holds the policy, pods name it and their replica."""
+    """Return the KEP-4671 form (API design paper): the Workload holds the policy, pods name it and their replica."""
     name = f"w-{lws['metadata']['name']}"
     count = 1 if leader_first(lws) else n.size_of(lws)
     body = first_workload(lws, name, {ONLY_GROUP: gang(count)})
@@ -230,7 +230,7 @@ def _first_version(lws: Json, replicas: Iterable[tuple[int, str, Json]]) -> Grou
 
 
 def _check(lws: Json) -> None:
-    """What would wait for ever, said before anything is made."""
+    """Refuse requests that would wait for ever, before anything is created."""
     size = n.size_of(lws)
     wanted: Json = lws["spec"].get("scheduling") or {}
     count = ((wanted.get("schedulingPolicy") or {}).get("gang") or {}).get("minCount")

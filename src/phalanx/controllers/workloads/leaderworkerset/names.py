@@ -42,7 +42,7 @@ def subgroup_key(leader: str, index: int) -> str:
 
 
 def subgroup_index(size: int, subgroup_size: int, worker_index: int) -> int:
-    """Of a worker. Where the leader is one too many it joins subgroup 0 on top."""
+    """Return the subgroup of a worker. Where the leader is one pod too many it joins subgroup 0."""
     if (size - 1) % subgroup_size == 0 and size % subgroup_size:
         return (worker_index - 1) // subgroup_size
     return worker_index // subgroup_size
@@ -53,7 +53,7 @@ def leader_name(lws: Json, index: int) -> str:
 
 
 def group_name(lws: Json, index: int, revision: str) -> str:
-    """With the revision in it, a rolled replica never shares a group with its predecessor."""
+    """Name a group. It contains the revision, so a rolled replica never shares a group with its predecessor."""
     return f"{lws['metadata']['name']}-{index}-{revision}"
 
 

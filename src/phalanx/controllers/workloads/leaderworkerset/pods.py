@@ -44,12 +44,12 @@ def is_leader(pod: Json) -> bool:
 
 
 def is_grouped(pod: Json) -> bool:
-    """Whether a leader was made with a group; its workers follow it, whatever is asked for by then."""
+    """Return True if a leader was created with a group; its workers follow it, whatever is requested by then."""
     return annotation(pod, GROUPED) == "true"
 
 
 def complete_pod(pod: Json, namespace: str, *, grouped: bool) -> None:
-    """Edit a pod before it is created. Templates of earlier versions carried our word: the pod's own decides."""
+    """Default a pod before it is created. Ignore our annotation in templates of earlier versions."""
     notes = pod["metadata"].setdefault("annotations", {})
     notes.pop(GROUPED, None)
     if grouped:
@@ -91,10 +91,10 @@ def _complete_worker(pod: Json) -> None:
 
 
 def _exclusive(pod: Json, topology: str, key: str) -> None:
-    """Stay with one's own and away from others, in one domain.
+    """Add affinity to the pod's own group and anti-affinity to others, in one domain.
 
-    Pods of a group are kept together by the topology of the group: an affinity of the first pod to pods that come
-    later would only get in the way. Others are kept away by anti-affinity in both cases.
+    Pods of a group are kept together by the topology of the group: an affinity of the first pod to pods that are
+    created later would only block it. Other groups are kept away by anti-affinity in both cases.
     """
     if not topology:
         return

@@ -23,7 +23,7 @@ class ProgressEvents:
         self._events.normal(lws, NAME, "CreatingRevision", f"Creating revision {revision}")
 
     def leaders(self, lws: Json, before: Leaders | None, revision: str, partition: int, replicas: int) -> None:
-        """Report what becomes of the leaders' StatefulSet."""
+        """Record Events about the leaders' StatefulSet."""
         if before is None:
             text = f"Created StatefulSet {lws['metadata']['name']} of the leaders"
             self._events.normal(lws, NAME, "GroupsProgressing", text)

@@ -15,7 +15,7 @@ Json = dict[str, Any]
 def must_recreate(lws: Json, leader: Json, workers: Sequence[Json], lost: Sequence[Json] = ()) -> Json | None:
     """Return the pod because of which the group is recreated; None when the group stays.
 
-    `workers` are the pods of this leader's own StatefulSet, `lost` those of them that were deleted since the last look.
+    `workers` are the pods of this leader's own StatefulSet, `lost` those deleted since the last reconcile.
     """
     policy = lws["spec"]["leaderWorkerTemplate"].get("restartPolicy", "RecreateGroupOnPodRestart")
     if policy not in ("RecreateGroupOnPodRestart", "RecreateGroupAfterStart"):

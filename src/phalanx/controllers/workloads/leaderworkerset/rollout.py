@@ -18,7 +18,7 @@ Json = dict[str, Any]
 
 
 class Leaders(msgspec.Struct, frozen=True):
-    """The leaders' StatefulSet as it is."""
+    """The current state of the leaders' StatefulSet."""
 
     replicas: int
     partition: int
@@ -51,7 +51,7 @@ def allowed_of(lws: Json) -> Allowed:
 def next_step(
     allowed: Allowed, leaders: Leaders | None, revision: str, states: Sequence[GroupState]
 ) -> tuple[int, int]:
-    """(partition, replicas) that the leaders' StatefulSet should have now; `states` by group index."""
+    """Return (partition, replicas) that the leaders' StatefulSet should have now; `states` by group index."""
     partition, replicas = _step(allowed, leaders, revision, states)
     return max(partition, allowed.partition), replicas
 
@@ -76,7 +76,7 @@ def _step(allowed: Allowed, leaders: Leaders | None, revision: str, states: Sequ
 
 
 def _partition(allowed: Allowed, leaders: Leaders, states: Sequence[GroupState]) -> int:
-    """As low as goes without more groups down than allowed."""
+    """Return the lowest partition that keeps at most the allowed number of groups unavailable."""
     tail = 0  # groups at the end that are done
     for index in range(leaders.replicas - 1, -1, -1):
         if not (_state(states, index).ready and _state(states, index).updated):
@@ -95,7 +95,7 @@ def _partition(allowed: Allowed, leaders: Leaders, states: Sequence[GroupState])
 
 
 def _wanted(allowed: Allowed, unready: int) -> int:
-    """Size of the StatefulSet: surge groups are given back as the others get ready."""
+    """Return the size of the StatefulSet: surge groups are released as the others get ready."""
     if unready <= allowed.surge:
         return allowed.replicas + max(0, unready - allowed.unavailable)
     return allowed.replicas + allowed.surge

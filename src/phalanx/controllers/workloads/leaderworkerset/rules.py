@@ -23,7 +23,7 @@ def replica_of(obj: Json) -> Replica:
 
 
 def outdated(wanted: Grouping, known: Iterable[Json], pods: Iterable[Json]) -> set[Replica]:
-    """Replicas with pods whose groups are not what is wanted, and cannot become so in place."""
+    """Return replicas with pods whose groups differ from the wanted ones and cannot be updated in place."""
     used = {replica_of(pod) for pod in pods if is_grouped(pod)}
     here, there = _by_replica(known), _by_replica([*wanted.composites, *wanted.groups])
     found = set()

@@ -38,7 +38,7 @@ Json = dict[str, Any]
 
 
 def revision_data(lws: Json) -> Json:
-    """What makes two versions of a LeaderWorkerSet different."""
+    """Return the fields that make two revisions of a LeaderWorkerSet different."""
     spec = lws["spec"]
     found = {"leaderWorkerTemplate": copy.deepcopy(spec["leaderWorkerTemplate"])}
     if spec.get("networkConfig"):
@@ -56,7 +56,7 @@ def unique_subdomains(lws: Json) -> bool:
 
 
 def leader_set(lws: Json, revision: str, partition: int, replicas: int, surge: int) -> Json:
-    """Its template says nothing about groups: switching them on or off must not make a running pod outdated."""
+    """Build the leaders' StatefulSet. Its template has no group: enabling groups must not outdate a running pod."""
     meta, template = lws["metadata"], lws["spec"]["leaderWorkerTemplate"]
     pod = _template(leader_template(lws))
     pod["metadata"]["labels"] |= {NAME: meta["name"], WORKER_INDEX: "0", REVISION: revision}
@@ -93,7 +93,7 @@ def leader_set(lws: Json, revision: str, partition: int, replicas: int, surge: i
 
 
 def worker_set(lws: Json, leader: Json, *, node_selector: Json | None = None) -> Json:
-    """For one leader pod; `lws` is what it was when the leader was made."""
+    """Build the workers' StatefulSet of one leader pod; `lws` is the set at the leader's revision."""
     meta, name = lws["metadata"], leader["metadata"]["name"]
     mine = {NAME: meta["name"], GROUP_INDEX: label(leader, GROUP_INDEX), GROUP_KEY: label(leader, GROUP_KEY)}
     pod = _template(worker_template(lws))

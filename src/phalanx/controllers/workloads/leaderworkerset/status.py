@@ -31,7 +31,7 @@ def status_of(
     scheduling: tuple[str, str, str] | None,
     clock: Clock,
 ) -> Json:
-    """`states` of every group that exists, surge included; `scheduling`: (status, reason, message) of its groups."""
+    """Compute the status. `states`: every existing group, surge included; `scheduling`: (status, reason, message)."""
     generation = lws["metadata"].get("generation", 0)
     wanted = [states[i] if i < len(states) else GroupState() for i in range(allowed.replicas)]
     rolled = wanted[allowed.partition :]
@@ -71,13 +71,13 @@ def status_of(
 
 
 def rolled_out(allowed: Allowed, states: Sequence[GroupState]) -> bool:
-    """Everything runs the present template: older revisions may be forgotten."""
+    """Return True if everything runs the current template: older revisions may be deleted."""
     wanted = [states[i] if i < len(states) else GroupState() for i in range(allowed.replicas)]
     return not allowed.partition and all(state.ready and state.updated for state in wanted)
 
 
 def of_groups(leaders: Mapping[int, Json], outdated: Collection[Replica]) -> tuple[str, str, str]:
-    """(status, reason, message) of the groups, when all that can be made are made."""
+    """Return (status, reason, message) of the groups, when all that can be created are."""
     alone = [leader["metadata"]["name"] for _, leader in sorted(leaders.items()) if not is_grouped(leader)]
     if alone:
         text = f"{_few(alone)} began without a group and run on so; delete a leader pod to have its replica grouped"

@@ -37,7 +37,7 @@ def requests_tpus(pod_spec: Json) -> bool:
 
 
 def add_tpu_environment(pod: Json) -> None:
-    """Edit the containers of a pod that request TPUs; one whose author said where its workers are is left alone."""
+    """Edit the containers of a pod that request TPUs; one whose author set the worker host names is left alone."""
     containers = _containers(pod["spec"])
     subgroups = bool(annotation(pod, SUBGROUP_SIZE))
     if not containers or any(entry["name"] in (HOSTS, WORKER_ID) for entry in containers[0].get("env") or ()):
@@ -72,7 +72,7 @@ def _of_group(pod: Json, index: int, with_leader: bool) -> tuple[list[str], int]
 
 
 def _of_subgroup(pod: Json, index: int, with_leader: bool) -> tuple[list[str], int]:
-    """The same for the pods of its subgroup."""
+    """Return the same for the pods of its subgroup."""
     size = whole_number(annotation(pod, SUBGROUP_SIZE), 1, MAX_INT32)
     subgroup = whole_number(label(pod, SUBGROUP_INDEX) or "0", 0, MAX_INT32)
     if not with_leader:

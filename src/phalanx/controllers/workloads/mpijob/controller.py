@@ -108,7 +108,7 @@ class MPIJobController(CustomController):
             await self._create(self._jobs, self._launcher(owner, grouping.links.get("launcher")))
 
     async def _group(self, owner: Json, workers: dict[str, Json], launcher: Json | None) -> Grouping | None:
-        """The groups, once they exist. Raises Refused."""
+        """Return the groups, once they exist. Raises Refused."""
         if self._groups is None:
             return Grouping()
         around = self._groups.around(owner)

@@ -47,7 +47,7 @@ def group_mpi_job(job: Json, related: Sequence[Json] = ()) -> Grouping:
 
 
 def replica_of(job: Json, owner: Json) -> Replica:
-    """For providers of other schedulers: one PodGroup of the MPIJob's name, as mpi-operator makes it."""
+    """Return, for other schedulers' providers, one PodGroup of the MPIJob's name, as mpi-operator creates it."""
     specs = job["spec"]["mpiReplicaSpecs"]
     parts = [
         Part(role.lower(), count, ((specs.get(role) or {}).get("template") or {}).get("spec") or {})
@@ -73,7 +73,7 @@ def waits_for_workers(job: Json) -> bool:
 
 
 def everybody(job: Json) -> int:
-    """Pods that start together."""
+    """Return the number of pods that start together."""
     return _workers(job) + (0 if waits_for_workers(job) else 1)
 
 

@@ -93,7 +93,7 @@ class ReplicaSetController(Controller):
         return ""
 
     async def _create(self, owner: Json, count: int) -> None:
-        """Doubling batches: a template that is refused costs one request, not a thousand."""
+        """Create pods in doubling batches: a template that is refused costs one request, not a thousand."""
         batch = 1
         while count > 0:
             size = min(batch, count)

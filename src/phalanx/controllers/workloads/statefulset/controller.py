@@ -56,7 +56,7 @@ class StatefulSetController(Controller):
             self._name_is_free(key)
 
     def _claim_changed(self, key: Key, new: Json | None, old: Json | None) -> None:
-        """A claim that goes while its pod waits for a node is made again."""
+        """Requeue to recreate a claim that was deleted while its pod waits for a node."""
         if new is not None:
             return
         for owner in self._sets.by_index("namespace", key.namespace):
@@ -64,7 +64,7 @@ class StatefulSetController(Controller):
                 self.queue.add(Key(key.namespace, owner["metadata"]["name"]))
 
     def _name_is_free(self, key: Key) -> None:
-        """An orphan that may be adopted, or a stranger whose name a set has been waiting for."""
+        """Requeue sets that may adopt this orphan, or that waited for the name of this deleted pod."""
         owner = self._sets.get(key.namespace, key.name.rpartition("-")[0])
         if owner is not None:
             self.queue.add(Key(key.namespace, owner["metadata"]["name"]))
@@ -95,7 +95,7 @@ class StatefulSetController(Controller):
         return named
 
     async def _both_revisions(self, owner: Json) -> tuple[Json, Json]:
-        """(current, update): the revision pods run by default, and the one of the present template."""
+        """Return (current, update): the revision pods run by default, and the one of the current template."""
         template = owner["spec"]["template"]
         labels = (template.get("metadata") or {}).get("labels") or {}
         update = await self._revisions.present(owner, template_data(template), labels)
@@ -142,7 +142,7 @@ class StatefulSetController(Controller):
         await self._roll(owner, {o: p for o, p in pods.items() if o in wanted}, update)
 
     async def _scale_down(self, owner: Json, extra: list[Json], *, ordered: bool) -> None:
-        """`ordered`: from the highest, one at a time, each only after the one above is gone."""
+        """Delete surplus pods. `ordered`: from the highest ordinal, one at a time, each after the one above is gone."""
         doomed = [pod for pod in extra if not deleting(pod)]
         if ordered:
             doomed = doomed[:1] if len(doomed) == len(extra) else []

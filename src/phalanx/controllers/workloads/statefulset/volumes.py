@@ -18,7 +18,7 @@ class Volumes:
         self._claims = claims
 
     async def ensure(self, owner: Json, ordinal: int, pod: Json) -> None:
-        """Every claim of `pod` exists, and `pod` mounts them."""
+        """Create every missing claim of `pod` and mount them."""
         for template in owner["spec"].get("volumeClaimTemplates") or ():
             label, claim = template["metadata"]["name"], _claim_name(template, owner, ordinal)
             volumes = [v for v in pod["spec"].get("volumes") or () if v["name"] != label]
@@ -29,7 +29,7 @@ class Volumes:
         await self.restore(owner, ordinal)
 
     async def restore(self, owner: Json, ordinal: int) -> None:
-        """Makes the claims of a pod that are missing: also one that was deleted while the pod waits for a node."""
+        """Create missing claims of a pod, including one that was deleted while the pod waits for a node."""
         namespace = owner["metadata"]["namespace"]
         for template in owner["spec"].get("volumeClaimTemplates") or ():
             claim = _claim_name(template, owner, ordinal)
@@ -56,7 +56,7 @@ class Volumes:
         }
 
     async def condemn(self, owner: Json, pod: Json) -> None:
-        """A pod that scaling removes takes its claims with it, when the set asks for that."""
+        """Make a pod removed by scale-down the owner of its claims, when the set's retention policy is Delete."""
         if _policy(owner, "whenScaled") != "Delete":
             return
         meta = pod["metadata"]
@@ -68,7 +68,7 @@ class Volumes:
                 await self._set_owners(claim, [reference])
 
     async def settle(self, owner: Json, ordinals: Iterable[int]) -> None:
-        """Whose the claims of these pods are follows the policy, also when that changed after they were made."""
+        """Update the owner references of these pods' claims to the retention policy, which may have changed."""
         for template in owner["spec"].get("volumeClaimTemplates") or ():
             for ordinal in ordinals:
                 claim = self._claims.get(owner["metadata"]["namespace"], _claim_name(template, owner, ordinal))
@@ -81,7 +81,7 @@ class Volumes:
                     await self._set_owners(claim, others + mine)
 
     async def _keep(self, owner: Json, claim: Json) -> None:
-        """Back in use before its pod was gone: it belongs to no pod any more."""
+        """Remove the pod's owner reference from a claim that is in use again before its pod was gone."""
         references = claim["metadata"].get("ownerReferences") or []
         if any(ref.get("kind") == "Pod" for ref in references):
             wanted = [_claim_owner(owner)] if _policy(owner, "whenDeleted") == "Delete" else []
@@ -104,13 +104,13 @@ def _claim_name(template: Json, owner: Json, ordinal: int | str) -> str:
 
 
 def is_claim_of(owner: Json, name: str) -> bool:
-    """Whether a claim's name is that of a claim of the set."""
+    """Return True if a claim's name is that of a claim of the set."""
     templates = owner["spec"].get("volumeClaimTemplates") or ()
     return any(name.startswith(_claim_name(template, owner, "")) for template in templates)
 
 
 def _somebody_elses(claim: Json, owner: Json) -> bool:
-    """Another controller has it: whether it stays is not ours to say."""
+    """Return True if another controller owns it and decides whether it is retained."""
     mine = owner["metadata"]["uid"]
     references = claim["metadata"].get("ownerReferences") or ()
     return any(ref.get("controller") and ref.get("kind") != "Pod" and ref.get("uid") != mine for ref in references)

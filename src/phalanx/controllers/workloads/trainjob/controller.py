@@ -61,7 +61,7 @@ class TrainJobController(CustomController):
             self.queue.add(Key(key.namespace, reference["name"]))
 
     def _pod_changed(self, key: Key, new: Json | None, old: Json | None) -> None:
-        """A pod in no group, which the gang does not wait for, comes or goes."""
+        """Requeue when a pod outside the groups, which the gang does not require, is created or deleted."""
         pod = new or old or {}
         name = jobset_of(pod)
         if name and not group_of(pod) and self._owners.get(key.namespace, name) is not None:
@@ -116,7 +116,7 @@ class TrainJobController(CustomController):
             set_condition(conditions, "Suspended", "False", "Resumed", "TrainJob is resumed", self._clock)
 
     def _note_end(self, found: Json, conditions: list[Json]) -> None:
-        """Take over how the JobSet ended, in its own words."""
+        """Copy the JobSet's final condition, reason and message."""
         for type_, known in (("Complete", "Completed"), ("Failed", "Failed")):
             entry = condition(found, known) or {}
             if entry.get("status") == "True":
@@ -146,7 +146,7 @@ class TrainJobController(CustomController):
                 return
 
     async def _arrange(self, owner: Json, found: Json | None) -> Json | None:
-        """Make the groups and the JobSet; return the JobSet, None while it cannot be made yet."""
+        """Create the groups and the JobSet; return the JobSet, None while it cannot be created yet."""
         trainer = owner["spec"].get("trainer")
         check_pods("spec.trainer.numNodes", count_in(trainer if isinstance(trainer, dict) else {}, "numNodes"))
         related = [*self._related(owner), *([found] if found is not None else [])]
@@ -185,7 +185,7 @@ class TrainJobController(CustomController):
             self._events.warning(owner, NAME, "SizeUnchanged", text)
 
     def _gangs(self, owner: Json, related: list[Json], grouping: Grouping) -> dict[str, Gang]:
-        """Who should be in its groups."""
+        """Return the pods that should be in its groups."""
         found: dict[str, Gang] = {}
         meta = owner["metadata"]
         there = self._pods.by_index("jobset", f"{meta['namespace']}/{meta['name']}")
@@ -221,7 +221,7 @@ def _index_by_set(pod: Json) -> list[str]:
 
 
 def job_set_of(owner: Json, runtime: Json, grouping: Grouping) -> Json:
-    """The JobSet of a TrainJob has its name. Pods name their groups, so that the JobSet makes none of its own."""
+    """Build the JobSet, named as its TrainJob. Its pods name their groups, so the JobSet creates none."""
     template = resolved(owner, runtime)
     spec, metadata = template["spec"], template.get("metadata") or {}
     for part in spec["replicatedJobs"]:

@@ -105,7 +105,7 @@ def _stages(steps: Sequence[Step]) -> list[list[Step]]:
 
 
 def runtime_named(job: Json) -> tuple[str, str]:
-    """(kind, name) of the runtime it refers to."""
+    """Return (kind, name) of the runtime it refers to."""
     reference = (job.get("spec") or {}).get("runtimeRef") or {}
     if not isinstance(reference, dict):
         return "", ""
@@ -113,7 +113,7 @@ def runtime_named(job: Json) -> tuple[str, str]:
 
 
 def runtime_of(job: Json, related: Sequence[Json]) -> Json:
-    """Raises Refused when the runtime is not at hand."""
+    """Return the runtime. Raises Refused when it is not among the related objects."""
     kind, name = runtime_named(job)
     for found in related:
         if found.get("kind") == kind and found["metadata"]["name"] == name:
@@ -142,8 +142,10 @@ def steps_of(job: Json, runtime: Json) -> list[Step]:
 
 
 def as_made(job: Json, steps: list[Step], related: Sequence[Json]) -> list[Step]:
-    """With the sizes of the JobSet that was made for it, where that is among the related objects: the Trainer never
-    changes one that runs, so a gang must not wait for nodes that are asked for later."""
+    """Return the steps with the sizes of the existing JobSet, where that is among the related objects.
+
+    The Trainer never resizes a running JobSet, so a gang must not require nodes that were requested later.
+    """
     uid = job["metadata"].get("uid", "")
     made = next((obj for obj in related if obj.get("kind") == "JobSet" and controlled_by(obj, uid)), None)
     if made is None:
@@ -156,7 +158,7 @@ def as_made(job: Json, steps: list[Step], related: Sequence[Json]) -> list[Step]
 
 
 def replica_of(job: Json, runtime: Json, owner: Json) -> Replica:
-    """For providers of other schedulers: one PodGroup of the TrainJob's name, as the Trainer makes it."""
+    """Return, for other schedulers' providers, one PodGroup of the TrainJob's name, as the Trainer creates it."""
     steps = steps_of(job, runtime)
     return Replica(
         name=job["metadata"]["name"],

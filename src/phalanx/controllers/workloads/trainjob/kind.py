@@ -21,7 +21,7 @@ def _pods(job: Json, related: Sequence[Json], found: Grouping) -> Iterator[Expec
 
 
 def _place(pod: PodView) -> WorkloadSlot | None:
-    """The JobSet of a TrainJob has its name."""
+    """Return the slot of a pod: the JobSet of a TrainJob has its name."""
     name, part = pod.labels.get(JOB_SET_NAME), pod.labels.get(REPLICATED_JOB_NAME)
     return WorkloadSlot(TRAIN_JOBS.kind, name, (part,)) if name and part and pod.made_by(r.JOBS.kind) else None
 

@@ -156,7 +156,7 @@ def _trainer(job: Json, runtime: Json, parts: Sequence[Json]) -> None:
 
 
 def _torch(job: Json, policy: Json, parts: Sequence[Json]) -> None:
-    """Tell torchrun the number of nodes and processes, and where the first node is."""
+    """Set the number of nodes and processes for torchrun, and the address of the first node."""
     name = job["metadata"]["name"]
     for part in parts:
         for container in _containers(part):
@@ -185,7 +185,7 @@ def _processes(job: Json, policy: Json, container: Json) -> str:
 
 
 def _mpi(asked: Json, policy: Json, parts: Sequence[Json]) -> None:
-    """Tell OpenMPI how many slots a node has; host files and ssh keys are not made."""
+    """Set the slots per node for OpenMPI; host files and ssh keys are not created."""
     slots = asked.get("numProcPerNode") or policy.get("numProcPerNode") or 1
     for part in parts:
         if part["name"] == "launcher":
