@@ -26,7 +26,7 @@ from phalanx.model.gates import Gates
 from phalanx.model.objects import Node, Pod
 
 ENDED = "2026-01-01T00:00:00Z"
-ROUNDS = 100  # of deciding and carrying out, after which an engine that still decides never will come to rest
+ROUNDS = 100  # rounds of deciding and executing, after which an engine that still decides will never settle
 SLICES = 100_000  # steps in which searches only went on
 SMALL = 100  # pods and nodes: checking all of them costs little compared with an event
 
@@ -39,7 +39,7 @@ class Cluster:
         config: str | None = None,  # KubeSchedulerConfiguration, YAML
         plugins: Mapping[str, Factory] | None = None,  # name -> factory, in addition to the engine's own
         gates: Mapping[str, bool] | None = None,
-        confirm: bool = True,  # binds are answered and seen; False: they stay under way
+        confirm: bool = True,  # binds are answered and seen; False: they stay in progress
         evict: bool = True,  # evicted pods are deleted; False: they stay until `gone` is called
         grace: bool = False,  # evicted pods terminate first, until `finish`
         now: float = 1000.0,
@@ -67,7 +67,7 @@ class Cluster:
     # ---- what happens in the cluster
 
     def see(self, *builders: Any) -> Self:
-        """Objects (or builders of them) are there, new or changed."""
+        """Add or update objects (or builders of them)."""
         for builder in builders:
             obj = builder.build() if hasattr(builder, "build") else builder
             kind = type(obj).__name__
@@ -80,7 +80,7 @@ class Cluster:
         self.engine.apply(cast("Event", CHANGED_BY_KIND[type(obj).__name__](obj)))
 
     def gone(self, kind: str, name: str) -> Self:
-        """An object is gone; "ns/name" outside the default namespace. It need not have been seen."""
+        """Delete an object; "ns/name" outside the default namespace. It need not have been seen."""
         known = self.objects.get(kind, {}).pop(name, None)
         if kind == "Pod":
             self.bound.pop(name, None)
@@ -95,14 +95,14 @@ class Cluster:
         return self
 
     def _validate(self) -> None:
-        """Costs what there is, so in large clusters not every event pays for it."""
+        """Validate the engine's state. The cost grows with the cluster, so large clusters skip most events."""
         self._unchecked += SMALL
         if self._unchecked >= len(self.pods) + len(self.nodes):
             self._unchecked = 0
             self.engine.validate()
 
     def update(self, name: str, *, phase: str | None = None, started: bool = False, ending: bool = False) -> Self:
-        """A pod reports: its phase, that it started, that it is being deleted."""
+        """Update a pod's status: its phase, that it started, that it is being deleted."""
         pod = self.pods[name]
         status, meta = pod.status, pod.metadata
         if phase is not None:
@@ -119,13 +119,13 @@ class Cluster:
         return self.see(msgspec.structs.replace(pod, metadata=meta))
 
     def finish(self, *names: str) -> Self:
-        """These pods, or all that are terminating, are gone now."""
+        """Delete these pods, or all that are terminating."""
         for name in names or [n for n, p in self.pods.items() if p.metadata.deletion_timestamp is not None]:
             self.gone("Pod", name)
         return self
 
     def restart(self, engine: Engine | None = None, order: Iterable[int] | None = None) -> Self:
-        """A new scheduler process meets the cluster as the API server has it; `order`: in which objects arrive."""
+        """Start a new scheduler process on the API server's state; `order`: in which objects arrive."""
         self.engine = engine or self._new_engine()
         last = {kind: number for number, kind in enumerate(("Workload", "PodGroup", "CompositePodGroup", "Pod"), 1)}
         kinds = sorted(self.objects, key=lambda kind: last.get(kind, 0))
@@ -137,8 +137,10 @@ class Cluster:
     # ---- time
 
     def step(self, seconds: float = 0.0, limit: int = 10_000) -> list[d.Decision]:
-        """Let time pass, and the engine decide until it has nothing more to say; returns what it decided. `limit`:
-        attempts per round."""
+        """Advance time and let the engine decide until it has no decisions left; return them.
+
+        `limit`: attempts per round.
+        """
         self.now += seconds
         made: list[d.Decision] = []
         rounds = slices = 0
@@ -155,7 +157,7 @@ class Cluster:
         raise AssertionError("the engine does not come to rest")
 
     def _more(self) -> bool:
-        """A search goes on, or more roots can be tried at once."""
+        """Return True if a search continues, or more units can be tried at once."""
         due = self.engine.next_wake()
         return due is not None and due <= self.now
 
@@ -184,7 +186,7 @@ class Cluster:
             self.gone("Pod", name)
 
     def bind(self, decision: d.Bind, *, answer: bool = True, show: bool = True) -> None:
-        """`answer`: the scheduler hears of it; `show`: its informer sees the pod bound."""
+        """Bind a pod. `answer`: the scheduler gets the response; `show`: its informer sees the pod bound."""
         name = _key(decision.namespace, decision.name)
         pod = self.pods.get(name)
         problem = self.refuse.get(decision.name, "") if pod is not None else NOT_FOUND
@@ -206,7 +208,7 @@ class Cluster:
         return self.see(msgspec.structs.replace(pod, spec=msgspec.structs.replace(pod.spec, node_name=node)))
 
     def answer_held(self) -> Self:
-        """Binds that were held are answered now."""
+        """Answer the Binds that were held."""
         held, self.held = self.held, []
         self.hold = set()
         for decision in held:
@@ -245,7 +247,7 @@ class Cluster:
         return [each.name for each in self.log if isinstance(each, d.Evict)]
 
     def of(self, kind: type[Any], name: str | None = None) -> list[Any]:
-        """Decisions of a kind, about one object or all."""
+        """Return decisions of a kind, about one object or all."""
         return [each for each in self.log if isinstance(each, kind) and name in (None, each.name)]
 
     def messages(self, pod: str) -> list[str]:
@@ -261,17 +263,17 @@ class Cluster:
         return f"{found[-1].reason}: {found[-1].message}" if found else ""
 
     def said(self, name: str, kind: str = "PodGroup") -> tuple[str, str, str]:
-        """(status, reason, message) of a group's first condition of those that Kubernetes has."""
+        """Return (status, reason, message) of a group's first condition of those that Kubernetes has."""
         conditions = [c for c in self.objects[kind][name].status.conditions or () if "/" not in c.type]
         return next(((c.status, c.reason, c.message) for c in conditions), ("", "", ""))
 
     def nominated(self) -> dict[str, str]:
-        """Pods that were promised a node."""
+        """Return the pods with a nominated node."""
         found = {each.name: each.node for each in self.of(d.Nominate)}
         return {name: node for name, node in found.items() if node}
 
     def attempts(self, root: str) -> int:
-        """How often a root ("pod/ns/name", "podgroup/ns/name") that waits has been tried."""
+        """Return how often a pending unit ("pod/ns/name", "podgroup/ns/name") has been tried."""
         found = self.engine.queue.units.get(root)
         return found.attempts if found is not None else 0
 

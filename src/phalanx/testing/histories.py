@@ -80,7 +80,7 @@ class SteppedCommits(CommitThread):
 
 
 class World:
-    """One history: a server that may die and come back, and clients that do not notice."""
+    """One history: a server that may crash and restart, and clients that do not notice."""
 
     def __init__(self, seed: int, directory: Path, kinds: dict[str, Kind]) -> None:
         self.rng = random.Random(seed)
@@ -135,7 +135,7 @@ class World:
         self.crash()
         self.events += [
             event for event in self.told(self.known) if int(event[2][1]) > int(self.known)
-        ]  # what a client that comes back late still hears
+        ]  # what a client that reconnects late still receives
         final = Operation(-1, "list", called=self.tick())
         self.listed(final, await self.api.handle(self.request("list")))
         final.answered = self.tick()
@@ -143,7 +143,7 @@ class World:
         await self.store.close()
 
     async def live(self, life: int) -> None:
-        """Until all clients have done what they wanted, or the process dies in the middle of it."""
+        """Run until all clients are done, or the process crashes."""
         clients = [asyncio.ensure_future(self.client(life * CLIENTS + i)) for i in range(CLIENTS)]
         watcher = asyncio.ensure_future(self.watcher())
         dies = self.rng.randrange(5, 60) if life == 0 and self.rng.random() < 0.5 else 1 << 30
@@ -255,12 +255,12 @@ def _event(kind: str, value: bytes) -> tuple[str, int, Object]:
 
 @cache
 def _registry() -> Registry:
-    """Building it takes longer than a history; nothing in one changes it."""
+    """Build the registry once: that takes longer than a history, and no history changes it."""
     return registry(Gates({}))
 
 
 def run_history(seed: int, prepare: Callable[[World], None] | None = None) -> tuple[str, int]:
-    """What is wrong with this history ("" if nothing), and how many operations it had."""
+    """Return what is wrong with this history ("" if nothing), and how many operations it had."""
     place = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
     kinds = {kind.plural: kind for kind in _registry().all() if kind.group == ""}
     with tempfile.TemporaryDirectory(prefix="phalanx-histories-", dir=place) as directory:

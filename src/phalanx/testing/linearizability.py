@@ -57,7 +57,7 @@ def _set(state: State, key: int, obj: Object | None) -> State:
 
 
 def apply(state: State, op: Operation) -> list[State]:
-    """The states the operation may have led to; none: its answer is impossible here."""
+    """Return the states the operation may have led to; none: its answer is impossible here."""
     if op.verb == "list":
         return _list(state, op)
     found = state[op.key]
@@ -103,7 +103,7 @@ def linearizable(history: Sequence[Operation], keys: int, initial: State | None 
 
 
 def _search(history: list[Operation], start: State) -> bool:
-    """Depth first, without recursion. Unanswered operations need not be done at the end."""
+    """Search depth first, without recursion. Unanswered operations need not be done at the end."""
     history.sort(key=lambda op: op.called)
     all_answered = sum(1 << i for i, op in enumerate(history) if op.answered != NEVER)
     tried: set[tuple[int, State]] = set()
@@ -130,7 +130,7 @@ def story(history: Sequence[Operation]) -> str:
 
 
 def check_watch(events: Sequence[tuple[str, int, Object]], writes: Sequence[Operation]) -> str:
-    """What is wrong with a watch from the beginning: (type, key, object) in the order they came; "" if nothing is."""
+    """Return what is wrong with a watch from the beginning: (type, key, object) in order of arrival; "" if nothing."""
     state: dict[int, Object] = {}
     last = 0
     versions: list[str] = []

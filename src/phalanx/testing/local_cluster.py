@@ -65,7 +65,7 @@ class LocalCluster:
         self._thread.join(10)
 
     def advance(self, seconds: float) -> None:
-        """Time passes for the whole cluster: deadlines, backoffs, run times and heartbeats come due, in small steps."""
+        """Advance time for the whole cluster in small steps: deadlines, backoffs, run times and heartbeats come due."""
         left = seconds
         while left > 0:
             step = min(left, STEP)
@@ -78,7 +78,7 @@ class LocalCluster:
         await asyncio.sleep(0.002)  # what came due happens, and what follows from it
 
     def call(self, coroutine: Any, timeout: float = 60) -> Any:
-        """Run something in the cluster's own loop."""
+        """Run a coroutine in the cluster's own loop."""
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(timeout)
 
     def connect(self, timeout: float = 20) -> http.client.HTTPSConnection:
@@ -142,7 +142,7 @@ class LocalCluster:
     # -- objects, for tests that do not want to bring a client library
 
     def apply(self, *documents: str | Json, namespace: str = "default") -> list[Any]:
-        """Create or update (server-side apply) every object of YAML texts or dicts; what the server answered."""
+        """Create or update (server-side apply) every object of YAML texts or dicts; return the server's answers."""
         return [
             self.patch(
                 f"{self._path(body, namespace)}/{body['metadata']['name']}",
@@ -156,12 +156,12 @@ class LocalCluster:
         ]
 
     def list(self, path: str, **options: Any) -> list[Any]:
-        """Items below a path such as /api/v1/namespaces/default/pods."""
+        """Return the items below a path such as /api/v1/namespaces/default/pods."""
         items: list[Any] = self.get(path, **options)["items"]
         return items
 
     def wait(self, path: str, until: Callable[[Any], bool], timeout: float = 20.0) -> Any:
-        """The object or list at `path` as soon as `until` holds for it; raises TimeoutError with what it was last."""
+        """Return the object or list at `path` once `until` holds for it; raises TimeoutError with its last state."""
         end = time.monotonic() + timeout
         while True:
             found = self.get(path)
@@ -195,7 +195,7 @@ class Watch:
         self._reply = reply
 
     def next(self) -> tuple[str, Any] | None:
-        """The next event; None at the end of the stream."""
+        """Return the next event; None at the end of the stream."""
         line = self._reply.readline()
         if not line:
             return None
@@ -228,7 +228,7 @@ def local_cluster(
     audit_log: Path | None = None,
     **settings: Any,
 ) -> LocalCluster:
-    """Not started yet. movable: its time can be moved on (`advance`), for which it runs on asyncio's own loop."""
+    """Create a cluster without starting it. movable: its time can be advanced (`advance`), on asyncio's own loop."""
     kubeconfig = directory / "kubeconfig"
     server = ServerSettings(
         data,
@@ -245,7 +245,7 @@ def local_cluster(
 
 
 def usual_loop() -> asyncio.AbstractEventLoop:
-    """What `phalanx up` runs on."""
+    """Return the event loop that `phalanx up` uses."""
     try:
         import uvloop
     except ImportError:

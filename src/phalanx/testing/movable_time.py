@@ -7,7 +7,7 @@ import time
 
 
 class MovableLoop(asyncio.SelectorEventLoop):
-    """`advance` from its own thread: everything that is due by then happens, in order, as far as timers go."""
+    """`advance` from its own thread: all timers that are due by then fire, in order."""
 
     def __init__(self) -> None:
         self._ahead = 0.0
@@ -21,7 +21,7 @@ class MovableLoop(asyncio.SelectorEventLoop):
 
 
 class MovableClock:
-    """`phalanx.base.clock.Clock` of such a loop."""
+    """`phalanx.base.clock.Clock` of a movable loop."""
 
     def __init__(self, loop: MovableLoop) -> None:
         self._loop = loop

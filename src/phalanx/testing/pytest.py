@@ -51,7 +51,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture(scope="session")
 def start_phalanx(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., LocalCluster]]:
-    """A factory of clusters that live until the end of the session, for those who need several."""
+    """Return a factory of clusters that live until the end of the session, for tests that need several."""
     running: list[LocalCluster] = []
 
     def start(**options: Any) -> LocalCluster:
@@ -66,13 +66,13 @@ def start_phalanx(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable
 
 @pytest.fixture(scope="session")
 def session_cluster(start_phalanx: Callable[..., LocalCluster]) -> LocalCluster:
-    """One cluster for all tests: use a namespace of your own."""
+    """Return one cluster for all tests: use a namespace of your own."""
     return start_phalanx()
 
 
 @pytest.fixture
 def cluster(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[LocalCluster]:
-    """A cluster of the test's own, as its mark `cluster` asks for."""
+    """Return a cluster for this test alone, configured by its mark `cluster`."""
     mark = request.node.get_closest_marker(MARK)
     started = _start(tmp_path, dict(mark.kwargs) if mark is not None else {})
     yield started
@@ -93,8 +93,11 @@ def _start(directory: Path, options: dict[str, Any]) -> LocalCluster:
 
 @contextmanager
 def _without_collecting() -> Iterator[None]:
-    """Modules and a new cluster are a hundred thousand objects of which none is garbage: looking through them again and
-    again is a tenth of a start."""
+    """Disable the garbage collector during a start.
+
+    Modules and a new cluster are a hundred thousand objects, none of them garbage: scanning them again and again takes
+    a tenth of the start.
+    """
     collects = gc.isenabled()
     gc.disable()
     try:

@@ -48,9 +48,9 @@ class _Part(Protocol):
 
 
 class PatientClient(LocalClient):
-    """A watch of it never ends by itself: when a watch is renewed is drawn by lot, and nothing here may be.
+    """A client whose watches never end by themselves: watch renewal is random, and nothing here may be.
 
-    So it needs no bookmarks either, which would be most of what happens while nothing happens.
+    It needs no bookmarks either, which would be most of the traffic of an idle cluster.
     """
 
     def events(self, call: Call) -> AsyncIterator[WatchEvent]:
@@ -98,7 +98,9 @@ class SimulatedCluster:
         await self._start("nodes", self.nodes)
 
     async def start_controllers(self, client: Any = None) -> None:
-        """client: whatever stands between them and the API server (see `gates` for what they obey)."""
+        """Start the controllers. client: a wrapper between them and the API server (see `gates` for their feature
+        gates).
+        """
         service = ControllersService(
             client or self.between(self.client_of("phalanx-controllers")), self.clock, self.gates
         )
@@ -132,7 +134,7 @@ class SimulatedCluster:
                 await self.start_scheduler(name)
 
     async def kill(self, name: str) -> None:
-        """The part ends where it is; a write it has sent may still arrive."""
+        """Kill a part at once; a write it has sent may still arrive."""
         task = self._running.pop(name)
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
@@ -155,7 +157,7 @@ class SimulatedCluster:
             raise AssertionError(f"{name} ended before it was ready")
 
     def check_alive(self) -> None:
-        """Raises what a part died of."""
+        """Raise the exception that a part died of."""
         for name, task in self._running.items():
             if task.done():
                 task.result()
@@ -164,7 +166,7 @@ class SimulatedCluster:
     # ---- time
 
     async def settle(self, quiet: float = 5.0, most: float = 3600.0) -> bool:
-        """Until nothing was written for `quiet` seconds (heartbeats and events aside); False: never within `most`."""
+        """Run until nothing was written for `quiet` seconds (except heartbeats, Events); False: not within `most`."""
         end = self.loop.time() + most
         while self.loop.time() < end:
             before = self._restful_revision()
@@ -175,7 +177,7 @@ class SimulatedCluster:
         return False
 
     def _restful_revision(self) -> tuple[int, int]:
-        """Newest object, and how many there are: a deletion shows in the second."""
+        """Return the newest revision and the number of objects: a deletion shows in the second."""
         if self.store.revision == self._rested[0]:
             return self._rested[1]
         newest = count = 0
@@ -197,7 +199,7 @@ class SimulatedCluster:
         return self._by_name()[kind]
 
     def _by_name(self) -> dict[str, Kind]:
-        """Kinds that are stored, by their names."""
+        """Return stored kinds by name."""
         registry, generation, found = self._named
         if registry is not self.registry or generation != self.registry.generation:
             found = {entry.kind: entry for entry in reversed(self.registry.all()) if not entry.stored_as}
@@ -255,7 +257,7 @@ class SimulatedCluster:
         await self.client.delete(entry.resource(), name, namespace if entry.namespaced else "", **options)
 
     def follow(self, kind: str, seen: Callable[[Json, bool], None]) -> None:
-        """`seen(object, gone)` with every change from now on, as long as the loop runs."""
+        """Call `seen(object, gone)` with every change from now on, as long as the loop runs."""
         watcher = self.store.watch(self._kind(kind).storage_key)
 
         async def follow() -> None:
@@ -267,7 +269,7 @@ class SimulatedCluster:
 
     @property
     def history(self) -> str:
-        """A digest of everything stored now, revisions and times included."""
+        """Return a digest of everything stored now, revisions and times included."""
         digest = hashlib.sha256()
         for kind in self._stored():
             for entry in self.store.list(kind.storage_key):
@@ -284,7 +286,7 @@ async def simulated_cluster(
     options: KubeletOptions | None = None,
     gates: Gates | None = None,
 ) -> AsyncIterator[SimulatedCluster]:
-    """Everything running."""
+    """Start every part of a simulated cluster."""
     cluster = SimulatedCluster(seed, gates)
     try:
         await cluster.start_duties()

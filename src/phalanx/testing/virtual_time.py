@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 MOST_TURNS = 50_000  # of the loop at one moment; a cluster that starts takes some hundreds
-START = 1_700_000_000.0  # what the clock of a fresh loop says: seconds since the epoch
+START = 1_700_000_000.0  # the time of a fresh loop: seconds since the epoch
 
 
 class Stuck(RuntimeError):
@@ -38,7 +38,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         return self._elapsed
 
     def jump(self, seconds: float) -> None:
-        """Time passes in which nothing happens, as on a machine that slept: everything due meanwhile is late."""
+        """Advance time without running timers, as on a suspended machine: everything due meanwhile is late."""
         self._elapsed += seconds
 
     def run_in_executor(self, executor: Any, func: Callable[..., T], *args: Any) -> asyncio.Future[T]:  # type: ignore[override]
@@ -90,7 +90,7 @@ def drive(loop: VirtualLoop, main: Coroutine[Any, Any, T]) -> T:
 
 
 class _Jumps(selectors.BaseSelector):
-    """Where another loop would sleep, this one moves its time on. Files may be registered; they are never ready."""
+    """A selector that advances virtual time instead of sleeping. Files may be registered; they are never ready."""
 
     def __init__(self, loop: VirtualLoop) -> None:
         self._loop = loop

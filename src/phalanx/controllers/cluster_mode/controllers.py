@@ -192,7 +192,7 @@ class ClusterControllers:
         if SIZE_GATE in pod.gates:
             self._look_again(pod)  # perhaps its group has grown meanwhile
         elif old is None:
-            # Perhaps the first pod of a replica of another revision, or one whose group went while it was made.
+            # This may be the first pod of a replica of another revision, or its group was deleted during its creation.
             lost = bool(pod.group) and self._groups.pod_groups.get(change.namespace, pod.group) is None
             self._look_again(pod, replicated=not lost)
 

@@ -84,7 +84,7 @@ class Directory:
         """Take caches by kind; followed: of workloads; read: of objects they refer to; classes: PriorityClasses."""
         self._classes = classes
         self.abilities = Abilities()
-        self.scheduler = ""  # where grouped pods go unless their workload says otherwise
+        self.scheduler = ""  # the schedulerName of grouped pods unless their workload sets one
         self._groups, self._followed, self._pods, self._read = groups, followed, pods, read
         self._enrolled: set[str] = set()  # uids
         self._memo: dict[str, tuple[tuple[str, ...], Wanted]] = {}  # uid -> (what it was made of, answer)

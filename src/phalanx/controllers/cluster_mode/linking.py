@@ -25,7 +25,7 @@ def link_of(links: Mapping[str, Link], place: WorkloadSlot) -> Link | None:
     return next((links[part] for part in place.parts if part in links), None)
 
 
-# -- who asks --------------------------------------------------------------------------------------------------------
+# -- requests for groups ---------------------------------------------------------------------------------------------
 
 
 def requests_gang(workload: Json) -> bool:

@@ -53,11 +53,11 @@ class ClusterWriter:
         surplus = [obj for obj in self.ours(owner) if (obj["kind"], obj["metadata"]["name"]) not in wanted]
         await self.delete(surplus, in_use)
         kept: list[str] = []
-        plan = ""  # a Workload whose templates are no longer those asked for
+        plan = ""  # a Workload whose templates are no longer the requested ones
         for obj in grouping.objects:  # parents before children
             state = await self._ensure(owner, self._dressed(obj, grouping, bool(in_use)))
             if state is _State.OTHER and in_use and obj["kind"] == WORKLOADS.kind:
-                plan = obj["metadata"]["name"]  # the groups made from now on say themselves what they are
+                plan = obj["metadata"]["name"]  # groups created from now on carry their own policy
                 continue
             if state is _State.OTHER and apart and in_use:
                 kept.append(obj["metadata"]["name"])
@@ -165,7 +165,7 @@ class ClusterWriter:
         if self.fill_priority and obj["kind"] != "Workload":
             known = self._cache(obj["kind"]).get(meta["namespace"], meta["name"]) if in_use else None
             if known is not None and known["spec"].get("priorityClassName") == spec.get("priorityClassName"):
-                # As admission has it: what the class was worth when the group was made, whatever became of the class.
+                # As admission does: the value of the class when the group was created, whatever became of the class.
                 spec["priority"] = known["spec"].get("priority")
             else:
                 spec["priority"] = self._priority(str(spec.get("priorityClassName") or ""))

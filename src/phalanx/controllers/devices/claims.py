@@ -58,7 +58,7 @@ class ResourceClaimsController(Controller):
         try:
             await self._settle(claim)
         except (NotFound, Conflict):
-            self.queue.add(key)  # it changed meanwhile, or is gone: the news of it is on its way
+            self.queue.add(key)  # changed or deleted meanwhile: its watch event will follow
 
     async def _settle(self, claim: Json) -> None:
         status: Json = claim.get("status") or {}
@@ -72,7 +72,7 @@ class ResourceClaimsController(Controller):
             claim = await self._update({**claim, "status": change}, "status")
             status = claim.get("status") or {}
         finalizers = claim["metadata"].get("finalizers") or []
-        # Before an allocation is written the scheduler puts its finalizer: that one is not ours to take away.
+        # The scheduler adds the finalizer before it writes an allocation: keep it unless the claim is done.
         done = unused or deleting(claim)
         if done and not status.get("allocation") and CLAIM_FINALIZER in finalizers:
             meta = {**claim["metadata"], "finalizers": [each for each in finalizers if each != CLAIM_FINALIZER] or None}

@@ -14,7 +14,7 @@ from phalanx.controllers.runtime.events import Events
 from phalanx.controllers.runtime.ownership import controller_reference, deleting
 from phalanx.controllers.runtime.pods import finished
 
-ENTRY = "resource.kubernetes.io/pod-claim-name"  # annotation of a generated claim: the entry it was made for
+ENTRY = "resource.kubernetes.io/pod-claim-name"  # annotation of a generated claim: the entry it was created for
 
 
 class TemplateClaimsController(Controller):

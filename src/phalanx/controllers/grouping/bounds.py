@@ -10,7 +10,7 @@ from phalanx.controllers.grouping.core import Json, Refused
 
 MOST_PODS = 100_000  # of one object, as kube-apiserver limits the parallelism of an Indexed Job
 MOST_PARTS = 10_000  # Jobs of one JobSet, replicas of one LeaderWorkerSet: each is an object with groups of its own
-BATCH = 500  # objects that one look at a workload makes; the next look goes on
+BATCH = 500  # objects that one reconcile of a workload creates; the next one continues
 TOO_MANY = "TooManyPods"  # reason of the condition and the event; also the type of the condition
 
 

@@ -22,12 +22,12 @@ WORKLOADS_V1ALPHA1 = Resource(GROUP, "v1alpha1", "workloads", "Workload")  # KEP
 POD_GROUPS = Resource(GROUP, "v1beta1", "podgroups", "PodGroup")
 COMPOSITE_POD_GROUPS = Resource(GROUP, "v1alpha3", "compositepodgroups", "CompositePodGroup")
 
-# Downward annotations of Kubernetes 1.37: a parent tells a child controller which template its pods use.
+# Downward annotations of Kubernetes 1.37: a parent names the template that a child controller's pods use.
 GROUP_TEMPLATE = f"{GROUP}/group-template-name"
 PARENT_COMPOSITE = f"{GROUP}/parent-compositepodgroup"
 
 GENERATED = "scheduling.phalanx.dev/generated"  # on a Workload that our controllers made
-ADOPTED = "scheduling.phalanx.dev/adopted"  # on a Workload its author made, which goes with its owner
+ADOPTED = "scheduling.phalanx.dev/adopted"  # on a user's Workload that is deleted with its owner
 
 MAX_TEMPLATES = 8  # per list of a Workload
 
@@ -99,7 +99,7 @@ def flat(grouping: Grouping) -> Grouping:
     return replace(grouping, workload=plan, composites=[], groups=groups, links=links, may_be_flat=False)
 
 
-# A grouper may look at other documents (a runtime a TrainJob refers to, …).
+# A grouper may read other objects (a runtime a TrainJob refers to, …).
 Grouper = Callable[[Json, Sequence[Json]], Grouping]
 
 

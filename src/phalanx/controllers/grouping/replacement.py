@@ -16,7 +16,7 @@ from phalanx.controllers.grouping.names import SUBDOMAIN, fitting
 
 RECENT = 16  # groups of a set at the same time; many more than roll-outs overlap
 Known = Callable[[str], Json | None]  # PodGroup of a name
-PriorityOf = Callable[[str], int | None]  # of a class, or without one; None: there is no such class
+PriorityOf = Callable[[str], int | None]  # of a class, or without one; None: the class does not exist
 
 
 def with_successor(

@@ -19,7 +19,7 @@ from phalanx.controllers.grouping.v1alpha1 import API, ONLY_GROUP, first_workloa
 TEMPLATE = "replicas"
 
 
-Policy = Callable[[Json, WorkloadAnnotations], Json]  # of the gang that an author asks for; raises Refused
+Policy = Callable[[Json, WorkloadAnnotations], Json]  # of the requested gang; raises Refused
 
 
 def interchangeable(obj: Json, wish: WorkloadAnnotations) -> Json:

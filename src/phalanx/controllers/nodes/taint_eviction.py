@@ -78,7 +78,7 @@ class TaintEviction(Controller):
             else:
                 await self._tainted(key, pod, node)
         except (NotFound, Conflict):
-            return  # gone, or replaced by another of the same name
+            return  # deleted, or replaced by another of the same name
 
     # ---- taints
 

@@ -66,7 +66,7 @@ _NOTHING: list[str] = []
 _usual = msgspec.json.Decoder(_Usual).decode
 _parts = msgspec.json.Decoder(Parts).decode
 _BRACE = ord("{")
-# Containers, volumes and tolerations of pods, conditions and capacity of nodes: thousands say the same.
+# Containers, volumes and tolerations of pods, conditions and capacity of nodes: thousands are equal.
 _shared: Memo[Any] = Memo(_decode, most=1024)
 
 
@@ -162,7 +162,7 @@ class Cache:
         """Store the response of a write at once, so that the next reconcile does not act on an older version."""
         meta = obj["metadata"]
         if meta["uid"] in self._graves:
-            return  # the answer is older than the news that the object is gone
+            return  # the answer is older than the object's deletion
         key = Key(meta.get("namespace", ""), meta["name"])
         old = self._get(key)
         if old is None or _newer(obj, old):
@@ -278,7 +278,7 @@ def _read_any(body: bytes) -> Json:
 
 
 def _metadata(parts: Parts) -> Json:
-    parts.pop("managedFields", None)  # half of a typical pod: nothing is made of it
+    parts.pop("managedFields", None)  # half of a typical pod: it is not decoded
     return {name: _decode(value) for name, value in parts.items()}
 
 

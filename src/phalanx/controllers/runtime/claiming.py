@@ -68,7 +68,7 @@ class Claims:
         patch = {"metadata": {"uid": meta["uid"], **change}}
         try:
             answer = await self._cache.client.patch(self._cache.resource, meta["name"], patch, meta["namespace"])
-        except (NotFound, Invalid):  # gone, or already on its way out with finalizers
+        except (NotFound, Invalid):  # deleted, or being deleted with finalizers
             return None
         changed: Json = msgspec.json.decode(answer)
         self._cache.remember(changed)

@@ -40,7 +40,7 @@ class Events:
         note = note[:MAX_NOTE]
         key = (meta["uid"], reason, note + distinct)
         if key in self._told:
-            return  # a reconciler says the same thing every time it looks
+            return  # a reconciler records the same Event every time it runs
         self._told[key] = None
         if len(self._told) > REMEMBERED:
             self._told.popitem(last=False)
@@ -48,7 +48,7 @@ class Events:
         event = {
             "apiVersion": EVENTS.api_version,
             "kind": "Event",
-            # A name made of the news itself: a restarted controller does not tell it again.
+            # The name is a hash of the content: a restarted controller does not record the Event again.
             "metadata": {"name": f"{meta['name'][:230]}.{digest:08x}", "namespace": meta["namespace"]},
             "eventTime": rfc3339_micro(self._clock.now()),
             "reportingController": f"phalanx/{controller}",

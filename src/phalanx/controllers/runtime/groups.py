@@ -71,7 +71,7 @@ class Groups:
             if about.get("kind") == kind and controller_of(new or old or {}) is None:
                 queue.add(Key(key.namespace, about["name"]))  # a Workload its author made
             if new is not None and not deleting(new) and (old is None or new["spec"] == old["spec"]):
-                return  # made by its owner, or only its status changed
+                return  # created by its owner, or only its status changed
             for obj in (new, old):
                 reference = controller_of(obj) if obj is not None else None
                 if reference is not None and reference["kind"] == kind:
@@ -203,7 +203,7 @@ class Groups:
                 return State.READY
         if not controlled_by(known, uid):
             if of_namesake(known, owner):
-                return State.REPLACING  # an earlier object of the owner's name left it, and it is going
+                return State.REPLACING  # an earlier object of the owner's name left it, and it is being deleted
             raise Refused(_clash(known, kind, meta["name"], owner), "NameConflict")
         # One that is being deleted still holds pods, which may wait for a count that is no longer wanted.
         kept = State.LEAVING if deleting(known) else State.READY
@@ -212,7 +212,7 @@ class Groups:
             try:
                 await self._update(cache, with_counts_of(known, wanted))
                 return kept
-            except Invalid:  # a CompositePodGroup's count is fixed unless a gate says otherwise
+            except Invalid:  # a CompositePodGroup's count is immutable unless a gate allows it
                 pass
         if found is Difference.NONE or deleting(known):
             return kept

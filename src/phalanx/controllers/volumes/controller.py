@@ -105,7 +105,7 @@ class VolumesController(Controller):
         try:
             await (self._claim(obj) if key.namespace else self._volume(obj))
         except NotFound:
-            return  # gone meanwhile: the news of it is on its way
+            return  # deleted meanwhile: its watch event will follow
 
     async def _ensure_default_class(self) -> None:
         if default_class(self._classes) is not None:
@@ -235,7 +235,7 @@ class VolumesController(Controller):
         try:
             volume: Json = msgspec.json.decode(await self._client.create(r.PERSISTENT_VOLUMES, body))
         except AlreadyExists:
-            return  # made before we died; when the cache has it, its claimRef leads us here again
+            return  # created before a crash; when the cache has it, its claimRef requeues this claim
         self._volumes.remember(volume)
         self._events.normal(claim, self.name, "ProvisioningSucceeded", f"Successfully provisioned volume {name}")
         await self._bind(volume, claim)
@@ -277,9 +277,9 @@ class VolumesController(Controller):
         if bound_to == name:
             return await self._writes.volume_phase(volume, "Bound")
         if not bound_to:
-            return volume  # reserved; the claim is woken by the same news and completes it
+            return volume  # reserved; the same watch event requeues the claim, which completes it
         if PROVISIONED_BY in annotations_of(volume) and _policy(volume) == "Delete":
-            return await self._release(volume)  # made for a claim that found another volume meanwhile
+            return await self._release(volume)  # provisioned for a claim that was bound to another volume meanwhile
         return await self._writes.volume_phase(await self._writes.unbind(volume), "Available")
 
     async def _claim_of(self, reference: Json) -> Json | None:

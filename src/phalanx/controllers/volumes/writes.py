@@ -40,7 +40,7 @@ class VolumeWrites:
         }
         change: Json = _protected(volume, VOLUME_PROTECTION)
         if reference is None:
-            # What the user had reserved stays reserved when the claim lets go of it; what we chose does not.
+            # A volume that the user reserved stays reserved when the claim releases it; one chosen here does not.
             change["annotations"] = {BOUND_BY_CONTROLLER: "yes"}
         return await self.patch(self._volumes, volume, {"metadata": change, "spec": {"claimRef": wanted}})
 
@@ -99,7 +99,7 @@ class VolumeWrites:
                 cache.resource, meta["name"], body, meta.get("namespace", ""), subresource=subresource
             )
         )
-        if not deleting(answer):  # its last finalizer may have gone with this write, and the object with it
+        if not deleting(answer):  # this write may have removed its last finalizer, and so deleted the object
             cache.remember(answer)
         return answer
 

@@ -22,7 +22,7 @@ from phalanx.controllers.runtime.groups import Groups
 from phalanx.controllers.workloads.member import PodView, WorkloadSlot
 from phalanx.model.gates import Gates
 
-Admit = Callable[[Json, Json], Awaitable[None]]  # (pod that is about to be made, its maker); raises to hold it back
+Admit = Callable[[Json, Json], Awaitable[None]]  # (pod about to be created, its creator); raises to refuse it for now
 
 
 class ExpectedPod(NamedTuple):
@@ -36,7 +36,7 @@ class ExpectedPod(NamedTuple):
 class Replicated(msgspec.Struct, frozen=True):
     """A kind whose groups are named by replica and revision, which cluster mode reads from its parts and pods."""
 
-    made_of: Resource  # the object of the workload's own name that says how many replicas there are
+    made_of: Resource  # the object of the workload's own name that has the number of replicas
     present: Callable[[Json, Json | None, Iterable[PodView]], list[str]]  # (workload, that object, its pods) -> parts
     group: Callable[[Json, Sequence[str], Sequence[Json]], Grouping]  # of these parts; last: related objects
 
@@ -80,15 +80,15 @@ class WorkloadKind(msgspec.Struct, frozen=True):
     final_conditions: tuple[str, ...] = ()  # conditions that say it is over for good
     scaled: bool = False  # spec.replicas is the number of its pods
     # -- cluster mode
-    grouped_in_cluster_mode: bool = True  # its groups are made there; False: those of what it makes are
+    grouped_in_cluster_mode: bool = True  # its groups are created there; False: its children have groups
     creates: Resource | None = None  # what that is
     owner_is_certain: bool = True  # where a pod has a place in such a workload, the workload exists
     reads: tuple[Resource, ...] = ()  # other objects its groups depend on
     referenced_object: Callable[[Json], tuple[str, str]] = _nobody  # (kind, name) of the one it depends on
-    workload_name: Callable[[str], str] | None = None  # of a Workload that its author may have made for it
+    workload_name: Callable[[str], str] | None = None  # of a Workload that its author may have created for it
     replicated: Replicated | None = None
     jobs: Callable[[Json, Grouping], Mapping[str, str]] = _no_jobs  # part -> name of the Job that makes its pods
-    owns_user_workload: bool = False  # a Workload its author made for it goes with it
+    owns_user_workload: bool = False  # a Workload that its author created for it is deleted with it
     # -- in a local cluster: its reconcilers. Imported when called, since the command line reads descriptors, too.
     run: Callable[[Local], Iterable[Controller]] | None = None
 

@@ -163,7 +163,7 @@ class SetGroupsController(Controller):
         if link.pod_group and not self._has_group(namespace, link.pod_group):
             return f"PodGroup {link.pod_group} does not exist yet"
         for group in wanted.groups:
-            # A set that grows asks for more members before there are more: else the first of them start alone.
+            # A growing set raises its group's count before it creates pods: otherwise the first of them start alone.
             known = self._groups.pod_groups.get(namespace, group["metadata"]["name"])
             if known is not None and not deleting(known) and difference(known, group) is Difference.COUNTS:
                 return f"PodGroup {link.pod_group} does not follow the size of {owner['kind']} yet"

@@ -30,7 +30,7 @@ class Cluster:
         return [p for p in self.pods if p.spec.node_name == node.metadata.name]
 
     def placed(self) -> Iterator[tuple[o.Pod, o.Node]]:
-        """Every pod together with its node; pods on unknown nodes are left out."""
+        """Return every pod together with its node; pods on unknown nodes are left out."""
         for node in self.nodes:
             for pod in self.pods_on(node):
                 yield pod, node

@@ -12,7 +12,7 @@ from phalanx.testing.reference.plugin import Plugin, Rejection
 
 
 def same_domain(key: str, a: o.Node, b: o.Node) -> bool:
-    """Both nodes carry the label, with one value."""
+    """Return True if both nodes carry the label, with one value."""
     return key in a.metadata.labels and a.metadata.labels[key] == b.metadata.labels.get(key)
 
 
@@ -22,7 +22,7 @@ def required_terms(pod: o.Pod, *, anti: bool) -> list[AffinityTerm]:
 
 
 def preferred_terms(pod: o.Pod) -> list[tuple[int, AffinityTerm]]:
-    """Weights of anti-affinity are negative."""
+    """Return preferred terms; weights of anti-affinity are negative."""
     terms = []
     for anti, sign in ((False, 1), (True, -1)):
         affinity = affinity_of(pod, anti=anti)
@@ -58,7 +58,10 @@ class InterPodAffinity(Plugin):
         return None
 
     def affinity_met(self, pod: o.Pod, node: o.Node, cluster: Cluster) -> bool:
-        """For each term the domain holds a pod that matches all terms; the first pod of a group may match itself."""
+        """Return True if for each term the domain holds a pod that matches all terms.
+
+        The first pod of a group may match itself.
+        """
         terms = required_terms(pod, anti=False)
         if not terms:
             return True

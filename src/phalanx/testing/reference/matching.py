@@ -74,7 +74,7 @@ def selector_of(selector: LabelSelector | None) -> Selector:
 
 
 def term_matches_node(term: NodeSelectorTerm, node: o.Node) -> bool:
-    """An empty term matches no node; all expressions and fields of a term must match."""
+    """Match a term: an empty term matches no node; all expressions and fields of a term must match."""
     if not term.match_expressions and not term.match_fields:
         return False
     for e in term.match_expressions or []:
@@ -95,7 +95,7 @@ def node_selector_matches(selector: NodeSelector, node: o.Node) -> bool:
 
 
 def required_node_affinity_matches(pod: o.Pod, node: o.Node) -> bool:
-    """spec.nodeSelector and the required node affinity."""
+    """Match spec.nodeSelector and the required node affinity."""
     for key, value in (pod.spec.node_selector or {}).items():
         if node.metadata.labels.get(key) != value:
             return False
@@ -121,13 +121,13 @@ def tolerated(pod: o.Pod, taint: Taint) -> bool:
 
 
 def has_untolerated_taint(pod: o.Pod, node: o.Node) -> bool:
-    """Only the effects that keep pods away: NoSchedule and NoExecute."""
+    """Return True for an untolerated taint with an effect that prevents scheduling: NoSchedule or NoExecute."""
     return any(t.effect in ("NoSchedule", "NoExecute") and not tolerated(pod, t) for t in node.spec.taints or [])
 
 
 @dataclass(frozen=True)
 class AffinityTerm:
-    """A pod affinity term as its owner means it."""
+    """A pod affinity term, resolved for its owner's namespace and labels."""
 
     key: str
     selector: Selector
@@ -135,11 +135,11 @@ class AffinityTerm:
     namespace_selector: Selector
 
     def selected_by_owner(self, other: o.Pod, cluster: Cluster) -> bool:
-        """Asked while the owner is being placed: a namespace selector picks from the namespaces that exist."""
+        """Match while the owner is being placed: a namespace selector picks from the namespaces that exist."""
         return self._in_namespace(other, cluster, absent=None) and self.selector.matches(other.metadata.labels)
 
     def selects_incoming(self, incoming: o.Pod, cluster: Cluster) -> bool:
-        """Asked while `incoming` is being placed and the owner runs: an unknown namespace has no labels."""
+        """Match while `incoming` is being placed and the owner runs: an unknown namespace has no labels."""
         return self._in_namespace(incoming, cluster, absent={}) and self.selector.matches(incoming.metadata.labels)
 
     def _in_namespace(self, pod: o.Pod, cluster: Cluster, absent: Labels | None) -> bool:

@@ -89,7 +89,7 @@ class NodePorts(Plugin):
 
 
 def host_ports(pod: o.Pod) -> list[ContainerPort]:
-    """Ports of containers and of sidecars; ordinary init containers are over before the pod runs."""
+    """Return ports of containers and of sidecars; ordinary init containers end before the pod runs."""
     sidecars = [c for c in pod.spec.init_containers or [] if c.restart_policy == "Always"]
     return [p for c in [*sidecars, *pod.spec.containers] for p in c.ports or [] if p.host_port > 0]
 
@@ -161,7 +161,7 @@ class NodeResourcesFit(Plugin):
 
 
 def is_scalar(name: str) -> bool:
-    """Extended resources, huge pages and attachable volumes: scored only when the pod asks for them."""
+    """Return True for extended resources, huge pages and attachable volumes: scored only when the pod requests them."""
     return name not in ("cpu", "memory", "ephemeral-storage", "pods")
 
 
@@ -170,7 +170,7 @@ def round_half_up(value: Fraction) -> int:
 
 
 def broken_line(points: list[tuple[int, int]], x: int) -> int:
-    """Linear between the points, constant outside; whole numbers, cut towards zero."""
+    """Interpolate linearly between the points, constant outside; whole numbers, truncated towards zero."""
     for i, (right, high) in enumerate(points):
         if x <= right:
             if i == 0:
@@ -203,7 +203,7 @@ class NodeResourcesBalancedAllocation(Plugin):
 
 
 def balance(fractions: list[float]) -> int:
-    """100 when all resources are used alike, less the more they differ."""
+    """Return 100 when all resources are used alike, less the more they differ."""
     deviation = 0.0
     if len(fractions) == 2:
         deviation = abs((fractions[0] - fractions[1]) / 2)

@@ -10,7 +10,7 @@ from phalanx.testing.reference.cluster import Cluster
 
 @dataclass(frozen=True)
 class Rejection:
-    """Why a node (or, from pre_filter, the whole pod) does not work. Unresolvable: evicting pods cannot help."""
+    """Why a node (or, from pre_filter, the whole pod) is infeasible. Unresolvable: preemption cannot help."""
 
     plugin: str
     reasons: tuple[str, ...]
@@ -28,11 +28,11 @@ class Plugin:
         return None
 
     def score(self, pod: o.Pod, node: o.Node, feasible: list[o.Node], cluster: Cluster) -> int:
-        """The raw score; `feasible` are the nodes that passed all filters."""
+        """Return the raw score; `feasible` are the nodes that passed all filters."""
         return 0
 
     def normalise(self, raw: dict[str, int], pod: o.Pod, feasible: list[o.Node], cluster: Cluster) -> dict[str, int]:
-        """Scores by node name, brought to 0..100."""
+        """Normalise scores by node name to 0..100."""
         return raw
 
     def reject(self, *reasons: str) -> Rejection:
@@ -43,7 +43,7 @@ class Plugin:
 
 
 def scale_to_100(raw: dict[str, int], *, reverse: bool) -> dict[str, int]:
-    """Proportional to the highest score; reversed: the lowest raw score is best."""
+    """Scale in proportion to the highest score; reversed: the lowest raw score is best."""
     highest = max(raw.values(), default=0)
     if highest == 0:
         return {name: 100 if reverse else value for name, value in raw.items()}

@@ -1,4 +1,4 @@
-"""Quantities as exact fractions, and what a pod asks for."""
+"""Parse quantities as exact fractions, and compute the requests of a pod."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def parse(quantity: str | int | float) -> Fraction:
 
 
 def whole(name: str, quantity: Fraction) -> int:
-    """Millicores for cpu, whole units for the rest, rounded up."""
+    """Return millicores for cpu, whole units for the rest, rounded up."""
     return math.ceil(quantity * 1000) if name == "cpu" else math.ceil(quantity)
 
 
@@ -43,7 +43,7 @@ def pod_level_requests(pod: o.Pod) -> dict[str, Fraction]:
 
 
 def requests_with(pod: o.Pod, defaults: dict[str, Fraction]) -> dict[str, Fraction]:
-    """Containers and sidecars together, at least the peak of the init phase; pod-level values win; plus overhead."""
+    """Sum containers and sidecars, at least the peak of the init phase; pod-level values win; plus overhead."""
     total: dict[str, Fraction] = {}
     for container in pod.spec.containers:
         total = add(total, container_requests(container, defaults))
@@ -63,12 +63,12 @@ def requests_with(pod: o.Pod, defaults: dict[str, Fraction]) -> dict[str, Fracti
 
 
 def pod_requests(pod: o.Pod) -> dict[str, int]:
-    """What the pod really asks for."""
+    """Return the actual requests of the pod."""
     return {name: whole(name, q) for name, q in requests_with(pod, {}).items()}
 
 
 def nonzero_requests(pod: o.Pod) -> dict[str, int]:
-    """What a pod counts for in scores: containers without a request count 100m and 200Mi.
+    """Return the requests used in scores: containers without a request count 100m and 200Mi.
 
     kube-scheduler leaves those defaults out for placed pods with pod-level requests, which makes a pod weigh less once
     it is placed. API defaulting hides the difference (it fills in the pod level), so here both are the same.
@@ -86,7 +86,7 @@ def add(a: dict[str, Fraction], b: dict[str, Fraction]) -> dict[str, Fraction]:
 
 
 def highest(a: dict[str, Fraction], b: dict[str, Fraction]) -> dict[str, Fraction]:
-    """The greater of both for every resource that either names."""
+    """Return the greater of both for every resource that either names."""
     return {
         name: max(q for q in (a.get(name), b.get(name)) if q is not None)
         for name in [*a, *(n for n in b if n not in a)]

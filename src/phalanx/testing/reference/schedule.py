@@ -43,7 +43,7 @@ PLUGINS: tuple[Plugin, ...] = (
 
 @dataclass
 class Outcome:
-    """chosen is None when no node works; message then says why, as an event would."""
+    """The result of an attempt. chosen is None when no node is feasible; message is then the Event's text."""
 
     chosen: str | None = None
     feasible: list[str] = field(default_factory=list)
@@ -89,7 +89,7 @@ def schedule(pod: o.Pod, cluster: Cluster, plugins: Sequence[Plugin] = PLUGINS) 
 
 
 def fit_error(nodes: int, rejections: list[Rejection], pod_rejection: Rejection | None = None) -> str:
-    """`0/3 nodes are available: 1 Insufficient cpu, 2 node(s) were unschedulable.`"""
+    """Return `0/3 nodes are available: 1 Insufficient cpu, 2 node(s) were unschedulable.`"""
     if nodes == 0:
         return "no nodes available to schedule pods"
     text = f"0/{nodes} nodes are available:"

@@ -36,13 +36,13 @@ class Constraint:
     honor_taints: bool
 
     def counts_node(self, pod: o.Pod, node: o.Node) -> bool:
-        """The inclusion policies: is this node part of the picture?"""
+        """Apply the node inclusion policies: return True if this node counts."""
         if self.honor_affinity and not required_node_affinity_matches(pod, node):
             return False
         return not (self.honor_taints and has_untolerated_taint(pod, node))
 
     def matching_pods(self, pod: o.Pod, node: o.Node, cluster: Cluster) -> int:
-        """Pods on the node that count; an empty selector counts none, pods being deleted do not count."""
+        """Return pods on the node that count; an empty selector counts none, pods being deleted do not count."""
         if self.selector.everything:
             return 0
         return sum(
@@ -120,7 +120,7 @@ class PodTopologySpread(Plugin):
         return result
 
     def ignored(self, pod: o.Pod, node: o.Node, constraints: list[Constraint]) -> bool:
-        """Nodes that lack a key are not scored, unless all we have are the built-in defaults."""
+        """Return True if the node lacks a key and is not scored; with only the built-in defaults it is."""
         needs_all = bool(pod.spec.topology_spread_constraints) or not self.system_defaults
         return needs_all and not has_all_keys(node, constraints)
 
@@ -155,7 +155,7 @@ def constraint(c: TopologySpreadConstraint, pod: o.Pod, selector: Selector | Non
 
 
 def default_selector(pod: o.Pod, cluster: Cluster) -> Selector:
-    """What services and the pod's controller select; empty when there are none."""
+    """Return what services and the pod's controller select; empty when there are none."""
     labels: dict[str, str] = {}
     for service in cluster.services:
         wanted = service.spec.selector

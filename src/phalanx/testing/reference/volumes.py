@@ -67,7 +67,7 @@ class VolumeRestrictions(Plugin):
         return None
 
     def used_elsewhere(self, pod: o.Pod, volume: Volume, cluster: Cluster) -> bool:
-        """A ReadWriteOncePod claim that any placed pod uses."""
+        """Return True if a placed pod uses a ReadWriteOncePod claim of this pod."""
         source = volume.persistent_volume_claim
         if source is None:
             return False
@@ -85,7 +85,7 @@ class VolumeRestrictions(Plugin):
 
 
 def disks_conflict(a: Volume, b: Volume) -> bool:
-    """The same disk twice on one node, unless both uses are read-only (EBS: never)."""
+    """Return True for the same disk twice on one node, unless both uses are read-only (EBS: never)."""
     if a.gce_persistent_disk and b.gce_persistent_disk:
         x, y = a.gce_persistent_disk, b.gce_persistent_disk
         if x.pd_name == y.pd_name and not (x.read_only and y.read_only):
@@ -134,7 +134,7 @@ class NodeVolumeLimits(Plugin):
         return None
 
     def attachments(self, pod: o.Pod, cluster: Cluster) -> set[tuple[str, str]]:
-        """(driver, volume) of every CSI volume the pod uses; claims that cannot be read do not count."""
+        """Return (driver, volume) of every CSI volume the pod uses; claims that cannot be read do not count."""
         found = set()
         for volume in pod.spec.volumes or []:
             name = claim_name(pod, volume)
@@ -154,7 +154,7 @@ class NodeVolumeLimits(Plugin):
 
 @dataclass
 class Binding:
-    """What binding the pod's claims on one node takes."""
+    """The volumes that binding the pod's claims on one node requires."""
 
     static: list[tuple[Claim, o.PersistentVolume]] = field(default_factory=list)
     provisioned: list[tuple[Claim, o.CSIStorageCapacity | None]] = field(default_factory=list)
@@ -200,7 +200,9 @@ class VolumeBinding(Plugin):
         return self.reject_for_good(*reasons) if reasons else None
 
     def bind(self, pod: o.Pod, node: o.Node, cluster: Cluster) -> Binding:
-        """Bound claims must be reachable from the node; the others get the smallest volume that fits or a new one."""
+        """Bind claims: bound ones must be reachable from the node; the others get the smallest fitting volume or a new
+        one.
+        """
         result = Binding()
         claims = self.claims(pod, cluster)
         for claim in claims:
@@ -235,7 +237,7 @@ class VolumeBinding(Plugin):
 
     @staticmethod
     def _add_reason(result: Binding, reason: str) -> None:
-        """The reason about bound volumes that do not exist always comes last."""
+        """Add a reason; the one about bound volumes that do not exist always comes last."""
         missing = [r for r in result.reasons if "non-existent" in r]
         rest = [r for r in result.reasons if "non-existent" not in r]
         result.reasons = [*rest, reason, *missing]
@@ -268,7 +270,7 @@ def fully_bound(claim: Claim) -> bool:
 
 
 def waits_for_consumer(claim: Claim, cluster: Cluster) -> bool:
-    """A claim that names a volume already is not ours to bind."""
+    """Return True for an unbound claim of a WaitForFirstConsumer class; one that names a volume is not ours to bind."""
     storage_class = cluster.storage_class(class_of(claim))
     if storage_class is None or claim.spec.volume_name:
         return False
@@ -289,7 +291,7 @@ def requested_bytes(claim: Claim) -> int:
 
 
 def is_for(volume: o.PersistentVolume, claim: Claim) -> bool:
-    """The volume is reserved for exactly this claim."""
+    """Return True if the volume is reserved for exactly this claim."""
     ref = volume.spec.claim_ref
     if ref is None or (ref.namespace, ref.name) != (claim.metadata.namespace, claim.metadata.name):
         return False
@@ -299,7 +301,7 @@ def is_for(volume: o.PersistentVolume, claim: Claim) -> bool:
 def matching_volume(
     claim: Claim, node: o.Node, cluster: Cluster, taken: list[o.PersistentVolume]
 ) -> o.PersistentVolume | None:
-    """The volume reserved for the claim, else the smallest available one that suits (equal sizes: by name)."""
+    """Return the volume reserved for the claim, else the smallest available one that suits (equal sizes: by name)."""
     best: o.PersistentVolume | None = None
     for volume in sorted(cluster.volumes, key=lambda v: v.metadata.name):
         if volume in taken or class_of(volume) != class_of(claim) or volume.metadata.deletion_timestamp is not None:
@@ -328,7 +330,7 @@ def storage_of(volume: o.PersistentVolume) -> Fraction:
 
 
 def provisionable(claim: Claim, node: o.Node, cluster: Cluster) -> tuple[str | None, o.CSIStorageCapacity | None]:
-    """(why a new volume cannot be made for this node, the pool it would come from when pools are tracked)."""
+    """Return (why no volume can be provisioned for this node, the pool it would use when pools are tracked)."""
     cannot = "node(s) didn't find available persistent volumes to bind"
     storage_class = cluster.storage_class(class_of(claim))
     if storage_class is None or not storage_class.provisioner or storage_class.provisioner == NO_PROVISIONER:
@@ -352,7 +354,7 @@ def provisionable(claim: Claim, node: o.Node, cluster: Cluster) -> tuple[str | N
 
 
 def topology_matches(term: TopologySelectorTerm, node: o.Node) -> bool:
-    """A term without expressions matches nothing."""
+    """Match a topology term; one without expressions matches nothing."""
     expressions = term.match_label_expressions or []
     return bool(expressions) and all(node.metadata.labels.get(e.key) in e.values for e in expressions)
 
@@ -395,7 +397,7 @@ class VolumeZone(Plugin):
     def filter(self, pod: o.Pod, node: o.Node, cluster: Cluster) -> Rejection | None:
         labels = node.metadata.labels
         if not any(key in labels for key in self.keys):
-            return None  # a cluster of one zone, whose nodes say nothing
+            return None  # a cluster of one zone, whose nodes have no zone labels
         for volume in pod.spec.volumes or []:
             source = volume.persistent_volume_claim
             claim = cluster.claim(pod.metadata.namespace, source.claim_name) if source is not None else None

@@ -21,7 +21,7 @@ TAIL = 60  # lines of the story that are printed
 
 def main() -> int:
     if os.environ.get("PYTHONHASHSEED") != "0":
-        # A story must replay exactly, and the order of sets of strings is part of it.
+        # A history must replay exactly, and the order of sets of strings is part of it.
         os.execve(sys.executable, [sys.executable, "-m", "phalanx.testing.simulation", *sys.argv[1:]],
                   {**os.environ, "PYTHONHASHSEED": "0"})  # fmt: skip
     parser = argparse.ArgumentParser(prog="python -m phalanx.testing.simulation", description=__doc__)

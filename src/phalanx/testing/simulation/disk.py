@@ -55,7 +55,7 @@ class Disk:
         return Space(self.path, reserve_bytes=0, free=lambda: 0 if self.full else 1 << 40, monotonic=monotonic)
 
     def before_commit(self, rows: Sequence[Row]) -> None:
-        """Raises what SQLite raises."""
+        """Raise the errors that SQLite raises."""
         if self.full and rows:
             raise sqlite3.OperationalError("database or disk is full")
         if self.failing and self._rng.random() < self.failing:
@@ -65,15 +65,15 @@ class Disk:
         return self._rng.expovariate(1 / self.delay)
 
     def remember(self) -> None:
-        """What a disk that lies about syncs may later give back."""
+        """Copy the files that a disk which lies about syncs may later give back."""
         self._earlier = self._copy(self.folder)
 
     def cut_off(self, under_way: list[Row]) -> None:
-        """Power fails now: whatever is written from here on does not count."""
+        """Cut the power: later writes are lost."""
         self._cut, self._under_way = self._copy(self.folder), under_way
 
     def crash(self) -> None:
-        """Power is back: the files as they were committed, with whatever a crash leaves behind now and then."""
+        """Restore the files as committed, sometimes with the partial writes that a crash leaves."""
         self.folder, self._cut = self._copy(self._cut or self.folder), None
         wal = self.folder / "store.db-wal"
         if not wal.exists() or wal.stat().st_size < WAL_HEAD:
@@ -104,7 +104,7 @@ class Disk:
         return True
 
     def _tear_page(self, wal: Path) -> bool:
-        """A checkpoint had begun to copy a page of the log into the file."""
+        """Tear a page that a checkpoint was copying from the log into the file."""
         data = wal.read_bytes()
         size = int.from_bytes(data[8:12], "big")
         salt = data[16:24]
@@ -152,7 +152,7 @@ class Disk:
 
 
 class _Commits(CommitThread):
-    """The commit thread's duties without the thread: a batch is what came while the last one was being written."""
+    """Does the work of the commit thread without a thread: a batch is what arrived during the last commit."""
 
     def __init__(self, log: Log, report: Callable[[Outcome], None], disk: Disk) -> None:
         super().__init__(log, report)
@@ -189,7 +189,7 @@ class _Commits(CommitThread):
             self._commit(batch)
 
     def kill(self) -> None:
-        """The process died: what is queued was never acknowledged. SQLite tidies up when it closes: too late."""
+        """Kill the process: queued writes were never acknowledged, and SQLite's cleanup at close is discarded."""
         self.dead = True
         self.disk.cut_off([row for _, row in self._queue])
         self.log.abandon()

@@ -13,7 +13,7 @@ PROCESSES = ("apiserver", "scheduler-a", "scheduler-b", "controllers", "nodes")
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """`number` counts over the whole run: leaving one out leaves the others as they are."""
+    """One fault. `number` counts over the whole run: leaving one out leaves the others unchanged."""
 
     number: int
     at: float  # seconds after the round began
@@ -46,7 +46,7 @@ MOODS = {
 
 
 def draw(rng: random.Random, seconds: float, first: int) -> list[Fault]:
-    """The faults of one round, in the order in which they begin."""
+    """Return the faults of one round, in the order in which they begin."""
     faults = []
     for number in range(first, first + rng.randrange(1, 9)):
         at, lasts = rng.uniform(0, seconds), rng.uniform(0.5, 25.0)

@@ -22,7 +22,7 @@ WRITES = frozenset(("POST", "PUT", "PATCH", "DELETE"))
 
 @dataclass(frozen=True, slots=True)
 class Moods:
-    """How likely an answer is wrong, per request."""
+    """Probabilities of wrong answers, per request."""
 
     refuse: float = 0.0  # 429, 500 or 503 in place of doing it
     conflict: float = 0.0  # a 409 for an update, though the object did not change
@@ -43,7 +43,7 @@ STRAY = (
 
 
 class Front:
-    """`acknowledged(answer)` and `asked(agent, method, path)` are the world's."""
+    """Wraps the application. `acknowledged(answer)` and `asked(agent, method, path)` are callbacks of the world."""
 
     def __init__(
         self,

@@ -23,7 +23,7 @@ RESTLESS = frozenset({LEASES, "events", "events.events.k8s.io"})  # written by t
 
 
 class Violation(AssertionError):
-    """A promise that was broken: `promise` is one of PROMISES."""
+    """A broken invariant: `promise` is one of PROMISES."""
 
     def __init__(self, promise: str, what: str) -> None:
         super().__init__(f"{promise}: {what}")
@@ -64,7 +64,7 @@ class Gang:
 
 @dataclass(slots=True)
 class Tree:
-    """Of one composite above its groups: enough of them are whole, or nothing of any of them is bound."""
+    """A composite above its groups: enough of them are complete, or no pod of any of them is bound."""
 
     minimum: int
     groups: dict[str, Gang] = field(default_factory=dict)
@@ -89,7 +89,7 @@ class Pod:
 
 
 class Ledger:
-    """State as committed, kept change by change. Outlives the API server: commits survive it, too."""
+    """The committed state, updated change by change. It outlives the API server, as commits do."""
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
@@ -239,10 +239,10 @@ class Ledger:
             raise Violation("durable", f"after a restart {len(wrong)} differences: {wrong[:4]}")
 
     def partial_gangs(self, longer: float, calm_since: float = 0.0) -> list[str]:
-        """Gangs that have been in part for longer than that, and that it was for us to complete or to give back.
+        """Return gangs that were partly bound for longer than that and that the scheduler must complete or release.
 
-        One whose user took a member away while it was being bound keeps what has started; as long as nothing has,
-        it must be given back like any other.
+        A gang whose user deleted a member during binding keeps the pods that started; while none has started, it must
+        be released like any other.
         """
         now = self._now()
 
@@ -266,7 +266,7 @@ class Ledger:
         return found
 
     def check_eviction(self, key: Key, uid: str) -> None:
-        """uid: of the pod that is meant; one made since under the same name stays."""
+        """Check an eviction. uid: of the intended pod; a newer pod of the same name must stay."""
         victim = self.pods.get(key)
         if victim is None or victim.leaving or victim.over or (uid and victim.uid != uid):
             return

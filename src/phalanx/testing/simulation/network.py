@@ -18,13 +18,13 @@ from aiohttp.client_proto import ResponseHandler
 
 TICK = 1e-7  # seconds
 KEEPALIVE = 30.0  # seconds after which a client notices a dead peer (kube/client.py sets it so)
-HIGH_WATER = 256 << 10  # bytes on the way before a writer is asked to wait
+HIGH_WATER = 256 << 10  # bytes in transit before a writer must wait
 MOST_DELAY = 4.0  # seconds: less than a lease outlives its holder's deadline (docs/reliability.md says why it matters)
 
 
 @dataclass(frozen=True, slots=True)
 class Weather:
-    """How likely each trouble is, per piece of data sent; what is not named does not happen."""
+    """Probabilities of each fault, per piece of data sent; unnamed faults do not happen."""
 
     delay: float = 0.002  # seconds, on average
     stall: float = 0.0  # the piece is late by up to MOST_DELAY
@@ -87,7 +87,7 @@ class Network:
         return min(self.rng.expovariate(1 / self.weather.delay), MOST_DELAY)
 
     def trouble(self) -> str:
-        """What happens to the next piece of data; "" for nothing."""
+        """Return the fault of the next piece of data; "" for none."""
         weather = self.weather
         for name in ("reset", "cut", "garble", "silence"):
             if self._chance(getattr(weather, name)):
@@ -129,7 +129,7 @@ class End(asyncio.Transport):
             return
         if trouble == "silence":
             self._silent = True
-            if self._network.rng.random() < 0.5:  # else only this direction: what the other side says still arrives
+            if self._network.rng.random() < 0.5:  # else only this direction: what the other side sends still arrives
                 self.peer._silent = True
             self._notice_silence()
             self.peer._notice_silence()
@@ -191,7 +191,7 @@ class End(asyncio.Transport):
     # -- what the network does
 
     def vanish(self) -> None:
-        """Its machine died: nothing leaves it any more, and the other side hears of it late or never."""
+        """Drop the connection of a crashed machine: it sends nothing more, and the peer notices late or never."""
         self._closing = True
         self._network.loop.call_soon(self._end, ConnectionResetError(104, "the machine is gone"))
         if not self._silent and self._network.rng.random() < 0.8:

@@ -113,7 +113,7 @@ class Process(ABC):
 
 
 class ApiServer(Process):
-    """Store on the simulated disk, handlers, HTTP, duties. `wrap` may stand between HTTP and the application."""
+    """Store on the simulated disk, handlers, HTTP, system controllers. `wrap` may wrap the application."""
 
     def __init__(
         self,
@@ -175,7 +175,7 @@ class ApiServer(Process):
 
 
 class Scheduler(Process):
-    """One of two, with the lease between them."""
+    """One of two schedulers that compete for the lease."""
 
     service: SchedulerService | None = None
 

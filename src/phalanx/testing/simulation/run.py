@@ -25,13 +25,13 @@ class Result:
     violation: Violation | None
     faults: tuple[Fault, ...]
     story: tuple[str, ...]
-    digest: str  # of the story and of what is stored at its end: the same seed gives the same
+    digest: str  # of the history and of the final store: the same seed gives the same
     checks: int  # commits that were looked at
     troubles: int  # pieces of data the network mistreated, answers that were wrong
 
 
 def simulate(seed: int, steps: int, skip: frozenset[int] = frozenset()) -> Result:
-    """One run. The order of sets of strings matters to it: start Python with PYTHONHASHSEED=0 to replay elsewhere."""
+    """Run one seed. The order of sets of strings matters: start Python with PYTHONHASHSEED=0 to replay elsewhere."""
     loop = SteppedLoop()
     worlds: list[World] = []
 
@@ -70,7 +70,7 @@ def _digest(world: World) -> str:
 
 
 def minimise(failed: Result) -> Result:
-    """The same seed with as few faults as still break the same promise: halves first, then one by one."""
+    """Find as few faults of the same seed as still break the same invariant: halves first, then one by one."""
     assert failed.violation is not None
     best, left = failed, MOST_RERUNS
     size = max(1, len(failed.faults) // 2)

@@ -27,7 +27,7 @@ URGENT = "urgent"
 
 @dataclass(slots=True)
 class Made:
-    """What one action made: deleting it deletes its parts, the last first."""
+    """The objects one action created: deleting it deletes its parts, the last first."""
 
     parts: list[tuple[Resource, str]]
     pods: list[str] = field(default_factory=list)  # made by hand
@@ -74,7 +74,7 @@ class User:
             await self._create(w.TEMPLATES, w.claim_template())
 
     async def act(self) -> str:
-        """One action; what it was."""
+        """Perform one action; return its description."""
         self._number += 1
         if not self._made:
             return await self._gang()
@@ -82,7 +82,7 @@ class User:
         return await chosen()
 
     async def clean(self) -> None:
-        """Everything it made goes, so that rounds do not pile up."""
+        """Delete everything this user created, so that rounds do not accumulate objects."""
         if self._cordoned:
             await self._cordon()
         while self._made:
@@ -120,7 +120,7 @@ class User:
         return f"makes the{' urgent' if priority else ''} gang {name} of {size} with devices"
 
     async def _hostile_group(self) -> str:
-        """A gang whose object carries an annotation that no program of ours would write."""
+        """Create a gang whose object carries an annotation that no program of ours would write."""
         name, key, value = self._name, self._rng.choice(w.READ_ANNOTATIONS), self._rng.choice(w.HOSTILE_VALUES)
         group = w.group(name, 1, self._rng)
         group["metadata"]["annotations"] = {key: value}
@@ -179,7 +179,7 @@ class User:
         return f"deletes the pod {name}"
 
     async def _lose_a_group(self) -> str:
-        """Of a workload whose controller must make it again."""
+        """Delete a group of a workload whose controller must create it again."""
         made = self._one(w.JOBS, w.JOB_SETS, w.SETS, w.LEADER_WORKER_SETS)
         found = await self._groups_of(made) if made is not None else []
         if not found:
@@ -205,7 +205,7 @@ class User:
         return f"scales {made.resource.kind} {made.name} to {replicas}"
 
     async def _cordon(self) -> str:
-        """One node, or the one that is cordoned is given back."""
+        """Cordon one node, or uncordon the cordoned one."""
         name, closed = self._cordoned or self._rng.choice(self._nodes), not self._cordoned
         await self._patch(NODES, name, {"spec": {"unschedulable": closed}}, "")
         self._cordoned = name if closed else ""

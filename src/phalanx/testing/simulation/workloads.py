@@ -67,7 +67,7 @@ def claim_template() -> Json:
 
 
 def with_devices(pod: Json) -> Json:
-    """The same pod with a claim of its own."""
+    """Return the same pod with a ResourceClaim of its own."""
     claims = [{"name": "gpus", "resourceClaimTemplateName": LINKED}]
     return {**pod, "spec": {**pod["spec"], "resourceClaims": claims}}
 

@@ -30,14 +30,14 @@ from phalanx.testing.simulation.user import User
 from phalanx.testing.virtual_time import VirtualLoop
 
 ROUND = (20.0, 90.0)  # seconds of faults
-REST = 300.0  # seconds within which a cluster without faults must have come to rest
+REST = 300.0  # seconds within which a cluster without faults must have settled
 PARTIAL = 90.0  # seconds without faults after which no gang may be in part, though others may still be moving
 QUIET = 45.0  # seconds without a change that count as rest
 VALIDATE_EVERY = 400  # steps between full checks of the leader's engine
 
 
 class SteppedLoop(VirtualLoop):
-    """Counts its turns: one step is everything that is ready at one moment."""
+    """An event loop that counts its turns: one step is everything that is ready at one moment."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -52,7 +52,7 @@ class SteppedLoop(VirtualLoop):
 
 
 class Enough(Exception):
-    """The steps asked for were taken."""
+    """The requested number of steps was taken."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +104,7 @@ class World:
     # -- running
 
     async def run(self) -> None:
-        """Until the steps are taken; raises Violation."""
+        """Run until the steps are taken; raises Violation."""
         self._current = asyncio.current_task()
         supervisor = asyncio.create_task(self._supervise(), name="supervisor")
         try:
@@ -206,7 +206,7 @@ class World:
         disk.full, disk.failing, disk.delay = False, 0.0, 0.001
 
     async def _lie(self, seconds: float) -> None:
-        """The disk gives back files of an earlier moment: the server must refuse them; then the right ones are back."""
+        """Give back files of an earlier moment, which the server must refuse; then restore the right ones."""
         if "apiserver" in self._down:
             return
         self.disk.remember()
@@ -232,7 +232,7 @@ class World:
         self._down.discard("apiserver")
 
     async def _supervise(self) -> None:
-        """As systemd or a kubelet would: what ended is started again."""
+        """Restart processes that ended, as systemd or a kubelet would."""
         while True:
             await asyncio.sleep(1.0)
             for name, process in self.processes.items():
@@ -303,7 +303,7 @@ class World:
                     self._guard(partial(_validated, scheduler.service.engine))
 
     def _guard(self, check: Any) -> None:
-        """A check must not fail inside the part it looks at: the run is stopped from outside."""
+        """Run a check so that its failure stops the run from outside, not inside the part it checks."""
         try:
             check()
         except Violation as violation:
@@ -315,7 +315,7 @@ class World:
             self._current.cancel()
 
     async def _calm(self, why: str) -> None:
-        """No faults: within a bounded time everything rests, and then everything must be in order."""
+        """Stop all faults: within a bounded time everything must settle, and then every invariant must hold."""
         self.tell(why)
         self.network.weather, self.front.moods = CALM, GOOD
         began = self.loop.time()
@@ -394,7 +394,7 @@ def _validated(engine: Any) -> None:
 
 @contextmanager
 def _seeded_informers(rng: random.Random) -> Iterator[None]:
-    """Informers draw the length of their watches by lot; here the lot comes from the seed."""
+    """Draw the length of informers' watches from the seed instead of at random."""
     seeded = SimpleNamespace(Random=lambda: random.Random(rng.getrandbits(64)))
     with mock.patch.object(informer, "random", seeded):
         yield

@@ -56,7 +56,7 @@ class CronJobController(Controller):
         if any(successes):
             latest = max(time for time in successes if time)
             status["lastSuccessfulTime"] = max(latest, status.get("lastSuccessfulTime") or "")
-        # A Job tells for which time it was made, should the status not have been written since.
+        # A Job records its scheduled time, in case the status has not been written since.
         told = [_scheduled_at(job) for job in jobs]
         latest_told = max([status.get("lastScheduleTime") or "", *told])
         if latest_told:
@@ -127,7 +127,7 @@ class CronJobController(Controller):
         }
         try:
             answer = await self._client.create(r.JOBS, body, meta["namespace"])
-        except AlreadyExists:  # made before a crash: the name says for which time
+        except AlreadyExists:  # created before a crash: the name contains its time
             answer = await self._client.get(r.JOBS, _name(owner, due), meta["namespace"])
         made: Json = msgspec.json.decode(answer)
         self._jobs.remember(made)

@@ -220,7 +220,7 @@ class DisaggregatedSetController(Controller):
                 "updatedReplicas": _total(updated, "updatedReplicas"),
             }
             entries.append({"name": role["name"], **counts})
-            wanted = _target(role, scalers, -1)  # a role whose scaler is missing has no number to reach
+            wanted = _target(role, scalers, -1)  # a role whose scaler is missing has no target
             available &= wanted >= 0 and all(count == wanted * slices for count in counts.values())
         conditions = conditions_of(owner)
         reason = "AllRolesReady" if available else "RolloutInProgress"

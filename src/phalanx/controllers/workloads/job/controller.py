@@ -28,7 +28,7 @@ from phalanx.model.groups.keys import COMPLETED_IN
 CONTROLLER = "kubernetes.io/job-controller"
 JOB_NAME = "batch.kubernetes.io/job-name"
 FIRST_BACKOFF, LONGEST_BACKOFF = 10.0, 600.0
-GATHERING = 0.1  # seconds in which changes of pods are gathered into one look; Kubernetes takes a second
+GATHERING = 0.1  # seconds in which pod changes are batched into one reconcile; Kubernetes uses one second
 
 
 class JobController(Controller):

@@ -74,7 +74,7 @@ class JobGroups:
         grouping = without_outsiders(grouping, _at_once(job), pods)
         try:
             if by_hand is not None:
-                await self._groups.adopt(job, by_hand)  # its author made it for this Job: it goes with it
+                await self._groups.adopt(job, by_hand)  # its author created it for this Job: it is deleted with it
             in_use = any(group_of(pod) == grouping.links[""].pod_group and active(pod) for pod in pods)
             await self._groups.ensure(job, grouping, NAME, announce=True, in_use=in_use)
         except ApiProblem as problem:

@@ -89,7 +89,7 @@ def complete_for_good(job: Json, tally: Tally, pods: list[Json]) -> set[str]:
     their gang (its last wave may be small); the other pods are replaced by the next wave.
     """
     spec = job["spec"]
-    # Also those outside, made while the gates were off: their gang asks for so many fewer.
+    # Also those outside, created while the gates were off: their gang requires that many fewer.
     gang = any(grouped(pod) for pod in pods) or run_of(job) != job["metadata"]["uid"]
     ended = [pod for pod in tally.release if phase(pod) == "Succeeded" and gang]
     vacant = len(ended)

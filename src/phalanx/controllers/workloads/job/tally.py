@@ -145,7 +145,7 @@ def _failure(tally: Tally, job: Json, pod: Json, pods: list[Json], completions: 
         if action == "FailIndex" or (action != "Ignore" and failures > int(limit)):
             tally.failed_indexes.add(index)
         elif not any(index_of(other) == index and _attempt(other) > _attempt(pod) for other in pods):
-            # It tells its replacement how often the index has failed, and must stay until then.
+            # Its replacement reads from it how often the index has failed, so it must stay until then.
             tally.waiting[index] = pod
             return
     tally.release.append(pod)

@@ -48,7 +48,7 @@ NAME = "jobset-controller"
 MANAGED_BY = "jobset.sigs.k8s.io/jobset-controller"
 GROUPED = "WorkloadSchedulingReady"
 GATES_OFF = "Groups need the feature gates GenericWorkload and JobSetGang; its pods start one by one"
-GATHERING = 0.1  # seconds in which changes of Jobs are gathered into one look
+GATHERING = 0.1  # seconds in which Job changes are batched into one reconcile
 _CREATION_FAILED = {"PersistentVolumeClaim": "PVCCreationFailed", "Service": "HeadlessServiceCreationFailed"}
 RETRY = 10.0  # seconds after which a name taken by another owner is tried again
 
@@ -127,7 +127,7 @@ class JobSetController(Controller):
         jobset, children = look.jobset, look.children
         try:
             shape_of(jobset)
-        except Refused as refusal:  # it asks for too much, and is not even counted
+        except Refused as refusal:  # its request exceeds the limits, and is not counted
             look.refuse(refusal)
             return
         await self._delete_jobs(children.previous)
@@ -176,7 +176,7 @@ class JobSetController(Controller):
         idle = all(job["spec"].get("suspend") for job in look.children.active)
         grouping = each_without_outsiders(grouping, self._gangs(look, shape, grouping))
         if idle and self._groups.leaving(jobset, grouping):
-            # What is left of an earlier run goes, down to the last of its pods; nothing is made meanwhile.
+            # The remains of an earlier run are deleted, down to the last pod; nothing is created meanwhile.
             await self._groups.remove(jobset, plans=False)
             return None
         state = await self._groups.ensure(jobset, grouping, NAME, idle=idle, in_use=not idle)

@@ -116,7 +116,7 @@ def _is_by_hand(workload: Json, name: str, jobset: Json) -> bool:
     owner = next((ref for ref in meta.get("ownerReferences") or () if ref.get("controller")), None)
     if owner is None:
         return True
-    # Adopted before: ours to delete, still its author's to say.
+    # Adopted before: it is deleted with its owner, and its author may still edit it.
     return bool(
         owner.get("uid") == jobset["metadata"].get("uid") and (meta.get("annotations") or {}).get(ADOPTED) == "true"
     )

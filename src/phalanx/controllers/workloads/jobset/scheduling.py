@@ -122,7 +122,7 @@ def _plan(shape: Shape, scheduling: Json, whole: str) -> Plan:
         name = hashed(label, kind, shape.namespace, f"{shape.name}/{label}")
         level = dict(scheduling)
         if staged:
-            level["schedulingPolicy"] = {"gang": {}}  # a count for the whole set says nothing about one turn
+            level["schedulingPolicy"] = {"gang": {}}  # a count for the whole set cannot be split by turns
         leaf = _leaf(name, level, members, sum(part.pods for part in members), f"replicatedJobs {label}")
         plan.append((leaf, [(joined(shape.name, name), [job for part in members for job in shape.jobs(part)])]))
     return plan

@@ -44,7 +44,7 @@ class Shape(msgspec.Struct, frozen=True):
     name: str
     namespace: str
     parts: tuple[Part, ...]
-    sequenced: bool  # ReplicatedJobs start one after another, so that no gang can hold them all
+    sequenced: bool  # ReplicatedJobs start in order, so that one gang cannot contain them all
 
     def part(self, name: str) -> Part:
         for part in self.parts:

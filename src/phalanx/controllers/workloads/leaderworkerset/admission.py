@@ -72,7 +72,7 @@ class PodAdmission:
         if link is None:
             return
         if is_leader(pod) and outdated(wanted, self._known(wanted), [pod]):
-            # A replica made again is under the rules asked for now: its group is replaced before its leader is there.
+            # A recreated replica uses the current policy: its group is replaced before its leader exists.
             raise Conflict(
                 f"the group of replica {n.label(pod, n.GROUP_INDEX)} has earlier rules and is being replaced"
             )

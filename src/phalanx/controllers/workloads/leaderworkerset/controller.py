@@ -58,7 +58,7 @@ class Look:
     leader_set: Json | None
     allowed: Allowed
     states: list[GroupState]
-    outdated: set[Replica] = field(default_factory=set)  # run under rules that are no longer asked for
+    outdated: set[Replica] = field(default_factory=set)  # run under policies that are no longer requested
 
 
 class LeaderWorkerSetController(Controller):
@@ -236,7 +236,7 @@ class LeaderWorkerSetController(Controller):
         pairs = set(there)
         earlier = n.label(look.leader_set, n.REVISION) if look.leader_set is not None else look.revision
         for index in range(replicas):
-            # Below the partition a lost leader comes back as it was, above it with the present template.
+            # Below the partition a lost leader is recreated at its old revision, above it with the current template.
             pairs |= {(index, look.revision)} if index >= partition else self._below(look, index, earlier)
         alone = {pair for pair, leader in there.items() if not is_grouped(leader) and not deleting(leader)}
         known = [(index, rev, look.then[rev]) for index, rev in pairs - alone if rev in look.then]
@@ -277,7 +277,7 @@ class LeaderWorkerSetController(Controller):
         if n.label(known, n.REVISION) == meta["labels"][n.REVISION] and _same_metadata(
             known["spec"]["template"], wanted["spec"]["template"]
         ):
-            # Also where it differs by a word that earlier versions wrote into it: nothing is replaced for that.
+            # Also where it differs by an annotation of earlier versions: nothing is replaced for that.
             wanted["spec"]["template"] = known["spec"]["template"]
         same = (
             known["spec"].get("replicas") == wanted["spec"]["replicas"]
@@ -359,7 +359,7 @@ class LeaderWorkerSetController(Controller):
             if found is not None and (controller_of(found) or {}).get("kind") != "Pod":
                 note = f"StatefulSet {meta['name']} belongs to somebody else; delete or rename it"
                 self._events.warning(look.lws, self.name, "NameConflict", note)
-            # Otherwise: of the leader before this one, on its way out; its going wakes us.
+            # Otherwise it belongs to the previous leader and is being deleted; its deletion requeues the set.
 
     def _pods_of(self, workers: Json | None) -> list[Json]:
         return self._pods.by_index("controller", workers["metadata"]["uid"]) if workers is not None else []

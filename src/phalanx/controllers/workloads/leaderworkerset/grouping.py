@@ -58,7 +58,7 @@ def asked(lws: Json) -> bool:
         return False
     if any(names_group(template) for template in (n.leader_template(lws), n.worker_template(lws))):
         return False
-    delegated = bool(n.annotation(lws, GROUP_TEMPLATE))  # its groups are made from a template above it
+    delegated = bool(n.annotation(lws, GROUP_TEMPLATE))  # its groups are created from a template of its parent
     return lws["spec"].get("scheduling") is not None or wish.gang is True or delegated
 
 

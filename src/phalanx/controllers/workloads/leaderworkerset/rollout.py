@@ -60,7 +60,7 @@ def _step(allowed: Allowed, leaders: Leaders | None, revision: str, states: Sequ
     replicas = allowed.replicas
     if leaders is None:
         return 0, replicas
-    if leaders.revision != revision:  # a new template: nothing moves yet, but room for surge is made
+    if leaders.revision != revision:  # a new template: no update yet, but surge groups are created
         if leaders.replicas < replicas:
             return min(replicas, leaders.replicas), replicas
         return min(replicas, leaders.replicas), _wanted(allowed, replicas)

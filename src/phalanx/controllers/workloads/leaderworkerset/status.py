@@ -44,7 +44,7 @@ def status_of(
         stories = ["Progressing"]
     conditions = conditions_of(lws)
     follow_refusal(conditions, TOO_MANY, None, clock)
-    # Upstream leaves the words of before on a condition that is no longer true: here it says what is the case instead.
+    # Upstream keeps the old message on a condition that is no longer true; here the message is the current state.
     instead = {
         "Available": f"{sum(state.ready for state in wanted)} of {allowed.replicas} replicas are ready",
         "Progressing": "All replicas are ready",

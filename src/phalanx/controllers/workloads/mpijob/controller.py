@@ -88,12 +88,12 @@ class MPIJobController(CustomController):
         count = 0 if not replicas else 1 if replicas.get("replicas") is None else int(replicas["replicas"])
         names = [f"{owner['metadata']['name']}-worker-{index}" for index in range(count)]
         extra = [pod for name, pod in workers.items() if name not in names]
-        # Before anything is asked of its groups: to have fewer is always possible.
+        # Scale down before groups are checked: fewer pods are always possible.
         await together(self._delete(self._pods, pod) for pod in extra if not deleting(pod))
         grouping = await self._group(owner, workers, launcher)
         if grouping is None:
             return
-        # A worker that ended before its launcher is made again, under its own name.
+        # A worker that ended before its launcher is recreated, under its own name.
         over = [workers[name] for name in names if name in workers and finished(workers[name])]
         await together(self._delete(self._pods, pod) for pod in over if not deleting(pod))
         missing = [(index, name) for index, name in enumerate(names) if name not in workers]
@@ -115,7 +115,7 @@ class MPIJobController(CustomController):
         grouping = group_mpi_job(owner, around)
         by_hand = made_by_hand(owner, around) if grouping and grouping.workload is None else None
         if by_hand is not None:
-            await self._groups.adopt(owner, by_hand)  # its author made it for this MPIJob: it goes with it
+            await self._groups.adopt(owner, by_hand)  # its author created it for this MPIJob: it is deleted with it
         launchers = self._pods.by_index("controller", launcher["metadata"]["uid"]) if launcher is not None else []
         pods = [pod for pod in (*workers.values(), *launchers) if active(pod)]
         grouping = without_outsiders(grouping, everybody(owner), pods)

@@ -172,14 +172,14 @@ class StatefulSetController(Controller):
         lowest = start + int(rolling.get("partition") or 0)
         budget = max(1, _resolve(rolling.get("maxUnavailable", 1), int(spec.get("replicas", 1))))
         name = update["metadata"]["name"]
-        # A pod that is missing, or was made a moment ago, is unavailable too.
+        # A pod that is missing, or was just created, is unavailable too.
         unavailable = int(spec.get("replicas", 1)) - sum(self._healthy(owner, pod) for pod in pods.values())
         doomed = []
         for ordinal in sorted((o for o in pods if o >= lowest), reverse=True):
             pod = pods[ordinal]
             if (pod["metadata"].get("labels") or {}).get(HASH_LABEL) == name:
                 if not self._healthy(owner, pod) and budget == 1:
-                    break  # the one just replaced must be well before the next goes
+                    break  # the pod just replaced must be ready before the next is deleted
                 continue
             if deleting(pod):
                 continue
@@ -210,7 +210,7 @@ class StatefulSetController(Controller):
         try:
             made: Json = msgspec.json.decode(await self._client.create(r.PODS, pod, meta["namespace"]))
         except AlreadyExists:
-            return  # the cache is behind, or a stranger has the name: its going will wake us
+            return  # the cache is behind, or another pod has the name: its deletion requeues the set
         except (Invalid, Forbidden) as problem:
             self._told.failed(owner, problem)
             raise

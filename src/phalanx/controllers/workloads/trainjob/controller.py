@@ -154,7 +154,7 @@ class TrainJobController(CustomController):
         if self._groups is not None:
             if grouping.groups:
                 grouping = each_without_outsiders(grouping, self._gangs(owner, related, grouping))
-            # Once there is a JobSet its pods name the groups, which stay as they are and are made again when they go.
+            # Once a JobSet exists its pods name the groups, which are not changed and are recreated when deleted.
             state = await self._groups.ensure(owner, grouping, NAME, in_use=found is not None)
             if found is None and state is State.REPLACING:
                 return None
