@@ -122,7 +122,7 @@ class BorrowedProblem(Problem):
 
     @free.setter
     def free(self, value: Floats) -> None:
-        """Decided by the constructor."""
+        """Ignore the value: the constructor sets the capacity."""
 
     @property
     def used(self) -> Floats | None:
@@ -130,7 +130,7 @@ class BorrowedProblem(Problem):
 
     @used.setter
     def used(self, value: Floats | None) -> None:
-        """Likewise."""
+        """Ignore the value: the constructor sets the capacity."""
 
     @property
     def node_count(self) -> int:

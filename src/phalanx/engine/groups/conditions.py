@@ -67,7 +67,7 @@ class GroupConditions:
         )
 
     def promise(self, group: Group, status: str, reason: str, message: str) -> None:
-        """Write whether room is reserved for a group that waits, and from when."""
+        """Write whether room is reserved for a pending group, and from when."""
         key, spec = group.key, group.spec
         if spec is None or key.kind == WORKLOAD or self._promised.get(key, ("False", "")) == (status, message):
             return

@@ -73,7 +73,7 @@ def _assign(columns: Columns, built: Built, group: Group, changed: Assignment, p
     fixed = {m: where[each.key] for m, each in enumerate(everybody) if each.key in where}
     shapes = [number.get(each.shape, -1) for each in everybody]
     found = pack(RankedMembers(shapes, fixed, slots), paths, exact=group.policy.rank_placement == PACK)
-    queues: dict[tuple[int, int], list[PodRecord]] = {}  # (shape, row) -> the members that go there
+    queues: dict[tuple[int, int], list[PodRecord]] = {}  # (shape, row) -> members to place there
     for m, each in reversed(list(enumerate(everybody))):
         if m not in fixed:
             queues.setdefault((shapes[m], found[m]), []).append(each)

@@ -38,9 +38,10 @@ class RankedMembers(msgspec.Struct, frozen=True):
 
 
 def pack(members: RankedMembers, paths: Mapping[int, Path], *, exact: bool = True) -> list[int]:
-    """Return the node of every member with the lowest ring cost; every slot is used.
+    """Return a node for every member so that the ring cost is low; every slot is used.
 
-    If `exact` is False, members are assigned domain by domain.
+    With `exact`, branch and bound improves the assignment within its limits (MEMBERS, EXPANSIONS). Otherwise members
+    are assigned domain by domain.
     """
     free = [m for m in range(len(members.shapes)) if m not in members.fixed]
     plain = _by_path(members, free, paths)

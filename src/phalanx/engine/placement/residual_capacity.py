@@ -77,7 +77,7 @@ class ResidualCapacity:
 
 
 class _Hosts:
-    """The nodes with one kind of device."""
+    """Value the nodes with one kind of device."""
 
     def __init__(self, free: Floats, plain: Ints, row: int) -> None:
         self.row = row
