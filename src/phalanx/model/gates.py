@@ -31,10 +31,10 @@ KNOWN: dict[str, tuple[bool, tuple[str, ...]]] = {
     "TopologyAwareWorkloadScheduling": (True, ("GenericWorkload",)),
     "CompositePodGroup": (True, ("GenericWorkload", "TopologyAwareWorkloadScheduling")),
     "PodGroupPreemptionPolicy": (False, ("GenericWorkload",)),
-    "DRAWorkloadResourceClaims": (True, ("GenericWorkload",)),
     "WorkloadWithJob": (True, ("GenericWorkload",)),
     # These need GenericWorkload or CompositePodGroup, and mean nothing without: switching those off need not name them.
     "DefaultGangs": (False, ()),
+    "DRAWorkloadResourceClaims": (True, ()),
     "JobSetGang": (True, ()),
     "MutableMinGroupCount": (True, ()),
     "PodGroupPerReplica": (True, ()),
