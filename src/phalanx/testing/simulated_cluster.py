@@ -98,9 +98,7 @@ class SimulatedCluster:
         await self._start("nodes", self.nodes)
 
     async def start_controllers(self, client: Any = None) -> None:
-        """Start the controllers. client: a wrapper between them and the API server (see `gates` for their feature
-        gates).
-        """
+        """Start the controllers. client: a wrapper between them and the API server (see `gates` for the gates)."""
         service = ControllersService(
             client or self.between(self.client_of("phalanx-controllers")), self.clock, self.gates
         )

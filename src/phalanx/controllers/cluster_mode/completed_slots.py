@@ -24,9 +24,7 @@ class CompletedSlots:
         self._jobs.index("of", index_by_controller)
 
     def _of(self, owner: Json) -> dict[str, int]:
-        """Return by name the Jobs that create its pods (perhaps itself), without those of an earlier object of its
-        name.
-        """
+        """Return completed slots by name of the Jobs that create its pods, which may be the workload itself."""
         if owner["kind"] == JOBS.kind:
             return {owner["metadata"]["name"]: vacant(owner)}
         return {job["metadata"]["name"]: vacant(job) for job in self._jobs.by_index("of", owner["metadata"]["uid"])}
@@ -36,9 +34,7 @@ class CompletedSlots:
         return [f"{name} {fewer}" for name, fewer in sorted(self._of(owner).items()) if fewer]
 
     def without_those(self, owner: Json, found: Grouping, jobs: Mapping[str, str]) -> Grouping:
-        """Return the same groups, requiring only the remaining pods. jobs: part -> name of the Job that creates its
-        pods.
-        """
+        """Return the same groups, requiring only the remaining pods. jobs: part -> name of its Job."""
         fewer, by_group = self._of(owner), dict[str, int]()
         for part, job in jobs.items():
             link = found.links.get(part)

@@ -186,9 +186,7 @@ class Directory:
         return next((obj for obj in self._groups.owned(owner) if not is_ours(obj)), None)
 
     def _related(self, owner: Json) -> list[Json]:
-        """Return the objects that its groups depend on: its parent's Workloads, a user's Workload, an object it refers
-        to.
-        """
+        """Return what its groups depend on: its parent's Workloads, a user's Workload, an object it refers to."""
         meta, kind = owner["metadata"], BY_KIND[owner["kind"]]
         found: list[Json] = []
         if kind.workload_name is not None:

@@ -69,7 +69,7 @@ class DeviceTaintEviction(Controller):
                 await self._evict(key, consumer)
 
     def _ends(self, result: Json) -> Iterator[float]:
-        """Return when the taints of a device cause eviction; nothing for taints that are tolerated for ever."""
+        """Yield when the taints of a device cause eviction; nothing for taints that are tolerated for ever."""
         tolerations = result.get("tolerations") or ()
         for taint in self._taints(result):
             mine = [each for each in tolerations if _tolerates(each, taint)]

@@ -53,5 +53,5 @@ def outside_of(pod: Json, name: str) -> bool:
 
 
 def stands(pod: Json) -> bool:
-    """Return True if the pod runs, is pending, or has succeeded."""
+    """Return True if the pod is active, or completed and still counts as a member of its gang."""
     return active(pod) or COMPLETED_IN in (pod["metadata"].get("annotations") or {})

@@ -42,9 +42,7 @@ def generated(workload: Json) -> bool:
 
 
 def made_by_hand(owner: Json, related: Sequence[Json]) -> Json | None:
-    """Return the Workload whose `controllerRef` names the owner and that a user created. A generated one takes
-    precedence.
-    """
+    """Return a user's Workload whose `controllerRef` names the owner. A generated one takes precedence."""
     about = [
         found
         for found in related
@@ -79,9 +77,7 @@ def _same_reference(one: Json | None, other: Json) -> bool:
 
 
 def with_hand_made(owner: Json, grouping: Grouping, related: Sequence[Json]) -> Grouping:
-    """Return the same groups under the policies that a user's Workload has, if any. Raises Refused where they do not
-    fit.
-    """
+    """Return the groups under the policies of a user's Workload, if any. Raises Refused where they do not fit."""
     workload = made_by_hand(owner, related) if grouping.workload is not None else None
     if workload is None:
         return grouping

@@ -41,9 +41,7 @@ class SetGroupsController(Controller):
         group: Grouper = group_set,
         makers: Mapping[str, WorkQueue[Key]] | None = None,
     ) -> None:
-        """Create the controller. makers: by kind, the queues of the controllers that create the pods and wait for
-        groups.
-        """
+        """Create the controller. makers: by kind, the queues of the controllers that create the pods."""
         self.name = f"groups-of-{resource.plural}"
         super().__init__()
         self._events, self._groups, self._resource, self._group = events, groups, resource, group

@@ -200,9 +200,7 @@ class VolumeBinding(Plugin):
         return self.reject_for_good(*reasons) if reasons else None
 
     def bind(self, pod: o.Pod, node: o.Node, cluster: Cluster) -> Binding:
-        """Bind claims: bound ones must be reachable from the node; the others get the smallest fitting volume or a new
-        one.
-        """
+        """Bind claims: bound ones must be reachable from the node; others get the smallest fitting or a new volume."""
         result = Binding()
         claims = self.claims(pod, cluster)
         for claim in claims:
