@@ -19,7 +19,7 @@ from phalanx.engine.state.shapes import Shape
 if TYPE_CHECKING:
     from phalanx.engine.plugins.inter_pod_affinity import InterPodAffinity
 
-WorkloadAnnotations = tuple[tuple[str, int], ...]  # (topology key, weight)
+WeightedKeys = tuple[tuple[str, int], ...]  # (topology key, weight)
 
 
 class RangeNormaliser:
@@ -32,7 +32,7 @@ class RangeNormaliser:
         return np.trunc(MAX_SCORE * ((raw - low) / (high - low))) if high > low else raw * 0.0
 
 
-class AffinityScore(PodTracker[WorkloadAnnotations]):
+class AffinityScore(PodTracker[WeightedKeys]):
     def __init__(self, plugin: InterPodAffinity, shape: Shape, columns: Columns) -> None:
         self.plugin = plugin
         self.shape = shape
@@ -41,7 +41,7 @@ class AffinityScore(PodTracker[WorkloadAnnotations]):
         self.raw: Floats = np.zeros(columns.capacity)
         self._own = [term for term in plugin.own_terms(shape) if term.kind == PREFERRED]
         self._columns: dict[str, LabelColumn] = {}  # by topology key
-        super().__init__(Watch(plugin.index, self._class_wishes if self._own else None, self._rule_wishes))
+        super().__init__(Watch(plugin.index, self._class_weights if self._own else None, self._rule_weights))
         self._namespaces_version = -1
 
     def rebuild(self) -> None:
@@ -49,13 +49,13 @@ class AffinityScore(PodTracker[WorkloadAnnotations]):
         self._columns = {}
         self._key_versions = []
         self.raw = np.zeros(self.columns.capacity)
-        for pods, wishes in self._watch.begin():
+        for pods, weights in self._watch.begin():
             if pods.rows:
-                self._add_all(wishes, pods.rows)
+                self._add_all(weights, pods.rows)
 
-    def _add_all(self, wishes: WorkloadAnnotations, rows: dict[int, int]) -> None:
-        by_row = per_row(rows, self.columns.capacity) if wishes else None
-        for key, weight in wishes:
+    def _add_all(self, weights: WeightedKeys, rows: dict[int, int]) -> None:
+        by_row = per_row(rows, self.columns.capacity) if weights else None
+        for key, weight in weights:
             column = self._column(key)
             pods = np.bincount(column.ids, by_row, minlength=column.size)
             pods[0] = 0.0  # rows without the label are in no domain
@@ -68,7 +68,7 @@ class AffinityScore(PodTracker[WorkloadAnnotations]):
             self._key_versions.append((column, column.version))
         return column
 
-    def _class_wishes(self, pods: LabelClass) -> WorkloadAnnotations | None:
+    def _class_weights(self, pods: LabelClass) -> WeightedKeys | None:
         """Return the (topology key, weight) of this shape's preferred terms that match pods of a class."""
         objects = self.plugin.objects
         found = tuple(
@@ -76,7 +76,7 @@ class AffinityScore(PodTracker[WorkloadAnnotations]):
         )
         return found or None
 
-    def _rule_wishes(self, rules: RuleSet) -> WorkloadAnnotations | None:
+    def _rule_weights(self, rules: RuleSet) -> WeightedKeys | None:
         """Return the (topology key, weight) of placed pods' terms that match this shape, required affinity included."""
         shape, objects = self.shape, self.plugin.objects
         hard = self.plugin.args.hard_pod_affinity_weight
@@ -87,10 +87,10 @@ class AffinityScore(PodTracker[WorkloadAnnotations]):
                 found.append((term.key, weight))
         return tuple(found) or None
 
-    def _heard(self, news: News[WorkloadAnnotations]) -> Sequence[int] | None:
+    def _heard(self, news: News[WeightedKeys]) -> Sequence[int] | None:
         moved = False
-        for wishes, row, sign in news:
-            for key, weight in wishes:
+        for weights, row, sign in news:
+            for key, weight in weights:
                 column = self._column(key)
                 domain = int(column.ids[row])
                 if domain:
