@@ -230,10 +230,10 @@ def watches_a_preemption(page: Any, up: Up) -> None:
         gated = {**pod, "schedulingGates": [{"name": "example.com/wait"}]}
         meta = {"name": f"urgent-{number}", "annotations": {"simulation.phalanx.dev/run-seconds": "3600"}}
         up.kube.create({"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": gated})
-    until(page, "(c) => c.queue.units.length === 2", "the urgent gang is not in the queue")
+    until(page, "(c) => c.queue.roots.length === 2", "the urgent gang is not in the queue")
     page.get_by_role("tab", name="Plan").click()
     page.locator(".verdict").wait_for()
-    assert page.get_by_label("Make room for").input_value() == page.evaluate("phalanx.cluster.queue.units[0].key")
+    assert page.get_by_label("Make room for").input_value() == page.evaluate("phalanx.cluster.queue.roots[0].key")
     page.get_by_label("Make room for").select_option(label="urgent (default, priority 1000)")
     page.locator(".verdict[data-result=plan]").wait_for()
     page.locator(".card.goes").first.wait_for()
@@ -277,7 +277,7 @@ def scrubs_a_recording(page: Any, up: Up) -> None:
     until(
         page, "(c) => [...c.groups].some(([k, g]) => k.startsWith('workload/') && g.placed === 2)", "no implicit group"
     )
-    until(page, "(c) => !c.queue.units.some((r) => r.place === 'active')", "the queue does not come to rest")
+    until(page, "(c) => !c.queue.roots.some((r) => r.place === 'active')", "the queue does not come to rest")
     shutil.copy(up.recording, recording)
     page.locator("#recording").set_input_files(str(recording))
     page.locator("#banner").get_by_text("recording").wait_for()
