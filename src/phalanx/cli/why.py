@@ -77,10 +77,10 @@ async def _why(kind: str, name: str, where: Where, wide: bool, story: bool) -> A
             if kind == "Pod" and (instead := await not_waiting(asker.client, namespace, name)):
                 raise CommandError(instead) from None
             raise
-        except SchedulerUnavailable as nobody:
+        except SchedulerUnavailable as problem:
             from phalanx.cli.conditions import from_conditions
 
-            return await from_conditions(asker.client, kind, namespace, name, str(nobody))
+            return await from_conditions(asker.client, kind, namespace, name, str(problem))
     report = msgspec.json.decode(body, type=Report)
     text = "\n\n".join(render(item, Paint(), story=story, wide=wide) for item in report.items)
     text = text or "no pod refers to it yet"

@@ -89,36 +89,19 @@ class GroupConditions:
 
     def parent_ignored(self, key: GroupKey, uid: str, parent: str) -> None:
         """Report that the parent group is ignored because the feature gate is off; each group is scheduled alone."""
-        self._emit(
-            d.RecordEvent,
-            namespace=key.namespace,
-            name=key.name,
-            uid=uid,
-            kind=key.kind,
-            type="Warning",
-            reason="ParentIgnored",
-            action="Scheduling",
-            message=f"parentCompositePodGroupName {parent} is ignored, {key} is scheduled for itself: the feature gate"
-            " CompositePodGroup is off",
-        )
+        text = f"parentCompositePodGroupName {parent} is ignored, {key} is scheduled for itself: the feature gate"
+        self._warn(key, uid, "ParentIgnored", f"{text} CompositePodGroup is off")
 
     def annotation_ignored(self, key: GroupKey, uid: str, problem: str) -> None:
         """Report a value that cannot be used; the group is scheduled without it."""
-        self._emit(
-            d.RecordEvent,
-            namespace=key.namespace,
-            name=key.name,
-            uid=uid,
-            kind=key.kind,
-            type="Warning",
-            reason="AnnotationIgnored",
-            action="Scheduling",
-            message=problem[: d.MAX_EVENT_MESSAGE],
-        )
+        self._warn(key, uid, "AnnotationIgnored", problem)
 
     def ranks_ignored(self, key: GroupKey, uid: str, problems: Sequence[str]) -> None:
         """Report ranks that are no numbers or occur twice; their pods were placed as pods without a rank."""
         more = f" and {len(problems) - 3} more" if len(problems) > 3 else ""
+        self._warn(key, uid, "RankIgnored", f"{'; '.join(problems[:3])}{more}: placed as pods without a rank")
+
+    def _warn(self, key: GroupKey, uid: str, reason: str, message: str) -> None:
         self._emit(
             d.RecordEvent,
             namespace=key.namespace,
@@ -126,9 +109,9 @@ class GroupConditions:
             uid=uid,
             kind=key.kind,
             type="Warning",
-            reason="RankIgnored",
+            reason=reason,
             action="Scheduling",
-            message=f"{'; '.join(problems[:3])}{more}: placed as pods without a rank"[: d.MAX_EVENT_MESSAGE],
+            message=message[: d.MAX_EVENT_MESSAGE],
         )
 
     def forget(self, key: GroupKey) -> None:

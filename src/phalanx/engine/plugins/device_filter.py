@@ -123,20 +123,12 @@ class DeviceFilter(FollowsDevices):
         return [Finding(np.array(at), reason, unresolvable) for (reason, unresolvable), at in found.items()]
 
 
-class AlternativeScore(FollowsDevices):
-    """Prefer nodes that serve earlier alternatives of a request (KEP-4816)."""
-
-    normaliser = ByMax()
+class DeviceScore(FollowsDevices):
+    """Keep one score per row current; a subclass computes it in `_score`."""
 
     def __init__(self, state: DeviceState, shape: Shape, columns: Columns) -> None:
         super().__init__(state, shape, columns)
         self.raw: Floats = np.zeros(columns.capacity)
-
-    @classmethod
-    def of(cls, state: DeviceState, shape: Shape, columns: Columns) -> AlternativeScore | None:
-        """Return the score tracker; None if no claim of the shape has alternatives."""
-        chosen = any(len(request.first_available) > 1 for spec in state.specs_of(shape) for request in spec.requests)
-        return cls(state, shape, columns) if chosen else None
 
     def rebuild(self) -> None:
         self._start()
@@ -152,6 +144,21 @@ class AlternativeScore(FollowsDevices):
         for row in rows:
             self.raw[row] = self._score(row) if self.columns.alive[row] else 0.0
         return rows
+
+    def _score(self, row: int) -> float:
+        raise NotImplementedError
+
+
+class AlternativeScore(DeviceScore):
+    """Prefer nodes that serve earlier alternatives of a request (KEP-4816)."""
+
+    normaliser = ByMax()
+
+    @classmethod
+    def of(cls, state: DeviceState, shape: Shape, columns: Columns) -> AlternativeScore | None:
+        """Return the score tracker; None if no claim of the shape has alternatives."""
+        chosen = any(len(request.first_available) > 1 for spec in state.specs_of(shape) for request in spec.requests)
+        return cls(state, shape, columns) if chosen else None
 
     def _score(self, row: int) -> float:
         try:

@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-import numpy as np
-
 from phalanx.engine.devices.inventory import Device
 from phalanx.engine.devices.requests import Request
 from phalanx.engine.devices.state import DeviceState
-from phalanx.engine.framework import Floats
 from phalanx.engine.framework.interface import MAX_SCORE
-from phalanx.engine.plugins.device_filter import FollowsDevices
+from phalanx.engine.plugins.device_filter import DeviceScore
 from phalanx.engine.state.claims import OWN
 from phalanx.engine.state.columns import Columns
-from phalanx.engine.state.journal import Change
 from phalanx.engine.state.shapes import Shape
 
 
-class PackingScore(FollowsDevices):
+class PackingScore(DeviceScore):
     """Score nodes from 0 to 100 by best-fit packing, which keeps fragments small.
 
     The fraction of a device that would remain free lowers the score. If the request uses whole devices, a larger number
@@ -28,7 +22,6 @@ class PackingScore(FollowsDevices):
     def __init__(self, state: DeviceState, shape: Shape, columns: Columns, request: Request) -> None:
         super().__init__(state, shape, columns)
         self._request = request
-        self.raw: Floats = np.zeros(columns.capacity)
 
     @classmethod
     def of(cls, state: DeviceState, shape: Shape, columns: Columns) -> PackingScore | None:
@@ -41,21 +34,6 @@ class PackingScore(FollowsDevices):
             return None
         request = spec.requests[0][0]
         return cls(state, shape, columns, request) if request.capacity and not request.admin else None
-
-    def rebuild(self) -> None:
-        self._start()
-        self.raw = np.zeros(self.columns.capacity)
-        for row in np.flatnonzero(self.columns.alive[: self.columns.n]).tolist():
-            self.raw[row] = self._score(row)
-
-    def update(self, changes: Sequence[Change]) -> Sequence[int] | None:
-        rows = self._rows()
-        if rows is None:
-            self.rebuild()
-            return None
-        for row in rows:
-            self.raw[row] = self._score(row) if self.columns.alive[row] else 0.0
-        return rows
 
     def _score(self, row: int) -> float:
         request, state = self._request, self.state
