@@ -65,7 +65,7 @@ test-clients: venv
 # what comes first of the two. No moment of a story takes more than 50,000 turns of the loop: nothing hangs here.
 .PHONY: lives
 lives: venv
-	$(BIN)/python tests/lives/for_a_while.py --seed $(or $(SEED),1000) --processes $(or $(PROCESSES),2) \
+	cd tests && ../$(BIN)/python -m support.lifecycle --seed $(or $(SEED),1000) --processes $(or $(PROCESSES),2) \
 	  $(if $(STORY),--story "$(STORY)") $(if $(BRANCH),--branch $(BRANCH)) \
 	  $(if $(SECONDS),--seconds $(SECONDS)) $(if $(SEQUENCES)$(SECONDS),,--sequences 200) $(if $(SEQUENCES),--sequences $(SEQUENCES))
 
@@ -84,7 +84,7 @@ bench: venv
 	$(BIN)/phalanx bench $(SUITE)
 
 simulate: venv
-	$(BIN)/python -m phalanx.testing.simulation --seed $(or $(SEED),1) --steps $(or $(STEPS),100000) \
+	cd tests && ../$(BIN)/python -m support.simulation --seed $(or $(SEED),1) --steps $(or $(STEPS),100000) \
 	  $(if $(SEEDS),--seeds $(SEEDS)) $(if $(SECONDS),--seconds $(SECONDS)) $(if $(TOTAL),--total $(TOTAL)) \
 	  $(if $(PROCESSES),--processes $(PROCESSES))
 
@@ -123,4 +123,4 @@ clean:
 
 # Concurrent histories of the store and the API handlers, with crashes, each checked for an order that explains it.
 linearize: venv
-	$(BIN)/python -m phalanx.testing.histories --histories $(or $(HISTORIES),100000) --seed $(or $(SEED),1)
+	cd tests && ../$(BIN)/python -m support.histories --histories $(or $(HISTORIES),100000) --seed $(or $(SEED),1)

@@ -4,7 +4,7 @@
     python bench/faults.py lease [--seconds 120]    # two schedulers, an outside writer of their lease, 2,000m nodes
     python bench/faults.py question [--nodes 2000] [--pods 20000]   # a huge whatif while pods are bound
 
-Every part is a `phalanx` process of its own over TLS (`stage.py`). `tests/serve/test_trials.py` runs the first two for
+Every part is a `phalanx` process of its own over TLS (`stage.py`). `tests/system/test_trials.py` runs the first two for
 some seconds each; docs/reliability.md has the figures.
 """
 

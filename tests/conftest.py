@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:  # tests of other layers do not need a server
-    from local_cluster import LocalCluster
+    from support.local_cluster import LocalCluster
 
 pytest_plugins = ["phalanx.testing.pytest", "pytester"]
 
@@ -50,7 +50,7 @@ def pytest_testnodedown(node: Any, error: object) -> None:
 @pytest.fixture(scope="session")
 def start_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., LocalCluster]]:
     """A factory of clusters that live until the end of the session."""
-    from local_cluster import local_cluster
+    from support.local_cluster import local_cluster
 
     running: list[LocalCluster] = []
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from crontabs import DEFINITIONS, definition
-from writing import World
 
-from webhook_endpoint import Endpoint
+from support.api_world import World
+from support.crontabs import DEFINITIONS, definition
+from support.webhook_endpoint import Endpoint
 
 
 @pytest.fixture

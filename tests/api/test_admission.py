@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from writing import PODS, World, pod
 
 from phalanx.base.errors import Forbidden
+from support.api_world import PODS, World, pod
 
 CLASSES = "/apis/scheduling.k8s.io/v1/priorityclasses"
 GROUPS = "/apis/scheduling.k8s.io/v1beta1/namespaces/ns/podgroups"

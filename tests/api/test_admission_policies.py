@@ -6,12 +6,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from crontabs import CRONS, DEFINITIONS, cron, definition
-from writing import CONFIGS, DEPLOYMENTS, MERGE, PODS, World, config, deployment, pod
 
 from phalanx.base.errors import ApiProblem, Forbidden, Invalid
 from phalanx.local.api.request import User
 from phalanx.local.api.rights import Rights
+from support.api_world import CONFIGS, DEPLOYMENTS, MERGE, PODS, World, config, deployment, pod
+from support.crontabs import CRONS, DEFINITIONS, cron, definition
 
 GROUP = "/apis/admissionregistration.k8s.io/v1"
 POLICIES, BINDINGS = f"{GROUP}/validatingadmissionpolicies", f"{GROUP}/validatingadmissionpolicybindings"

@@ -6,9 +6,9 @@ from typing import Any
 
 import msgspec
 import pytest
-from writing import CONFIGS, DEPLOYMENTS, JSON_PATCH, PODS, STRATEGIC, World, config, deployment, pod
 
 from phalanx.base.errors import BadRequest, Conflict, Invalid, UnsupportedMediaType
+from support.api_world import CONFIGS, DEPLOYMENTS, JSON_PATCH, PODS, STRATEGIC, World, config, deployment, pod
 
 
 def owners(obj: dict[str, Any]) -> dict[tuple[str, str], Any]:

@@ -13,9 +13,9 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from writing import DEPLOYMENTS, JSON_PATCH, MERGE, STRATEGIC, Json, World, deployment
 
 from phalanx.base.errors import Conflict, Invalid
+from support.api_world import DEPLOYMENTS, JSON_PATCH, MERGE, STRATEGIC, Json, World, deployment
 
 WEB = f"{DEPLOYMENTS}/web"
 HEAD = {"apiVersion": "apps/v1", "kind": "Deployment"}

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from writing import World
 
 from phalanx.base.errors import Conflict
+from support.api_world import World
 
 NODE = "/api/v1/nodes/n"
 

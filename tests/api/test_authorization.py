@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from local_cluster import LocalCluster
 from phalanx.local.api.users import FILE, add_user, remove_user
+from support.local_cluster import LocalCluster
 
 Json = dict[str, Any]
 RBAC = "/apis/rbac.authorization.k8s.io/v1"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from writing import World
+from support.api_world import World
 
 V1 = "/apis/autoscaling/v1/namespaces/ns/horizontalpodautoscalers"
 V2 = "/apis/autoscaling/v2/namespaces/ns/horizontalpodautoscalers"

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from local_cluster import LocalCluster
+from support.local_cluster import LocalCluster
 
 CONFIG_MAP = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "fine"}}
 JSON, YAML = "application/json", "application/yaml"

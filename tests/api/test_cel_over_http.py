@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from local_cluster import LocalCluster
+from support.local_cluster import LocalCluster
 
 Json = dict[str, Any]
 GROUP = "/apis/admissionregistration.k8s.io/v1"

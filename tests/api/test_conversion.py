@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from local_cluster import LocalCluster
 from phalanx.base.client import Resource
-from webhook_endpoint import Endpoint
+from support.local_cluster import LocalCluster
+from support.webhook_endpoint import Endpoint
 
 Json = dict[str, Any]
 DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"

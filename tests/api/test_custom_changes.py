@@ -5,13 +5,13 @@ from __future__ import annotations
 import copy
 
 import pytest
-from crontabs import CRONS, DEFINITION, DEFINITIONS, SCHEMA, cron, definition, properties
-from writing import JSON_PATCH, MERGE, World
 
 from phalanx.base.errors import (
     Invalid,
 )
 from phalanx.local.api.handler import Api
+from support.api_world import JSON_PATCH, MERGE, World
+from support.crontabs import CRONS, DEFINITION, DEFINITIONS, SCHEMA, cron, definition, properties
 
 
 def test_a_changed_definition_changes_what_is_served(crons: World) -> None:

@@ -6,8 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from crontabs import CRONS, DEFINITION, DEFINITIONS, cron, definition, properties
-from writing import World
 
 from phalanx.base.errors import (
     ApiProblem,
@@ -15,6 +13,8 @@ from phalanx.base.errors import (
     MethodNotAllowed,
 )
 from phalanx.local.api.custom_kind import json_path
+from support.api_world import World
+from support.crontabs import CRONS, DEFINITION, DEFINITIONS, cron, definition, properties
 
 
 def test_a_definition_is_established_and_served_at_once(world: World) -> None:

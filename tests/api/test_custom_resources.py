@@ -5,10 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from crontabs import CRONS, DEFINITIONS, SPEC, cron, definition, properties
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from writing import JSON_PATCH, MERGE, STRATEGIC, World
 
 from phalanx.base.errors import (
     ApiProblem,
@@ -19,6 +17,8 @@ from phalanx.base.errors import (
     UnsupportedMediaType,
 )
 from phalanx.local.api.structural import validate as schema_errors
+from support.api_world import JSON_PATCH, MERGE, STRATEGIC, World
+from support.crontabs import CRONS, DEFINITIONS, SPEC, cron, definition, properties
 
 
 def test_objects_are_defaulted_and_pruned(crons: World) -> None:

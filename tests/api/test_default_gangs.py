@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from writing import World, pod
+
+from support.api_world import World, pod
 
 JOBS = "/apis/batch/v1/namespaces/ns/jobs"
 GANG = "scheduling.phalanx.dev/gang"

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from writing import PODS, World, pod
 
-from local_cluster import LocalCluster
 from phalanx.base.errors import Invalid
+from support.api_world import PODS, World, pod
+from support.local_cluster import LocalCluster
 
 NETWORKING = "/apis/networking.k8s.io/v1/namespaces/ns"
 

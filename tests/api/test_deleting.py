@@ -6,9 +6,9 @@ import json
 from typing import Any
 
 import pytest
-from writing import CONFIGS, PODS, World, config, pod
 
 from phalanx.base.errors import BadRequest, Conflict, Forbidden, Invalid, NotFound
+from support.api_world import CONFIGS, PODS, World, config, pod
 
 GRACE_0 = {"gracePeriodSeconds": 0}
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from local_cluster import LocalCluster
+from support.local_cluster import LocalCluster
 
 AGGREGATED = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 import yaml
-from writing import World
 
 from phalanx.base.errors import ApiProblem
+from support.api_world import World
 
 EXTREMES = (2**31 - 1, 2**31, -(2**31), 2**63 - 1, -(2**63), 10**30, -1, 1.5e300)
 EXAMPLES = Path(__file__).parents[2] / "examples"

@@ -8,10 +8,10 @@ from collections.abc import Callable
 import pytest
 from test_http import ALONE, raw, request, version_code
 
-from local_cluster import LocalCluster
 from phalanx.base.errors import TooManyRequests
 from phalanx.local.api.fairness import Fairness, Flow, Shares, flow_name
 from phalanx.local.api.limits import Limits
+from support.local_cluster import LocalCluster
 
 
 class Clients:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from writing import PODS, STRATEGIC, World, pod
 
 from phalanx.base.errors import TooManyRequests
+from support.api_world import PODS, STRATEGIC, World, pod
 
 GROUPS = "/apis/scheduling.k8s.io/v1beta1/namespaces/ns/podgroups"
 POLICIES = "/apis/scheduling.phalanx.dev/v1alpha1/namespaces/ns/workloadpolicies"

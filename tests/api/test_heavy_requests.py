@@ -11,7 +11,6 @@ from collections.abc import Coroutine
 from typing import Any
 
 import pytest
-from writing import APPLY, CONFIGS, JSON_PATCH, PODS, World, config, pod
 
 from phalanx.base.errors import BadRequest, Invalid, NotAcceptable, RequestEntityTooLarge
 from phalanx.controllers.workloads.jobset.policy import FAIL, RESTART, reaction
@@ -23,6 +22,7 @@ from phalanx.model.decode import MAX_VALUES, parse
 from phalanx.model.quantity import BadQuantity
 from phalanx.model.quantity import parse as quantity
 from phalanx.model.selectors import MAX_TERMS, parse_labels
+from support.api_world import APPLY, CONFIGS, JSON_PATCH, PODS, World, config, pod
 
 pytestmark = pytest.mark.timeout(60)
 YAML = "application/yaml"

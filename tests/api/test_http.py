@@ -17,8 +17,8 @@ import pytest
 import yaml
 from test_reading import pod
 
-from local_cluster import LocalCluster
 from phalanx.local.api.limits import Limits
+from support.local_cluster import LocalCluster
 
 ALONE = {"run_nodes": False, "run_controllers": False, "run_scheduler": False}
 

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from test_reading import pod
 
-from local_cluster import LocalCluster
 from phalanx.base.client import Resource
 from phalanx.base.errors import AlreadyExists, BadRequest, Conflict, Expired, NotFound
 from phalanx.local.client import LocalClient
+from support.local_cluster import LocalCluster
 
 PODS = Resource("", "v1", "pods", "Pod")
 WORKLOADS_OLD = Resource("scheduling.k8s.io", "v1alpha1", "workloads", "Workload")

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from writing import World
 
 from phalanx.base.errors import BadRequest
+from support.api_world import World
 
 PATH = "/apis/jobset.x-k8s.io/v1alpha2/namespaces/ns/jobsets"
 

@@ -6,8 +6,8 @@ from typing import Any
 
 from test_reading import pod
 
-from local_cluster import LocalCluster
 from phalanx.model import protobuf, tables
+from support.local_cluster import LocalCluster
 
 PROTOBUF = "application/vnd.kubernetes.protobuf"
 POD = tables.record("core/v1.Pod")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from local_cluster import LocalCluster
+from support.local_cluster import LocalCluster
 
 kubernetes = pytest.importorskip("kubernetes")
 

@@ -6,11 +6,11 @@ import json
 from typing import Any
 
 import pytest
-from writing import World
 
-from local_cluster import LocalCluster
 from phalanx.base.errors import Expired
 from phalanx.local.api.handler import Api
+from support.api_world import World
+from support.local_cluster import LocalCluster
 
 TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io"
 PARTIAL = "application/json;as=PartialObjectMetadata;v=v1;g=meta.k8s.io"

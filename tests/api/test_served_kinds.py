@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from writing import PODS, World, pod
 
-from local_cluster import LocalCluster
 from phalanx.base.errors import Forbidden, Invalid
 from phalanx.model.builtin import registry
+from support.api_world import PODS, World, pod
+from support.local_cluster import LocalCluster
 
 Json = dict[str, Any]
 CERTIFICATE = "/apis/certificates.k8s.io/v1/certificatesigningrequests"

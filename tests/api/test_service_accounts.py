@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from writing import PODS, World, pod
 
 from phalanx.base.errors import Forbidden
+from support.api_world import PODS, World, pod
 
 ACCOUNTS = "/api/v1/namespaces/ns/serviceaccounts"
 PATH = "/var/run/secrets/kubernetes.io/serviceaccount"

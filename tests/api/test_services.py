@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from writing import MERGE, World
 
 from phalanx.base.errors import Invalid
+from support.api_world import MERGE, World
 
 SERVICES = "/api/v1/namespaces/ns/services"
 

@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 from test_http import ALONE, raw, request
-from writing import APPLY, CONFIGS, DEPLOYMENTS, JSON_PATCH, MERGE, STRATEGIC, World, config, deployment
 
-from local_cluster import LocalCluster
 from phalanx.base.errors import ConfigProblem, RequestEntityTooLarge, ServiceUnavailable
 from phalanx.local.api.event_expiry import EventExpiry
 from phalanx.local.api.storing import OBJECT_BYTES
 from phalanx.local.store.space import Space
 from phalanx.local.store.store import Store
 from phalanx.serve.settings import ServerSettings
+from support.api_world import APPLY, CONFIGS, DEPLOYMENTS, JSON_PATCH, MERGE, STRATEGIC, World, config, deployment
+from support.local_cluster import LocalCluster
 
 MIB = 1 << 20
 

@@ -6,10 +6,10 @@ from typing import Any
 
 import msgspec
 import pytest
-from writing import DEPLOYMENTS, MERGE, PODS, STRATEGIC, World, deployment, pod
 
-from local_cluster import LocalCluster
 from phalanx.base.errors import ApiProblem, BadRequest, Conflict, Forbidden, Invalid, NotFound, TooManyRequests
+from support.api_world import DEPLOYMENTS, MERGE, PODS, STRATEGIC, World, deployment, pod
+from support.local_cluster import LocalCluster
 
 NODE = {"target": {"kind": "Node", "name": "n1"}}
 

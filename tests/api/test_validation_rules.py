@@ -6,10 +6,10 @@ import copy
 from typing import Any
 
 import pytest
-from crontabs import CRONS, DEFINITION, DEFINITIONS, cron, definition
-from writing import JSON_PATCH, World
 
 from phalanx.base.errors import Invalid
+from support.api_world import JSON_PATCH, World
+from support.crontabs import CRONS, DEFINITION, DEFINITIONS, cron, definition
 
 RULES = "x-kubernetes-validations"
 

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from writing import World
 
 from phalanx.base.errors import ApiProblem
+from support.api_world import World
 
 CASES: list[dict[str, Any]] = [
     json.loads(line) for line in (Path(__file__).parent / "validation_words.jsonl").read_text().splitlines()

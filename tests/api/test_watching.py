@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from test_reading import PARTIAL, TABLE, pod
 
-from local_cluster import LocalCluster
+from support.local_cluster import LocalCluster
 
 
 @pytest.fixture

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from local_cluster import LocalCluster
 from phalanx.local.api.tls import load_identity
-from webhook_endpoint import Answer, Endpoint
+from support.local_cluster import LocalCluster
+from support.webhook_endpoint import Answer, Endpoint
 
 Json = dict[str, Any]
 BASE = "/apis/admissionregistration.k8s.io/v1"

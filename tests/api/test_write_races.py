@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from writing import CONFIGS, MERGE, PODS, STRATEGIC, World, config, pod
 
 from phalanx.base.errors import ApiProblem
+from support.api_world import CONFIGS, MERGE, PODS, STRATEGIC, World, config, pod
 
 
 @pytest.fixture

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from writing import JSON_PATCH, World, deployment
+
+from support.api_world import JSON_PATCH, World, deployment
 
 Json = dict[str, Any]
 APPS = "/apis/apps/v1/namespaces/ns"

@@ -13,8 +13,8 @@ import re
 from collections import Counter
 from typing import Any
 
-from local_cluster import LocalCluster
-from webhook_endpoint import Endpoint
+from support.local_cluster import LocalCluster
+from support.webhook_endpoint import Endpoint
 
 Json = dict[str, Any]
 PATH = "/commands"

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from local_cluster import LocalCluster
+from support.local_cluster import LocalCluster
 
 
 @pytest.fixture(scope="session")

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 from deployments import deployment
 
-from local_cluster import LocalCluster
+from support.local_cluster import LocalCluster
 
 kubernetes_asyncio = pytest.importorskip("kubernetes_asyncio")
 

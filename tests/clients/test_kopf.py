@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from local_cluster import LocalCluster
+from support.local_cluster import LocalCluster
 
 pytest.importorskip("kopf")
 

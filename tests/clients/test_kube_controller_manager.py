@@ -10,7 +10,7 @@ import pytest
 from deployments import deployment
 from programs import Running, program, running
 
-from local_cluster import LocalCluster
+from support.local_cluster import LocalCluster
 
 
 @pytest.fixture(scope="module")

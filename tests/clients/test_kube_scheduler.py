@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from programs import Running, program, running
 
-from local_cluster import LocalCluster
+from support.local_cluster import LocalCluster
 
 GROUP_GATES = "GenericWorkload=true"
 

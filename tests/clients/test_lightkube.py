@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from deployments import deployment
 
-from local_cluster import LocalCluster
+from support.local_cluster import LocalCluster
 
 lightkube = pytest.importorskip("lightkube")
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from deployments import deployment
 
-from local_cluster import LocalCluster
+from support.local_cluster import LocalCluster
 
 kubernetes = pytest.importorskip("kubernetes")
 

@@ -12,7 +12,7 @@ from commands import Commands
 from programs import program
 from upstream_tests import PASSED, cannot, passing, run, summary
 
-from local_cluster import LocalCluster
+from support.local_cluster import LocalCluster
 
 CLUSTERS = 6  # every one has a process of e2e.test of its own
 ZONES = ("Multi-AZ",)  # in the names of tests that want nodes in several

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from in_process import Inside, inside
 from phalanx.base.client import Resource
 from phalanx.controllers.runtime import cache as module
 from phalanx.controllers.runtime.cache import MARKED, Cache, Key, by_labels
 from phalanx.model.selectors import parse_labels
+from support.in_process import Inside, inside
 
 PODS = Resource("", "v1", "pods", "Pod")
 Json = dict[str, Any]

@@ -8,10 +8,10 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
-from world import DyingClient, Json, World, template, world
 
 from phalanx.base.clock import SystemClock
 from phalanx.model import cron
+from support.controller_world import DyingClient, Json, World, template, world
 
 
 class Fast(SystemClock):

@@ -6,7 +6,8 @@ import asyncio
 from typing import Any
 
 import pytest
-from world import DyingClient, Json, World, container, image_of, template, world
+
+from support.controller_world import DyingClient, Json, World, container, image_of, template, world
 
 
 def daemon_set(name: str, image: str = "v1", **spec: Any) -> Json:

@@ -6,10 +6,10 @@ import asyncio
 from typing import Any
 
 import pytest
-from world import DyingClient, Json, World, condition, container, image_of, template, world
 
 from phalanx.base.clock import Clock, SystemClock
 from phalanx.controllers.runtime.rollout import Allowance, Share, allowance, grown, shared_out, shrunk
+from support.controller_world import DyingClient, Json, World, condition, container, image_of, template, world
 
 REVISION = "deployment.kubernetes.io/revision"
 

@@ -7,11 +7,11 @@ import random
 from typing import Any
 
 import pytest
-from world import Json, World, condition, template, world
 
 from phalanx.controllers.workloads.disaggregatedset.planner import Limits, Rollout, next_step
 from phalanx.model import builtin
 from phalanx.model.gates import Gates
+from support.controller_world import Json, World, condition, template, world
 
 KIND = next(kind for kind in builtin.registry(Gates()).all() if kind.kind == "DisaggregatedSet")
 P = "disaggregatedset.x-k8s.io/"

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 from test_deployment import deployment, new_image, rolled_out
-from world import Json, condition, image_of, template, world
+
+from support.controller_world import Json, condition, image_of, template, world
 
 
 def budget(name: str, app: str, **spec: Any) -> Json:

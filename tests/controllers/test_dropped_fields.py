@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import asyncio
 
-from lws_objects import done, lws
-from world import Json, World, world
-
 from phalanx.controllers.grouping.compare import Difference, difference, dropped_fields, noting_dropped
 from phalanx.model.gates import Gates
+from support.controller_world import Json, World, world
+from support.lws_objects import done, lws
 
 OFF = Gates({"TopologyAwareWorkloadScheduling": False, "CompositePodGroup": False})
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from world import Json, World, template, world
+from support.controller_world import Json, World, template, world
 
 
 def service(name: str = "web", **spec: Any) -> Json:

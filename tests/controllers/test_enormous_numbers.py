@@ -6,11 +6,11 @@ import asyncio
 from typing import Any
 
 import pytest
-from world import Json, World, template, world
 
 from phalanx.controllers.grouping.bounds import MOST_PARTS, TOO_MANY
 from phalanx.controllers.grouping.core import Refused
 from phalanx.controllers.workloads.registry import group
+from support.controller_world import Json, World, template, world
 
 HUGE = 2**31 - 1
 

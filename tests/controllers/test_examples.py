@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 import yaml
 from test_cronjob import Fast
-from world import Json, World, condition, world
 
 from phalanx.base.clock import SystemClock
 from phalanx.controllers.workloads.registry import group
+from support.controller_world import Json, World, condition, world
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 TOPOLOGY = "blocks=2,racks=4"

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from world import Json, condition, world
-
 from phalanx.serve import demo
+from support.controller_world import Json, condition, world
 
 
 def placed(pods: list[Json], name: str) -> list[str]:

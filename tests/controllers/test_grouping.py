@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from workload_objects import gang, job, jobset, part
 
 from phalanx.controllers.grouping import Refused
 from phalanx.controllers.grouping import names as naming
@@ -17,6 +16,7 @@ from phalanx.controllers.workloads.job.grouping import BOTH, GROUP_ONLY, NOTHING
 from phalanx.controllers.workloads.registry import group
 from phalanx.model import builtin
 from phalanx.model.gates import Gates
+from support.workload_objects import gang, job, jobset, part
 
 TREE = "scheduling.phalanx.dev/group-tree"
 EXCLUSIVE = "alpha.jobset.sigs.k8s.io/exclusive-topology"

@@ -6,10 +6,10 @@ import hashlib
 from typing import Any
 
 import yaml
-from workload_objects import gang, job, jobset, part
 
 from phalanx.controllers.workloads.jobset.jobs import keys_of
 from phalanx.controllers.workloads.registry import group
+from support.workload_objects import gang, job, jobset, part
 
 A, B = "replicated-job-1", "replicated-job-2"
 WORKLOAD = "sample-jobset-3c10becfc2"

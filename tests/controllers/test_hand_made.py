@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from lws_objects import done as lws_done
-from lws_objects import group_of, lws
 from test_statefulset import done as set_done
 from test_statefulset import stateful_set
-from workload_objects import job, jobset, part
-from world import Json, World, condition, play
+
+from support.controller_world import Json, World, condition, play
+from support.lws_objects import done as lws_done
+from support.lws_objects import group_of, lws
+from support.workload_objects import job, jobset, part
 
 GANG = "scheduling.phalanx.dev/gang"
 

@@ -9,11 +9,11 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
-from workload_objects import EXIT, RUN, finished, gang, job
-from world import DyingClient, World, condition, play, world
 
 from phalanx.base.errors import Invalid, NotFound
 from phalanx.controllers.workloads.job import controller as job_module
+from support.controller_world import DyingClient, World, condition, play, world
+from support.workload_objects import EXIT, RUN, finished, gang, job
 
 Json = dict[str, Any]
 Scenario = Callable[[World], Coroutine[Any, Any, None]]

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from test_job import done, running_pods
-from workload_objects import gang, job
-from world import World, play
+
+from support.controller_world import World, play
+from support.workload_objects import gang, job
 
 Json = dict[str, Any]
 PARENT = "scheduling.k8s.io/group-template-name"

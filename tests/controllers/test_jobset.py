@@ -6,10 +6,10 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
-from workload_objects import EXIT, RUN, finished, jobset, part
-from world import World, condition, play
 
 from phalanx.controllers.workloads.job import controller as job_module
+from support.controller_world import World, condition, play
+from support.workload_objects import EXIT, RUN, finished, jobset, part
 
 Json = dict[str, Any]
 Scenario = Callable[[World], Coroutine[Any, Any, None]]

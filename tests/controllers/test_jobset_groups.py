@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 from test_jobset import end, live, nothing_left, play, running
-from workload_objects import finished, gang, jobset, part
-from world import DyingClient, World, condition, let_groups_go, world
 
 from phalanx.base.client import Resource
 from phalanx.base.errors import NotFound
 from phalanx.controllers.workloads.job import controller as job_module
 from phalanx.controllers.workloads.jobset import controller as jobset_module
 from phalanx.controllers.workloads.jobset.grouping import group_job_set
+from support.controller_world import DyingClient, World, condition, let_groups_go, world
+from support.workload_objects import finished, gang, jobset, part
 
 Json = dict[str, Any]
 TREE = "scheduling.phalanx.dev/group-tree"

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from workload_objects import EXIT, RUN, jobset, part
-from world import World, condition, play
 
 from phalanx.controllers.workloads.job import controller as job_module
 from phalanx.controllers.workloads.jobset.jobs import build
+from support.controller_world import World, condition, play
+from support.workload_objects import EXIT, RUN, jobset, part
 
 Json = dict[str, Any]
 FRAGILE: Json = {"job": {"backoffLimit": 0}, "pod": {"restartPolicy": "Never"}}

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from lws_objects import P, done, env, group_of, lws, new_image
-from world import Json, condition, image_of, template, world
+
+from support.controller_world import Json, condition, image_of, template, world
+from support.lws_objects import P, done, env, group_of, lws, new_image
 
 
 def test_names_labels_and_environment() -> None:

@@ -11,15 +11,15 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from lws_objects import available, group_of, lws, new_image
 from test_statefulset import rolled_out, stateful_set
-from world import DyingClient, Json, image_of
 
 from phalanx.base.client import Resource, WatchEvent
 from phalanx.base.errors import ApiProblem
 from phalanx.local.nodes import KubeletOptions
 from phalanx.testing.simulated_cluster import SimulatedCluster
 from phalanx.testing.virtual_time import VirtualLoop, run
+from support.controller_world import DyingClient, Json, image_of
+from support.lws_objects import available, group_of, lws, new_image
 
 GANG = {"scheduling.phalanx.dev/gang": "true"}
 LATE = 0.005  # seconds, at most, by which one kind's news is later than another's

@@ -6,8 +6,6 @@ import asyncio
 from typing import Any
 
 import pytest
-from lws_objects import P, available, done, group_of, lws, new_image
-from world import Json, World, condition, image_of, world
 
 from phalanx.base.errors import Conflict
 from phalanx.controllers.runtime.controller import Key
@@ -16,6 +14,8 @@ from phalanx.controllers.workloads.leaderworkerset.admission import PodAdmission
 from phalanx.controllers.workloads.leaderworkerset.pods import is_leader
 from phalanx.controllers.workloads.leaderworkerset.sets import leader_set
 from phalanx.model.gates import KNOWN, Gates
+from support.controller_world import Json, World, condition, image_of, world
+from support.lws_objects import P, available, done, group_of, lws, new_image
 
 GANG = "scheduling.phalanx.dev/gang"
 TOPOLOGY = "scheduling.phalanx.dev/topology"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from lws_objects import P, lws
-from world import Json, World, condition, template, world
+from support.controller_world import Json, World, condition, template, world
+from support.lws_objects import P, lws
 
 ROOM = "racks=1,cpu=2,pods=10"  # two nodes of two cores each: four pods of one core, that is two groups of two
 

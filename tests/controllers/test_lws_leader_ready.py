@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 
-from lws_objects import P, available, done, lws
 from test_lws_deadlock import placed, serves
-from world import Json, World, condition, template, world
+
+from support.controller_world import Json, World, condition, template, world
+from support.lws_objects import P, available, done, lws
 
 GO = "example.com/go"
 HIGH = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": "high"}, "value": 1000}

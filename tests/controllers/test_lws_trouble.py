@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from lws_objects import done, group_of, lws, new_image
-from world import DyingClient, condition, image_of, template, world
+
+from support.controller_world import DyingClient, condition, image_of, template, world
+from support.lws_objects import done, group_of, lws, new_image
 
 
 def test_what_cannot_work_is_told_and_starts_nothing() -> None:

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 from msgspec.json import decode
-from world import Json, World, condition, container, template, world
 
 from phalanx.base.clock import rfc3339_micro
 from phalanx.controllers.nodes.lifecycle import wanted_taints
@@ -17,6 +16,7 @@ from phalanx.local.store.watchers import StoreWatcher
 from phalanx.model.objects.node import Taint
 from phalanx.testing.simulated_cluster import simulated_cluster
 from phalanx.testing.virtual_time import VirtualLoop, run
+from support.controller_world import Json, World, condition, container, template, world
 
 FAIL = "simulation.phalanx.dev/fail"
 NOT_READY = "node.kubernetes.io/not-ready"

@@ -6,7 +6,8 @@ import asyncio
 from typing import Any
 
 import pytest
-from world import Json, template, world
+
+from support.controller_world import Json, template, world
 
 
 def a_set(kind: str, annotations: dict[str, str] | None = None, **spec: Any) -> Json:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from world import Json, template, world
 
 from phalanx.base.clock import ManualClock
 from phalanx.controllers.runtime.pod_events import BURST, REFILL_SECONDS, PodEvents
+from support.controller_world import Json, template, world
 
 SELECTOR = {"matchLabels": {"app": "x"}}
 

@@ -8,8 +8,6 @@ import json
 from typing import Any
 
 import pytest
-from lws_objects import P, lws
-from world import Json, condition, world
 
 from phalanx.controllers.group_apis import provider_of
 from phalanx.controllers.group_apis.registry import PROVIDERS
@@ -20,6 +18,8 @@ from phalanx.controllers.workloads.leaderworkerset import grouping as lws_groupi
 from phalanx.controllers.workloads.mpijob import grouping as mpijob
 from phalanx.controllers.workloads.registry import group
 from phalanx.controllers.workloads.trainjob import grouping as trainjob
+from support.controller_world import Json, condition, world
+from support.lws_objects import P, lws
 
 R = "dd6699c7c"
 OWNER = {"apiVersion": "v1", "kind": "Pod", "name": "vllm-0", "uid": "LEADERUID"}

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 import yaml
-from reduced_objects import CONDITIONS, FULL, Json, Reduction, paths, without
-from workload_objects import jobset, part
-from world import World, condition, world
 
 from phalanx.base.errors import ApiProblem
 from phalanx.controllers.runtime.controller import Key
 from phalanx.serve.controllers import ControllersService
+from support.controller_world import World, condition, world
+from support.reduced_objects import CONDITIONS, FULL, Json, Reduction, paths, without
+from support.workload_objects import jobset, part
 
 
 async def reconcile_everything(cluster: World, service: ControllersService) -> None:

@@ -6,7 +6,8 @@ import asyncio
 from typing import Any
 
 import pytest
-from world import DyingClient, Json, World, condition, template, world
+
+from support.controller_world import DyingClient, Json, World, condition, template, world
 
 
 def replica_set(name: str, replicas: int, **spec: Any) -> Json:

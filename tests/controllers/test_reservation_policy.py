@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 import yaml
-from world import Json, World, world
 
 from phalanx.base.errors import ApiProblem
 from phalanx.model.groups import TO_COME
+from support.controller_world import Json, World, world
 
 POLICY = Path(__file__).parents[2] / "deploy" / "70-reservations.yaml"
 

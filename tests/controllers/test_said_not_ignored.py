@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 
 from test_statefulset import stateful_set
-from workload_objects import jobset
-from world import Json, condition, template, world
 
 from phalanx.model.gates import Gates
+from support.controller_world import Json, condition, template, world
+from support.workload_objects import jobset
 
 
 def test_a_jobset_whose_gate_is_off_says_that_its_pods_start_one_by_one() -> None:

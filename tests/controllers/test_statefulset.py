@@ -6,7 +6,8 @@ import asyncio
 from typing import Any
 
 import pytest
-from world import DyingClient, Json, World, container, image_of, template, world
+
+from support.controller_world import DyingClient, Json, World, container, image_of, template, world
 
 
 def stateful_set(name: str, replicas: int, image: str = "v1", **spec: Any) -> Json:

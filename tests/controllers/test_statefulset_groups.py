@@ -6,7 +6,8 @@ import asyncio
 
 from test_deployment import deployment, new_image, rolled_out
 from test_statefulset import done, stateful_set
-from world import Json, condition, image_of, world
+
+from support.controller_world import Json, condition, image_of, world
 
 GANG = "scheduling.phalanx.dev/gang"
 TOPOLOGY = "scheduling.phalanx.dev/topology"

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 import yaml
-from world import Json, World, condition, world
 
 from phalanx.controllers.grouping.core import Refused
 from phalanx.controllers.workloads.trainjob.grouping import steps_of
 from phalanx.controllers.workloads.trainjob.template import resolved
+from support.controller_world import Json, World, condition, world
 
 CRDS = Path(__file__).parents[2] / "examples" / "crds" / "trainer.yaml"
 STEP = "trainer.kubeflow.org/trainjob-ancestor-step"

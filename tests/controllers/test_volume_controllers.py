@@ -7,7 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from world import DyingClient, Json, World, container, template, world
+
+from support.controller_world import DyingClient, Json, World, container, template, world
 
 DISK = "simulation.phalanx.dev/disk"
 BIND_COMPLETED = "pv.kubernetes.io/bind-completed"

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from local_cluster import LocalCluster
 from phalanx.serve.scheduler_process import load_config
+from support.local_cluster import LocalCluster
 
 DOCS = Path(__file__).parents[2] / "docs"
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 import yaml
-from named_in_code import keys, metrics, reasons
 
 from phalanx.model.gates import KNOWN
+from support.named_in_code import keys, metrics, reasons
 
 DOCS = Path(__file__).parents[2] / "docs"
 

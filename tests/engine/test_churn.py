@@ -10,7 +10,6 @@ import os
 from collections import Counter
 
 import pytest
-from table_sizes import table_sizes
 
 from phalanx.engine.decisions import Bind
 from phalanx.engine.engine import Engine
@@ -33,6 +32,7 @@ from phalanx.testing.builders import (
     pvc,
     service,
 )
+from support.table_sizes import table_sizes
 
 WAVES = int(os.environ.get("CHURN_WAVES", "160"))
 LIMITS = {

@@ -10,10 +10,19 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from differential import World
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from strategies import (
+
+from phalanx.model.objects.pod import NodeAffinity, NodeSelector, NodeSelectorRequirement, NodeSelectorTerm
+from phalanx.model.objects.pod import TopologySpreadConstraint as Constraint
+from phalanx.testing import builders as b
+from support.differential import World
+from support.reference import PLUGINS, Plugin
+from support.reference.interpod import InterPodAffinity
+from support.reference.node_plugins import NodeAffinityPlugin, NodeResourcesBalancedAllocation, NodeResourcesFit
+from support.reference.spread import PodTopologySpread
+from support.reference.volumes import VolumeBinding
+from support.strategies import (
     HOST,
     NAMES,
     ZONE,
@@ -28,15 +37,6 @@ from strategies import (
     storage,
     storing,
 )
-
-from phalanx.model.objects.pod import NodeAffinity, NodeSelector, NodeSelectorRequirement, NodeSelectorTerm
-from phalanx.model.objects.pod import TopologySpreadConstraint as Constraint
-from phalanx.testing import builders as b
-from phalanx.testing.reference import PLUGINS, Plugin
-from phalanx.testing.reference.interpod import InterPodAffinity
-from phalanx.testing.reference.node_plugins import NodeAffinityPlugin, NodeResourcesBalancedAllocation, NodeResourcesFit
-from phalanx.testing.reference.spread import PodTopologySpread
-from phalanx.testing.reference.volumes import VolumeBinding
 
 Pods = Callable[[str], st.SearchStrategy[b.PodBuilder]]
 

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from verdicts import binds, no_victims, not_helpful
 
 import phalanx.engine
 from phalanx.base.errors import ConfigProblem
@@ -19,6 +18,7 @@ from phalanx.engine.framework.adapters import ByMax
 from phalanx.engine.framework.settings import DEFAULT_PLUGINS, EngineSettings, PluginUse, ProfileSettings
 from phalanx.testing import Cluster
 from phalanx.testing.builders import node, pod, service
+from support.verdicts import binds, no_victims, not_helpful
 
 
 def with_plugin(plugin, **use):

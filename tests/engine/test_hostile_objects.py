@@ -6,7 +6,6 @@ import random
 from typing import Any
 
 import pytest
-from hostile_objects import KINDS, announcement, hostile
 
 from phalanx.engine import decisions as d
 from phalanx.engine.events import CHANGED_BY_KIND
@@ -16,6 +15,7 @@ from phalanx.model.groups import TO_COME, hierarchy
 from phalanx.model.groups.forest import GroupForest
 from phalanx.testing import Cluster
 from phalanx.testing.builders import composite, node, pod, pod_group
+from support.hostile_objects import KINDS, announcement, hostile
 
 ROUNDS = 12  # objects of each kind in one run
 

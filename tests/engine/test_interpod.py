@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from verdicts import binds, no_victims, not_helpful
-
 from phalanx.engine.engine import Engine
 from phalanx.engine.framework.settings import EngineSettings, ProfileSettings
 from phalanx.testing import Cluster
 from phalanx.testing.builders import namespace, node, pod
+from support.verdicts import binds, no_victims, not_helpful
 
 ZONE = "topology.kubernetes.io/zone"
 HOST = "kubernetes.io/hostname"

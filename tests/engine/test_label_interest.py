@@ -5,17 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from differential import World
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from strategies import KEYS, NAMES, calm_nodes, maybe
 from test_differential import b_rename, change, place
-from verdicts import binds
 
 from phalanx.engine.explain import Question, whatif
 from phalanx.engine.state.label_interest import OTHER, LabelInterest
 from phalanx.testing import Cluster
 from phalanx.testing import builders as b
+from support.differential import World
+from support.strategies import KEYS, NAMES, calm_nodes, maybe
+from support.verdicts import binds
 
 ZONE = "topology.kubernetes.io/zone"
 HOST = "kubernetes.io/hostname"

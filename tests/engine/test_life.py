@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import re
-import sys
 from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent.parent / "why"))
-from asked_engine import Asked
 
 from phalanx.engine import decisions as d
 from phalanx.engine.engine import Engine
@@ -24,6 +20,7 @@ from phalanx.engine.scheduling.queue.units import UnitState
 from phalanx.engine.state.records import PodRecord, PodState
 from phalanx.model.groups import GroupKey, MemberState
 from phalanx.testing.builders import node, pod, pod_group
+from support.asked_engine import Asked
 
 
 def binds(made: list[d.Decision]) -> list[d.Bind]:

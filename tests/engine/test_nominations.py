@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from table_sizes import table_sizes
-from verdicts import binds, no_victims
-
 from phalanx.testing import Cluster
 from phalanx.testing.builders import node, pod
+from support.table_sizes import table_sizes
+from support.verdicts import binds, no_victims
 
 
 def waiting(priority=10):

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from verdicts import binds
 
 from phalanx.engine import decisions as d
 from phalanx.engine.events import CONFLICT, NOT_FOUND, PERMANENT, TRANSIENT, Outcome
 from phalanx.testing import Cluster
 from phalanx.testing.builders import node, pod
+from support.verdicts import binds
 
 
 def started(*objects, confirm=False):

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from verdicts import binds, no_victims, not_helpful
 
 from phalanx.engine import decisions as d
 from phalanx.testing import Cluster
 from phalanx.testing.builders import node, pod
+from support.verdicts import binds, no_victims, not_helpful
 
 
 def test_a_pod_is_bound_to_a_node_with_room():

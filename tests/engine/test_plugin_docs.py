@@ -8,12 +8,12 @@ import sys
 from pathlib import Path
 
 import pytest
-from verdicts import binds, not_helpful
 
 from phalanx.engine.engine import Engine
 from phalanx.engine.framework.settings import DEFAULT_PLUGINS, EngineSettings, PluginUse, ProfileSettings
 from phalanx.testing import Cluster
 from phalanx.testing.builders import node, pod
+from support.verdicts import binds, not_helpful
 
 DOCS = Path(__file__).parents[2] / "docs" / "plugins.md"
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from verdicts import binds
 
 from phalanx.testing import Cluster
 from phalanx.testing.builders import PodBuilder, node, pod
+from support.verdicts import binds
 
 
 def running(asks: str, allocated: str | None = None, actual: str | None = None, reason: str = "") -> PodBuilder:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from verdicts import binds, no_victims, not_helpful
 
 from phalanx.engine.engine import Engine
 from phalanx.engine.framework.settings import EngineSettings, ProfileSettings
 from phalanx.testing import Cluster
 from phalanx.testing.builders import PodBuilder, node, pod, replica_set, replication_controller, service, stateful_set
+from support.verdicts import binds, no_victims, not_helpful
 
 ZONE = "topology.kubernetes.io/zone"
 HOST = "kubernetes.io/hostname"

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from verdicts import binds, no_victims, not_helpful
-
 from phalanx.engine import decisions as d
 from phalanx.engine.events import CONFLICT, Outcome
 from phalanx.testing import Cluster
@@ -19,6 +17,7 @@ from phalanx.testing.builders import (
     storage_capacity,
     storage_class,
 )
+from support.verdicts import binds, no_victims, not_helpful
 
 HOST = "kubernetes.io/hostname"
 ZONE = "topology.kubernetes.io/zone"

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from verdicts import binds, not_helpful
 
 from phalanx.engine.events import TimePassed
 from phalanx.engine.framework.evaluation import Evaluation
 from phalanx.testing import Cluster
 from phalanx.testing.builders import node, pod, pvc, service
+from support.verdicts import binds, not_helpful
 
 
 @pytest.fixture

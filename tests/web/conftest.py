@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from dashboard_run import Watched
+
+from support.dashboard import Watched
 
 
 @pytest.fixture(scope="package")

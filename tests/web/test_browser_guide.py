@@ -17,9 +17,9 @@ from typing import Any
 
 import pytest
 import yaml
-from browser_run import Up, accessible, chromium, shot, until, watched_page
 
 from phalanx.serve.demo import GUIDE
+from support.browser import Up, accessible, chromium, shot, until, watched_page
 
 ROOT = Path(__file__).parents[2]
 

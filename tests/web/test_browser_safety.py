@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from browser_run import SHOTS, accessible, chromium, shot, watched_page
-from dashboard_run import Watched, create, gang
-from large_engine import NODES, PODS, Standing, large_engine
 
 from phalanx.web.login import SESSION_SECONDS
+from support.browser import SHOTS, accessible, chromium, shot, watched_page
+from support.dashboard import Watched, create, gang
+from support.large_engine import NODES, PODS, Standing, large_engine
 
 MOST_BYTES = 30 << 20
 FOCUSED = """() => {

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from browser_run import Up, accessible, chromium, shot, until, watched_page
 
 from phalanx.serve.demo import workloads
+from support.browser import Up, accessible, chromium, shot, until, watched_page
 
 RACK = "topology.phalanx.dev/rack"
 EXAMPLES = Path(__file__).parents[2] / "examples"

@@ -7,7 +7,6 @@ import random
 from pathlib import Path
 
 import pytest
-from dashboard_run import RACK, Watched, create, gang
 
 from phalanx.engine.engine import Engine
 from phalanx.engine.events import PodChanged
@@ -16,6 +15,7 @@ from phalanx.serve.engine_view import Reader
 from phalanx.serve.scheduler import SchedulerService
 from phalanx.testing.builders import pod
 from phalanx.web.feed import KEPT_CHANGES
+from support.dashboard import RACK, Watched, create, gang
 
 
 def placed(name: str, pods: int):

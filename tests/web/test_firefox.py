@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from browser_run import SHOTS, Up
-from firefox_run import Firefox, firefox, firefox_path
+
+from support.browser import SHOTS, Up
+from support.firefox import Firefox, firefox, firefox_path
 
 
 @pytest.fixture

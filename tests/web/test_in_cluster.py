@@ -9,14 +9,14 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from dashboard_run import Browser
 
-from local_cluster import LocalCluster, local_cluster
 from phalanx.base.errors import ApiProblem, Forbidden, ServiceUnavailable, Unauthorized
 from phalanx.serve.authenticated_diagnostics import Guarded
 from phalanx.serve.scheduler_process import SchedulerProcess, SchedulerSettings
 from phalanx.web.in_cluster import DashboardAtHealth
 from phalanx.web.tokens import Tokens
+from support.dashboard import Browser
+from support.local_cluster import LocalCluster, local_cluster
 
 
 class AtHealth:

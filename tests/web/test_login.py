@@ -8,15 +8,15 @@ import time
 from pathlib import Path
 
 import pytest
-from dashboard_run import Browser, Watched
-from large_engine import Standing, large_engine
 
-from local_cluster import LocalCluster
 from phalanx.base.errors import ConfigProblem, Unauthorized
 from phalanx.cli.main import cli
 from phalanx.web import dashboard
 from phalanx.web.dashboard import Dashboard
 from phalanx.web.login import LINK_SECONDS, MOST_LINKS, SESSION_SECONDS, Login
+from support.dashboard import Browser, Watched
+from support.large_engine import Standing, large_engine
+from support.local_cluster import LocalCluster
 
 
 def test_a_link_logs_in_one_browser_once(watched: Watched) -> None:

@@ -7,7 +7,8 @@ from urllib.parse import urlencode
 
 import pytest
 import yaml
-from dashboard_run import RACK, Watched, create, gang
+
+from support.dashboard import RACK, Watched, create, gang
 
 JOB = """
 apiVersion: batch/v1

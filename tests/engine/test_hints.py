@@ -1,0 +1,82 @@
+"""Mistakes that look like waiting are told: a forgotten schedulingGroup, a group in another namespace, whose pod it is.
+
+And what is waited for is what is missing: not cpu where a label or the rack is the limit.
+"""
+
+from __future__ import annotations
+
+import json
+
+from phalanx.cli.scheduler_client import Paint
+from phalanx.cli.why import render
+from phalanx.model.groups.expected_pods import CONTROLLERS, TO_COME
+from phalanx.testing.builders import node, pod, pod_group
+from support.asked_engine import Asked, racks
+
+
+def waits_for(run: Asked, kind: str, name: str) -> str:
+    queue = run.why(kind, name).queue
+    assert queue is not None
+    return queue.waits_for[0]
+
+
+def test_pods_that_look_like_members_but_name_no_group_are_told() -> None:
+    run = Asked().see(node("n1").cpu("8"), pod_group("train").gang(3), pod("train-0").cpu("1").group("train"))
+    run.see(pod("train-1").cpu("100"), pod("web").cpu("1"))
+    run.step()
+    item = run.why("PodGroup", "train")
+    assert item.hints == [
+        "pods without spec.schedulingGroup look like members (train-1): a pod joins with"
+        " schedulingGroup: {podGroupName: train} when it is created"
+    ]
+    assert f"  hint:       {item.hints[0]}" in render(item, Paint(on=False))
+    (hint,) = run.why("Pod", "train-1").hints
+    assert hint.startswith("PodGroup train lacks members and this pod looks like one")
+    run.see(pod("train-2").cpu("1").group("train"), pod("train-3").cpu("1").group("train"))
+    run.step()
+    assert run.why("PodGroup", "train").hints == []  # nobody is missing: whoever is called alike may be
+
+
+def test_a_group_in_another_namespace_is_told_on_both_sides() -> None:
+    run = Asked().see(node("n1").cpu("8"), pod_group("train").ns("team").gang(1), pod("a").cpu("1").group("train"))
+    run.see(pod_group("far").gang(2), pod("b").ns("team").cpu("1").group("far"))
+    run.step()
+    assert run.why("Pod", "a").hints == [
+        "there is a PodGroup train in namespace team: pods and their group share one namespace"
+    ]
+    assert run.why("PodGroup", "far").hints == [
+        "pods in namespace team (b) name a PodGroup far there: pods and their group share one namespace"
+    ]
+
+
+def test_what_is_waited_for_is_what_is_missing() -> None:
+    run = Asked().see(*racks(), pod_group("rack").gang(3).topology("rack"))
+    run.see(*(pod(f"rack-{i}").cpu("3").group("rack") for i in range(3)))
+    run.see(pod("label").cpu("1").select("disk", "ssd"), pod("large").cpu("99"))
+    run.step()
+    assert waits_for(run, "PodGroup", "rack") == "a rack has room for it"
+    assert waits_for(run, "Pod", "large") == "a node has 99 cpu free"
+    found = waits_for(run, "Pod", "label")
+    assert "cpu" not in found and "node affinity/selector" in found
+
+
+def test_a_pod_of_another_scheduler_names_it() -> None:
+    run = Asked().see(node("n1").cpu("8"), pod_group("g").gang(2))
+    run.see(pod("g-0").cpu("1").group("g"), pod("g-1").cpu("1").group("g").scheduler("volcano"))
+    run.step()
+    text = render(run.why("PodGroup", "g"), Paint(on=False))
+    assert "g-1 waits: for the scheduler volcano (spec.schedulerName), not for this one" in text
+    assert "foreign" not in text
+
+
+def test_room_that_looks_free_and_is_kept_for_others_is_named() -> None:
+    spec = {"containers": [{"name": "c", "resources": {"requests": {"cpu": "2"}}}]}
+    to_come = json.dumps({"size": 3, "template": {"metadata": {}, "spec": spec}})
+    run = Asked().see(node("n").cpu("5"))
+    run.see(pod_group("a").gang(1).annotate(TO_COME, to_come).written_by(CONTROLLERS, TO_COME))
+    run.see(pod("a-0").group("a").cpu("1")).step()
+    run.see(pod("b").cpu("1")).step()
+    assert run.placed == {"a-0": "n"}
+    assert run.why("Pod", "b").hints == ["room on n is kept for 2 pods to come of group a"]
+    run.see(pod_group("g").gang(1), pod("g-0").group("g").cpu("1")).step()
+    assert run.why("PodGroup", "g").hints == ["room on n is kept for 2 pods to come of group a"]

@@ -1,0 +1,130 @@
+"""Room for expected pods is reserved only for what our controllers announce, within quotas, for a while, by name."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import msgspec
+import pytest
+
+from phalanx.engine.groups import expected_pods
+from phalanx.engine.scheduling.commit.group_reservations import KEPT_FOR
+from phalanx.engine.state.records import PodRecord
+from phalanx.model.objects import ResourceQuota
+from phalanx.testing import Cluster
+from phalanx.testing.builders import node, pod, pod_group
+from support.replicas import TO_COME, leader, replica
+
+
+def quota(hard: dict[str, str], used: dict[str, str] | None = None, **spec: Any) -> ResourceQuota:
+    body = {
+        "metadata": {"name": "q", "namespace": "default", "uid": "q"},
+        "spec": {"hard": hard, **spec},
+        "status": {"used": used or {}},
+    }
+    return msgspec.convert(body, ResourceQuota)
+
+
+def eight_nodes() -> Cluster:
+    return Cluster().see(*(node(f"n{i}").cpu("3") for i in range(8)))
+
+
+def others(count: int = 8) -> list[Any]:
+    return [pod(f"other-{i}").cpu("3") for i in range(count)]
+
+
+def test_an_announcement_of_another_author_reserves_nothing_and_is_reported() -> None:
+    run = eight_nodes()
+    forged = replica("a", 7, "3").dict()
+    text = forged["metadata"]["annotations"][TO_COME]
+    for number, managers in enumerate(([], ["kubectl-annotate"], ["phalanx-controllers", "kubectl-annotate"])):
+        group = pod_group(f"g{number}").gang(1).annotate(TO_COME, text)
+        for manager in managers:
+            group.written_by(manager, TO_COME)
+        run.see(group, leader(f"g{number}", "10m"))
+    run.step()
+    run.see(*others(7)).step(30)
+    assert sum(name.startswith("other") for name in run.placed) == 7
+    ignored = [each for each in run.log if getattr(each, "reason", "") == "AnnotationIgnored"]
+    assert len(ignored) == 3 and all("phalanx-controllers" in each.message for each in ignored)  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("hard", "used", "left"),
+    [
+        ({"pods": "1"}, {"pods": "1"}, 0),
+        ({"count/pods": "4"}, {"count/pods": "1"}, 3),
+        ({"requests.cpu": "100m"}, {"requests.cpu": "10m"}, 0),
+        ({"cpu": "7"}, {"cpu": "10m"}, 2),
+        ({"requests.memory": "1Gi", "secrets": "0"}, {}, 7),
+    ],
+)
+def test_no_more_is_reserved_than_the_quota_lets_be_created(
+    hard: dict[str, str], used: dict[str, str], left: int
+) -> None:
+    run = eight_nodes().see(quota(hard, used))
+    run.see(replica("a", 7, "3"), leader("a", "10m")).step()
+    assert "a-0" in run.placed
+    run.see(*others()).step(30)
+    assert sum(name.startswith("other") for name in run.placed) == 7 - left
+
+
+def test_groups_of_a_namespace_share_its_quota() -> None:
+    run = eight_nodes().see(quota({"pods": "5"}, {"pods": "2"}))
+    run.see(replica("a", 3, "3"), leader("a", "10m"), replica("b", 3, "3"), leader("b", "10m")).step()
+    reserved = [record.name for _, record in run.engine.nominations.all() if expected_pods.is_expected(record)]
+    assert len(reserved) == 3
+
+
+@pytest.mark.parametrize(
+    ("scopes", "applies"),
+    [(["BestEffort"], False), (["NotBestEffort"], True), (["Terminating"], False), (["PriorityClass"], False)],
+)
+def test_a_quota_counts_where_its_scopes_do(scopes: list[str], applies: bool) -> None:
+    run = eight_nodes().see(quota({"pods": "0"}, scopes=scopes))
+    run.see(replica("a", 7, "3"), leader("a", "10m")).step()
+    assert bool(run.engine.nominations) is not applies
+
+
+def test_whoever_waits_for_reserved_room_is_told_whose_it_is() -> None:
+    run = eight_nodes().see(replica("a", 7, "3"), leader("a", "10m"))
+    run.step()
+    run.see(pod("other").cpu("3"), pod_group("g").gang(2), *(pod(f"g-{i}").group("g").cpu("3") for i in range(2)))
+    run.step(5)
+    for name in ("other", "g-0"):
+        assert "reserved for expected pods of PodGroup default/a" in run.message(name), run.message(name)
+    run.step(KEPT_FOR + 60)
+    assert {"other", "g-0", "g-1"} <= run.placed.keys(), "the time is over"
+
+
+def test_a_restart_does_not_begin_the_time_again() -> None:
+    run = Cluster(now=1_800_000_000.0).see(*(node(f"n{i}").cpu("3") for i in range(8)))
+    run.see(replica("a", 7, "3"), leader("a", "10m").created(1_800_000_000.0)).step()
+    run.step(KEPT_FOR - 100)
+    run.restart()
+    run.see(*others()).step(5)
+    assert "other-0" not in run.placed
+    run.step(150)
+    assert sum(name.startswith("other") for name in run.placed) == 7
+
+
+def test_an_announcement_costs_what_the_cluster_could_hold(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[str] = []
+
+    class Counted(PodRecord):
+        __slots__ = ()
+
+        def __init__(self, *args: Any) -> None:
+            super().__init__(*args)
+            made.append(self.name)
+
+    monkeypatch.setattr(expected_pods, "PodRecord", Counted)
+    run = Cluster().see(*(node(f"n{i}").cpu("4").pods(10) for i in range(2)))
+    for number in range(40):
+        text = json.dumps({"size": 10_000, "template": {"spec": {"containers": [{"name": "c"}]}}})
+        group = pod_group(f"g{number}").gang(1).annotate(TO_COME, text).written_by("phalanx-controllers", TO_COME)
+        run.see(group, pod(f"g{number}-0").group(f"g{number}").cpu("10m"))
+    run.see(pod("other").cpu("1")).step()
+    assert "other" in run.placed
+    assert len(made) < 40 * 100, "of each attempt no more than the 20 pods that two nodes can hold, and those beside"

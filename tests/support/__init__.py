@@ -1,0 +1,1 @@
+"""Everything that several tests share: clusters, builders of objects, reference implementations, the simulator."""

@@ -1,0 +1,57 @@
+"""An HttpClient on the shared real API server, and a way to run coroutines in plain tests."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from phalanx.base.client import Resource
+from phalanx.kube.client import HttpClient
+from phalanx.kube.config import load
+
+if TYPE_CHECKING:
+    from support.local_cluster import LocalCluster
+
+PODS = Resource("", "v1", "pods", "Pod")
+CONFIG_MAPS = Resource("", "v1", "configmaps", "ConfigMap")
+
+
+@pytest.fixture
+def run(server: LocalCluster) -> Callable[[Callable[[HttpClient], Awaitable[Any]]], Any]:
+    """run(test): `test` is a coroutine function that gets a client."""
+
+    def go(test: Callable[[HttpClient], Awaitable[Any]]) -> Any:
+        async def main() -> Any:
+            async with HttpClient(load(server.kubeconfig)) as client:
+                async with asyncio.timeout(60):
+                    return await test(client)
+
+        return asyncio.run(main())
+
+    return go
+
+
+def pod(name: str, **spec: Any) -> dict[str, Any]:
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name},
+        "spec": {"containers": [{"name": "c", "image": "i"}], **spec},
+    }
+
+
+def config_map(name: str, **data: str) -> dict[str, Any]:
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": data}
+
+
+async def eventually(check: Callable[[], bool], what: str, timeout: float = 20.0) -> None:
+    """Wait for something another task does; the poll is the synchronisation, the timeout the failure."""
+    try:
+        async with asyncio.timeout(timeout):
+            while not check():
+                await asyncio.sleep(0.01)
+    except TimeoutError:
+        raise AssertionError(f"not within {timeout} s: {what}") from None

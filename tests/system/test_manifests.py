@@ -1,0 +1,169 @@
+"""What `kubectl apply -f deploy/` installs: generated from the model, and taken by an API server."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from phalanx.base.errors import Invalid
+from phalanx.cli.parts import controllers
+from phalanx.cli.scheduler import scheduler
+from phalanx.model.crds import definitions, manifest
+from support.cluster_mode import OFF, Beside
+from support.rights import DEPLOY, documents
+
+Json = dict[str, Any]
+KINDS = ("Workload", "PodGroup", "CompositePodGroup")
+
+
+def test_the_custom_resources_are_those_of_the_model() -> None:
+    assert (DEPLOY / "10-crds.yaml").read_text() == manifest()
+
+
+def test_custom_resources_take_trees_as_deep_as_allowed_and_keep_every_field() -> None:
+    async def scenario() -> None:
+        cluster = Beside(OFF)
+        try:
+            await cluster.start_duties()
+            await cluster.install_custom_resources()
+            leaf = {"name": "leaf", "schedulingPolicy": {"gang": {"minCount": 4}}, "priorityClassName": "p"}
+            node: Json = {"podGroupTemplates": [leaf]}
+            for name in ("c", "b", "a"):
+                policy = {"gang": {"minGroupCount": 1}}
+                template = {"name": name, "schedulingPolicy": policy, "disruptionMode": {"all": {}}, **node}
+                node = {"compositePodGroupTemplates": [template]}
+            made = await cluster.create("Workload", "deep", spec=node)
+            assert made["spec"] == node
+            spec = {
+                "workloadRef": {"workloadName": "deep", "templateName": "leaf"},
+                "parentCompositePodGroupName": "c",
+                "schedulingPolicy": {"gang": {"minCount": 4}},
+                "schedulingConstraints": {"topology": [{"key": "rack"}]},
+                "resourceClaims": [{"name": "gpu", "resourceClaimName": "x"}],
+                "priority": 7,
+                "preemptionPolicy": "Never",
+            }
+            assert (await cluster.create("PodGroup", "leaf", spec=spec))["spec"] == spec
+            for bad in ({"gang": {"minCount": 0}}, {"gang": {"minCount": "many"}}, {"gang": {}}):
+                with pytest.raises(Invalid):
+                    await cluster.create("PodGroup", "bad", spec={"schedulingPolicy": bad})
+            many = [{**leaf, "name": f"t{number}"} for number in range(9)]
+            with pytest.raises(Invalid):
+                await cluster.create("Workload", "wide", spec={"podGroupTemplates": many})
+        finally:
+            await cluster.stop()
+
+    asyncio.run(scenario())
+
+
+def test_custom_resources_are_not_in_a_group_that_the_api_server_keeps_to_itself() -> None:
+    names = [definition["metadata"]["name"] for definition in definitions()]
+    plurals = [*(f"{kind.lower()}s" for kind in KINDS), "workloadpolicies"]
+    assert names == [f"{plural}.scheduling.phalanx.dev" for plural in plurals]
+
+
+def test_an_api_server_takes_all_objects_it_knows() -> None:
+    async def scenario() -> None:
+        cluster = Beside(OFF)
+        known = {kind.kind for kind in cluster.registry.all()}
+        taken = []
+        try:
+            await cluster.start_duties()
+            for file in sorted(DEPLOY.glob("*.yaml")):
+                for body in documents(file.name):
+                    if body["kind"] in known:
+                        await cluster.apply(body, body["metadata"].get("namespace", ""))
+                        taken.append(body["kind"])
+        finally:
+            await cluster.stop()
+        assert taken.count("Deployment") == 2 and taken.count("ClusterRole") == 4 and "Service" in taken
+
+    asyncio.run(scenario())
+
+
+def test_commands_in_the_manifests_exist() -> None:
+    for file, command in (("30-scheduler.yaml", scheduler), ("40-controllers.yaml", controllers)):
+        container = documents(file)[0]["spec"]["template"]["spec"]["containers"][0]
+        name, *arguments = container["args"]
+        assert name == command.name
+        options = command.make_context(name, list(arguments)).params
+        assert options["scheduler_name"] == "phalanx"
+
+
+def test_roles_are_bound_and_the_webhook_reaches_the_controllers() -> None:
+    rbac = documents("20-rbac.yaml")
+    accounts = {body["metadata"]["name"] for body in documents("00-namespace.yaml") if body["kind"] == "ServiceAccount"}
+    for body in rbac:
+        if body["kind"].endswith("Binding"):
+            role = body["roleRef"]
+            assert any(r["kind"] == role["kind"] and r["metadata"]["name"] == role["name"] for r in rbac)
+            assert {subject["name"] for subject in body["subjects"]} <= accounts
+    deployment, service = documents("40-controllers.yaml")
+    (hook,) = documents("50-webhook.yaml")[0]["webhooks"]
+    target = hook["clientConfig"]["service"]
+    assert (target["name"], target["namespace"]) == (service["metadata"]["name"], service["metadata"]["namespace"])
+    labels = deployment["spec"]["template"]["metadata"]["labels"]
+    assert service["spec"]["selector"].items() <= labels.items()
+    host = f"--webhook-host={target['name']}.{target['namespace']}.svc"
+    assert host in deployment["spec"]["template"]["spec"]["containers"][0]["args"]
+    assert hook["failurePolicy"] == "Ignore"
+
+
+def test_every_right_is_documented() -> None:
+    page = (DEPLOY.parent / "docs" / "cluster.md").read_text()
+    for role in documents("20-rbac.yaml"):
+        if role["kind"] not in ("ClusterRole", "Role"):
+            continue
+        name = role["metadata"]["name"] + (" (in `phalanx-system`)" if role["kind"] == "Role" else "")
+        for rule in role["rules"]:
+            groups = ", ".join(group or "core" for group in rule.get("apiGroups", ())) or "URLs"
+            what = ", ".join(f"`{each}`" for each in rule.get("resources") or rule["nonResourceURLs"])
+            if rule.get("resourceNames"):
+                what += " named " + ", ".join(f"`{each}`" for each in rule["resourceNames"])
+            row = f"| {name} | {groups} | {what} | {', '.join(rule['verbs'])} |"
+            assert row in page, f"docs/cluster.md does not have: {row}"
+
+
+def test_every_option_of_cluster_mode_is_documented() -> None:
+    text = (DEPLOY.parent / "docs" / "cluster.md").read_text()
+    options = [
+        option.opts[0] for option in controllers.params if (getattr(option, "help", "") or "").startswith("cluster:")
+    ]
+    assert len(options) == 9
+    assert [option for option in options if f"`{option}" not in text] == []
+
+
+def test_what_is_installed_is_bounded_pinned_and_closed() -> None:
+    bodies = [body for file in sorted(DEPLOY.glob("*.yaml")) for body in documents(file.name)]
+    budgets = {body["metadata"]["name"] for body in bodies if body["kind"] == "PodDisruptionBudget"}
+    policies = {body["metadata"]["name"]: body["spec"] for body in bodies if body["kind"] == "NetworkPolicy"}
+    assert policies.pop("phalanx-closed") == {"podSelector": {}, "policyTypes": ["Ingress", "Egress"]}
+    opened = {
+        (direction, name, port["port"])
+        for name, spec in policies.items()
+        for direction in ("ingress", "egress")
+        for rule in spec.get(direction, ())
+        for port in rule["ports"]
+    }
+    assert opened == {
+        ("egress", "phalanx-to-api-server", 443),
+        ("egress", "phalanx-to-api-server", 6443),
+        ("egress", "phalanx-to-api-server", 53),
+        ("ingress", "phalanx-webhook", "webhook"),
+        ("ingress", "phalanx-metrics", "secure"),
+    }
+    for body in (body for body in bodies if body["kind"] == "Deployment"):
+        name, spec = body["metadata"]["name"], body["spec"]["template"]["spec"]
+        (container,) = spec["containers"]
+        assert name in budgets
+        assert not container["image"].endswith(":latest") and ":" in container["image"]
+        assert container["resources"]["limits"]["memory"]
+        assert container["securityContext"]["readOnlyRootFilesystem"] and spec["securityContext"]["runAsNonRoot"]
+        assert "podAntiAffinity" in spec["affinity"]
+        assert container["livenessProbe"]["httpGet"] == {"path": "/livez", "port": "secure", "scheme": "HTTPS"}
+        assert all(probe["httpGet"]["scheme"] == "HTTPS" for key, probe in container.items() if key.endswith("Probe"))
+        plain = [text for text in container["args"] if text.startswith("--health")]
+        assert all(text.startswith("--health=127.0.0.1:") for text in plain), "nothing is said in plain text to others"
+        assert {port["name"] for port in container["ports"]} <= {"secure", "webhook"}

@@ -1,0 +1,66 @@
+"""Stories that share what they have in common are told as they would be alone; what breaks in one of them is found."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from phalanx.model.groups import forest
+from support.lifecycle.events import Happenings
+from support.lifecycle.sequences import BRANCHES, Story, Tree, tell
+from support.lifecycle.trees import tell_all
+
+TESTS = Path(__file__).parents[1]
+
+
+@pytest.mark.parametrize("name", ["Job", "JobSet beside its controller"])
+def test_a_branch_is_told_in_a_copy_to_the_byte_as_it_is_told_alone(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ends: Any = Story.end
+    histories = tmp_path / "histories"
+
+    async def end(story: Story, life: Happenings) -> None:
+        with histories.open("a") as file:
+            file.write(f"{story.branch} {life.cluster.history}\n")
+        await ends(story, life)
+
+    def told() -> dict[int, str]:
+        lines = [line.split() for line in histories.read_text().splitlines()]
+        histories.unlink()
+        return {int(branch): history for branch, history in lines}
+
+    monkeypatch.setattr(Story, "end", end)
+    monkeypatch.setattr(Tree, "ends", lambda tree, branch: True)
+    tree = Tree(name, 3)
+    assert not tell_all([tree]).broken
+    together = told()
+    assert len(together) == BRANCHES
+    for branch in (0, 4, 9):
+        tell([tree.story(branch)])
+        assert told() == {branch: together[branch]}
+
+
+def test_what_breaks_in_a_branch_is_found_and_made_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = forest.spec_of_object
+
+    def every_minimum_is_one(obj: Any) -> Any:
+        return replace(right(obj), minimum=1)
+
+    monkeypatch.setattr(forest, "spec_of_object", every_minimum_is_one)
+    broken = tell_all([Tree("Job", seed) for seed in range(8)]).broken
+    assert any(" branch " in how for how in broken)
+    assert all("pods and has" in how for how in broken), broken
+
+
+def test_a_story_is_told_from_the_command_line_as_make_lives_does() -> None:
+    command = [sys.executable, "-m", "support.lifecycle", "--story", "Job beside its controller"]
+    told = subprocess.run(
+        [*command, "--seed", "1", "--branch", "0"], capture_output=True, text=True, check=False, cwd=TESTS
+    )
+    assert (told.stdout, told.returncode) == ("nothing broke\n", 0), told.stderr
