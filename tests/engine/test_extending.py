@@ -272,6 +272,53 @@ def test_a_signing_plugin_tells_pods_apart_that_look_alike():
     assert run.messages("c") == [no_victims("0/2 nodes are available: 2 node(s) belong to another team.")]
 
 
+class GpuKeeper:
+    """Handles only pods that ask for a GPU, and reads the outcomes of Binds."""
+
+    name = "Mine"
+    traits = Traits(
+        handles=lambda shape: any("nvidia.com/gpu" in (c.resources.requests or {}) for c in shape.pod.spec.containers),
+        outcomes=(d.Bind,),
+    )
+
+    def __init__(self):
+        self.called, self.outcomes = [], set()
+
+    def pre_enqueue(self, record):
+        self.called.append(("preEnqueue", record.name))
+
+    def pre_filter(self, shape):
+        self.called.append(("preFilter", shape.pod.metadata.name))
+
+    def reserve(self, record, row):
+        self.called.append(("reserve", record.name))
+
+    def unreserve(self, record, row):
+        pass
+
+    def permit(self, record, row):
+        self.called.append(("permit", record.name))
+
+    def pre_bind(self, record, row, emit):
+        self.called.append(("preBind", record.name))
+
+    def outcome(self, decision, event):
+        self.outcomes.add(type(decision))
+
+
+def test_a_plugin_is_called_only_for_the_pods_it_handles():
+    plugin = GpuKeeper()
+    run = with_plugin(plugin).see(node("n1").gpu(1), pod("plain"), pod("gpu").gpu(1))
+    run.see(pod("second").gpu(1))
+    run.step()
+    run.step()
+    assert {name for _, name in plugin.called} == {"gpu", "second"}
+    assert {point for point, name in plugin.called if name == "gpu"} == {
+        "preEnqueue", "preFilter", "reserve", "permit", "preBind"
+    }  # fmt: skip
+    assert plugin.outcomes == {d.Bind}  # second does not fit: its condition was written, too
+
+
 def test_an_unknown_plugin_is_refused_with_its_place():
     settings = EngineSettings(profiles=(ProfileSettings(plugins=(PluginUse("NoSuch"),)),))
     with pytest.raises(ConfigProblem, match="NoSuch"):

@@ -94,23 +94,19 @@ class Engine:
 
     def apply(self, event: Event) -> None:
         """Apply an event to the state. It is cheap, makes no decision, and raises no exception."""
-        if Isolation.strict:
-            self._handle(event)
-            return
         try:
-            self._handle(event)
+            handler = self._apply.get(type(event))
+            if handler is not None:
+                handler(event)
+            else:
+                self._object_changed(event.object)  # type: ignore[union-attr]
         except Exception as problem:
+            if Isolation.strict:
+                raise
             self._set_aside(event, problem)
         else:
             if self.isolation.objects and (key := _object_of(event)) is not None:
                 self.isolation.handled(key)
-
-    def _handle(self, event: Event) -> None:
-        handler = self._apply.get(type(event))
-        if handler is not None:
-            handler(event)
-        else:
-            self._object_changed(event.object)  # type: ignore[union-attr]
 
     def _set_aside(self, event: Event, problem: Exception) -> None:
         """Undo a partly handled event as if its object were deleted, and report the object."""
@@ -229,7 +225,7 @@ class Engine:
             self.groups.members.failed(decision, event)
         if isinstance(decision, d.Evict):
             self.unit_lifecycle.eviction_answered(decision.id, event.problem)
-        for plugin in self.scheduler.outcome_observers:
+        for plugin in self.scheduler.outcome_observers[type(decision)]:
             try:
                 plugin.outcome(decision, event)
             except BaseException as problem:
@@ -296,13 +292,12 @@ class Engine:
 
     def _attempt(self, root: SchedulingUnit) -> None:
         """Attempt a scheduling unit taken from the queue. If the attempt raises, retry the unit after a backoff."""
-        if Isolation.strict:
-            self._try(root)
-            return
         records, came_from = list(root.records.values()), root.equivalence_class
         try:
-            self._try(root)
+            self._try(root, records)
         except Exception as problem:
+            if Isolation.strict:
+                raise
             self._raised(root, records, problem)
             if root.place is not QueueName.SEARCH:
                 self.queue.attempted(root, came_from)
@@ -329,11 +324,11 @@ class Engine:
             self.groups.members.say(root.group, SCHEDULER_ERROR, message)
         self.unit_lifecycle.back_off(root)
 
-    def _try(self, root: SchedulingUnit) -> None:
-        for record in root.records.values():
-            if record.shape_epoch != self.interest.epoch or record.claims:
+    def _try(self, root: SchedulingUnit, records: list[PodRecord]) -> None:
+        epoch = self.interest.epoch
+        for record in records:
+            if record.shape_epoch != epoch or record.claims:
                 self._reshape(record)
-        first = next(iter(root.records.values()), None)
         lifted = self.starts.lift(root) if self.starts.held else []
         # without some reservations, this unit may fit where others of its equivalence class did not
         self.queue.shares = not lifted
@@ -342,7 +337,7 @@ class Engine:
         finally:
             if lifted:
                 self.starts.put_back(lifted)
-        if first is not None and first.row >= 0:
+        if records and records[0].row >= 0:
             self.starts.placed(root)
 
     def _try_kind(self, root: SchedulingUnit) -> None:

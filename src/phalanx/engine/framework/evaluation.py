@@ -445,7 +445,7 @@ class Evaluation:
     def pre_filter(self) -> Status | None:
         """Return the first PreFilter rejection, before any node is evaluated."""
         shape = self.shape
-        for plugin in self.profile.pre_filters:
+        for plugin in self.profile.for_shape(shape).pre_filters:
             try:
                 answer = plugin.pre_filter(shape)
             except PluginFailure:

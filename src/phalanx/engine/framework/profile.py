@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from importlib.metadata import entry_points
-from typing import Any
+from typing import Any, NamedTuple
 
 from phalanx.base.errors import ConfigProblem
 from phalanx.engine.framework import interface as fw
@@ -17,10 +17,21 @@ from phalanx.engine.framework.options import (
 )
 from phalanx.engine.framework.settings import PluginUse, ProfileSettings
 from phalanx.engine.framework.traits import check, traits_of
+from phalanx.engine.state.shapes import Shape
 
 ENTRY_POINTS = "phalanx.plugins"
 
 _AT_GROUPS = ("placementGenerate", "placementFeasible", "placementScore", "podGroupPostFilter")
+
+
+class PodPlugins(NamedTuple):
+    """The plugins of a profile that handle the pods of one shape, at the points that are called for every pod."""
+
+    pre_enqueue: tuple[Any, ...]
+    pre_filters: tuple[Any, ...]
+    reserve: tuple[Any, ...]
+    permit: tuple[Any, ...]
+    pre_bind: tuple[Any, ...]
 
 
 class Profile:
@@ -48,6 +59,7 @@ class Profile:
         self.signers: list[tuple[str, SignsPods]] = []  # with the plugin's name
         self.options: dict[str, PluginOptions] = {}  # by the plugin's name
         self._weights: dict[str, int] = {}
+        self._for_shape: dict[Shape, PodPlugins] = {}
         self.groups: dict[str, list[Any]] = {point: [] for point in _AT_GROUPS}
         self._points: dict[str, list[Any]] = {  # in the order of the configuration
             "preEnqueue": self.pre_enqueue,
@@ -127,6 +139,21 @@ class Profile:
         """Remove a filter, for queries. Evaluations created before keep it."""
         for plugins in (self.pre_filters, self.filters, self.row_filters):
             plugins[:] = [plugin for plugin in plugins if plugin.name != name]
+        self._for_shape.clear()
+
+    def for_shape(self, shape: Shape) -> PodPlugins:
+        """Return the plugins that handle pods of a shape. Most pods have neither volumes nor claims."""
+        found = self._for_shape.get(shape)
+        if found is None:
+            points = (self.pre_enqueue, self.pre_filters, self.reserve, self.permit, self.pre_bind)
+            found = self._for_shape[shape] = PodPlugins(
+                *(tuple(each for each in plugins if traits_of(each).handles(shape)) for plugins in points)
+            )
+        return found
+
+    def forget(self, shape: Shape) -> None:
+        """Forget a shape that no pod has any more."""
+        self._for_shape.pop(shape, None)
 
     def weight_of(self, name: str) -> int:
         """Return the weight of a plugin at a group point."""

@@ -10,6 +10,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from phalanx.base.errors import ConfigProblem
+from phalanx.engine.decisions import Decision
 from phalanx.engine.framework.interface import Depends, Wake
 from phalanx.engine.state.shapes import Shape
 
@@ -28,6 +29,7 @@ class Traits:
     depends: Depends = Depends.NODE | Depends.USAGE  # vectorised: changes of a row that matter to that row
     wakes_on: Wake = Wake.ANY  # tracking filters and PreFilter: changes that may make a rejected shape feasible
     gate_wakes: Wake = Wake.NOTHING  # PreEnqueue: changes after which it is called again
+    outcomes: tuple[type[Decision], ...] | None = None  # decisions whose outcomes it reads; None: all
     helps_after: Wake = Wake.NOTHING  # PostFilter: changes after which it may help although no node has room
     default_weight: int = 1  # weight of its score if the configuration sets none
     # ---- properties of its verdicts
@@ -36,6 +38,8 @@ class Traits:
     ties: bool = False  # a placed member may make nodes feasible for other members as well as infeasible
     # Shapes for which placed members can change its verdict at all.
     touches: Callable[[Shape], bool] = _always
+    # Shapes of the pods it handles: PreEnqueue, PreFilter, Reserve, Permit and PreBind skip it for all other pods.
+    handles: Callable[[Shape], bool] = _always
     # Shapes for which it depends only on their own affinity terms and topology spread constraints.
     by_terms: Callable[[Shape], bool] = _never
     relieved: bool = False  # removing pods from nodes never makes its verdict worse

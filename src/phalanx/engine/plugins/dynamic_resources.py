@@ -61,7 +61,13 @@ class DeviceReservation(msgspec.Struct):
 class DynamicResources:
     name = "DynamicResources"
     traits = Traits(
-        wakes_on=Wake.DEVICES | Wake.NODE, gate_wakes=Wake.DEVICES, default_weight=2, touches=_has_claims, relieved=True
+        wakes_on=Wake.DEVICES | Wake.NODE,
+        gate_wakes=Wake.DEVICES,
+        outcomes=(d.ReserveClaim, d.ReleaseClaim, d.CreateExtendedClaim),
+        default_weight=2,
+        touches=_has_claims,
+        handles=_has_claims,
+        relieved=True,
     )
 
     def __init__(self, args: Mapping[str, Any], handle: Handle, state: DeviceState, uses: ClaimUses) -> None:

@@ -33,6 +33,7 @@ from phalanx.engine.plugins.volume_state import (
     VolumeVerdict,
     claims_of,
     fully_bound,
+    has_volumes,
     made_for,
     not_found,
     not_made_for,
@@ -57,7 +58,12 @@ class Promise(msgspec.Struct):
 
 class VolumeBinding(VolumePlugin):
     name = "VolumeBinding"
-    traits = Traits(wakes_on=Wake.STORAGE | Wake.NODE, relieved=True)
+    traits = Traits(
+        wakes_on=Wake.STORAGE | Wake.NODE,
+        outcomes=(d.BindVolume, d.ProvisionVolume),
+        handles=has_volumes,
+        relieved=True,
+    )
 
     def __init__(self, args: Mapping[str, Any], handle: Handle, state: VolumeState) -> None:
         super().__init__(args, handle, state)

@@ -12,6 +12,7 @@ from phalanx.engine.plugins.volume_state import (
     VolumeVerdict,
     claims_of,
     disks_of,
+    has_volumes,
     not_found,
 )
 from phalanx.engine.state.columns import Columns
@@ -26,7 +27,7 @@ ONE_POD = (
 
 class VolumeRestrictions(VolumePlugin):
     name = "VolumeRestrictions"
-    traits = Traits(wakes_on=Wake.POD_GONE | Wake.STORAGE | Wake.NODE_ADDED, relieved=True)
+    traits = Traits(wakes_on=Wake.POD_GONE | Wake.STORAGE | Wake.NODE_ADDED, handles=has_volumes, relieved=True)
 
     def pre_filter(self, shape: Shape) -> Status | None:
         for use in claims_of(shape):

@@ -44,6 +44,10 @@ class Use(NamedTuple):
     ephemeral: bool
 
 
+def has_volumes(shape: Shape) -> bool:
+    return bool(shape.volumes)
+
+
 def claims_of(shape: Shape) -> list[Use]:
     """Return the claims in the pod's order; a claim named twice counts once."""
     if not shape.volumes:

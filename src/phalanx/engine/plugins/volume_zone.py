@@ -11,6 +11,7 @@ from phalanx.engine.plugins.volume_state import (
     VolumeVerdict,
     claims_of,
     class_of,
+    has_volumes,
     not_found,
 )
 from phalanx.engine.state.columns import Columns
@@ -29,7 +30,7 @@ _STABLE = {
 
 class VolumeZone(VolumePlugin):
     name = "VolumeZone"
-    traits = Traits(wakes_on=Wake.STORAGE | Wake.NODE, relieved=True)
+    traits = Traits(wakes_on=Wake.STORAGE | Wake.NODE, handles=has_volumes, relieved=True)
 
     def pre_filter(self, shape: Shape) -> Status | None:
         for use in claims_of(shape):

@@ -11,8 +11,10 @@ from phalanx.engine import decisions as d
 from phalanx.engine.decisions import Decision
 from phalanx.engine.framework import Factory, Handle
 from phalanx.engine.framework.cluster_state import ClusterState
+from phalanx.engine.framework.options import ObservesOutcomes
 from phalanx.engine.framework.profile import Profile, third_party
 from phalanx.engine.framework.settings import EngineSettings
+from phalanx.engine.framework.traits import traits_of
 from phalanx.engine.groups.conditions import GroupConditions
 from phalanx.engine.groups.losses import Losses
 from phalanx.engine.groups.statuses import Statuses
@@ -53,6 +55,11 @@ _ANSWERED = frozenset({
     d.Bind, d.Nominate, d.Evict, d.SetPodCondition, d.SetGroupCondition, d.BindVolume, d.ProvisionVolume,
     d.ReserveClaim, d.ReleaseClaim, d.CreateExtendedClaim,
 })  # fmt: skip
+
+
+def _reads(plugin: ObservesOutcomes, decision: type) -> bool:
+    wanted = traits_of(plugin).outcomes
+    return wanted is None or decision in wanted
 
 
 class Outbox:
@@ -140,7 +147,11 @@ class Scheduler:
         state.contested = self._contested
         pods.nominating = self.outbox.nominating
         self.observers = [o for p in self.profiles.values() for o in p.observers]
-        self.outcome_observers = [o for p in self.profiles.values() for o in p.outcome_observers]
+        # By type of decision: every pod has a Bind, and few plugins read its outcome.
+        self.outcome_observers: dict[type, list[ObservesOutcomes]] = {
+            decision: [o for p in self.profiles.values() for o in p.outcome_observers if _reads(o, decision)]
+            for decision in _ANSWERED
+        }
 
     def _contested(self, group: GroupKey, priority: int) -> bool:
         """Whether a unit that waits, of that priority or a higher one, could use free room; not of the group's tree."""
@@ -170,6 +181,7 @@ class Scheduler:
                 state.columns, state.objects, state.interest, state.gates, state.forest, name, self.outbox.emit
             )
             profile = self.profiles[name] = Profile(settings, registry, handle)
+            self.shapes.on_evict.append(profile.forget)
             self.shapes.signers += [(plugin, signer.sign) for plugin, signer in profile.signers]
         state.columns.keep_all()
 

@@ -377,9 +377,10 @@ class Attempts:
     def _reserve_pod(self, record: PodRecord, placed: Placed) -> Placed | Refused:
         state, row = self._cluster, placed.assignment[0][1]
         state.columns.place(record, row)
-        status = reserve(state, record, row)
+        plugins = state.profiles[record.scheduler_name].for_shape(record.shape)
+        status = reserve(state, record, row) if plugins.reserve else None
         if status is None:
-            status = permit(state, record, row)
+            status = permit(state, record, row) if plugins.permit else None
             if status is None:
                 return placed
             if status.code is Code.WAIT:

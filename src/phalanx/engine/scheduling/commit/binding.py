@@ -69,7 +69,7 @@ class Binding:
         """Permit, then PreBind, then Bind, as far as plugins let it go; a Status if one refused."""
         profile, now, row = self._cluster.profiles[record.scheduler_name], self._cluster.now, record.row
         if stage == PERMIT:
-            for plugin in profile.permit:
+            for plugin in profile.for_shape(record.shape).permit:
                 status = ask(plugin, plugin.permit, record, row)
                 if status is None:
                     continue
@@ -78,7 +78,7 @@ class Binding:
                     return None
                 return status
             deadline = 0.0
-        for plugin in profile.pre_bind:
+        for plugin in profile.for_shape(record.shape).pre_bind:
             status = ask(plugin, plugin.pre_bind, record, row, self._emit)
             if status is None:
                 continue

@@ -100,14 +100,16 @@ class Cycle:
             known = self._queue.sleeping(key) if key is not None else None
             if known is not None:
                 self._refusals.join(unit, group, known)
-            elif not self._waits_for_representative(unit, key):
+            elif not (self._searches.unfinished and self._waits_for_representative(unit, key)):
                 # 2. The attempt.  3. What follows from its answer.
-                self._units.drop_stale_plan(unit)
+                if unit.plan is not None:
+                    self._units.drop_stale_plan(unit)
                 answer = self._answer(unit, target, key)
                 if answer is None:
                     self._queue.put_aside(unit, came_from)
                     return  # units that wait for its answer go on waiting
-                carry_out(answer, self._emit)
+                if not isinstance(answer, Placed):
+                    carry_out(answer, self._emit)
                 self._act(unit, target, answer)
             if not unit.records and unit.place is ATTEMPT:
                 self._units.leave(unit)
@@ -122,9 +124,7 @@ class Cycle:
         return group_equivalence_key(unit, target.group) if alike else None
 
     def _waits_for_representative(self, unit: SchedulingUnit, key: tuple[Any, ...] | None) -> bool:
-        if key is None or not self._searches.unfinished:
-            return False
-        representative = self._searches.representative(key)
+        representative = self._searches.representative(key) if key is not None else None
         if representative is None or representative is unit:
             return False
         self._queue.stand_by(unit, representative, key)

@@ -34,7 +34,7 @@ def ask(plugin: Any, call: Any, *args: Any) -> Status | None:
 def gate_of(state: ClusterState, records: Iterable[PodRecord]) -> tuple[PodRecord, Status, str] | None:
     """The first pod that a PreEnqueue plugin holds back, what it says, and the plugin."""
     for record in records:
-        for plugin in state.profiles[record.scheduler_name].pre_enqueue:
+        for plugin in state.profiles[record.scheduler_name].for_shape(record.shape).pre_enqueue:
             status = ask(plugin, plugin.pre_enqueue, record)
             if status is not None:
                 return record, status, plugin.name
@@ -43,7 +43,7 @@ def gate_of(state: ClusterState, records: Iterable[PodRecord]) -> tuple[PodRecor
 
 def reserve(state: ClusterState, record: PodRecord, row: int) -> Status | None:
     """Return the first refusal; None: every plugin has reserved what it needs."""
-    for plugin in state.profiles[record.scheduler_name].reserve:
+    for plugin in state.profiles[record.scheduler_name].for_shape(record.shape).reserve:
         status = ask(plugin, plugin.reserve, record, row)
         if status is not None:
             return status
@@ -61,7 +61,7 @@ def unreserve(state: ClusterState, record: PodRecord, row: int) -> None:
 
 def permit(state: ClusterState, record: PodRecord, row: int) -> Status | None:
     """The first plugin that refuses or says wait; None: go on."""
-    for plugin in state.profiles[record.scheduler_name].permit:
+    for plugin in state.profiles[record.scheduler_name].for_shape(record.shape).permit:
         status = ask(plugin, plugin.permit, record, row)
         if status is not None:
             return status
