@@ -28,6 +28,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "why": ("phalanx.cli.why", "why", "Say why a pod or group is pending, and what would help."),
     "whatif": ("phalanx.cli.whatif", "whatif", "Say whether manifests would fit now, without creating them."),
     "plan": ("phalanx.cli.plan", "plan", "Print what would be evicted for a pod or group, without doing it."),
+    "demand": ("phalanx.cli.demand", "demand", "List the groups that lack nodes, and which nodes would be enough."),
     "top": ("phalanx.cli.top", "top", "Show queue, groups and racks of a cluster in the terminal."),
     "backup": ("phalanx.cli.backup", "backup", "Write the objects of a local cluster into one file."),
     "restore": ("phalanx.cli.backup", "restore", "Make the store of a local cluster of a backup."),

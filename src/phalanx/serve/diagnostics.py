@@ -1,4 +1,4 @@
-"""The scheduler answers questions: GET why, plan and state, POST whatif, below /phalanx/v1.
+"""The scheduler answers questions: GET why, plan, demand and state, POST whatif, below /phalanx/v1.
 
 Behind the API server of a local cluster, and on an address of a scheduler of its own. Only reads the engine; who may
 ask is decided before a question gets here. Thinking happens aside: deciding never waits for a question.
@@ -7,7 +7,7 @@ ask is decided before a question gets here. Thinking happens aside: deciding nev
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -16,6 +16,8 @@ from phalanx.base.client import Client, Resource
 from phalanx.base.errors import ApiProblem, BadRequest, MethodNotAllowed, NotFound, ServiceUnavailable
 from phalanx.engine.engine import Engine
 from phalanx.engine.explain import Unknown, plan, whatif, why
+from phalanx.engine.explain.demand import demand
+from phalanx.engine.explain.node_pools import DeclaredPool
 from phalanx.model.gates import Gates
 from phalanx.model.groups import GroupKey
 from phalanx.serve.engine_view import Reader
@@ -25,7 +27,7 @@ from phalanx.serve.repair import drain, repair
 from phalanx.serve.variant import Variant
 
 BASE = "/phalanx/v1"
-PATHS = (f"{BASE}/why", f"{BASE}/whatif", f"{BASE}/plan", f"{BASE}/state")
+PATHS = (f"{BASE}/why", f"{BASE}/whatif", f"{BASE}/plan", f"{BASE}/state", f"{BASE}/demand")
 MOST_BYTES = 8 << 20
 
 _PRIORITY_CLASSES = Resource("scheduling.k8s.io", "v1", "priorityclasses", "PriorityClass", namespaced=False)
@@ -62,12 +64,15 @@ class Diagnostics:
         gates: Gates,
         ready: Callable[[], bool],
         now: Callable[[], float] = time.time,
+        pools: Sequence[DeclaredPool] = (),
     ) -> None:
+        """`pools`: nodes that an autoscaler may create, for `demand`; none: more of the existing types."""
         self._engine = engine
         self._reader = Reader(engine, now)
         self._client = client
         self._gates = gates
         self._aside = Aside()
+        self._pools = pools
         self._ready = ready  # caches are filled: before that every answer would be wrong
 
     async def answer(self, method: str, path: str, query: Mapping[str, str], body: bytes) -> bytes:
@@ -87,6 +92,8 @@ class Diagnostics:
                 inside = query["domain"].split("/")
                 return await self._aside.answer(lambda: msgspec.json.encode(self._reader.inside(inside)))
             return await self._aside.answer(lambda: msgspec.json.encode(self._reader.state()))
+        if what == "demand":
+            return await self.demand(query.get("namespace", ""))
         kind, namespace, name = _named(query)
         relax = query.get("relax", "true") != "false"
 
@@ -99,6 +106,17 @@ class Diagnostics:
                 return msgspec.json.encode(why(self._engine.scheduler, kind, namespace, name, relax=relax))
             except Unknown as problem:
                 raise NotFound(str(problem), name=name, kind=kind) from None
+
+        return await self._aside.answer(think)
+
+    async def demand(self, namespace: str = "") -> bytes:
+        """Which waiting units lack nodes, and which (encoded `NodeDemand`). `namespace`: list only its units."""
+
+        def think() -> bytes:
+            found = demand(self._engine.scheduler, self._pools)
+            if namespace:
+                found = found.only(namespace)
+            return msgspec.json.encode(found)
 
         return await self._aside.answer(think)
 

@@ -7,7 +7,7 @@ counts nothing and knows no clock.
 from __future__ import annotations
 
 from collections import Counter as Tally
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily
@@ -103,6 +103,7 @@ class SchedulerMetrics:
         )
         if service.times is not None:
             service.times.on_slow.append(lambda found: slow.labels(found.plugin, found.point).inc())
+        self.on_scrape: list[Callable[[], None]] = []  # other metrics of the same registry, before a scrape
         service.on_decisions.append(self.decisions)
         service.on_step.append(self.step_seconds.observe)
         service.on_outcome.append(self.outcome)
@@ -166,6 +167,8 @@ class SchedulerMetrics:
         self._in_flight.set(self._service.executor.in_flight)
         self._dropped.set(self._service.recorder.dropped)
         self._relists.set(self._service.relists)
+        for listener in self.on_scrape:
+            listener()
 
 
 def restarts_text(restarts: Mapping[str, int]) -> bytes:

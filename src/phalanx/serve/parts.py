@@ -17,6 +17,7 @@ from phalanx.serve.apiserver import ApiServer
 from phalanx.serve.cluster import ClusterSettings, Part
 from phalanx.serve.component import Component, Loop
 from phalanx.serve.controllers import ControllersService
+from phalanx.serve.demand_metrics import DemandMetrics
 from phalanx.serve.diagnostics import PATHS, Diagnostics
 from phalanx.serve.metrics import SchedulerMetrics, failures_text
 from phalanx.serve.plugin_times import PluginTimes
@@ -74,7 +75,9 @@ def scheduler(settings: ClusterSettings, follow: Follow | None = None) -> Part:
             lambda: service.synced,
             server.context.clock.now,
         )
-        server.measure("scheduler", SchedulerMetrics(service).text)
+        metrics = SchedulerMetrics(service)
+        DemandMetrics(metrics, service, diagnostics)
+        server.measure("scheduler", metrics.text)
         for path in PATHS:
             server.extend(path, diagnostics.answer)
         if follow is not None:

@@ -29,6 +29,7 @@ from phalanx.model.gates import Gates
 from phalanx.serve.authenticated_diagnostics import Guarded
 from phalanx.serve.callers import Callers
 from phalanx.serve.certificate_files import CertificateFiles
+from phalanx.serve.demand_metrics import DemandMetrics
 from phalanx.serve.diagnostics import PATHS, Diagnostics
 from phalanx.serve.health import HealthServer, Secure, made_at_start
 from phalanx.serve.metrics import SchedulerMetrics
@@ -174,7 +175,7 @@ class SchedulerProcess:
             live=watchdog.checks,
             ready={"informer-sync": lambda: ", ".join(service.unsynced)},
             before_scrape=metrics.refresh,
-            extensions=self._questions(callers, client, service),
+            extensions=self._questions(callers, client, service, metrics),
             guarded=PATHS,
         )
         await self.health.start(settings.health_host, settings.health_port)
@@ -197,10 +198,13 @@ class SchedulerProcess:
         self._watching.append(asyncio.create_task(files.follow(), name="certificate"))
         return files.context
 
-    def _questions(self, callers: Callers, client: HttpClient, service: SchedulerService) -> dict[str, Handler]:
+    def _questions(
+        self, callers: Callers, client: HttpClient, service: SchedulerService, metrics: SchedulerMetrics
+    ) -> dict[str, Handler]:
         diagnostics = self.diagnostics = Diagnostics(
             service.engine, client, self._settings.gates, lambda: service.synced, self._clock.now
         )
+        DemandMetrics(metrics, service, diagnostics)
         guarded = Guarded(diagnostics, callers)
         routes: dict[str, Handler] = dict.fromkeys(PATHS, guarded.handle)
         if self._make_beside is not None:

@@ -256,3 +256,60 @@ class PlanAnswer(_Value, frozen=True):
     expansions: int = 0
     proved: list[str] = []  # parts of the cost that are proved minimal, most important first
     ring_cost: int | None = None  # hops between consecutive ranks of all its groups; None: no member has a rank
+
+
+class PodRequest(_Value, frozen=True):
+    """Pods that ask for the same: how many, and what a node must have for one of them."""
+
+    pods: int
+    requests: dict[str, str]
+    node_selector: dict[str, str] = {}
+
+
+class NodesNeeded(_Value, frozen=True):
+    """Nodes of one shape that a unit lacks."""
+
+    shape: str
+    count: int
+    resources: dict[str, str] = {}  # allocatable of one node
+    domain: str = ""  # value of the unit's topology key; "": anywhere
+    nodes: list[str] = []  # names, where the nodes that may be created are declared
+
+
+class GroupDemand(_Value, frozen=True):
+    """One unit that lacks nodes. `nodes` empty: nothing that could be added helps; the message says so."""
+
+    kind: str  # pod, podgroup, compositepodgroup
+    namespace: str
+    name: str
+    priority: int = 0
+    pods: int = 0  # that wait
+    requests: list[PodRequest] = []
+    topology_key: str = ""  # one domain of this key must hold the whole unit
+    nodes: list[NodesNeeded] = []
+    message: str = ""
+
+
+class ShapeDemand(_Value, frozen=True):
+    """The sum over all units."""
+
+    shape: str
+    count: int
+    groups: int
+    resources: dict[str, str] = {}
+    topology_key: str = ""
+    domain: str = ""
+
+
+class NodeDemand(_Value, frozen=True):
+    """The answer to `demand`: what an autoscaler has to create, and which nodes it created are not in use."""
+
+    groups: list[GroupDemand]
+    shapes: list[ShapeDemand]
+    idle: list[str] = []  # declared nodes that exist and that no pod and no waiting unit uses
+    notes: list[str] = []
+
+    def only(self, namespace: str) -> NodeDemand:
+        """Return the same with the units of one namespace; the sums stay those of all units."""
+        groups = [group for group in self.groups if group.namespace == namespace]
+        return msgspec.structs.replace(self, groups=groups)

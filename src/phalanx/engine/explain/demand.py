@@ -1,0 +1,330 @@
+"""Which units lack nodes, and which nodes would be enough: what an autoscaler has to create.
+
+Units are looked at in queue order. One that fits, or that preemption will make room for, keeps its place, so that room
+is counted once. For one that does not fit, nodes of the known shapes are added in a trial until the whole unit fits;
+they stay for the units after it. A unit that no number of known nodes helps makes no demand.
+
+The trials change the order in which rows are reused: for a process that answers one question and ends.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from math import ceil
+from typing import TYPE_CHECKING
+
+from phalanx.engine.explain.node_pools import DeclaredPool, Pool, pools_of
+from phalanx.engine.explain.rehearsal import Rehearsal
+from phalanx.engine.explain.values import GroupDemand, NodeDemand, NodesNeeded, PodRequest, ShapeDemand
+from phalanx.engine.scheduling.attempt.answers import Answer, Cause, NominatedAfterPreemption, Placed, Refused
+from phalanx.engine.scheduling.queue.units import (
+    AttemptUnit,
+    GroupTree,
+    QueueName,
+    SchedulingUnit,
+    SinglePod,
+    UnitState,
+)
+from phalanx.engine.state.records import PodRecord
+from phalanx.engine.state.requests import CPU, amount, is_device
+from phalanx.model.objects import Node
+
+if TYPE_CHECKING:
+    from phalanx.engine.scheduling.scheduler import Scheduler
+
+MOST_UNITS = 500  # units that one answer looks at
+MOST_NODES = 2048  # nodes that are added for one unit
+MOST_DOMAINS = 64  # domains that are tried for one unit and shape
+MOST_DROPS = 64  # nodes up to which each is checked to be necessary
+_LACKS_NODES = frozenset({Cause.ROOM, Cause.RULES, Cause.EXTRAS, Cause.WHOLE})
+_WAITS = (QueueName.ACTIVE, QueueName.BACKOFF, QueueName.WAITING, QueueName.SEARCH)
+
+
+Amounts = dict[str, float]  # in the unit of the engine's columns: millicores, bytes, devices
+Candidates = Sequence[tuple[Pool, Node]]  # nodes that do not exist, each with its pool
+
+
+def demand(scheduler: Scheduler, declared: Sequence[DeclaredPool] = ()) -> NodeDemand:
+    """Return what every waiting unit lacks. `declared`: nodes that may be created; without any, the existing types."""
+    with Rehearsal(scheduler) as kept:
+        return _Demand(scheduler, declared, kept).answer()
+
+
+class _Demand:
+    def __init__(self, scheduler: Scheduler, declared: Sequence[DeclaredPool], kept: Rehearsal) -> None:
+        self._scheduler = scheduler
+        self._columns = scheduler.columns
+        self._kept = kept
+        self._declared = declared
+        self._pools: list[Pool] = []
+        self._number = 0  # of the next node without a declared name
+        self._used: set[str] = set()  # nodes on which waiting units were placed
+
+    def answer(self) -> NodeDemand:
+        units = self._scheduler.queue.units.values()
+        waiting = [unit for unit in units if unit.place in _WAITS and unit.state is UnitState.QUEUED]
+        waiting.sort(key=lambda unit: (-unit.priority, unit.asked, unit.order))
+        looked, left = waiting[:MOST_UNITS], len(waiting) - MOST_UNITS
+        targets = [(unit, target) for unit in looked if (target := self._target(unit)) is not None]
+        self._pools = pools_of(self._columns, self._declared, filter(None, (_key_of(target) for _, target in targets)))
+        found = [made for unit, target in targets if (made := self._of(unit, target)) is not None]
+        notes = [f"{left} more units wait and were not looked at"] if left > 0 else []
+        return NodeDemand(found, _by_shape(found), self._idle(), notes)
+
+    def _target(self, unit: SchedulingUnit) -> AttemptUnit | None:
+        if not unit.records:
+            return None
+        if unit.kind == "Pod":
+            return SinglePod(unit.record)
+        members = self._scheduler.groups.members
+        group = members.group_of(unit)
+        return members.tree(unit, group) if group is not None else None
+
+    def _of(self, unit: SchedulingUnit, target: AttemptUnit) -> GroupDemand | None:
+        held = self._scheduler.starts.held.get(unit.key)
+        if held is not None:
+            if held.planned.start is not None:
+                return None  # its start is promised: running pods will end, no node is missing
+            self._scheduler.starts.lift(unit)
+        with Rehearsal(self._scheduler) as trial:
+            answer = trial.attempt(target, evict=True, gates=False)
+            missing = _missing(target, answer)
+        if not missing:
+            self._keep(target)
+            return None
+        wanted = len(target.records)
+        nodes = self._cheapest(target, wanted)
+        if not nodes and isinstance(answer, Refused):
+            nodes = self._cheapest(target, 1) if wanted > 1 else ()
+            if not nodes:
+                return self._described(target, (), self._never(answer))
+        for _, node in nodes:
+            self._columns.set_node(node)
+        self._number += len(nodes)
+        self._keep(target)
+        return self._described(target, nodes, "") if nodes else None
+
+    def _never(self, answer: Refused) -> str:
+        what = "no number of the nodes that may be added" if self._declared else "no number of nodes of a known type"
+        return f"never fits: {what} is enough; {answer.message}"
+
+    def _keep(self, target: AttemptUnit) -> None:
+        """Let a unit have its place while later units are looked at."""
+        answer = self._kept.attempt(target, evict=True, gates=False)
+        if not isinstance(answer, Refused):
+            self._used.update(self._columns.names[row] for _, row in answer.assignment)
+
+    def _idle(self) -> list[str]:
+        """Return the declared nodes that exist and that no pod, no nomination and no waiting unit uses."""
+        columns = self._columns
+        nominated = {name for name, _ in self._scheduler.nominations.all()}
+        names = (node.metadata.name for pool in self._declared for node in pool.nodes)
+        return [
+            name
+            for name in names
+            if (row := columns.row_of.get(name, -1)) >= 0
+            and not columns.pods[row]
+            and name not in nominated
+            and name not in self._used
+        ]
+
+    # ---- trials
+
+    def _fits(self, target: AttemptUnit, nodes: Candidates, wanted: int) -> set[str] | None:
+        """Return the names of the nodes that a unit uses if these are added; None: fewer than `wanted` pods fit."""
+        columns = self._columns
+        mark = columns.journal.mark()
+        try:
+            for _, node in nodes:
+                columns.set_node(node)
+            with Rehearsal(self._scheduler) as rehearsal:
+                answer = rehearsal.attempt(target, gates=False)
+                if not isinstance(answer, Placed) or len(answer.assignment) < wanted:
+                    return None
+                return {columns.names[row] for _, row in answer.assignment}
+        finally:
+            columns.journal.rewind(mark)
+
+    def _cheapest(self, target: AttemptUnit, wanted: int) -> Candidates:
+        """Return the nodes that are enough for `wanted` pods: no devices that the unit does not ask for, then the
+        fewest nodes, then the smallest ones. Several shapes are combined only if none is enough alone."""
+        asked = self._requests(target.records)
+        best: Candidates = ()
+        for pools in [[pool] for pool in self._pools] + ([self._pools] if len(self._pools) > 1 else []):
+            if len(pools) > 1 and best:
+                break
+            found = self._in_best_domain(target, pools, asked, wanted)
+            if found and (not best or _cost(found, asked) < _cost(best, asked)):
+                best = found
+        return best
+
+    def _in_best_domain(self, target: AttemptUnit, pools: list[Pool], asked: Amounts, wanted: int) -> Candidates:
+        """Try the domains of the unit's topology key in the order of the fewest nodes that can be enough there."""
+        key = _key_of(target)
+        domains = list(dict.fromkeys(d for pool in pools for d in pool.domains(key))) if key else [""]
+        free = self._free(key, asked)
+        most = min(len(target.records), MOST_NODES)
+        ranked = []
+        for number, domain in enumerate(domains):
+            nodes = [(p, n) for p in pools for n in p.candidates(key, domain, most, self._number) if self._new(n)]
+            if nodes:
+                ranked.append((_at_least(asked, free.get(domain, {}), nodes), number, domain, nodes))
+        best: Candidates = ()
+        empty: set[int] = set()  # sizes of domains without free room that were tried: all of one size are alike
+        for least, _, domain, nodes in sorted(ranked, key=lambda each: each[:2])[:MOST_DOMAINS]:
+            if best and least >= len(best):
+                break
+            if domain not in free:
+                if len(nodes) in empty:
+                    continue
+                empty.add(len(nodes))
+            found = self._fewest(target, pools, nodes, wanted)
+            if found and (not best or len(found) < len(best)):
+                best = found
+        return best
+
+    def _request(self, record: PodRecord) -> Amounts:
+        names = self._columns.resource_names
+        return {names[rid]: value for rid, value in record.shape.requests if value and names[rid] != "pods"}
+
+    def _requests(self, records: Sequence[PodRecord]) -> Amounts:
+        """Return what the pods request together."""
+        total: Amounts = {}
+        for record in records:
+            for name, value in self._request(record).items():
+                total[name] = total.get(name, 0.0) + value
+        return total
+
+    def _new(self, node: Node) -> bool:
+        return node.metadata.name not in self._columns.row_of
+
+    def _free(self, key: str, asked: Amounts) -> dict[str, Amounts]:
+        """Return what is free in every domain of a key, of the resources that are asked for."""
+        columns = self._columns
+        rids = {name: columns.resources[name] for name in asked if name in columns.resources}
+        found: dict[str, Amounts] = {}
+        for row in columns.row_of.values():
+            node = columns.nodes[row]
+            domain = node.metadata.labels.get(key) if key and node is not None else ""
+            if domain is None or columns.unschedulable[row]:
+                continue
+            at = found.setdefault(domain, dict.fromkeys(asked, 0.0))
+            for name, rid in rids.items():
+                at[name] += max(0.0, float(columns.alloc_cell[rid][row] - columns.used_cell[rid][row]))
+        return found
+
+    def _fewest(self, target: AttemptUnit, pools: list[Pool], nodes: Candidates, wanted: int) -> Candidates:
+        """Return the fewest of these nodes that are enough: a prefix of every pool, without nodes that stay unused."""
+        used = self._fits(target, nodes, wanted)
+        if used is None:
+            return ()
+        parts = {pool.name: [each for each in nodes if each[0] is pool] for pool in pools}
+        for name, part in parts.items():
+            others = [each for other, rest in parts.items() if other != name for each in rest]
+            low, high = -1, len(part)  # `high` nodes are enough, `low` are not
+            while high - low > 1:
+                middle = (low + high) // 2
+                found = self._fits(target, [*others, *part[:middle]], wanted)
+                if found is None:
+                    low = middle
+                else:
+                    used, high = found, middle
+            parts[name] = part[:high]
+        chosen = [each for part in parts.values() for each in part if each[1].metadata.name in used]
+        if len(chosen) <= MOST_DROPS:
+            for each in reversed(chosen):
+                without = [other for other in chosen if other is not each]
+                if self._fits(target, without, wanted) is not None:
+                    chosen = without
+        return chosen
+
+    # ---- values
+
+    def _described(self, target: AttemptUnit, nodes: Candidates, message: str) -> GroupDemand:
+        key = _key_of(target)
+        kind, namespace, name = target.key.split("/", 2)
+        alike = Counter(
+            (tuple(sorted(self._request(r).items())), tuple(sorted(_selector(r).items()))) for r in target.records
+        )
+        requests = [
+            PodRequest(count, {name: _text(name, value) for name, value in amounts}, dict(selector))
+            for (amounts, selector), count in alike.items()
+        ]
+        by_place: dict[tuple[str, str], list[tuple[Pool, Node]]] = {}
+        for pool, node in nodes:
+            by_place.setdefault((pool.name, node.metadata.labels.get(key, "") if key else ""), []).append((pool, node))
+        needed = [
+            NodesNeeded(
+                shape=shape,
+                count=len(some),
+                resources={name: str(value) for name, value in some[0][1].status.allocatable.items()},
+                domain=domain,
+                nodes=[node.metadata.name for pool, node in some if pool.nodes],
+            )
+            for (shape, domain), some in by_place.items()
+        ]
+        return GroupDemand(kind, namespace, name, target.priority, len(target.records), requests, key, needed, message)
+
+
+def _missing(target: AttemptUnit, answer: Answer) -> bool:
+    """Return True if nodes are missing: not members, gates or a plugin's consent, and not if preemption helps."""
+    if isinstance(answer, NominatedAfterPreemption):
+        return False
+    if isinstance(answer, Placed):
+        return len(answer.assignment) < len(target.records)
+    return answer.cause in _LACKS_NODES and not (answer.cause is Cause.EXTRAS and answer.hopeless)
+
+
+def _key_of(target: AttemptUnit) -> str:
+    """Return the topology key whose domain must hold the whole unit; "": none."""
+    spec = target.group.spec if isinstance(target, GroupTree) else None
+    return (spec.topology_key or "") if spec is not None else ""
+
+
+def _offered(node: Node, resource: str) -> float:
+    try:
+        return amount(resource, node.status.allocatable.get(resource, 0))
+    except ValueError:
+        return 0.0
+
+
+def _at_least(asked: Amounts, free: Amounts, nodes: Candidates) -> int:
+    """Return a lower bound of the nodes that are needed next to what is free."""
+    largest = {name: max(_offered(node, name) for _, node in nodes) for name in asked}
+    short = ((asked[name] - free.get(name, 0.0), size) for name, size in largest.items() if size > 0)
+    return max([1, *(ceil(lack / size) for lack, size in short if lack > 0)])
+
+
+def _cost(nodes: Candidates, asked: Amounts) -> tuple[float, int, float]:
+    """Return what an autoscaler would rather not create: devices that no pod asks for, nodes, CPUs."""
+    unasked = sum(
+        _offered(n, name) for _, n in nodes for name in n.status.allocatable if is_device(name) and name not in asked
+    )
+    return unasked, len(nodes), sum(_offered(node, CPU) for _, node in nodes)
+
+
+def _selector(record: PodRecord) -> dict[str, str]:
+    return dict(record.pod.spec.node_selector or {}) if record.pod is not None else {}
+
+
+def _text(resource: str, value: float) -> str:
+    return (
+        f"{round(value)}m"
+        if resource == CPU and value % 1000
+        else str(round(value / 1000 if resource == CPU else value))
+    )
+
+
+def _by_shape(groups: Sequence[GroupDemand]) -> list[ShapeDemand]:
+    """Return the sum of all groups by shape and domain."""
+    totals: dict[tuple[str, str, str], list[int]] = {}
+    resources: dict[str, dict[str, str]] = {}
+    for group in groups:
+        for nodes in group.nodes:
+            total = totals.setdefault((nodes.shape, group.topology_key, nodes.domain), [0, 0])
+            total[0] += nodes.count
+            total[1] += 1
+            resources[nodes.shape] = nodes.resources
+    return [ShapeDemand(shape, count, many, resources[shape], key, domain)
+            for (shape, key, domain), (count, many) in sorted(totals.items())]  # fmt: skip

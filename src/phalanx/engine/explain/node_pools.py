@@ -1,0 +1,102 @@
+"""Nodes that could be added to the cluster: which shapes there are, in which topology domains, and how many.
+
+A pool is a kind of node that an autoscaler can create. Declared pools list every node that may be created, with its
+labels. Without declared pools, every type of node that exists can be had again, in every domain where it exists.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+import msgspec
+
+from phalanx.engine.state.columns import Columns
+from phalanx.model.objects import Node
+from phalanx.model.objects.node import Taint
+
+INSTANCE_TYPE = "node.kubernetes.io/instance-type"
+HOSTNAME = "kubernetes.io/hostname"
+MOST_TYPES = 16  # types of existing nodes, the most frequent ones
+_OWN_TAINTS = "node.kubernetes.io/"  # taints of a node's own condition: a new node has none of them
+
+
+class DeclaredPool(msgspec.Struct, frozen=True):
+    """Every node of one shape that may be created, in the order of creation."""
+
+    name: str
+    nodes: Sequence[Node]
+
+
+class Pool(msgspec.Struct, frozen=True):
+    """Nodes of one shape that do not exist. `examples`: by domain of a topology key, for pools without an end."""
+
+    name: str
+    nodes: Sequence[Node] = ()  # of a declared pool
+    examples: Sequence[Node] = ()  # of existing nodes: one may be had like each of them, any number of times
+
+    @property
+    def example(self) -> Node:
+        return (self.nodes or self.examples)[0]
+
+    def domains(self, key: str) -> list[str]:
+        """Return the domains in which nodes of this pool may be created, in a stable order."""
+        found = (node.metadata.labels.get(key) for node in (*self.nodes, *self.examples))
+        return list(dict.fromkeys(value for value in found if value is not None))
+
+    def candidates(self, key: str, domain: str, most: int, first: int = 0) -> list[Node]:
+        """Return up to `most` nodes that can be created in a domain; anywhere if `key` is empty. `first`: the number
+        in the name of the first one, if names are not declared."""
+        if self.nodes:
+            return [node for node in self.nodes if not key or node.metadata.labels.get(key) == domain][:most]
+        like = next((node for node in self.examples if not key or node.metadata.labels.get(key) == domain), None)
+        if like is None:
+            return []
+        return [_twin(like, f"{self.name}-new-{n}") for n in range(first, first + most)]
+
+
+def pools_of(columns: Columns, declared: Sequence[DeclaredPool], keys: Iterable[str]) -> list[Pool]:
+    """Return what can be created. `keys`: topology keys of the units that wait."""
+    if declared:
+        left = [Pool(p.name, nodes=[n for n in p.nodes if n.metadata.name not in columns.row_of]) for p in declared]
+        return [pool for pool in left if pool.nodes]
+    return list(_existing_types(columns, set(keys)))
+
+
+def _existing_types(columns: Columns, keys: set[str]) -> Iterator[Pool]:
+    """Group nodes that differ only in their name and their place."""
+    types: dict[tuple[object, ...], list[Node]] = {}
+    for node in columns.nodes:
+        if node is None:
+            continue
+        labels = {k: v for k, v in node.metadata.labels.items() if not _tells_place(k, keys)}
+        allocatable = tuple(sorted((name, str(amount)) for name, amount in node.status.allocatable.items()))
+        taints = tuple((taint.key, taint.value, taint.effect) for taint in _taints(node))
+        types.setdefault((allocatable, taints, tuple(sorted(labels.items()))), []).append(node)
+    frequent = sorted(types.values(), key=lambda same: (-len(same), same[0].metadata.name))[:MOST_TYPES]
+    for same in frequent:
+        by_place: dict[tuple[str | None, ...], Node] = {}
+        for node in same:
+            place = tuple(node.metadata.labels.get(key) for key in sorted(keys))
+            by_place.setdefault(place, node)
+        first = same[0]
+        yield Pool(
+            first.metadata.labels.get(INSTANCE_TYPE) or f"like-{first.metadata.name}", examples=list(by_place.values())
+        )
+
+
+def _tells_place(label: str, keys: set[str]) -> bool:
+    return label == HOSTNAME or label in keys or "topology" in label
+
+
+def _taints(node: Node) -> list[Taint]:
+    return [taint for taint in node.spec.taints or () if not taint.key.startswith(_OWN_TAINTS)]
+
+
+def _twin(like: Node, name: str) -> Node:
+    """Return a new, empty node like an existing one: without its cordon and the taints of its condition."""
+    labels = dict(like.metadata.labels)
+    if HOSTNAME in labels:
+        labels[HOSTNAME] = name
+    metadata = msgspec.structs.replace(like.metadata, name=name, uid="", labels=labels)
+    spec = msgspec.structs.replace(like.spec, unschedulable=False, taints=_taints(like) or None)
+    return msgspec.structs.replace(like, metadata=metadata, spec=spec)
