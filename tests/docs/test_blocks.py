@@ -44,8 +44,9 @@ def test_every_manifest_on_a_page_is_taken(racks: LocalCluster, page: str, text:
         racks.create(racks._path(document, "default"), document, dryRun="All", fieldValidation="Strict")
 
 
-def first_block(page: str) -> str:
-    found = re.search(r"```yaml\n(.*?)```", (DOCS / page).read_text(), flags=re.DOTALL)
+def first_block(page: str, heading: str) -> str:
+    text = (DOCS / page).read_text()
+    found = re.compile(r"```yaml\n(.*?)```", flags=re.DOTALL).search(text, text.index(heading))
     assert found is not None
     return found[1]
 
@@ -56,14 +57,17 @@ def racks(start_cluster: Callable[..., LocalCluster]) -> LocalCluster:
 
 
 @pytest.mark.parametrize(
-    ("page", "groups", "pods"),
-    [("concepts.md", 1, 2), ("groups.md", 1, 2), ("leaderworkerset.md", 2, 8)],
+    ("page", "heading", "groups", "pods"),
+    [("concepts.md", "# ", 1, 2), ("groups.md", "# ", 1, 2), ("workloads.md", "## LeaderWorkerSet", 2, 8)],
 )
-def test_the_first_example_of_a_page_runs(racks: LocalCluster, page: str, groups: int, pods: int) -> None:
+def test_the_first_example_of_a_page_runs(racks: LocalCluster, page: str, heading: str, groups: int, pods: int) -> None:
     name = page.removesuffix(".md")
     racks.create("/api/v1/namespaces", {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
     text = re.sub(
-        r"^metadata: \{name: ([\w-]+)\}", rf"metadata: {{name: \1, namespace: {name}}}", first_block(page), flags=re.M
+        r"^metadata: \{name: ([\w-]+)\}",
+        rf"metadata: {{name: \1, namespace: {name}}}",
+        first_block(page, heading),
+        flags=re.M,
     )
     racks.apply(re.sub(r"^metadata:\n", f"metadata:\n  namespace: {name}\n", text, flags=re.M))
     running = racks.wait(
