@@ -9,7 +9,7 @@ import pytest
 
 from phalanx.engine import decisions as d
 from phalanx.model.objects.pod import PodCondition
-from phalanx.testing.builders import composite, node, pod, pod_group, workload_policy
+from phalanx.testing.builders import composite, node, pod, pod_group, workload, workload_policy
 from phalanx.testing.cluster import Cluster
 
 HEALTHY = "scheduling.phalanx.dev/Healthy"
@@ -209,3 +209,40 @@ def test_a_clock_that_jumps_ahead_ends_at_most_what_is_below_its_minimum() -> No
     cluster = running(rescheduling={"policy": "TerminateAll", "graceSeconds": 60})
     cluster.step(10**8)
     assert cluster.evicted == []
+
+
+def test_a_gang_whose_evictions_take_time_is_restarted_once() -> None:
+    cluster = running(rescheduling={"policy": "TerminateAll", "graceSeconds": 5, "backoffSeconds": 0})
+    cluster.grace = cluster.evict = False
+    lose(cluster, "g-0")
+    cluster.step(5)
+    assert sorted(cluster.evicted) == ["g-1", "g-2"]
+    cluster.update("g-1", started=True)
+    cluster.step(1)
+    cluster.gone("Pod", "g-1")
+    for _ in range(5):
+        cluster.step(1)
+    assert sorted(cluster.evicted) == ["g-1", "g-2"], "once"
+    assert cluster.objects["PodGroup"]["g"].status.restarts == 1
+
+
+def test_an_eviction_that_did_not_reach_a_member_is_repeated_without_another_restart() -> None:
+    cluster = running(rescheduling={"policy": "TerminateAll", "graceSeconds": 5})
+    cluster.grace = cluster.evict = False
+    lose(cluster, "g-0")
+    cluster.step(5)
+    cluster.gone("Pod", "g-1")
+    cluster.step(60)
+    assert sorted(cluster.evicted) == ["g-1", "g-2", "g-2"]
+    assert cluster.objects["PodGroup"]["g"].status.restarts == 1
+
+
+def test_a_workload_has_the_worst_state_of_its_groups() -> None:
+    cluster = Cluster(grace=True).see(node("n").cpu("8"), workload("w").template("t", {"gang": {"minCount": 2}}))
+    for name in ("a", "b"):
+        cluster.see(pod_group(name).gang(2).from_workload("w", "t"))
+        cluster.see(*(member(f"{name}-{n}", name) for n in range(2)))
+    cluster.step()
+    assert healthy(cluster, "w", "Workload") == ("True", "Running", "groups: 2 Running")
+    lose(cluster, "a-0")
+    assert healthy(cluster, "w", "Workload") == ("False", "Degraded", "groups: 1 Degraded, 1 Running")

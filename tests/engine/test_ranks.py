@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from phalanx.engine import decisions as d
-from phalanx.engine.explain import Question, plan, whatif
+from phalanx.engine.explain import Question, plan, whatif, why
 from phalanx.engine.placement.ranks import RankedMembers, balance, hops, pack, ring_cost, stripe
 from phalanx.testing import Cluster
 from phalanx.testing.builders import composite, node, pod, pod_group, workload_policy
@@ -242,3 +242,11 @@ def test_pack_chooses_neighbouring_racks_where_one_is_too_small():
     racks = racks_by_rank(world, "g", 8)
     assert len(set(racks)) == 2 and sum(a != b for a, b in pairwise(racks)) == 1
     assert int(racks[0][1]) // 2 == int(racks[-1][1]) // 2  # of one block
+
+
+@pytest.mark.parametrize("how", ["Pack", "Stripe", "Balance"])
+def test_why_says_how_many_nodes_a_ranked_gang_lacks(how):
+    world = cluster(nodes=4).see(placement(how, RACK), *indexed("g", 10))
+    world.step()
+    (found,) = why(world.engine, "PodGroup", "default", "g").items
+    assert any("node" in str(each) for each in found.relaxations), found.relaxations

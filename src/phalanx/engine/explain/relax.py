@@ -277,7 +277,11 @@ class _Relaxer:
         shapes = [_grown(shape, row, count, ok) for shape, ok in zip(problem.shapes, kind.allowed, strict=True)]
         domains = {key: np.append(ids, np.repeat(ids[row], count)) for key, ids in problem.domains.items()}
         used = None if problem.used is None else np.hstack([problem.used, np.zeros_like(fresh)])
-        return changed(problem, free=np.hstack([problem.free, fresh]), shapes=shapes, domains=domains, used=used)
+        free = np.hstack([problem.free, fresh])
+        order = (
+            None if problem.order is None else np.append(problem.order, np.arange(len(problem.order), free.shape[1]))
+        )
+        return changed(problem, free=free, shapes=shapes, domains=domains, used=used, order=order)
 
 
 def _set(part: Subtree, **fields: Any) -> Edit:

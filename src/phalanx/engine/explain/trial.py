@@ -43,7 +43,8 @@ def verdict_of(answer: Answer) -> Verdict:
 
 def fits(state: ClusterState, group: Group, built: Built, points: GroupPlugins | None = None) -> bool | None:
     """Return whether a variant fits; None if it is unknown."""
-    found = find(state, group, built, points)
+    # What ranks prefer is never a reason why a group does not fit.
+    found = find(state, group, built, points, ranks=False)
     if isinstance(found, Found):
         return True
     return False if isinstance(found, Status) or found.proved else None

@@ -51,10 +51,13 @@ class NotFound(msgspec.Struct, frozen=True):
 
 
 def find(
-    state: ClusterState, group: Group, built: Built, points: GroupPlugins | None = None
+    state: ClusterState, group: Group, built: Built, points: GroupPlugins | None = None, *, ranks: bool = True
 ) -> Found | NotFound | Status:
-    """Find a placement; return a Status if a plugin allows none. Raises PluginFailure."""
-    if points is not None:
+    """Find a placement; return a Status if a plugin allows none. Raises PluginFailure.
+
+    `ranks`: prefer placements that follow the ranks of members and their nominated nodes.
+    """
+    if points is not None or not ranks:
         return _find(state, group, built, points)  # plugins choose the candidate placements
     for variant in spread(state.columns, built):
         patterned = _instead(state, group, variant)

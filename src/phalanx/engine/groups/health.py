@@ -121,10 +121,10 @@ class GroupHealth:
     def next_time(self) -> float | None:
         return next(iter(self._later.values()), None)
 
-    def tell(self, leaves: Iterable[GroupKey]) -> None:
+    def tell(self, leaves: Iterable[GroupKey]) -> list[GroupKey]:
         """Write changed conditions once per step, so that all events of a step are one change.
 
-        `leaves`: leaves whose members changed.
+        `leaves`: leaves whose members changed. Returns the groups whose state may have changed.
         """
         touched, self._touched = self._touched, {}
         for leaf in leaves:
@@ -141,6 +141,7 @@ class GroupHealth:
                 self.changed[key] = None
             if group is not None and key.kind in (POD_GROUP, COMPOSITE):
                 self._say(group)
+        return list(touched)
 
     def _say(self, group: Group) -> None:
         key, said = group.key, self._said.get(group.key)

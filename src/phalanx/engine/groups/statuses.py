@@ -18,16 +18,15 @@ from phalanx.model.printing.groups import HEALTHY
 class Statuses:
     def __init__(self, state: ClusterState, conditions: GroupConditions, losses: Losses, emit: Emit) -> None:
         self._forest = state.forest
-        self.workloads = WorkloadStatuses(state.forest, emit)
-        self.policies = PolicyStatuses(state.forest, conditions, emit)
         self.health = GroupHealth(state, conditions, losses, emit)
+        self.workloads = WorkloadStatuses(state.forest, lambda group: self.health.state(group).phase, emit)
+        self.policies = PolicyStatuses(state.forest, conditions, emit)
 
     def tell(self) -> None:
         """Write changed statuses at the end of a step, so that all events of a step are one change."""
         changed = self._forest.take_changed()
-        self.workloads.tell(changed)
         self.policies.tell()
-        self.health.tell(changed)
+        self.workloads.tell([*changed, *self.health.tell(changed)])
 
     def unsaid(self, write: d.SetGroupCondition) -> None:
         """Handle a failed write: the status is written again on the next occasion."""

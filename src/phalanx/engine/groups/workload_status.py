@@ -7,14 +7,28 @@ Kubernetes has no such status; without it a client could not wait for a Workload
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from phalanx.engine import decisions as d
 from phalanx.engine.framework import Emit
-from phalanx.model.groups import GroupForest, GroupKey
+from phalanx.engine.groups.group_state import HEALTHY as GOOD
+from phalanx.engine.groups.group_state import Phase
+from phalanx.model.groups import Group, GroupForest, GroupKey
 from phalanx.model.objects import Workload
+from phalanx.model.printing.groups import HEALTHY
 
 WHOLE = "Scheduled"
+# The phase of a Workload is the first of these that one of its groups has.
+WORST_FIRST = (
+    Phase.DEGRADED,
+    Phase.PREEMPTING,
+    Phase.PREEMPTED,
+    Phase.TIMED_OUT,
+    Phase.SCHEDULING,
+    Phase.WAITING,
+    Phase.RUNNING,
+    Phase.COMPLETED,
+)
 WorkloadKey = tuple[str, str]  # (namespace, name) of a Workload
 Said = tuple[str, str, str]  # status, reason, message
 # Contribution of a leaf: its Workload, its template, and counts by status field.
@@ -22,8 +36,8 @@ Part = tuple[WorkloadKey, str, tuple[tuple[str, int], ...]]
 
 
 class WorkloadStatuses:
-    def __init__(self, forest: GroupForest, emit: Emit) -> None:
-        self._forest, self._emit = forest, emit
+    def __init__(self, forest: GroupForest, phase: Callable[[Group], Phase], emit: Emit) -> None:
+        self._forest, self._phase, self._emit = forest, phase, emit
         self._parts: dict[GroupKey, Part] = {}
         self._sums: dict[WorkloadKey, dict[str, Counter[str]]] = {}  # Workload -> template -> numbers
         self._said: dict[WorkloadKey, tuple[str, dict[str, Said]]] = {}  # uid, condition type -> condition last written
@@ -65,13 +79,14 @@ class WorkloadStatuses:
     def _count(self, leaf: GroupKey) -> None:
         group = self._forest.group(leaf)
         new: Part | None = None
-        if group is not None and group.spec is not None and group.spec.workload is not None:
+        if group is not None and not group.composite and group.spec is not None and group.spec.workload is not None:
             known, placed = group.known, group.placed
             numbers = {
                 "groups": 1,
                 "scheduledGroups": int(placed >= group.spec.minimum),
                 "pods": known,
                 "scheduledPods": placed,
+                str(self._phase(group)): 1,
             }
             place = (leaf.namespace, group.spec.workload)
             new = (place, group.spec.template or "", tuple(numbers.items()))
@@ -107,6 +122,7 @@ class WorkloadStatuses:
         empty = [name for name in templates if name not in sums]
         told = {f"{name}/{WHOLE}": _verdict(sums[name], []) for name in templates if name in sums}
         told[WHOLE] = _verdict(total, empty)
+        told[HEALTHY] = _health(total, empty)
         if not sums and not said:
             return  # no group uses it yet
         counts = {name: total[name] for name in ("groups", "scheduledGroups", "pods", "scheduledPods")}
@@ -136,3 +152,15 @@ def _verdict(numbers: Counter[str], empty: list[str]) -> Said:
     if groups and scheduled == groups:
         return "True", "Scheduled", text
     return "False", "WaitingForMembers" if not groups else "NotScheduled", text
+
+
+def _health(numbers: Counter[str], empty: list[str]) -> Said:
+    """Return the condition scheduling.phalanx.dev/Healthy: the worst phase of any group, and how many have which."""
+    found = [phase for phase in WORST_FIRST if numbers[phase]]
+    text = ", ".join(f"{numbers[phase]} {phase}" for phase in found)
+    if empty:
+        text = f"{text or 'no group'}; no group of {', '.join(empty)} yet"
+    worst = found[0] if found else Phase.WAITING
+    if empty and worst in GOOD:
+        worst = Phase.WAITING
+    return ("True" if worst in GOOD else "False"), str(worst), f"groups: {text}"

@@ -37,6 +37,9 @@ _WORKLOAD = column("Workload", text("spec.workloadRef.workloadName"), descriptio
 
 
 def _workload(obj: Json, now: float) -> str:
+    healthy = condition(obj, HEALTHY)
+    if healthy is not None:
+        return healthy.get("reason") or ""
     scheduled = condition(obj, "Scheduled")
     if scheduled is None:
         return ""
@@ -54,7 +57,7 @@ def _of(part: str, whole: str) -> Callable[[Json, float], str]:
 _PODS = column("Pods", _of("scheduledPods", "pods"), description="Pods with a node, of all.")
 WORKLOAD: tuple[Column, ...] = (
     NAME,
-    column("Status", _workload, description="Whether every group of it has its minimum on nodes."),
+    column("Status", _workload, description="The worst state of its groups."),
     column("Groups", _of("scheduledGroups", "groups"), description="Groups with their minimum, of all."),
     _PODS,
     AGE,

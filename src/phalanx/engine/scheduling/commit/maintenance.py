@@ -25,6 +25,7 @@ from phalanx.model.groups.policy import REPLACE, TERMINATE_ALL
 from phalanx.model.objects import Pod
 
 EXTRAS_SECONDS = 10.0  # between two attempts of members beyond `desired`
+EVICTION_SECONDS = 30.0  # after which a member that does not terminate is evicted again
 LONGEST_BACKOFF = 600.0  # seconds between two restarts, unless the policy asks for more
 NOT_REPLACED = (LossCause.DELETED, LossCause.RELEASED)  # a controller that deletes a pod may want fewer
 RUNNING = MemberState.RUNNING
@@ -36,7 +37,8 @@ class _Times(msgspec.Struct):
 
     degraded: float | None = None  # since when it is below its minimum
     scheduling: float | None = None  # since when it is complete and not placed
-    restart_after: float = 0.0
+    ended: float = 0.0  # when TerminateAll last ended the rest of it
+    ending: frozenset[str] = frozenset()  # uids of the members it evicted then
 
 
 class Maintenance:
@@ -180,27 +182,47 @@ class Maintenance:
 
     def _below_minimum(self, group: Group, times: _Times) -> None:
         now, policy, key = self._cluster.now, group.policy, group.key
-        if not any(leaf.counts[RUNNING] for leaf in self._forest.leaves(key)):
+        running = self._running(key)
+        if not running:
             times.degraded = None  # the rest terminates already
+            return
+        if times.ending and (left := [member for member in running if member.pod.metadata.uid in times.ending]):
+            self._end_again(key, times, left)
             return
         if times.degraded is None:
             lost = [loss.at for leaf in self._forest.leaves(key) for loss in self._health.losses.of(leaf.key)]
-            times.degraded = min(lost, default=now)
+            times.degraded = max(min(lost, default=now), times.ended)
         restarts = self._health.restarts.get(key, 0)
         if restarts >= policy.max_restarts:
             return  # the state says so
         if now < times.degraded + policy.grace_seconds:
             self._at(key, times.degraded + policy.grace_seconds)
             return
-        times.degraded = None
-        self._terminate(group, restarts + 1)
+        times.degraded, times.ended = None, now
+        times.ending = frozenset(member.pod.metadata.uid for member in running)
+        self._terminate(group, running, restarts + 1)
+        self._at(key, now + EVICTION_SECONDS)
         wait = min(policy.backoff_seconds * 2.0**restarts, max(LONGEST_BACKOFF, policy.backoff_seconds))
         root = self._forest.root_of(key)
         if root is not None and wait:
             self._members.restart_after[root] = now + wait
             self._at(key, now + wait)
 
-    def _terminate(self, group: Group, restart: int) -> None:
+    def _running(self, key: GroupKey) -> list[Member]:
+        members = (member for leaf in self._forest.leaves(key) for member in leaf.members.values())
+        return [member for member in members if member.state is RUNNING]
+
+    def _end_again(self, key: GroupKey, times: _Times, left: list[Member]) -> None:
+        """Evict members again that an earlier eviction did not reach. They are not a restart of their own."""
+        due = times.ended + EVICTION_SECONDS
+        if self._cluster.now >= due:
+            times.ended = self._cluster.now
+            for member in left:
+                self._evict(member, f"{key} is ended as a whole", key)
+            due = times.ended + EVICTION_SECONDS
+        self._at(key, due)
+
+    def _terminate(self, group: Group, rest: list[Member], restart: int) -> None:
         """End the rest of a gang once, gracefully; its controller makes its pods again."""
         policy, key = group.policy, group.key
         self._health.restarts[key] = restart
@@ -208,8 +230,6 @@ class Maintenance:
         assert group.spec is not None
         why = f"{group.key} was below its minimum of {group.spec.minimum} for {policy.grace_seconds} seconds"
         count = f"restart {restart} of {policy.max_restarts}"
-        members = [member for leaf in self._forest.leaves(key) for member in leaf.members.values()]
-        rest = [member for member in members if member.state is RUNNING]
         for member in rest:
             self._evict(member, f"{why}; {count}", key)
         self._event(group, "GangTerminated", f"{why}: ended the other {len(rest)} pods; {count}")
