@@ -11,6 +11,7 @@ from phalanx.base.errors import Invalid
 from phalanx.cli.parts import controllers
 from phalanx.cli.scheduler import scheduler
 from phalanx.model.crds import definitions, manifest
+from phalanx.serve.webhook import COMPOSITES_PATH, PATH
 from support.cluster_mode import OFF, Beside
 from support.rights import DEPLOY, documents
 
@@ -101,14 +102,16 @@ def test_roles_are_bound_and_the_webhook_reaches_the_controllers() -> None:
             assert any(r["kind"] == role["kind"] and r["metadata"]["name"] == role["name"] for r in rbac)
             assert {subject["name"] for subject in body["subjects"]} <= accounts
     deployment, service = documents("40-controllers.yaml")
-    (hook,) = documents("50-webhook.yaml")[0]["webhooks"]
-    target = hook["clientConfig"]["service"]
-    assert (target["name"], target["namespace"]) == (service["metadata"]["name"], service["metadata"]["namespace"])
     labels = deployment["spec"]["template"]["metadata"]["labels"]
     assert service["spec"]["selector"].items() <= labels.items()
-    host = f"--webhook-host={target['name']}.{target['namespace']}.svc"
-    assert host in deployment["spec"]["template"]["spec"]["containers"][0]["args"]
-    assert hook["failurePolicy"] == "Ignore"
+    hooks = documents("50-webhook.yaml")[0]["webhooks"]
+    assert {hook["clientConfig"]["service"]["path"] for hook in hooks} == {PATH, COMPOSITES_PATH}
+    for hook in hooks:
+        target = hook["clientConfig"]["service"]
+        assert (target["name"], target["namespace"]) == (service["metadata"]["name"], service["metadata"]["namespace"])
+        host = f"--webhook-host={target['name']}.{target['namespace']}.svc"
+        assert host in deployment["spec"]["template"]["spec"]["containers"][0]["args"]
+        assert hook["failurePolicy"] == "Ignore"
 
 
 def test_every_right_is_documented() -> None:

@@ -343,8 +343,9 @@ def test_the_webhook_is_told_whom_to_trust() -> None:
         async with beside(upstream=False, phalanx=False, nodes=0, schedulers=()) as cluster:
             await serve_webhook_configurations(cluster)
             phalanx = await cluster.start_phalanx()
-            (hook,) = (cluster.look("MutatingWebhookConfiguration", "phalanx") or {})["webhooks"]
-            assert base64.b64decode(hook["clientConfig"]["caBundle"]) == phalanx.authority
+            hooks = (cluster.look("MutatingWebhookConfiguration", "phalanx") or {})["webhooks"]
+            bundles = [base64.b64decode(hook["clientConfig"]["caBundle"]) for hook in hooks]
+            assert bundles == [phalanx.authority] * 2
 
     asyncio.run(scenario())
 

@@ -112,7 +112,7 @@ def test_nonsense_is_told_apart_from_pods() -> None:
         for pod in (None, [], {"metadata": {"labels": 5}}, {"metadata": {"ownerReferences": [7]}}):
             code, response = await answer(cluster, review(pod))
             assert code == 200 and response["allowed"] is True
-            assert "could not read this pod" in response["warnings"][0]
+            assert "could not read this object" in response["warnings"][0]
         code, response = await answer(cluster, review({"metadata": {}, "spec": {}, "new": {"field": [1]}}))
         assert (code, response.get("warnings")) == (200, None)
 

@@ -1,7 +1,7 @@
-"""The mutating webhook for pods: links a pod that is being created to its group.
+"""The mutating webhooks: link a pod to its group when it is created, and protect CompositePodGroups from deletion.
 
-Speaks AdmissionReview v1 over HTTPS. Never refuses a pod and never calls the API server on the way: what it does not
-know it lets pass, and the controllers label such pods afterwards.
+Speaks AdmissionReview v1 over HTTPS. Never rejects an object and never calls the API server: a pod that it cannot link
+is admitted unchanged, and the controllers label it afterwards.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Protocol
 import msgspec
 from aiohttp import web
 
+from phalanx.controllers.cluster_mode.protection import finalizer_patch
 from phalanx.controllers.grouping.core import Json
 from phalanx.controllers.workloads.member import PodView
 from phalanx.serve.settings import cannot_listen
@@ -23,6 +24,7 @@ from phalanx.serve.settings import cannot_listen
 log = logging.getLogger(__name__)
 
 PATH = "/mutate-pods"
+COMPOSITES_PATH = "/mutate-composites"
 PATIENCE = 1.0  # seconds for news of a workload whose first pod is here already
 _MOST_BYTES = 8 << 20
 
@@ -55,8 +57,17 @@ class _Review(msgspec.Struct, rename={"api_version": "apiVersion"}):
     kind: str = ""
 
 
+class _Metadata(msgspec.Struct):
+    finalizers: list[str] = []
+
+
+class _Composite(msgspec.Struct):
+    metadata: _Metadata = msgspec.field(default_factory=_Metadata)
+
+
 _REVIEW = msgspec.json.Decoder(_Review)
 _POD = msgspec.json.Decoder(PodView)
+_COMPOSITE = msgspec.json.Decoder(_Composite)
 
 
 class WebhookServer:
@@ -64,11 +75,12 @@ class WebhookServer:
         self._links, self._ready, self._patience = links, ready, patience
         self._runner: web.AppRunner | None = None
         self.port = 0
-        self.counts: Counter[str] = Counter()  # answers by outcome: linked, unchanged, failed, malformed
+        self.counts: Counter[str] = Counter()  # answers by outcome: linked, protected, unchanged, failed, malformed
 
     async def start(self, host: str, port: int, tls: ssl.SSLContext) -> None:
         app = web.Application(client_max_size=_MOST_BYTES)
         app.router.add_post(PATH, self._review)
+        app.router.add_post(COMPOSITES_PATH, self._review)
         app.router.add_get("/livez", self._alive)
         app.router.add_get("/readyz", self._is_ready)
         self._runner = web.AppRunner(app, access_log=None)
@@ -110,22 +122,26 @@ class WebhookServer:
             patch = await self._patch(request)
         except msgspec.DecodeError as error:
             self.counts["malformed"] += 1
-            response["warnings"] = [f"phalanx could not read this pod and left it alone: {error}"[:200]]
+            response["warnings"] = [f"phalanx could not read this object and left it unchanged: {error}"[:200]]
         except Exception:
             # A fault of ours must not stop the creation of pods.
-            log.exception("linking a pod in namespace %s", request.namespace)
+            log.exception("admitting one of %s in namespace %s", request.resource.resource, request.namespace)
             self.counts["failed"] += 1
-            response["warnings"] = ["phalanx could not link this pod to its group; see the log of its controllers"]
+            response["warnings"] = ["phalanx could not process this object; see the log of its controllers"]
         else:
-            self.counts["linked" if patch else "unchanged"] += 1
+            changed = "protected" if request.resource.resource == "compositepodgroups" else "linked"
+            self.counts[changed if patch else "unchanged"] += 1
             if patch:
                 response["patchType"] = "JSONPatch"
                 response["patch"] = base64.b64encode(msgspec.json.encode(patch)).decode()
         return {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": response}
 
     async def _patch(self, request: _Request) -> list[Json]:
-        about_pods = request.resource.resource in ("", "pods") and not request.sub_resource
-        if not about_pods or request.operation != "CREATE" or not self._ready.is_set():
+        if request.operation != "CREATE" or request.sub_resource:
+            return []
+        if request.resource.resource == "compositepodgroups":
+            return finalizer_patch(_COMPOSITE.decode(request.object).metadata.finalizers)
+        if request.resource.resource not in ("", "pods") or not self._ready.is_set():
             return []
         pod = _POD.decode(request.object)
         if pod.linked or pod.spec.node_name or pod.controller is None:

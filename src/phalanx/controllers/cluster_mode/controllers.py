@@ -20,6 +20,7 @@ from phalanx.base.work import WorkQueue
 from phalanx.controllers import resources as r
 from phalanx.controllers.cluster_mode.directory import Directory, Pods, finished
 from phalanx.controllers.cluster_mode.linking import requests_gang
+from phalanx.controllers.cluster_mode.protection import CompositeProtection
 from phalanx.controllers.cluster_mode.writer import NAME, ClusterWriter, HandsOff
 from phalanx.controllers.grouping.core import GROUP_TEMPLATE, PARENT_COMPOSITE, Refused
 from phalanx.controllers.grouping.names import LABEL
@@ -141,6 +142,7 @@ class ClusterControllers:
             kind: GroupController(cache, self._groups, self.directory, self.writer, self.pods, self._relabel)
             for kind, cache in followed.items()
         }
+        self._protection = CompositeProtection(client, self._groups)
         self._labels: WorkQueue[Key] = WorkQueue("pod-labels")
         self._pod_informer: Informer[PodView] = Informer(client, r.PODS, PodView, self._pod_changed)
         self._unlinked: dict[Key, PodView] = {}
@@ -174,6 +176,7 @@ class ClusterControllers:
         """Run the writers, until cancelled."""
         await self.ready.wait()
         works = [(f"groups of {kind}", controller.run()) for kind, controller in self.controllers.items()]
+        works.append(("composite protection", self._protection.run()))
         await run_all([*works, ("labels", self._labels.run(self._label, 4)), ("events", self.events.run())])
 
     # ---- news
