@@ -52,7 +52,7 @@ class Recording:
 
         async def noted(resource: Resource, *args: Any, **options: Any) -> Any:
             if verb == "list":
-                name, rest = "", args
+                name, rest = options.get("fields", "").removeprefix("metadata.name="), args  # as RBAC reads it
             elif verb == "create":
                 name, rest = options.get("name", ""), args[1:]
             else:

@@ -85,3 +85,25 @@ def test_files_that_cannot_be_used_leave_the_certificate_there_is(
 
     second = write(tmp_path)
     assert files.refresh() and files.identity == second
+
+
+def test_an_expired_certificate_is_reported_once_with_what_to_do(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(certificate_files, "LOOK_EVERY", 0.001)
+    long_ago = datetime.datetime(2001, 1, 1, tzinfo=datetime.UTC)
+    made = load_identity(None, ("localhost",), long_ago)
+    (tmp_path / "tls.key").write_bytes(made.server.key)
+    (tmp_path / "tls.crt").write_bytes(made.server.certificate)
+
+    async def scenario() -> None:
+        files = CertificateFiles(tmp_path, "--tls-dir")
+        renewed: asyncio.Queue[Identity] = asyncio.Queue()
+        following = asyncio.create_task(files.follow(renewed.put))
+        write(tmp_path)
+        await asyncio.wait_for(renewed.get(), 10)
+        following.cancel()
+
+    asyncio.run(scenario())
+    (expired,) = [record.message for record in caplog.records if "expired at 20" in record.message]
+    assert f"the certificate in {tmp_path} (--tls-dir)" in expired and "renew tls.crt and tls.key there" in expired

@@ -33,6 +33,7 @@ from phalanx.model.objects.devices import (
 from phalanx.serve.diagnostics import Diagnostics
 from phalanx.serve.engine_view import Reader
 from phalanx.serve.scheduler import SchedulerService
+from phalanx.serve.start_checks import other_holders
 from phalanx.web.questions import Questions
 from support.cluster_mode import DEFINITIONS, GANG, OFF, Beside, beside, group_of, job, jobset, pods, running
 from support.rights import Recording, Use, documents, grants
@@ -52,6 +53,7 @@ async def namespace(cluster: Beside) -> None:
 async def use_scheduler(cluster: Beside, client: Recording) -> None:
     """Everything a scheduler does: leads, places gangs and trees, explains, preempts, binds volumes, survives doubt."""
     await Elector(client, LEASE, "me", SystemClock()).lead(lambda: asyncio.sleep(0.2))  # type: ignore[arg-type]
+    assert await other_holders(client, LEASE, SystemClock()) == []  # type: ignore[arg-type]
     service = await cluster.start_scheduler("phalanx", client)
     await cluster.apply(job("train", 2))
     await cluster.apply(jobset("js", {"scheduling.phalanx.dev/group-tree": "Job"}, ("w", 2, 1)))
@@ -163,6 +165,7 @@ async def use_controllers(cluster: Beside, client: Recording) -> None:
     lease = LeaseSettings("phalanx-controllers", "phalanx-system")
     await cluster.create("Secret", "phalanx-webhook-tls", "phalanx-system", data={"tls.crt": "b2xk"})  # of no use
     await cluster.start_phalanx(client, namespace="phalanx-system", lease=lease)
+    assert await other_holders(client, lease, SystemClock()) == []  # type: ignore[arg-type]
     await cluster.stop_phalanx()
     await cluster.delete("Secret", "phalanx-webhook-tls", "phalanx-system")
     await cluster.start_phalanx(client, namespace="phalanx-system", lease=lease)

@@ -110,6 +110,7 @@ class Elector:
         return max(0.0, self._clock.monotonic() - self._renewed - self._settings.renew_deadline)
 
     async def _acquire(self) -> None:
+        told = ""
         while True:
             began = self._clock.monotonic()
             try:
@@ -117,7 +118,9 @@ class Elector:
                     self._renewed = began
                     return
             except (ApiProblem, msgspec.DecodeError) as problem:
-                log.warning("asking for the lease %s: %s", self._settings.name, problem)
+                level = logging.DEBUG if str(problem) == told else logging.WARNING  # once, not every other second
+                told = str(problem)
+                log.log(level, "asking for the lease %s: %s; asking again", self._settings.name, problem)
             await asyncio.sleep(self._settings.retry)
 
     async def _keep(self) -> None:

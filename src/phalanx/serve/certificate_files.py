@@ -11,6 +11,9 @@ import ssl
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
+from cryptography import x509
+
+from phalanx.base.clock import Clock, SystemClock
 from phalanx.base.errors import ConfigProblem
 from phalanx.local.api.tls import Identity, Pair
 
@@ -22,14 +25,16 @@ LOOK_EVERY = 30.0  # seconds; renewals leave days
 class CertificateFiles:
     """tls.crt and tls.key as in a Secret of type kubernetes.io/tls; ca.crt where there is one."""
 
-    def __init__(self, directory: Path, option: str) -> None:
-        self._directory, self._option = directory, option
+    def __init__(self, directory: Path, option: str, clock: Clock | None = None) -> None:
+        self._directory, self._option, self._clock = directory, option, clock or SystemClock()
+        self._reported: Identity | None = None  # the expired certificate that the log names
         self.identity = self._read()
         try:
             self.context: ssl.SSLContext = self.identity.context()
         except ssl.SSLError as error:
             raise self._unusable(error) from None
         self._refused: Identity | None = None
+        self._report_expired()
 
     def _read(self) -> Identity:
         try:
@@ -46,6 +51,24 @@ class CertificateFiles:
         where = self._directory
         return ConfigProblem(
             self._option, f"{where}/tls.crt and tls.key are no certificate and its key in PEM: {error.reason or error}"
+        )
+
+    def _report_expired(self) -> None:
+        """Log once that the certificate in use has expired; a process that stops would serve no other one either."""
+        try:
+            until = x509.load_pem_x509_certificate(self.identity.server.certificate).not_valid_after_utc
+        except ValueError:
+            return
+        if until.timestamp() > self._clock.now() or self._reported == self.identity:
+            return
+        self._reported = self.identity
+        log.error(
+            "the certificate in %s (%s) expired at %s, so that clients, the API server too, do not connect: renew"
+            " tls.crt and tls.key there; new files are read within %.0f s, without a restart",
+            self._directory,
+            self._option,
+            until.isoformat(),
+            LOOK_EVERY,
         )
 
     def refresh(self) -> bool:
@@ -75,3 +98,4 @@ class CertificateFiles:
             await asyncio.sleep(LOOK_EVERY)
             if self.refresh() and renewed is not None:
                 await renewed(self.identity)
+            self._report_expired()

@@ -35,6 +35,13 @@ from phalanx.serve.certificate_files import CertificateFiles
 from phalanx.serve.health import HealthServer, Secure, made_at_start
 from phalanx.serve.remote import answered, connected, wait_for_server
 from phalanx.serve.settings import Listen
+from phalanx.serve.start_checks import (
+    CONTROLLER_RIGHTS,
+    of_lease,
+    report_missing_rights,
+    report_other_holders,
+    report_outdated_resources,
+)
 from phalanx.serve.watchdog import Watchdog
 from phalanx.serve.webhook import WebhookServer
 from phalanx.serve.webhook_tls import from_secret, publish
@@ -94,6 +101,7 @@ class ClusterMode:
         self.authority = b""  # PEM: the CA bundle for the API server
         self._tls: ssl.SSLContext | None = None  # of the webhook
         self._tasks: list[asyncio.Task[None]] = []
+        self._checks: asyncio.Task[None] | None = None
         self._elector: Elector | None = None
         self._trusted = False  # whether the configuration of the webhook names our authority, as far as is known
 
@@ -102,7 +110,17 @@ class ClusterMode:
         connection = load(settings.kubeconfig, settings.context) if settings.kubeconfig else in_cluster()
         http = self._http = await connected(connection, "phalanx-controllers")
         await wait_for_server(http)
+        self._checks = asyncio.create_task(self._check(http), name="checks")
         await self.start_with(http, lambda path: http.request("GET", path), Callers(connection))
+
+    async def _check(self, client: HttpClient) -> None:
+        """Report what this process needs and the cluster lacks."""
+        settings = self._settings
+        rights = (*CONTROLLER_RIGHTS, *(of_lease(settings.lease) if settings.leader_elect else ()))
+        await report_missing_rights(client, rights)
+        await report_outdated_resources(GroupApi(client), lambda path: client.request("GET", path))
+        if settings.leader_elect:
+            await report_other_holders(client, settings.lease, self._clock, "--namespace")
 
     async def start_with(self, client: Client, ask: Ask, callers: Callers | None = None) -> None:
         """The same over any client. `callers`: who may look at the address with TLS."""
@@ -140,7 +158,7 @@ class ClusterMode:
     async def _serve_webhook(self, client: Client, controllers: ClusterControllers, listen: Listen) -> None:
         settings = self._settings
         if settings.tls_dir is not None:
-            files = CertificateFiles(settings.tls_dir, "--tls-dir")
+            files = CertificateFiles(settings.tls_dir, "--tls-dir", self._clock)
             identity, self._tls = files.identity, files.context
             renewals = files.follow(lambda renewed: self._trust(client, renewed))
             self._tasks.append(asyncio.create_task(renewals, name="certificate"))
@@ -216,6 +234,8 @@ class ClusterMode:
             await self.webhook.stop()
         for task in reversed(self._tasks):  # the lease is released before the caches end
             await end((task,))
+        if self._checks is not None:
+            await end((self._checks,))
         if self.health is not None:
             await self.health.stop()
         if self._http is not None:

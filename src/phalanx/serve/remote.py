@@ -15,6 +15,7 @@ from phalanx.base.retry import delay, verdict
 from phalanx.kube.client import HttpClient
 from phalanx.kube.config import Connection, in_cluster, load
 from phalanx.serve.component import Component
+from phalanx.serve.start_checks import check_version
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
@@ -31,15 +32,16 @@ async def connected(connection: Connection, name: str, *, connections: int = 64)
 
 
 async def wait_for_server(client: HttpClient) -> None:
-    """Returns when the API server answers and lets us in. Says what it waits for; a server, or a token, may come
-    later."""
+    """Return when the API server answers and accepts our token. Logs what it waits for; a server, or a token, may come
+    later. Raises ConfigProblem if the server is too old."""
     rng = random.Random()
     told = -TELL_EVERY
     loop = asyncio.get_running_loop()
     for attempt in itertools.count():
         try:
-            await client.request("GET", "/version")
+            version = await client.request("GET", "/version")
             await client.request("GET", "/api")  # who is unknown may ask for the version
+            check_version(client.server, version)
             return
         except ApiProblem as problem:
             unknown = isinstance(problem, Unauthorized)

@@ -38,6 +38,13 @@ from phalanx.serve.recording import next_recording
 from phalanx.serve.remote import connected, wait_for_server
 from phalanx.serve.scheduler import SchedulerService
 from phalanx.serve.settings import Listen
+from phalanx.serve.start_checks import (
+    SCHEDULER_RIGHTS,
+    of_lease,
+    report_missing_rights,
+    report_other_holders,
+    report_outdated_resources,
+)
 from phalanx.serve.watchdog import Watchdog
 
 log = logging.getLogger(__name__)
@@ -137,8 +144,8 @@ class SchedulerProcess:
         self.diagnostics: Diagnostics | None = None
         self._task: asyncio.Task[None] | None = None
         self._watching: list[asyncio.Task[None]] = []
+        self._checks: asyncio.Task[None] | None = None
         self._elector: Elector | None = None
-        self._leading = asyncio.Event()
 
     def _connection(self) -> Connection:
         settings = self._settings
@@ -152,8 +159,9 @@ class SchedulerProcess:
         engine = Engine(settings.config.engine(), settings.gates, watch=times.watch)
         client = self._client = await connected(connection, "phalanx-scheduler", connections=128)
         name = settings.config.profiles[0].scheduler_name
+        groups = GroupApi(client)
         service = self.service = SchedulerService(
-            GroupApi(client),
+            groups,
             engine,
             settings.gates,
             self._clock,
@@ -182,6 +190,7 @@ class SchedulerProcess:
         if settings.secure is not None:
             await self.health.start_secure(Secure(settings.secure, self._certificate(), callers))
         await wait_for_server(client)
+        self._checks = asyncio.create_task(self._check(client, groups), name="checks")
         if self._beside is not None:
             self._showing = asyncio.create_task(kept("the dashboard", self._beside.run), name="dashboard")
         self._task = asyncio.create_task(self._run(client, service), name="the scheduler")
@@ -191,10 +200,18 @@ class SchedulerProcess:
             ready.cancel()
             self._task.result()
 
+    async def _check(self, client: HttpClient, groups: GroupApi) -> None:
+        """Report what this process needs and the cluster lacks."""
+        lease = self._lease() if self._settings.leader_elect else None
+        await report_missing_rights(client, (*SCHEDULER_RIGHTS, *(of_lease(lease) if lease is not None else ())))
+        await report_outdated_resources(groups, lambda path: client.request("GET", path))
+        if lease is not None:
+            await report_other_holders(client, lease, self._clock, "--lease-namespace")
+
     def _certificate(self) -> ssl.SSLContext:
         if self._settings.secure_tls_dir is None:
             return made_at_start(self._clock.now())
-        files = CertificateFiles(self._settings.secure_tls_dir, "--secure-tls-dir")
+        files = CertificateFiles(self._settings.secure_tls_dir, "--secure-tls-dir", self._clock)
         self._watching.append(asyncio.create_task(files.follow(), name="certificate"))
         return files.context
 
@@ -223,19 +240,22 @@ class SchedulerProcess:
         if not self._settings.leader_elect:
             await service.wait_synced()
 
-    async def _run(self, client: HttpClient, service: SchedulerService) -> None:
-        settings = self._settings
-        if not settings.leader_elect:
-            await service.run()
-            return
-        election = settings.config.leader_election
-        lease = LeaseSettings(
+    def _lease(self) -> LeaseSettings:
+        settings, election = self._settings, self._settings.config.leader_election
+        return LeaseSettings(
             settings.lease_name or election.lease_name,
             settings.lease_namespace or election.lease_namespace,
             election.lease_duration,
             election.renew_deadline,
             election.retry_period,
         )
+
+    async def _run(self, client: HttpClient, service: SchedulerService) -> None:
+        settings = self._settings
+        if not settings.leader_elect:
+            await service.run()
+            return
+        lease = self._lease()
         identity = f"{socket.gethostname()}_{self._rng.getrandbits(64):016x}"
         before = self._before
         made = Elector(client, lease, identity, self._clock) if before is None else before.heir(client, identity)
@@ -258,18 +278,24 @@ class SchedulerProcess:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         raise cause_of_end(done)
 
+    @property
+    def _acting(self) -> bool:
+        """Whether it may have begun to write: it has filled caches, and the lease if it needs one."""
+        leads = not self._settings.leader_elect or (self._elector is not None and self._elector.leading)
+        return leads and self.service is not None and self.service.synced
+
     async def stop(self) -> None:
         if self.service is not None:
             await self.service.stop()
         if self._task is not None:
-            done, _ = await asyncio.wait({self._task}, timeout=25)
-            if not done:
-                self._task.cancel()
+            if self._acting:
+                await asyncio.wait({self._task}, timeout=25)  # what it has begun to write ends
+            self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
         if self._showing is not None and self._beside is not None:
             await end((self._showing,))
             await self._beside.close()
-        await end(self._watching)
+        await end([*self._watching, *([self._checks] if self._checks is not None else [])])
         if self.health is not None:
             await self.health.stop()
         if getattr(self, "_client", None) is not None:

@@ -1,0 +1,226 @@
+"""Check when a part starts whether the cluster offers what it needs; say in one line what is wrong and what to do."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+import msgspec
+
+from phalanx.base.client import Client, Resource
+from phalanx.base.clock import Clock, parse_rfc3339
+from phalanx.base.errors import ApiProblem, ConfigProblem, NotFound
+from phalanx.kube.group_api import CUSTOM, GroupApi
+from phalanx.kube.lease import LEASES, LeaseSettings
+from phalanx.model.crds import definitions
+
+log = logging.getLogger(__name__)
+
+Json = dict[str, Any]
+Ask = Callable[[str], Awaitable[bytes]]  # GET of any path
+
+OLDEST = (1, 29)
+AGAIN = 5.0  # seconds: an API server that has just started knows no roles yet
+LOOK_EVERY = 60.0  # seconds between two looks for what an operator may mend meanwhile
+_REVIEWS = Resource("authorization.k8s.io", "v1", "selfsubjectaccessreviews", "SelfSubjectAccessReview", False)
+_POLICIES = "WorkloadPolicy"
+
+
+def check_version(server: str, answer: bytes) -> None:
+    """Raise ConfigProblem if the API server is too old. A version that cannot be read is accepted."""
+    try:
+        found = msgspec.json.decode(answer, type=dict[str, Any])
+        version = tuple(int(re.match(r"\d+", str(found.get(part)))[0]) for part in ("major", "minor"))  # type: ignore[index]
+    except (msgspec.DecodeError, TypeError):
+        return
+    if version < OLDEST:
+        text = (
+            f"the API server at {server} is Kubernetes {version[0]}.{version[1]}, and Phalanx needs "
+            f"{OLDEST[0]}.{OLDEST[1]} or later: upgrade the cluster, or name another one with --kubeconfig FILE"
+        )
+        raise ConfigProblem("", text)
+
+
+@dataclass(frozen=True, slots=True)
+class Right:
+    verb: str
+    group: str
+    resource: str  # with the subresource: pods/binding
+    namespace: str = ""
+    name: str = ""
+
+    def __str__(self) -> str:
+        where = f" in namespace {self.namespace}" if self.namespace else ""
+        return f"{self.verb} {self.resource}{f' {self.name}' if self.name else ''}{where}"
+
+
+SCHEDULER_RIGHTS = (
+    Right("list", "", "nodes"),
+    Right("watch", "", "nodes"),
+    Right("list", "", "pods"),
+    Right("watch", "", "pods"),
+    Right("create", "", "pods/binding"),
+    Right("patch", "", "pods/status"),
+)
+CONTROLLER_RIGHTS = (Right("list", "", "pods"), Right("watch", "", "pods"), Right("patch", "", "pods"))
+
+
+def of_lease(lease: LeaseSettings) -> tuple[Right, ...]:
+    group, resource = LEASES.group, LEASES.plural
+    return tuple(Right(verb, group, resource, lease.namespace, lease.name) for verb in ("get", "update"))
+
+
+async def missing_rights(client: Client, rights: Sequence[Right]) -> list[Right]:
+    """Return those of these rights that the API server denies us."""
+    missing = []
+    for right in rights:
+        resource, _, subresource = right.resource.partition("/")
+        asked = {"verb": right.verb, "group": right.group, "resource": resource, "subresource": subresource}
+        asked |= {"namespace": right.namespace, "name": right.name}
+        body = {"apiVersion": _REVIEWS.api_version, "kind": _REVIEWS.kind, "spec": {"resourceAttributes": asked}}
+        answer = msgspec.json.decode(await client.create(_REVIEWS, body), type=dict[str, Any])
+        if not (answer.get("status") or {}).get("allowed"):
+            missing.append(right)
+    return missing
+
+
+async def report_missing_rights(client: Client, rights: Sequence[Right]) -> None:
+    """Log which rights are missing until none is."""
+    known: list[Right] = []
+    while True:
+        try:
+            missing = await missing_rights(client, rights)
+            if missing:
+                await asyncio.sleep(AGAIN)
+                missing = await missing_rights(client, rights)
+        except ApiProblem as problem:
+            log.debug("asking for our own rights: %s", problem)
+        else:
+            if missing and missing != known:
+                log.error(
+                    "this account may not %s: apply deploy/20-rbac.yaml, and run as the service account it names",
+                    ", ".join(str(right) for right in missing),
+                )
+            elif not missing:
+                if known:
+                    log.info("the rights that were missing are there")
+                return
+            known = missing
+        await asyncio.sleep(LOOK_EVERY)
+
+
+# ---- custom resources
+
+
+async def outdated_resources(ask: Ask, *, native: bool) -> list[str]:
+    """Return what the installed custom resources lack of those of this version, as "KIND lacks FIELD".
+
+    native: groups are served by Kubernetes, so that only WorkloadPolicy is needed. Resources of which none is installed
+    are not outdated; workloads report those.
+    """
+    found: list[str] = []
+    absent: list[str] = []
+    wanted = [body for body in definitions() if not native or body["spec"]["names"]["kind"] == _POLICIES]
+    for definition in wanted:
+        kind = definition["spec"]["names"]["kind"]
+        version = definition["spec"]["versions"][0]
+        try:
+            document = msgspec.json.decode(await ask(f"/openapi/v3/apis/{CUSTOM}/{version['name']}"))
+        except NotFound:
+            absent.append(kind)
+            continue
+        served = _schema_of(document, kind)
+        if served is None:
+            absent.append(kind)
+            continue
+        lacking = list(_lacking(version["schema"]["openAPIV3Schema"], served))
+        found += [f"{kind} lacks {path}" for path in lacking[:3]]
+        if len(lacking) > 3:
+            found.append(f"{kind} lacks {len(lacking) - 3} more fields")
+    if found or len(absent) < len(wanted):
+        found += [f"{kind} is missing" for kind in absent]
+    return found
+
+
+def _schema_of(document: Json, kind: str) -> Json | None:
+    for schema in ((document.get("components") or {}).get("schemas") or {}).values():
+        for about in schema.get("x-kubernetes-group-version-kind") or ():
+            if about.get("group") == CUSTOM and about.get("kind") == kind:
+                found: Json = schema
+                return found
+    return None
+
+
+def _lacking(wanted: Json, served: Json, path: str = "") -> Iterator[str]:
+    """Yield the fields of one schema that another lacks; what is below such a field is not listed."""
+    if served.get("x-kubernetes-preserve-unknown-fields"):
+        return
+    for name, schema in (wanted.get("properties") or {}).items():
+        if not path and name not in ("spec", "status"):
+            continue
+        at = f"{path}.{name}" if path else name
+        other = (served.get("properties") or {}).get(name)
+        if other is None:
+            yield at
+        else:
+            yield from _lacking(schema, other, at)
+    if isinstance(wanted.get("items"), dict):
+        yield from _lacking(wanted["items"], served.get("items") or {}, f"{path}[]")
+
+
+async def report_outdated_resources(groups: GroupApi, ask: Ask) -> None:
+    try:
+        if not (groups.group or await groups.decide()):
+            return
+        outdated = await outdated_resources(ask, native=groups.native)
+    except (ApiProblem, msgspec.DecodeError) as problem:
+        log.debug("reading the schemas of %s: %s", CUSTOM, problem)
+        return
+    if outdated:
+        log.warning(
+            "the custom resources of %s are older than this program (%s): kubectl apply -f deploy/10-crds.yaml",
+            CUSTOM,
+            "; ".join(outdated),
+        )
+
+
+# ---- a second instance
+
+
+async def other_holders(client: Client, lease: LeaseSettings, clock: Clock) -> list[tuple[str, str]]:
+    """Return (namespace, holder) of live leases with the same name in other namespaces."""
+    answer = await client.list(LEASES, fields=f"metadata.name={lease.name}")
+    found = []
+    for item in msgspec.json.decode(answer, type=dict[str, Any]).get("items") or ():
+        namespace, spec = item["metadata"]["namespace"], item.get("spec") or {}
+        holder, renewed = spec.get("holderIdentity") or "", spec.get("renewTime") or ""
+        if namespace == lease.namespace or not holder or not renewed:
+            continue
+        if clock.now() - parse_rfc3339(renewed) < max(lease.duration, float(spec.get("leaseDurationSeconds") or 0)):
+            found.append((namespace, holder))
+    return sorted(found)
+
+
+async def report_other_holders(client: Client, lease: LeaseSettings, clock: Clock, option: str) -> NoReturn:
+    """Log a second instance: leader election works within one namespace only. `option` sets the namespace."""
+    known: list[tuple[str, str]] = []
+    while True:
+        try:
+            found = await other_holders(client, lease, clock)
+        except (ApiProblem, ValueError) as problem:
+            log.debug("listing leases named %s: %s", lease.name, problem)
+        else:
+            if found and found != known:
+                log.error(
+                    "lease %s is also held in namespace %s: two instances act at the same time, because a lease elects"
+                    " a leader within its own namespace only; give both the same %s, or stop one",
+                    f"{lease.namespace}/{lease.name}",
+                    ", ".join(f"{namespace} (by {holder.rpartition('_')[0] or holder})" for namespace, holder in found),
+                    option,
+                )
+            known = found
+        await asyncio.sleep(LOOK_EVERY)
