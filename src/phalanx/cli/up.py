@@ -26,6 +26,12 @@ from phalanx.cli.options import MAX_NODES, deciding_options, server_options
     metavar="SPEC",
     help="Devices that simulated drivers publish for every node, such as gpu.example.com:8,nvlink=4 (DRA).",
 )
+@click.option(
+    "--autoscale",
+    multiple=True,
+    metavar="SHAPE=MIN..MAX,delay=30s",
+    help="A group of simulated nodes that follows the demand, such as gpus=8,racks=4=0..16,delay=30s,idle=60s.",
+)
 @click.option("--no-nodes", is_flag=True, help="Run no simulated kubelets at all.")
 @click.option("--demo/--no-demo", default=False, help="Make sample workloads and follow them in a live table.")
 @click.option("--no-controllers", is_flag=True, help="Run no workload, disruption or node controllers.")
@@ -61,6 +67,7 @@ def up(
     nodes: int | None,
     topology: str,
     devices: str,
+    autoscale: tuple[str, ...],
     no_nodes: bool,
     demo: bool,
     no_controllers: bool,
@@ -84,6 +91,7 @@ def up(
       phalanx up --demo
       phalanx up --nodes 5000 --topology zones=2,blocks=4,racks=8
       phalanx up --devices gpu.example.com:8,nvlink=4    # devices for resource claims
+      phalanx up --nodes 0 --autoscale gpus=8,racks=4=0..16,delay=5s    # nodes come and go with the demand
       phalanx up --name team-a --detach && phalanx status team-a && phalanx down team-a
       phalanx up --nodes 0 --no-nodes --no-controllers    # API server and scheduler only
       KUBECONFIG=data/kubeconfig kubectl get nodes
@@ -110,11 +118,14 @@ def up(
         if no_nodes or no_controllers:
             raise click.UsageError("--demo needs nodes and controllers: leave out --no-nodes and --no-controllers")
         usual_nodes, usual_topology = sample.NODES, sample.TOPOLOGY if nodes is None else ""
+    if autoscale and no_nodes:
+        raise click.UsageError("--autoscale makes simulated nodes: leave out --no-nodes")
     settings = ClusterSettings(
         server,
         nodes,
         topology,
         devices,
+        autoscale,
         usual_nodes,
         usual_topology,
         run_nodes=not no_nodes,

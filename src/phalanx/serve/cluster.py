@@ -29,6 +29,7 @@ class ClusterSettings(msgspec.Struct, frozen=True):
     nodes: int | None = 0  # None: `usual_nodes` in a new cluster, else those that are there
     topology: str = ""
     devices: str = ""  # of the nodes, by simulated drivers (--devices)
+    autoscale: tuple[str, ...] = ()  # node groups of a simulated autoscaler (--autoscale)
     usual_nodes: int = 10
     usual_topology: str = ""
     run_nodes: bool = True  # False: no simulated kubelets at all (--no-nodes)

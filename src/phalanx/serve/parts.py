@@ -6,14 +6,17 @@ Every part is a function from the running API server to a component; it sees the
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from phalanx.engine.engine import Engine
+from phalanx.local.nodes.autoscaler import Autoscaler
 from phalanx.local.nodes.devices import parse_devices
 from phalanx.local.nodes.fleet import Tell
+from phalanx.local.nodes.node_groups import NodeGroup, parse_node_groups
 from phalanx.local.nodes.simulation import SimulatedNodes
-from phalanx.local.nodes.topology import parse_topology
+from phalanx.local.nodes.topology import Topology, parse_topology
 from phalanx.serve.apiserver import ApiServer
+from phalanx.serve.autoscaling import DemandSource
 from phalanx.serve.cluster import ClusterSettings, Part
 from phalanx.serve.component import Component, Loop
 from phalanx.serve.controllers import ControllersService
@@ -32,12 +35,16 @@ def parts_of(settings: ClusterSettings, follow: Follow | None = None, tell: Tell
     """`tell` hears how many simulated nodes have been made. Raises ConfigProblem when a setting makes no sense; nothing
     has started then."""
     parts: list[Part] = []
+    groups = parse_node_groups(settings.autoscale, _topology(settings))
+    source = DemandSource(groups)
     if settings.run_nodes:
         parts.append(simulated_nodes(settings, tell))
     if settings.run_controllers:
         parts.append(controllers)
     if settings.run_scheduler:
-        parts.append(scheduler(settings, follow))
+        parts.append(scheduler(settings, follow, source))
+    if groups:
+        parts.append(autoscaler(groups, source))
     return parts
 
 
@@ -47,7 +54,16 @@ def controllers(server: ApiServer) -> Component:
     return Loop("controllers", service.run, ready=service.ready.wait)
 
 
-def scheduler(settings: ClusterSettings, follow: Follow | None = None) -> Part:
+def autoscaler(groups: Sequence[NodeGroup], source: DemandSource) -> Part:
+    def make(server: ApiServer) -> Component:
+        part = Autoscaler(server.client("phalanx-autoscaler"), groups, source.ask, server.context.clock)
+        return Loop("autoscaler", part.run, ready=part.ready.wait)
+
+    return make
+
+
+def scheduler(settings: ClusterSettings, follow: Follow | None = None, source: DemandSource | None = None) -> Part:
+    """`source`: is connected to the scheduler; declares the nodes that an autoscaler may create."""
     recordings = 0
 
     def make(server: ApiServer) -> Component:
@@ -74,7 +90,10 @@ def scheduler(settings: ClusterSettings, follow: Follow | None = None) -> Part:
             settings.server.gates,
             lambda: service.synced,
             server.context.clock.now,
+            source.pools if source is not None else (),
         )
+        if source is not None:
+            source.follow(service, diagnostics)
         metrics = SchedulerMetrics(service)
         DemandMetrics(metrics, service, diagnostics)
         server.measure("scheduler", metrics.text)
@@ -87,9 +106,13 @@ def scheduler(settings: ClusterSettings, follow: Follow | None = None) -> Part:
     return make
 
 
-def simulated_nodes(settings: ClusterSettings, tell: Tell | None = None) -> Part:
+def _topology(settings: ClusterSettings) -> Topology | None:
     spec = settings.topology or settings.usual_topology
-    topology = parse_topology(spec) if spec else None
+    return parse_topology(spec) if spec else None
+
+
+def simulated_nodes(settings: ClusterSettings, tell: Tell | None = None) -> Part:
+    topology = _topology(settings)
     drivers = parse_devices(settings.devices)
 
     def make(server: ApiServer) -> Component:

@@ -10,7 +10,7 @@ The trials change the order in which rows are reused: for a process that answers
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from math import ceil
 from typing import TYPE_CHECKING
 
@@ -51,6 +51,21 @@ def demand(scheduler: Scheduler, declared: Sequence[DeclaredPool] = ()) -> NodeD
         return _Demand(scheduler, declared, kept).answer()
 
 
+def unused(
+    scheduler: Scheduler, declared: Sequence[DeclaredPool], but: Collection[str] = ()
+) -> tuple[list[str], list[str]]:
+    """Return the declared nodes that exist and that no pod and no nomination uses, and of these the cordoned ones.
+
+    `but`: nodes that are needed all the same.
+    """
+    columns = scheduler.columns
+    needed = {name for name, _ in scheduler.nominations.all()}.union(but)
+    names = (node.metadata.name for pool in declared for node in pool.nodes)
+    rows = {name: columns.row_of[name] for name in names if name in columns.row_of and name not in needed}
+    idle = [name for name, row in rows.items() if not columns.pods[row]]
+    return idle, [name for name in idle if columns.unschedulable[rows[name]]]
+
+
 class _Demand:
     def __init__(self, scheduler: Scheduler, declared: Sequence[DeclaredPool], kept: Rehearsal) -> None:
         self._scheduler = scheduler
@@ -70,7 +85,8 @@ class _Demand:
         self._pools = pools_of(self._columns, self._declared, filter(None, (_key_of(target) for _, target in targets)))
         found = [made for unit, target in targets if (made := self._of(unit, target)) is not None]
         notes = [f"{left} more units wait and were not looked at"] if left > 0 else []
-        return NodeDemand(found, _by_shape(found), self._idle(), notes)
+        idle, cordoned = unused(self._scheduler, self._declared, self._used)
+        return NodeDemand(found, _by_shape(found), idle, cordoned, notes)
 
     def _target(self, unit: SchedulingUnit) -> AttemptUnit | None:
         if not unit.records:
@@ -114,20 +130,6 @@ class _Demand:
         answer = self._kept.attempt(target, evict=True, gates=False)
         if not isinstance(answer, Refused):
             self._used.update(self._columns.names[row] for _, row in answer.assignment)
-
-    def _idle(self) -> list[str]:
-        """Return the declared nodes that exist and that no pod, no nomination and no waiting unit uses."""
-        columns = self._columns
-        nominated = {name for name, _ in self._scheduler.nominations.all()}
-        names = (node.metadata.name for pool in self._declared for node in pool.nodes)
-        return [
-            name
-            for name in names
-            if (row := columns.row_of.get(name, -1)) >= 0
-            and not columns.pods[row]
-            and name not in nominated
-            and name not in self._used
-        ]
 
     # ---- trials
 

@@ -307,6 +307,7 @@ class NodeDemand(_Value, frozen=True):
     groups: list[GroupDemand]
     shapes: list[ShapeDemand]
     idle: list[str] = []  # declared nodes that exist and that no pod and no waiting unit uses
+    cordoned: list[str] = []  # of these, the cordoned ones: no pod will go there
     notes: list[str] = []
 
     def only(self, namespace: str) -> NodeDemand:

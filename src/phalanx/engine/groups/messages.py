@@ -11,6 +11,7 @@ from phalanx.model.groups import Group, GroupForest, Shortage
 
 UNSCHEDULABLE = "pod group is unschedulable"
 WAITING = "WaitingForMembers"  # reason of conditions
+LIMITED = "LimitedByPolicy"  # reason of pods beyond the counts of their group's policy
 
 
 def refused(group: Group, certificate: Certificate) -> str:

@@ -226,10 +226,12 @@ class Attempts:
             # Enough runs already; what is left over is not complete, or does not fit.
             shortages = all_short(tree.forest, built)
             if shortages:
-                return Refused(Cause.EXTRAS, messages.lacking(shortages), GroupSearch(built), hopeless=True)
+                text = messages.lacking(shortages)
+                return Refused(Cause.EXTRAS, text, GroupSearch(built), hopeless=True, reason=messages.WAITING)
             text = surplus(self._cluster, group, tree.priority)
             if text:
-                return Refused(Cause.EXTRAS, f"{messages.UNSCHEDULABLE}, {text}", GroupSearch(built), hopeless=True)
+                text = f"{messages.UNSCHEDULABLE}, {text}"
+                return Refused(Cause.EXTRAS, text, GroupSearch(built), hopeless=True, reason=messages.LIMITED)
             return Refused(Cause.EXTRAS, messages.leftovers(group, built), GroupSearch(built))
         return self._allowed(built, found, points)
 

@@ -116,7 +116,7 @@ class Admission:
         if any(record.shape is not shape for record in newcomers.values()):
             return False
         for record in newcomers.values():
-            self._status.say(record, UNSCHEDULABLE, text)
+            self._status.say(record, refusal.reason, text, event=refusal.reason == UNSCHEDULABLE)
         return True
 
     def _repair_since(self, group: Group, otherwise: float) -> float:

@@ -32,9 +32,10 @@ from phalanx.engine.scheduling.attempt.sliced_attempts import SlicedAttempts
 from phalanx.engine.scheduling.commit.binding import Binding
 from phalanx.engine.scheduling.commit.evictions import Evictions
 from phalanx.engine.scheduling.commit.group_reservations import GroupReservations
+from phalanx.engine.scheduling.commit.start_reservations import StartReservations
 from phalanx.engine.scheduling.lifecycle.members import Members
 from phalanx.engine.scheduling.lifecycle.pod_lifecycle import PodLifecycle
-from phalanx.engine.scheduling.lifecycle.pod_status import SCHEDULER_ERROR, UNSCHEDULABLE, PodStatus
+from phalanx.engine.scheduling.lifecycle.pod_status import PROMISED, SCHEDULER_ERROR, UNSCHEDULABLE, PodStatus
 from phalanx.engine.scheduling.queue.units import (
     ATTEMPT,
     AttemptUnit,
@@ -239,6 +240,7 @@ class Refusals:
         members: Members,
         waiting: Waiting,
         status: PodStatus,
+        starts: StartReservations,
     ) -> None:
         self._cluster: ClusterState = searches.cluster
         self._columns = searches.cluster.columns
@@ -248,6 +250,7 @@ class Refusals:
         self.members = members
         self._waiting = waiting
         self._status = status
+        self._starts = starts
         self._units = pods.units
         self.queue = waiting.queue
 
@@ -258,7 +261,14 @@ class Refusals:
             self.queue.join(unit, known)
         else:
             self.queue.join(unit, known)
-            self._status.say(unit.record, UNSCHEDULABLE, known.message)
+            self._say_pod(unit, unit.record, known.message)
+
+    def _say_pod(self, unit: SchedulingUnit, record: PodRecord, message: str, reason: str = UNSCHEDULABLE) -> None:
+        """Report why a pod waits. Unschedulable is for pods that lack room: autoscalers create nodes for these."""
+        if promise := self._starts.promise(unit):
+            self._status.say(record, PROMISED, promise, event=False)
+        else:
+            self._status.say(record, reason, message, event=reason == UNSCHEDULABLE)
 
     # ---- single pods
 
@@ -272,7 +282,7 @@ class Refusals:
             return
         if refused.nominate is not None:
             self.pods.nominate(record, refused.nominate)
-        self._status.say(record, UNSCHEDULABLE, refused.message)
+        self._say_pod(unit, record, refused.message)
         preemption = refused.preemption or NO_PREEMPTION
         only_rows = all(profile.plugins.get(name) in profile.row_filters for name in diagnosis.plugins)
         if (victims_leave or preemption.waits) and only_rows:
@@ -331,7 +341,7 @@ class Refusals:
         for record in unit.records.values():
             if record.shape not in texts:
                 texts[record.shape] = self._own_message(record, message)
-        refusal = Refusal(message, refused.outcome, texts)
+        refusal = Refusal(message, refused.outcome, texts, refused.reason or UNSCHEDULABLE)
         self._tell(unit, group, refusal)
         if refused.releases:
             self._units.back_off(unit)  # an eviction may be refused: try again
@@ -341,9 +351,20 @@ class Refusals:
     def _tell(self, unit: SchedulingUnit, group: Group, refusal: Refusal) -> None:
         unit.refusal = refusal
         self._units.tell(unit, "refused", refusal.message)
+        short = self._short_leaves(group) if group.composite else {}
         for record in unit.records.values():
-            self._status.say(record, UNSCHEDULABLE, refusal.texts.get(record.shape, refusal.message))
+            leaf = self.members.forest.leaf_of_pod(record.namespace, record.name) if short else None
+            if leaf in short:
+                self._status.say(record, messages.WAITING, short[leaf], event=False)
+            else:
+                self._say_pod(unit, record, refusal.texts.get(record.shape, refusal.message), refusal.reason)
         self._conditions(group, UNSCHEDULABLE, refusal.message)
+
+    def _short_leaves(self, group: Group) -> dict[GroupKey | None, str]:
+        """Return the groups of a tree whose pods wait for members and not for room, with what is missing."""
+        forest = self.members.forest
+        leaves = ((leaf, shortages_of(forest, leaf)) for leaf in forest.leaves(group.key))
+        return {leaf.key: messages.lacking(shortages) for leaf, shortages in leaves if shortages}
 
     def _own_message(self, record: PodRecord, group_message: str) -> str:
         """Use the pod's own diagnosis if it fits no node, else the group's."""

@@ -22,6 +22,7 @@ from phalanx.engine.reservations import FOREVER, Reason
 from phalanx.engine.scheduling.attempt.start_times import Planned, StartTimes
 from phalanx.engine.scheduling.lifecycle.members import Members
 from phalanx.engine.scheduling.lifecycle.pod_lifecycle import PodLifecycle
+from phalanx.engine.scheduling.lifecycle.pod_status import PROMISED, UNSCHEDULABLE, PodStatus
 from phalanx.engine.scheduling.lifecycle.unit_lifecycle import UnitLifecycle
 from phalanx.engine.scheduling.queue.queue import Queue
 from phalanx.engine.scheduling.queue.units import QueueName, SchedulingUnit, UnitState
@@ -56,12 +57,14 @@ class StartReservations:
         pod_lifecycle: PodLifecycle,
         unit_lifecycle: UnitLifecycle,
         members: Members,
+        status: PodStatus,
     ) -> None:
         self._cluster = state
         self._queue = queue
         self._pod_lifecycle = pod_lifecycle
         self._unit_lifecycle = unit_lifecycle
         self._members = members
+        self._status = status
         self.times = StartTimes(state, members)
         self.held: dict[str, HeldStart] = {}  # by key of the unit
         self.overtaken: dict[str, Overtaken] = {}
@@ -147,6 +150,9 @@ class StartReservations:
         self.held[unit.key] = HeldStart(unit, planned, placeholders, self._cluster.now)
         text = self.text(unit)
         self._unit_lifecycle.tell(unit, "reserved", text)
+        if promise := self.promise(unit):
+            for record in unit.records.values():
+                self._status.say(record, PROMISED, promise, event=False)
         group = self._members.group_of(unit)
         if group is not None:
             self._members.conditions.promise(group, "True", "Reserved", text)
@@ -175,6 +181,18 @@ class StartReservations:
         group = self._members.group_of(held.unit)
         if group is not None:
             self._members.conditions.promise(group, "False", "NotReserved", "no room is reserved for it")
+        self._take_back(held)
+
+    def _take_back(self, held: HeldStart) -> None:
+        """Let pods that still wait say again that they fit nowhere: an autoscaler may help them now."""
+        unit = held.unit
+        if held.planned.start is None or unit.state is not UnitState.QUEUED:
+            return
+        waits = unit.equivalence_class
+        message = unit.refusal.message if unit.refusal is not None else waits.message if waits is not None else ""
+        for record in unit.records.values() if message else ():
+            if record.said.startswith(PROMISED):
+                self._status.say(record, UNSCHEDULABLE, message, event=False)
 
     # ---- attempts
 
@@ -196,6 +214,13 @@ class StartReservations:
             self._pod_lifecycle.nominate(placeholder, node, write=False, wake=False)
 
     # ---- for people
+
+    def promise(self, unit: SchedulingUnit) -> str:
+        """Say when and where a unit starts for certain; "" if that is not known."""
+        held = self.held.get(unit.key)
+        if held is None or held.planned.start is None:
+            return ""
+        return f"starts by {rfc3339(held.planned.start)} on {held.planned.where}, where room is reserved for it"
 
     def text(self, unit: SchedulingUnit) -> str:
         """Say how often a unit was overtaken and what is reserved for it; "" if neither."""

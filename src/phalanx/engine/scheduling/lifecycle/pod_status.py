@@ -15,6 +15,7 @@ from phalanx.engine.state.records import PodRecord
 UNSCHEDULABLE = "Unschedulable"
 SCHEDULER_ERROR = "SchedulerError"
 GATED = "SchedulingGated"
+PROMISED = "StartPromised"  # room is reserved and its users end in time: no node is missing
 GATED_MESSAGE = "Scheduling is blocked due to non-empty scheduling gates"
 
 

@@ -68,6 +68,7 @@ class Refusal(msgspec.Struct, frozen=True):
     message: str
     outcome: SearchOutcome | None
     texts: dict[Shape, str]  # what pods of each shape were told
+    reason: str = "Unschedulable"  # of the pods' condition
 
 
 class SchedulingUnit:

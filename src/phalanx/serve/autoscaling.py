@@ -1,0 +1,51 @@
+"""Connect the simulated autoscaler of a local cluster to the scheduler's demand for nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from phalanx.base.errors import ApiProblem
+from phalanx.engine.explain.demand import unused
+from phalanx.engine.explain.node_pools import DeclaredPool
+from phalanx.engine.explain.values import NodeDemand
+from phalanx.local.nodes.autoscaler import Needs
+from phalanx.local.nodes.node_groups import NodeGroup
+from phalanx.model.objects import Node
+from phalanx.serve.diagnostics import Diagnostics
+from phalanx.serve.scheduler import SchedulerService
+
+
+def pools(groups: Sequence[NodeGroup]) -> list[DeclaredPool]:
+    """Return every node that the groups may have, as the scheduler would see it."""
+    return [
+        DeclaredPool(group.name, [msgspec.convert(group.body(n, 0.0), Node) for n in range(group.high)])
+        for group in groups
+    ]
+
+
+class DemandSource:
+    """What the autoscaler asks. The scheduler is a part of its own, which may be replaced when it fails."""
+
+    def __init__(self, groups: Sequence[NodeGroup]) -> None:
+        self.pools = pools(groups)
+        self._scheduler: tuple[SchedulerService, Diagnostics] | None = None
+
+    def follow(self, service: SchedulerService, diagnostics: Diagnostics) -> None:
+        self._scheduler = service, diagnostics
+
+    async def ask(self) -> Needs | None:
+        """Return what is missing and what is unused; None if the scheduler cannot say now."""
+        if self._scheduler is None or not self._scheduler[0].synced:
+            return None
+        service, diagnostics = self._scheduler
+        if not service.engine.queue.units:  # nothing waits: no question is needed
+            idle, cordoned = unused(service.engine.scheduler, self.pools)
+            return Needs((), idle, cordoned)
+        try:
+            found = msgspec.json.decode(await diagnostics.demand(), type=NodeDemand)
+        except ApiProblem:
+            return None
+        missing = [name for group in found.groups for nodes in group.nodes for name in nodes.nodes]
+        return Needs(missing, found.idle, found.cordoned)

@@ -1,0 +1,84 @@
+"""Autoscalers act on PodScheduled=False with the reason Unschedulable: only pods that lack nodes may have it."""
+
+from __future__ import annotations
+
+import pytest
+
+from phalanx.engine import decisions as d
+from phalanx.testing import Cluster
+from phalanx.testing.builders import composite, node, pod, pod_group, workload_policy
+
+
+def reasons(run: Cluster, group: str) -> set[str]:
+    """The last reason of every pending pod of a group."""
+    last = {c.name: c.reason for c in run.of(d.SetPodCondition) if c.type == "PodScheduled"}
+    return {last.get(name, "") for name in run.pods if name.startswith(f"{group}-") and name not in run.placed}
+
+
+def gang(run: Cluster, name: str, size: int, pods: int | None = None, cpu: int = 1) -> None:
+    run.see(pod_group(name).gang(size))
+    run.see(*(pod(f"{name}-{i}").cpu(cpu).group(name).created(run.now) for i in range(size if pods is None else pods)))
+    run.step()
+
+
+def test_all_members_of_a_gang_that_lacks_nodes_are_unschedulable_at_once() -> None:
+    run = Cluster().see(node("n0").cpu(2))
+    run.see(pod_group("train").gang(4), *(pod(f"train-{i}").cpu(1).group("train") for i in range(4)))
+    made = run.step()
+    told = [c.name for c in made if isinstance(c, d.SetPodCondition) and c.reason == "Unschedulable"]
+    assert sorted(told) == [f"train-{i}" for i in range(4)]
+
+
+def test_a_gang_that_waits_for_members_is_not_unschedulable() -> None:
+    run = Cluster()
+    gang(run, "train", 4, pods=3)
+    assert reasons(run, "train") == {"WaitingForMembers"}
+
+
+def test_a_gang_that_waits_for_gates_is_not_unschedulable() -> None:
+    run = Cluster().see(pod_group("train").gang(2), pod("train-0").group("train"))
+    run.see(pod("train-1").group("train").gate("kueue.x-k8s.io/admission"))
+    run.step()
+    assert reasons(run, "train") == {"SchedulingGated"}
+
+
+def test_pods_of_an_incomplete_group_wait_for_members_while_their_tree_lacks_nodes() -> None:
+    run = Cluster().see(composite("tree").gang(1))
+    run.see(pod_group("whole").gang(2).parent("tree"), pod_group("half").gang(2).parent("tree"))
+    run.see(*(pod(f"whole-{i}").cpu(8).group("whole") for i in range(2)), pod("half-0").cpu(1).group("half"))
+    run.see(node("n0").cpu(4)).step()
+    assert reasons(run, "whole") == {"Unschedulable"}
+    assert reasons(run, "half") == {"WaitingForMembers"}
+
+
+def test_a_gang_with_a_promised_start_is_not_unschedulable() -> None:
+    config = (
+        "apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\n"
+        "profiles:\n- reservations: {starvationSeconds: 60}\n"
+    )
+    run = Cluster(config=config).see(*(node(f"n{i}").cpu(1) for i in range(4)))
+    long = [pod(f"long-{i}").cpu(1).created(run.now) for i in range(2)]
+    for each in long:
+        each.spec["activeDeadlineSeconds"] = 1000
+    run.see(*long).step()
+    gang(run, "train", 4)
+    assert reasons(run, "train") == {"Unschedulable"}
+    for number in range(8):
+        short = pod(f"short-{number}").cpu(1).created(run.now)
+        short.spec["activeDeadlineSeconds"] = 10
+        run.see(short).step()
+        run.step(10)
+        run.gone("Pod", f"short-{number}")
+    assert reasons(run, "train") == {"StartPromised"}
+    run.gone("Node", "n3")  # the promise is broken: now a node is missing
+    run.step(10)
+    assert reasons(run, "train") == {"Unschedulable"}
+
+
+@pytest.mark.parametrize("nodes", [1, 4])
+def test_pods_beyond_the_largest_count_are_limited_by_policy(nodes: int) -> None:
+    run = Cluster().see(*(node(f"n{i}").cpu(2) for i in range(nodes)))
+    run.see(workload_policy("limit").target("PodGroup", "train", "scheduling.k8s.io").set(counts={"min": 2, "max": 2}))
+    gang(run, "train", 2, pods=4)
+    assert len(run.placed) == 2
+    assert reasons(run, "train") == {"LimitedByPolicy"}
