@@ -250,3 +250,32 @@ def test_why_says_how_many_nodes_a_ranked_gang_lacks(how):
     world.step()
     (found,) = why(world.engine, "PodGroup", "default", "g").items
     assert any("node" in str(each) for each in found.relaxations), found.relaxations
+
+
+@pytest.mark.parametrize(("how", "lost"), [("Stripe", 5), ("Balance", 5), ("Stripe", 0), ("Balance", 7)])
+def test_a_replacement_keeps_the_pattern(how, lost):
+    world = cluster(cpu="4").see(placement(how, RACK), *indexed("g", 8))
+    world.step()
+    before = racks_by_rank(world, "g", 8)
+    world.gone("Pod", f"g-{lost}").see(pod(f"g-{lost}").cpu("1").group("g").label(INDEX, str(lost)))
+    world.step()
+    assert racks_by_rank(world, "g", 8) == before
+
+
+def test_a_child_group_that_returns_keeps_the_balance_of_its_tree():
+    world = cluster(cpu="4").see(
+        composite("tree").gang(4),
+        workload_policy("p")
+        .target("CompositePodGroup", "tree")
+        .set(ranks={"placement": "Balance", "topologyKey": RACK}),
+    )
+    for child in range(4):
+        world.see(pod_group(f"c{child}").gang(2).parent("tree"))
+        world.see(*(pod(f"c{child}-{i}").cpu("1").group(f"c{child}") for i in range(2)))
+    world.step()
+    before = [racks_by_rank(world, f"c{child}", 2)[0] for child in range(4)]
+    assert len(set(before)) == 4
+    for i in range(2):
+        world.gone("Pod", f"c1-{i}").see(pod(f"c1-{i}").cpu("1").group("c1"))
+    world.step()
+    assert racks_by_rank(world, "c1", 2) == [before[1]] * 2

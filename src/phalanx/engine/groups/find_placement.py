@@ -7,6 +7,7 @@ of either all call `find`. The cluster state is unchanged afterwards.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import chain
 
 import msgspec
 
@@ -14,6 +15,7 @@ from phalanx.engine.framework import Status
 from phalanx.engine.framework.cluster_state import ClusterState
 from phalanx.engine.groups import messages
 from phalanx.engine.groups.build import Built
+from phalanx.engine.groups.co_placement import together
 from phalanx.engine.groups.group_plugins import GroupPlugins
 from phalanx.engine.groups.outcomes import assignment_of, explained
 from phalanx.engine.groups.rank_placement import by_rank
@@ -59,7 +61,7 @@ def find(
     """
     if points is not None or not ranks:
         return _find(state, group, built, points)  # plugins choose the candidate placements
-    for variant in spread(state.columns, built):
+    for variant in chain(together(state, built), spread(state.columns, built)):
         patterned = _instead(state, group, variant)
         if patterned is not None:
             return patterned

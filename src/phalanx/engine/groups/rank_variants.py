@@ -6,26 +6,29 @@ pinned to a domain. If no variant can be placed, the original tree is placed.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from phalanx.engine.groups.build import HOSTNAME, Built
+from phalanx.engine.groups.rank_order import LAST, ranks_of
+from phalanx.engine.groups.rank_placement import seated
 from phalanx.engine.groups.trial import Assignment
-from phalanx.engine.placement.problem import Composite, Leaf, Subtree
+from phalanx.engine.placement.problem import Composite, Ints, Leaf, Subtree
 from phalanx.engine.placement.ranks import balance, stripe
 from phalanx.engine.placement.slots import base_slots
 from phalanx.engine.state.columns import Columns
 from phalanx.engine.state.records import PodRecord
 from phalanx.model.groups import Group
-from phalanx.model.groups.policy import BALANCE, STRIPE
+from phalanx.model.groups.policy import BALANCE, STRIPE, Policy
 
 NODE = "(node)"  # the domains of this key are the nodes themselves
 TRIES = 6  # how many different numbers of domains are tried
 MOST_PIECES = 64  # nodes to which members are nominated
 Pieces = list[tuple[str | None, int, list[PodRecord]]]  # (key, domain, members); key None: anywhere
-Pins = list[tuple[str, int]]  # (key, domain) of each child
+Pins = list[tuple[str, int] | None]  # (key, domain) of each child; None: not pinned
 _PATTERNS: dict[str, Callable[[int, int], list[int]]] = {STRIPE: stripe, BALANCE: balance}
 
 
@@ -63,9 +66,11 @@ class Variant:
             fresh = self._leaf(part, pieces.get(id(part)))
         else:
             children = [self._copy(child, pieces, pins) for child in part.children]
-            for number, (key, domain) in enumerate(pins.get(id(part), ())):
-                self._keys.add(key)
-                children[number] = Composite(part.children[number].name, 1, (children[number],), key, None, domain)
+            for number, pin in enumerate(pins.get(id(part), ())):
+                if pin is not None:
+                    key, domain = pin
+                    self._keys.add(key)
+                    children[number] = Composite(part.children[number].name, 1, (children[number],), key, None, domain)
             fresh = replace(part, children=tuple(children))
         self._origin[id(fresh)] = id(part)
         return fresh
@@ -96,26 +101,83 @@ class Variant:
 
 
 def spread(columns: Columns, built: Built) -> Iterator[tuple[Variant, Built]]:
-    """Yield trees that follow Stripe and Balance, over as many domains as there are and then over fewer."""
+    """Yield trees that follow Stripe and Balance, over as many domains as there are and then over fewer.
+
+    Replacements and additional members follow the members that are placed already.
+    """
     chosen = {part: group for part, group in built.group_of.items() if group.policy.rank_placement in _PATTERNS}
     if not chosen:
         return
-    parts = [part for part in _topmost(built.problem.root, chosen) if not chosen[id(part)].placed]
-    domains = {id(part): _domains(columns, built, chosen[id(part)]) for part in parts}
+    parts = [(part, _slots_of(columns, built, part)) for part in _topmost(built.problem.root, chosen)]
+    domains = {id(part): _domains(columns, built, chosen[id(part)]) for part, _ in parts}
     most = max((len(found) for _, found in domains.values()), default=0)
     for fewer in range(min(TRIES, max(0, most - 1))):
         pieces: dict[int, Pieces] = {}
         pins: dict[int, Pins] = {}
-        for part in parts:
+        for part, slots in parts:
             key, found = domains[id(part)]
-            records = built.pending.get(id(part), [])
-            where = _pattern(chosen[id(part)], part, len(records), found, fewer)
+            policy = chosen[id(part)].policy
+            if any(rows for rows in slots):
+                where = _beside(columns, policy, slots, found, new_domains=fewer > 0)
+            else:
+                where = list(_pattern(policy, len(slots), found, fewer))
             if isinstance(part, Composite):
-                pins[id(part)] = [(key, domain) for domain in where]
+                pins[id(part)] = [None if domain is None else (key, domain) for domain in where]
             elif where:
-                pieces[id(part)] = _pieces(key, where, records)
+                pieces[id(part)] = _pieces(key, _of_pending(slots, where), built.pending.get(id(part), []))
         made = Variant(built, columns)
         yield made, made.made(pieces, pins)
+
+
+def _slots_of(columns: Columns, built: Built, part: Subtree) -> list[list[int]]:
+    """Return, for each rank or child in order, the rows of its placed pods; empty: it is to be placed."""
+    if isinstance(part, Composite):
+        children = [built.group_of.get(id(child)) for child in part.children]
+        return [[each.row for leaf in _leaves(child) for each in seated(columns, leaf)] for child in children if child]
+    group = built.group_of[id(part)]
+    sitting, waiting = seated(columns, group), built.pending.get(id(part), [])
+    if not sitting:
+        return [[] for _ in waiting]
+    order = {record.key: at for at, record in enumerate(waiting)}
+    ranks = ranks_of([*sitting, *waiting], group.policy).of
+    everyone = sorted([*sitting, *waiting], key=lambda each: (ranks.get(each.key, LAST), order.get(each.key, -1)))
+    return [[] if each.key in order else [each.row] for each in everyone]
+
+
+def _of_pending(slots: Sequence[Sequence[int]], where: Sequence[int | None]) -> list[int]:
+    return [domain for rows, domain in zip(slots, where, strict=True) if not rows and domain is not None]
+
+
+def _beside(
+    columns: Columns, policy: Policy, slots: Sequence[Sequence[int]], found: Sequence[int], *, new_domains: bool
+) -> list[int | None]:
+    """Return the domain of every rank or child that is to be placed next to placed ones; empty if none has room.
+
+    Domains without members are used if no domain with members has fewer than its share. `new_domains`: in any case.
+    """
+    ids = _ids(columns, policy)
+    taken: list[int | None] = [int(ids[rows[0]]) if rows else None for rows in slots]
+    count = Counter(domain for domain in taken if domain is not None)
+    share = len(slots) // max(1, len(count))
+    short = any(count[domain] < share for domain in found if count[domain])
+    options = [domain for domain in found if new_domains or count[domain] or not short]
+    if not options:
+        return []
+    where: list[int | None] = []
+    for at, rows in enumerate(slots):
+        if rows:
+            where.append(None)
+            continue
+        near = [taken[i] for i in (at - 1, at + 1) if 0 <= i < len(taken)]
+        same = {domain: near.count(domain) for domain in options}
+        if policy.rank_placement == STRIPE:
+            best = min(options, key=lambda domain: (same[domain], count[domain], domain))
+        else:
+            best = min(options, key=lambda domain: (count[domain], -same[domain], domain))
+        taken[at] = best
+        count[best] += 1
+        where.append(best)
+    return where
 
 
 def _topmost(part: Subtree, chosen: Mapping[int, Group]) -> Iterator[Subtree]:
@@ -127,13 +189,12 @@ def _topmost(part: Subtree, chosen: Mapping[int, Group]) -> Iterator[Subtree]:
             yield from _topmost(child, chosen)
 
 
-def _pattern(group: Group, part: Subtree, members: int, domains: Sequence[int], fewer: int) -> list[int]:
+def _pattern(policy: Policy, count: int, domains: Sequence[int], fewer: int) -> list[int]:
     """Return the domain of every member or child; empty if there are too few domains."""
-    count = len(part.children) if isinstance(part, Composite) else members
     chosen = sorted(domains[: min(count, len(domains) - fewer)])
     if len(chosen) < 2:
         return []
-    return [chosen[at] for at in _PATTERNS[group.policy.rank_placement](count, len(chosen))]
+    return [chosen[at] for at in _PATTERNS[policy.rank_placement](count, len(chosen))]
 
 
 def at_home(columns: Columns, built: Built, assignment: Assignment) -> tuple[Variant, Built] | None:
@@ -167,15 +228,27 @@ def at_home(columns: Columns, built: Built, assignment: Assignment) -> tuple[Var
 def _domains(columns: Columns, built: Built, group: Group) -> tuple[str, list[int]]:
     """Return the topology key by which a group is spread, and its domains with room, most room first."""
     key = group.policy.rank_topology_key or NODE
-    n = columns.n
-    ids = np.arange(n, dtype=np.int64) if key in (NODE, HOSTNAME) else columns.label(key).ids[:n].astype(np.int64) - 1
-    slots = np.zeros(n)
+    ids = _ids(columns, group.policy)
+    slots = np.zeros(columns.n)
     for row in built.problem.shapes:
         slots += np.minimum(base_slots(built.problem, row), 1 << 20)
     inside = ids >= 0
     room = np.bincount(ids[inside], weights=slots[inside], minlength=1)
     order = sorted(np.flatnonzero(room > 0).tolist(), key=lambda domain: (-room[domain], domain))
     return (NODE if key == HOSTNAME else key), order
+
+
+def _ids(columns: Columns, policy: Policy) -> Ints:
+    """Return (N,) the domain by which ranks are spread; -1: the node has none."""
+    key, n = policy.rank_topology_key or NODE, columns.n
+    return np.arange(n, dtype=np.int64) if key in (NODE, HOSTNAME) else columns.label(key).ids[:n].astype(np.int64) - 1
+
+
+def _leaves(group: Group) -> Iterator[Group]:
+    if not group.composite:
+        yield group
+    for child in group.children.values():
+        yield from _leaves(child)
 
 
 def _pieces(key: str, where: Sequence[int], records: Sequence[PodRecord]) -> Pieces:
