@@ -16,7 +16,7 @@ import numpy as np
 from phalanx.engine.framework.cluster_state import ClusterState
 from phalanx.engine.framework.evaluation import Evaluation
 from phalanx.engine.groups.counts import limit
-from phalanx.engine.groups.expected_pods import ExpectedPods
+from phalanx.engine.groups.expected_pods import ExpectedPods, is_reserved_for
 from phalanx.engine.groups.rank_order import in_rank_order
 from phalanx.engine.placement.problem import Composite, Floats, Ints, Leaf, Problem, ShapeRow, Subtree
 from phalanx.engine.slices import in_slices, worked
@@ -338,6 +338,8 @@ class _Builder:
         index = {rid: number for number, rid in enumerate(rids)}
         for node, record in nominations.all():
             if record.row >= 0 or record.key in ours or record.priority < self._priority:
+                continue
+            if is_reserved_for(record, self._part_of):
                 continue
             row = self._columns.row_of.get(node, -1)
             if row < 0:

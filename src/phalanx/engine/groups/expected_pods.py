@@ -49,6 +49,11 @@ def owner_of(record: PodRecord) -> GroupKey:
     return GroupKey(POD_GROUP, record.namespace, record.name.rpartition("/")[0])
 
 
+def is_reserved_for(record: PodRecord, groups: Container[GroupKey]) -> bool:
+    """Return whether the record stands for an expected pod of one of these groups: their own room is theirs to use."""
+    return is_expected(record) and owner_of(record) in groups
+
+
 def reserved_for(
     nominations: Nominations, priority: int, nodes: Container[str] | None, own: Container[GroupKey] = ()
 ) -> tuple[str, ...]:

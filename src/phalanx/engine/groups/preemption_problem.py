@@ -18,6 +18,7 @@ from phalanx.engine.framework.cluster_state import ClusterState
 from phalanx.engine.framework.evaluation import Evaluation
 from phalanx.engine.framework.traits import traits_of
 from phalanx.engine.groups.build import Built
+from phalanx.engine.groups.expected_pods import is_reserved_for
 from phalanx.engine.placement.problem import Composite, Floats, Ints, Leaf, ShapeRow, Subtree, done, groups, leaves
 from phalanx.engine.preemption.problem import PreemptionProblem, Units
 from phalanx.engine.preemption.row_filters import Filters, RowFilters
@@ -238,7 +239,9 @@ class PreemptionProblemBuilder:
         ours = {record.key for records in self.built.pending.values() for record in records}
         for node, record in self.cluster.nominations.all():
             row = columns.row_of.get(node, -1)
-            if row >= 0 and record.row < 0 and record.key not in ours and record.priority >= self.priority:
+            if row < 0 or record.row >= 0 or record.key in ours or record.priority < self.priority:
+                continue
+            if not is_reserved_for(record, self.built.part_of):
                 add(record, row, -1.0)
         return free
 

@@ -18,12 +18,14 @@ from phalanx.engine.framework.cluster_state import ClusterState
 from phalanx.engine.framework.evaluation import Evaluation
 from phalanx.engine.groups.backtracking_search import BacktrackingSearch
 from phalanx.engine.groups.build import Built
+from phalanx.engine.groups.expected_pods import is_reserved_for
 from phalanx.engine.groups.symmetry import excluding_reservations, open_masks
 from phalanx.engine.placement import SearchVerdict, place
 from phalanx.engine.placement.problem import Composite, Leaf, Subtree, done
 from phalanx.engine.slices import worked
 from phalanx.engine.state.records import PodRecord
 from phalanx.engine.state.shapes import Shape
+from phalanx.model.groups import POD_GROUP, GroupKey
 
 Assignment = list[tuple[PodRecord, int]]
 
@@ -79,9 +81,12 @@ def _room_for(state: ClusterState, rows: Mapping[Shape, list[int]], assignment: 
             left[index[rid], number] -= amount
     if state.nominations:
         ours, first = {record.key for record, _ in assignment}, assignment[0][0]
+        groups = {GroupKey(POD_GROUP, record.namespace, record.group) for record, _ in assignment if record.group}
         for number, row in enumerate(at.tolist()):
             for rival in state.nominations.rivals(columns.names[row], first):
-                for rid, amount in rival.shape.requests if rival.key not in ours and rival.row < 0 else ():
+                if rival.key in ours or rival.row >= 0 or is_reserved_for(rival, groups):
+                    continue
+                for rid, amount in rival.shape.requests:
                     if rid in index:
                         left[index[rid], number] -= amount
     return not (left < 0).any()

@@ -18,6 +18,7 @@ from phalanx.engine.groups.group_state import GroupState, Phase
 from phalanx.engine.groups.losses import Loss, LossCause
 from phalanx.engine.scheduling.commit.group_reservations import GroupReservations
 from phalanx.engine.scheduling.commit.replacements import Replacements
+from phalanx.engine.scheduling.commit.rollouts import Rollouts
 from phalanx.engine.scheduling.lifecycle.members import Members, root_key
 from phalanx.engine.scheduling.lifecycle.pod_lifecycle import PodLifecycle
 from phalanx.model.groups import Group, GroupKey, Member, MemberState
@@ -49,6 +50,7 @@ class Maintenance:
         self._members, self._pods, self._room, self._emit = members, pods, room, emit
         self._health = members.health
         self.replacements = Replacements(state, members, pods)
+        self._rollouts = Rollouts(state.forest, self.replacements)
         self._times: dict[GroupKey, _Times] = {}
         self._due: dict[GroupKey, float] = {}
         self._tried: dict[GroupKey, None] = {}  # groups with members beyond `desired` that wait
@@ -251,7 +253,10 @@ class Maintenance:
     def _replace(self, key: GroupKey, loss: Loss, pod: Pod) -> None:
         """Reserve room in the domain of the others while the controller makes the replacement."""
         group = self._forest.group(key)
-        if group is None or group.policy.rescheduling != REPLACE or group.spec is None or not group.placed:
+        if group is None or group.spec is None:
+            return
+        if group.policy.rescheduling != REPLACE or not group.placed:
+            self._rollouts.reserve(group, loss, pod)
             return
         if loss.cause in NOT_REPLACED and group.present >= group.spec.minimum:
             return

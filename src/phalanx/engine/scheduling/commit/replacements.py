@@ -1,8 +1,9 @@
-"""Room that is reserved for the replacement of a lost member while its controller makes it (policy Replace).
+"""Reserve room for the replacement of a lost member while its controller makes it.
 
-On the node of the lost member if that can be, else on another node of the domain that the group shares. Reserved like
-a nomination, against pods of equal and lower priority. The next pod of the group takes it over; a reservation that is
-not claimed ends after `RESERVED_SECONDS`.
+This is done for the policy Replace, and for replicas that roll or restart (`Rollouts`). The room is on the node of the
+lost member if possible, else on another node of the domain that the group shares. It is reserved like a nomination,
+against pods of equal and lower priority. The next pod of the group with the same requests takes it over, else the next
+one. A reservation that is not claimed expires.
 """
 
 from __future__ import annotations
@@ -25,16 +26,19 @@ class _Reserved(msgspec.Struct):
     leaf: GroupKey
     record: PodRecord  # of the pod to come
     until: float
+    rolls: bool = False  # of a replica that rolls or restarts: it ends when the group has its minimum
 
 
 class Replacements:
     def __init__(self, state: ClusterState, members: Members, pods: PodLifecycle) -> None:
         self._cluster, self._members, self._pods = state, members, pods
-        self._reserved: list[_Reserved] = []  # the one that ends next first
+        self._reserved: list[_Reserved] = []  # by expiry, the earliest first
         self._number = 0
 
-    def reserve(self, group: Group, lost: Pod, node: str) -> None:
-        """`node`: where the lost member was."""
+    def reserve(
+        self, group: Group, lost: Pod, node: str, seconds: float = RESERVED_SECONDS, *, rolls: bool = False
+    ) -> None:
+        """Reserve the room of a lost member for a pod of the group. `node`: where the lost member was."""
         if lost.spec.scheduler_name not in self._cluster.profiles:
             return
         self._number += 1
@@ -48,7 +52,8 @@ class Replacements:
             return
         self._cluster.shapes.keep(record.shape)
         self._pods.nominate(record, chosen, write=False, wake=False)
-        self._reserved.append(_Reserved(group.key, record, self._cluster.now + RESERVED_SECONDS))
+        self._reserved.append(_Reserved(group.key, record, self._cluster.now + seconds, rolls))
+        self._reserved.sort(key=lambda each: each.until)
 
     def _node(self, group: Group, record: PodRecord, before: str) -> str:
         columns = self._cluster.columns
@@ -88,15 +93,23 @@ class Replacements:
             return
         left = []
         for each in self._reserved:
-            if each.until <= self._cluster.now or self._members.forest.group(each.leaf) is None:
+            if each.until <= self._cluster.now or self._over(each):
                 self._withdraw(each)
             elif not self._claim(each):
                 left.append(each)
         self._reserved = left
 
+    def _over(self, reserved: _Reserved) -> bool:
+        group = self._members.forest.group(reserved.leaf)
+        if group is None or not reserved.rolls:
+            return group is None
+        going = group.source is not None and group.source.metadata.deletion_timestamp is not None
+        return going or group.satisfied
+
     def _claim(self, reserved: _Reserved) -> bool:
         waiting = self._members.waiting_pods.get(reserved.leaf, {})
-        for record in sorted(waiting.values(), key=lambda each: each.key):
+        asked = reserved.record.shape.requests
+        for record in sorted(waiting.values(), key=lambda each: (each.shape.requests != asked, each.key)):
             if not record.nominated and record.state is PodState.PENDING:
                 node = reserved.record.nominated
                 self._withdraw(reserved, wake=False)

@@ -1,0 +1,106 @@
+"""A replica that rolls or restarts gets the room of its old pods again, on a cluster that others wait for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from phalanx.testing.simulated_cluster import SimulatedCluster, simulated_cluster
+from phalanx.testing.virtual_time import VirtualLoop, run
+
+Json = dict[str, Any]
+
+
+def template(cpu: str, image: str = "one", seconds: int = 0) -> Json:
+    resources = {"requests": {"cpu": cpu}}
+    spec: Json = {"containers": [{"name": "main", "image": image, "resources": resources}]}
+    if seconds:
+        spec["terminationGracePeriodSeconds"] = seconds
+    return {"spec": spec}
+
+
+def leader_worker_set(image: str, *, startup: str = "LeaderCreated", **more: Any) -> Json:
+    parts = {"size": 2, "leaderTemplate": template("2", image), "workerTemplate": template("2", image)}
+    return {
+        "apiVersion": "leaderworkerset.x-k8s.io/v1",
+        "kind": "LeaderWorkerSet",
+        "metadata": {"name": "serve", "annotations": {"scheduling.phalanx.dev/gang": "true"}},
+        "spec": {"replicas": 3, "startupPolicy": startup, "leaderWorkerTemplate": {**parts, **more}},
+    }
+
+
+def waiting(number: int) -> Json:
+    body = template("1")
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": f"waits-{number}"}, **body}
+
+
+def placed(cluster: SimulatedCluster, prefix: str, image: str = "") -> dict[str, str]:
+    return {
+        pod["metadata"]["name"]: pod["spec"]["nodeName"]
+        for pod in cluster.all("Pod")
+        if pod["metadata"]["name"].startswith(prefix)
+        and pod["spec"].get("nodeName")
+        and (not image or pod["spec"]["containers"][0]["image"] == image)
+    }
+
+
+@pytest.mark.parametrize("startup", ["LeaderCreated", "LeaderReady"])
+def test_a_leader_worker_set_rolls_on_a_cluster_without_a_free_node(startup: str) -> None:
+    async def main(loop: VirtualLoop) -> None:
+        async with simulated_cluster(3, topology="cpu=4") as cluster:
+            await cluster.apply(leader_worker_set("one", startup=startup))
+            await cluster.settle()
+            assert len(placed(cluster, "serve-", "one")) == 6
+            for number in range(4):
+                await cluster.apply(waiting(number))
+            await cluster.settle()
+            assert not placed(cluster, "waits-")
+            spec = leader_worker_set("two")["spec"]["leaderWorkerTemplate"]
+            await cluster.patch("LeaderWorkerSet", "serve", {"spec": {"leaderWorkerTemplate": spec}})
+            await cluster.settle()
+            assert len(placed(cluster, "serve-", "two")) == 6
+            assert not placed(cluster, "waits-"), "they wait behind what was there before"
+            await cluster.patch("LeaderWorkerSet", "serve", {"spec": {"replicas": 2}})
+            await cluster.settle()
+            assert len(placed(cluster, "waits-")) == 4, "a replica that goes for good leaves its room"
+
+    run(main)
+
+
+def job_set(image: str) -> Json:
+    job = {"completions": 2, "parallelism": 2, "backoffLimit": 0, "completionMode": "Indexed"}
+    pods = template("2", image)
+    pods["spec"]["restartPolicy"] = "Never"
+    return {
+        "apiVersion": "jobset.x-k8s.io/v1alpha2",
+        "kind": "JobSet",
+        "metadata": {"name": "train", "annotations": {"scheduling.phalanx.dev/gang": "true"}},
+        "spec": {
+            "failurePolicy": {"maxRestarts": 3},
+            "replicatedJobs": [{"name": "workers", "replicas": 2, "template": {"spec": {**job, "template": pods}}}],
+        },
+    }
+
+
+def test_a_job_set_that_restarts_gets_its_room_again() -> None:
+    async def main(loop: VirtualLoop) -> None:
+        async with simulated_cluster(2, topology="cpu=4") as cluster:
+            await cluster.apply(job_set("one"))
+            await cluster.settle()
+            before = placed(cluster, "train-")
+            assert len(before) == 4
+            for number in range(4):
+                await cluster.apply(waiting(number))
+            await cluster.settle()
+            failed = min(before)
+            await cluster.patch("Pod", failed, {"status": {"phase": "Failed"}}, subresource="status")
+            await cluster.settle()
+            after = placed(cluster, "train-")
+            assert len(after) == 4 and after.keys().isdisjoint(before)
+            assert not placed(cluster, "waits-")
+            await cluster.delete("JobSet", "train")
+            await cluster.settle()
+            assert len(placed(cluster, "waits-")) == 4
+
+    run(main)
