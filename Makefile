@@ -61,10 +61,10 @@ test-clients: venv
 	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[clients]'
 	$(BIN)/pytest -n 0 tests/clients $(TEST_ARGS)
 
-# Stories of workloads that change, on virtual time: SEQUENCES of every kind from SEED on, or as many as SECONDS allow, or
-# what comes first of the two. No moment of a story takes more than 50,000 turns of the loop: nothing hangs here.
-.PHONY: lives
-lives: venv
+# Random life cycles of workloads on virtual time: SEQUENCES of every kind from SEED on, or as many as SECONDS allow.
+# No moment takes more than 50,000 turns of the loop, so nothing hangs here. `lives` is the old name.
+.PHONY: fuzz-workloads lives
+fuzz-workloads lives: venv
 	cd tests && ../$(BIN)/python -m support.lifecycle --seed $(or $(SEED),1000) --processes $(or $(PROCESSES),2) \
 	  $(if $(STORY),--story "$(STORY)") $(if $(BRANCH),--branch $(BRANCH)) \
 	  $(if $(SECONDS),--seconds $(SECONDS)) $(if $(SEQUENCES)$(SECONDS),,--sequences 200) $(if $(SEQUENCES),--sequences $(SEQUENCES))

@@ -47,7 +47,7 @@ ROWS = {
     "headers with the path": kib(LIMITS.header_bytes),
     "time for the headers, the TLS handshake": f"{LIMITS.header_seconds:g} s",
     "time for the body": f"{LIMITS.body_seconds:g} s",
-    "requests begun in one turn of the loop": f"{SHARES.turn}; {SHARES.turn_all} while nobody else is there",
+    "requests begun in one turn of the loop": f"{SHARES.turn}; {SHARES.turn_all} while there is no other client",
     "requests being answered": str(SHARES.seats),
     "requests waiting": str(SHARES.queue),
     "watches": f"{SHARES.watches:,}",
@@ -66,7 +66,7 @@ ROWS = {
     "free space on the disk of the data directory": mib(space.ALARM_BYTES),
     "pods of a StatefulSet, ReplicaSet, Job, JobSet, LeaderWorkerSet, MPIJob or TrainJob": f"{bounds.MOST_PODS:,}",
     "Jobs of a JobSet, replicas of a LeaderWorkerSet": f"{bounds.MOST_PARTS:,}",
-    "objects made in one look at a workload": str(bounds.BATCH),
+    "objects created in one reconcile of a workload": str(bounds.BATCH),
 }
 
 
