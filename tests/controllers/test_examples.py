@@ -11,9 +11,11 @@ from typing import Any
 
 import pytest
 import yaml
+from click.testing import CliRunner
 from test_cronjob import Fast
 
 from phalanx.base.clock import SystemClock
+from phalanx.cli.group import group as group_command
 from phalanx.controllers.workloads.registry import group
 from support.controller_world import Json, World, condition, world
 
@@ -124,6 +126,27 @@ def test_it_runs_and_leaves_nothing_behind(name: str) -> None:
                 await cluster.client.delete(resource, body["metadata"]["name"], "default", propagation="Background")
             for kind in MADE:
                 await cluster.eventually(kind, lambda found: not found)
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["job-gang", "statefulset-gang", "deployment-basic", "jobset-composite", "lws-leader-created", "lws-subgroups"],
+)
+def test_phalanx_group_prints_the_names_that_the_cluster_makes(name: str) -> None:
+    async def scenario() -> None:
+        async with world(nodes=0, scheduler=False) as cluster:
+            (body,) = documents(name)
+            await create(cluster, body)
+            stored = await cluster.until(body["kind"], body["metadata"]["name"], when=bool)
+            body["metadata"]["uid"] = stored["metadata"]["uid"]  # some names end in its hash
+            answer = CliRunner().invoke(group_command, ["-f", "-", "-o", "json"], input=json.dumps(body))
+            wanted: dict[str, set[str]] = {"Workload": set(), "CompositePodGroup": set(), "PodGroup": set()}
+            for item in json.loads(answer.stdout)["items"]:
+                wanted[item["kind"]].add(item["metadata"]["name"])
+            for kind, names in wanted.items():
+                await cluster.eventually(kind, lambda found, n=names: {each["metadata"]["name"] for each in found} == n)
 
     asyncio.run(scenario())
 

@@ -194,6 +194,35 @@ def test_a_workload_without_groups_is_answered_for_by_its_pods(up: LocalCluster,
     up.delete(f"{replica_sets}/plain", propagationPolicy="Background")
 
 
+def test_a_job_whose_template_names_a_group_is_answered_for_by_that_group(up: LocalCluster, phalanx: Phalanx) -> None:
+    """KEP-4671's own example: the template has a workloadRef, and the Workload has no controllerRef."""
+    here = ("--kubeconfig", str(up.kubeconfig))
+    jobs = "/apis/batch/v1/namespaces/default/jobs"
+    workload = {
+        "apiVersion": "scheduling.k8s.io/v1alpha1",
+        "kind": "Workload",
+        "metadata": {"name": "job-1"},
+        "spec": {"podGroups": [{"name": "pg1", "policy": {"gang": {"minCount": 100}}}]},
+    }
+    up.create("/apis/scheduling.k8s.io/v1alpha1/namespaces/default/workloads", workload)
+    put(up, group("by-hand", 7, key=""))
+    for name, link in (
+        ("job-1", {"workloadRef": {"name": "job-1", "podGroup": "pg1"}}),
+        ("job-2", {"schedulingGroup": {"podGroupName": "by-hand"}}),
+    ):
+        template = {"spec": {**member("x", gpus=1)["spec"], "restartPolicy": "Never", **link}}
+        spec = {"completions": 2, "parallelism": 2, "completionMode": "Indexed", "template": template}
+        up.create(jobs, {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": name}, "spec": spec})
+        up.wait(PODS, lambda found, name=name: sum(p["metadata"]["name"].startswith(name) for p in found["items"]) == 2)
+    text = phalanx("why", "job/job-1", *here, code=1)
+    assert "asks for no group" not in text
+    assert "2 of 100 pods" in text and text.count("in default: ") == 1  # one answer, of the gang
+    text = phalanx("why", "job/job-2", *here, code=1)
+    assert "podgroup/by-hand in default: pending" in text and "asks for no group" not in text
+    for name in ("job-1", "job-2"):
+        up.delete(f"{jobs}/{name}", propagationPolicy="Background")
+
+
 def test_a_workload_that_nobody_has_looked_at_yet_is_not_said_to_ask_for_nothing(
     start_cluster: Callable[..., LocalCluster], phalanx: Phalanx
 ) -> None:

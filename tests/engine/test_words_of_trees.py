@@ -110,3 +110,34 @@ def told(run: Cluster) -> dict[Any, tuple[str, str, str]]:
     conditions = run.engine.groups.conditions
     groups = [group.key for root in run.engine.cluster.forest.roots() for group in run.engine.cluster.forest.tree(root)]
     return {key: found for key in groups if (found := conditions.said(key)) is not None}
+
+
+def test_a_tree_blames_the_child_that_never_fits_and_not_the_one_that_preemption_helps():
+    cluster = Cluster().see(*(node(f"n{i}").gpu(2) for i in range(4)), *(pod(f"low-{i}").gpu(2) for i in range(4)))
+    cluster.step()
+    cluster.see(
+        composite("tree").gang(2).priority(9),
+        *(pod_group(name).gang(count).parent("tree").priority(9) for name, count in (("helped", 1), ("never", 3))),
+        pod("helped-0").gpu(2).group("helped").priority(9),
+        *(pod(f"never-{i}").gpu(8).group("never").priority(9) for i in range(3)),
+    )
+    cluster.step()
+    message = cluster.said("tree", "CompositePodGroup")[2]
+    assert "PodGroup never needs 3 pods; room for 0" in message and "helped" not in message
+
+
+def test_a_basic_tree_says_how_many_pods_are_needed_and_what_runs_out():
+    cluster = Cluster().see(*(node(f"n{i}").gpu(2) for i in range(4)))
+    cluster.see(composite("tree").basic(), *(pod_group(name).gang(3).parent("tree") for name in "ab"))
+    cluster.see(*(pod(f"{name}-{i}").gpu(2).group(name) for name in "ab" for i in range(3)))
+    cluster.step()
+    for text in (cluster.said("b")[2], cluster.told("b-0")):
+        assert "PodGroup b needs 3 pods; room for 1 (limited by nvidia.com/gpu)" in text
+    other = Cluster().see(node("n").gpu(2), composite("tree").basic(), pod_group("a").gang(3).parent("tree"))
+    other.see(*(pod(f"a-{i}").gpu(2).group("a") for i in range(3))).step()
+    text = other.said("tree", "CompositePodGroup")[2]
+    assert "minGroupCount" not in text  # it has none
+    assert (
+        "no child group of it fits" in text
+        and "PodGroup a needs 3 pods; room for 1 (limited by nvidia.com/gpu)" in text
+    )

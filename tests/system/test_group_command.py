@@ -107,3 +107,27 @@ def test_a_file_that_is_a_trap_is_refused_with_a_clear_error(command: str, text:
     assert result.exit_code == 2, result.output
     assert said in result.output and "is not YAML that can be read" in result.output
     assert "Traceback" not in result.output
+
+
+def test_the_groups_of_a_leader_worker_set_for_volcano_are_volcano_s_own() -> None:
+    code, out, _ = run(
+        """
+apiVersion: leaderworkerset.x-k8s.io/v1
+kind: LeaderWorkerSet
+metadata:
+  name: served
+  annotations: {scheduling.phalanx.dev/gang: "true", scheduling.phalanx.dev/provider: volcano}
+spec:
+  replicas: 2
+  leaderWorkerTemplate: {size: 3, workerTemplate: {spec: {containers: [{name: c, image: i}]}}}
+""",
+        "-o",
+        "json",
+    )
+    found = json.loads(out)
+    assert code == 0
+    assert [item["apiVersion"] for item in found["items"]] == ["scheduling.volcano.sh/v1beta1"] * 2
+    assert [item["spec"]["minMember"] for item in found["items"]] == [3, 3]
+    links = found["links"]["LeaderWorkerSet default/served"]
+    name = found["items"][0]["metadata"]["name"]
+    assert next(iter(links.values())) == {"metadata": {"annotations": {"scheduling.k8s.io/group-name": name}}}

@@ -92,7 +92,8 @@ def _group(document: Json, related: list[Json]) -> Any:
     if problems:
         raise _Problem("; ".join(problems))
     try:
-        return kind.group(document, [other for other in related if other is not document])
+        others = kind.provider_groups(document) if kind.provider_groups is not None else None
+        return others or kind.group(document, [other for other in related if other is not document])
     except Refused as refused:
         raise _Problem(str(refused)) from None
     except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -163,6 +164,8 @@ def _print_table(results: list[tuple[Json, Any]], wide: bool) -> None:
             least = "" if gang is None else f"gang {gang.get('minCount') or gang.get('minGroupCount') or ''}".strip()
             topology = [each["key"] for each in (spec.get("schedulingConstraints") or {}).get("topology") or ()]
             parent = spec.get("parentCompositePodGroupName") or ""
+            if "minMember" in spec:  # a PodGroup of another scheduler
+                least = f"gang {spec['minMember']}"
             policy = least or ("basic" if "schedulingPolicy" in spec else "")
             where = ",".join(topology if wide else map(short, topology))
             cells = (obj["kind"], obj["metadata"]["name"], policy, where, parent)
@@ -174,4 +177,4 @@ def _print_table(results: list[tuple[Json, Any]], wide: bool) -> None:
 def _link(link: Any) -> Json:
     spec: Json = {}
     link.put_on(spec)
-    return spec
+    return {"metadata": link.metadata} if link.metadata else spec

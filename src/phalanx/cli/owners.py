@@ -16,6 +16,8 @@ from phalanx.controllers.grouping.core import Refused
 from phalanx.controllers.workloads.kind import WorkloadKind
 from phalanx.controllers.workloads.registry import BY_NAME, group
 from phalanx.kube.group_api import GroupApi
+from phalanx.model.groups.keys import COMPOSITE, WORKLOAD, GroupKey, group_of
+from phalanx.model.objects import Pod
 
 Json = dict[str, Any]
 _EVENTS = Resource("", "v1", "events", "Event")
@@ -37,7 +39,7 @@ async def each_root(ask_one: AskOne, what: str, where: Where) -> list[Answer]:
         namespace = where.namespace or connection.namespace
         client = GroupApi(asker.client)
         body = await _existing(client, found.resource, namespace, owned)
-        groups = await groups_of(client, found, namespace, owned)
+        groups = await groups_of(client, found, namespace, owned) or await _named_groups(client, found, body)
         if not groups:
             instead, groups = await _instead(client, body, found.resource.kind, namespace)
             answers.append(instead)
@@ -148,6 +150,36 @@ async def groups_of(client: Client, kind: WorkloadKind, namespace: str, name: st
     if not found:
         found = [("Workload", workload) for workload in sorted(mine)]  # KEP-4671: groups without objects
     return sorted(found)
+
+
+async def _named_groups(client: Client, kind: WorkloadKind, body: Json) -> list[tuple[str, str]]:
+    """Return the root groups that its pods name, or its templates while it has no pods. Their author made them: they
+    are not owned by the workload, and no Workload says that they belong to it."""
+    namespace = body["metadata"]["namespace"]
+    named = [pod for pod in await _items(client, r.PODS, namespace) if _belongs(pod, body)] or kind.templates(body)
+    leaves = {found for each in named if (found := _group_named_by(each, namespace)) is not None}
+    parents: dict[tuple[str, str], str] = {}
+    for resource in (r.POD_GROUPS, r.COMPOSITE_POD_GROUPS) if leaves else ():
+        for item in await _items(client, resource, namespace):
+            parents[resource.kind, item["metadata"]["name"]] = item["spec"].get("parentCompositePodGroupName") or ""
+    roots: set[tuple[str, str]] = set()
+    for leaf in leaves:
+        at = (WORKLOAD, leaf.name.partition("/")[0]) if leaf.kind == WORKLOAD else (leaf.kind, leaf.name)
+        for _ in range(len(parents)):  # groups that are each other's parents have no root
+            if not parents.get(at):
+                break
+            at = (COMPOSITE, parents[at])
+        if at[0] == WORKLOAD or at in parents:
+            roots.add(at)
+    return sorted(roots)
+
+
+def _group_named_by(body: Json, namespace: str) -> GroupKey | None:
+    try:
+        pod = msgspec.convert({**body, "metadata": {**(body.get("metadata") or {}), "namespace": namespace}}, Pod)
+    except msgspec.ValidationError:
+        return None
+    return group_of(pod)
 
 
 def _owners(item: dict[str, Any]) -> set[tuple[str, str]]:

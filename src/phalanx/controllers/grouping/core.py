@@ -50,6 +50,7 @@ class Link:
     replica_key: str = ""
     template: str = ""  # the Workload's template behind the group, for child controllers
     parent: str = ""  # the CompositePodGroup above the PodGroup
+    metadata: Json = field(default_factory=dict)  # labels and annotations instead, of other schedulers' groups
 
     def put_on(self, pod_spec: Json) -> None:
         """Edit the spec of a pod or of a pod template. Fields set by its author are kept."""

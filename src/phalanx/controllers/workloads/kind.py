@@ -75,6 +75,8 @@ class WorkloadKind(msgspec.Struct, frozen=True):
     requests_gang: Callable[[Json], bool] = (
         _nothing  # requests groups by fields of its own, in addition to the annotations of all kinds
     )
+    # Groups for another scheduler, where the author chose its API; None: ours. Read by `phalanx group`.
+    provider_groups: Callable[[Json], Grouping | None] | None = None
     # -- words
     aliases: tuple[str, ...] = ()  # short names on the command line
     final_conditions: tuple[str, ...] = ()  # conditions that say it is over for good

@@ -133,6 +133,11 @@ class BorrowedProblem(Problem):
         """Ignore the value: the constructor sets the capacity."""
 
     @property
+    def total(self) -> Floats:
+        used = self._capacity.used
+        return self._capacity.free if used is None else self._capacity.free + used
+
+    @property
     def node_count(self) -> int:
         return self._capacity.nodes
 

@@ -21,6 +21,8 @@ def refused(group: Group, certificate: Certificate) -> str:
     # If each fits alone, the number that fits together is not known: it is less than the minimum.
     scheduled = min(running + certificate.fits, max(0, minimum - 1))
     head = f"{_minimum(group)} ({minimum}) cannot be satisfied: {scheduled} scheduled, 0 remaining"
+    if group.composite and group.spec is not None and not group.spec.gang:
+        head = f"{group.key} is Basic and no child group of it fits"
     return f"{UNSCHEDULABLE}, {head}; {sentence(certificate)}"
 
 
@@ -83,14 +85,16 @@ def lacking(shortages: Iterable[Shortage]) -> str:
     return f"waiting for members: {'; '.join(map(str, shortages))}"
 
 
-def leftovers(group: Group, built: Built) -> str:
-    """Return the message when enough members run but no further member fits."""
+def leftovers(group: Group, built: Built, rest: Certificate | None) -> str:
+    """Return the message when enough members run but no further member fits. `rest`: why the next ones do not."""
     part = built.part_of[group.key]
-    where = "beside those that are placed"
+    where = "next to those that are placed"
     if part.key is not None and part.pinned >= 0:
         name = built.problem.domain_name(part.key, part.pinned)
         where = f"in {domain_word(part.key)} {name}, where its running members are"
-    return f"{UNSCHEDULABLE}, no further member of {group.key} fits {where}"
+    name = f"{rest.group} " if rest is not None and rest.group != str(group.key) else ""
+    lacks = f": {name}{sentence(rest)}" if rest is not None else ""
+    return f"{UNSCHEDULABLE}, no further member of {group.key} fits {where}{lacks}"
 
 
 def whole(group: Group, pods: int) -> str:

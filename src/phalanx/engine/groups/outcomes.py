@@ -6,13 +6,14 @@ from collections.abc import Callable, Iterable, Mapping
 
 import numpy as np
 
+from phalanx.engine.framework.traits import traits_of
 from phalanx.engine.groups import messages
 from phalanx.engine.groups.build import Built
 from phalanx.engine.groups.expected_pods import ExpectedPlacement
 from phalanx.engine.groups.rank_placement import by_rank
 from phalanx.engine.groups.trial import Assignment
 from phalanx.engine.placement import SearchOutcome, SearchVerdict
-from phalanx.engine.placement.explain import explain
+from phalanx.engine.placement.explain import explain, explain_rest
 from phalanx.engine.state.records import PodRecord
 from phalanx.model.groups import Group
 
@@ -75,13 +76,23 @@ def explained(group: Group, built: Built, outcome: SearchOutcome) -> str:
 def _name_reasons(built: Built) -> None:
     """Set which filter rejects each node, per shape: only needed for messages."""
     names: dict[str, int] = {}
+    room: set[int] = set()
     for row, evaluation in zip(built.problem.shapes, built.evaluations, strict=True):
         codes = np.full(evaluation.columns.n, -1, dtype=np.int16)
-        for _, finding in evaluation.diagnose().findings:
+        about_room = {plugin.name for plugin, _ in evaluation.filters if traits_of(plugin).room}
+        for plugin, finding in evaluation.diagnose().findings:
             fresh = finding.rows[codes[finding.rows] < 0]
-            codes[fresh] = names.setdefault(finding.reason, len(names))
+            codes[fresh] = code = names.setdefault(finding.reason, len(names))
+            if plugin in about_room:
+                room.add(code)
         row.reasons = codes
-    built.problem.reason_names = list(names)
+    built.problem.reason_names, built.problem.room_reasons = list(names), frozenset(room)
+
+
+def leftovers(group: Group, built: Built) -> str:
+    """Return why pods remain although the minimum of their tree is met: what the next of them needs, and what lacks."""
+    _name_reasons(built)
+    return messages.leftovers(group, built, explain_rest(built.problem, built.part_of[group.key]))
 
 
 def counter(built: Built, assignment: Assignment) -> Callable[[Group], tuple[int, int]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -18,6 +19,30 @@ def explain(problem: Problem) -> Certificate:
     return _Explainer(state).group(problem.root, 0)
 
 
+def explain_rest(problem: Problem, group: Subtree) -> Certificate | None:
+    """Explain why pending pods below a group whose minimum is met do not fit; None: no pod is pending."""
+    explainer = _Explainer(State(problem, Budget(0)))
+    late = _late(group)
+    if late:
+        return explainer.group(explainer.most_telling(late, 0), 0)
+    extras = [leaf for leaf in leaves(group) if leaf.total]
+    if not extras:
+        return None
+    leaf = extras[0]
+    return msgspec.structs.replace(explainer.group(leaf, 0), needed=leaf.total, together=False)
+
+
+def _late(group: Subtree) -> list[Subtree]:
+    """Return pending groups that their satisfied parent does not need."""
+    if isinstance(group, Leaf):
+        return []
+    return [
+        late
+        for child in group.children
+        for late in (_late(child) if done(child) else [child] if any(leaf.total for leaf in leaves(child)) else [])
+    ]
+
+
 class _Explainer:
     def __init__(self, state: State) -> None:
         self.state = state
@@ -28,6 +53,36 @@ class _Explainer:
         if isinstance(group, Leaf):
             return self._leaf(group, area)
         return self._composite(group, area, self._areas(group, area))
+
+    def most_telling(self, failing: list[Subtree], area: int) -> Subtree:
+        """Return the failing group to explain: one that would not fit on empty nodes, else the one with the fewest
+        pods. Preemption can help the others."""
+        return min(failing, key=lambda c: (not self._never_fits(c, area), sum(x.need for x in leaves(c))))
+
+    def _never_fits(self, group: Subtree, area: int) -> bool:
+        """Return whether a group would not fit in any of its domains if all of them were empty."""
+        return all(self._too_large(group, inside) for _, inside in self._areas(group, area))
+
+    def _too_large(self, group: Subtree, area: int) -> bool:
+        if isinstance(group, Composite):
+            fit = sum(done(c) or not self._never_fits(c, area) for c in group.children)
+            return fit < group.minimum
+        nodes = self.state.areas[area]
+        room = sum(min(count, self._empty_slots(shape, nodes)) for shape, count in group.demand)
+        return room < group.need
+
+    def _empty_slots(self, number: int, nodes: Ints) -> int:
+        """Return how many pods of a shape would fit on these nodes if they were empty."""
+        problem, shape = self.problem, self.problem.shapes[number]
+        allowed = shape.mask[nodes].copy()
+        if shape.reasons is not None and problem.room_reasons:
+            allowed |= np.isin(shape.reasons[nodes], list(problem.room_reasons))
+        nodes = nodes[allowed]
+        asks = np.flatnonzero(shape.request)
+        slots = np.floor(problem.total[np.ix_(asks, nodes)] / shape.request[asks, None]).min(axis=0, initial=2**31)
+        if shape.cap is not None:
+            slots = np.minimum(slots, shape.cap[nodes])
+        return int(slots.sum())
 
     def _areas(self, group: Subtree, area: int) -> list[tuple[int, int]]:
         """Return (domain id, area) of every domain of the group's key; (-1, area) without a key."""
@@ -141,8 +196,7 @@ class _Explainer:
                 limiting = str(self.problem.resources[int(asks[int(share.argmin())])])
         elif best is not None:
             failing = [c for c in pending if not self.bounds.possible(c, inside)]
-            # Explain the failing child that needs the fewest pods: its failure is the most informative.
-            inner = self.group(min(failing, key=lambda c: sum(x.need for x in leaves(c))), inside) if failing else None
+            inner = self.group(self.most_telling(failing, inside), inside) if failing else None
         return Certificate(
             group=group.name,
             composite=True,

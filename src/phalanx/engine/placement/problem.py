@@ -80,9 +80,15 @@ class Problem:
     conflicts: frozenset[tuple[int, int]] = frozenset()  # shapes (a < b) that must not share a node
     order: Ints | None = None  # (N,) rank of a node among equals; None = column order
     reason_names: Sequence[str] = ()
+    room_reasons: frozenset[int] = frozenset()  # reasons that free capacity would lift
     budget: int = DEFAULT_BUDGET  # expansions, see Outcome.expansions
     rows: Ints | None = None  # columns of existing nodes, ascending; None = all. Deleted nodes keep a column briefly
     used: Floats | None = None  # (R, N) used amounts: of equally tight domains the busier one is chosen
+
+    @property
+    def total(self) -> Floats:
+        """Return (R, N) what every node has of every resource, used or free."""
+        return self.free if self.used is None else self.free + self.used
 
     @property
     def node_count(self) -> int:

@@ -23,12 +23,10 @@ from phalanx.controllers.workloads.leaderworkerset.rules import outdated
 from phalanx.controllers.workloads.leaderworkerset.sets import at_revision
 from phalanx.model.annotation_values import MAX_INT32, BadValue, whole_number
 
-NATIVE = "native"
-
 
 def grouped_now(lws: Json, groups: Groups | None) -> bool:
     """Return True if replicas created now get groups. Raises Refused."""
-    return grouping.asked(lws) and (groups is not None or provider_of(lws).name != NATIVE)
+    return grouping.asked(lws) and (groups is not None or provider_of(lws).name != grouping.NATIVE)
 
 
 class PodAdmission:
@@ -60,7 +58,7 @@ class PodAdmission:
         found = next((rev for rev in self._revisions.of(lws) if n.label(rev, n.REVISION) == revision), None)
         then = at_revision(lws, found) if found is not None else lws
         provider = provider_of(lws)
-        if provider.name != NATIVE:
+        if provider.name != grouping.NATIVE:
             part = "leader" if is_leader(pod) else "worker"
             provider.inject_pod_group_metadata(pod, grouping.replica_of(then, index, revision, {}), part)
             return

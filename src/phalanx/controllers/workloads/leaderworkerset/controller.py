@@ -28,7 +28,7 @@ from phalanx.controllers.runtime.revisions import Revisions
 from phalanx.controllers.runtime.status import conditions_of, follow_refusal, write_status
 from phalanx.controllers.workloads.leaderworkerset import grouping as grouping
 from phalanx.controllers.workloads.leaderworkerset import names as n
-from phalanx.controllers.workloads.leaderworkerset.admission import NATIVE, PodAdmission, grouped_now
+from phalanx.controllers.workloads.leaderworkerset.admission import PodAdmission, grouped_now
 from phalanx.controllers.workloads.leaderworkerset.pods import is_grouped, is_leader
 from phalanx.controllers.workloads.leaderworkerset.progress import ProgressEvents
 from phalanx.controllers.workloads.leaderworkerset.restart import must_recreate
@@ -134,7 +134,7 @@ class LeaderWorkerSetController(Controller):
         try:
             provider = provider_of(lws)
             grouped = grouped_now(lws, self._groups)
-            go_on = await self._make_groups(look, partition, replicas, grouped and provider.name == NATIVE)
+            go_on = await self._make_groups(look, partition, replicas, grouped and provider.name == grouping.NATIVE)
             if grouped:
                 scheduling = of_groups(look.leaders, look.outdated)
             elif grouping.asked(lws):
@@ -331,7 +331,7 @@ class LeaderWorkerSetController(Controller):
             selector = {n.NAME: meta["name"], n.GROUP_INDEX: str(index)}
             await self._service(service(name, meta["namespace"], selector, owner))
         provider = provider_of(lws)
-        if grouped and provider.name != NATIVE:
+        if grouped and provider.name != grouping.NATIVE:
             await create_pod_group_if_not_exists(
                 self._client, provider, grouping.replica_of(then, index, revision, owner)
             )

@@ -19,7 +19,8 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from phalanx.controllers.group_apis.contract import Part, Replica
-from phalanx.controllers.group_apis.native import min_resources, to_come
+from phalanx.controllers.group_apis.native import Native, min_resources, to_come
+from phalanx.controllers.group_apis.registry import provider_of
 from phalanx.controllers.grouping.annotations import workload_annotations
 from phalanx.controllers.grouping.bounds import check_parts, check_pods, count_in
 from phalanx.controllers.grouping.core import (
@@ -46,9 +47,11 @@ from phalanx.controllers.grouping.user_workload import from_templates_of, with_h
 from phalanx.controllers.grouping.v1alpha1 import API, ONLY_GROUP, first_workload
 from phalanx.controllers.runtime.hashing import hash_of
 from phalanx.controllers.workloads.leaderworkerset import names as n
+from phalanx.controllers.workloads.leaderworkerset.sets import revision_data
 from phalanx.model.groups import MIN_RESOURCES, TO_COME
 
 TEMPLATE = "replica"
+NATIVE = Native.name
 
 
 def asked(lws: Json) -> bool:
@@ -79,10 +82,31 @@ def check_size(lws: Json) -> None:
 
 
 def group_leader_worker_set(lws: Json, related: Sequence[Json] = ()) -> Grouping:
-    """Group all replicas, at one revision; without a cluster the revision is a hash of the template."""
+    """Group all replicas at their present revision, which is named by the same hash as in a cluster."""
     check_size(lws)
-    revision = hash_of({"spec": lws["spec"]["leaderWorkerTemplate"]})
+    revision = hash_of(revision_data(lws))
     return grouping(lws, [(index, revision, lws) for index in range(int(lws["spec"].get("replicas", 1)))], related)
+
+
+def provider_groups(lws: Json) -> Grouping | None:
+    """Return the groups as another scheduler's API has them; None if the provider is native. The owner is the leader
+    pod, which has no uid before it exists."""
+    provider = provider_of(lws)
+    if provider.name == NATIVE or not asked(lws):
+        return None
+    check_size(lws)
+    found, revision = Grouping(), hash_of(revision_data(lws))
+    for index in range(int(lws["spec"].get("replicas", 1))):
+        owner = {"apiVersion": "v1", "kind": "Pod", "name": n.leader_name(lws, index), "uid": "", "controller": True}
+        replica = replica_of(lws, index, revision, owner)
+        group = provider.pod_group(replica)
+        if group is not None:
+            found.groups.append(group)
+        for part in ("leader", "worker")[: n.size_of(lws)]:
+            pod: Json = {}
+            provider.inject_pod_group_metadata(pod, replica, part)
+            found.links[f"{index}@{revision}/{part}"] = Link(metadata=pod.get("metadata") or {})
+    return found
 
 
 def grouping(lws: Json, replicas: Iterable[tuple[int, str, Json]], related: Sequence[Json] = ()) -> Grouping:

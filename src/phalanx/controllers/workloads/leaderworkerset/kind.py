@@ -11,7 +11,7 @@ from phalanx.controllers.runtime.controller import Controller
 from phalanx.controllers.runtime.ownership import controlled_by
 from phalanx.controllers.workloads.kind import ExpectedPod, Local, Replicated, WorkloadKind, replicas_of
 from phalanx.controllers.workloads.leaderworkerset import names as n
-from phalanx.controllers.workloads.leaderworkerset.grouping import group_leader_worker_set, grouping
+from phalanx.controllers.workloads.leaderworkerset.grouping import group_leader_worker_set, grouping, provider_groups
 from phalanx.controllers.workloads.member import PodView, WorkloadSlot
 
 
@@ -101,6 +101,7 @@ def _run(local: Local) -> Iterable[Controller]:
 LEADER_WORKER_SET = WorkloadKind(
     resource=r.LEADER_WORKER_SETS,
     group=group_leader_worker_set,
+    provider_groups=provider_groups,
     pods=_pods,
     templates=_templates,
     place=_place,

@@ -28,7 +28,7 @@ from phalanx.engine.groups.counts import surplus
 from phalanx.engine.groups.expected_pods import reserved_for
 from phalanx.engine.groups.find_placement import Found, NotFound, find
 from phalanx.engine.groups.group_plugins import GroupPlugins
-from phalanx.engine.groups.outcomes import counter, expected_placements
+from phalanx.engine.groups.outcomes import counter, expected_placements, leftovers
 from phalanx.engine.groups.trial import Assignment, fits_still
 from phalanx.engine.scheduling.attempt.answers import (
     Answer,
@@ -232,7 +232,7 @@ class Attempts:
             if text:
                 text = f"{messages.UNSCHEDULABLE}, {text}"
                 return Refused(Cause.EXTRAS, text, GroupSearch(built), hopeless=True, reason=messages.LIMITED)
-            return Refused(Cause.EXTRAS, messages.leftovers(group, built), GroupSearch(built))
+            return Refused(Cause.EXTRAS, leftovers(group, built), GroupSearch(built))
         return self._allowed(built, found, points)
 
     def _allowed(self, built: Built, found: Found, points: GroupPlugins | None) -> Placed | Refused:
