@@ -13,6 +13,7 @@ from pathlib import Path
 import click
 import pytest
 
+from phalanx.cli.kubectl import VERBS
 from phalanx.cli.main import cli
 
 ROOT = Path(__file__).parents[2]
@@ -121,6 +122,10 @@ def test_kubectl_commands_of_the_pages_exist() -> None:
         rest = list(words)
         while rest and rest[0].startswith("-"):  # -n NAMESPACE, --context NAME before the verb
             rest = rest[1:] if "=" in rest[0] else rest[2:]
+        if rest[0] == "phalanx":  # the plugin
+            asked = rest[1].split("|") if len(rest) > 1 else []
+            wrong += [f"{page}: {line}\n    kubectl phalanx has no {verb}" for verb in asked if verb not in VERBS]
+            continue
         verbs = tuple(rest[: 2 if rest[0] in ("create", "rollout", "config", "auth", "top") else 1])
         if len(verbs) == 2 and verbs[1].startswith("-"):
             verbs = verbs[:1]

@@ -8,9 +8,10 @@ from collections import Counter
 import pytest
 
 from phalanx.base.errors import Forbidden, ServiceUnavailable, TooManyRequests, Unauthorized
+from phalanx.kube.client import HttpClient
 from phalanx.kube.config import Connection
 from phalanx.serve import callers as module
-from phalanx.serve.callers import REMEMBERED, Callers
+from phalanx.serve.callers import REMEMBERED, Caller, Callers
 
 
 class Asking(Callers):
@@ -18,20 +19,25 @@ class Asking(Callers):
 
     def __init__(self) -> None:
         self.now = 100.0
-        super().__init__(Connection("https://nowhere", None), lambda: self.now)
+        super().__init__(HttpClient(Connection("https://nowhere", None)), lambda: self.now)
         self.asked: Counter[str] = Counter()
+        self.reviewed: Counter[str] = Counter()
         self.slow: asyncio.Event | None = None
 
-    async def _review(self, token: str, path: str, verb: str) -> None:
+    async def _identify(self, token: str, audiences: tuple[str, ...]) -> Caller:
         self.asked[token] += 1
         if self.slow is not None:
             await self.slow.wait()
         if token == "late":
             raise ServiceUnavailable("away")
-        if token == "small":
-            raise Forbidden("no permission")
-        if token != "good":
+        if token not in ("good", "small"):
             raise Unauthorized("Unauthorized")
+        return Caller(f"user of {len(token)} letters")
+
+    async def _review(self, caller: Caller, about: object) -> bool:
+        token = "good" if caller.username == "user of 4 letters" else "small"
+        self.reviewed[token] += 1
+        return token == "good"
 
 
 def test_an_answer_counts_for_some_seconds_and_for_this_path_only() -> None:
@@ -44,10 +50,12 @@ def test_an_answer_counts_for_some_seconds_and_for_this_path_only() -> None:
             with pytest.raises(Unauthorized):
                 await callers.check("guessed", "/metrics", "get")
         assert callers.asked == {"good": 1, "small": 1, "guessed": 1}
+        assert callers.reviewed == {"good": 1, "small": 1}
         await callers.check("good", "/phalanx/v1/why", "get")
+        assert callers.reviewed["good"] == 2
         callers.now += REMEMBERED + 1
         await callers.check("good", "/metrics", "get")
-        assert callers.asked["good"] == 3
+        assert (callers.asked["good"], callers.reviewed["good"]) == (2, 3)
         assert "good" not in repr(callers._known), "tokens are not kept"
 
     asyncio.run(main())

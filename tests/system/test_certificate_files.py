@@ -12,6 +12,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from phalanx.base.errors import ConfigProblem
+from phalanx.kube.client import HttpClient
 from phalanx.kube.config import Connection
 from phalanx.local.api.tls import Identity, load_identity
 from phalanx.serve import certificate_files
@@ -45,7 +46,7 @@ def test_a_renewed_certificate_is_shown_to_new_connections(tmp_path: Path, monke
     async def scenario() -> None:
         files = CertificateFiles(tmp_path, "--secure-tls-dir")
         health = HealthServer(CollectorRegistry())
-        callers = Callers(Connection("https://127.0.0.1:1", None))
+        callers = Callers(HttpClient(Connection("https://127.0.0.1:1", None)))
         await health.start_secure(Secure(Listen("127.0.0.1", 0), files.context, callers))
         following = asyncio.create_task(files.follow(told.put))
         try:

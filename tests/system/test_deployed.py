@@ -13,6 +13,7 @@ import shutil
 import signal
 import ssl
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -96,6 +97,10 @@ def deployed(
         where = f"simulation.phalanx.dev/endpoint=127.0.0.1:{found[1]}"
         made.kubectl("annotate", "service", "phalanx-webhook", "--namespace", "phalanx-system", where)
         made.lines = [line for _, line in running]
+        found = re.search(r"secure=https://127\.0\.0\.1:(\d+)", running[0][1])
+        assert found, running[0][1]
+        where = f"simulation.phalanx.dev/endpoint=127.0.0.1:{found[1]}"
+        made.kubectl("annotate", "service", "phalanx-scheduler", "--namespace", "phalanx-system", where)
         yield made
     finally:
         for process, _ in running:
@@ -145,6 +150,53 @@ def test_the_parts_may_do_nothing_else(deployed: Deployed) -> None:
         ("DELETE", f"{deployed.api}/namespaces/default/podgroups"),
     ):
         assert deployed.cluster.ask(method, path, token=token).code == 403, path
+
+
+def test_tenants_ask_through_the_service_proxy(deployed: Deployed) -> None:
+    """With a token for the scheduler alone, of an account that they may create tokens for."""
+    cluster = deployed.cluster
+    deployed.kubectl("create", "namespace", "team-a")
+    deployed.kubectl("apply", "-k", str(DEPLOY / "tenant"))
+    deployed.kubectl("create", "serviceaccount", "alice", "-n", "team-a")
+    token = deployed.kubectl("create", "token", "alice", "-n", "team-a").strip()
+    config = yaml.safe_load(cluster.kubeconfig.read_text())
+    config["users"][0]["user"] = {"token": token}
+    config["contexts"][0]["context"]["namespace"] = "team-a"
+    file = deployed.directory / "alice.kubeconfig"
+    file.write_text(yaml.safe_dump(config))
+
+    def ask(*arguments: str) -> subprocess.CompletedProcess[str]:
+        service = ["--scheduler", "phalanx-system/phalanx-scheduler"]  # the API server here has one of its own inside
+        command = [sys.executable, "-m", "phalanx.cli.kubectl", *arguments, *service, "--kubeconfig", str(file)]
+        return subprocess.run(command, capture_output=True, text=True, timeout=60)
+
+    cluster.create("/api/v1/namespaces/team-a/pods", waiting_pod("mine"))
+    refused = ask("why", "pod/mine")
+    assert refused.returncode == 2 and 'cannot create resource "serviceaccounts/token"' in refused.stderr
+    assert "deploy/tenant" in refused.stderr
+    role = ("--role", "phalanx-asker-token", "--serviceaccount", "team-a:alice")
+    deployed.kubectl("create", "rolebinding", "alice-asks", "-n", "team-a", *role)
+
+    def answered() -> str:
+        return ask("why", "pod/mine").stdout
+
+    assert "pod/mine in team-a: pending" in until(answered, "an answer")
+    other = ask("why", "pod/other", "-n", "default")
+    assert other.returncode == 2 and "is forbidden" in other.stderr
+    # The same token that asks the scheduler is of no use to the API server, and reaches nothing else there.
+    spec = {"audiences": ["phalanx-scheduler"], "expirationSeconds": 600}
+    path = "/api/v1/namespaces/team-a/serviceaccounts/phalanx-asker/token"
+    asker = cluster.create(path, {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec})
+    assert cluster.ask("GET", "/api/v1/namespaces/team-a/pods", token=asker["status"]["token"]).code == 401
+    # A token of the API server's own audience goes over the same way only when that is asked for.
+    assert "cannot get resource" in ask("why", "pod/mine", "--own-token").stderr
+    deployed.kubectl("delete", "namespace", "team-a")
+
+
+def waiting_pod(name: str) -> Json:
+    container = {"name": "c", "image": "app", "resources": {"requests": {"cpu": "10000"}}}
+    spec = {"schedulerName": "phalanx", "containers": [container]}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec}
 
 
 @pytest.mark.parametrize("part", ["scheduler", "controllers"])

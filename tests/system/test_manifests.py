@@ -79,7 +79,7 @@ def test_an_api_server_takes_all_objects_it_knows() -> None:
                         taken.append(body["kind"])
         finally:
             await cluster.stop()
-        assert taken.count("Deployment") == 2 and taken.count("ClusterRole") == 4 and "Service" in taken
+        assert taken.count("Deployment") == 2 and taken.count("ClusterRole") == 5 and "Service" in taken
 
     asyncio.run(scenario())
 
@@ -156,6 +156,7 @@ def test_what_is_installed_is_bounded_pinned_and_closed() -> None:
         ("egress", "phalanx-to-api-server", 53),
         ("ingress", "phalanx-webhook", "webhook"),
         ("ingress", "phalanx-metrics", "secure"),
+        ("ingress", "phalanx-questions", "secure"),
     }
     for body in (body for body in bodies if body["kind"] == "Deployment"):
         name, spec = body["metadata"]["name"], body["spec"]["template"]["spec"]

@@ -13,6 +13,7 @@ import pytest
 
 from phalanx.base.client import Resource
 from phalanx.base.clock import SystemClock
+from phalanx.base.errors import Unauthorized
 from phalanx.controllers.cluster_mode.controllers import ClusterControllers
 from phalanx.controllers.workloads.registry import FOLLOWED, READ
 from phalanx.engine import decisions as d
@@ -30,6 +31,7 @@ from phalanx.model.objects.devices import (
     DeviceAllocation,
     ResourceClaimSpec,
 )
+from phalanx.serve.callers import Caller, Callers
 from phalanx.serve.diagnostics import Diagnostics
 from phalanx.serve.engine_view import Reader
 from phalanx.serve.scheduler import SchedulerService
@@ -114,6 +116,15 @@ async def ask(service: SchedulerService, client: Recording) -> None:
     assert outlook["outlook"]
     told = json.loads(await questions.events({"key": "pod/default/p"}))
     assert "problem" not in told
+    await check_caller(client)
+
+
+async def check_caller(client: Recording) -> None:
+    """What a port with TLS asks about a caller."""
+    callers = Callers(client)  # type: ignore[arg-type]
+    with pytest.raises(Unauthorized):
+        await callers.check("a token of no user", "/metrics", "get")
+    assert await callers.allowed("t", Caller("alice"), {"nonResourceAttributes": {"path": "/metrics", "verb": "get"}})
 
 
 VOLUME = {"capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteOnce"], "hostPath": {"path": "/x"}}
@@ -162,6 +173,7 @@ async def use_controllers(cluster: Beside, client: Recording) -> None:
     for resource in (*(kind.resource for kind in FOLLOWED), *READ):
         if cluster.registry.by_kind(resource.group, resource.version, resource.kind) is None:
             await install(cluster, resource)
+    await check_caller(client)
     lease = LeaseSettings("phalanx-controllers", "phalanx-system")
     await cluster.create("Secret", "phalanx-webhook-tls", "phalanx-system", data={"tls.crt": "b2xk"})  # of no use
     await cluster.start_phalanx(client, namespace="phalanx-system", lease=lease)

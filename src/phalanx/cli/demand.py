@@ -36,7 +36,7 @@ def demand(watch: bool, namespace: str, kubeconfig: str, context: str, scheduler
 
 async def _demand(where: Where, *, wide: bool) -> list[Answer]:
     async with SchedulerClient(where.connection(), where.scheduler) as asker:
-        body = await asker.ask("GET", "demand", {"namespace": where.namespace} if where.namespace else {})
+        body = await asker.ask_listing("demand", where.namespace)
     found = msgspec.json.decode(body, type=NodeDemand)
     return [Answer(1 if found.groups else 0, msgspec.json.decode(body), render(found, wide=wide), tuple(found.notes))]
 

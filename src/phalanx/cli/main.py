@@ -52,11 +52,13 @@ EXIT_CODES = (
 
 
 class LazyGroup(click.Group):
+    names: tuple[str, ...] = tuple(COMMANDS)
+
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(COMMANDS)
+        return list(self.names)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in COMMANDS:
+        if cmd_name not in self.names:
             return None
         module, attribute, _ = COMMANDS[cmd_name]
         command = getattr(importlib.import_module(module), attribute)
@@ -69,17 +71,18 @@ class LazyGroup(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Answer a misspelt command with the one that was probably meant."""
-        if args and args[0] not in COMMANDS and not args[0].startswith("-"):
+        if args and args[0] not in self.names and not args[0].startswith("-"):
             import difflib
 
-            near = difflib.get_close_matches(args[0], COMMANDS, n=1)
-            meant = f"did you mean: phalanx {near[0]}" if near else "see what there is with: phalanx --help"
+            near = difflib.get_close_matches(args[0], self.names, n=1)
+            program = ctx.find_root().info_name or "phalanx"
+            meant = f"did you mean: {program} {near[0]}" if near else f"see what there is with: {program} --help"
             raise click.UsageError(f"there is no command {args[0]!r}; {meant}", ctx)
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
-            formatter.write_dl([(name, line) for name, (_, _, line) in COMMANDS.items()])
+            formatter.write_dl([(name, COMMANDS[name][2]) for name in self.names])
         with formatter.section("Exit codes"):
             formatter.write_dl([(str(code), meaning) for code, meaning in EXIT_CODES])
 
@@ -104,8 +107,13 @@ cli.params.append(color_option())
 
 
 def main() -> NoReturn:
+    run_command(cli, "phalanx")
+
+
+def run_command(command: click.Group, program: str) -> NoReturn:
+    """Run the command that the arguments of this process name, and end with its exit code."""
     try:
-        code = cli.main(prog_name="phalanx", standalone_mode=False)
+        code = command.main(prog_name=program, standalone_mode=False)
     except click.ClickException as problem:
         problem.show()
         code = problem.exit_code

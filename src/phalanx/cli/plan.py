@@ -97,8 +97,8 @@ def nodes_in_words(nodes: list[str]) -> str:
 def render(answer: PlanAnswer) -> str:
     lines = [f"{answer.root}: {answer.summary}"]
     for victim in answer.victims:
-        pods = f"{victim.pods} pod{'s' if victim.pods != 1 else ''}"
-        lines.append(f"  {victim.name}: priority {victim.priority}, {pods}; {victim.why}")
+        priority = f"priority {victim.priority}, " if victim.priority is not None else ""
+        lines.append(f"  {victim.name}: {priority}{plural(victim.pods, 'pod')}; {victim.why}")
     lines += cost_lines(answer)
     if answer.places:
         nodes = [f"{share.node}{f' x{share.pods}' if share.pods > 1 else ''}" for share in answer.places]

@@ -1,4 +1,4 @@
-"""Finding the scheduler and asking it: behind the API server first, then where --scheduler points."""
+"""Find the scheduler and ask it: in the API server's process, behind its service proxy, or where --scheduler says."""
 
 from __future__ import annotations
 
@@ -24,12 +24,15 @@ from phalanx.base.errors import (
 )
 from phalanx.cli.options import name_option
 from phalanx.cli.output import output_option
+from phalanx.cli.service_proxy import NoService, ServiceProxy
 from phalanx.kube.client import HttpClient
 from phalanx.kube.config import Connection, in_cluster, load
 from phalanx.serve.diagnostics import BASE, kind_of
 
 if TYPE_CHECKING:
     from phalanx.controllers.workloads.kind import WorkloadKind
+
+_OWN_TOKEN = "phalanx.own-token"
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
@@ -42,8 +45,15 @@ _PLACE: tuple[Decorator, ...] = (
     click.option(
         "--scheduler",
         default="",
-        metavar="URL",
-        help="Health address of a scheduler of its own: http://127.0.0.1:10259",
+        metavar="URL|NAMESPACE/SERVICE",
+        help="Where the scheduler is.  [default: in the API server's process, else phalanx-system/phalanx-scheduler]",
+    ),
+    click.option(
+        "--own-token",
+        is_flag=True,
+        expose_value=False,
+        callback=lambda context, _, value: context.meta.__setitem__(_OWN_TOKEN, value),
+        help="Send this kubeconfig's token to the scheduler; else one that is only good there.",
     ),
 )
 _OPTIONS: tuple[Decorator, ...] = (
@@ -62,7 +72,7 @@ def asking_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return reduce(lambda inner, option: option(inner), reversed(_OPTIONS), command)
 
 
-NEXT = "start a cluster with `phalanx up`, name one with --kubeconfig, or a scheduler of its own with --scheduler URL"
+NEXT = "start a cluster with `phalanx up`, name one with --kubeconfig, or say where the scheduler is with --scheduler"
 
 
 class SchedulerUnavailable(Exception):
@@ -108,28 +118,51 @@ class SchedulerClient:
 
     async def __aenter__(self) -> SchedulerClient:
         self.client = await HttpClient(self.connection, user_agent="phalanx-cli").__aenter__()
+        context = click.get_current_context(silent=True)
+        own = context is not None and bool(context.meta.get(_OWN_TOKEN))
+        service = "" if "://" in self._scheduler else self._scheduler
+        self._proxy = ServiceProxy(self.client, self.connection, service, own_token=own)
         return self
 
     async def __aexit__(self, *_: object) -> None:
         await self.client.__aexit__()
 
     async def ask(self, method: str, what: str, query: Mapping[str, str], body: bytes | None = None) -> bytes:
-        """Raises NotFound and BadRequest of a scheduler that answers, SchedulerUnavailable if none does."""
-        tried = []
+        """Raises what a scheduler answers (NotFound, Forbidden, …), SchedulerUnavailable if none does."""
+        try:
+            if "://" in self._scheduler:
+                return await self._at_address(method, what, query, body)
+            return await self._through_server(method, what, query, body)
+        except NotFound as problem:
+            raise _with_hint(problem, query) from None
+        except (Unreachable, ServiceUnavailable) as problem:
+            raise SchedulerUnavailable(str(problem)) from None
+
+    async def ask_listing(self, what: str, namespace: str) -> bytes:
+        """Ask about all groups: of `namespace`, else of all, or of the kubeconfig's if the caller may read no more."""
+        if namespace:
+            return await self.ask("GET", what, {"namespace": namespace})
+        try:
+            return await self.ask("GET", what, {})
+        except Forbidden:
+            return await self.ask("GET", what, {"namespace": self.connection.namespace})
+
+    async def _through_server(self, method: str, what: str, query: Mapping[str, str], body: bytes | None) -> bytes:
+        """Ask the API server: a local one has the scheduler in its process, others have a Service."""
+        here = ""
         if not self._scheduler:
             try:
                 return await self.client.request(method, f"{BASE}/{what}", query=query, body=body)
-            except NotFound as problem:
+            except (NotFound, Forbidden, MethodNotAllowed) as problem:
                 if problem.kind:  # the scheduler's own answer, not the server's about the path
-                    raise _with_hint(problem, query) from None
-                tried.append("the API server has no scheduler behind it")
-            except Forbidden as problem:
-                tried.append(f"the API server forbids it or has no scheduler behind it ({problem})")
-            except MethodNotAllowed:
-                tried.append("the API server has no scheduler behind it")
-            except (Unreachable, ServiceUnavailable) as problem:
-                tried.append(str(problem))
-            raise SchedulerUnavailable("; ".join(tried))
+                    raise
+                here = "the API server has no scheduler behind it; "
+        try:
+            return await self._proxy.ask(method, what, query, body, query.get("namespace", ""))
+        except NoService as problem:
+            raise SchedulerUnavailable(f"{here}{problem}") from None
+
+    async def _at_address(self, method: str, what: str, query: Mapping[str, str], body: bytes | None) -> bytes:
         elsewhere = Connection(
             self._scheduler,
             self.connection.ssl if self._scheduler.startswith("https:") else None,
@@ -142,7 +175,7 @@ class SchedulerClient:
                 raise SchedulerUnavailable(f"{self._scheduler}: {problem}") from None
             except NotFound as problem:
                 if problem.kind:
-                    raise _with_hint(problem, query) from None
+                    raise
                 raise SchedulerUnavailable(f"{self._scheduler} has no {BASE}/{what}") from None
 
 

@@ -15,18 +15,25 @@ from rich.console import Console
 
 from phalanx.base.errors import ApiProblem
 from phalanx.cli.output import encoded, for_programs, output_option
-from phalanx.cli.scheduler_client import Paint, SchedulerClient, SchedulerUnavailable, connection_of, place_options, run
+from phalanx.cli.scheduler_client import Paint, SchedulerClient, SchedulerUnavailable, Where, place_options, run
 from phalanx.cli.screen import Screen, nodes_text
 from phalanx.engine.explain.values import PlanAnswer, Report
 
 
 @click.command(short_help="Show queue, groups and racks in the terminal.")
 @place_options
+@click.option(
+    "-n",
+    "--namespace",
+    default="",
+    metavar="NS",
+    help="Only its groups; others are counted.  [default: all that you may read]",
+)
 @click.option("--every", default=2.0, show_default=True, type=click.FloatRange(min=0.2), metavar="SECONDS",
               help="How often to look again.")  # fmt: skip
 @click.option("--once", is_flag=True, help="Print all views once and end: for scripts.")
 @output_option()
-def top(kubeconfig: str, context: str, scheduler: str, every: float, once: bool, output: str) -> int:
+def top(kubeconfig: str, context: str, scheduler: str, namespace: str, every: float, once: bool, output: str) -> int:
     """Show who waits and why, the groups, and the free room by rack; it looks again every two seconds.
 
     \b
@@ -41,20 +48,22 @@ def top(kubeconfig: str, context: str, scheduler: str, every: float, once: bool,
     Examples:
       phalanx top
       phalanx top --kubeconfig data/kubeconfig
+      phalanx top -n team-a              # the groups of one namespace
       phalanx top --once | head -20
       phalanx top -o json                # what it shows, once, for programs
     """
     once = once or for_programs(output)
     if not once and not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise click.UsageError("this is not a terminal; for a script use: phalanx top --once")
-    return run(_top(kubeconfig, context, scheduler, every, once, output))
+    return run(_top(Where(namespace, kubeconfig, context, scheduler), every, once, output))
 
 
-async def _top(kubeconfig: str, context: str, scheduler: str, every: float, once: bool, output: str) -> int:
-    connection = connection_of(kubeconfig, context)
-    screen = Screen(scheduler or connection.server)
-    async with SchedulerClient(connection, scheduler) as asker:
-        screen.state = msgspec.json.decode(await asker.ask("GET", "state", {}))
+async def _top(where: Where, every: float, once: bool, output: str) -> int:
+    connection = where.connection()
+    screen = Screen(where.scheduler or connection.server)
+    async with SchedulerClient(connection, where.scheduler) as asker:
+        state = await asker.ask_listing("state", where.namespace)
+        screen.state = msgspec.json.decode(state)
         if for_programs(output):
             click.echo(encoded(screen.state, output))
             return 0
@@ -65,10 +74,10 @@ async def _top(kubeconfig: str, context: str, scheduler: str, every: float, once
                 console.print(screen.draw(console.width, None))
                 console.print("")
             return 0
-        return await _live(asker, screen, every)
+        return await _live(asker, screen, every, where.namespace)
 
 
-async def _live(asker: SchedulerClient, screen: Screen, every: float) -> int:
+async def _live(asker: SchedulerClient, screen: Screen, every: float, namespace: str) -> int:
     from phalanx.cli.keys import Keys
 
     loop, here = asyncio.get_running_loop(), asyncio.current_task()
@@ -79,7 +88,7 @@ async def _live(asker: SchedulerClient, screen: Screen, every: float) -> int:
     try:
         with Keys() as keys:
             loop.add_signal_handler(signal.SIGWINCH, lambda: _draw(screen))
-            looking = asyncio.create_task(_look(asker, screen, every))
+            looking = asyncio.create_task(_look(asker, screen, every, namespace))
             while True:
                 _draw(screen)
                 todo = screen.press(await keys.next())
@@ -94,11 +103,11 @@ async def _live(asker: SchedulerClient, screen: Screen, every: float) -> int:
             looking.cancel()
 
 
-async def _look(asker: SchedulerClient, screen: Screen, every: float) -> None:
+async def _look(asker: SchedulerClient, screen: Screen, every: float, namespace: str) -> None:
     while True:
         await asyncio.sleep(every)
         try:
-            screen.state = msgspec.json.decode(await asker.ask("GET", "state", {}))
+            screen.state = msgspec.json.decode(await asker.ask_listing("state", namespace))
             screen.trouble = ""
         except (ApiProblem, SchedulerUnavailable) as problem:
             screen.trouble = f"no answer, trying again: {problem}"

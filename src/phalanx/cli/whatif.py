@@ -145,10 +145,11 @@ async def _whatif(
     documents: list[Any], cluster: dict[str, Any], where: Where, wide: bool, when: bool
 ) -> tuple[Answer, Outlook]:
     connection = where.connection()
-    asked = {"items": documents, "namespace": where.namespace or connection.namespace, "cluster": cluster}
-    question = msgspec.json.encode(asked)
+    namespace = where.namespace or connection.namespace
+    question = msgspec.json.encode({"items": documents, "namespace": namespace, "cluster": cluster})
+    query = {"namespace": namespace, **({"when": "true"} if when else {})}
     async with SchedulerClient(connection, where.scheduler) as asker:
-        body = await asker.ask("POST", "whatif", {"when": "true"} if when else {}, question)
+        body = await asker.ask("POST", "whatif", query, question)
     outlook = msgspec.json.decode(body, type=Outlook)
     text = "\n".join(render(item, Paint(), wide=wide) for item in outlook.items) or "nothing to place"
     notes = tuple(f"note: {note}" for note in outlook.notes)

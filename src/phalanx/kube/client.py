@@ -142,18 +142,19 @@ class HttpClient(Client):
         body: bytes | None = None,
         content_type: str = _JSON,
         plain: bool = False,
+        headers: Mapping[str, str] | None = None,
     ) -> bytes:
         """One call on any path; raises ApiProblem for every answer that is not 2xx, or not JSON unless `plain`."""
         if self._session is None:
             raise RuntimeError("HttpClient is used outside 'async with'")
-        extra = {"Content-Type": content_type} if body is not None else {}
+        extra = {**(headers or {}), **({"Content-Type": content_type} if body is not None else {})}
         before = _cancellations()
         async with self._slots:
             for renew in (False, True):
-                headers = await self._headers(extra, renew=renew)
+                sent = await self._headers(extra, renew=renew)
                 try:
                     async with self._session.request(
-                        method, self._connection.server + path, params=query or {}, data=body, headers=headers
+                        method, self._connection.server + path, params=query or {}, data=body, headers=sent
                     ) as response:
                         answer = await response.read()
                         code = response.status

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from phalanx.base.clock import Clock, SystemClock
-from phalanx.local.api.app import App, Auth, Extension
+from phalanx.local.api.app import App, Auth, Extension, Question
 from phalanx.local.api.audit import Audit
 from phalanx.local.api.auth import Anonymous, Authenticator, load_token
 from phalanx.local.api.context import Context
@@ -96,6 +96,11 @@ class ApiServer:
         """Let another part of the process answer a path, behind the same TLS and token."""
         assert self._app is not None, "not started"
         self._app.extensions[path] = answer
+
+    def answer_questions(self, path: str, answer: Question) -> None:
+        """Let another part of the process answer a path and decide what each authenticated caller may learn."""
+        assert self._app is not None, "not started"
+        self._app.questions[path] = answer
 
     def measure(self, name: str, text: Callable[[], bytes]) -> None:
         """Let another part of the process have its metrics in /metrics; a restarted part replaces its predecessor."""

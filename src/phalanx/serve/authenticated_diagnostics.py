@@ -15,11 +15,11 @@ class Guarded:
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
         try:
-            await self._callers.check_request(request)
+            access = await self._callers.access(request)
             if request.content_length is not None and request.content_length > MOST_BYTES:
                 raise BadRequest(f"the body of a question may have {MOST_BYTES} bytes")
             body = await request.read()
-            answer = await self._diagnostics.answer(request.method, request.path, request.query, body)
+            answer = await self._diagnostics.answer(request.method, request.path, request.query, body, access)
         except ApiProblem as problem:
             return refused(problem)
         return web.Response(body=answer, content_type="application/json")

@@ -1,9 +1,13 @@
-"""Who calls one of our ports and what they may do: the API server knows, and is shown the caller's own token.
+"""Authenticate and authorise callers of our ports: the API server reviews their tokens and their rights.
 
-Once to learn whether it is genuine (SelfSubjectReview), once whether its owner may use the path
-(SelfSubjectAccessReview, as for /metrics). Asked in the caller's name, so that we need no right to look at others'
-tokens. Tokens are never kept or logged; for some seconds it is known by their digest what the answer was, so that
-neither a scraper nor a stranger who guesses makes the API server work for every request.
+A TokenReview says which user a token belongs to, a SubjectAccessReview whether that user may do what it asks for. Both
+are created in our own name (the right `system:auth-delegator` of Kubernetes). Tokens are never kept or logged; a result
+is remembered for some seconds under the digest of the token, so that neither a scraper nor a caller that guesses makes
+the API server work for every request.
+
+Through the service proxy no `Authorization` header arrives: kube-apiserver removes the credentials it has checked, adds
+no identity of its own, and does not verify our certificate. So a token for another purpose must not be sent that way.
+Callers send, in the header `Phalanx-Token`, a token that was requested for our audience: it is worth nothing elsewhere.
 """
 
 from __future__ import annotations
@@ -12,82 +16,177 @@ import asyncio
 import hashlib
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
+from typing import Any
 
 import msgspec
 from aiohttp import web
 
+from phalanx.base.access import Access, Right
+from phalanx.base.client import Client, Resource
 from phalanx.base.errors import ApiProblem, Forbidden, ServiceUnavailable, TooManyRequests, Unauthorized, Unreachable
-from phalanx.kube.client import HttpClient
-from phalanx.kube.config import Connection
 
-_WHO = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
-_MAY = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
+AUDIENCE = "phalanx-scheduler"
+HEADER = "Phalanx-Token"
 REMEMBERED = 10.0  # seconds, as kube-apiserver's own components remember
 MOST_REMEMBERED = 1000
-MOST_ASKED = 4  # questions to the API server at a time
+MOST_ASKED = 4  # reviews at a time
 MOST_WAITING = 64
+
+_TOKENS = Resource("authentication.k8s.io", "v1", "tokenreviews", "TokenReview", namespaced=False)
+_ACCESS = Resource("authorization.k8s.io", "v1", "subjectaccessreviews", "SubjectAccessReview", namespaced=False)
+_Result = tuple[float, Any, ApiProblem | None]  # until when it counts, the value, or why there is none
+
+
+class Caller(msgspec.Struct, frozen=True):
+    """The user that a token belongs to, as the API server says."""
+
+    username: str = ""
+    uid: str = ""
+    groups: tuple[str, ...] = ()
+    extra: dict[str, tuple[str, ...]] = {}
+
+
+class _TokenStatus(msgspec.Struct):
+    authenticated: bool = False
+    user: Caller = Caller()
+    error: str = ""
+
+
+class _TokenReview(msgspec.Struct):
+    status: _TokenStatus = msgspec.field(default_factory=_TokenStatus)
+
+
+class _AccessStatus(msgspec.Struct):
+    allowed: bool = False
+
+
+class _AccessReview(msgspec.Struct):
+    status: _AccessStatus = msgspec.field(default_factory=_AccessStatus)
 
 
 class Callers:
-    def __init__(self, connection: Connection, monotonic: Callable[[], float] = time.monotonic) -> None:
-        self._connection, self._monotonic = connection, monotonic
-        self._known: OrderedDict[tuple[bytes, str, str], tuple[float, ApiProblem | None]] = OrderedDict()
+    def __init__(self, client: Client, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._client, self._monotonic = client, monotonic
+        self._known: OrderedDict[Hashable, _Result] = OrderedDict()
         self._slots = asyncio.Semaphore(MOST_ASKED)
         self._waiting = 0
 
     async def check_request(self, request: web.Request) -> None:
-        scheme, _, token = request.headers.get("Authorization", "").partition(" ")
-        token = token.strip()
-        if scheme.lower() != "bearer" or not token:
-            raise Unauthorized("Unauthorized: send the bearer token you use with the API server")
-        await self.check(token, request.path, request.method.lower())
+        """Raises Unauthorized or Forbidden unless the caller may use the path; see `check`."""
+        await self._check(*_token(request), request.path, request.method.lower())
 
     async def check(self, token: str, path: str, verb: str) -> None:
         """Raises Unauthorized or Forbidden, as the API server says; ServiceUnavailable if it says nothing."""
-        key = (hashlib.sha256(token.encode()).digest(), path, verb)
-        until, problem = self._known.get(key, (0.0, None))
+        await self._check(token, (), path, verb)
+
+    async def access(self, request: web.Request) -> Access | None:
+        """Return the rights of the caller, None if it may use the path itself. Raises Unauthorized."""
+        token, audiences = _token(request)
+        try:
+            await self._check(token, audiences, request.path, request.method.lower())
+        except Forbidden:
+            return _CallerAccess(self, token, await self._caller(token, audiences))
+        return None
+
+    async def _check(self, token: str, audiences: tuple[str, ...], path: str, verb: str) -> None:
+        caller = await self._caller(token, audiences)
+        if not await self.allowed(token, caller, {"nonResourceAttributes": {"path": path, "verb": verb}}):
+            raise Forbidden(f'User "{caller.username}" has no permission to {verb} the non-resource URL {path}')
+
+    async def _caller(self, token: str, audiences: tuple[str, ...]) -> Caller:
+        found = await self._remembered((_digest(token), audiences), lambda: self._identify(token, audiences))
+        assert isinstance(found, Caller)
+        return found
+
+    async def allowed(self, token: str, caller: Caller, about: Mapping[str, Mapping[str, str]]) -> bool:
+        """`about`: resourceAttributes or nonResourceAttributes of a SubjectAccessReview."""
+        (kind, attributes), *_ = about.items()
+        key = (_digest(token), kind, *sorted(attributes.items()))
+        return bool(await self._remembered(key, lambda: self._review(caller, about)))
+
+    async def _remembered(self, key: Hashable, ask: Callable[[], Any]) -> Any:
+        until, value, problem = self._known.get(key, (0.0, None, None))
         if until < self._monotonic():
-            problem = await self._ask(token, path, verb)
-            self._known[key] = (self._monotonic() + REMEMBERED, problem)
+            value, problem = await self._asked(ask)
+            self._known[key] = (self._monotonic() + REMEMBERED, value, problem)
             self._known.move_to_end(key)
             while len(self._known) > MOST_REMEMBERED:
                 self._known.popitem(last=False)
         if problem is not None:
             raise problem
+        return value
 
-    async def _ask(self, token: str, path: str, verb: str) -> ApiProblem | None:
+    async def _asked(self, ask: Callable[[], Any]) -> tuple[Any, ApiProblem | None]:
         if self._waiting >= MOST_WAITING:
             raise TooManyRequests("too many callers are waiting to be recognised; ask again later", retry_after=1)
         self._waiting += 1
         try:
             async with self._slots:
-                await self._review(token, path, verb)
-        except (Unauthorized, Forbidden) as problem:
-            return problem
+                return await ask(), None
+        except Unauthorized as problem:
+            return None, problem
         finally:
             self._waiting -= 1
-        return None
 
-    async def _review(self, token: str, path: str, verb: str) -> None:
-        # Nothing of our own credentials may speak for the caller: no token file, no exec plugin, no client certificate.
-        theirs = Connection(self._connection.server, self._connection.trust, token=token)
-        async with HttpClient(theirs, user_agent="phalanx-callers", connections=1, timeout=10) as client:
-            try:
-                await client.request("POST", _WHO, body=_body("authentication.k8s.io", "SelfSubjectReview"))
-                spec = {"nonResourceAttributes": {"path": path, "verb": verb}}
-                found = await client.request(
-                    "POST", _MAY, body=_body("authorization.k8s.io", "SelfSubjectAccessReview", spec)
-                )
-            except Unreachable as problem:
-                raise ServiceUnavailable(f"the API server that knows the token does not answer: {problem}") from None
-        if not (msgspec.json.decode(found).get("status") or {}).get("allowed"):
-            raise Forbidden(f"no permission to {verb} the non-resource URL {path}")
+    async def _identify(self, token: str, audiences: tuple[str, ...]) -> Caller:
+        """Raises Unauthorized. A token in our own header may also be one for the API server."""
+        error = ""
+        for wanted in dict.fromkeys((audiences, ())):
+            spec: dict[str, object] = {"token": token, **({"audiences": wanted} if wanted else {})}
+            status = msgspec.json.decode(await self._create(_TOKENS, spec), type=_TokenReview).status
+            if status.authenticated:
+                return status.user
+            error = status.error
+        raise Unauthorized(f"Unauthorized: the API server does not accept the token{f' ({error})' if error else ''}")
+
+    async def _review(self, caller: Caller, about: Mapping[str, Mapping[str, str]]) -> bool:
+        user = {"user": caller.username, "uid": caller.uid, "groups": caller.groups, "extra": caller.extra}
+        found = await self._create(_ACCESS, {**user, **about})
+        return msgspec.json.decode(found, type=_AccessReview).status.allowed
+
+    async def _create(self, resource: Resource, spec: dict[str, object]) -> bytes:
+        body = {"apiVersion": f"{resource.group}/{resource.version}", "kind": resource.kind, "spec": spec}
+        try:
+            return await self._client.create(resource, body)
+        except Unreachable as problem:
+            raise ServiceUnavailable(f"the API server that knows the caller does not answer: {problem}") from None
+        except (Unauthorized, Forbidden) as problem:
+            text = f"this process may not create {resource.plural}, which check callers: {problem}"
+            raise ServiceUnavailable(f"{text}; apply the roles in deploy/") from None
 
 
-def _body(group: str, kind: str, spec: Mapping[str, object] | None = None) -> bytes:
-    body: dict[str, object] = {"apiVersion": f"{group}/v1", "kind": kind}
-    return msgspec.json.encode({**body, "spec": spec} if spec is not None else body)
+class _CallerAccess:
+    """What one caller may do, asked when it matters (`base.access.Access`)."""
+
+    def __init__(self, callers: Callers, token: str, caller: Caller) -> None:
+        self._callers, self._token, self._caller = callers, token, caller
+
+    @property
+    def user(self) -> str:
+        return self._caller.username
+
+    async def may(self, right: Right) -> bool:
+        attributes = {name: value for name, value in right._asdict().items() if value}
+        return await self._callers.allowed(self._token, self._caller, {"resourceAttributes": attributes})
+
+
+def _token(request: web.Request) -> tuple[str, tuple[str, ...]]:
+    """Return the token of a request and the audiences it was requested for; () for those of the API server."""
+    own = request.headers.get(HEADER, "").strip()
+    if own:
+        return own, (AUDIENCE,)
+    scheme, _, token = request.headers.get("Authorization", "").partition(" ")
+    if scheme.lower() != "bearer" or not token.strip():
+        raise Unauthorized(
+            "Unauthorized: send the bearer token you use with the API server, or through the service proxy one for the "
+            f"audience {AUDIENCE} in the header {HEADER}"
+        )
+    return token.strip(), ()
+
+
+def _digest(token: str) -> bytes:
+    return hashlib.sha256(token.encode()).digest()
 
 
 def refused(problem: ApiProblem) -> web.Response:

@@ -111,7 +111,7 @@ class ClusterMode:
         http = self._http = await connected(connection, "phalanx-controllers")
         await wait_for_server(http)
         self._checks = asyncio.create_task(self._check(http), name="checks")
-        await self.start_with(http, lambda path: http.request("GET", path), Callers(connection))
+        await self.start_with(http, lambda path: http.request("GET", path), Callers(http))
 
     async def _check(self, client: HttpClient) -> None:
         """Report what this process needs and the cluster lacks."""

@@ -1,7 +1,8 @@
 """The scheduler answers questions: GET why, plan, demand and state, POST whatif, below /phalanx/v1.
 
-Behind the API server of a local cluster, and on an address of a scheduler of its own. Only reads the engine; who may
-ask is decided before a question gets here. Thinking happens aside: deciding never waits for a question.
+Served behind the API server of a local cluster, and at an address of a scheduler process. Only reads the engine.
+Callers that may not read the whole cluster come with their rights and get answers about one namespace
+(`serve.question_rights`). Answers are computed in a fork: scheduling never waits for a question.
 """
 
 from __future__ import annotations
@@ -12,17 +13,20 @@ from typing import Any
 
 import msgspec
 
+from phalanx.base.access import Access
 from phalanx.base.client import Client, Resource
-from phalanx.base.errors import ApiProblem, BadRequest, MethodNotAllowed, NotFound, ServiceUnavailable
+from phalanx.base.errors import ApiProblem, BadRequest, Forbidden, MethodNotAllowed, NotFound, ServiceUnavailable
 from phalanx.engine.engine import Engine
 from phalanx.engine.explain import Unknown, plan, whatif, why
 from phalanx.engine.explain.demand import demand
 from phalanx.engine.explain.node_pools import DeclaredPool
 from phalanx.model.gates import Gates
 from phalanx.model.groups import GroupKey
+from phalanx.serve import question_rights
 from phalanx.serve.engine_view import Reader
 from phalanx.serve.forked_query import Aside
 from phalanx.serve.manifests import Manifests
+from phalanx.serve.redaction import redacted
 from phalanx.serve.repair import drain, repair
 from phalanx.serve.variant import Variant
 
@@ -75,26 +79,24 @@ class Diagnostics:
         self._pools = pools
         self._ready = ready  # caches are filled: before that every answer would be wrong
 
-    async def answer(self, method: str, path: str, query: Mapping[str, str], body: bytes) -> bytes:
-        """Encoded JSON; raises ApiProblem."""
+    async def answer(
+        self, method: str, path: str, query: Mapping[str, str], body: bytes, access: Access | None = None
+    ) -> bytes:
+        """Return encoded JSON. `access`: the rights of a caller that may not ask everything. Raises ApiProblem."""
         if path not in PATHS:
             raise NotFound("the server could not find the requested resource")
         what = path.rpartition("/")[2]
         if method not in (("POST",) if what == "whatif" else ("GET", "HEAD")):
             raise MethodNotAllowed("the server does not allow this method on the requested resource")
-        if not self._ready():
-            text = "the scheduler has not read the cluster: it is starting, or stands by for another one that leads"
-            raise ServiceUnavailable(text, retry_after=1)
         if what == "whatif":
-            return await self._whatif(query, body)
+            return await self._whatif(query, body, access)
         if what == "state":
-            if "domain" in query:  # the nodes of one domain
-                inside = query["domain"].split("/")
-                return await self._aside.answer(lambda: msgspec.json.encode(self._reader.inside(inside)))
-            return await self._aside.answer(lambda: msgspec.json.encode(self._reader.state()))
+            return await self._state(query, access)
         if what == "demand":
-            return await self.demand(query.get("namespace", ""))
+            listed, only = await question_rights.of_listing(access, query)
+            return await self.demand(listed, only)
         kind, namespace, name = _named(query)
+        only = await question_rights.of_object(access, kind, namespace, name)
         relax = query.get("relax", "true") != "false"
 
         def think() -> bytes:
@@ -107,9 +109,9 @@ class Diagnostics:
             except Unknown as problem:
                 raise NotFound(str(problem), name=name, kind=kind) from None
 
-        return await self._aside.answer(think)
+        return await self._computed(think, only)
 
-    async def demand(self, namespace: str = "") -> bytes:
+    async def demand(self, namespace: str = "", only: str = "") -> bytes:
         """Which waiting units lack nodes, and which (encoded `NodeDemand`). `namespace`: list only its units."""
 
         def think() -> bytes:
@@ -118,9 +120,25 @@ class Diagnostics:
                 found = found.only(namespace)
             return msgspec.json.encode(found)
 
-        return await self._aside.answer(think)
+        return await self._computed(think, only)
 
-    async def _whatif(self, query: Mapping[str, str], body: bytes) -> bytes:
+    async def _computed(self, think: Callable[[], bytes], only: str) -> bytes:
+        """Compute the answer in a fork. `only`: the namespace whose objects it may name; "": all."""
+        if not self._ready():
+            text = "the scheduler has not read the cluster: it is starting, or stands by for another one that leads"
+            raise ServiceUnavailable(text, retry_after=1)
+        return await self._aside.answer(lambda: redacted(think(), self._engine, only) if only else think())
+
+    async def _state(self, query: Mapping[str, str], access: Access | None) -> bytes:
+        if "domain" in query:  # the nodes of one domain, with the groups on them
+            await question_rights.of_nodes(access)
+            inside = query["domain"].split("/")
+            return await self._computed(lambda: msgspec.json.encode(self._reader.inside(inside)), "")
+        listed, only = await question_rights.of_listing(access, query)
+        return await self._computed(lambda: msgspec.json.encode(self._reader.state(listed)), only)
+
+    async def _whatif(self, query: Mapping[str, str], body: bytes, access: Access | None) -> bytes:
+        only = await question_rights.of_manifests(access, body)
         classes = await self._priority_classes()
 
         def think() -> bytes:
@@ -133,12 +151,15 @@ class Diagnostics:
                 return msgspec.json.encode(drain(self._engine, asked.drain.nodes, asked.drain.domain))
             manifests = Manifests(self._gates, classes, tuple(self._engine.profiles))
             manifests.read(asked.items, asked.namespace)
+            if only and (others := manifests.question.namespaces - {only}):
+                text = f"manifests of the namespace {min(others)} in a question about {only}; ask about each by itself"
+                raise Forbidden(text)
             manifests.notes += asked.cluster.put_into(self._engine)  # this process ends with its answer
             relax, when = query.get("relax", "true") != "false", query.get("when", "") == "true"
             outlook = whatif(self._engine.scheduler, manifests.question, relax=relax, when=when)
             return msgspec.json.encode(msgspec.structs.replace(outlook, notes=[*manifests.notes, *outlook.notes]))
 
-        return await self._aside.answer(think)
+        return await self._computed(think, only)
 
     async def _priority_classes(self) -> list[dict[str, Any]]:
         try:

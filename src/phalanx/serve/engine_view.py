@@ -265,8 +265,11 @@ class Reader:
         oldest = round(max(0.0, now - since), 1) if since is not None else 0.0
         return {"total": total, "pods": pods, "counts": counts, "oldest": oldest}
 
-    def queue(self) -> Json:
-        """Pending roots in the order in which they will be tried, as far as they are listed one by one."""
+    def queue(self, namespace: str = "") -> Json:
+        """Pending roots in the order in which they will be tried, as far as they are listed one by one.
+
+        namespace: list only its roots; counts are always of all.
+        """
         entries = (
             (
                 _ORDER.get(place.value, 2),
@@ -278,6 +281,7 @@ class Reader:
                 root,
             )
             for root, place in self._engine.queue.places()
+            if not namespace or root.key.split("/", 2)[1] == namespace
         )
         first = heapq.nsmallest(MOST_QUEUED, entries, key=lambda entry: entry[:6])
         return {"roots": [self._root(entry[-1]) for entry in first], **self.waiting()}
@@ -372,18 +376,22 @@ class Reader:
         assert node is not None
         return bool(node.spec.unschedulable) or any(taint.key in _AWAY for taint in node.spec.taints or ())
 
-    def state(self) -> Json:
-        """Everything that fits one screen of text: who waits, the groups, and the free room by domain."""
+    def state(self, namespace: str = "") -> Json:
+        """Return what fits one screen of text: the queue, the groups, and the free capacity by domain.
+
+        namespace: list only its groups; counts are always of all.
+        """
         layout = self.layout()
         groups = self.groups()
-        first = heapq.nsmallest(MOST_GROUPS, groups.items(), key=lambda entry: (not entry[1]["pending"], entry[0]))
+        listed = (item for item in groups.items() if not namespace or item[0].split("/", 2)[1] == namespace)
+        first = heapq.nsmallest(MOST_GROUPS, listed, key=lambda entry: (not entry[1]["pending"], entry[0]))
         return {
             "now": round(self._now(), 1),
             "nodes": len(self._engine.columns.row_of),
             "keys": layout.keys,
             "resources": layout.resources,
             "use": self.sums(layout)["use"],
-            "queue": self.queue(),
+            "queue": self.queue(namespace),
             "groups": dict(first),
             "groupCount": len(groups),
             "domains": self.domains(layout),

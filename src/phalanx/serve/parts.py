@@ -98,7 +98,7 @@ def scheduler(settings: ClusterSettings, follow: Follow | None = None, source: D
         DemandMetrics(metrics, service, diagnostics)
         server.measure("scheduler", metrics.text)
         for path in PATHS:
-            server.extend(path, diagnostics.answer)
+            server.answer_questions(path, diagnostics.answer)
         if follow is not None:
             follow(server, service, diagnostics)
         return Loop("scheduler", service.run, ready=service.wait_synced, stop=service.stop)

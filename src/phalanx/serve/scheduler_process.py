@@ -177,7 +177,7 @@ class SchedulerProcess:
             lambda: service.informers, lambda: self._elector.overdue if self._elector is not None else 0.0
         )
         self._watching.append(asyncio.create_task(watchdog.run(), name="watchdog"))
-        callers = Callers(connection)
+        callers = Callers(client)
         self.health = HealthServer(
             metrics.registry,
             live=watchdog.checks,

@@ -228,8 +228,8 @@ def proof_of(why: Certificate | None) -> Proof | None:
 class VictimLine(_Value, frozen=True):
     name: str  # "pod ns/name", "PodGroup ns/name": what is evicted as a whole
     pods: int
-    priority: int
-    why: str  # what fails if this one is reprieved
+    priority: int | None = None  # None: of pods in namespaces that the caller may not read
+    why: str = ""  # what fails if this one is reprieved
 
 
 class Price(_Value, frozen=True):

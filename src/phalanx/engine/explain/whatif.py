@@ -46,6 +46,13 @@ class Question(msgspec.Struct):
     workloads: list[Workload] = msgspec.field(default_factory=list)
     policies: list[WorkloadPolicy] = msgspec.field(default_factory=list)
 
+    @property
+    def namespaces(self) -> set[str]:
+        metadata = [pod.metadata for pod in self.pods] + [group.metadata for group in self.pod_groups]
+        metadata += [group.metadata for group in self.composites] + [policy.metadata for policy in self.policies]
+        metadata += [workload.metadata for workload in self.workloads]
+        return {each.namespace for each in metadata}
+
 
 def whatif(engine: Scheduler, question: Question, *, relax: bool = True, when: bool = False) -> Outlook:
     """Answer for scheduling units in queue order, each after the earlier ones are placed.

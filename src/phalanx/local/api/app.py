@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any, Protocol
 from urllib.parse import parse_qsl
 
+from phalanx.base.access import Access
 from phalanx.base.errors import ApiProblem, BadRequest, Forbidden, InternalError, MethodNotAllowed, NotFound
 from phalanx.local.api.audit import Audit, Record
 from phalanx.local.api.auth import is_open
@@ -25,8 +26,9 @@ from phalanx.local.api.negotiate import negotiate
 from phalanx.local.api.openapi_routes import openapi_answer, openapi_v2_answer
 from phalanx.local.api.options import check_timeout
 from phalanx.local.api.request import Answer, Request, User
-from phalanx.local.api.rights import Attributes, attributes_of, refusal
+from phalanx.local.api.rights import Attributes, UserAccess, attributes_of, refusal
 from phalanx.local.api.route import CONNECTIONS, NOT_ALLOWED, UNKNOWN, parse, resolve, verb_of
+from phalanx.local.api.service_proxy import forward, service_of
 from phalanx.local.api.version import version_info
 from phalanx.local.api.view import encode
 from phalanx.model.openapi import OpenApi
@@ -39,6 +41,8 @@ Send = Callable[[Message], Awaitable[None]]
 Extra = Callable[[], Answer]
 # Another part of the process answers these paths: (method, path, query, body) -> encoded JSON, or an ApiProblem.
 Extension = Callable[[str, str, Mapping[str, str], bytes], Awaitable[bytes]]
+# The same for callers with any rights: the last argument is what the caller may do, None if it may use the whole path.
+Question = Callable[[str, str, Mapping[str, str], bytes, Access | None], Awaitable[bytes]]
 
 log = logging.getLogger("phalanx.api")
 LEASES = "/apis/coordination.k8s.io/"  # who leads must be able to say so whatever else goes on
@@ -67,6 +71,7 @@ class App:
         self.metrics = ApiMetrics(api.ctx)
         self._extras: dict[str, Extra] = {"/metrics": self.metrics.answer, **(extras or {})}  # exact paths
         self.extensions: dict[str, Extension] = {}  # exact paths, for callers with a valid token
+        self.questions: dict[str, Question] = {}  # exact paths, which check the rights of callers themselves
         self.downloads: dict[str, Callable[[], Awaitable[Answer]]] = {}  # exact paths, likewise
         self._streams: dict[asyncio.Task[Any], None] = {}  # in order: a simulation replays exactly
         self.health = Health()
@@ -157,18 +162,8 @@ class App:
         watched = self._rights is not None or self.audit is not None
         record: Record | None = scope.get("phalanx.audit")
         route = parse(path)
-        if watched and route is None:
-            self._authorize(record, user, Attributes(method.lower(), path=path))
-        extension = self.extensions.get(path)
-        if extension is not None:
-            return Answer(body=await extension(method, path, query, await self._body(receive)))
-        download = self.downloads.get(path)
-        if download is not None:
-            if method != "GET":
-                raise MethodNotAllowed(NOT_ALLOWED)
-            return await download()
         if route is None:
-            return self._document(path, method, query, scope["headers"])
+            return await self._not_an_object(scope, receive, query, user)
         kind, version = resolve(self._api.ctx.registry, route)
         request = Request(
             verb_of(method, route, kind, query),
@@ -198,6 +193,47 @@ class App:
             raise
         self.metrics.count(request, answer.code)
         return answer
+
+    async def _not_an_object(self, scope: Scope, receive: Receive, query: Mapping[str, str], user: User) -> Answer:
+        """Answer paths that name no object: questions to the scheduler, services/proxy, extensions and documents."""
+        path: str = scope["path"]
+        method: str = scope["method"]
+        record: Record | None = scope.get("phalanx.audit")
+        if path in self.questions:
+            return await self._question(path, scope, receive, query, user)
+        proxied = service_of(path)
+        self._authorize(record, user, proxied.attributes(method) if proxied else Attributes(method.lower(), path=path))
+        if proxied is not None:
+            store = self._api.ctx.store
+            if proxied.path in self.questions and proxied.is_scheduler_here(store):
+                return await self._question(proxied.path, scope, receive, query, user)
+            return await forward(proxied, store, scope, await self._body(receive))
+        extension = self.extensions.get(path)
+        if extension is not None:
+            return Answer(body=await extension(method, path, query, await self._body(receive)))
+        download = self.downloads.get(path)
+        if download is None:
+            return self._document(path, method, query, scope["headers"])
+        if method != "GET":
+            raise MethodNotAllowed(NOT_ALLOWED)
+        return await download()
+
+    async def _question(
+        self, path: str, scope: Scope, receive: Receive, query: Mapping[str, str], user: User
+    ) -> Answer:
+        """Answer a question to the scheduler in this process, for callers that may use its path or read a namespace."""
+        method: str = scope["method"]
+        asked = Attributes(method.lower(), path=path)
+        record: Record | None = scope.get("phalanx.audit")
+        if record is not None:
+            record.asked = asked
+        access = None
+        if self._rights is not None:
+            decision = self._rights.decide(user, asked)
+            access = None if decision.allowed else UserAccess(self._rights, user)
+            if record is not None:
+                record.decision = decision
+        return Answer(body=await self.questions[path](method, path, query, await self._body(receive), access))
 
     def _read_headers(self, request: Request, headers: Iterable[tuple[bytes, bytes]]) -> None:
         for name, value in headers:
@@ -293,7 +329,7 @@ class App:
                 return openapi_v2_answer(self._swagger, accept, etag)
             case [""]:
                 paths = ["/api", "/apis", "/healthz", "/livez", "/openapi/v2", "/openapi/v3", "/readyz", "/version"]
-                paths += [*self._extras, *self.extensions, *self.downloads]
+                paths += [*self._extras, *self.extensions, *self.questions, *self.downloads]
                 return Answer(body=encode({"paths": sorted(paths)}))
         extra = self._extras.get(path)
         if extra is None:

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from phalanx.base.access import Right
 from phalanx.local.api.request import Request, User
 from phalanx.local.api.view import decode
 from phalanx.local.store.contract import Entry, StoreProtocol
@@ -164,6 +165,21 @@ class Rights(msgspec.Struct):
                 table = inside.setdefault(namespace, {}) if namespace else everywhere
                 table.setdefault(subject, []).append(Grant(text, rules))
         self._bound, self._seen = _Bound(everywhere, inside, missing), now
+
+
+class UserAccess:
+    """The rights of one user, for code that answers it (`base.access.Access`)."""
+
+    def __init__(self, rights: Rights, user: User) -> None:
+        self._rights, self._user = rights, user
+
+    @property
+    def user(self) -> str:
+        return self._user.name
+
+    async def may(self, right: Right) -> bool:
+        asked = Attributes(right.verb, right.group, right.resource, "", right.namespace, right.name)
+        return self._rights.decide(self._user, asked).allowed
 
 
 def _subjects(user: User) -> list[Subject]:

@@ -77,7 +77,7 @@ def target_of(client: Json, store: StoreProtocol) -> Target:
         name = parts.hostname or ""
         return Target(name, parts.port or 443, name, _clean(parts.path), authority)
     name, namespace = str(service.get("name")), str(service.get("namespace"))
-    host, port = _endpoint(store, namespace, name, int(service.get("port") or 443))
+    host, port = endpoint(store, namespace, name, int(service.get("port") or 443))
     return Target(host, port, f"{name}.{namespace}.svc", _clean(str(service.get("path") or "")), authority)
 
 
@@ -86,7 +86,7 @@ def _clean(path: str) -> str:
     return posixpath.normpath("/" + path.strip("/"))
 
 
-def _endpoint(store: StoreProtocol, namespace: str, name: str, port: int) -> tuple[str, int]:
+def endpoint(store: StoreProtocol, namespace: str, name: str, port: int) -> tuple[str, int]:
     entry = store.get(("services", namespace, name))
     if entry is None:
         raise CallFailed(f'service "{name}" not found in namespace "{namespace}"')

@@ -1,0 +1,81 @@
+"""Which namespaces a caller's question may be about, and so which the answer may name.
+
+A caller who may list pods in all namespaces sees everything. Any other caller sees one namespace, in which it may read
+what it asks about; objects of other namespaces appear in its answers as counts only (`serve.redaction`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from phalanx.base.access import Access, Right, forbidden
+from phalanx.base.errors import BadRequest, Forbidden
+
+EVERYWHERE = Right("list", "", "pods")
+GROUPS = ("scheduling.k8s.io", "scheduling.phalanx.dev")  # of PodGroups: native, and as custom resources
+_PLURALS = {
+    "PodGroup": "podgroups",
+    "CompositePodGroup": "compositepodgroups",
+    "Workload": "workloads",
+}
+
+
+class _About(msgspec.Struct):
+    """The part of a what-if question that says which namespace it is about."""
+
+    namespace: str = "default"
+    drain: dict[str, msgspec.Raw] | None = None
+
+
+async def of_object(access: Access | None, kind: str, namespace: str, name: str) -> str:
+    """Return the namespace that the answer may name; "": all. Raises Forbidden if the caller may not get the object."""
+    if access is None or await access.may(EVERYWHERE):
+        return ""
+    if kind == "Pod":
+        rights = [Right("get", "", "pods", namespace, name)]
+    else:
+        rights = [Right("get", group, _PLURALS[kind], namespace, name) for group in GROUPS]
+    for right in rights:
+        if await access.may(right):
+            return namespace
+    raise forbidden(access.user, rights[0])
+
+
+async def of_listing(access: Access | None, query: Mapping[str, str]) -> tuple[str, str]:
+    """Return which namespace to list and which the answer may name; "": all. `namespace` in the query chooses one."""
+    namespace = query.get("namespace", "")
+    if access is None or await access.may(EVERYWHERE):
+        return namespace, ""
+    if not namespace:
+        problem = forbidden(access.user, EVERYWHERE)
+        raise Forbidden(f"{problem}; ask about one namespace with -n NAMESPACE", kind=problem.kind)
+    await _lists(access, namespace)
+    return namespace, namespace
+
+
+async def of_manifests(access: Access | None, body: bytes) -> str:
+    """The same for a what-if: all its manifests must then be of that namespace. A drain is about all namespaces."""
+    if access is None or await access.may(EVERYWHERE):
+        return ""
+    try:
+        about = msgspec.json.decode(body, type=_About)
+    except msgspec.DecodeError as problem:
+        raise BadRequest(f"the body of a what-if is not what it should be: {problem}") from None
+    if about.drain is not None:
+        raise forbidden(access.user, EVERYWHERE)
+    await _lists(access, about.namespace)
+    return about.namespace
+
+
+async def of_nodes(access: Access | None) -> None:
+    """Check a question about the pods on nodes, which are of any namespace."""
+    if access is not None and not await access.may(EVERYWHERE):
+        raise forbidden(access.user, EVERYWHERE)
+
+
+async def _lists(access: Access, namespace: str) -> None:
+    right = EVERYWHERE._replace(namespace=namespace)
+    if not await access.may(right):
+        raise forbidden(access.user, right)
