@@ -7,7 +7,7 @@ STAMP := $(VENV)/.installed
 # Set in many images, and then each process that a test starts compiles everything again: 0.7 s of CPU instead of nothing.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: runtime venv up test coverage lint bench simulate linearize docs test-clients lock audit sbom clean
+.PHONY: runtime venv up test coverage lint bench simulate linearize docs test-clients test-real lock audit sbom clean
 
 runtime: $(RUNTIME)
 venv: $(STAMP)
@@ -55,7 +55,11 @@ up: runtime
 	$(BIN)/phalanx up --demo $(UP_ARGS)
 
 test: venv
-	$(BIN)/pytest -n 2 $(TEST_ARGS)
+	$(BIN)/pytest -n 2 --ignore=tests/real $(TEST_ARGS)
+
+# On a real kube-apiserver, from the folder that KUBEBUILDER_ASSETS names or from PATH (docs/testing.md).
+test-real: venv
+	$(BIN)/pytest -n 0 -rs tests/real $(TEST_ARGS)
 
 test-clients: venv
 	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[clients]'

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 from deployments import deployment
-from programs import Running, program, running
 
 from support.local_cluster import LocalCluster
+from support.programs import Running, program, running
 
 
 @pytest.fixture(scope="module")

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from programs import Running, program, running
 
 from support.local_cluster import LocalCluster
+from support.programs import Running, program, running
 
 GROUP_GATES = "GenericWorkload=true"
 

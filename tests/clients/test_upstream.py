@@ -9,10 +9,10 @@ from contextlib import ExitStack
 
 import pytest
 from commands import Commands
-from programs import program
 from upstream_tests import PASSED, cannot, passing, run, summary
 
 from support.local_cluster import LocalCluster
+from support.programs import program
 
 CLUSTERS = 6  # every one has a process of e2e.test of its own
 ZONES = ("Multi-AZ",)  # in the names of tests that want nodes in several

@@ -1,0 +1,160 @@
+"""deploy/ on a real API server: it is accepted, and its roles are enough for what the parts do."""
+
+from __future__ import annotations
+
+import pytest
+
+from support.real_cluster import CUSTOM, RealCluster, Refused, until
+
+TO_COME = "scheduling.phalanx.dev/pods-to-come"
+
+
+@pytest.fixture(scope="module")
+def running(real: RealCluster) -> RealCluster:
+    """With scheduler and controllers under their own service accounts."""
+    real.start("scheduler")
+    real.webhook_at(real.start("controllers"))
+    return real
+
+
+def test_a_gang_is_bound_whole_with_the_shipped_roles(running: RealCluster) -> None:
+    space = running.namespace("gangs")
+    running.gang(space, "fits", 6)
+    running.gang(space, "too-large", 3, cpu="9")
+    running.wait_whole(space, "fits")
+
+    def conditions(name: str) -> dict[str, str]:
+        group = running.ask("GET", f"{running.group_api}/namespaces/{space}/podgroups/{name}")
+        found = (group.get("status") or {}).get("conditions") or ()
+        return {condition["type"]: condition["reason"] for condition in found}
+
+    until(lambda: conditions("fits").get("PodGroupInitiallyScheduled") == "Scheduled", "the gang is reported")
+    until(lambda: "PodGroupInitiallyScheduled" in conditions("too-large"), "the other one, too")
+    until(lambda: "scheduling.phalanx.dev/Healthy" in conditions("fits"), "and its health")
+    assert running.bound(space) == [f"fits-{number}" for number in range(6)]
+    assert running.broken() == []
+    assert running.forbidden() == []
+
+
+def test_a_policy_is_stored_and_gets_its_status(running: RealCluster) -> None:
+    space = running.namespace("policies")
+    running.gang(space, "train", 2)
+    path = f"/apis/{CUSTOM}/v1alpha1/namespaces/{space}/workloadpolicies"
+    target = {"apiGroup": running.group_api.split("/")[2], "kind": "PodGroup", "name": "train"}
+    spec = {"targetRef": target, "rescheduling": {"policy": "Restart"}}
+    running.create(
+        path,
+        {
+            "apiVersion": f"{CUSTOM}/v1alpha1",
+            "kind": "WorkloadPolicy",
+            "metadata": {"name": "train"},
+            "spec": spec,
+        },
+    )
+    until(
+        lambda: (running.ask("GET", f"{path}/train").get("status") or {}).get("matchedGroups") == 1,
+        "the policy says which groups it applies to",
+    )
+    with pytest.raises(Refused) as refused:
+        running.create(
+            path,
+            {
+                "apiVersion": f"{CUSTOM}/v1alpha1",
+                "kind": "WorkloadPolicy",
+                "metadata": {"name": "wrong"},
+                "spec": {**spec, "rescheduling": {"policy": 7}},
+            },
+        )
+    assert refused.value.code == 422
+    assert running.forbidden() == []
+
+
+def test_only_the_controllers_may_announce_pods(running: RealCluster) -> None:
+    space = running.namespace("announced")
+    path = f"{running.group_api}/namespaces/{space}/podgroups"
+    body = {
+        "apiVersion": running.group_api.removeprefix("/apis/"),
+        "kind": "PodGroup",
+        "metadata": {"name": "room", "annotations": {TO_COME: "{}"}},
+        "spec": {"schedulingPolicy": {"gang": {"minCount": 2}}},
+    }
+
+    def refused() -> bool:
+        try:
+            running.ask("POST", f"{path}?dryRun=All", body)
+        except Refused as problem:
+            return problem.code == 403 and "reserves room" in str(problem)
+        return False
+
+    until(refused, "the admission policy is in force")
+
+
+def test_composites_are_protected_until_their_children_are_gone(running: RealCluster) -> None:
+    space = running.namespace("trees")
+    group = running.group_api.split("/")[2]
+    composites = f"/apis/{group}/v1alpha3/namespaces/{space}/compositepodgroups"
+    ref = {"workloadName": "w", "templateName": "t"}
+    running.create(
+        composites,
+        {
+            "apiVersion": f"{group}/v1alpha3",
+            "kind": "CompositePodGroup",
+            "metadata": {"name": "root"},
+            "spec": {"workloadRef": ref, "schedulingPolicy": {"basic": {}}},
+        },
+    )
+    assert running.ask("GET", f"{composites}/root")["metadata"]["finalizers"] == [
+        "scheduling.phalanx.dev/compositepodgroup-protection"
+    ]
+    running.create(
+        f"{running.group_api}/namespaces/{space}/podgroups",
+        {
+            "apiVersion": f"{group}/v1beta1",
+            "kind": "PodGroup",
+            "metadata": {"name": "leaf"},
+            "spec": {
+                "workloadRef": ref,
+                "parentCompositePodGroupName": "root",
+                "schedulingPolicy": {"gang": {"minCount": 2}},
+            },
+        },
+    )
+    running.ask("DELETE", f"{composites}/root")
+    assert running.ask("GET", f"{composites}/root")["metadata"]["deletionTimestamp"]
+    leaf = f"{running.group_api}/namespaces/{space}/podgroups/leaf"
+    running.ask("PATCH", leaf, {"metadata": {"finalizers": None}}, kind="application/merge-patch+json")
+    running.ask("DELETE", leaf)
+
+    def gone() -> bool:
+        try:
+            running.ask("GET", f"{composites}/root")
+        except Refused as problem:
+            return problem.code == 404
+        return False
+
+    until(gone, "the composite is deleted after its child")
+    assert running.forbidden() == []
+
+
+def test_templates_below_a_whole_one_are_disrupted_as_a_whole(running: RealCluster) -> None:
+    space = running.namespace("templates")
+    path = f"{running.group_api}/namespaces/{space}/workloads"
+
+    def workload(name: str, mode: str) -> dict[str, object]:
+        leaf = {"name": "leaf", "disruptionMode": {mode: {}}, "schedulingPolicy": {"basic": {}}}
+        tree = {
+            "name": "tree",
+            "disruptionMode": {"all": {}},
+            "schedulingPolicy": {"basic": {}},
+            "podGroupTemplates": [leaf],
+        }
+        return {
+            "apiVersion": running.group_api.removeprefix("/apis/"),
+            "kind": "Workload",
+            "metadata": {"name": name},
+            "spec": {"compositePodGroupTemplates": [tree]},
+        }
+
+    with pytest.raises(Refused, match="needs disruptionMode all"):
+        running.create(path, workload("in-parts", "single"))
+    running.create(path, workload("as-a-whole", "all"))
