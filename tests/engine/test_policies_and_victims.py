@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from phalanx.testing import Cluster
-from phalanx.testing.builders import node, pod, pod_group, workload_policy
+from phalanx.testing.builders import node, pod, pod_group, workload, workload_policy
 
 
 def gang(name, count, priority, minimum=None):
@@ -77,3 +77,42 @@ def test_extras_of_a_group_with_counts_extend_into_free_room_and_evict_none(coun
     for _ in range(2):
         world.step(5)
     assert len(world.bound) == (2 if counts else 6)
+
+
+def replicas(limit, mode="all"):
+    """Three replicas of a workload, one node each, and a pod of higher priority on a fourth node."""
+    world = Cluster().see(
+        workload_policy("few").target("Workload", "w").set(disruption={"maxUnavailableReplicas": limit}),
+        workload("w").template("t", {"gang": {"minCount": 2}}),
+        node("m").cpu("2"),
+        pod("lone").cpu("2").priority(50).node("m"),
+    )
+    for name in "abc":
+        group = pod_group(name).gang(2).priority(1).from_workload("w", "t")
+        world.see(node(f"n{name}").cpu("2"), group.disrupt_all() if mode == "all" else group)
+        world.see(*(pod(f"{name}{i}").cpu("1").group(name).priority(1).node(f"n{name}") for i in range(2)))
+    return world
+
+
+@pytest.mark.parametrize("mode", ["single", "all"])
+def test_preemption_respects_how_many_replicas_may_be_unavailable(mode):
+    world = replicas(2 if mode == "all" else 4, mode).see(*gang("high", 4, 100))
+    world.step()
+    assert "lone" not in world.evicted and len(world.evicted) == 4
+    world = replicas(1, "all").see(*gang("high", 4, 100))
+    world.step()
+    assert sorted(world.evicted)[-1] == "lone" and len(world.evicted) == 3
+
+
+def test_a_replica_that_is_down_already_counts():
+    world = replicas(1)
+    world.gone("Pod", "a0").gone("Pod", "a1").gone("Node", "na")
+    world.see(pod("high").cpu("2").priority(100))
+    world.step()
+    assert world.evicted == ["lone"]
+
+
+def test_replicas_are_preempted_beyond_the_limit_if_nothing_else_helps():
+    world = replicas(0).see(pod("high").cpu("2").priority(40))
+    world.step()
+    assert len(world.evicted) == 2, "as with any disruption budget"

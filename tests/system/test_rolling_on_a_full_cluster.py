@@ -104,3 +104,32 @@ def test_a_job_set_that_restarts_gets_its_room_again() -> None:
             assert len(placed(cluster, "waits-")) == 4
 
     run(main)
+
+
+def test_a_rollout_takes_no_more_replicas_at_a_time_than_the_policy_allows() -> None:
+    async def main(loop: VirtualLoop) -> None:
+        async with simulated_cluster(3, topology="cpu=4") as cluster:
+            policy = {
+                "apiVersion": "scheduling.phalanx.dev/v1alpha1",
+                "kind": "WorkloadPolicy",
+                "metadata": {"name": "few"},
+                "spec": {
+                    "targetRef": {"kind": "LeaderWorkerSet", "name": "serve"},
+                    "disruption": {"maxUnavailableReplicas": 0},
+                },
+            }
+            rolling = {"rollingUpdateConfiguration": {"maxUnavailable": 3}}
+            body = leader_worker_set("one")
+            body["spec"]["rolloutStrategy"] = {"type": "RollingUpdate", **rolling}
+            await cluster.apply(policy)
+            await cluster.apply(body)
+            await cluster.settle()
+            spec = leader_worker_set("two")["spec"]["leaderWorkerTemplate"]
+            await cluster.patch("LeaderWorkerSet", "serve", {"spec": {"leaderWorkerTemplate": spec}})
+            await cluster.settle()
+            assert len(placed(cluster, "serve-", "one")) == 6, "no replica may be unavailable"
+            await cluster.patch("WorkloadPolicy", "few", {"spec": {"disruption": {"maxUnavailableReplicas": 1}}})
+            await cluster.settle()
+            assert len(placed(cluster, "serve-", "two")) == 6
+
+    run(main)

@@ -1,4 +1,4 @@
-"""Find the PodDisruptionBudgets that an eviction of a pod counts against.
+"""Find the disruption budgets that an eviction of a pod counts against: PodDisruptionBudgets and those of replicas.
 
 The rules are those of kube-scheduler: an empty selector protects no pod, a pod without labels is never protected, and a
 pod in the budget's status.disruptedPods does not count again.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from phalanx.engine.preemption.replica_budgets import ReplicaBudgets
 from phalanx.engine.state.objects import Objects
 from phalanx.engine.state.records import PodRecord
 from phalanx.model.objects import PodDisruptionBudget
@@ -18,8 +19,9 @@ Entry = tuple[int, LabelMatcher, Mapping[str, str]]  # budget number, pods it pr
 
 
 class Budgets:
-    def __init__(self, objects: Objects) -> None:
-        self._objects = objects
+    def __init__(self, objects: Objects, replicas: ReplicaBudgets) -> None:
+        self._objects, self._replicas = objects, replicas
+        self._first_replica = 0  # number of the first budget of replicas
         self.version = 0  # +1 when results of `of` may change
         self.spending = 0  # +1 when `allowed` changed
         self.names: list[str] = []
@@ -37,6 +39,10 @@ class Budgets:
         self.spending += 1
 
     def refresh(self) -> None:
+        if self._replicas.refresh():
+            self._stale = True
+            self.version += 1
+            self.spending += 1
         if not self._stale:
             return
         self._stale = False
@@ -55,9 +61,17 @@ class Budgets:
                 here.setdefault(label, []).append(entry)
             self.names.append(f"{namespace}/{budget.metadata.name}")
             self.allowed.append(max(0, budget.status.disruptions_allowed))
+        self._first_replica = len(self.names)
+        self.names += self._replicas.names
+        self.allowed += self._replicas.allowed
 
     def of(self, record: PodRecord) -> tuple[int, ...]:
         """Return the numbers of the budgets that an eviction of the pod counts against. Call `refresh` first."""
+        number = self._replicas.of.get(record.key)
+        selected = self._selected(record)
+        return selected if number is None else (*selected, self._first_replica + number)
+
+    def _selected(self, record: PodRecord) -> tuple[int, ...]:
         entries = self._entries.get(record.namespace)
         if not entries or not record.labels:
             return NONE

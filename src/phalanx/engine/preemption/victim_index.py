@@ -15,6 +15,7 @@ from phalanx.engine.framework.cluster_state import ClusterState
 from phalanx.engine.preemption.budgets import Budgets
 from phalanx.engine.preemption.cost import COMPOSITE, GROUP, NOBODY, POD, Cost, beyond, left_behind, unit_cost
 from phalanx.engine.preemption.minimum_runtime import MinimumRuntime
+from phalanx.engine.preemption.replica_budgets import ReplicaBudgets
 from phalanx.engine.state.columns import Columns
 from phalanx.engine.state.journal import Change, ChangeLog
 from phalanx.engine.state.records import PodRecord
@@ -53,7 +54,7 @@ class VictimIndex:
         self.cluster = state
         self.forest: GroupForest = state.forest
         self.columns: Columns = state.columns
-        self.budgets = Budgets(state.objects)
+        self.budgets = Budgets(state.objects, ReplicaBudgets(state.forest))
         self.units: dict[UnitKey, EvictionUnit] = {}
         self.on_row: dict[int, dict[UnitKey, dict[str, PodRecord]]] = {}  # row -> unit -> its pods there
         self.leaving: dict[int, dict[str, PodRecord]] = {}  # row -> terminating pods

@@ -67,6 +67,7 @@ class Policies:
         self.entries: dict[Name, Entry] = {}
         self._by_target: dict[Target, list[Entry]] = {}  # the oldest first
         self._looked_up: dict[GroupKey, Effective] = {}  # groups since `take_looked_up`
+        self.chosen: dict[GroupKey, Name] = {}  # group -> the WorkloadPolicy that is in effect for it
 
     # ---- objects
 
@@ -104,6 +105,7 @@ class Policies:
         """
         found = self._looked_up[group.key] = self._effective(group, spec, above, workloads)
         group.policy = found.policy
+        self._choose(group.key, found.object)
         least = found.policy.min_count
         if least is None or not spec.gang or group.composite or least == spec.minimum:
             return spec
@@ -113,6 +115,19 @@ class Policies:
         """The object of a group is gone."""
         group.policy = self.defaults
         self._looked_up[group.key] = Effective(self.defaults)
+        self._choose(group.key, None)
+
+    def _choose(self, key: GroupKey, name: Name | None) -> None:
+        self.chosen.pop(key, None)
+        if name is not None:
+            self.chosen[key] = name
+
+    def limited(self) -> dict[Name, int]:
+        """Return the policies that limit how many replicas may be unavailable, with the limit."""
+        field = "max_unavailable_replicas"
+        return {
+            name: entry.parsed.fields[field] for name, entry in self.entries.items() if field in entry.parsed.fields
+        }
 
     def take_looked_up(self) -> dict[GroupKey, Effective]:
         """Groups that may have another policy than when this was last asked, with what is in effect."""

@@ -26,6 +26,7 @@ from phalanx.controllers.runtime.ownership import controlled_by, controller_of, 
 from phalanx.controllers.runtime.pods import bound, condition, ready
 from phalanx.controllers.runtime.revisions import Revisions
 from phalanx.controllers.runtime.status import conditions_of, follow_refusal, write_status
+from phalanx.controllers.runtime.workload_policies import unavailable_replicas
 from phalanx.controllers.workloads.leaderworkerset import grouping as grouping
 from phalanx.controllers.workloads.leaderworkerset import names as n
 from phalanx.controllers.workloads.leaderworkerset.admission import PodAdmission, grouped_now
@@ -44,6 +45,7 @@ from phalanx.controllers.workloads.leaderworkerset.sets import (
 )
 from phalanx.controllers.workloads.leaderworkerset.status import SCHEDULING_READY, of_groups, rolled_out, status_of
 
+KIND = r.LEADER_WORKER_SETS.kind
 REFUSED_AGAIN = 5.0  # seconds: the way may be cleared without the set itself being changed
 
 
@@ -72,6 +74,8 @@ class LeaderWorkerSetController(Controller):
         self._pods = caches.of(r.PODS)
         self._nodes = caches.of(r.NODES)
         self._services = caches.of(r.SERVICES)
+        self._policies = caches.of(r.WORKLOAD_POLICIES, optional=True)
+        self._policies.on_change(self._policy_changed)
         self._revisions = Revisions(
             caches.of(r.CONTROLLER_REVISIONS), r.LEADER_WORKER_SETS, label=n.REVISION, numbered=True
         )
@@ -179,10 +183,21 @@ class LeaderWorkerSetController(Controller):
         for pod in self._all_pods(lws):
             if found is not None and is_leader(pod) and controlled_by(pod, found["metadata"]["uid"]):
                 leaders[int(pod["metadata"]["name"].rpartition("-")[2])] = pod
-        look = Look(lws, revision, then, leaders, found, allowed_of(lws), [])
+        look = Look(lws, revision, then, leaders, found, allowed_of(lws, self._limit(lws)), [])
         highest = max([look.allowed.replicas, *(index + 1 for index in leaders)])
         look.states = [self._state(look, index) for index in range(highest)]
         return look
+
+    def _limit(self, lws: Json) -> int | None:
+        namespace = lws["metadata"]["namespace"]
+        policies = (each for each in self._policies if each["metadata"]["namespace"] == namespace)
+        return unavailable_replicas(policies, {**lws, "apiVersion": r.LEADER_WORKER_SETS.api_version, "kind": KIND})
+
+    def _policy_changed(self, key: Key, new: Json | None, old: Json | None) -> None:
+        for policy in (new, old):
+            target = ((policy or {}).get("spec") or {}).get("targetRef") or {}
+            if target.get("kind") == KIND:
+                self.queue.add(Key(key.namespace, str(target.get("name"))))
 
     def _state(self, look: Look, index: int) -> GroupState:
         leader = look.leaders.get(index)

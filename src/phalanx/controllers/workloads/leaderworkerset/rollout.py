@@ -38,13 +38,16 @@ class Allowed(msgspec.Struct, frozen=True):
     partition: int
 
 
-def allowed_of(lws: Json) -> Allowed:
+def allowed_of(lws: Json, limit: int | None = None) -> Allowed:
+    """Return what a rollout may do. `limit`: unavailable replicas that a WorkloadPolicy allows; None: any number."""
     replicas = int(lws["spec"].get("replicas", 1))
     rolling = (lws["spec"].get("rolloutStrategy") or {}).get("rollingUpdateConfiguration") or {}
     surge = min(resolve(rolling.get("maxSurge", 0), replicas, math.ceil), replicas)
     unavailable = resolve(rolling.get("maxUnavailable", 1), replicas, math.floor)
     if not surge and not unavailable:
         unavailable = 1  # a small percentage of few replicas rounds to nothing, and nothing would ever roll
+    if limit is not None:
+        unavailable = min(unavailable, limit)
     return Allowed(replicas, unavailable, surge, int(rolling.get("partition") or 0))
 
 
