@@ -15,6 +15,7 @@ from phalanx.controllers.endpoints.controller import EndpointsController
 from phalanx.controllers.endpoints.mirroring import MirroringController
 from phalanx.controllers.nodes.lifecycle import NodeLifecycleController
 from phalanx.controllers.nodes.taint_eviction import TaintEviction
+from phalanx.controllers.pod_sets import PodSetsController
 from phalanx.controllers.runtime.controller import Caches, Controller
 from phalanx.controllers.runtime.events import Events
 from phalanx.controllers.runtime.groups import Groups
@@ -38,6 +39,7 @@ class ControllersService:
         self.controllers: list[Controller] = [
             DisruptionController(self._caches, clock),
             *(controller for kind in KINDS if kind.run is not None for controller in kind.run(local)),
+            *([PodSetsController(self._caches, groups, KINDS)] if groups is not None else []),
             EndpointsController(self._caches),
             MirroringController(self._caches),
             VolumesController(self._caches, clock, self.events),

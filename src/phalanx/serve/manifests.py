@@ -99,8 +99,11 @@ class Manifests:
             kind.default(doc)
         self._priority(kind, doc)
         doc["metadata"].setdefault("uid", "unknown")
+        status = doc.get("status")
         if kind.prepare_create is not None:
             kind.prepare_create(doc)
+        if status and kind.kind == "Workload":
+            doc["status"] = status  # has the pods to come
         errors = kind.validate_create(doc) if kind.validate_create is not None else []
         if errors:
             raise BadRequest(f"{title} is invalid: {'; '.join(map(str, errors))}")
@@ -131,6 +134,7 @@ class Manifests:
                 question.composites.append(msgspec.convert(doc, objects.CompositePodGroup))
             case ("scheduling.k8s.io", "Workload"):
                 question.workloads.append(msgspec.convert(doc, objects.Workload))
+                self._pod_sets(doc)
             case ("scheduling.phalanx.dev", "WorkloadPolicy"):
                 question.policies.append(msgspec.convert(doc, objects.WorkloadPolicy))
             case ("scheduling.k8s.io", "PriorityClass"):
@@ -139,6 +143,40 @@ class Manifests:
                 self.notes.append(f"{_title(doc)}: has no pods; left out")
 
     # ---- workloads
+
+    def _pod_sets(self, workload: Json) -> None:
+        """Take the groups and pods that the status of a Workload announces (`status.podSets`)."""
+        meta, sets = workload["metadata"], (workload.get("status") or {}).get("podSets") or []
+        templates = {each["name"]: each for each in workload["spec"].get("podGroupTemplates") or ()}
+        if sets and not templates:
+            self.notes.append(f"{_title(workload)}: is a tree; ask about the object that it was made from")
+            return
+        for each in sets:
+            template = templates.get(each["podGroupTemplateName"])
+            if template is None:
+                continue
+            for number in range(int(each.get("groups") or 0)):
+                name = f"{meta['name']}-{template['name']}-{number}"
+                if not any(group.metadata.name == name for group in self.question.pod_groups):
+                    self._group(workload, template, name)
+                before = len(self.question.pods)
+                for pod in range(int(each.get("podsPerGroup") or 0)):
+                    if len(self.question.pods) >= MOST_PODS:
+                        raise BadRequest(f"{_title(workload)}: more than {MOST_PODS} pods in one question")
+                    self._pod(workload, each["template"], f"{name}-{before + pod}", Link(pod_group=name), "")
+
+    def _group(self, workload: Json, template: Json, name: str) -> None:
+        spec = {key: value for key, value in template.items() if key != "name"}
+        reference = {"workloadName": workload["metadata"]["name"], "templateName": template["name"]}
+        body: Json = {
+            "apiVersion": "scheduling.k8s.io/v1beta1",
+            "kind": "PodGroup",
+            "metadata": {"name": name, "namespace": workload["metadata"]["namespace"]},
+            "spec": {**copy.deepcopy(spec), "workloadRef": reference},
+        }
+        kind, made = self._complete(body, workload["metadata"]["namespace"])
+        if kind is not None:
+            self._take(kind, made)
 
     def _workload(self, kind: WorkloadKind, doc: Json, everything: Sequence[Json]) -> None:
         found = kind.group(doc, everything) or Grouping()

@@ -1,0 +1,56 @@
+"""A Workload says which pods its groups will have, before they exist."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from phalanx.testing.simulated_cluster import SimulatedCluster, simulated_cluster
+from phalanx.testing.virtual_time import VirtualLoop, run
+from support.lifecycle.manifests import job, jobset, leader_worker_set
+
+Json = dict[str, Any]
+
+
+def sets(cluster: SimulatedCluster) -> list[tuple[str, int, int, str]]:
+    (workload,) = cluster.all("Workload")
+    return [
+        (
+            each["podGroupTemplateName"],
+            each["groups"],
+            each["podsPerGroup"],
+            each["template"]["spec"]["containers"][0]["resources"]["requests"]["cpu"],
+        )
+        for each in (workload.get("status") or {}).get("podSets") or []
+    ]
+
+
+MADE = {
+    "Job": (job("x", 3, "2"), [("x-pgt-0", 1, 3, "2")]),
+    "JobSet": (jobset("x", 2, 2, "1"), None),
+    "LeaderWorkerSet": (leader_worker_set("x", 2, 3, "1"), None),
+}
+
+
+@pytest.mark.parametrize("kind", MADE)
+def test_a_suspended_workload_says_what_it_will_need(kind: str) -> None:
+    async def main(loop: VirtualLoop) -> None:
+        body, expected = MADE[kind]
+        async with simulated_cluster(1, topology="cpu=4") as cluster:
+            if kind != "LeaderWorkerSet":
+                body["spec"]["suspend"] = True
+            await cluster.apply(body)
+            await cluster.settle()
+            found = sets(cluster)
+            assert found, cluster.all("Workload")
+            if expected is not None:
+                assert found == expected
+            assert sum(groups * pods for _, groups, pods, _ in found) == {"Job": 3, "JobSet": 4}.get(kind, 6)
+            if kind == "Job":
+                assert not cluster.all("Pod")
+                await cluster.patch("Job", "x", {"spec": {"parallelism": 2}})
+                await cluster.settle()
+                assert [each[2] for each in sets(cluster)] == [2]
+
+    run(main)
