@@ -101,10 +101,10 @@ class Grant(NamedTuple):
         return (not self.namespace or self.namespace == namespace) and (not self.names or name in self.names)
 
 
-def grants(role: str) -> list[Grant]:
+def grants(role: str, file: str = "20-rbac.yaml") -> list[Grant]:
     """Every single right in the roles of this name."""
     found = []
-    for body in documents("20-rbac.yaml"):
+    for body in documents(file):
         if body["kind"] in ("ClusterRole", "Role") and body["metadata"]["name"] == role:
             for rule in body["rules"]:
                 names = tuple(rule.get("resourceNames", ()))

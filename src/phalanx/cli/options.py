@@ -31,7 +31,15 @@ def deciding_options(command: Callable[..., Any]) -> Callable[..., Any]:
     record = click.option(
         "--record", default=None, metavar="FILE", help="Write every event and decision, for `phalanx replay`."
     )
-    return record(slow(command))
+    provisioning = click.option(
+        "--provisioning-requests",
+        "provisioning",
+        default="",
+        metavar="CLASS",
+        help="Make a ProvisioningRequest of this class for every group that lacks nodes: "
+        "best-effort-atomic-scale-up or check-capacity, or the full name of another class.",
+    )
+    return record(slow(provisioning(command)))
 
 
 _SERVER: tuple[Decorator, ...] = (

@@ -79,6 +79,7 @@ def scheduler(
     dashboard: bool,
     record: str | None,
     slow_plugin: int,
+    provisioning: str,
     log_level: str,
 ) -> int:
     """Run the scheduler alone, against any kube-apiserver or `phalanx apiserver`.
@@ -89,6 +90,7 @@ def scheduler(
       phalanx scheduler --kubeconfig ~/.kube/config --scheduler-name phalanx
       phalanx scheduler --kubeconfig data/kubeconfig --config scheduler.yaml --record run.jsonl
     """
+    from phalanx.controllers.cluster_mode.provisioning_requests import class_name
     from phalanx.model.gates import Gates
     from phalanx.serve.process import configure_logging, run
     from phalanx.serve.scheduler_process import SchedulerProcess, SchedulerSettings, load_config
@@ -114,6 +116,7 @@ def scheduler(
             secure_tls_dir=Path(secure_tls_dir) if secure_tls_dir else None,
             record=Path(record) if record else None,
             slow_plugin=slow_plugin / 1000,
+            provisioning=class_name(provisioning) if provisioning else "",
         ),
         beside=DashboardAtHealth if dashboard else None,
     )

@@ -78,6 +78,7 @@ def up(
     dashboard: str,
     record: str | None,
     slow_plugin: int,
+    provisioning: str,
 ) -> int:
     """Start a whole local cluster: API server, simulated nodes, controllers and scheduler in one process.
 
@@ -125,6 +126,7 @@ def up(
         nodes,
         topology,
         devices,
+        provisioning,
         autoscale,
         usual_nodes,
         usual_topology,

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import msgspec
 
 from phalanx.base.errors import ApiProblem
+from phalanx.controllers.cluster_mode.provisioning_requests import LackingGroup
 from phalanx.engine.explain.demand import unused
 from phalanx.engine.explain.node_pools import DeclaredPool
 from phalanx.engine.explain.values import NodeDemand
@@ -14,6 +15,7 @@ from phalanx.local.nodes.autoscaler import Needs
 from phalanx.local.nodes.node_groups import NodeGroup
 from phalanx.model.objects import Node
 from phalanx.serve.diagnostics import Diagnostics
+from phalanx.serve.lacking_groups import LackingGroups
 from phalanx.serve.scheduler import SchedulerService
 
 
@@ -26,7 +28,10 @@ def pools(groups: Sequence[NodeGroup]) -> list[DeclaredPool]:
 
 
 class DemandSource:
-    """What the autoscaler asks. The scheduler is a part of its own, which may be replaced when it fails."""
+    """What the autoscaler and the controller of ProvisioningRequests ask.
+
+    The scheduler is a part of its own, which may be replaced when it fails.
+    """
 
     def __init__(self, groups: Sequence[NodeGroup]) -> None:
         self.pools = pools(groups)
@@ -34,6 +39,10 @@ class DemandSource:
 
     def follow(self, service: SchedulerService, diagnostics: Diagnostics) -> None:
         self._scheduler = service, diagnostics
+
+    async def lacking(self) -> Sequence[LackingGroup] | None:
+        """Return the groups that lack nodes, with their pods."""
+        return await LackingGroups(*self._scheduler).ask() if self._scheduler is not None else None
 
     async def ask(self) -> Needs | None:
         """Return what is missing and what is unused; None if the scheduler cannot say now."""

@@ -29,6 +29,7 @@ class ClusterSettings(msgspec.Struct, frozen=True):
     nodes: int | None = 0  # None: `usual_nodes` in a new cluster, else those that are there
     topology: str = ""
     devices: str = ""  # of the nodes, by simulated drivers (--devices)
+    provisioning: str = ""  # class of ProvisioningRequests for groups that lack nodes; "": none
     autoscale: tuple[str, ...] = ()  # node groups of a simulated autoscaler (--autoscale)
     usual_nodes: int = 10
     usual_topology: str = ""

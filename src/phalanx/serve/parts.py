@@ -8,6 +8,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 
+from phalanx.controllers.cluster_mode.provisioning_requests import ProvisioningRequests, class_name
 from phalanx.engine.engine import Engine
 from phalanx.local.nodes.autoscaler import Autoscaler
 from phalanx.local.nodes.devices import parse_devices
@@ -45,6 +46,8 @@ def parts_of(settings: ClusterSettings, follow: Follow | None = None, tell: Tell
         parts.append(scheduler(settings, follow, source))
     if groups:
         parts.append(autoscaler(groups, source))
+    if settings.provisioning:
+        parts.append(provisioning_requests(class_name(settings.provisioning), source))
     return parts
 
 
@@ -58,6 +61,14 @@ def autoscaler(groups: Sequence[NodeGroup], source: DemandSource) -> Part:
     def make(server: ApiServer) -> Component:
         part = Autoscaler(server.client("phalanx-autoscaler"), groups, source.ask, server.context.clock)
         return Loop("autoscaler", part.run, ready=part.ready.wait)
+
+    return make
+
+
+def provisioning_requests(class_: str, source: DemandSource) -> Part:
+    def make(server: ApiServer) -> Component:
+        client = server.client("phalanx-scheduler")
+        return Loop("provisioning", ProvisioningRequests(client, class_, source.lacking, server.context.clock).run)
 
     return make
 

@@ -18,6 +18,7 @@ from aiohttp import web
 from phalanx.base.clock import Clock, SystemClock
 from phalanx.base.errors import ApiProblem, ConfigProblem
 from phalanx.base.tasks import cause_of_end, end, kept
+from phalanx.controllers.cluster_mode.provisioning_requests import ProvisioningRequests
 from phalanx.engine.engine import Engine
 from phalanx.engine.framework.config import SchedulerConfig, default_config, read_config
 from phalanx.kube.client import HttpClient
@@ -32,6 +33,8 @@ from phalanx.serve.certificate_files import CertificateFiles
 from phalanx.serve.demand_metrics import DemandMetrics
 from phalanx.serve.diagnostics import PATHS, Diagnostics
 from phalanx.serve.health import HealthServer, Secure, made_at_start
+from phalanx.serve.lacking_groups import LackingGroups
+from phalanx.serve.leader_duties import Duty, with_duties
 from phalanx.serve.metrics import SchedulerMetrics
 from phalanx.serve.plugin_times import LIMIT, PluginTimes
 from phalanx.serve.recording import next_recording
@@ -66,6 +69,7 @@ class SchedulerSettings:
     secure_tls_dir: Path | None = None
     record: Path | None = None
     slow_plugin: float = LIMIT  # seconds; see PluginTimes
+    provisioning: str = ""  # class of ProvisioningRequests for groups that lack nodes; "": none
 
 
 def installed_plugins() -> list[str]:
@@ -253,14 +257,22 @@ class SchedulerProcess:
     async def _run(self, client: HttpClient, service: SchedulerService) -> None:
         settings = self._settings
         if not settings.leader_elect:
-            await service.run()
+            await self._lead(client, service)
             return
         lease = self._lease()
         identity = f"{socket.gethostname()}_{self._rng.getrandbits(64):016x}"
         before = self._before
         made = Elector(client, lease, identity, self._clock) if before is None else before.heir(client, identity)
         self._elector = made
-        await self._elector.lead(service.run, lambda: service.settled)
+        await self._elector.lead(lambda: self._lead(client, service), lambda: service.settled)
+
+    async def _lead(self, client: HttpClient, service: SchedulerService) -> None:
+        duties: list[Duty] = []
+        if self._settings.provisioning and self.diagnostics is not None:
+            lacking = LackingGroups(service, self.diagnostics).ask
+            requests = ProvisioningRequests(client, self._settings.provisioning, lacking, self._clock)
+            duties.append(("ProvisioningRequests", requests.run))
+        await with_duties(service.run, duties)
 
     def again(self) -> SchedulerProcess:
         """Return a standby at the same address with fresh caches and a fresh engine."""
