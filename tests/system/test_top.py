@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from phalanx.cli.keys import named
+from phalanx.cli.messages import short_name
 from phalanx.cli.screen import Screen
 from support.local_cluster import LocalCluster
 
@@ -57,7 +58,7 @@ class Terminal:
         fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
         self._theirs = theirs
         self.before = termios.tcgetattr(theirs)
-        kept = {key: os.environ[key] for key in ("PATH", "HOME") if key in os.environ}
+        kept = {key: os.environ[key] for key in ("PATH", "HOME", "PYTHONPATH") if key in os.environ}
         self.process = subprocess.Popen(
             [sys.executable, "-m", "phalanx", "top", "--every", "0.2", "--kubeconfig", str(cluster.kubeconfig)],
             stdin=theirs, stdout=theirs, stderr=theirs,
@@ -119,7 +120,7 @@ def terminal(up: LocalCluster) -> Iterator[Callable[..., Terminal]]:
 
 def test_a_person_walks_through_the_views_and_asks_why(terminal: Callable[..., Terminal]) -> None:
     top = terminal()
-    frame = top.see("Queue 1", "train", "waiting", "needs 3 pods")
+    frame = top.see("Queue 1", "train", "waiting", "short of GPU", "Needs 3 pods at once in one rack", "when tried")
     assert len(frame) == 24 and all(len(line) <= 80 for line in frame)
     assert frame[0].startswith("phalanx top  4 nodes") and "q quit" in frame[-1]
     assert re.search(r"\x1b\[[0-9;]*33m", top.said)  # what waits has a colour
@@ -169,7 +170,11 @@ def test_once_prints_everything_for_a_script(up: LocalCluster) -> None:
     done = phalanx("top", "--once", "--kubeconfig", str(up.kubeconfig))
     assert done.returncode == 0, done.stderr
     assert "\x1b" not in done.stdout
-    assert "best rack rack-" in " ".join(done.stdout.split())  # the whole reason, not cut
+    said = " ".join(done.stdout.split())
+    assert "Needs 3 pods at once in one rack; the best one, rack-" in said  # the whole sentence, not cut
+    assert "ago: Needs" in said and "nodes are available" not in said
+    wide = phalanx("top", "--once", "-o", "wide", "--kubeconfig", str(up.kubeconfig))
+    assert "podgroup can't be scheduled" in wide.stdout or "best rack rack-" in wide.stdout
     assert "gang 3" in done.stdout and "rack-1" in done.stdout
     assert all(len(line) <= 80 for line in done.stdout.splitlines())
     live = phalanx("top", "--kubeconfig", str(up.kubeconfig))
@@ -190,8 +195,9 @@ def test_a_server_without_a_scheduler_is_told(server: LocalCluster) -> None:
 def state(roots: int = 0, **more: Any) -> dict[str, Any]:
     waiting = [
         {"key": f"podgroup/team/{'long-' * 20}{i}", "namespace": "team", "name": f"{'long-' * 20}{i}",
-         "place": "waiting", "pods": 4, "priority": 7, "asked": 0.0,
-         "message": f"needs 4 pods; room for {i}" + " and so on" * 40}
+         "place": "waiting", "pods": 4, "priority": 7, "asked": 0.0, "tried": 7200.0, "words": "short of GPU",
+         "overtaken": "", "message": "0/1 nodes are available",
+         "headline": f"Needs 4 pods at once; there is room for {i}" + " and so on" * 40}
         for i in range(roots)
     ]  # fmt: skip
     queue = {"roots": waiting, "total": roots, "pods": 4 * roots, "oldest": 100.0}
@@ -241,16 +247,13 @@ def test_forty_waiting_gangs_are_told_apart_on_a_small_screen() -> None:
     roots = state(roots=4)["queue"]["roots"]
     names = ["eval-1-5c9f7b6d8f-eval-1-pgt-0-7887bf9bd8", "eval-2-5c9f7b6d8f-eval-2-pgt-0-7887bf9bd9",
              "pretraining-of-a-large-model-seed-11", "pretraining-of-a-large-model-seed-12"]  # fmt: skip
-    words = ["needs 9 pods in one rack; best rack rack-0 fits 0; 4 racks ruled out by Insufficient nvidia.com/gpu",
-             "needs 4 pods; room for 0; 32 nodes ruled out by node(s) didn't match Pod's node affinity/selector",
-             "needs 24 pods; room for 20 (limited by nvidia.com/gpu); 12 nodes ruled out by something else",
-             "PodGroup x has 3 of 8 pods, 5 missing"]  # fmt: skip
+    words = ["short of GPU", "node selector", "short of memory", "members missing"]
     for number, root in enumerate(roots):
         root |= {
             "name": names[number],
             "key": f"podgroup/team/{names[number]}",
             "namespace": f"team-{number}",
-            "message": words[number],
+            "words": words[number],
         }
     screen = Screen("here", state(queue={"roots": roots, "total": 4, "pods": 16, "oldest": 1.0}))
     drawn = screen.draw(80, 24).plain.split("\n")
@@ -258,10 +261,60 @@ def test_forty_waiting_gangs_are_told_apart_on_a_small_screen() -> None:
     assert [line.split()[1] for line in drawn[3:5]] == ["eval-1", "eval-2"]
     assert drawn[5] != drawn[6] and "seed-11" in drawn[5] and "seed-12" in drawn[6]
     wide = screen.draw(140, 24).plain.split("\n")
-    for line, reason in zip(wide[3:7], ("no rack has room: gpu", "no room: node selector", "room for 20: gpu",
-                                        "5 of 8 pods are not there"), strict=True):  # fmt: skip
+    for line, reason in zip(wide[3:7], words, strict=True):
         assert reason in line
     screen.press("/")
     for letter in "pgt-0":  # the whole name is searched, too
         screen.press(letter)
     assert "eval-1" in screen.draw(80, 24).plain and "seed" not in screen.draw(80, 24).plain
+
+
+def test_rows_are_sorted_by_any_column_and_back() -> None:
+    roots = state(roots=3)["queue"]["roots"]
+    for root, (name, pods) in zip(roots, (("b", 9), ("a", 10), ("c", 2)), strict=True):
+        root |= {"name": name, "key": f"podgroup/team/{name}", "pods": pods}
+    screen = Screen("here", state(queue={"roots": roots, "total": 3, "pods": 21, "oldest": 1.0}))
+
+    def shown() -> str:
+        return "".join(row.cells[1] for row in screen.rows())
+
+    assert shown() == "bac"
+    screen.press("s")
+    screen.press("s")
+    assert shown() == "abc" and "UNIT↓" in screen.draw(80, 24).plain
+    screen.press("r")
+    assert shown() == "cba" and "UNIT↑" in screen.draw(80, 24).plain
+    for _ in range(2):
+        screen.press("s")
+    assert shown() == "abc" and "PODS↑" in screen.draw(80, 24).plain  # 10, 9, 2: numbers, not texts
+    for _ in range(5):
+        screen.press("s")
+    screen.press("r")
+    assert shown() == "bac"  # after the last column the order of the queue
+
+
+def test_a_question_mark_shows_the_keys() -> None:
+    screen = Screen("here", state(roots=1))
+    assert "? help" in screen.draw(80, 24).plain
+    screen.press("?")
+    help_page = screen.draw(80, 24).plain
+    assert "sort by the next column" in help_page and "page up" in help_page
+    screen.press("q")
+    assert screen.detail is None
+
+
+@pytest.mark.parametrize(
+    ("name", "short"),
+    [
+        ("eval-1-5c9f7b6d8f-eval-1-pgt-0-7887bf9bd8", "eval-1"),
+        ("eval-5c-eval-pgt-2-7", "eval-2"),  # upstream prints hashes without leading zeros
+        ("train-0123456789abcdef0123456789abcdef01234567", "train"),
+        ("web-6d4cf56db6", "web"),
+        ("train-workers-10000", "train-workers-10000"),
+        ("model-h100", "model-h100"),
+        ("node-affinity", "node-affinity"),
+        ("worker-7", "worker-7"),
+    ],
+)
+def test_hashes_of_any_length_are_left_out_of_names(name: str, short: str) -> None:
+    assert short_name(name) == short

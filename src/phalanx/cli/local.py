@@ -14,10 +14,14 @@ from pathlib import Path
 import click
 
 from phalanx.cli.progress import Progress
+from phalanx.serve.apiserver import ApiServer
 from phalanx.serve.cluster import Cluster, ClusterSettings
 from phalanx.serve.clusters import Record
+from phalanx.serve.diagnostics import Diagnostics
+from phalanx.serve.engine_view import Reader
 from phalanx.serve.parts import parts_of
 from phalanx.serve.process import configure_logging, run
+from phalanx.serve.scheduler import SchedulerService
 from phalanx.serve.settings import MEMORY
 from phalanx.web.dashboard import Dashboard
 
@@ -39,7 +43,14 @@ def start_cluster(
         click.echo(f"note: {note}", err=True)
     started = time.monotonic()
     starting = Progress("starting", "nodes")
-    parts = parts_of(settings, dashboard.follow if dashboard is not None else None, tell or starting.tell)
+    readers: list[Reader] = []  # of the scheduler's present life, for the live table
+
+    def follow(server: ApiServer, service: SchedulerService, diagnostics: Diagnostics) -> None:
+        readers[:] = [Reader(service.engine, server.context.clock.now)]
+        if dashboard is not None:
+            dashboard.follow(server, service, diagnostics)
+
+    parts = parts_of(settings, follow, tell or starting.tell)
     cluster = Cluster(settings, [*parts, dashboard.part] if dashboard is not None else parts)
     home, kubeconfig = settings.server.home, settings.server.kubeconfig_path
 
@@ -75,7 +86,7 @@ def start_cluster(
         from phalanx.serve.demo_table import Board
 
         table = LiveTable()
-        board = Board(cluster.server.client("phalanx-board"), table.show)
+        board = Board(cluster.server.client("phalanx-board"), table.show, headline=lambda key: readers[0].headline(key))
         following = asyncio.ensure_future(board.run())
         try:
             await board.ready.wait()

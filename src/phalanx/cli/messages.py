@@ -1,8 +1,9 @@
-"""Times, amounts, names and reasons as people say them."""
+"""Times, amounts and names as users read them."""
 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable
 
 _BINARY = ((1 << 40, "Ti"), (1 << 30, "Gi"), (1 << 20, "Mi"), (1 << 10, "Ki"))
@@ -40,37 +41,23 @@ def short(key: str) -> str:
     return key.rpartition("/")[2]
 
 
-_MADE = re.compile(r"-[0-9a-f]{8,10}-[a-z0-9.-]*-pgt-(\d+)-[0-9a-f]{8,10}$")
-_HASH = re.compile(r"-[0-9a-f]{8,10}$")
-_MISSING = re.compile(r"has (\d+) of (\d+) pods, (\d+) missing")
-_ROOM = re.compile(
-    r"needs \d+ (?:pods|groups)(?: together)?(?: in one (\w+))?; (?:best \w+ (\S+) fits|room for) (\d+)"
-    r"(?: \(limited by ([\w./-]+)\))?"
-)
-_RULED = re.compile(r"(\d+) \w+ ruled out by ([^,;]+)")
+# A hash as controllers append it: hexadecimal digits, or the letters and digits of Kubernetes' safe encoding.
+_DIGITS = r"(?=[a-z]*\d)(?=\d*[a-z])(?:[0-9a-f]{5,}|[bcdfghjklmnpqrstvwxz2456789]{5,})"
+# <job>-<hash>-<job>-pgt-<number>-<hash>: hashes by their place, however short; a long <job> is cut the second time.
+_MADE = re.compile(rf"^(.+?)-(?:[0-9a-z]+-\1|{_DIGITS}-[a-z0-9.-]*)-pgt-(\d+)-[0-9a-z]+$")
+_HASH = re.compile(rf"-{_DIGITS}$")
+
+
+def short_name(name: str) -> str:
+    """Return a name without what controllers add to make it unique."""
+    return _HASH.sub("", _MADE.sub(lambda m: m[1] if m[2] == "0" else f"{m[1]}-{m[2]}", name))
 
 
 def short_names(names: Iterable[str]) -> dict[str, str]:
-    """Names without what controllers add to make them unique, where they are unique without it, too."""
-    bare = {name: _HASH.sub("", _MADE.sub(lambda m: "" if m[1] == "0" else f"-{m[1]}", name)) for name in names}
-    taken = list(bare.values())
-    return {name: each if taken.count(each) == 1 else name for name, each in bare.items()}
-
-
-def gist(message: str) -> str:
-    """What a scheduler's sentence is about, for a narrow column: "room for 20: gpu"."""
-    if missing := _MISSING.search(message):
-        return f"{missing[3]} of {missing[2]} pods are not there yet"
-    room = _ROOM.search(message)
-    if room is None:
-        return message
-    level, best, fits, limit = room.groups()
-    ruled = max(_RULED.findall(message), key=lambda found: int(found[0]), default=("", ""))[1]
-    why = short(limit or ruled.removeprefix("Insufficient ")) if limit or ruled.startswith("Insufficient ") else ruled
-    why = "node selector" if "affinity/selector" in ruled and not limit else why
-    if fits == "0":
-        return f"no {level} has room: {why}" if level else f"no room: {why}"
-    return f"{best} has room for {fits}{f': {why}' if why else ''}" if best else f"room for {fits}: {why}"
+    """Return names without what controllers add, where they are unique without it, too."""
+    bare = {name: short_name(name) for name in names}
+    taken = Counter(bare.values())
+    return {name: each if taken[each] == 1 else name for name, each in bare.items()}
 
 
 def plural(count: int, noun: str) -> str:

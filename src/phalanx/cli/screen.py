@@ -9,7 +9,7 @@ from typing import Any
 
 from rich.text import Text
 
-from phalanx.cli.messages import age, amount, gist, plural, short, short_names
+from phalanx.cli.messages import age, amount, plural, short, short_names
 from phalanx.cli.output import table
 from phalanx.serve.engine_view import BINDING, CORDONED, LEAVING, NOT_READY, PROMISED, TAINTED
 
@@ -22,8 +22,22 @@ COLOURS = {"waiting": "yellow", "retry": "yellow", "held": "cyan", "next": "gree
            "Preempted": "magenta", "Degraded": "red", "TimedOut": "red", "Invalid": "red"}  # fmt: skip
 STATES = ((NOT_READY, "not ready"), (CORDONED, "cordoned"), (LEAVING, "pods leaving"), (TAINTED, "tainted"),
           (PROMISED, "promised"), (BINDING, "binding"))  # fmt: skip
-HELP = "tab view · ↑↓ move · / search · enter why · p plan · q quit"
+HELP = "tab view · ↑↓ move · / search · s sort · enter why · ? help · q quit"
 HELP_DETAIL = "↑↓ scroll · q back"
+KEYS = """\
+tab, → ←, 1 2 3   next view, view before, queue, groups, racks
+↑ ↓, j k          move; page up and page down, g and G to the ends
+/                 search; enter keeps what was found, escape shows everything
+s                 sort by the next column; after the last one the usual order
+r                 reverse the order
+enter             why the chosen unit is pending; in a rack: its nodes
+p                 what would be evicted for it
+?                 this page
+q                 back, or quit
+
+Queue: STATE is next (tried next), retry (backs off), waiting (until something changes that can help) or held (by a
+gate, or because members are missing). The line below the table is the reason as of the last attempt.
+Racks: EMPTY counts nodes without pods; a node that is cordoned or not ready offers nothing."""
 MOST_REASON = 4  # lines of the chosen row's reason
 MOST_RESOURCES = 3
 LABEL = re.compile(r" +\w[\w ]{2,10}: +")
@@ -37,6 +51,7 @@ class Row:
     more: str = ""
     ask: str = ""
     style: str = ""
+    order: tuple[Any, ...] = ()  # what cells are sorted by; (): their texts
 
 
 @dataclass(slots=True)
@@ -51,6 +66,9 @@ class Screen:
     trouble: str = ""  # why the picture is old
     detail: list[str] | None = None
     title: str = ""
+    wide: bool = False  # also show the scheduler's message, as in the condition
+    _sorted: dict[int, int] = field(default_factory=dict)  # view -> column; absent: the usual order
+    _reversed: dict[int, bool] = field(default_factory=dict)
     _chosen: dict[int, int] = field(default_factory=dict)
     _top: dict[int, int] = field(default_factory=dict)
     _scrolled: int = 0
@@ -83,7 +101,21 @@ class Screen:
             return f"{what} {row.ask}" if row is not None and row.ask and (key == "enter" or what == "plan") else ""
         elif key == "q":
             return "quit"
+        else:
+            self._arrange(key)
         return ""
+
+    def _arrange(self, key: str) -> None:
+        if key == "s":
+            column = self._sorted.get(self.view, -1) + 1
+            if column < len(self._heads()):
+                self._sorted[self.view] = column
+            else:
+                self._sorted.pop(self.view, None)
+        elif key == "r":
+            self._reversed[self.view] = not self._reversed.get(self.view, False)
+        elif key == "?":
+            self.open(" keys of phalanx top ", KEYS)
 
     def _type(self, key: str) -> str:
         if key == "enter":
@@ -118,9 +150,12 @@ class Screen:
         view = self.view if view is None else view
         found = (self._queue, self._groups, self._racks)[view]()
         wanted = self.search.lower()
-        return (
-            [row for row in found if wanted in " ".join((*row.cells, row.more, row.ask)).lower()] if wanted else found
-        )
+        if wanted:
+            found = [row for row in found if wanted in " ".join((*row.cells, row.more, row.ask)).lower()]
+        column = self._sorted.get(view)
+        if column is not None:
+            found.sort(key=lambda row: row.order[column] if row.order else row.cells[column].strip())
+        return found[::-1] if self._reversed.get(view) else found
 
     def chosen(self) -> Row | None:
         rows = self.rows()
@@ -141,10 +176,20 @@ class Screen:
                 str(root["priority"]),
                 age(self.state["now"] - root["asked"]),
                 place,
-                gist(root["message"]),
+                root["words"],
             )
-            rows.append(Row(cells, root["message"] or "not tried yet", root["key"], COLOURS.get(place, "")))
+            order = (number, *cells[1:3], root["pods"], -root["priority"], root["asked"], *cells[6:])
+            rows.append(Row(cells, self._reason(root), root["key"], COLOURS.get(place, ""), order))
         return rows
+
+    def _reason(self, root: Json) -> str:
+        """Return the plain sentence, and when it was true: the cluster may have changed since the attempt."""
+        text = f"{root['overtaken']}; {root['headline']}" if root["overtaken"] else root["headline"]
+        if root["tried"]:
+            text = f"when tried {age(self.state['now'] - root['tried'])} ago: {text}"
+        if self.wide and root["message"] and root["message"] != root["headline"]:
+            text += f" [{root['message']}]"
+        return text
 
     def _groups(self) -> list[Row]:
         groups: dict[str, Json] = self.state["groups"]
@@ -165,7 +210,8 @@ class Screen:
             topology = f"one {short(group['topology'])}" if group["topology"] else ""
             more = f"{plural(group['pending'], 'pod')} pending" if group["pending"] else "no pod waits"
             cells = ("  " * depth + names[name], namespace, policy, placed, topology, reason)
-            rows.append(Row(cells, f"{kind} {namespace}/{name}: {more}", key, COLOURS.get(reason, "")))
+            order = (name, namespace, policy, group["placed"], topology, reason)
+            rows.append(Row(cells, f"{kind} {namespace}/{name}: {more}", key, COLOURS.get(reason, ""), order))
             for child in below.get(key, ()):
                 add(child, depth + 1)
 
@@ -192,17 +238,25 @@ class Screen:
             )
             more = f"{used:.0%} in use{closed}; enter shows {'its nodes' if keys else 'it'}"
             style = "green" if used < 0.5 else "yellow" if used < 0.95 else "red"
-            rows.append(Row(cells, more, "/".join(domain["path"]), style))
+            order = (*cells[:1], domain["nodes"], domain["empty"], used, *domain["free"][:MOST_RESOURCES])
+            rows.append(Row(cells, more, "/".join(domain["path"]), style, order))
         return rows
 
     def _heads(self) -> tuple[str, ...]:
         if self.view == 0:
-            return ("#", "ROOT", "NAMESPACE", "PODS", "PRIO", "WAITS", "STATE", "REASON")
+            return ("#", "UNIT", "NAMESPACE", "PODS", "PRIO", "WAITS", "STATE", "REASON")
         if self.view == 1:
             return ("GROUP", "NAMESPACE", "POLICY", "PLACED", "TOPOLOGY", "STATUS")
         level = " > ".join(short(key) for key in self.state.get("keys", ())) or "node"
         free = [f"{short(name).upper()} FREE" for name in self.state.get("resources", ())[:MOST_RESOURCES]]
         return (level.upper(), "NODES", "EMPTY", "USE", *free)
+
+    def _marked_heads(self) -> tuple[str, ...]:
+        """Return the heads with an arrow at the column that rows are sorted by."""
+        heads, column = list(self._heads()), self._sorted.get(self.view)
+        if column is not None:
+            heads[column] += "↑" if self._reversed.get(self.view) else "↓"
+        return tuple(heads)
 
     # ---- drawing
 
@@ -263,7 +317,7 @@ class Screen:
             fit, first = 0, 0
         else:
             widths = self._widths(rows, width)
-            lines.append(Text(_line(self._heads(), widths), style="dim"))
+            lines.append(Text(_line(self._marked_heads(), widths), style="dim"))
             fit = len(rows) if room is None else max(1, room - 3 - len(reason))
             first = self._top.get(self.view, 0)
             first = max(0, min(first, chosen, len(rows) - fit), chosen - fit + 1)
@@ -292,7 +346,8 @@ class Screen:
         """As wide as what is in a column, 0 for one that says the same in all rows; namespaces give way first, then
         reasons, then names; the reason has the rest."""
         heads = self._heads()
-        widths = [max(len(heads[n]), *(len(row.cells[n]) for row in rows)) for n in range(len(heads))]
+        marked = self._marked_heads()
+        widths = [max(len(marked[n]), *(len(row.cells[n]) for row in rows)) for n in range(len(heads))]
         for number, head in enumerate(heads):
             if head in ("NAMESPACE", "PRIO", "TOPOLOGY") and len({row.cells[number] for row in rows}) == 1:
                 widths[number] = 0 if head != "TOPOLOGY" or not rows[0].cells[number] else widths[number]

@@ -41,8 +41,12 @@ def top(kubeconfig: str, context: str, scheduler: str, namespace: str, every: fl
       tab, 1 2 3      queue, groups, racks
       arrows, j k     move; page up and down, g and G to the ends
       /               search; enter keeps what was found, escape shows everything
+      s, r            sort by the next column; reverse the order
       enter, p        why the chosen one waits; what would be evicted for it; in a rack: its nodes
+      ?               all keys, and what the columns mean
       q               back, or quit
+
+    -o wide also shows the scheduler's message, as it stands in the condition.
 
     \b
     Examples:
@@ -60,7 +64,7 @@ def top(kubeconfig: str, context: str, scheduler: str, namespace: str, every: fl
 
 async def _top(where: Where, every: float, once: bool, output: str) -> int:
     connection = where.connection()
-    screen = Screen(where.scheduler or connection.server)
+    screen = Screen(where.scheduler or connection.server, wide=output == "wide")
     async with SchedulerClient(connection, where.scheduler) as asker:
         state = await asker.ask_listing("state", where.namespace)
         screen.state = msgspec.json.decode(state)

@@ -158,7 +158,9 @@ async def _whatif(
 
 def render(item: Would, paint: Paint, *, wide: bool = False) -> str:
     state = paint("fits", "green") if item.fits else paint("does not fit", "yellow")
-    lines = [f"{item.root}: {state}", f"  {item.summary}"]
+    lines = [f"{item.root}: {state}", f"  {item.headline or item.summary}"]
+    if wide and item.headline:
+        lines.append(f"  message: {item.summary}")
     most = len(item.evicts) if wide else MOST_PODS
     lines += [f"  {_place(place, wide)}" for place in item.places if item.root.partition("/")[0] != "pod"]
     if item.evicts:

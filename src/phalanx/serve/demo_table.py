@@ -34,7 +34,15 @@ class Row(msgspec.Struct, frozen=True):
 class Board:
     """Follows groups and pods; calls `show` when something changed, at most every `interval` seconds."""
 
-    def __init__(self, client: Client, show: Callable[[list[Row]], None], *, interval: float = 0.25) -> None:
+    def __init__(
+        self,
+        client: Client,
+        show: Callable[[list[Row]], None],
+        *,
+        headline: Callable[[str], str] = lambda key: "",
+        interval: float = 0.25,
+    ) -> None:
+        """`headline`: why a group ("podgroup/ns/name") is pending, as a plain sentence; "": its condition says it."""
         self._caches = Caches(client)
         self._pods = self._caches.of(r.PODS)
         self._nodes = self._caches.of(r.NODES)
@@ -44,7 +52,7 @@ class Board:
         self._changed = asyncio.Event()
         for cache in (self._pods, self._groups, self._composites):
             cache.on_change(lambda key, new, old: self._changed.set())
-        self._show, self._interval = show, interval
+        self._show, self._headline, self._interval = show, headline, interval
         self.ready = asyncio.Event()
 
     async def run(self) -> None:
@@ -72,6 +80,8 @@ class Board:
         gang = (spec.get("schedulingPolicy") or {}).get("gang") or {}
         if status == "Waiting" and kind == "PodGroup" and 0 < (gang.get("minCount") or 0) <= len(placed):
             status, message = "Running", ""  # its condition is written after its pods have their nodes
+        if status not in GOOD:
+            message = self._headline(f"{kind.lower()}/{meta['namespace']}/{meta['name']}") or message
         return Row(
             meta["namespace"],
             meta["name"],

@@ -14,6 +14,7 @@ from phalanx.engine.engine import Engine
 from phalanx.engine.groups.rank_placement import ring_cost_of, seated
 from phalanx.model.groups import Group, GroupForest, GroupKey, MemberState, PodKey
 from phalanx.model.groups.keys import TOPOLOGY_KEYS
+from phalanx.serve.queue_view import QueueView, key_of, text_of
 
 Json = dict[str, Any]
 
@@ -21,8 +22,6 @@ Json = dict[str, Any]
 CORDONED, NOT_READY, TAINTED, LEAVING, BINDING, PROMISED = 1, 2, 4, 8, 16, 32
 _AWAY = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 _HIDDEN = ("ephemeral-storage",)
-_ORDER = {"active": 0, "attempt": 0, "backoff": 1, "waiting": 2, "gated": 3}
-MOST_QUEUED = 500  # roots listed one by one; counts are always complete
 MOST_MEMBERS = 2000  # pods of a group listed one by one
 MOST_RANKED = 512  # members of a group whose ring cost is shown
 MOST_GROUPS = 1000  # in a screen of text, those that wait first
@@ -45,6 +44,7 @@ class Reader:
     def __init__(self, engine: Engine, now: Callable[[], float]) -> None:
         self._engine = engine
         self._now = now
+        self._queue = QueueView(engine, now)
         self._position = -1
         self._reserved: set[str] = set()
         self._binding: set[str] = set()
@@ -52,13 +52,14 @@ class Reader:
     def look_at(self, engine: Engine) -> None:
         """Follow another engine from now on: the scheduler was restarted."""
         self._engine = engine
+        self._queue = QueueView(engine, self._now)
         self._position = -1
         self._reserved.clear()
         self._binding.clear()
 
     @property
-    def forest(self) -> GroupForest | None:
-        return getattr(self._engine.groups, "forest", None)
+    def forest(self) -> GroupForest:
+        return self._engine.groups.forest
 
     def waited(self, pod: str) -> float | None:
         """Seconds since a pod first asked."""
@@ -104,6 +105,7 @@ class Reader:
         again = (promised ^ self._reserved) | self._binding
         self._reserved = promised
         if news is None or any(record is None for _, record, _ in news):
+            self._queue.nodes_changed()
             return None
         return {columns.names[row] for row, _, _ in news} | again
 
@@ -255,68 +257,18 @@ class Reader:
 
     def waiting(self) -> Json:
         """How many wait, where and since when."""
-        now, total, pods, since = self._now(), 0, 0, None
-        counts: dict[str, int] = {}
-        for root, place in self._engine.queue.places():
-            counts[place.value] = counts.get(place.value, 0) + 1
-            total += 1
-            pods += len(root.records)
-            since = root.asked if since is None or root.asked < since else since
-        oldest = round(max(0.0, now - since), 1) if since is not None else 0.0
-        return {"total": total, "pods": pods, "counts": counts, "oldest": oldest}
+        return self._queue.waiting()
 
     def queue(self, namespace: str = "") -> Json:
-        """Pending roots in the order in which they will be tried, as far as they are listed one by one.
+        """Pending units in the order in which they will be tried, as far as they are listed one by one.
 
-        namespace: list only its roots; counts are always of all.
+        namespace: list only its units; counts are always of all.
         """
-        entries = (
-            (
-                _ORDER.get(place.value, 2),
-                root.expiry if place.value == "backoff" else 0.0,
-                -root.priority,
-                root.asked,
-                root.order,
-                root.key,
-                root,
-            )
-            for root, place in self._engine.queue.places()
-            if not namespace or root.key.split("/", 2)[1] == namespace
-        )
-        first = heapq.nsmallest(MOST_QUEUED, entries, key=lambda entry: entry[:6])
-        return {"roots": [self._root(entry[-1]) for entry in first], **self.waiting()}
+        return self._queue.units(namespace)
 
-    def _root(self, root: Any) -> Json:
-        _, namespace, name = root.key.split("/", 2)
-        bucket = root.equivalence_class
-        message = root.gate[1] if root.place.value == "gated" else (bucket.message if bucket is not None else "")
-        forest, workload = self.forest, ""
-        key = key_of(root.key)
-        if key is not None and forest is not None:
-            group = forest.group(key)
-            if group is not None and group.spec is not None:
-                workload = group.spec.workload or ""
-            said = self._engine.groups.conditions.said(key)
-            if said is not None and said[0] == "False" and said[2]:
-                message = said[2]
-        elif len(root.records) == 1:
-            message = message or root.record.said.partition(": ")[2]
-        overtaken = self._engine.starts.text(root)
-        message = "; ".join(text for text in (overtaken, message) if text)
-        return {
-            "key": root.key,
-            "kind": root.kind,
-            "namespace": namespace,
-            "name": name,
-            "priority": root.priority,
-            "pods": len(root.records),
-            "place": root.place.value,
-            "attempts": root.attempts,
-            "asked": round(root.asked, 1),
-            "until": round(root.expiry, 1) if root.place.value == "backoff" else 0,
-            "message": message,
-            "workload": workload,
-        }
+    def headline(self, text: str) -> str:
+        """Why the unit in which a group waits is pending, as a plain sentence; "" if it is not pending."""
+        return self._queue.headline(text)
 
     # ---- sums
 
@@ -437,21 +389,6 @@ class Reader:
         if forest is None or key is None:
             return []
         return [(group.key, group.source) for group in forest.tree(key) if group.source is not None]
-
-
-_KINDS = {"podgroup": "PodGroup", "compositepodgroup": "CompositePodGroup", "workload": "Workload"}
-
-
-def text_of(key: GroupKey) -> str:
-    return f"{key.kind.lower()}/{key.namespace}/{key.name}"
-
-
-def key_of(text: str) -> GroupKey | None:
-    """None: not a group's key (a pod's, or nonsense)."""
-    parts = text.split("/", 2)
-    if len(parts) != 3 or parts[0] not in _KINDS:
-        return None
-    return GroupKey(_KINDS[parts[0]], parts[1], parts[2])
 
 
 def _nests(labels: Sequence[Mapping[str, str]], inner: str, outer: str) -> bool:

@@ -17,7 +17,8 @@ import yaml
 from phalanx.base.errors import BadRequest
 from phalanx.model import yaml_body
 from phalanx.model.groups import GroupKey
-from phalanx.serve.engine_view import Reader, text_of
+from phalanx.serve.engine_view import Reader
+from phalanx.serve.queue_view import text_of
 
 Json = dict[str, Any]
 

@@ -36,6 +36,7 @@ from phalanx.engine.explain.values import (
 from phalanx.engine.framework import Wake
 from phalanx.engine.framework.diagnosis import Diagnosis
 from phalanx.engine.placement.messages import amount_word, domain_word
+from phalanx.engine.placement.plain import sentence_of
 from phalanx.engine.scheduling.attempt.answers import Placed, Refused
 from phalanx.engine.scheduling.lifecycle.history import Note
 from phalanx.engine.scheduling.lifecycle.members import root_key
@@ -255,7 +256,7 @@ class _Asked:
                 proof = proof_of(failure.outcome.certificate) if failure.outcome is not None else None
                 result = failure.outcome.verdict.value if failure.outcome is not None else "rules"
                 steps = failure.outcome.expansions if failure.outcome is not None else 0
-                last = Verdict(result, failure.message, proof, steps)
+                last = Verdict(result, failure.message, proof, steps, failure.at)
             tree = groups.forest.group(head)
             if tree is not None and root is not None and waiting and queue.place not in ("gated", "search"):
                 now, changes = self._try(groups.tree(root, tree))
@@ -318,7 +319,7 @@ class _Asked:
         if verdict is not None and verdict.result == "placed":
             return "Fits now; it is tried when its turn comes"
         if verdict is not None and verdict.proof is not None:
-            return headline.of_proof(verdict.proof)
+            return sentence_of(verdict.proof)
         return ""
 
     def _try(self, tree: GroupTree) -> tuple[Verdict, list[Relaxation]]:

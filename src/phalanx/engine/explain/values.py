@@ -11,6 +11,16 @@ class _Value(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, gc
     pass
 
 
+class PendingReason(_Value, frozen=True):
+    """Why a unit is pending, as of its last attempt."""
+
+    reason: str  # for programs: Insufficient, NodeSelector, Taints, MembersMissing, …
+    words: str  # the same in two or three words
+    headline: str  # the same as one plain sentence
+    tried: float = 0.0  # seconds since the epoch, the attempt it is from; 0: none
+    resource: str = ""  # the resource that is short
+
+
 class QueuePlace(_Value, frozen=True):
     """Where a scheduling unit is in the queue."""
 
@@ -89,6 +99,7 @@ class Verdict(_Value, frozen=True):
     message: str = ""
     proof: Proof | None = None
     expansions: int = 0
+    at: float = 0.0  # seconds since the epoch; 0: at the time of the query
 
 
 class Relaxation(_Value, frozen=True):
@@ -183,7 +194,8 @@ class Would(_Value, frozen=True):
 
     root: str
     fits: bool
-    summary: str
+    summary: str  # the scheduler's message, as it would stand in the condition
+    headline: str = ""  # the same for users: one plain sentence; "" if it fits
     priority: int = 0
     pods: int = 0  # pods that would get a node
     wanted: int = 0

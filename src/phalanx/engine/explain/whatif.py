@@ -13,16 +13,19 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from phalanx.base.clock import rfc3339
+from phalanx.engine.explain import headline
 from phalanx.engine.explain.ask import reasons_of
+from phalanx.engine.explain.blockers import blockers_of
 from phalanx.engine.explain.plans import planned
 from phalanx.engine.explain.rehearsal import Rehearsal
 from phalanx.engine.explain.relax import for_pod, relaxations
 from phalanx.engine.explain.trial import verdict_of
-from phalanx.engine.explain.values import GroupPlace, NodeReason, NodeShare, Outlook, Relaxation, Would
+from phalanx.engine.explain.values import GroupPlace, NodeReason, NodeShare, Outlook, Relaxation, Verdict, Would
 from phalanx.engine.framework.cluster_state import FIRST_ASKED
 from phalanx.engine.groups.admission import hold_of
 from phalanx.engine.groups.rank_placement import ring_cost_of
 from phalanx.engine.groups.trial import Assignment
+from phalanx.engine.placement.plain import sentence_of
 from phalanx.engine.scheduling.attempt.answers import Cause, NominatedAfterPreemption, Placed, Refused
 from phalanx.engine.scheduling.attempt.attempt import How
 from phalanx.engine.scheduling.lifecycle.members import root_key
@@ -239,6 +242,7 @@ class _Asked:
             root=name,
             fits=False,
             summary=refused.text,
+            headline=self._headline(root, verdict_of(answer), reasons),
             priority=root.priority,
             wanted=len(root.records),
             verdict=verdict_of(answer),
@@ -248,6 +252,14 @@ class _Asked:
             evicts=sorted(pod.key for pod in answer.victims) if isinstance(answer, NominatedAfterPreemption) else [],
             plan=planned(self._engine, name, answer) if isinstance(answer, NominatedAfterPreemption) else None,
         )
+
+    def _headline(self, root: _Root, verdict: Verdict, reasons: Sequence[NodeReason]) -> str:
+        columns = self._engine.columns
+        if blockers := blockers_of(columns, dict.fromkeys(record.shape for record in root.records)):
+            return headline.sentence_case(blockers[0])
+        if verdict.proof is not None:
+            return sentence_of(verdict.proof)
+        return headline.of_nodes(reasons, columns.count) if reasons else ""
 
     def _first_start(self, unit: AttemptUnit, root: _Root) -> tuple[str, str]:
         """Return when a unit would start at the earliest: as text, and as a time if it is known."""

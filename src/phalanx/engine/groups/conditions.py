@@ -143,7 +143,10 @@ class GroupConditions:
         elif self._said.get(key) == (write.status, write.reason, write.message):
             self._said.pop(key)
 
-    def say(self, group: Group, status: str, reason: str, message: str, *, event: bool = True) -> None:
+    def say(
+        self, group: Group, status: str, reason: str, message: str, *, headline: str = "", event: bool = True
+    ) -> None:
+        """`headline`: the same as a plain sentence; the event has it instead of the message."""
         key = group.key
         known = self._said.get(key)
         if known == (status, reason, message) or (known is not None and known[0] == "True" and status != "True"):
@@ -168,7 +171,7 @@ class GroupConditions:
                 observed_generation=spec.generation,
             )
         if event and reason not in QUIET:
-            self._event(group, status, message)
+            self._event(group, status, headline or message)
 
     def _event(self, group: Group, status: str, message: str) -> None:
         key, spec = group.key, group.spec

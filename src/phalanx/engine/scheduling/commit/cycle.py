@@ -263,12 +263,14 @@ class Refusals:
             self.queue.join(unit, known)
             self._say_pod(unit, unit.record, known.message)
 
-    def _say_pod(self, unit: SchedulingUnit, record: PodRecord, message: str, reason: str = UNSCHEDULABLE) -> None:
+    def _say_pod(
+        self, unit: SchedulingUnit, record: PodRecord, message: str, reason: str = UNSCHEDULABLE, headline: str = ""
+    ) -> None:
         """Report why a pod waits. Unschedulable is for pods that lack room: autoscalers create nodes for these."""
         if promise := self._starts.promise(unit):
             self._status.say(record, PROMISED, promise, event=False)
         else:
-            self._status.say(record, reason, message, event=reason == UNSCHEDULABLE)
+            self._status.say(record, reason, message, headline=headline, event=reason == UNSCHEDULABLE)
 
     # ---- single pods
 
@@ -286,14 +288,14 @@ class Refusals:
         preemption = refused.preemption or NO_PREEMPTION
         only_rows = all(profile.plugins.get(name) in profile.row_filters for name in diagnosis.plugins)
         if (victims_leave or preemption.waits) and only_rows:
-            self._waiting.sleep_until_victims_are_gone(unit, refused.message)
+            self._waiting.sleep_until_victims_are_gone(unit, diagnosis, refused.message)
             return
         shared = refused.alike and not record.nominated
         self._waiting.sleep(
             unit,
             record,
             profile,
-            diagnosis.plugins,
+            diagnosis,
             refused.message,
             self._cluster.now,
             shared=shared,
@@ -314,7 +316,7 @@ class Refusals:
         commits = self.members.commits
         if refused.cause is Cause.WHOLE or refused.again:
             # Room for the whole may come from anywhere: no event announces it, so it is tried again.
-            self._tell(unit, group, Refusal(refused.text, None, {}))
+            self._tell(unit, group, Refusal(refused.text, None, {}, at=self._cluster.now))
             self._units.back_off(unit)
         elif refused.cause is Cause.PERMIT:
             self._units.tell(unit, "taken back", refused.message)
@@ -341,7 +343,7 @@ class Refusals:
         for record in unit.records.values():
             if record.shape not in texts:
                 texts[record.shape] = self._own_message(record, message)
-        refusal = Refusal(message, refused.outcome, texts, refused.reason or UNSCHEDULABLE)
+        refusal = Refusal(message, refused.outcome, texts, refused.reason or UNSCHEDULABLE, self._cluster.now)
         self._tell(unit, group, refusal)
         if refused.releases:
             self._units.back_off(unit)  # an eviction may be refused: try again
@@ -357,8 +359,10 @@ class Refusals:
             if leaf in short:
                 self._status.say(record, messages.WAITING, short[leaf], event=False)
             else:
-                self._say_pod(unit, record, refusal.texts.get(record.shape, refusal.message), refusal.reason)
-        self._conditions(group, UNSCHEDULABLE, refusal.message)
+                text = refusal.texts.get(record.shape, refusal.message, refusal.headline)
+                plain = refusal.headline if text == refusal.message else ""
+                self._say_pod(unit, record, text, refusal.reason, plain)
+        self._conditions(group, UNSCHEDULABLE, refusal.message, refusal.headline)
 
     def _short_leaves(self, group: Group) -> dict[GroupKey | None, str]:
         """Return the groups of a tree whose pods wait for members and not for room, with what is missing."""
@@ -373,16 +377,16 @@ class Refusals:
             return group_message
         return evaluation.diagnose().message
 
-    def _conditions(self, group: Group, reason: str, message: str) -> None:
+    def _conditions(self, group: Group, reason: str, message: str, headline: str = "") -> None:
         for member in self.members.forest.tree(group.key):
             if member.spec is not None and not member.satisfied:
-                self.say(member, reason, message)
+                self.say(member, reason, message, headline)
 
-    def say(self, group: Group, reason: str, message: str) -> None:
+    def say(self, group: Group, reason: str, message: str, headline: str = "") -> None:
         """Set the condition of one group of a tree that was tried; a group that lacks members says so."""
         if reason == UNSCHEDULABLE and (shortages := shortages_of(self.members.forest, group)):
-            reason, message = messages.WAITING, messages.lacking(shortages)
-        self.members.conditions.say(group, "False", reason, message)
+            reason, message, headline = messages.WAITING, messages.lacking(shortages), ""
+        self.members.conditions.say(group, "False", reason, message, headline=headline)
 
     def _sleep(self, unit: SchedulingUnit, group: Group, built: Built, refusal: Refusal) -> None:
         wakes = Wake.NOTHING

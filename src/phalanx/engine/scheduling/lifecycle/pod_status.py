@@ -40,8 +40,11 @@ class PodStatus:
         if record is not None and record.uid == decision.uid and not record.node_name and not record.said:
             self.say(record, decision.reason, decision.message, event=False)
 
-    def say(self, record: PodRecord, reason: str, message: str, *, event: bool = True) -> None:
-        """PodScheduled=False, with an event, unless that is what was said last."""
+    def say(self, record: PodRecord, reason: str, message: str, *, headline: str = "", event: bool = True) -> None:
+        """Write PodScheduled=False, with an event, unless that is what was said last.
+
+        headline: the same as a plain sentence; the event has it instead of the message
+        """
         said = _said(reason, message)
         if record.said == said:
             return
@@ -66,7 +69,7 @@ class PodStatus:
             type="Warning",
             reason="FailedScheduling",
             action="Scheduling",
-            message=message[: d.MAX_EVENT_MESSAGE],
+            message=(headline or message)[: d.MAX_EVENT_MESSAGE],
         )
 
 

@@ -121,6 +121,7 @@ class Queue:
         now: float,
         *,
         message: str = "",
+        counts: Mapping[str, int] | None = None,
         waits_for: Any = None,
         needs: Requests | None = None,
     ) -> EquivalenceClass:
@@ -138,6 +139,8 @@ class Queue:
                 message,
                 waits_for,
             )
+        equivalence_class.counts = counts or {}
+        equivalence_class.tried = now
         equivalence_class.needs = needs
         self._index(equivalence_class)
         equivalence_class.asleep = True

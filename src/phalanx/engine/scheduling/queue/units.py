@@ -11,6 +11,7 @@ import msgspec
 
 from phalanx.engine.framework import ClusterChange, Wake
 from phalanx.engine.placement import SearchOutcome
+from phalanx.engine.placement.plain import sentence_of
 from phalanx.engine.state.capacity_index import Requests
 from phalanx.engine.state.records import PodRecord
 from phalanx.engine.state.shapes import Shape
@@ -67,8 +68,15 @@ class Refusal(msgspec.Struct, frozen=True):
 
     message: str
     outcome: SearchOutcome | None
-    texts: dict[Shape, str]  # what pods of each shape were told
+    texts: dict[Shape, str]  # the message of the pods of each shape
     reason: str = "Unschedulable"  # of the pods' condition
+    at: float = 0.0  # seconds, when it was tried
+
+    @property
+    def headline(self) -> str:
+        """The same as a plain sentence; "" if no search explains it."""
+        certificate = self.outcome.certificate if self.outcome is not None else None
+        return sentence_of(certificate) if certificate is not None else ""
 
 
 class SchedulingUnit:
@@ -126,6 +134,7 @@ class EquivalenceClass:
     __slots__ = (
         "armed",
         "asleep",
+        "counts",
         "deadline",
         "heap",
         "key",
@@ -133,6 +142,7 @@ class EquivalenceClass:
         "message",
         "needs",
         "owed",
+        "tried",
         "untold",
         "waits_for",
         "wakes",
@@ -143,7 +153,9 @@ class EquivalenceClass:
         self.key = key
         self.wakes = wakes  # kinds of change that are looked at at all
         self.worth = worth  # finer question; None: every change of those kinds
-        self.message = message  # what people were told
+        self.message = message  # as in the condition
+        self.counts: Mapping[str, int] = {}  # of single pods: reason of a filter -> number of nodes it rejected
+        self.tried = 0.0  # seconds, the attempt that gave this message
         self.waits_for = waits_for  # whatever `worth` needs
         self.needs: Requests | None = None  # also roused by changes of a row with room for this
         self.heap: list[tuple[tuple[Any, ...], int, SchedulingUnit]] = []

@@ -13,6 +13,7 @@ import msgspec
 
 from phalanx.engine.framework import ClusterChange, Wake
 from phalanx.engine.framework.cluster_state import ClusterState
+from phalanx.engine.framework.diagnosis import Diagnosis
 from phalanx.engine.framework.evaluation import allows
 from phalanx.engine.framework.profile import Profile
 from phalanx.engine.framework.traits import traits_of
@@ -55,7 +56,7 @@ class Waiting:
         unit: SchedulingUnit,
         record: PodRecord,
         profile: Profile,
-        plugins: frozenset[str],
+        diagnosis: Diagnosis,
         message: str,
         now: float,
         *,
@@ -66,7 +67,7 @@ class Waiting:
         `asks`: see PostFilterResult."""
         wakes = Wake.NOTHING
         cross = []
-        for name in sorted(plugins):
+        for name in sorted(diagnosis.plugins):
             plugin = profile.plugins.get(name)
             if plugin is None or plugin in profile.row_filters:
                 continue
@@ -76,11 +77,19 @@ class Waiting:
         interest, more = self.interest(profile, record.shape, record.priority, cross, asks)
         needs = record.shape.requests if profile.fit_is_strict else ()
         equivalence_class = self.queue.wait(
-            unit, key, wakes | more, self._worth, now, message=message, waits_for=interest, needs=needs
+            unit,
+            key,
+            wakes | more,
+            self._worth,
+            now,
+            message=message,
+            counts=diagnosis.counts(),
+            waits_for=interest,
+            needs=needs,
         )
         self.be_patient(equivalence_class, record.priority)
 
-    def sleep_until_victims_are_gone(self, unit: SchedulingUnit, message: str) -> None:
+    def sleep_until_victims_are_gone(self, unit: SchedulingUnit, diagnosis: Diagnosis, message: str) -> None:
         """Let a single pod wait until its victims are gone, or until a node has room that is nominated to no other
         pod. Pods of one shape share an equivalence class: one question per change, however many of them wait."""
         record = unit.record
@@ -92,6 +101,7 @@ class Waiting:
             lambda _, change: self._has_room(shape, record.priority, change),
             self._cluster.now,
             message=message,
+            counts=diagnosis.counts(),
             needs=shape.requests,
         )
 

@@ -1,0 +1,126 @@
+"""Say in one sentence why a unit is pending, from what its last attempt left behind: no trial, cheap enough for lists.
+
+`why` asks the same questions with a trial at the time of the query; both take their sentences from `headline`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from phalanx.engine.explain import headline
+from phalanx.engine.explain.blockers import blockers_of, total_blockers
+from phalanx.engine.explain.values import Level, NodeReason, PendingReason, Proof, proof_of
+from phalanx.engine.placement.plain import code_of_filter, code_of_proof, resource_word, sentence_of
+from phalanx.engine.scheduling.queue.units import QueueName, SchedulingUnit
+from phalanx.engine.scheduling.scheduler import Scheduler
+from phalanx.engine.state.shapes import Shape
+from phalanx.model.groups import GroupKey
+
+MOST_SHAPES = 64  # pod shapes compared with every node; further units are described by their last attempt only
+
+# Reason for programs -> the same in two or three words, for a narrow column and for filters.
+WORDS = {
+    "Preempting": "waiting for victims",
+    "MembersMissing": "members missing",
+    "Gated": "held at a gate",
+    "NeverFits": "can never fit",
+    "NoDomain": "topology label missing",
+    "NodeSelector": "node selector",
+    "Cordoned": "nodes cordoned",
+    "Taints": "taints",
+    "TopologySpread": "topology spread",
+    "PodAffinity": "pod affinity",
+    "HostPorts": "host ports",
+    "DoesNotFit": "does not fit",
+    "NotTried": "not tried yet",
+}
+
+
+class PendingReasons:
+    """Describe pending units of one scheduler. Facts about nodes are kept until `forget` is called."""
+
+    def __init__(self, engine: Scheduler) -> None:
+        self._engine = engine
+        self._blockers: dict[int, list[str]] = {}  # by shape
+
+    def forget(self) -> None:
+        """Compare shapes with all nodes again: a node was added, changed or removed."""
+        self._blockers.clear()
+
+    def of(self, unit: SchedulingUnit) -> PendingReason:
+        """Return the sentence, the reason for programs and the time of the attempt that they are from."""
+        waits = unit.equivalence_class
+        tried = unit.refusal.at if unit.refusal is not None else waits.tried if waits is not None else 0.0
+        if unit.plan is not None:
+            left, size = len(unit.plan.victims), unit.plan.size
+            return _reason("Preempting", f"Waits until {left} of {size} preempted pods have stopped", tried)
+        if unit.place is QueueName.GATED:
+            return self._held(unit)
+        blockers = self._blockers_of(unit)
+        if blockers:
+            return _reason("NeverFits", headline.sentence_case(blockers[0]), tried)
+        proof = self._proof(unit)
+        if proof is not None:
+            code, resource = code_of_proof(proof)
+            return _reason(code, sentence_of(proof), tried, resource)
+        if unit.refusal is not None:
+            return _reason("DoesNotFit", headline.sentence_case(unit.refusal.message), tried)
+        if waits is not None and waits.counts:
+            reasons = [NodeReason(reason, nodes) for reason, nodes in waits.counts.items()]
+            reasons.sort(key=lambda reason: (-reason.nodes, reason.reason))
+            code, resource = code_of_filter(reasons[0].reason)
+            return _reason(code, headline.of_nodes(reasons, self._engine.columns.count), tried, resource)
+        if waits is not None and waits.message:
+            return _reason("DoesNotFit", headline.sentence_case(waits.message), tried)
+        return _reason("NotTried", "Not tried yet", 0.0)
+
+    def _held(self, unit: SchedulingUnit) -> PendingReason:
+        plugin, message = unit.gate
+        forest = self._engine.cluster.forest
+        for leaf in forest.leaves(unit.group) if unit.group is not None else ():
+            if leaf.spec is not None and leaf.known < leaf.spec.minimum:
+                level = Level(leaf.key.kind, leaf.key.name, known=leaf.known, minimum=leaf.spec.minimum)
+                return _reason("MembersMissing", headline.of_missing(level), 0.0)
+        return _reason("Gated", f"Held by {plugin}: {message}" if plugin else headline.sentence_case(message), 0.0)
+
+    @staticmethod
+    def _proof(unit: SchedulingUnit) -> Proof | None:
+        outcome = unit.refusal.outcome if unit.refusal is not None else None
+        return proof_of(outcome.certificate) if outcome is not None else None
+
+    def _blockers_of(self, unit: SchedulingUnit) -> list[str]:
+        """Return facts that rule out every node for one of the pods, or the whole cluster for the minimum."""
+        if unit.refusal is None and unit.equivalence_class is None:
+            return []
+        shapes = Counter(record.shape for record in unit.records.values())
+        for shape in shapes:
+            if found := self._of_shape(shape):
+                return found
+        minimum = self._minimum(unit.group) if unit.group is not None else 0
+        if len(shapes) == 1 and minimum > 1 and len(unit.records) >= minimum:
+            return self._of_total(next(iter(shapes)), minimum)
+        return []
+
+    def _minimum(self, key: GroupKey) -> int:
+        group = self._engine.cluster.forest.group(key)
+        return group.spec.minimum if group is not None and group.spec is not None and not group.composite else 0
+
+    def _of_shape(self, shape: Shape) -> list[str]:
+        found = self._blockers.get(shape.id)
+        if found is None:
+            if len(self._blockers) >= MOST_SHAPES:
+                return []
+            found = self._blockers[shape.id] = blockers_of(self._engine.columns, [shape])
+        return found
+
+    def _of_total(self, shape: Shape, pods: int) -> list[str]:
+        columns = self._engine.columns
+        totals = ((rid, amount * pods) for rid, amount in shape.requests)
+        if all(amount <= float(columns.alloc[rid].sum()) for rid, amount in totals):
+            return []  # selectors and affinity only lower the total: the exact count is for units that exceed it
+        return total_blockers(columns, {shape: pods})
+
+
+def _reason(code: str, text: str, tried: float, resource: str = "") -> PendingReason:
+    words = f"short of {resource_word(resource)}" if resource else WORDS[code]
+    return PendingReason(code, words, text, round(tried, 1), resource)

@@ -1,0 +1,141 @@
+"""Write the plain sentence of a certificate: what a group needs at once, and how close the best domain comes.
+
+It is created from values, never from another message. Events of groups, `why`, `top`, the live table and the dashboard
+show it; kube-scheduler's phrases (`messages`) stay in the conditions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from phalanx.engine.placement.messages import domain_word, plural
+
+_INSUFFICIENT = "Insufficient "
+# Beginning of a filter's fixed reason -> (reason for programs, the same for users).
+_FILTERS = (
+    ("node(s) didn't match Pod's node affinity/selector", "NodeSelector", "do not match its node selector or affinity"),
+    ("node(s) were unschedulable", "Cordoned", "cordoned"),
+    ("node(s) had untolerated taint", "Taints", ""),
+    ("node(s) didn't match pod topology spread", "TopologySpread", ""),
+    ("node(s) didn't match pod affinity", "PodAffinity", ""),
+    ("node(s) didn't match pod anti-affinity", "PodAffinity", ""),
+    ("node(s) didn't satisfy existing pods anti-affinity", "PodAffinity", ""),
+    ("node(s) didn't have free ports", "HostPorts", ""),
+)
+
+
+class Rejected(Protocol):
+    @property
+    def reason(self) -> str: ...
+    @property
+    def nodes(self) -> int: ...
+
+
+class Shortfall(Protocol):
+    """A certificate, or the same as a value of an answer."""
+
+    @property
+    def group(self) -> str: ...
+    @property
+    def composite(self) -> bool: ...
+    @property
+    def key(self) -> str | None: ...
+    @property
+    def needed(self) -> int: ...
+    @property
+    def fits(self) -> int: ...
+    @property
+    def domains(self) -> int: ...
+    @property
+    def best(self) -> str | None: ...
+    @property
+    def limiting(self) -> str | None: ...
+    @property
+    def ruled_out(self) -> Sequence[Rejected]: ...
+    @property
+    def together(self) -> bool: ...
+    @property
+    def pinned(self) -> str | None: ...
+    @property
+    def inner(self) -> Shortfall | None: ...
+
+
+def resource_word(name: str) -> str:
+    """Return the short name of a resource: nvidia.com/gpu -> GPU, cpu -> CPU."""
+    last = name.rsplit("/", 1)[-1]
+    return last.upper() if last in ("cpu", "gpu") else last
+
+
+def sentence_of(proof: Shortfall) -> str:
+    """Return the sentence for a group that does not fit: what it needs at once, and how close the best domain comes."""
+    inner = innermost(proof)
+    child = inner is not proof
+    who = f"{_name(inner.group)} needs" if child else "Needs"
+    noun = "child group" if inner.composite else "pod"
+    where = ""
+    if inner.key and inner.pinned:
+        where = f" in {domain_word(inner.key)} {inner.pinned}, where its running members are"
+    elif inner.key:
+        where = f" in one {domain_word(inner.key)}"
+    if inner.key and inner.domains == 0:
+        return f"{who} {plural(inner.needed, noun)} at once{where}; no node has the label {inner.key}"
+    if inner.together:
+        best = f" in {domain_word(inner.key)} {inner.best}" if inner.key and inner.best else ""
+        return (
+            f"{who} {plural(inner.needed, noun)} at once{where}; each fits alone{best}, not all together{_short(inner)}"
+        )
+    if not inner.fits:
+        room = "there is room for none"
+    elif inner.best and inner.key:
+        room = f"the best one, {inner.best}, has room for {inner.fits}"
+    else:
+        room = f"there is room for {inner.fits}"
+    return f"{who} {plural(inner.needed, noun)} at once{where}; {room}{_short(inner)}"
+
+
+def innermost(proof: Shortfall) -> Shortfall:
+    """Return the part of the tree that has no place."""
+    while proof.inner is not None:
+        proof = proof.inner
+    return proof
+
+
+def _name(group: str) -> str:
+    return group.rsplit("/", 1)[-1]
+
+
+def _short(proof: Shortfall) -> str:
+    if proof.limiting:
+        return f" (short of {resource_word(proof.limiting)})"
+    worst = max(proof.ruled_out, key=_size, default=None)
+    return f" ({because(worst.reason)})" if worst is not None else ""
+
+
+def _size(out: Rejected) -> int:
+    return out.nodes
+
+
+def because(reason: str) -> str:
+    if reason.startswith(_INSUFFICIENT):
+        return f"short of {resource_word(reason.removeprefix(_INSUFFICIENT))}"
+    words = next((words for start, _, words in _FILTERS if words and reason.startswith(start)), "")
+    return words or reason.removeprefix("node(s) ")
+
+
+def code_of_filter(reason: str) -> tuple[str, str]:
+    """Return (reason for programs, resource if one is short) of a filter's reason."""
+    if reason.startswith(_INSUFFICIENT):
+        return "Insufficient", reason.removeprefix(_INSUFFICIENT)
+    return next((code for start, code, _ in _FILTERS if reason.startswith(start)), "DoesNotFit"), ""
+
+
+def code_of_proof(proof: Shortfall) -> tuple[str, str]:
+    """Return (reason for programs, resource if one is short) of a group that does not fit."""
+    proof = innermost(proof)
+    if proof.key and proof.domains == 0:
+        return "NoDomain", ""
+    if proof.limiting:
+        return "Insufficient", proof.limiting
+    worst = max(proof.ruled_out, key=_size, default=None)
+    return code_of_filter(worst.reason) if worst is not None else ("DoesNotFit", "")

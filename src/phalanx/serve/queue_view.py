@@ -1,0 +1,160 @@
+"""The queue of an engine as plain values: what is pending, since when, and why in one sentence."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from phalanx.engine.engine import Engine
+from phalanx.engine.explain.pending import PendingReasons
+from phalanx.engine.scheduling.queue.units import SchedulingUnit
+from phalanx.model.groups import Group, GroupKey
+from phalanx.model.objects import CompositePodGroup, PodGroup
+from phalanx.model.objects.meta import ObjectMeta
+
+Json = dict[str, Any]
+
+MOST_QUEUED = 500  # units listed one by one; counts are always complete
+_ORDER = {"active": 0, "attempt": 0, "backoff": 1, "waiting": 2, "gated": 3}
+_KINDS = {"podgroup": "PodGroup", "compositepodgroup": "CompositePodGroup", "workload": "Workload"}
+
+
+def text_of(key: GroupKey) -> str:
+    return f"{key.kind.lower()}/{key.namespace}/{key.name}"
+
+
+def key_of(text: str) -> GroupKey | None:
+    """None: not a group's key (a pod's, or nonsense)."""
+    parts = text.split("/", 2)
+    if len(parts) != 3 or parts[0] not in _KINDS:
+        return None
+    return GroupKey(_KINDS[parts[0]], parts[1], parts[2])
+
+
+def owner_of(metadata: ObjectMeta) -> str:
+    """Return "Job train" of the object that controls this one; "" if none does."""
+    for owner in metadata.owner_references or ():
+        if owner.controller:
+            return f"{owner.kind} {owner.name}"
+    return ""
+
+
+def owner_of_group(group: Group) -> str:
+    """Return the workload that a group and its pods belong to, as "Job train"."""
+    for member in group.members.values():
+        if found := owner_of(member.pod.metadata):
+            return found
+    return owner_of(group.source.metadata) if isinstance(group.source, PodGroup | CompositePodGroup) else ""
+
+
+class QueueView:
+    def __init__(self, engine: Engine, now: Callable[[], float]) -> None:
+        self._engine = engine
+        self._now = now
+        self._reasons = PendingReasons(engine.scheduler)
+
+    def nodes_changed(self) -> None:
+        self._reasons.forget()
+
+    def waiting(self) -> Json:
+        """How many units and pods wait, in which state and since when, and by namespace and priority."""
+        now, total, pods, since = self._now(), 0, 0, None
+        counts: dict[str, int] = {}
+        shares: dict[tuple[str, int], list[int]] = {}  # (namespace, priority) -> units, pods
+        for unit, place in self._engine.queue.places():
+            counts[place.value] = counts.get(place.value, 0) + 1
+            total += 1
+            pods += len(unit.records)
+            since = unit.asked if since is None or unit.asked < since else since
+            share = shares.setdefault((unit.key.split("/", 2)[1], unit.priority), [0, 0])
+            share[0] += 1
+            share[1] += len(unit.records)
+        oldest = round(max(0.0, now - since), 1) if since is not None else 0.0
+        by = [[namespace, priority, *share] for (namespace, priority), share in sorted(shares.items())]
+        return {"total": total, "pods": pods, "counts": counts, "oldest": oldest, "by": by}
+
+    def units(self, namespace: str = "") -> Json:
+        """Pending units in the order in which they will be tried, as far as they are listed one by one.
+
+        namespace: list only its units; counts are always of all.
+        """
+        entries = (
+            (
+                _ORDER.get(place.value, 2),
+                unit.expiry if place.value == "backoff" else 0.0,
+                -unit.priority,
+                unit.asked,
+                unit.order,
+                unit.key,
+                unit,
+            )
+            for unit, place in self._engine.queue.places()
+            if not namespace or unit.key.split("/", 2)[1] == namespace
+        )
+        first = heapq.nsmallest(MOST_QUEUED, entries, key=lambda entry: entry[:6])
+        return {"roots": [self._unit(entry[-1]) for entry in first], **self.waiting()}
+
+    def headline(self, text: str) -> str:
+        """Why the unit in which a group waits is pending, as a plain sentence; "" if it is not pending."""
+        key = key_of(text)
+        unit = self._engine.groups.root_of(key) if key is not None else None
+        return self._reasons.of(unit).headline if unit is not None and unit.records else ""
+
+    def _unit(self, unit: SchedulingUnit) -> Json:
+        _, namespace, name = unit.key.split("/", 2)
+        group = self._group(unit)
+        reason = self._reasons.of(unit)
+        spec = group.spec if group is not None else None
+        message = self._message(unit)
+        return {
+            "key": unit.key,
+            "kind": unit.kind,
+            "namespace": namespace,
+            "name": name,
+            "priority": unit.priority,
+            "pods": len(unit.records),
+            "of": self._size(unit, group),
+            "place": unit.place.value,
+            "attempts": unit.attempts,
+            "asked": round(unit.asked, 1),
+            "tried": reason.tried,
+            "until": round(unit.expiry, 1) if unit.place.value == "backoff" else 0,
+            "reason": reason.reason,
+            "words": reason.words,
+            "headline": reason.headline,
+            "overtaken": self._engine.starts.text(unit),
+            "message": message,
+            "workload": (spec.workload or "") if spec is not None else "",
+            "owner": self._owner(unit, group),
+        }
+
+    def _group(self, unit: SchedulingUnit) -> Group | None:
+        key = key_of(unit.key)
+        return self._engine.groups.forest.group(key) if key is not None else None
+
+    def _leaves(self, group: Group | None) -> Iterable[Group]:
+        return self._engine.groups.forest.leaves(group.key) if group is not None else ()
+
+    def _size(self, unit: SchedulingUnit, group: Group | None) -> int:
+        """Return how many pods the unit has, or needs if that is more."""
+        sizes = [max(leaf.known, leaf.spec.minimum if leaf.spec is not None else 0) for leaf in self._leaves(group)]
+        return max(sum(sizes), len(unit.records))
+
+    def _owner(self, unit: SchedulingUnit, group: Group | None) -> str:
+        for leaf in self._leaves(group):
+            return owner_of_group(leaf)
+        pod = unit.record.pod if unit.records else None
+        return owner_of(pod.metadata) if pod is not None else ""
+
+    def _message(self, unit: SchedulingUnit) -> str:
+        """Return the scheduler's message, as in the condition."""
+        waits, key = unit.equivalence_class, key_of(unit.key)
+        message = unit.gate[1] if unit.place.value == "gated" else (waits.message if waits is not None else "")
+        if key is not None:
+            said = self._engine.groups.conditions.said(key)
+            if said is not None and said[0] == "False" and said[2]:
+                message = said[2]
+        elif len(unit.records) == 1:
+            message = message or unit.record.said.partition(": ")[2]
+        return message
