@@ -116,6 +116,21 @@ def test_json_has_the_same_and_more(up: LocalCluster, phalanx: Phalanx) -> None:
     assert [pod["state"] for pod in item["pods"]] == ["pending"] * 3
 
 
+def test_a_remedy_for_a_fixed_field_says_how_to_apply_it(up: LocalCluster, phalanx: Phalanx) -> None:
+    text = phalanx("why", "podgroup/train", "--kubeconfig", str(up.kubeconfig), code=1)
+    assert "delete podgroup/train and apply it again with the topology key topology.phalanx.dev/block" in text
+    patch = next(line.strip() for line in text.splitlines() if "kubectl patch podgroup/train" in line)
+    body = json.loads(patch.partition("-p ")[2].strip("'"))
+    answer = up.ask("PATCH", f"{GROUPS}/train", body, content_type="application/merge-patch+json", dryRun="All")
+    assert answer.code == 200 and json.loads(answer.body)["spec"]["schedulingPolicy"]["gang"]["minCount"] == 2
+
+
+def test_the_message_of_an_attempt_says_when_it_was_true(up: LocalCluster, phalanx: Phalanx) -> None:
+    here = ("why", "podgroup/train", "--kubeconfig", str(up.kubeconfig))
+    assert re.search(r"message: +when tried \d+[smh] ago: ", phalanx(*here, "-o", "wide", code=1))
+    assert json.loads(phalanx(*here, "-o", "json", code=1))["items"][0]["last"]["at"] > 0
+
+
 def test_every_format_has_the_same_answer(up: LocalCluster, phalanx: Phalanx) -> None:
     def ask(output: str) -> str:
         return phalanx("why", "podgroup/train", "-o", output, "--kubeconfig", str(up.kubeconfig), code=1)

@@ -8,6 +8,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
+from phalanx.cli.colour import color_option
 from phalanx.cli.main import COMMANDS, cli
 from phalanx.cli.scheduler_client import Paint
 
@@ -33,6 +34,35 @@ def test_who_says_how_it_is_painted_is_heard(
     monkeypatch.setenv("XDG_STATE_HOME", os.devnull)
     assert CliRunner().invoke(cli, arguments).exit_code == 0
     assert (Paint()("text", "green") != "text") is painted
+
+
+@pytest.mark.parametrize(
+    ("arguments", "environment", "painted"),
+    [
+        (["--color", "always", "shown"], {}, True),
+        (["shown", "--color", "always"], {}, True),
+        (["shown"], {"FORCE_COLOR": "1"}, True),
+        (["shown"], {}, False),
+        (["shown", "--color", "never"], {"FORCE_COLOR": "1"}, False),
+    ],
+)
+def test_colours_that_are_asked_for_reach_a_pipe(
+    arguments: list[str], environment: dict[str, str], painted: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("NO_COLOR", "FORCE_COLOR"):
+        monkeypatch.setenv(name, "")
+        monkeypatch.delenv(name)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+
+    @click.command()
+    def shown() -> None:
+        click.echo(Paint()("text", "green"))
+
+    shown.params.append(color_option(hidden=True))
+    group = click.Group(commands={"shown": shown})
+    group.params.append(color_option())
+    assert ("\x1b[32m" in CliRunner().invoke(group, arguments).output) is painted
 
 
 def test_every_command_takes_it() -> None:

@@ -12,23 +12,12 @@ from typing import Any
 
 import pytest
 
+from phalanx.cli.messages import short_name
 from phalanx.serve.demo import workloads
 from support.browser import Up, accessible, chromium, shot, until, watched_page
 
 RACK = "topology.phalanx.dev/rack"
 EXAMPLES = Path(__file__).parents[2] / "examples"
-GISTS = (
-    ("needs 24 pods; room for 20 (limited by nvidia.com/gpu); 12 nodes ruled out by something",
-     "Needs 24 pods at once; there is room for 20 (short of GPU)"),
-    ("needs 4 pods; room for 0; 32 nodes ruled out by node(s) didn't match Pod's node affinity/selector, and so on",
-     "Needs 4 pods at once; there is room for none (nodes do not match its node selector)"),
-    ("needs 10 pods in one rack; best rack rack-0 fits 0; 4 racks ruled out by Insufficient nvidia.com/gpu, and so on",
-     "Needs 10 pods at once in one rack; there is room for none (short of GPU)"),
-    ("needs 2 child groups; room for 0: PodGroup tree-a needs 20 pods in one block; best block block-1 fits 16",
-     "tree-a needs 20 pods at once in one block; the best one, block-1, has room for 16"),
-    ("PodGroup x has 3 of 8 pods, 5 missing", "5 of its 8 pods are not there yet"),
-    ("something else", ""),
-)  # fmt: skip
 DROP = """(text) => {
     const dataTransfer = new DataTransfer();
     dataTransfer.items.add(new File([text], "dropped.yaml"));
@@ -147,8 +136,13 @@ def reads_the_queue(page: Any) -> str:
     page.get_by_label("Reason").select_option(index=1)
     row.wait_for()
     page.get_by_label("Namespace").select_option("default")
-    for exact, said in GISTS:
-        assert page.evaluate("async (text) => (await import('./words.js')).gist(text)", exact) == said
+    for name in (
+        "eval-1-5c9f7b6d8f-eval-1-pgt-0-7887bf9bd8",
+        "eval-5c-eval-pgt-2-7",
+        "web-6d4cf56db6",
+        "node-affinity",
+    ):
+        assert page.evaluate("async (text) => (await import('./words.js')).short(text)", name) == short_name(name)
     accessible(page, "the queue")
     shot(page, "queue")
     return str(row.get_attribute("data-root"))

@@ -10,12 +10,16 @@ import click
 CHOICES = ("auto", "always", "never")
 
 
-def choose(_context: click.Context, _option: click.Parameter, chosen: str) -> str:
-    """Set the environment variables that this process and its children respect."""
+def choose(context: click.Context, _option: click.Parameter, chosen: str) -> str:
+    """Set the environment variables that this process and its children respect, and what `click.echo` strips."""
     if chosen != "auto":
         wanted, other = ("FORCE_COLOR", "NO_COLOR") if chosen == "always" else ("NO_COLOR", "FORCE_COLOR")
         os.environ[wanted] = "1"
         os.environ.pop(other, None)
+    if os.environ.get("NO_COLOR"):
+        context.color = False
+    elif os.environ.get("FORCE_COLOR"):
+        context.color = True  # otherwise colours are removed where the output is no terminal
     return chosen
 
 

@@ -83,7 +83,7 @@ async def say(ask: Callable[[], Awaitable[list[Answer]]], output: str, watch: bo
     """Print what `ask` finds; the worst answer is the exit code. With `watch` again and again, when it changed."""
     from phalanx.cli.scheduler_client import SchedulerUnavailable
 
-    before: tuple[str, list[str]] | None = None
+    before: tuple[Any, list[str]] | None = None
     while True:
         try:
             answers = await ask()
@@ -94,14 +94,15 @@ async def say(ask: Callable[[], Awaitable[list[Answer]]], output: str, watch: bo
             if not watch or before is None:
                 raise
             answers, text, notes = [], "", [f"error: {problem}; trying again"]
-        if (text, notes) != before:
+        found = [answer.data for answer in answers]  # ages in the text change by themselves
+        if (found, notes) != before:
             if before is not None and text:
                 click.echo("---" if output == "yaml" else "")
             for note in notes:
                 click.echo(note, err=True)
             if text:
                 click.echo(text)
-            before = (text, notes)
+            before = (found, notes)
             if not watch and not for_programs(output):
                 suggest(next((answer.next for answer in answers if answer.next), ""))
         if not watch:

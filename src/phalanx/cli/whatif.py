@@ -57,7 +57,8 @@ def whatif(
     Nothing is created. Roots are tried in the order of the queue, each after those before it have got their places.
     With --drain and --drain-domain the question is which gangs a drain would hit and where each would go.
     With --add-nodes and --without-filter the question is about another cluster than the one there is.
-    Exit code 0: everything fits, 1: something does not, 2: bad input or no scheduler to ask.
+    Exit code 0: everything fits (with --drain: every evicted pod would find a node), 1: something does not, or only
+    after evictions, 2: bad input or no scheduler to ask. -o wide also shows the scheduler's message.
 
     \b
     Examples:

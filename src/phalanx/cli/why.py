@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import time
+
 import click
 import msgspec
 
 from phalanx.base.errors import NotFound
 from phalanx.cli.completion import complete_target
-from phalanx.cli.messages import plural
+from phalanx.cli.messages import age, plural
 from phalanx.cli.output import Answer, CommandError, say, watch_option
 from phalanx.cli.owners import each_root, not_waiting
 from phalanx.cli.scheduler_client import (
@@ -93,14 +95,18 @@ async def _why(kind: str, name: str, where: Where, wide: bool, story: bool) -> A
     return Answer(0 if report.scheduled and report.items else 1, msgspec.json.decode(body), text, next=then)
 
 
-def render(item: Why, paint: Paint, *, story: bool = False, wide: bool = False) -> str:
-    """A few lines that a person reads from top to bottom."""
+def render(item: Why, paint: Paint, *, story: bool = False, wide: bool = False, now: float | None = None) -> str:
+    """A few lines that a user reads from top to bottom. `now`: seconds since the epoch, for ages."""
+    now = time.time() if now is None else now
     title = f"{item.kind.lower()}/{item.name}"
     state = paint("scheduled", "green") if item.scheduled else paint("pending", "yellow")
     lines = [f"{title} in {item.namespace}: {state}"]
-    lines += [f"  {line}" for line in (item.headline or item.summary,) if line]
+    tried = f"when tried {age(now - item.last.at)} ago: " if item.last is not None and item.last.at else ""
+    fresh = item.now is not None  # then the sentence is of a trial at the time of the query
+    said = item.headline or item.summary
+    lines += [f"  {'' if fresh or item.scheduled else tried}{said}"] if said else []
     if wide and item.headline and item.summary:
-        lines += _section("message", [item.summary])
+        lines += _section("message", [f"{tried}{item.summary}"])
     others = [text for text in item.blockers if sentence_case(text) != item.headline]
     lines += _section("also", [sentence_case(text) for text in others])
     if item.queue is not None and not item.scheduled:
@@ -120,7 +126,11 @@ def render(item: Why, paint: Paint, *, story: bool = False, wide: bool = False) 
         lines += _section("preemption", [text, *(line.strip() for line in others)])
     helps = [relaxation for relaxation in item.relaxations if relaxation.fits is not False]
     mark = {True: "", False: " (by counting, not checked by the filters)"}
-    lines += _section("would help", [relaxation.text + mark[relaxation.checked] for relaxation in helps])
+    remedies = []
+    for relaxation in helps:
+        remedies.append(relaxation.text + mark[relaxation.checked])
+        remedies += [f"  {relaxation.how}"] if relaxation.how else []
+    lines += _section("would help", remedies)
     lines += _section("would not", [r.text for r in item.relaxations if r.fits is False])
     lines += _section("hint", item.hints)
     lines += _section("pods", _pods(item.pods, item.summary, None if wide else MOST_PODS) if item.kind != "Pod" else [])

@@ -8,10 +8,10 @@ from typing import Any
 
 from phalanx.engine.engine import Engine
 from phalanx.engine.explain.pending import PendingReasons
+from phalanx.engine.explain.remedies import owner_of_pod
+from phalanx.engine.groups.messages import owner_of
 from phalanx.engine.scheduling.queue.units import SchedulingUnit
 from phalanx.model.groups import Group, GroupKey
-from phalanx.model.objects import CompositePodGroup, PodGroup
-from phalanx.model.objects.meta import ObjectMeta
 
 Json = dict[str, Any]
 
@@ -30,22 +30,6 @@ def key_of(text: str) -> GroupKey | None:
     if len(parts) != 3 or parts[0] not in _KINDS:
         return None
     return GroupKey(_KINDS[parts[0]], parts[1], parts[2])
-
-
-def owner_of(metadata: ObjectMeta) -> str:
-    """Return "Job train" of the object that controls this one; "" if none does."""
-    for owner in metadata.owner_references or ():
-        if owner.controller:
-            return f"{owner.kind} {owner.name}"
-    return ""
-
-
-def owner_of_group(group: Group) -> str:
-    """Return the workload that a group and its pods belong to, as "Job train"."""
-    for member in group.members.values():
-        if found := owner_of(member.pod.metadata):
-            return found
-    return owner_of(group.source.metadata) if isinstance(group.source, PodGroup | CompositePodGroup) else ""
 
 
 class QueueView:
@@ -141,11 +125,15 @@ class QueueView:
         sizes = [max(leaf.known, leaf.spec.minimum if leaf.spec is not None else 0) for leaf in self._leaves(group)]
         return max(sum(sizes), len(unit.records))
 
+    def owner(self, group: Group) -> str:
+        """Return the workload that a group belongs to, as "JobSet train"; "" if a user made the group and its pods."""
+        return owner_of(self._engine.groups.forest, group)
+
     def _owner(self, unit: SchedulingUnit, group: Group | None) -> str:
-        for leaf in self._leaves(group):
-            return owner_of_group(leaf)
+        if group is not None:
+            return self.owner(group)
         pod = unit.record.pod if unit.records else None
-        return owner_of(pod.metadata) if pod is not None else ""
+        return owner_of_pod(pod.metadata) if pod is not None else ""
 
     def _message(self, unit: SchedulingUnit) -> str:
         """Return the scheduler's message, as in the condition."""

@@ -18,6 +18,7 @@ from phalanx.engine.explain.device_hints import for_devices
 from phalanx.engine.explain.levels import levels_of, placed_enough, pods_of
 from phalanx.engine.explain.rehearsal import Rehearsal
 from phalanx.engine.explain.relax import for_pod, relaxations
+from phalanx.engine.explain.remedies import applied_object, owner_of_pod, with_how
 from phalanx.engine.explain.trial import verdict_of
 from phalanx.engine.explain.values import (
     Level,
@@ -35,6 +36,7 @@ from phalanx.engine.explain.values import (
 )
 from phalanx.engine.framework import Wake
 from phalanx.engine.framework.diagnosis import Diagnosis
+from phalanx.engine.groups.messages import owner_of
 from phalanx.engine.placement.messages import amount_word, domain_word
 from phalanx.engine.placement.plain import sentence_of
 from phalanx.engine.scheduling.attempt.answers import Placed, Refused
@@ -172,7 +174,9 @@ class _Asked:
             if answer.diagnosis.pre_filter is not None:
                 return verdict, [], []
             changes = for_pod(state, state.evaluation(record)) if self._relax else []
-            return verdict, reasons_of(answer.diagnosis), changes
+            kind, _, name = (owner_of_pod(record.pod.metadata) if record.pod is not None else "").partition(" ")
+            what = f"{kind.lower()}/{name}" if kind else f"pod/{record.name}"
+            return verdict, reasons_of(answer.diagnosis), with_how(changes, what, owned=bool(kind))
 
     def _member(self, leaf: GroupKey, pod: PodKey) -> Why:
         """Explain a member of a group: the state of the group and the pod's own message."""
@@ -260,6 +264,8 @@ class _Asked:
             tree = groups.forest.group(head)
             if tree is not None and root is not None and waiting and queue.place not in ("gated", "search"):
                 now, changes = self._try(groups.tree(root, tree))
+                owner = owner_of(groups.forest, tree)
+                changes = with_how(changes, applied_object(owner, head), owned=bool(owner))
         if now is not None and now.result != "placed":
             queue = self._queue(root, proof=now.proof or (last.proof if last is not None else None))
         below = sum(leaf.counts[MemberState.PENDING] for leaf in groups.forest.leaves(key))

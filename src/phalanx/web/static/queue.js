@@ -1,7 +1,7 @@
 // The queue: who waits, in the order in which they will be tried, why, and what would help.
 
 import { h, knowsNothing, refresh, show } from "./dom.js";
-import { age, gist, number, PLACES, plural, reason, short } from "./words.js";
+import { age, number, PLACES, plural, short } from "./words.js";
 
 const HELPED = 6; // so many rows are asked about without being opened: every question costs the scheduler a few trials
 const SHOWN = 100;
@@ -16,7 +16,7 @@ export function queueView(app) {
   const roots = () => cluster.queue.roots.filter((root) =>
     (!picked.namespace || root.namespace === picked.namespace) &&
     (!picked.workload || root.workload === picked.workload) &&
-    (!picked.reason || reason(root) === picked.reason));
+    (!picked.reason || root.words === picked.reason));
 
   function choice(name, label, values) {
     const many = new Map();
@@ -32,12 +32,11 @@ export function queueView(app) {
     const answer = answers.get(root.key)?.why;
     const helps = (answer?.relaxations ?? []).filter((relaxation) => relaxation.fits);
     const waits = answer?.queue?.waitsFor ?? [];
-    const told = gist(root.message); // the scheduler's exact words are on the card that this one opens
     return h("li", { class: "card waits", "data-root": root.key },
       h("a", { class: "card-title", href: `#/why/${root.key}`, "data-focus": root.key },
         h("span", { class: "order", "aria-label": `number ${index + 1}` }, index + 1),
         h("b", { title: root.name }, short(root.name))),
-      h("p", { class: told ? "why gist" : "why", title: root.message }, told || root.message || (root.place === "active" ? "waiting for its turn" : "no reason told yet")),
+      h("p", { class: "why gist", title: root.message }, root.headline, root.tried ? h("span", { class: "muted" }, ` · tried ${age(cluster.now - root.tried)} ago`) : ""),
       helps.length ? h("p", { class: "help" }, "Would help: ", h("b", {}, helps[0].text), helps.length > 1 ? ` and ${helps.length - 1} more` : "") : "",
       waits.length ? h("p", { class: "muted small" }, "Tried again when ", waits.slice(0, 2).join(", or ")) : "",
       h("p", { class: "chips" },
@@ -55,7 +54,7 @@ export function queueView(app) {
     refresh(bar,
       choice("namespace", "Namespace", all.map((root) => root.namespace)),
       choice("workload", "Workload", all.map((root) => root.workload)),
-      choice("reason", "Reason", all.map(reason)));
+      choice("reason", "Reason", all.map((root) => root.words)));
     refresh(list, found.slice(0, SHOWN).map(row));
     const more = cluster.queue.total - all.length + Math.max(0, found.length - SHOWN);
     refresh(element.lastChild, cluster.standby !== null ? knowsNothing() : !cluster.queue.total

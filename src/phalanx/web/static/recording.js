@@ -163,9 +163,18 @@ export class Recording {
         return [`${decision.kind ?? "PodGroup"} ${decision.name}: ${decision.reason}`, decision.message];
       },
     }[decision.decision];
-    if (!words) return; // events repeat what conditions say
+    if (!words) return this.sentence(decision, of); // events repeat what conditions say, as a plain sentence
     const [text, why] = words();
     this.moments.push({ upto: this.changes.length, now, kind: decision.decision, text, why: why ?? "" });
+  }
+
+  // The event of a condition comes right after it and belongs to the same moment.
+  sentence({ decision, reason, kind = "Pod", message }, of) {
+    if (decision !== "RecordEvent" || reason !== "FailedScheduling") return;
+    const key = kind === "Pod" ? `pod/${of}` : `${kind.toLowerCase()}/${of}`;
+    if (!this.told.has(key) || !this.moments.length) return;
+    this.tell(key, { message });
+    this.moments.at(-1).upto = this.changes.length;
   }
 
   // ---- playing

@@ -3,7 +3,7 @@
 import { $, h, refresh, show } from "./dom.js";
 import { plot } from "./plot.js";
 import { Recording } from "./recording.js";
-import { age, clock, gist, number, parts, percent, plural, resourceName, short } from "./words.js";
+import { age, clock, number, parts, percent, plural, resourceName, short } from "./words.js";
 
 const TONES = ["a", "b", "c"];
 const LARGEST = 512 << 20;
@@ -99,7 +99,7 @@ export function timeView(app) {
     show(element.queue, h("h3", {}, queue.length ? `${plural(queue.length, "entry", "entries")} in the queue at this moment` : "Nobody waited at this moment"),
       h("ol", { class: "cards" }, queue.slice(0, QUEUED).map((root) => h("li", { class: "card waits slim", "data-root": root.key },
         h("p", {}, h("b", { title: parts(root.key).name }, short(parts(root.key).name)), h("span", { class: "muted" }, ` ${plural(root.pods, "pod")}${root.priority ? ` · priority ${number(root.priority)}` : ""}`)),
-        h("p", { class: "why small", title: root.message }, root.gated ? "held at a gate" : gist(root.message) || root.message || "not tried yet")))),
+        h("p", { class: "why small", title: root.message }, root.gated ? "held at a gate" : root.message || "not tried yet")))),
       queue.length > QUEUED ? h("p", { class: "muted small" }, `and ${number(queue.length - QUEUED)} more`) : "");
   }
 

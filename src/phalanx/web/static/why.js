@@ -3,7 +3,7 @@
 
 import { h, show } from "./dom.js";
 import { progress, story } from "./groups.js";
-import { gist, levelName, number, parts, PLACES, plural, resourceName, short } from "./words.js";
+import { age, levelName, number, parts, PLACES, plural, resourceName, short } from "./words.js";
 
 // "PodGroup name-with-hash" as a short name; the whole one on hovering.
 function named(group) {
@@ -81,7 +81,8 @@ function relaxations(app, found, root, tried) {
       type: "button", class: relaxation.fits ? "remedy fits" : "remedy", disabled: tried ? !clusterOf(relaxation) : !root,
       onclick: () => (tried ? tried(relaxation) : app.try(root, relaxation)),
     }, h("span", { "aria-hidden": "true" }, relaxation.fits ? "✓" : relaxation.fits === false ? "✗" : "?"), " ", relaxation.text,
-      relaxation.checked === false ? h("small", {}, " counted, not checked") : ""))));
+      relaxation.checked === false ? h("small", {}, " counted, not checked") : ""),
+    relaxation.how ? h("p", { class: "how muted small" }, relaxation.how) : "")));
 }
 
 function levels(item) {
@@ -106,12 +107,11 @@ function queueLine(queue) {
   return h("p", { class: "muted" }, words.join(" · "));
 }
 
-// What a trial at this moment says first; what the last attempt said, word for word as in the condition, below it.
-function said({ summary, now }) {
-  const present = now?.message && now.result !== "placed" && !summary.startsWith(now.message) ? now.message : "";
-  const words = gist(present || summary);
-  if (present) return [words || present, h("span", { class: "exact" }, "When it was last tried: ", summary)];
-  return words ? [words, h("span", { class: "exact" }, summary)] : summary;
+// The plain sentence; below it the message of the last attempt, as in the condition, with its time.
+function said({ headline, summary, last }) {
+  if (!headline) return summary;
+  const when = last?.at ? `when tried ${age(Date.now() / 1000 - last.at)} ago: ` : "";
+  return [headline, summary === headline ? "" : h("span", { class: "exact" }, when, summary)];
 }
 
 export function whyView(app) {

@@ -45,54 +45,16 @@ export function parts(key) {
   return { kind: KINDS[kind] ?? kind, namespace, name: rest.join("/") };
 }
 
-// A name without what controllers add to make it unique; the whole name is shown beside it or on hovering.
+// A name without what controllers add to make it unique, as cli/messages.py has it; the whole name is shown on hovering.
+const HASH = "(?=[a-z]*\\d)(?=\\d*[a-z])(?:[0-9a-f]{5,}|[bcdfghjklmnpqrstvwxz2456789]{5,})";
+const MADE = new RegExp(`^(.+?)-(?:[0-9a-z]+-\\1|${HASH}-[a-z0-9.-]*)-pgt-(\\d+)-[0-9a-z]+$`);
+const ENDS_WITH_HASH = new RegExp(`-${HASH}$`);
+
 export const short = (name) =>
   name
     .replace(/-what-if$/, "")
-    .replace(/-[0-9a-f]{8,10}-[a-z0-9.-]*-pgt-(\d+)-[0-9a-f]{8,10}$/, (_, number) => (number === "0" ? "" : `-${number}`))
-    .replace(/-[0-9a-f]{8,10}$/, "");
-
-// What ruled most of them out, in few words.
-function ruledOut(text) {
-  const all = [...text.matchAll(/(\d+) \w+ ruled out by ([^,;]+)/g)].sort((a, b) => b[1] - a[1]);
-  const why = all[0]?.[2] ?? "";
-  const short = /Insufficient ([\w./-]+)/.exec(why);
-  if (short) return `short of ${resourceName(short[1])}`;
-  if (/node affinity\/selector/.test(why)) return "nodes do not match its node selector";
-  if (/taint/.test(why)) return "taints it does not tolerate";
-  if (/unschedulable/.test(why)) return "nodes are cordoned";
-  return "";
-}
-
-// The heart of a message in the scheduler's exact words, as one would say it; "" where it is not of a known form.
-export function gist(message) {
-  const text = message ?? "";
-  const missing = /has (\d+) of (\d+) pods, (\d+) missing/.exec(text);
-  if (missing) return `${number(Number(missing[3]))} of its ${number(Number(missing[2]))} pods are not there yet`;
-  const room = /(?:PodGroup (\S+) )?needs (\d+) (pods|groups)( together)?(?: in one (\w+))?; (?:best \w+ (\S+) fits|room for) (\d+)(?: \(limited by ([\w./-]+)\))?/.exec(text);
-  if (!room) return "";
-  const [, who, needed, what, , level, best, fits, limit] = room; // who: the part of a tree that has no place
-  const where = level ? ` in one ${level}` : "";
-  const none = fits === "0";
-  const there = best && !none ? `the best one, ${best}, has room for ${number(Number(fits))}` : none ? "there is room for none" : `there is room for ${number(Number(fits))}`;
-  const because = limit ? `short of ${resourceName(limit)}` : ruledOut(text);
-  return `${who ? `${short(who)} needs` : "Needs"} ${number(Number(needed))} ${what} at once${where}; ${there}${because ? ` (${because})` : ""}`;
-}
-
-// Why a root waits, in a word or two: what the filter of the queue offers.
-export function reason(root) {
-  const text = root.message ?? "";
-  if (/waiting for minCount|to appear|quorum|has \d+ of \d+/.test(text)) return "members missing";
-  if (root.place === "gated") return "held at the gate";
-  const limit = /limited by ([\w./-]+)|Insufficient ([\w./-]+)/.exec(text);
-  if (limit) return `short of ${resourceName((limit[1] ?? limit[2]).replace(/[.;,)]+$/, ""))}`;
-  if (/untolerated taint/.test(text)) return "taints";
-  if (/node affinity\/selector/.test(text)) return "node selector";
-  if (/affinity|selector/.test(text)) return "affinity";
-  if (root.place === "active" || root.place === "attempt") return "next to be tried";
-  if (root.place === "backoff") return "backing off";
-  return "does not fit";
-}
+    .replace(MADE, (_, job, number) => (number === "0" ? job : `${job}-${number}`))
+    .replace(ENDS_WITH_HASH, "");
 
 export const PLACES = {
   active: "in line", attempt: "being tried", backoff: "backing off", waiting: "waiting until something changes", gated: "held",
