@@ -359,7 +359,7 @@ class Refusals:
             if leaf in short:
                 self._status.say(record, messages.WAITING, short[leaf], event=False)
             else:
-                text = refusal.texts.get(record.shape, refusal.message, refusal.headline)
+                text = refusal.texts.get(record.shape, refusal.message)
                 plain = refusal.headline if text == refusal.message else ""
                 self._say_pod(unit, record, text, refusal.reason, plain)
         self._conditions(group, UNSCHEDULABLE, refusal.message, refusal.headline)
