@@ -69,6 +69,44 @@ def test_a_policy_is_stored_and_gets_its_status(running: RealCluster) -> None:
     assert running.forbidden() == []
 
 
+def test_devices_are_allocated_with_the_shipped_roles(running: RealCluster) -> None:
+    space, api = running.namespace("devices"), "/apis/resource.k8s.io/v1"
+    version, driver = "resource.k8s.io/v1", "gpu.example.com"
+    selector = {"cel": {"expression": f"device.driver == '{driver}'"}}
+    body = {
+        "apiVersion": version,
+        "kind": "DeviceClass",
+        "metadata": {"name": "gpu"},
+        "spec": {"selectors": [selector]},
+    }
+    running.create(f"{api}/deviceclasses", body)
+    pool = {"name": "node-0", "generation": 1, "resourceSliceCount": 1}
+    spec = {"driver": driver, "nodeName": "node-0", "pool": pool, "devices": [{"name": "g0"}, {"name": "g1"}]}
+    body = {"apiVersion": version, "kind": "ResourceSlice", "metadata": {"name": "node-0"}, "spec": spec}
+    running.create(f"{api}/resourceslices", body)
+    claims = f"{api}/namespaces/{space}/resourceclaims"
+    # Written by a client that puts blanks into its JSON, as Python's does.
+    opaque = {"driver": driver, "parameters": {"kind": "Mode", "mode": "shared"}}
+    for name, config in (("plain", []), ("configured", [{"opaque": opaque}])):
+        request = {"name": "gpu", "exactly": {"deviceClassName": "gpu"}}
+        spec = {"devices": {"requests": [request], "config": config}}
+        body = {"apiVersion": version, "kind": "ResourceClaim", "metadata": {"name": name}, "spec": spec}
+        running.create(claims, body)
+        pod = {
+            "metadata": {"name": name},
+            "spec": {
+                "schedulerName": "phalanx",
+                "containers": [{"name": "c", "image": "i", "resources": {"claims": [{"name": "gpu"}]}}],
+                "resourceClaims": [{"name": "gpu", "resourceClaimName": name}],
+            },
+        }
+        running.create(f"/api/v1/namespaces/{space}/pods", pod)
+    until(lambda: running.bound(space) == ["configured", "plain"], "both pods have their device")
+    allocations = [claim["status"]["allocation"]["devices"]["results"] for claim in running.items(claims)]
+    assert sorted(result["device"] for results in allocations for result in results) == ["g0", "g1"]
+    assert running.forbidden() == []
+
+
 def test_only_the_controllers_may_announce_pods(running: RealCluster) -> None:
     space = running.namespace("announced")
     path = f"{running.group_api}/namespaces/{space}/podgroups"

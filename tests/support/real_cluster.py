@@ -103,9 +103,9 @@ def free_port() -> int:
 
 
 class RealCluster:
-    def __init__(self, directory: Path, *, groups: bool = True) -> None:
-        """groups: the API server serves Workload, PodGroup and CompositePodGroup itself."""
-        self.directory, self.groups = directory, groups
+    def __init__(self, directory: Path, *, groups: bool = True, gates: str = GATES) -> None:
+        """groups: the API server serves Workload, PodGroup and CompositePodGroup itself, with these gates."""
+        self.directory, self.groups, self._gates = directory, groups, gates
         self.parts: list[Process] = []
         client, peer = (f"http://127.0.0.1:{free_port()}" for _ in range(2))
         self.etcd = Process(
@@ -149,7 +149,7 @@ class RealCluster:
             f"--audit-policy-file={directory / 'audit.yaml'}",
             f"--audit-log-path={directory / 'audit.log'}",
         ]
-        return [*flags, f"--runtime-config={APIS}", f"--feature-gates={GATES}"] if self.groups else flags
+        return [*flags, f"--runtime-config={APIS}", f"--feature-gates={self._gates}"] if self.groups else flags
 
     def _write_kubeconfig(self, name: str, token: str) -> Path:
         cluster = {"server": self.url, "insecure-skip-tls-verify": True}

@@ -38,6 +38,8 @@ class Recording:
         plural = f"{resource.plural}/{subresource}" if subresource else resource.plural
         self.uses.setdefault(Use(verb, resource.group, plural), set()).add((namespace, name))
         self._decide(Attributes(verb, resource.group, resource.plural, subresource, namespace, name))
+        if plural == "resourceclaims/status" and verb != "get":
+            self._note(verb, resource, "binding", "", "")  # kube-apiserver asks for this one as well
 
     def _decide(self, asked: Attributes) -> None:
         if not self._rights.decide(self._user, asked).allowed:

@@ -4,6 +4,7 @@ update. Two writes to one claim never overlap; a conflict with another writer is
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
 from collections.abc import Callable
 from typing import Any
@@ -12,7 +13,7 @@ import msgspec
 
 from phalanx.base.client import Client, Resource
 from phalanx.base.clock import Clock, rfc3339
-from phalanx.base.errors import Conflict, NotFound
+from phalanx.base.errors import Conflict, Invalid, NotFound
 from phalanx.base.retry import delay, retrying
 from phalanx.engine import decisions as d
 from phalanx.model.objects.devices import CLAIM_FINALIZER, EXTENDED_CLAIM_ANNOTATION, AllocationResult
@@ -22,6 +23,7 @@ PODS = Resource("", "v1", "pods", "Pod")
 CONFLICTS = 8  # attempts of one write
 
 Json = dict[str, Any]
+log = logging.getLogger(__name__)
 
 
 class _Lock:
@@ -121,9 +123,7 @@ class ClaimWriter:
                 return claim
             try:
                 if finalizer and CLAIM_FINALIZER not in (meta.get("finalizers") or ()):
-                    meta["finalizers"] = [*(meta.get("finalizers") or ()), CLAIM_FINALIZER]
-                    body = {**claim, "status": None}
-                    claim = msgspec.json.decode(await client.update(CLAIMS, name, body, namespace))
+                    claim = await self._protected(claim)
                 claim["status"] = status
                 answer = await client.update(CLAIMS, name, claim, namespace, subresource="status")
                 found: Json = msgspec.json.decode(answer)
@@ -133,6 +133,25 @@ class ClaimWriter:
                     raise
                 await asyncio.sleep(delay(0, conflict, self._rng))
         raise AssertionError("unreachable: the loop returns or raises")
+
+    async def _protected(self, claim: Json) -> Json:
+        """Add the finalizer that keeps an allocated claim from deletion.
+
+        kube-apiserver compares the parameters for a driver by their bytes and returns them without blanks. If they were
+        stored with blanks, it rejects every write of the object in JSON. The status can still be written.
+        """
+        meta: Json = claim["metadata"]
+        finalizers = [*(meta.get("finalizers") or ()), CLAIM_FINALIZER]
+        body = {**claim, "metadata": {**meta, "finalizers": finalizers}, "status": None}
+        try:
+            answer = await self._client.update(CLAIMS, meta["name"], body, meta["namespace"])
+        except Invalid as problem:
+            if not (claim["spec"].get("devices") or {}).get("config"):
+                raise
+            log.warning("ResourceClaim %s/%s gets no finalizer: %s", meta["namespace"], meta["name"], problem)
+            return claim
+        written: Json = msgspec.json.decode(answer)
+        return written
 
     def _allocation(self, allocation: AllocationResult) -> Json:
         found: Json = msgspec.to_builtins(allocation)

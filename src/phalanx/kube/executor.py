@@ -172,7 +172,10 @@ class Executor:
                         raise ServiceUnavailable(LEASE_RAN_OUT)
                     await self._claims.perform(decision)
         except ApiProblem as problem:
-            return problem_kind(problem), problem.message
+            kind = problem_kind(problem)
+            if kind == PERMANENT:  # the next attempt will fail in the same way: a right or a rule is missing
+                log.warning("%s of %s/%s: %s", type(decision).__name__, decision.namespace, decision.name, problem)
+            return kind, problem.message
         return "", ""
 
     async def _bind(self, bind: d.Bind) -> tuple[str, str]:
