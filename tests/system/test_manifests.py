@@ -119,7 +119,7 @@ def test_every_right_is_documented() -> None:
     for role in documents("20-rbac.yaml"):
         if role["kind"] not in ("ClusterRole", "Role"):
             continue
-        name = role["metadata"]["name"] + (" (in `phalanx-system`)" if role["kind"] == "Role" else "")
+        name = role["metadata"]["name"] + (f" (in `{role['metadata']['namespace']}`)" if role["kind"] == "Role" else "")
         for rule in role["rules"]:
             groups = ", ".join(group or "core" for group in rule.get("apiGroups", ())) or "URLs"
             what = ", ".join(f"`{each}`" for each in rule.get("resources") or rule["nonResourceURLs"])

@@ -127,6 +127,10 @@ class Informer(Generic[T]):
         self.served = True  # as far as is known; false while the server answers 404
         self.relists = 0
         self.moved = 0.0  # the loop's time when it last asked or heard something
+        self.reached = 0  # revision up to which the sink has seen everything
+        self.newest = (
+            0  # highest revision of an object that the sink has seen: every informer of the resource gets there
+        )
         self._client = client
         # Asked once and by name: a look at the whole protocol costs more than a small list.
         self._snapshots: Snapshots | None = cast(Snapshots, client) if hasattr(client, "snapshot") else None
@@ -139,6 +143,7 @@ class Informer(Generic[T]):
         # Namespace -> name -> "uid resourceVersion": no tuple and one string for each, since there are many.
         self._known: dict[str, dict[str, str]] = {}
         self._since_yield = 0
+        self._awaited: tuple[int, asyncio.Event] | None = None  # by `wait_for`
         self._time: Callable[[], float] | None = None  # of the loop it runs on
 
     @property
@@ -150,12 +155,30 @@ class Informer(Generic[T]):
         """(namespace, name) -> "uid resourceVersion" of what the sink has received."""
         return {(space, name): state for space, names in self._known.items() for name, state in names.items()}
 
+    async def wait_for(self, revision: int, seconds: float) -> None:
+        """Return when everything up to `revision` was seen, or after so many seconds."""
+        if self._awaited is None or self._awaited[0] < revision:
+            self._awaited = (revision, asyncio.Event())
+        try:
+            async with asyncio.timeout(seconds):
+                await self._awaited[1].wait()
+        except TimeoutError:
+            return
+
+    def _reach(self, revision: str) -> int:
+        self.reached = number = _number(revision)
+        if self._awaited is not None and number >= self._awaited[0]:
+            self._awaited[1].set()
+            self._awaited = None
+        return number
+
     async def run(self) -> None:
         failures = absent = 0
         while True:
             self._move()
             try:
                 revision = await self._relist()
+                self._reach(revision)
                 failures, absent, self.served = 0, 0, True
                 self.synced.set()
                 await self._follow(revision)
@@ -193,6 +216,7 @@ class Informer(Generic[T]):
 
     async def _relist(self) -> str:
         found: dict[tuple[str, str], bytes] = {}
+        newest = 0
         try:
             bodies, revision = await self._list()
             for body in bodies:
@@ -200,11 +224,13 @@ class Informer(Generic[T]):
                 if not meta.name:
                     raise Unreachable("an item of the list has no name")
                 found[sys.intern(meta.namespace), meta.name] = body
+                newest = max(newest, _number(meta.resource_version))
         except msgspec.DecodeError as error:
             raise Unreachable(f"the list cannot be read: {error}") from error
         if not revision:
             raise Unreachable("the list has no resourceVersion: it is no list of the API server's")
         self._replace(found)
+        self.newest = newest
         await asyncio.sleep(0)
         return revision
 
@@ -260,8 +286,10 @@ class Informer(Generic[T]):
                     self._move()
                     if event.type == "BOOKMARK":
                         revision = _peek(event.object).metadata.resource_version
+                        self._reach(revision)
                         continue
                     revision = self._take(event.type, event.object) or revision
+                    self.newest = self._reach(revision)
                     garbled = 0
                     self._since_yield += 1
                     if self._since_yield >= YIELD_EVERY:
@@ -344,6 +372,11 @@ class Informer(Generic[T]):
 def _behind(now: str, before: str) -> bool:
     """Whether one revision is earlier than another; they are numbers wherever Kubernetes is."""
     return now.isdigit() and before.isdigit() and int(now) < int(before)
+
+
+def _number(revision: str) -> int:
+    """Return a revision as a number; 0 where it is none, which no Kubernetes API server does."""
+    return int(revision) if revision.isdigit() else 0
 
 
 def _same(body: bytes) -> bytes:

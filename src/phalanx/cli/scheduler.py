@@ -13,6 +13,12 @@ from phalanx.cli.output import CommandError, encoded, for_programs, output_optio
 from phalanx.cli.progress import progress
 
 
+def _lease(text: str) -> str:
+    if text and (text.count("/") != 1 or not all(text.split("/"))):
+        raise CommandError(f"--placement-lease: {text!r} is not NAMESPACE/NAME")
+    return text
+
+
 @click.command(short_help="Run the scheduler against an API server.")
 @connection_options
 @click.option("--scheduler-name", default="", metavar="NAME", help="Pods with this spec.schedulerName are ours.")
@@ -36,6 +42,13 @@ from phalanx.cli.progress import progress
     show_default="leaderElection.resourceNamespace of --config, else kube-system",
     metavar="NS",
     help="The lease's namespace.",
+)
+@click.option(
+    "--placement-lease",
+    default="kube-system/phalanx-placement",
+    show_default=True,
+    metavar="NS/NAME",
+    help="The lease with which several Phalanx schedulers take turns; empty: do not.",
 )
 @click.option(
     "--health",
@@ -73,6 +86,7 @@ def scheduler(
     leader_elect: bool,
     lease_name: str,
     lease_namespace: str,
+    placement_lease: str,
     health: str,
     secure: str,
     secure_tls_dir: str,
@@ -110,6 +124,7 @@ def scheduler(
             leader_elect=leader_elect and parsed.leader_election.enabled,
             lease_name=lease_name,
             lease_namespace=lease_namespace,
+            placement_lease=_lease(placement_lease),
             health_host=where.host,
             health_port=where.port,
             secure=Listen.parse(secure, "--secure") if secure else None,

@@ -20,6 +20,7 @@ from phalanx.engine.framework.settings import EngineSettings
 from phalanx.engine.scheduling.attempt.attempt import EVALUATION, ROWS_PER_STEP
 from phalanx.engine.scheduling.commit.cycle import ROW_WORK
 from phalanx.engine.scheduling.lifecycle.isolation import Isolation, ObjectKey, room_only
+from phalanx.engine.scheduling.lifecycle.pod_lifecycle import TURN
 from phalanx.engine.scheduling.lifecycle.pod_status import SCHEDULER_ERROR
 from phalanx.engine.scheduling.queue.units import QueueName, SchedulingUnit
 from phalanx.engine.scheduling.scheduler import Scheduler, Watch
@@ -253,7 +254,8 @@ class Engine:
     # ---- decisions
 
     def step(self, now: float, limit: int = 100) -> list[Decision]:
-        """Attempt up to `limit` scheduling units; return every decision made since the last step."""
+        """Attempt up to `limit` scheduling units; return every decision made since the last step. With 0 no unit is
+        attempted, but gangs whose binding has begun are bound to the end."""
         self._time(now)
         queue = self.queue
         if self.cluster.outgrown():
@@ -278,7 +280,7 @@ class Engine:
             if root is None:
                 break
             self._attempt(root)
-        if turn is not None:
+        if turn is not None and limit:
             self._go_on(turn)
         self.groups.members.statuses.tell()
         return self.outbox.take()
@@ -390,6 +392,13 @@ class Engine:
         ahead = [table.next_time() for table in tables]
         times += [due for due in ahead if due is not None]
         return min(times) if times else None
+
+    @property
+    def unseen_binds(self) -> bool:
+        """Return True if a pod is about to be bound, or is bound and not shown on its node by an informer. Pods that
+        wait for a plugin (Permit, PreBind) do not count: that may take minutes."""
+        held = sum(each.stage != TURN for each in self.pod_lifecycle.holding.values())
+        return len(self.pod_lifecycle.unit_of) > held
 
     def validate(self) -> None:
         """Raise AssertionError if the state is inconsistent. For tests only: it rebuilds all derived state."""

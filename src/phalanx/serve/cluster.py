@@ -12,6 +12,7 @@ import msgspec
 
 from phalanx.base.clock import Clock, SystemClock
 from phalanx.engine.framework.config import SchedulerConfig, default_config
+from phalanx.kube.placement_lease import PLACEMENT_LEASE
 from phalanx.local.api.limits import Limits
 from phalanx.serve.apiserver import ApiServer
 from phalanx.serve.component import Component, Group, Supervised
@@ -39,6 +40,7 @@ class ClusterSettings(msgspec.Struct, frozen=True):
     scheduler: SchedulerConfig = msgspec.field(default_factory=default_config)
     scheduler_document: dict[str, Any] = msgspec.field(default_factory=dict)  # as written, for recordings
     record: Path | None = None  # write every event and decision of the scheduler here
+    placement_lease: str = PLACEMENT_LEASE  # shared with schedulers that others start on this cluster
     slow_plugin: float = LIMIT  # seconds after which the scheduler names a plugin
 
 

@@ -22,17 +22,21 @@ from phalanx.engine import events
 from phalanx.engine.decisions import Decision
 from phalanx.engine.engine import Engine
 from phalanx.kube.executor import Executor
+from phalanx.kube.observed_client import ObservedClient
+from phalanx.kube.placement_lease import PlacementLease
 from phalanx.kube.recorder import Recorder
 from phalanx.model import objects
 from phalanx.model.gates import Gates
 from phalanx.serve.plugin_times import PluginTimes
 from phalanx.serve.recording import RecordedEngine
+from phalanx.serve.turns import LINGER, Turns
 
 log = logging.getLogger(__name__)
 
 STEP = 64  # roots per slice: a few milliseconds of thinking between two looks at the sockets
 MOST_IN_FLIGHT = 4096  # binds under way; beyond this deciding more would only make the decisions older
 LAST_CALL = 20.0  # seconds that binds under way get at shutdown
+KEEP_ALIVE = 1.0  # seconds between two looks at the placement lease while binds are under way
 LAST_EVENTS = 3.0  # seconds for events: news, not state
 
 _CORE: tuple[tuple[Resource, type[Any]], ...] = (
@@ -86,8 +90,10 @@ class SchedulerService:
         concurrency: int = 64,
         times: PluginTimes | None = None,
         may_act: Callable[[], bool] = lambda: True,
+        placement_lease: str = "",
     ) -> None:
-        """may_act: whether binding and evicting is ours at this moment; asked before each."""
+        """may_act: whether binding and evicting is ours at this moment; asked before each. placement_lease:
+        "namespace/name" of the Lease with which Phalanx schedulers take turns; "" if this one is alone."""
         self.name = name
         self.engine = engine
         self._driver: Engine | RecordedEngine = engine
@@ -98,9 +104,16 @@ class SchedulerService:
         self._time = OnwardTime(clock)
         self._wake = asyncio.Event()
         self._stopping = False
-        self.recorder = Recorder(client, name, f"{name}-{socket.gethostname()}", clock, rng)
+        self.observed = ObservedClient(client)
+        self.turns: Turns | None = None
+        if placement_lease:
+            identity = "+".join(sorted(engine.profiles))
+            lease = PlacementLease(client, clock, rng, identity, self._wake.set, lease=placement_lease)
+            self.turns = Turns(lease, clock, lambda: self._informers, self.observed.written)
+            allowed, may_act = may_act, lambda: allowed() and lease.holds
+        self.recorder = Recorder(self.observed, name, f"{name}-{socket.gethostname()}", clock, rng)
         self.executor = Executor(
-            client,
+            self.observed,
             self.recorder,
             self._outcome,
             clock,
@@ -192,6 +205,8 @@ class SchedulerService:
         """Start one at a time; none if the process is asked to end before that."""
         for informer in self._informers:
             yield f"{informer.resource.plural} informer", informer.run()
+        if self.turns is not None:
+            yield "placement lease", self.turns.lease.run()
         yield "recorder", self.recorder.run()
         yield "executor", self.executor.run()
 
@@ -216,36 +231,72 @@ class SchedulerService:
         while not self._stopping:
             self._wake.clear()
             now = self._time.now()
+            due: float | None = None
             if self.executor.in_flight < MOST_IN_FLIGHT:
-                began = self._clock.monotonic()
-                made = self._driver.step(now, STEP)
-                self._log_problems()
-                for observe in self.on_step:
-                    observe(self._clock.monotonic() - began)
-                self._log_illegal_transitions()
-                if self.times is not None:
-                    self.times.look()
-                if made:
-                    self.executor.submit(made)
-                    for listener in self.on_decisions:
-                        listener(made)
+                self._step(now, STEP if await self._may_place(now) else 0)
                 due = self.engine.next_wake()
-                if due is not None and due <= now:
-                    await asyncio.sleep(0)
-                    continue
-            else:
-                due = None
-            if self._stopping:
-                break
-            wait = None if due is None else max(0.0, due - now)
-            try:
-                async with asyncio.timeout(wait):
-                    await self._wake.wait()
-            except TimeoutError:
-                continue
+            idle = due is None or due > now
+            if self.turns is not None and self.turns.over(idle=idle and not self.executor.in_flight):
+                await self._end_turn(again=not idle)
+            elif not idle:
+                await asyncio.sleep(0)
+            elif not self._stopping:
+                await self._wait(None if due is None else max(0.0, due - now))
+        await self._finish()
+
+    async def _may_place(self, now: float) -> bool:
+        """Return True if no other scheduler of ours places pods now. Without work the lease is not asked for."""
+        if self.turns is None or self.turns.lease.fresh:
+            return True
+        due = self.engine.next_wake()
+        if (due is None or due > now) and not self.executor.in_flight and not self.engine.pod_lifecycle.holding:
+            return False
+        return await self.turns.begin()
+
+    async def _end_turn(self, *, again: bool) -> None:
+        """Let the binds of this turn end and come back through the watch; then hand over."""
+        assert self.turns is not None
+        while self.engine.unseen_binds or self.executor.in_flight or self.engine.outbox.nominating:
+            self._wake.clear()
+            await self.turns.lease.renew()
+            self._step(self._time.now(), 0)
+            await self._wait(KEEP_ALIVE)
+            if self._stopping and again:
+                return
+        await self.turns.end(again=again)
+
+    def _step(self, now: float, limit: int) -> None:
+        began = self._clock.monotonic()
+        made = self._driver.step(now, limit)
+        self._log_problems()
+        for observe in self.on_step:
+            observe(self._clock.monotonic() - began)
+        self._log_illegal_transitions()
+        if self.times is not None:
+            self.times.look()
+        if made:
+            self.executor.submit(made)
+            for listener in self.on_decisions:
+                listener(made)
+
+    async def _wait(self, seconds: float | None) -> None:
+        """Wait for an event; at most so many seconds."""
+        if self.turns is not None and (self.executor.in_flight or self.turns.lease.contended):
+            most = LINGER if self.turns.lease.contended else KEEP_ALIVE
+            seconds = most if seconds is None else min(seconds, most)
+        try:
+            async with asyncio.timeout(seconds):
+                await self._wake.wait()
+        except TimeoutError:
+            return
+
+    async def _finish(self) -> None:
+        """Let binds and events under way finish, and release the placement lease."""
         try:
             async with asyncio.timeout(LAST_CALL):
                 await self.executor.drain()
+                if self.turns is not None and self.turns.lease.holds:
+                    await self._end_turn(again=False)
         except TimeoutError:
             log.warning("%d binds were still under way at shutdown", self.executor.in_flight)
         try:

@@ -25,6 +25,7 @@ from phalanx.kube.client import HttpClient
 from phalanx.kube.config import Connection, in_cluster, load
 from phalanx.kube.group_api import GroupApi
 from phalanx.kube.lease import Elector, LeaseSettings
+from phalanx.kube.placement_lease import PLACEMENT_LEASE
 from phalanx.model import yaml_body
 from phalanx.model.gates import Gates
 from phalanx.serve.authenticated_diagnostics import Guarded
@@ -68,6 +69,7 @@ class SchedulerSettings:
     secure: Listen | None = None  # with TLS, for callers the API server knows
     secure_tls_dir: Path | None = None
     record: Path | None = None
+    placement_lease: str = PLACEMENT_LEASE  # "" = place pods without regard to other Phalanx schedulers
     slow_plugin: float = LIMIT  # seconds; see PluginTimes
     provisioning: str = ""  # class of ProvisioningRequests for groups that lack nodes; "": none
 
@@ -174,6 +176,7 @@ class SchedulerProcess:
             record=settings.record,
             record_head={"config": settings.document, "gates": settings.gates.as_dict()},
             times=times,
+            placement_lease=settings.placement_lease,
             may_act=lambda: self._elector is None or self._elector.holds,
         )
         metrics = SchedulerMetrics(service)

@@ -18,7 +18,7 @@ import msgspec
 
 from phalanx.base.client import Call, Resource, WatchEvent
 from phalanx.engine.engine import Engine
-from phalanx.engine.framework.config import default_config
+from phalanx.engine.framework.config import default_config, read_config
 from phalanx.local.api.context import Context
 from phalanx.local.api.handler import Api
 from phalanx.local.api.index import index_of
@@ -104,10 +104,21 @@ class SimulatedCluster:
         )
         await self._start("controllers", service)
 
-    async def start_scheduler(self, name: str = "scheduler", client: Any = None) -> SchedulerService:
-        engine = Engine(default_config().engine(), self.gates)
+    async def start_scheduler(
+        self, name: str = "scheduler", client: Any = None, *, scheduler_name: str = "", placement_lease: str = ""
+    ) -> SchedulerService:
+        """Start a scheduler. scheduler_name: of the pods it places. placement_lease: shared with other schedulers."""
+        document = {
+            "apiVersion": "kubescheduler.config.k8s.io/v1",
+            "kind": "KubeSchedulerConfiguration",
+            "profiles": [{"schedulerName": scheduler_name}],
+        }
+        config = read_config(document) if scheduler_name else default_config()
+        engine = Engine(config.engine(), self.gates)
         rng = random.Random(self.rng.random())
-        service = SchedulerService(client or self.client_of(name), engine, self.gates, self.clock, rng)
+        service = SchedulerService(
+            client or self.client_of(name), engine, self.gates, self.clock, rng, placement_lease=placement_lease
+        )
         self.schedulers[name] = service
         await self._launch(name, service.run(), service.wait_synced())
         return service

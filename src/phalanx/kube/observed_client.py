@@ -1,0 +1,52 @@
+"""Count the writes of a component, and remember how far they reach."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import AsyncIterator
+
+import msgspec
+
+from phalanx.base.client import Call, Client, WatchEvent
+
+READS = ("get", "list", "watch")
+
+
+class _Meta(msgspec.Struct, rename="camel", frozen=True, gc=False):
+    resource_version: str = ""
+
+
+class _Answer(msgspec.Struct, gc=False):
+    metadata: _Meta = _Meta()
+
+
+_answer = msgspec.json.Decoder(_Answer).decode
+
+
+class ObservedClient(Client):
+    """Pass every call on. Only writes are counted, when they are acknowledged."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self.writes: Counter[tuple[str, str]] = Counter()  # (verb, "pods" or "pods/binding")
+        self.written: dict[str, int] = {}  # plural -> highest revision that an answer named
+
+    async def call(self, call: Call) -> bytes:
+        answer = await self._client.call(call)
+        if call.verb not in READS:
+            plural = call.resource.plural
+            self.writes[call.verb, f"{plural}/{call.subresource}" if call.subresource else plural] += 1
+            if call.subresource != "binding" and plural != "events":
+                self._note(plural, answer)
+        return answer
+
+    def _note(self, plural: str, answer: bytes) -> None:
+        try:
+            text = _answer(answer).metadata.resource_version
+        except msgspec.DecodeError:
+            return
+        if text.isdigit():
+            self.written[plural] = max(int(text), self.written.get(plural, 0))
+
+    def events(self, call: Call) -> AsyncIterator[WatchEvent]:
+        return self._client.events(call)

@@ -1,0 +1,118 @@
+"""Several schedulers on the same nodes: none over-committed, every gang whole, nothing waits for ever."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator
+from typing import Any
+
+from phalanx.base.client import Call, Client, WatchEvent
+from phalanx.kube.placement_lease import PLACEMENT_LEASE
+from phalanx.model.quantity import milli
+from phalanx.testing.simulated_cluster import SimulatedCluster, simulated_cluster
+from phalanx.testing.virtual_time import VirtualLoop, run
+
+Json = dict[str, Any]
+
+
+def gang(name: str, scheduler: str, pods: int = 4, cpu: str = "8", seconds: int = 600) -> Json:
+    container = {"name": "c", "image": "busybox", "resources": {"requests": {"cpu": cpu}}}
+    return {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {"name": name, "annotations": {"scheduling.phalanx.dev/gang": "true"}},
+        "spec": {
+            "parallelism": pods,
+            "completions": pods,
+            "template": {
+                "metadata": {"annotations": {"simulation.phalanx.dev/run-seconds": str(seconds)}},
+                "spec": {"schedulerName": scheduler, "restartPolicy": "Never", "containers": [container]},
+            },
+        },
+    }
+
+
+def rejected(cluster: SimulatedCluster) -> list[str]:
+    """Return the pods that a kubelet rejected, as the history of all writes shows."""
+    pods = cluster.all("Pod")
+    return [pod["metadata"]["name"] for pod in pods if str(pod["status"].get("reason", "")).startswith("OutOf")]
+
+
+def overcommitted(cluster: SimulatedCluster) -> dict[str, float]:
+    """Return nodes whose pods request more cpu than there is."""
+    used: Counter[str] = Counter()
+    for pod in cluster.all("Pod"):
+        if pod["spec"].get("nodeName") and pod["status"].get("phase") not in ("Succeeded", "Failed"):
+            (container,) = pod["spec"]["containers"]
+            used[pod["spec"]["nodeName"]] += milli(container["resources"]["requests"]["cpu"])
+    room = {n["metadata"]["name"]: milli(n["status"]["allocatable"]["cpu"]) for n in cluster.all("Node")}
+    return {name: amount for name, amount in used.items() if amount > room[name]}
+
+
+def sizes(cluster: SimulatedCluster) -> Counter[str]:
+    """Return the number of pods on nodes, by Job."""
+    found: Counter[str] = Counter()
+    for pod in cluster.all("Pod"):
+        if pod["spec"].get("nodeName") and pod["status"].get("phase") == "Running":
+            found[pod["metadata"]["labels"]["batch.kubernetes.io/job-name"]] += 1
+    return found
+
+
+class DistantClient(Client):
+    """An API server on another machine: answers and watch events take their time."""
+
+    def __init__(self, client: Client, answer: float = 0.004, news: float = 0.03) -> None:
+        self._client, self._answer, self._news = client, answer, news
+
+    async def call(self, call: Call) -> bytes:
+        await asyncio.sleep(self._answer / 2)
+        found = await self._client.call(call)
+        await asyncio.sleep(self._answer / 2)
+        return found
+
+    async def events(self, call: Call) -> AsyncIterator[WatchEvent]:
+        late: asyncio.Queue[tuple[float, WatchEvent]] = asyncio.Queue()
+        loop = asyncio.get_running_loop()
+
+        async def read() -> None:
+            async for event in self._client.events(call):
+                late.put_nowait((loop.time() + self._news, event))
+
+        reading = asyncio.create_task(read())
+        try:
+            while True:
+                due, event = await late.get()
+                await asyncio.sleep(due - loop.time())
+                yield event
+        finally:
+            reading.cancel()
+
+
+async def two_schedulers(cluster: SimulatedCluster, lease: str = PLACEMENT_LEASE) -> None:
+    await cluster.kill("scheduler")
+    for name in ("one", "two"):
+        client = DistantClient(cluster.client_of(name))
+        await cluster.start_scheduler(name, client, scheduler_name=name, placement_lease=lease)
+
+
+def test_two_schedulers_never_fill_the_same_room() -> None:
+    """Eight gangs fit; twice as many are created at once. No kubelet has to reject a pod."""
+
+    async def main(loop: VirtualLoop) -> None:
+        async with simulated_cluster(4) as cluster:
+            await two_schedulers(cluster)
+            for number in range(16):
+                await cluster.apply(gang(f"g{number}", ("one", "two")[number % 2]))
+            await cluster.settle()
+            assert not rejected(cluster)
+            assert not overcommitted(cluster)
+            found = sizes(cluster)
+            assert set(found.values()) == {4}
+            before = len(found)
+            await cluster.settle(quiet=1300)
+            done = [job for job in cluster.all("Job") if job["status"].get("succeeded") == 4]
+            assert before and len(done) == 16
+            assert not any(job["status"].get("failed") for job in cluster.all("Job"))
+
+    run(main)
