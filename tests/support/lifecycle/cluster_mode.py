@@ -61,11 +61,13 @@ class BesideCluster(SimulatedCluster):
         await self._start("controllers", part)
         self.webhook = part.controllers
 
-    async def start_scheduler(self, name: str = "scheduler", client: Any = None) -> SchedulerService:
+    async def start_scheduler(
+        self, name: str = "scheduler", client: Any = None, *, scheduler_name: str = "", placement_lease: str = ""
+    ) -> SchedulerService:
         engine = Engine(default_config().engine(), Gates())
         rng = random.Random(self.rng.random())
         api = GroupApi(client or self.client_of(name))
-        service = SchedulerService(api, engine, Gates(), self.clock, rng)
+        service = SchedulerService(api, engine, Gates(), self.clock, rng, placement_lease=placement_lease)
         self.schedulers[name] = service
         await self._launch(name, service.run(), service.wait_synced())
         return service
