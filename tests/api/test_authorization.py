@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import itertools
 import json
 import stat
@@ -10,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec, utils
 
 from phalanx.local.api.users import FILE, add_user, remove_user
 from support.local_cluster import LocalCluster
@@ -252,6 +255,51 @@ def test_a_service_account_has_the_rights_of_its_bindings(guarded: Guarded) -> N
     assert guarded.code("GET", f"/api/v1/namespaces/{here}/secrets", token=token) == 403
     guarded.cluster.delete(f"/api/v1/namespaces/{here}/serviceaccounts/robot")
     assert guarded.code("GET", path, token=token) == 401
+
+
+def test_the_parts_of_kubernetes_find_their_roles(guarded: Guarded) -> None:
+    """kube-controller-manager --use-service-account-credentials has one service account for every controller."""
+    accounts = "/api/v1/namespaces/kube-system/serviceaccounts"
+    guarded.cluster.create(accounts, {"metadata": {"name": "replicaset-controller"}})
+    request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
+    made = guarded.cluster.create(f"{accounts}/replicaset-controller/token", request)
+    token = made["status"]["token"]
+    assert guarded.code("GET", "/apis/apps/v1/replicasets", token=token) == 200
+    assert guarded.code("GET", "/api/v1/secrets", token=token) == 403
+    scheduler = guarded.user("system:kube-scheduler")
+    for path in ("/api/v1/pods", "/apis/resource.k8s.io/v1/resourceclaims", "/apis/storage.k8s.io/v1/csinodes"):
+        assert guarded.code("GET", path, token=scheduler) == 200, path
+    known = "/api/v1/namespaces/kube-system/configmaps/extension-apiserver-authentication"
+    assert guarded.code("GET", known, token=scheduler) == 200  # by a Role of kube-system
+    assert guarded.code("GET", "/api/v1/namespaces/kube-system/configmaps/other", token=scheduler) == 403
+    assert "BEGIN CERTIFICATE" in guarded.cluster.get(known)["data"]["client-ca-file"]
+    since = guarded.cluster.get(
+        "/api/v1/namespaces/kube-system/configmaps/kube-apiserver-legacy-service-account-token-tracking"
+    )
+    assert len(since["data"]["since"]) == len("2026-01-01")
+
+
+def test_others_can_verify_the_tokens_of_service_accounts(guarded: Guarded) -> None:
+    namespace = guarded.namespace()
+    accounts = f"/api/v1/namespaces/{namespace}/serviceaccounts"
+    guarded.cluster.create(accounts, {"metadata": {"name": "app"}})
+    request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {"audiences": ["vault"]}}
+    token = guarded.cluster.create(f"{accounts}/app/token", request)["status"]["token"]
+    found = guarded.cluster.get("/.well-known/openid-configuration")
+    assert found["issuer"] == "https://kubernetes.default.svc" and found["jwks_uri"].endswith("/openid/v1/jwks")
+    (key,) = guarded.cluster.get("/openid/v1/jwks")["keys"]
+    head, claims, signature = (base64.urlsafe_b64decode(part + "==") for part in token.split("."))
+    assert json.loads(head) == {"alg": "ES256", "kid": key["kid"], "typ": "JWT"}
+    assert json.loads(claims)["sub"] == f"system:serviceaccount:{namespace}:app"
+    x, y = (int.from_bytes(base64.urlsafe_b64decode(key[part] + "==")) for part in "xy")
+    public = ec.EllipticCurvePublicNumbers(x, y, ec.SECP256R1()).public_key()
+    encoded = utils.encode_dss_signature(int.from_bytes(signature[:32]), int.from_bytes(signature[32:]))
+    public.verify(encoded, token.rpartition(".")[0].encode(), ec.ECDSA(hashes.SHA256()))  # raises where it is not
+    allowed = guarded.cluster.create(f"{accounts}/app/token", {**request, "spec": {}})["status"]["token"]
+    assert guarded.code("GET", "/openid/v1/jwks", token=allowed) == 200
+    assert guarded.code("GET", "/openid/v1/jwks", token=guarded.user("nobody-special")) == 403
+    forged = f"{allowed[:-4]}AAAA"
+    assert guarded.code("GET", "/openid/v1/jwks", token=forged) == 401
 
 
 def test_a_token_bound_to_a_pod_ends_with_it(guarded: Guarded) -> None:

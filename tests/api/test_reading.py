@@ -320,3 +320,26 @@ def test_long_lists_are_whole_in_every_form(server: LocalCluster, namespace: str
     assert [row["cells"][0] for row in server.get(path, accept=TABLE)["rows"]] == expected
     with server.watch(path) as watch:
         assert [obj["metadata"]["name"] for _, obj in watch.take(300)] == expected
+
+
+def test_numbers_in_the_query_are_read_as_go_reads_them(server: LocalCluster, pods: str) -> None:
+    everything = server.get(pods)["items"]
+    assert server.get(pods, limit=-1)["items"] == everything  # no limit
+    for text, problem in (("ten", "invalid syntax"), ("1_0", "invalid syntax"), ("9" * 30, "value out of range")):
+        refused = server.ask("GET", pods, limit=text)
+        assert refused.code == 400
+        assert refused.json["message"] == f'strconv.ParseInt: parsing "{text}": {problem}'
+    for text, problem in (
+        ("ten", 'time: invalid duration "ten"'),
+        ("10", 'time: missing unit in duration "10"'),
+        ("1h10x", 'time: unknown unit "x" in duration "1h10x"'),
+    ):
+        refused = server.ask("GET", pods, timeout=text)
+        assert refused.json["message"] == f"invalid timeout specified in the request URL - {problem}"
+
+
+def test_the_checks_are_metrics_too(server: LocalCluster) -> None:
+    server.ask("GET", "/readyz")
+    text = server.ask("GET", "/metrics/slis").body.decode()
+    assert 'kubernetes_healthcheck{name="started",type="readyz"} 1' in text
+    assert 'kubernetes_healthchecks_total{name="started",status="success",type="readyz"}' in text

@@ -365,6 +365,34 @@ def test_the_allocator_finds_a_solution_exactly_where_there_is_one(seed: int):
         assert len(set(chosen)) == len(chosen)
 
 
+@pytest.mark.parametrize(
+    ("expression", "evaluations"),
+    [
+        (f'device.attributes["{DRIVER}"].model == "a"', 2),  # one for each model
+        (f'has(device.attributes["{DRIVER}"].model) && device.driver == "{DRIVER}"', 2),
+        (f'device.capacity["{DRIVER}"].memory.compareTo(quantity("1Gi")) > 0', 1),
+        (f'device.attributes["{DRIVER}"].uuid.startsWith("u")', 6),
+        (f'device.attributes["{DRIVER}"].exists(name, name == "uuid")', 6),  # may read any attribute
+    ],
+)
+def test_equal_devices_share_one_evaluation_of_a_selector(expression: str, evaluations: int):
+    devices = [
+        {
+            "name": f"d{n}",
+            "attributes": {"model": {"string": "ab"[n % 2]}, "uuid": {"string": f"u{n}"}},
+            "capacity": {"memory": {"value": "2Gi"}},
+        }
+        for n in range(6)
+    ]
+    pool = build_pool((DRIVER, "n0"), {each.metadata.name: each for each in published("n0", *devices)}, ())
+    assert pool is not None
+    selectors, alone = Selectors(compile_selector), compile_selector(expression)
+    assert [selectors.verdict(expression, each) for each in pool.devices] == [
+        alone.matches(each) for each in pool.devices
+    ]
+    assert selectors.evaluations == evaluations
+
+
 @pytest.mark.parametrize("seed", range(12))
 def test_nothing_is_ever_allocated_twice(seed: int):
     rng = random.Random(seed)

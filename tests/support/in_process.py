@@ -176,7 +176,7 @@ async def inside(*, duties: bool = True, nodes: int = 0, **simulation: Any) -> A
         if duties:
             await cluster.start_duties()
         else:
-            await bootstrap(cluster.client)
+            await bootstrap(cluster.client, None, "2026-01-01")
         if nodes:
             await cluster.start_nodes(nodes, **simulation)
         yield cluster

@@ -9,7 +9,7 @@ if isinstance(selector, DeviceSelector):
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -19,7 +19,7 @@ from .estimate import estimate
 from .functions.numbers import QUANTITY, quantity, semver
 from .program import Program
 from .sizes import Sized
-from .syntax import CompileError
+from .syntax import Call, CompileError, Const, Node, Select
 from .values import EvaluationError, FieldMap, kind_of, type_name
 
 MAX_COST = 1_000_000  # cost units that one evaluation may use (CELSelectorExpressionMaxCost)
@@ -143,12 +143,15 @@ def device_value(
 class DeviceSelector:
     """A compiled selector; equal expressions share one."""
 
-    __slots__ = ("expression", "max_cost", "program")
+    __slots__ = ("expression", "max_cost", "program", "reads")
 
     def __init__(self, program: Program) -> None:
         self.expression = program.expression
         self.program = program
         self.max_cost = estimate(program.checked, _SIZES)  # cost units; the API refuses more than MAX_COST
+        # Attributes ("domain/name") that it reads: devices with equal values of these, of their versions and of their
+        # capacity get the same answer. None: it may read any attribute.
+        self.reads = _attributes_read(program.checked.node)
 
     def matches(self, device: DeviceValue, cost_limit: int = MAX_COST) -> bool:
         """Return whether the device is selected, or raise EvaluationError: a missing attribute is "no such key"."""
@@ -159,6 +162,44 @@ class DeviceSelector:
             return value
         what = f"type conversion error from '{type_name(value)}' to 'bool'"
         raise EvaluationError(f"CEL result of type {kind_of(value)} could not be converted to bool: {what}")
+
+
+def _attributes_read(node: Node) -> frozenset[str] | None:
+    """Return the attributes that an expression reads by constant names; None where it uses attributes otherwise."""
+    found: set[str] = set()
+    rest: list[Any] = [node]
+    while rest:
+        at = rest.pop()
+        name = _attribute_read(at)
+        if name is not None:
+            found.add(name)
+        elif isinstance(at, Select) and at.name == "attributes":
+            return None  # the map itself, or one of its domains, is used
+        elif is_dataclass(at):
+            rest += (getattr(at, part.name) for part in fields(at))
+        elif isinstance(at, list | tuple):
+            rest += at
+    return frozenset(found)
+
+
+def _attribute_read(node: Any) -> str | None:
+    """Return "domain/name" of `device.attributes["domain"].name` and `device.attributes["domain"]["name"]`."""
+    if isinstance(node, Select):
+        domain, name = node.operand, node.name
+    else:
+        domain, name = _constant_index(node)
+    attributes, domain_name = _constant_index(domain)
+    if isinstance(attributes, Select) and attributes.name == "attributes" and name and domain_name:
+        return f"{domain_name}/{name}"
+    return None
+
+
+def _constant_index(node: Any) -> tuple[Any, str]:
+    """Return the operand and the index of `operand["index"]`; ("" as index where it is something else)."""
+    if isinstance(node, Call) and node.function == "_[_]" and isinstance(node.args[1], Const):
+        index = node.args[1].value
+        return node.args[0], index if isinstance(index, str) else ""
+    return None, ""
 
 
 @lru_cache(maxsize=_INTERNED)

@@ -219,6 +219,20 @@ def is_duration(value: str) -> bool:
     return _DURATION.fullmatch(value) is not None
 
 
+def duration_problem(value: str) -> str:
+    """Return what Go says about a text that is no duration; "" for one."""
+    if is_duration(value):
+        return ""
+    at = re.match(r"[+-]?(?:(?:\d+\.?\d*|\.\d+)(?:ns|us|µs|μs|ms|s|m|h))*", value)
+    amount = re.match(r"\d+\.?\d*|\.\d+", value[at.end() :]) if at is not None else None
+    if at is None or amount is None:
+        return f'time: invalid duration "{value}"'
+    unit = re.match(r"[^.\d]*", value[at.end() + amount.end() :])
+    if unit is None or not unit.group():
+        return f'time: missing unit in duration "{value}"'
+    return f'time: unknown unit "{unit.group()}" in duration "{value}"'
+
+
 def _duration(value: str) -> str:
     if is_duration(value):
         return value

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Hashable
 from weakref import WeakKeyDictionary
 
 import msgspec
@@ -27,7 +28,25 @@ def compile_selector(expression: str) -> Selector:
         except EvaluationError as problem:
             raise SelectorFailure(str(problem)) from None
 
-    return matches
+    return Selector(matches, _equality_key(compiled.reads))
+
+
+def _equality_key(reads: frozenset[str] | None) -> Callable[[Device], Hashable | None]:
+    """Return a function whose value is equal for devices that an expression cannot tell apart; None: unknown.
+
+    A version or an amount of capacity that cannot be parsed fails every expression, so all of them are part of the key.
+    """
+    names = sorted(reads) if reads is not None else []
+
+    def key(device: Device) -> Hashable | None:
+        if reads is None:
+            return None
+        attributes = device.attributes
+        versions = tuple((name, value) for name, value in attributes.items() if value[0] in ("version", ""))
+        amounts = tuple((name, each.value) for name, each in device.source.capacity.items())
+        return device.driver, device.multiple, tuple(attributes.get(name) for name in names), versions, amounts
+
+    return key
 
 
 def _value(device: Device) -> DeviceValue:

@@ -41,6 +41,7 @@ class ClaimTables:
     def __init__(self, columns: Columns, objects: Objects, compiler: Compiler) -> None:
         self.columns = columns
         self.objects = objects
+        self._claims = objects.table(ResourceClaim)
         self.inventory = Inventory()
         self.selectors = Selectors(compiler)
         self.specs = ClaimSpecs(lambda name: objects.get(DeviceClass, "", name))
@@ -87,7 +88,7 @@ class ClaimTables:
             self.log.append(ALL_ROWS)
 
     def claim(self, key: ClaimKey) -> ResourceClaim | None:
-        return self.objects.get(ResourceClaim, *key)
+        return self._claims.get(key)
 
     # ---- assumptions of Reserve
 

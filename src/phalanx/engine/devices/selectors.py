@@ -1,4 +1,4 @@
-"""CEL selectors on devices: compiled once per expression, evaluated once per expression and device.
+"""CEL selectors on devices: compiled once per expression, evaluated once per expression and kind of device.
 
 A selector that fails on a device aborts the whole attempt if the device is looked at (resource/v1 CELDeviceSelector):
 the answer about such a device is a `SelectorFailure`, kept like any other answer.
@@ -6,7 +6,8 @@ the answer about such a device is a `SelectorFailure`, kept like any other answe
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
+from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
 from phalanx.engine.devices.inventory import Device
@@ -16,13 +17,20 @@ class SelectorFailure(Exception):
     """An expression does not compile, or it failed on a device."""
 
 
-Selector = Callable[[Device], bool]
-"""Raises SelectorFailure."""
+class Selector(NamedTuple):
+    """A compiled expression."""
+
+    matches: Callable[[Device], bool]  # raises SelectorFailure
+    key: Callable[[Device], Hashable | None]  # equal for devices that it cannot tell apart; None: unknown
+
 
 Compiler = Callable[[str], Selector]
 """Raises SelectorFailure."""
 
 Verdict = bool | SelectorFailure
+
+
+MOST_SHARED = 10_000  # verdicts kept for each expression
 
 
 class Selectors:
@@ -32,6 +40,8 @@ class Selectors:
         self._compile = compiler
         self._compiled: dict[str, Selector | SelectorFailure] = {}
         self._verdicts: WeakKeyDictionary[Device, dict[str, Verdict]] = WeakKeyDictionary()
+        # Most devices of a cluster are equal: expression -> key of equal devices -> verdict
+        self._shared: dict[str, dict[Hashable, Verdict]] = {}
         self.evaluations = 0  # so far
 
     def verdict(self, expression: str, device: Device) -> Verdict:
@@ -62,8 +72,18 @@ class Selectors:
         selector = self._selector(expression)
         if isinstance(selector, SelectorFailure):
             return selector
+        key = selector.key(device)
+        shared = self._shared.setdefault(expression, {})
+        if key is not None and (known := shared.get(key)) is not None:
+            return known
         self.evaluations += 1
+        answer: Verdict
         try:
-            return selector(device)
+            answer = selector.matches(device)
         except SelectorFailure as problem:
-            return SelectorFailure(f"CEL runtime error: {problem}")
+            answer = SelectorFailure(f"CEL runtime error: {problem}")
+        if key is not None:
+            if len(shared) >= MOST_SHARED:
+                shared.clear()
+            shared[key] = answer
+        return answer

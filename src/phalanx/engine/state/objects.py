@@ -72,6 +72,10 @@ class Objects:
     def get(self, cls: type[T], namespace: str, name: str) -> T | None:
         return cast("T | None", self._by_type[cls].get((namespace, name)))
 
+    def table(self, cls: type[T]) -> Mapping[tuple[str, str], T]:
+        """Return all objects of a kind by (namespace, name), for readers that look up many."""
+        return cast("Mapping[tuple[str, str], T]", self._by_type[cls])
+
     def all(self, cls: type[T]) -> Iterable[T]:
         """Iterate in order of first arrival, which is deterministic for the same events."""
         return cast("Iterable[T]", self._by_type[cls].values())

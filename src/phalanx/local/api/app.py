@@ -29,6 +29,7 @@ from phalanx.local.api.request import Answer, Request, User
 from phalanx.local.api.rights import Attributes, UserAccess, attributes_of, refusal
 from phalanx.local.api.route import CONNECTIONS, NOT_ALLOWED, UNKNOWN, parse, resolve, verb_of
 from phalanx.local.api.service_proxy import forward, service_of
+from phalanx.local.api.tokens import DISCOVERY_PATH, KEYS_PATH
 from phalanx.local.api.version import version_info
 from phalanx.local.api.view import encode
 from phalanx.model.openapi import OpenApi
@@ -69,7 +70,13 @@ class App:
         self._discovery = Discovery(api.ctx)
         self._limits = limits or Limits()
         self.metrics = ApiMetrics(api.ctx)
-        self._extras: dict[str, Extra] = {"/metrics": self.metrics.answer, **(extras or {})}  # exact paths
+        self._extras: dict[str, Extra] = {  # exact paths
+            "/metrics": self.metrics.answer,
+            "/metrics/slis": lambda: self.health.slis(),
+            DISCOVERY_PATH: lambda: Answer(body=api.ctx.tokens.discovery(self.address)),
+            KEYS_PATH: lambda: Answer(body=api.ctx.tokens.keys(), content_type="application/jwk-set+json"),
+            **(extras or {}),
+        }
         self.extensions: dict[str, Extension] = {}  # exact paths, for callers with a valid token
         self.questions: dict[str, Question] = {}  # exact paths, which check the rights of callers themselves
         self.downloads: dict[str, Callable[[], Awaitable[Answer]]] = {}  # exact paths, likewise

@@ -9,7 +9,7 @@ import msgspec
 
 from phalanx.base.errors import BadRequest, Invalid
 from phalanx.local.api.request import Request, query_flag
-from phalanx.model.conform import is_duration
+from phalanx.model.conform import duration_problem
 from phalanx.model.fieldpath import not_supported, required
 from phalanx.model.kinds import FieldError
 
@@ -63,8 +63,9 @@ def write_options(request: Request) -> WriteOptions:
 def check_timeout(query: Mapping[str, str]) -> None:
     """client-go writes how long it waits; answers come sooner here, so only nonsense matters. Raises BadRequest."""
     text = query["timeout"]
-    if text and not query_flag(query, "watch") and not is_duration(text):
-        raise BadRequest(f'invalid timeout specified in the request URL - time: invalid duration "{text}"')
+    problem = duration_problem(text) if text and not query_flag(query, "watch") else ""
+    if problem:
+        raise BadRequest(f"invalid timeout specified in the request URL - {problem}")
 
 
 def invalid_options(kind: str, errors: list[FieldError]) -> Invalid:

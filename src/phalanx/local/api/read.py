@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import binascii
+import re
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
@@ -231,17 +232,20 @@ def _joined(head: bytes, values: list[bytes], cut: bytes) -> bytes:
     return b",".join(values)
 
 
+_NUMBER = re.compile(r"[+-]?[0-9]+")
+MOST_DIGITS = 20  # of a number of 64 bits with its sign
+
+
 def parse_number(query: Mapping[str, str], name: str) -> int:
     text = query.get(name, "")
     if not text:
         return 0
-    try:
-        number = int(text)
-    except ValueError:
-        raise BadRequest(f'{name}: "{text}" is not a number') from None
-    if number < 0 or number >= 1 << 63:
-        raise BadRequest(f"{name}: {text} is out of range")
-    return number
+    if not _NUMBER.fullmatch(text):
+        raise BadRequest(f'strconv.ParseInt: parsing "{text}": invalid syntax')
+    number = int(text) if len(text) <= MOST_DIGITS else 1 << 63
+    if not -(1 << 63) <= number < 1 << 63:
+        raise BadRequest(f'strconv.ParseInt: parsing "{text}": value out of range')
+    return max(number, 0)  # as in Kubernetes, a negative number is none
 
 
 def parse_revision(text: str) -> int:

@@ -19,12 +19,14 @@ import msgspec
 
 from phalanx.base.clock import Clock
 from phalanx.local.api.request import User
+from phalanx.local.api.signing import ALGORITHM, SigningKey
 from phalanx.local.api.users import Users
 from phalanx.local.api.view import encode
 from phalanx.local.store.contract import StoreProtocol
 
 AUDIENCE = "https://kubernetes.default.svc"
-_HEAD = {"alg": "HS256", "typ": "JWT"}
+DISCOVERY_PATH = "/.well-known/openid-configuration"
+KEYS_PATH = "/openid/v1/jwks"
 _ADMIN = User()
 _LONGEST = 8192  # bytes; longer tokens are refused before any computation
 
@@ -78,12 +80,12 @@ class Tokens:
     clock: Clock
     users: Users = field(default_factory=Users)
     _admin: bytes = field(default=b"", repr=False)
-    _key: bytes = field(default_factory=lambda: secrets.token_bytes(32), repr=False)
+    key: SigningKey = field(default_factory=lambda: SigningKey(secrets.token_bytes(32)), repr=False)
 
     def accept(self, admin: str) -> None:
         """The administrator's token. Service accounts' are signed with a key made of it: they live as long."""
         self._admin = admin.encode()
-        self._key = hmac.digest(self._admin, b"phalanx service account tokens", hashlib.sha256)
+        self.key = SigningKey(hmac.digest(self._admin, b"phalanx service account tokens", hashlib.sha256))
 
     def issue(
         self,
@@ -105,8 +107,23 @@ class Tokens:
             "exp": now + seconds,
             "kubernetes.io": {"namespace": namespace, "serviceaccount": {"name": name, "uid": uid}, **(bound or {})},
         }
-        text = f"{_text(encode(_HEAD))}.{_text(encode(claims))}"
-        return f"{text}.{_text(self._sign(text.encode()))}"
+        head = {"alg": ALGORITHM, "kid": self.key.jwk["kid"], "typ": "JWT"}
+        text = f"{_text(encode(head))}.{_text(encode(claims))}"
+        return f"{text}.{_text(self.key.sign(text.encode()))}"
+
+    def discovery(self, address: str) -> bytes:
+        """Return the OpenID configuration: where others find the key that verifies tokens of service accounts."""
+        return encode({
+            "issuer": AUDIENCE,
+            "jwks_uri": f"https://{address}{KEYS_PATH}",
+            "response_types_supported": ["id_token"],
+            "subject_types_supported": ["public"],
+            "id_token_signing_alg_values_supported": [ALGORITHM],
+        })  # fmt: skip
+
+    def keys(self) -> bytes:
+        """Return the JSON Web Key Set of this server."""
+        return encode({"keys": [self.key.jwk]})
 
     def user(self, token: bytes) -> User | None:
         """Who the token speaks for; None when it is not ours, not for this server, or no longer good."""
@@ -121,7 +138,7 @@ class Tokens:
         if self._admin and hmac.compare_digest(token, self._admin):
             return (_ADMIN, [AUDIENCE]) if AUDIENCE in wanted else None
         text, _, signature = token.rpartition(b".")
-        if not hmac.compare_digest(signature, _text(self._sign(text)).encode()):
+        if not self.key.verify(text, _signature(signature)):
             known = self.users.user(token)
             return (known, [AUDIENCE]) if known is not None and AUDIENCE in wanted else None
         try:
@@ -144,8 +161,13 @@ class Tokens:
         name = f"system:serviceaccount:{namespace}:{account.name}"
         return User(name, account.uid, groups, extra), shared
 
-    def _sign(self, text: bytes) -> bytes:
-        return hmac.digest(self._key, text, hashlib.sha256)
+
+def _signature(text: bytes) -> bytes:
+    """Return the bytes of a signature; b"" where the text is none."""
+    try:
+        return _bytes(text)
+    except (binascii.Error, ValueError):
+        return b""
 
 
 def _text(data: bytes) -> str:

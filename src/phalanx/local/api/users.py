@@ -49,6 +49,10 @@ def read_users(path: Path) -> list[Known]:
         raise ConfigProblem(str(path), f"cannot be read as a list of users: {problem}") from None
 
 
+# Users that run parts of Kubernetes; `bootstrap_roles.table` binds their roles.
+PROGRAMS = frozenset({"system:kube-controller-manager", "system:kube-proxy", "system:kube-scheduler"})
+
+
 def check_names(name: str, groups: tuple[str, ...]) -> None:
     """Raises ConfigProblem."""
     for word in (name, *groups):
@@ -56,7 +60,7 @@ def check_names(name: str, groups: tuple[str, ...]) -> None:
             raise ConfigProblem(
                 "user", f"{word!r} is no name of a user or group: letters, digits and -_.@: inside, such as team-a"
             )
-    if name.startswith("system:"):
+    if name.startswith("system:") and name not in PROGRAMS:
         raise ConfigProblem("user", f"{name!r}: names that begin with system: are the cluster's own")
 
 

@@ -1,4 +1,4 @@
-"""What every cluster has from the first moment: the system namespaces and the system priority classes."""
+"""What every cluster has from the first moment: system namespaces, system priority classes, and two ConfigMaps."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from phalanx.base.client import Client, Resource
 from phalanx.base.errors import AlreadyExists
 
 NAMESPACES = Resource("", "v1", "namespaces", "Namespace", namespaced=False)
+CONFIG_MAPS = Resource("", "v1", "configmaps", "ConfigMap")
 PRIORITY_CLASSES = Resource("scheduling.k8s.io", "v1", "priorityclasses", "PriorityClass", namespaced=False)
 
 SYSTEM_NAMESPACES = ("default", "kube-node-lease", "kube-public", "kube-system")
@@ -21,8 +22,8 @@ SYSTEM_PRIORITIES = {
 }
 
 
-async def bootstrap(client: Client) -> None:
-    """Create what is missing; what is there stays as it is."""
+async def bootstrap(client: Client, ca: bytes | None, today: str) -> None:
+    """Create what is missing; what is there stays as it is. `ca`: the authority of client certificates, PEM."""
     wanted: list[tuple[Resource, dict[str, Any]]] = []
     for name in SYSTEM_NAMESPACES:
         wanted.append((NAMESPACES, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}))
@@ -36,10 +37,19 @@ async def bootstrap(client: Client) -> None:
         }
         wanted.append((PRIORITY_CLASSES, body))
     await asyncio.gather(*(_ensure(client, resource, body) for resource, body in wanted))
+    # Programs that authenticate clients of their own read the first, kube-controller-manager the second.
+    maps = {
+        "extension-apiserver-authentication": {"client-ca-file": ca.decode()} if ca is not None else {},
+        "kube-apiserver-legacy-service-account-token-tracking": {"since": today},
+    }
+    for name, data in maps.items():
+        metadata = {"name": name, "namespace": "kube-system"}
+        body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data}
+        await _ensure(client, CONFIG_MAPS, body)
 
 
 async def _ensure(client: Client, resource: Resource, body: dict[str, Any]) -> None:
     try:
-        await client.create(resource, body)
+        await client.create(resource, body, body["metadata"].get("namespace", ""))
     except AlreadyExists:
         return

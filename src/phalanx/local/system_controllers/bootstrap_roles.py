@@ -1,12 +1,14 @@
 """The roles that every cluster with RBAC has from its first moment, under the names people know.
 
-`admin`, `edit` and `view` aggregate, so that a ClusterRole with the label of one of them adds to it. What is there
-stays as it is: it may have been changed on purpose.
+Those of users are here; those of Kubernetes' own programs (kube-scheduler, every controller of kube-controller-manager)
+are in bootstrap_roles.table. `admin`, `edit` and `view` aggregate, so that a ClusterRole with the label of one of them
+adds to it. What is there stays as it is: it may have been changed on purpose.
 """
 
 from __future__ import annotations
 
 import asyncio
+from importlib import resources
 from typing import Any
 
 from phalanx.base.client import Client, Resource
@@ -15,6 +17,9 @@ from phalanx.base.errors import AlreadyExists
 _GROUP = "rbac.authorization.k8s.io"
 CLUSTER_ROLES = Resource(_GROUP, "v1", "clusterroles", "ClusterRole", namespaced=False)
 CLUSTER_ROLE_BINDINGS = Resource(_GROUP, "v1", "clusterrolebindings", "ClusterRoleBinding", namespaced=False)
+ROLES = Resource(_GROUP, "v1", "roles", "Role")
+ROLE_BINDINGS = Resource(_GROUP, "v1", "rolebindings", "RoleBinding")
+_CONTROLLER = "system:controller:"
 _BOOTSTRAPPING = {"kubernetes.io/bootstrapping": "rbac-defaults"}
 _AGGREGATE = "rbac.authorization.k8s.io/aggregate-to-"
 
@@ -144,19 +149,81 @@ async def bootstrap_roles(client: Client) -> None:
             body["rules"] = role["rules"]
         wanted.append((CLUSTER_ROLES, body))
     for name, (role_name, group) in _BINDINGS.items():
-        body = {
-            "apiVersion": f"{_GROUP}/v1",
-            "kind": "ClusterRoleBinding",
-            "metadata": {"name": name, "labels": _BOOTSTRAPPING},
-            "roleRef": {"apiGroup": _GROUP, "kind": "ClusterRole", "name": role_name},
-            "subjects": [{"apiGroup": _GROUP, "kind": "Group", "name": group}],
-        }
-        wanted.append((CLUSTER_ROLE_BINDINGS, body))
+        wanted.append((CLUSTER_ROLE_BINDINGS, _binding("", name, "ClusterRole", role_name, [f"Group:{group}"])))
+    wanted += programs()
     await asyncio.gather(*(_ensure(client, resource, body) for resource, body in wanted))
+
+
+# ---- of Kubernetes' own programs
+
+
+def programs() -> list[tuple[Resource, Json]]:
+    """Read the roles of bootstrap_roles.table and their bindings."""
+    text = resources.files(__package__).joinpath("bootstrap_roles.table").read_text("utf-8")
+    found: list[tuple[Resource, Json]] = []
+    for line in text.splitlines():
+        words = line.split()
+        if not words or line.startswith("#"):
+            continue
+        if line.startswith("  "):
+            found[-1][1]["rules"].append(_read_rule(*words))
+        elif words[0] == "bind":
+            namespace, name = _qualified(words[1])
+            kind, _, role = words[2].partition(":")
+            resource = ROLE_BINDINGS if namespace else CLUSTER_ROLE_BINDINGS
+            found.append((resource, _binding(namespace, name, kind, role, words[3:])))
+        else:
+            namespace, name = _qualified(words[0])
+            body = _object("Role" if namespace else "ClusterRole", namespace, name)
+            found.append((ROLES if namespace else CLUSTER_ROLES, {**body, "rules": []}))
+    for _, made in list(found):
+        name = made["metadata"]["name"]
+        if made["kind"] == "ClusterRole" and name.startswith(_CONTROLLER):
+            account = f"ServiceAccount:kube-system/{name.removeprefix(_CONTROLLER)}"
+            found.append((CLUSTER_ROLE_BINDINGS, _binding("", name, "ClusterRole", name, [account])))
+    return found
+
+
+def _qualified(text: str) -> tuple[str, str]:
+    namespace, slash, name = text.partition("/")
+    return (namespace, name) if slash else ("", text)
+
+
+def _read_rule(groups: str, names: str, verbs: str) -> Json:
+    if groups == "url":
+        return {"nonResourceURLs": names.split(","), "verbs": verbs.split(",")}
+    kinds, _, limited = names.removesuffix("]").partition("[")
+    rule: Json = {
+        "apiGroups": ["" if group == "core" else group for group in groups.split(",")],
+        "resources": kinds.split(","),
+        "verbs": verbs.split(","),
+    }
+    return {**rule, "resourceNames": limited.split(",")} if limited else rule
+
+
+def _object(kind: str, namespace: str, name: str) -> Json:
+    metadata: Json = {"name": name, "labels": dict(_BOOTSTRAPPING)}
+    if namespace:
+        metadata["namespace"] = namespace
+    return {"apiVersion": f"{_GROUP}/v1", "kind": kind, "metadata": metadata}
+
+
+def _binding(namespace: str, name: str, kind: str, role: str, subjects: list[str]) -> Json:
+    """`subjects`: "Group:NAME", "User:NAME" or "ServiceAccount:NAMESPACE/NAME"."""
+    found: list[Json] = []
+    for each in subjects:
+        subject, _, who = each.partition(":")
+        if subject == "ServiceAccount":
+            home, _, account = who.partition("/")
+            found.append({"kind": subject, "namespace": home, "name": account})
+        else:
+            found.append({"apiGroup": _GROUP, "kind": subject, "name": who})
+    body = _object("RoleBinding" if namespace else "ClusterRoleBinding", namespace, name)
+    return {**body, "roleRef": {"apiGroup": _GROUP, "kind": kind, "name": role}, "subjects": found}
 
 
 async def _ensure(client: Client, resource: Resource, body: Json) -> None:
     try:
-        await client.create(resource, body)
+        await client.create(resource, body, body["metadata"].get("namespace", ""))
     except AlreadyExists:
         return

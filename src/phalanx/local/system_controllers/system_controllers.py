@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from phalanx.base.client import Client
-from phalanx.base.clock import Clock, SystemClock
+from phalanx.base.clock import Clock, SystemClock, rfc3339
 from phalanx.base.tasks import run_all
 from phalanx.local.system_controllers import garbage, protection
 from phalanx.local.system_controllers.aggregation import Aggregation
@@ -41,6 +41,7 @@ class SystemControllers:
         self._feed = Feed(client, registry, {**garbage.VIEWS, **protection.VIEWS})
         self._furnishing = NamespaceDefaults(client, self._feed, ca)
         clock = clock or SystemClock()
+        self._ca, self._clock = ca, clock
         self._own_service = OwnService(client, self._feed, place or ServiceAddress(), clock)
         self._api_services = ApiServices(client, registry, self._feed)
         self._parts = (
@@ -54,7 +55,7 @@ class SystemControllers:
         )
 
     async def run(self) -> None:
-        await bootstrap(self._client)
+        await bootstrap(self._client, self._ca, rfc3339(self._clock.now())[:10])
         if self._roles:
             await bootstrap_roles(self._client)
         await self._furnishing.furnish("default")  # who starts a cluster finds it complete

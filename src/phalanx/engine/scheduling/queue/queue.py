@@ -70,6 +70,7 @@ class Queue:
         self._active: list[tuple[tuple[Any, ...], int, SchedulingUnit]] = []
         self._backoff: list[tuple[float, int, SchedulingUnit]] = []
         self._searching: dict[str, SchedulingUnit] = {}  # the one that goes on next first
+        self._gated: dict[str, SchedulingUnit] = {}  # held by a gate, by key
         self._equivalence_classes: dict[Hashable, EquivalenceClass] = {}
         self._asleep: dict[int, dict[Hashable, EquivalenceClass]] = {bit: {} for bit in _bits(Wake.ANY)}
         self._deadlines: list[tuple[float, int, EquivalenceClass]] = []
@@ -111,6 +112,7 @@ class Queue:
         self._leave(unit)
         unit.place = GATED
         self.units[unit.key] = unit
+        self._gated[unit.key] = unit
 
     def wait(
         self,
@@ -276,7 +278,7 @@ class Queue:
                         self._rouse(equivalence_class)
         if self._gate_bits & kind:
             names = [name for name, wakes in self._gatekeepers.items() if wakes & change.kind]
-            for unit in [r for r in self.units.values() if r.place is GATED and r.gate[0] in names]:
+            for unit in [unit for unit in self._gated.values() if unit.gate[0] in names]:
                 self._readmit(unit)
 
     def _owe(self, equivalence_classes: Iterable[EquivalenceClass], change: ClusterChange) -> None:
@@ -356,9 +358,8 @@ class Queue:
             for entry in equivalence_class.heap:
                 if entry[2].entry is entry:
                     yield entry[2], WAITING
-        for unit in self.units.values():
-            if unit.place is GATED:
-                yield unit, GATED
+        for unit in self._gated.values():
+            yield unit, GATED
 
     def validate(self) -> None:
         """Every class that was woken and has waiting units has one unit that is being tried."""
@@ -401,6 +402,8 @@ class Queue:
         unit.entry = None
         if unit.place is SEARCH:
             self._searching.pop(unit.key, None)
+        elif unit.place is GATED:
+            self._gated.pop(unit.key, None)
         if unit.place is WAITING and unit.equivalence_class is not None:
             unit.equivalence_class.leave()
             if unit.equivalence_class.first() is None:
