@@ -22,6 +22,7 @@ from phalanx.engine.groups.build import Built
 from phalanx.engine.groups.group_plugins import GroupPlugins
 from phalanx.engine.placement import Certificate, Composite, Leaf, Problem, ShapeRow, Subtree
 from phalanx.engine.placement.messages import domain_word, plural
+from phalanx.engine.placement.plain import code_of_filter
 from phalanx.engine.placement.problem import groups as parts_below
 from phalanx.engine.scheduling.attempt.answers import Refused
 from phalanx.engine.state.columns import Bools, Columns
@@ -182,7 +183,8 @@ class _Relaxer:
             # The filters would still reject it, so only count resources.
             if self._fits(replace(trial, coupled=False)):
                 text = f"without '{reason}' on {plural(rows, 'node')} it would fit now"
-                yield Relaxation("filter", text, True, not self._ties(), to=name)
+                code = code_of_filter(reason)[0]
+                yield Relaxation("filter", text, True, not self._ties(), to=name, reason=code)
 
     def _without(self, name: str) -> tuple[Built, int, str] | None:
         """Return the problem without one filter, the number of nodes that opens, and the filter's reason for them."""
@@ -351,5 +353,6 @@ def for_pod(state: ClusterState, evaluation: Evaluation) -> list[Relaxation]:
             example = first if count == 1 else f"{first} and {count - 1} more"
             text = f"only {plugin.name} stands between the pod and {plural(count, 'node')} ({example})"
             left_out = "" if traits_of(plugin).counted else plugin.name  # usage cannot be skipped in a query
-            found.append(Relaxation("filter", text, True, True, to=left_out))
+            code = code_of_filter(tracker.explain(np.flatnonzero(rows))[0].reason)[0]
+            found.append(Relaxation("filter", text, True, True, to=left_out, reason=code))
     return found

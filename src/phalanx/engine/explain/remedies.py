@@ -34,10 +34,10 @@ def _how(change: Relaxation, what: str, owned: bool) -> str:
         patch = f'{{"spec":{{"schedulingPolicy":{{"gang":{{"{name}":{change.to}}}}}}}}}'
         return f"kubectl patch {what} --type merge -p '{patch}'"
     return {
-        "NodeAffinity": f"nodeSelector and affinity of a pod cannot be changed: {again} with others",
-        "TaintToleration": f"remove the taint from the nodes, or {again} with a toleration",
-        "NodeUnschedulable": "kubectl uncordon NODE",
-    }.get(change.to, "")
+        "NodeSelector": f"nodeSelector and affinity of a pod cannot be changed: {again} with others",
+        "Taints": f"remove the taint from the nodes, or {again} with a toleration",
+        "Cordoned": "kubectl uncordon NODE",
+    }.get(change.reason, "")
 
 
 def owner_of_pod(metadata: ObjectMeta) -> str:

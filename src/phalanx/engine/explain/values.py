@@ -111,6 +111,7 @@ class Relaxation(_Value, frozen=True):
     checked: bool  # by the same search and the same filters; False: by counting resources only
     group: str = ""
     to: str = ""
+    reason: str = ""  # of a filter, for programs: Taints, NodeSelector, Cordoned, …
     how: str = ""  # how to apply it, where editing the object is not enough
 
 
