@@ -51,6 +51,16 @@ def test_pods_of_an_incomplete_group_wait_for_members_while_their_tree_lacks_nod
     assert reasons(run, "half") == {"WaitingForMembers"}
 
 
+def test_an_incomplete_child_of_a_running_tree_is_unschedulable_as_in_kubernetes() -> None:
+    """kube-scheduler 1.37 reports it so (the shared case composite/late-child-group-of-a-scheduled-basic-root)."""
+    run = Cluster().see(node("n0").cpu(20), composite("root").basic(), pod_group("first").gang(2).parent("root"))
+    run.see(*(pod(f"first-{i}").cpu(1).group("first") for i in range(2))).step()
+    assert len(run.placed) == 2
+    run.see(composite("sub").gang(2).parent("root"), pod_group("late").basic().parent("sub"))
+    run.see(pod("late-0").cpu(1).group("late")).step()
+    assert reasons(run, "late") == {"Unschedulable"}
+
+
 def test_a_gang_with_a_promised_start_is_not_unschedulable() -> None:
     config = (
         "apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\n"

@@ -226,8 +226,7 @@ class Attempts:
             # Enough runs already; what is left over is not complete, or does not fit.
             shortages = all_short(tree.forest, built)
             if shortages:
-                text = messages.lacking(shortages)
-                return Refused(Cause.EXTRAS, text, GroupSearch(built), hopeless=True, reason=messages.WAITING)
+                return Refused(Cause.EXTRAS, messages.lacking(shortages), GroupSearch(built), hopeless=True)
             text = surplus(self._cluster, group, tree.priority)
             if text:
                 text = f"{messages.UNSCHEDULABLE}, {text}"

@@ -353,7 +353,8 @@ class Refusals:
     def _tell(self, unit: SchedulingUnit, group: Group, refusal: Refusal) -> None:
         unit.refusal = refusal
         self._units.tell(unit, "refused", refusal.message)
-        short = self._short_leaves(group) if group.composite else {}
+        # Late children of a tree that runs are Unschedulable, as kube-scheduler 1.37 reports them.
+        short = self._short_leaves(group) if group.composite and not group.satisfied else {}
         for record in unit.records.values():
             leaf = self.members.forest.leaf_of_pod(record.namespace, record.name) if short else None
             if leaf in short:
