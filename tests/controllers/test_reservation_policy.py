@@ -1,4 +1,4 @@
-"""deploy/70-reservations.yaml: the API server lets nobody but the controllers announce pods that do not exist yet."""
+"""deploy/base/70-reservations.yaml: only the controllers may announce pods that do not exist yet."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from phalanx.base.errors import ApiProblem
 from phalanx.model.groups import TO_COME
 from support.controller_world import Json, World, world
 
-POLICY = Path(__file__).parents[2] / "deploy" / "70-reservations.yaml"
+POLICY = Path(__file__).parents[2] / "deploy" / "base" / "70-reservations.yaml"
 
 
 def group(name: str, **annotations: str) -> Json:

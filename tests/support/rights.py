@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
+import subprocess
 from collections.abc import AsyncIterator, Callable
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import pytest
 import yaml
 
 from phalanx.base.client import Call, Resource
@@ -91,7 +94,23 @@ class Recording:
 
 
 def documents(name: str) -> list[Json]:
-    return [body for body in yaml.safe_load_all((DEPLOY / name).read_text()) if body]
+    """Objects in a file of deploy/, as it is before kustomize."""
+    (file,) = DEPLOY.rglob(name)
+    return [body for body in yaml.safe_load_all(file.read_text()) if body]
+
+
+@cache
+def _rendered(overlay: str) -> str:
+    kubectl = shutil.which("kubectl")
+    if kubectl is None:
+        pytest.skip("no kubectl on PATH")
+    command = [kubectl, "kustomize", str(DEPLOY / overlay)]
+    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout
+
+
+def installed(overlay: str = ".") -> list[Json]:
+    """Objects that `kubectl apply -k deploy/OVERLAY` applies."""
+    return [body for body in yaml.safe_load_all(_rendered(overlay)) if body]
 
 
 class Grant(NamedTuple):

@@ -27,7 +27,7 @@ from test_cluster_process import PODS, start, until
 from phalanx.model.gates import KNOWN
 from support.cluster_mode import LABEL, job
 from support.local_cluster import LocalCluster
-from support.rights import DEPLOY, documents
+from support.rights import DEPLOY, installed
 
 Json = dict[str, Any]
 ACCOUNT = "system:serviceaccount:phalanx-system:"
@@ -55,9 +55,10 @@ class Deployed:
         file.write_text(yaml.safe_dump(config))
         return file
 
-    def start(self, file: str, account: str) -> tuple[subprocess.Popen[str], str]:
-        """The command of a manifest, listening where a test may."""
-        container = documents(file)[0]["spec"]["template"]["spec"]["containers"][0]
+    def start(self, account: str) -> tuple[subprocess.Popen[str], str]:
+        """The command of a Deployment, listening where a test may."""
+        (body,) = (b for b in installed() if (b["kind"], b["metadata"]["name"]) == ("Deployment", account))
+        container = body["spec"]["template"]["spec"]["containers"][0]
         arguments = [re.sub(r"(0\.0\.0\.0|127\.0\.0\.1):\d+", "127.0.0.1:0", text) for text in container["args"]]
         return start(*arguments, "--kubeconfig", str(self.kubeconfig(account)))
 
@@ -88,10 +89,10 @@ def deployed(
     # Our scheduler beside that of the cluster: only what asks for it by name is its business.
     cluster = start_cluster(gates=gates, nodes=4, authorization="RBAC", audit_log=directory / "audit.log")
     made = Deployed(cluster, directory, api)
-    made.kubectl("apply", "-f", str(DEPLOY))
-    running = [made.start("30-scheduler.yaml", "phalanx-scheduler")]
+    made.kubectl("apply", "-k", str(DEPLOY))
+    running = [made.start("phalanx-scheduler")]
     try:
-        running.append(made.start("40-controllers.yaml", "phalanx-controllers"))
+        running.append(made.start("phalanx-controllers"))
         found = re.search(r"webhook=https://127\.0\.0\.1:(\d+)", running[1][1])
         assert found, running[1][1]
         where = f"simulation.phalanx.dev/endpoint=127.0.0.1:{found[1]}"

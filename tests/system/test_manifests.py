@@ -1,11 +1,13 @@
-"""What `kubectl apply -f deploy/` installs: generated from the model, and taken by an API server."""
+"""What `kubectl apply -k deploy/` installs: generated from the model, and taken by an API server."""
 
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from phalanx.base.errors import Invalid
 from phalanx.cli.parts import controllers
@@ -13,14 +15,15 @@ from phalanx.cli.scheduler import scheduler
 from phalanx.model.crds import definitions, manifest
 from phalanx.serve.webhook import COMPOSITES_PATH, PATH
 from support.cluster_mode import OFF, Beside
-from support.rights import DEPLOY, documents
+from support.rights import DEPLOY, documents, installed
 
 Json = dict[str, Any]
 KINDS = ("Workload", "PodGroup", "CompositePodGroup")
 
 
 def test_the_custom_resources_are_those_of_the_model() -> None:
-    assert (DEPLOY / "10-crds.yaml").read_text() == manifest()
+    assert (DEPLOY / "components" / "custom-resources" / "10-crds.yaml").read_text() == manifest()
+    assert (DEPLOY / "base" / "10-policies.yaml").read_text() == manifest(policies=True)
 
 
 def test_custom_resources_take_trees_as_deep_as_allowed_and_keep_every_field() -> None:
@@ -72,11 +75,10 @@ def test_an_api_server_takes_all_objects_it_knows() -> None:
         taken = []
         try:
             await cluster.start_duties()
-            for file in sorted(DEPLOY.glob("*.yaml")):
-                for body in documents(file.name):
-                    if body["kind"] in known:
-                        await cluster.apply(body, body["metadata"].get("namespace", ""))
-                        taken.append(body["kind"])
+            for body in installed():
+                if body["kind"] in known:
+                    await cluster.apply(body, body["metadata"].get("namespace", ""))
+                    taken.append(body["kind"])
         finally:
             await cluster.stop()
         assert taken.count("Deployment") == 2 and taken.count("ClusterRole") == 5 and "Service" in taken
@@ -85,12 +87,54 @@ def test_an_api_server_takes_all_objects_it_knows() -> None:
 
 
 def test_commands_in_the_manifests_exist() -> None:
-    for file, command in (("30-scheduler.yaml", scheduler), ("40-controllers.yaml", controllers)):
-        container = documents(file)[0]["spec"]["template"]["spec"]["containers"][0]
+    for part, command in (("phalanx-scheduler", scheduler), ("phalanx-controllers", controllers)):
+        container = deployment_of(installed(), part)["spec"]["template"]["spec"]["containers"][0]
         name, *arguments = container["args"]
         assert name == command.name
         options = command.make_context(name, list(arguments)).params
         assert options["scheduler_name"] == "phalanx"
+
+
+def deployment_of(bodies: list[Json], name: str) -> Json:
+    (found,) = (body for body in bodies if (body["kind"], body["metadata"]["name"]) == ("Deployment", name))
+    return found
+
+
+def test_every_file_is_part_of_an_install() -> None:
+    for folder in ("base", "components/custom-resources", "components/high-availability"):
+        listed = documents_of(DEPLOY / folder / "kustomization.yaml")["resources"]
+        there = [file.name for file in (DEPLOY / folder).glob("*.yaml") if file.name != "kustomization.yaml"]
+        assert sorted(listed) == sorted(there)
+
+
+def documents_of(file: Path) -> Json:
+    found: Json = yaml.safe_load(file.read_text())
+    return found
+
+
+OVERLAYS = {  # -> PodGroups as custom resources, replicas, dashboard
+    ".": (True, 2, True),
+    "overlays/native": (False, 1, False),
+    "overlays/custom-resources": (True, 1, False),
+    "overlays/high-availability": (True, 2, False),
+    "overlays/dashboard": (True, 1, True),
+}
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_overlays_differ_in_what_their_names_say(overlay: str) -> None:
+    custom, replicas, dashboard = OVERLAYS[overlay]
+    bodies = installed(overlay)
+    names = {body["metadata"]["name"] for body in bodies if body["kind"] == "CustomResourceDefinition"}
+    assert ("podgroups.scheduling.phalanx.dev" in names) == custom
+    assert "workloadpolicies.scheduling.phalanx.dev" in names
+    for part in ("phalanx-scheduler", "phalanx-controllers"):
+        assert deployment_of(bodies, part)["spec"]["replicas"] == replicas
+    assert len([body for body in bodies if body["kind"] == "PodDisruptionBudget"]) == (2 if replicas == 2 else 0)
+    arguments = deployment_of(bodies, "phalanx-scheduler")["spec"]["template"]["spec"]["containers"][0]["args"]
+    assert scheduler.make_context(arguments[0], arguments[1:]).params["dashboard"] == dashboard
+    ids = [(body["kind"], body["metadata"].get("namespace"), body["metadata"]["name"]) for body in bodies]
+    assert len(ids) == len(set(ids))
 
 
 def test_roles_are_bound_and_the_webhook_reaches_the_controllers() -> None:
@@ -139,7 +183,7 @@ def test_every_option_of_cluster_mode_is_documented() -> None:
 
 
 def test_what_is_installed_is_bounded_pinned_and_closed() -> None:
-    bodies = [body for file in sorted(DEPLOY.glob("*.yaml")) for body in documents(file.name)]
+    bodies = installed()
     budgets = {body["metadata"]["name"] for body in bodies if body["kind"] == "PodDisruptionBudget"}
     policies = {body["metadata"]["name"]: body["spec"] for body in bodies if body["kind"] == "NetworkPolicy"}
     assert policies.pop("phalanx-closed") == {"podSelector": {}, "policyTypes": ["Ingress", "Egress"]}

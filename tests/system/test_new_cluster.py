@@ -330,7 +330,7 @@ def test_a_server_that_forbids_everything_in_its_first_seconds_is_asked_again() 
 
 
 def test_controllers_wait_for_their_namespace() -> None:
-    """Of a cluster that was set up anew under them: `kubectl apply -f deploy/` follows."""
+    """Of a cluster that was set up anew under them: `kubectl apply -k deploy/` follows."""
 
     async def scenario(cluster: Beside) -> None:
         lease = LeaseSettings("phalanx-controllers", "not-yet")

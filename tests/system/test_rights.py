@@ -366,7 +366,7 @@ def test_the_webhook_is_told_whom_to_trust() -> None:
 
 
 def test_a_configuration_that_is_applied_later_or_again_is_told_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`kubectl apply -f deploy/` makes it after the controllers; who applies it again takes our authority out."""
+    """`kubectl apply -k deploy/` makes it after the controllers; who applies it again takes our authority out."""
     monkeypatch.setattr("phalanx.serve.cluster_mode.TRUST_AGAIN", 0.02)
 
     async def scenario() -> None:

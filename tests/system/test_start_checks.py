@@ -107,7 +107,7 @@ def test_missing_rights_are_listed_in_one_line_and_the_part_can_be_stopped(
     try:
         assert process.stderr is not None
         line = next(line for line in process.stderr if "this account may not" in line)
-        assert denied in line and "get leases" in line and "apply deploy/20-rbac.yaml" in line
+        assert denied in line and "get leases" in line and "apply deploy/base/20-rbac.yaml" in line
         process.terminate()
         process.communicate(timeout=20)  # it waits for nothing: it has begun nothing
         assert process.returncode == 0
@@ -168,7 +168,7 @@ def test_the_line_about_older_custom_resources_says_what_to_apply(
             start_checks.GroupApi(client), lambda path: client.request("GET", path)
         ),
     )
-    assert "PodGroup lacks status.pods" in caplog.text and "kubectl apply -f deploy/10-crds.yaml" in caplog.text
+    assert "PodGroup lacks status.pods" in caplog.text and "kubectl apply -k deploy/" in caplog.text
 
 
 def lease(holder: str, renewed: float) -> Json:

@@ -30,6 +30,11 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "plan": ("phalanx.cli.plan", "plan", "Print what would be evicted for a pod or group, without doing it."),
     "demand": ("phalanx.cli.demand", "demand", "List the groups that lack nodes, and which nodes would be enough."),
     "top": ("phalanx.cli.top", "top", "Show queue, groups and racks of a cluster in the terminal."),
+    "check-cluster": (
+        "phalanx.cli.check_cluster",
+        "check_cluster",
+        "Say what works on a cluster, what does not, and what to do.",
+    ),
     "backup": ("phalanx.cli.backup", "backup", "Write the objects of a local cluster into one file."),
     "restore": ("phalanx.cli.backup", "restore", "Make the store of a local cluster of a backup."),
     "completion": ("phalanx.cli.completion", "completion", "Print what makes a shell complete phalanx commands."),

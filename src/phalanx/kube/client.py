@@ -175,6 +175,17 @@ class HttpClient(Client):
             raise Unreachable(f"{method} {path}: the answer says {code} and is no JSON object")
         return answer
 
+    async def response_headers(self, path: str) -> dict[str, str]:
+        """GET a path and return the headers of the answer, names in lower case. Raises Unreachable."""
+        if self._session is None:
+            raise RuntimeError("HttpClient is used outside 'async with'")
+        sent, before = await self._headers({}), _cancellations()
+        try:
+            async with self._session.get(self._connection.server + path, headers=sent) as response:
+                return {name.lower(): value for name, value in response.headers.items()}
+        except Exception as error:
+            raise _unreachable(f"GET {path}", error, before) from error
+
     async def call(self, call: Call) -> bytes:
         answer = await self.request(
             METHODS[call.verb],

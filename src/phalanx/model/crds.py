@@ -7,6 +7,7 @@ custom resources. Schemas are structural, so trees of templates are written out 
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import yaml
@@ -100,10 +101,14 @@ def definitions() -> list[Json]:
     ]
 
 
-def manifest() -> str:
-    """deploy/10-crds.yaml: `python -c 'from phalanx.model.crds import manifest; print(manifest(), end="")'`."""
+def manifest(*, policies: bool = False) -> str:
+    """Return definitions as YAML: those of groups, which newer clusters serve themselves, or that of WorkloadPolicy.
+
+    `python -m phalanx.model.crds` writes both below deploy/.
+    """
     head = "# Generated from the tables of the API model; a test says when it must be written again.\n"
-    return head + yaml.dump_all(definitions(), Dumper=_Plain, sort_keys=False, width=110)
+    chosen = [body for body in definitions() if (body["spec"]["names"]["kind"] == "WorkloadPolicy") == policies]
+    return head + yaml.dump_all(chosen, Dumper=_Plain, sort_keys=False, width=110)
 
 
 class _Plain(yaml.SafeDumper):
@@ -203,3 +208,13 @@ def _type(kind: Type, level: int) -> Json:
         return {"type": "object", "additionalProperties": _type(kind.value, level)}
     assert isinstance(kind, Scalar)
     return dict(_SCALARS[kind.name])
+
+
+def main() -> None:
+    deploy = Path(__file__).parents[3] / "deploy"
+    (deploy / "components" / "custom-resources" / "10-crds.yaml").write_text(manifest())
+    (deploy / "base" / "10-policies.yaml").write_text(manifest(policies=True))
+
+
+if __name__ == "__main__":
+    main()

@@ -102,7 +102,7 @@ async def report_missing_rights(client: Client, rights: Sequence[Right]) -> None
         else:
             if missing and missing != known:
                 log.error(
-                    "this account may not %s: apply deploy/20-rbac.yaml, and run as the service account it names",
+                    "this account may not %s: apply deploy/base/20-rbac.yaml, and run as the service account it names",
                     ", ".join(str(right) for right in missing),
                 )
             elif not missing:
@@ -137,7 +137,7 @@ async def outdated_resources(ask: Ask, *, native: bool) -> list[str]:
         if served is None:
             absent.append(kind)
             continue
-        lacking = list(_lacking(version["schema"]["openAPIV3Schema"], served))
+        lacking = list(_lacking(version["schema"]["openAPIV3Schema"], served, document))
         found += [f"{kind} lacks {path}" for path in lacking[:3]]
         if len(lacking) > 3:
             found.append(f"{kind} lacks {len(lacking) - 3} more fields")
@@ -155,8 +155,12 @@ def _schema_of(document: Json, kind: str) -> Json | None:
     return None
 
 
-def _lacking(wanted: Json, served: Json, path: str = "") -> Iterator[str]:
-    """Yield the fields of one schema that another lacks; what is below such a field is not listed."""
+def _lacking(wanted: Json, served: Json, document: Json, path: str = "") -> Iterator[str]:
+    """Yield the fields of one schema that another lacks; what is below such a field is not listed.
+
+    document: where the references of `served` lead; an API server that serves the kind itself has them.
+    """
+    served = _resolved(served, document)
     if served.get("x-kubernetes-preserve-unknown-fields"):
         return
     for name, schema in (wanted.get("properties") or {}).items():
@@ -167,9 +171,18 @@ def _lacking(wanted: Json, served: Json, path: str = "") -> Iterator[str]:
         if other is None:
             yield at
         else:
-            yield from _lacking(schema, other, at)
+            yield from _lacking(schema, other, document, at)
     if isinstance(wanted.get("items"), dict):
-        yield from _lacking(wanted["items"], served.get("items") or {}, f"{path}[]")
+        yield from _lacking(wanted["items"], served.get("items") or {}, document, f"{path}[]")
+
+
+def _resolved(schema: Json, document: Json) -> Json:
+    wrapped = schema.get("allOf")
+    reference = schema.get("$ref") or (wrapped[0].get("$ref") if isinstance(wrapped, list) and wrapped else None)
+    if not isinstance(reference, str):
+        return schema
+    found = ((document.get("components") or {}).get("schemas") or {}).get(reference.rpartition("/")[2])
+    return found if isinstance(found, dict) else schema
 
 
 async def report_outdated_resources(groups: GroupApi, ask: Ask) -> None:
@@ -182,7 +195,7 @@ async def report_outdated_resources(groups: GroupApi, ask: Ask) -> None:
         return
     if outdated:
         log.warning(
-            "the custom resources of %s are older than this program (%s): kubectl apply -f deploy/10-crds.yaml",
+            "the custom resources of %s are older than this program (%s): kubectl apply -k deploy/",
             CUSTOM,
             "; ".join(outdated),
         )

@@ -31,6 +31,11 @@ class ApiMetrics:
         revision.set_function(lambda: ctx.store.revision)
         kinds = Gauge("phalanx_served_kinds", "Kinds being served, custom ones included.", registry=self.registry)
         kinds.set_function(lambda: len(ctx.registry.all()))
+        gates = Gauge(
+            "kubernetes_feature_enabled", "1 if a feature gate is on.", ("name", "stage"), registry=self.registry
+        )
+        for name, on in ctx.gates.as_dict().items():
+            gates.labels(name, "").set(on)
 
     def measure_store(self, store: Store) -> None:
         """What a store can tell of itself."""
