@@ -21,6 +21,8 @@ Json = dict[str, Any]
 GROUP = "scheduling.phalanx.dev"
 LEVELS = 3  # nested composite templates above the leaves: KEP-6012 allows trees of depth 4
 
+_KEPT_WHOLE = ("core/v1.PodTemplateSpec",)  # as the API server has them: its schema would be longer than all others
+
 _SCALARS: dict[str, Json] = {
     "string": {"type": "string"},
     "bool": {"type": "boolean"},
@@ -201,6 +203,8 @@ def _field(field: Field, level: int) -> Json:
 
 def _type(kind: Type, level: int) -> Json:
     if isinstance(kind, Object):
+        if kind.name in _KEPT_WHOLE:
+            return {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
         return _record(kind, level)
     if isinstance(kind, ListOf):
         return {"type": "array", "items": _type(kind.item, level)}
