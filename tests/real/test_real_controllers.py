@@ -1,0 +1,102 @@
+"""Together with kube-controller-manager and kube-scheduler, where they are at hand."""
+
+from __future__ import annotations
+
+import pytest
+
+from support.programs import program
+from support.real_cluster import GATES, Json, Process, RealCluster, until
+
+GANG = {"scheduling.phalanx.dev/gang": "true"}
+
+
+def start_controller_manager(cluster: RealCluster) -> Process:
+    gates = [f"--feature-gates={GATES}"] if cluster.groups else []
+    process = Process(
+        cluster.directory / "kube-controller-manager.log",
+        program("kube-controller-manager"),
+        f"--kubeconfig={cluster.kubeconfig}",
+        f"--service-account-private-key-file={cluster.directory / 'accounts.key'}",
+        "--leader-elect=false",
+        "--secure-port=0",
+        "--controllers=*,-nodelifecycle",  # nodes here have no kubelet that renews a lease
+        *gates,
+    )
+    cluster.parts.append(process)
+    return process
+
+
+@pytest.fixture(scope="module")
+def whole(real: RealCluster) -> RealCluster:
+    """With kube-controller-manager and all parts of ours."""
+    start_controller_manager(real)
+    real.start("scheduler")
+    real.webhook_at(real.start("controllers"))
+    return real
+
+
+def template(**spec: object) -> Json:
+    container = {"name": "c", "image": "i", "resources": {"requests": {"cpu": "1"}}}
+    return {"spec": {"containers": [container], "restartPolicy": "Never", **spec}}
+
+
+def create_job(cluster: RealCluster, space: str, name: str, size: int, annotations: dict[str, str]) -> None:
+    spec = {"parallelism": size, "completions": size, "completionMode": "Indexed", "template": template()}
+    body = {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {"name": name, "annotations": annotations},
+        "spec": spec,
+    }
+    cluster.create(f"/apis/batch/v1/namespaces/{space}/jobs", body)
+
+
+def test_a_gang_job_is_linked_by_the_webhook_and_bound_whole(whole: RealCluster) -> None:
+    space = whole.namespace("jobs")
+    create_job(whole, space, "train", 4, GANG)
+    until(lambda: len(whole.bound(space)) == 4, "the pods of the Job are bound")
+    (group,) = whole.items(f"{whole.group_api}/namespaces/{space}/podgroups")
+    assert group["spec"]["schedulingPolicy"] == {"gang": {"minCount": 4}}
+    for pod in whole.pods(space):
+        assert pod["spec"]["schedulerName"] == "phalanx"  # only the webhook can set it
+    whole.ask("DELETE", f"/apis/batch/v1/namespaces/{space}/jobs/train?propagationPolicy=Background")
+    for pod in whole.pods(space):  # no kubelet ends them
+        path = f"/api/v1/namespaces/{space}/pods/{pod['metadata']['name']}"
+        whole.ask("PATCH", path, {"metadata": {"finalizers": None}}, kind="application/merge-patch+json")
+        whole.ask("DELETE", f"{path}?gracePeriodSeconds=0")
+    until(lambda: not whole.items(f"{whole.group_api}/namespaces/{space}/podgroups"), "its groups are collected")
+    assert whole.forbidden() == []
+
+
+def test_a_workload_that_asks_for_nothing_is_not_changed(whole: RealCluster) -> None:
+    space = whole.namespace("plain")
+    create_job(whole, space, "plain", 2, {})
+    until(lambda: len(whole.pods(space)) == 2, "its pods exist")
+    assert {pod["spec"]["schedulerName"] for pod in whole.pods(space)} == {"default-scheduler"}
+    assert whole.bound(space) == []  # no kube-scheduler runs
+    assert whole.items(f"{whole.group_api}/namespaces/{space}/podgroups") == []
+
+
+def test_kube_scheduler_places_its_own_pods_and_we_ours(whole: RealCluster) -> None:
+    space = whole.namespace("both")
+    config = whole.directory / "kube-scheduler.yaml"
+    config.write_text(
+        "apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\n"
+        f"leaderElection: {{leaderElect: false}}\nclientConnection: {{kubeconfig: {whole.kubeconfig}}}\n"
+    )
+    gates = [f"--feature-gates={GATES}"] if whole.groups else []
+    theirs = Process(
+        whole.directory / "kube-scheduler.log",
+        program("kube-scheduler"),
+        f"--config={config}",
+        "--secure-port=0",
+        *gates,
+    )
+    whole.parts.append(theirs)
+    create_job(whole, space, "theirs", 3, {})
+    create_job(whole, space, "ours", 3, GANG)
+    until(lambda: len(whole.bound(space)) == 6, "both Jobs are bound")
+    by_scheduler = {pod["metadata"]["labels"]["job-name"]: pod["spec"]["schedulerName"] for pod in whole.pods(space)}
+    assert by_scheduler == {"theirs": "default-scheduler", "ours": "phalanx"}
+    assert whole.broken() == []
+    assert whole.forbidden() == []
