@@ -318,3 +318,16 @@ def test_a_question_mark_shows_the_keys() -> None:
 )
 def test_hashes_of_any_length_are_left_out_of_names(name: str, short: str) -> None:
     assert short_name(name) == short
+
+
+def test_devices_are_shown_by_class_and_domain_where_there_are_any() -> None:
+    screen = Screen("here")
+    screen.state = state()
+    assert screen.views == 3
+    counts = {"devices": 8, "inUse": 5, "tainted": 1, "free": 2, "mostOnNode": 2}
+    screen.state["devices"] = [{"deviceClass": "gpu", "path": ["r0"], **counts}]
+    screen.press("4")
+    lines = screen.draw(120, 24).plain.splitlines()
+    head = next(number for number, line in enumerate(lines) if line.startswith("CLASS"))
+    assert "MOST ON A NODE" in lines[head] and lines[head + 1].split() == ["gpu", "r0", "8", "5", "1", "2", "2"]
+    assert "Devices 2 free" in "\n".join(lines[:head])

@@ -89,6 +89,15 @@ def render_repair(move: Move) -> str:
     return "\n".join(lines)
 
 
+MOST_DEVICES = 8  # named in one line
+
+
+def some_of(names: list[str], most: int) -> str:
+    """Return the first names, and how many more there are."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return f"{', '.join(names[:most])}{more}"
+
+
 def nodes_in_words(nodes: list[str]) -> str:
     counts = Counter(nodes)
     return ", ".join(f"{node}{f' x{count}' if count > 1 else ''}" for node, count in sorted(counts.items()))
@@ -98,11 +107,14 @@ def render(answer: PlanAnswer) -> str:
     lines = [f"{answer.root}: {answer.summary}"]
     for victim in answer.victims:
         priority = f"priority {victim.priority}, " if victim.priority is not None else ""
-        lines.append(f"  {victim.name}: {priority}{plural(victim.pods, 'pod')}; {victim.why}")
+        frees = f"; frees {some_of(victim.devices, MOST_DEVICES)}" if victim.devices else ""
+        lines.append(f"  {victim.name}: {priority}{plural(victim.pods, 'pod')}; {victim.why}{frees}")
     lines += cost_lines(answer)
     if answer.places:
         nodes = [f"{share.node}{f' x{share.pods}' if share.pods > 1 else ''}" for share in answer.places]
         lines.append(f"  would then go to {', '.join(nodes)}")
+    if answer.devices:
+        lines.append(f"  devices: {some_of(answer.devices, MOST_DEVICES)}")
     if answer.ring_cost is not None:
         lines.append(f"  ring cost: {answer.ring_cost} hops between consecutive ranks")
     return "\n".join(lines)

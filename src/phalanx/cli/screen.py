@@ -14,8 +14,8 @@ from phalanx.cli.output import table
 from phalanx.serve.engine_view import BINDING, CORDONED, LEAVING, NOT_READY, PROMISED, TAINTED
 
 Json = dict[str, Any]
-VIEWS = ("Queue", "Groups", "Racks")
-RACKS = 2
+VIEWS = ("Queue", "Groups", "Racks", "Devices")
+RACKS, DEVICES = 2, 3
 PLACES = {"active": "next", "attempt": "tried", "backoff": "retry", "waiting": "waiting", "gated": "held"}
 COLOURS = {"waiting": "yellow", "retry": "yellow", "held": "cyan", "next": "green", "tried": "green",
            "Running": "green", "Completed": "green", "Scheduling": "yellow", "Waiting": "cyan", "Preempting": "magenta",
@@ -25,7 +25,7 @@ STATES = ((NOT_READY, "not ready"), (CORDONED, "cordoned"), (LEAVING, "pods leav
 HELP = "tab view · ↑↓ move · / search · s sort · enter why · ? help · q quit"
 HELP_DETAIL = "↑↓ scroll · q back"
 KEYS = """\
-tab, → ←, 1 2 3   next view, view before, queue, groups, racks
+tab, → ←, 1 2 3   next view, view before, queue, groups, racks; 4: devices of claims, where there are any
 ↑ ↓, j k          move; page up and page down, g and G to the ends
 /                 search; enter keeps what was found, escape shows everything
 s                 sort by the next column; after the last one the usual order
@@ -88,8 +88,8 @@ class Screen:
             last = len(self.rows()) - 1
             self._chosen[self.view] = max(0, min(last, self._chosen.get(self.view, 0) + steps[key]))
         elif key in ("tab", "right", "l", "backtab", "left", "h"):
-            self.view = (self.view + (1 if key in ("tab", "right", "l") else -1)) % len(VIEWS)
-        elif key in "123":
+            self.view = (self.view + (1 if key in ("tab", "right", "l") else -1)) % self.views
+        elif key in "1234"[: self.views]:
             self.view = int(key) - 1
         elif key == "/":
             self.typing, self.search = True, ""
@@ -104,6 +104,11 @@ class Screen:
         else:
             self._arrange(key)
         return ""
+
+    @property
+    def views(self) -> int:
+        """Return the number of views. Devices are shown only if drivers publish some."""
+        return DEVICES + bool(self.state.get("devices"))
 
     def _arrange(self, key: str) -> None:
         if key == "s":
@@ -148,7 +153,7 @@ class Screen:
         if not self.state:
             return []
         view = self.view if view is None else view
-        found = (self._queue, self._groups, self._racks)[view]()
+        found = (self._queue, self._groups, self._racks, self._devices)[view]()
         wanted = self.search.lower()
         if wanted:
             found = [row for row in found if wanted in " ".join((*row.cells, row.more, row.ask)).lower()]
@@ -242,12 +247,24 @@ class Screen:
             rows.append(Row(cells, more, "/".join(domain["path"]), style, order))
         return rows
 
+    def _devices(self) -> list[Row]:
+        rows = []
+        for each in self.state.get("devices") or ():
+            numbers = [each[name] for name in ("devices", "inUse", "tainted", "free", "mostOnNode")]
+            where = " > ".join(each["path"]) or "everywhere"
+            more = f"{each['free']} of {each['devices']} devices of class {each['deviceClass']} are free in {where}"
+            cells = (each["deviceClass"], where, *map(str, numbers))
+            rows.append(Row(cells, more, "", "green" if each["free"] else "red", (*cells[:2], *numbers)))
+        return rows
+
     def _heads(self) -> tuple[str, ...]:
         if self.view == 0:
             return ("#", "UNIT", "NAMESPACE", "PODS", "PRIO", "WAITS", "STATE", "REASON")
         if self.view == 1:
             return ("GROUP", "NAMESPACE", "POLICY", "PLACED", "TOPOLOGY", "STATUS")
         level = " > ".join(short(key) for key in self.state.get("keys", ())) or "node"
+        if self.view == DEVICES:
+            return ("CLASS", level.upper(), "DEVICES", "IN USE", "TAINTED", "FREE", "MOST ON A NODE")
         free = [f"{short(name).upper()} FREE" for name in self.state.get("resources", ())[:MOST_RESOURCES]]
         return (level.upper(), "NODES", "EMPTY", "USE", *free)
 
@@ -295,9 +312,11 @@ class Screen:
     def _tabs(self) -> Text:
         tabs = Text()
         counts = (
-            (self.state["queue"]["total"], self.state["groupCount"], len(self.state["domains"])) if self.state else ()
+            (self.state["queue"]["total"], self.state["groupCount"], len(self.state["domains"]), self._free_devices())
+            if self.state
+            else ()
         )
-        for number, name in enumerate(VIEWS):
+        for number, name in enumerate(VIEWS[: self.views]):
             name = short(self.state["keys"][-1]).capitalize() + "s" if number == 2 and self.state.get("keys") else name
             name = "Nodes" if number == 2 and self.state and not self.state["keys"] else name
             label = f" {name} {counts[number] if counts else ''} "
@@ -306,6 +325,10 @@ class Screen:
         if self.search or self.typing:
             tabs.append(f" /{self.search}{'_' if self.typing else ''}", style="bold")
         return tabs
+
+    def _free_devices(self) -> str:
+        found = self.state.get("devices") or ()
+        return f"{sum(each['free'] for each in found)} free"
 
     def _table(self, width: int, room: int | None) -> list[Text]:
         rows = self.rows()
@@ -339,8 +362,12 @@ class Screen:
     def _nothing(self) -> str:
         if self.search:
             return f"nothing matches {self.search!r}; esc shows everything"
-        return ("nothing waits", "there are no groups; try: kubectl apply -f examples/podgroup-topology.yaml",
-                "there are no nodes; start some with: phalanx nodes --nodes 10")[self.view]  # fmt: skip
+        return (
+            "nothing waits",
+            "there are no groups; try: kubectl apply -f examples/podgroup-topology.yaml",
+            "there are no nodes; start some with: phalanx nodes --nodes 10",
+            "there are no devices",
+        )[self.view]
 
     def _widths(self, rows: list[Row], width: int) -> list[int]:
         """As wide as what is in a column, 0 for one that says the same in all rows; namespaces give way first, then

@@ -38,7 +38,7 @@ def top(kubeconfig: str, context: str, scheduler: str, namespace: str, every: fl
 
     \b
     Keys:
-      tab, 1 2 3      queue, groups, racks
+      tab, 1 2 3 4    queue, groups, racks, devices
       arrows, j k     move; page up and down, g and G to the ends
       /               search; enter keeps what was found, escape shows everything
       s, r            sort by the next column; reverse the order
@@ -74,7 +74,8 @@ async def _top(where: Where, every: float, once: bool, output: str) -> int:
         if once:
             width = 1000 if output == "wide" else max(80, shutil.get_terminal_size((120, 24)).columns)
             console = Console(width=width, highlight=False)
-            for screen.view in range(3):
+            for view in range(screen.views):
+                screen.view = view
                 console.print(screen.draw(console.width, None))
                 console.print("")
             return 0

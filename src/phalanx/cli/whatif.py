@@ -11,7 +11,7 @@ import msgspec
 from phalanx.cli.documents import Unreadable, read_documents
 from phalanx.cli.messages import plural
 from phalanx.cli.output import Answer, CommandError, say
-from phalanx.cli.plan import cost_lines, nodes_in_words
+from phalanx.cli.plan import cost_lines, nodes_in_words, some_of
 from phalanx.cli.scheduler_client import Paint, SchedulerClient, Where, asking_options, run
 from phalanx.engine.explain.values import GroupPlace, Outlook, Would
 from phalanx.serve.repair import DrainAnswer, Move
@@ -164,12 +164,15 @@ def render(item: Would, paint: Paint, *, wide: bool = False) -> str:
         lines.append(f"  message: {item.summary}")
     most = len(item.evicts) if wide else MOST_PODS
     lines += [f"  {_place(place, wide)}" for place in item.places if item.root.partition("/")[0] != "pod"]
+    if item.devices:
+        lines.append(f"  devices: {some_of(item.devices, len(item.devices) if wide else MOST_NODES)}")
     if item.evicts:
         more = f" and {len(item.evicts) - most} more" if len(item.evicts) > most else ""
         lines.append(f"  would make room by evicting {', '.join(item.evicts[:most])}{more}")
     if item.plan is not None:
         lines += cost_lines(item.plan)
     lines += [f"  {r.nodes}/{item.nodes} nodes: {r.reason}" for r in item.node_reasons]
+    lines += [f"  {hint}" for hint in item.hints]
     if item.when:
         lines.append(f"  {item.when}")
     for relaxation in item.relaxations:

@@ -34,6 +34,7 @@ BASE = "/phalanx/v1"
 PATHS = (f"{BASE}/why", f"{BASE}/whatif", f"{BASE}/plan", f"{BASE}/state", f"{BASE}/demand")
 MOST_BYTES = 8 << 20
 
+_CLAIM_TEMPLATES = Resource("resource.k8s.io", "v1", "resourceclaimtemplates", "ResourceClaimTemplate")
 _PRIORITY_CLASSES = Resource("scheduling.k8s.io", "v1", "priorityclasses", "PriorityClass", namespaced=False)
 _KINDS = {
     "pod": "Pod", "pods": "Pod", "po": "Pod",
@@ -140,6 +141,7 @@ class Diagnostics:
     async def _whatif(self, query: Mapping[str, str], body: bytes, access: Access | None) -> bytes:
         only = await question_rights.of_manifests(access, body)
         classes = await self._priority_classes()
+        templates = await self._claim_templates() if b"resourceClaimTemplateName" in body else []
 
         def think() -> bytes:
             try:
@@ -149,17 +151,25 @@ class Diagnostics:
                 raise BadRequest(f"the body must be {shape}: {problem}") from None
             if asked.drain is not None:
                 return msgspec.json.encode(drain(self._engine, asked.drain.nodes, asked.drain.domain))
-            manifests = Manifests(self._gates, classes, tuple(self._engine.profiles))
+            manifests = Manifests(self._gates, classes, tuple(self._engine.profiles), templates)
             manifests.read(asked.items, asked.namespace)
             if only and (others := manifests.question.namespaces - {only}):
                 text = f"manifests of the namespace {min(others)} in a question about {only}; ask about each by itself"
                 raise Forbidden(text)
             manifests.notes += asked.cluster.put_into(self._engine)  # this process ends with its answer
+            manifests.put_into(self._engine)
             relax, when = query.get("relax", "true") != "false", query.get("when", "") == "true"
             outlook = whatif(self._engine.scheduler, manifests.question, relax=relax, when=when)
             return msgspec.json.encode(msgspec.structs.replace(outlook, notes=[*manifests.notes, *outlook.notes]))
 
         return await self._computed(think, only)
+
+    async def _claim_templates(self) -> list[dict[str, Any]]:
+        """Return the templates of the cluster; none where they may not be read: those of the manifests are enough."""
+        try:
+            return msgspec.json.decode(await self._client.list(_CLAIM_TEMPLATES)).get("items") or []
+        except ApiProblem:
+            return []
 
     async def _priority_classes(self) -> list[dict[str, Any]]:
         try:

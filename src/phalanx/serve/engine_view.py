@@ -10,7 +10,10 @@ import heapq
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import msgspec
+
 from phalanx.engine.engine import Engine
+from phalanx.engine.explain.device_table import device_table
 from phalanx.engine.groups.rank_placement import ring_cost_of, seated
 from phalanx.model.groups import Group, GroupForest, GroupKey, MemberState, PodKey
 from phalanx.model.groups.keys import TOPOLOGY_KEYS
@@ -347,6 +350,7 @@ class Reader:
             "groups": dict(first),
             "groupCount": len(groups),
             "domains": self.domains(layout),
+            "devices": msgspec.to_builtins(device_table(self._engine.indexes.devices, layout.keys)),
         }
 
     # ---- where victims are

@@ -17,12 +17,14 @@ from phalanx.controllers.cluster_mode.linking import DEFAULT_SCHEDULER, requests
 from phalanx.controllers.grouping import Grouping, Link, Refused
 from phalanx.controllers.workloads.kind import WorkloadKind
 from phalanx.controllers.workloads.registry import READ, kind_of
+from phalanx.engine.engine import Engine
 from phalanx.engine.explain import Question
 from phalanx.model import builtin, objects
 from phalanx.model.annotations import unknown
 from phalanx.model.decode import conform
 from phalanx.model.gates import Gates
 from phalanx.model.kinds import Kind
+from phalanx.serve.manifest_claims import QueryClaims
 
 Json = dict[str, Any]
 
@@ -31,15 +33,22 @@ _READ = frozenset(resource.kind for resource in READ)  # of no account by themse
 
 
 class Manifests:
-    def __init__(self, gates: Gates, priority_classes: Iterable[Json], schedulers: Sequence[str] = ()) -> None:
-        """schedulers: names by which pods are for who is asked; grouped pods of another cluster's own one go to the
-        first of them, where our controllers send them."""
+    def __init__(
+        self,
+        gates: Gates,
+        priority_classes: Iterable[Json],
+        schedulers: Sequence[str] = (),
+        claim_templates: Iterable[Json] = (),
+    ) -> None:
+        """`schedulers`: names of the scheduler that answers; grouped pods of another cluster's own scheduler go to the
+        first of them, where our controllers send them. `claim_templates`: ResourceClaimTemplates of the cluster."""
         self._gates, self._schedulers = gates, schedulers
         self._registry = builtin.registry(gates)
         self._classes: dict[str, Json] = {}
         self._default: Json | None = None
         self._know(priority_classes)
         self.question = Question()
+        self._claims = QueryClaims(claim_templates)
         self.notes: list[str] = []
 
     def read(self, documents: Sequence[Json], namespace: str) -> None:
@@ -64,6 +73,11 @@ class Manifests:
                 raise BadRequest(f"{_title(doc)}: a field is missing or has the wrong type ({problem!r})") from None
         if len(self.question.pods) > MOST_PODS:
             raise BadRequest(f"{len(self.question.pods)} pods in one question; at most {MOST_PODS} are looked at")
+
+    def put_into(self, engine: Engine) -> None:
+        """Tell the engine about the claims and devices of the query. It keeps them: for a process that ends."""
+        self._claims.put_into(engine, self.question)
+        self.notes += self._claims.notes
 
     def _know(self, classes: Iterable[Json]) -> None:
         """Priority classes of the cluster, and those that the same file would make."""
@@ -139,6 +153,8 @@ class Manifests:
                 question.policies.append(msgspec.convert(doc, objects.WorkloadPolicy))
             case ("scheduling.k8s.io", "PriorityClass"):
                 pass  # known already: what names it needs its value
+            case ("resource.k8s.io", name) if self._claims.take(name, doc):
+                pass
             case _:
                 self.notes.append(f"{_title(doc)}: has no pods; left out")
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from phalanx.engine.devices.inventory import Device
 from phalanx.engine.devices.requests import Request
 from phalanx.engine.devices.selectors import SelectorFailure
-from phalanx.engine.devices.state import DeviceState
+from phalanx.engine.devices.state import DeviceState, extended_key
 from phalanx.engine.state.claims import MISSING, NAMED, claim_names
 from phalanx.engine.state.records import PodRecord
 from phalanx.engine.state.shapes import Shape
@@ -50,12 +50,37 @@ def for_devices(state: DeviceState, records: Iterable[PodRecord]) -> list[str]:
     return list(found)
 
 
+def devices_of(state: DeviceState, records: Iterable[PodRecord]) -> list[str]:
+    """Return the devices ("driver/pool/device") that the claims of these pods hold, assumed allocations included."""
+    state.sync()
+    found: dict[str, None] = {}
+    for key in dict.fromkeys(key for record in records for key in (*record.claims, extended_key(record))):
+        if (held := state.holdings.claims.get(key)) is not None:
+            found.update(dict.fromkeys("/".join(device) for device, _ in held.devices))
+    return sorted(found)
+
+
+def freed_by(state: DeviceState, pods: Iterable[PodRecord], leaving: Iterable[PodRecord]) -> list[str]:
+    """Return the devices of these pods that are free once all pods of `leaving` are gone. A claim that others use
+    keeps its devices. Read from the objects, so that a trial without the pods does not change the answer."""
+    gone = {record.uid for record in leaving}
+    found: dict[str, None] = {}
+    for key in dict.fromkeys(key for record in pods for key in record.claims):
+        claim = state.claim(key)
+        allocation = claim.status.allocation if claim is not None else None
+        if claim is None or allocation is None or any(each.uid not in gone for each in claim.status.reserved_for):
+            continue
+        for result in allocation.devices.results:
+            found[f"{result.driver}/{result.pool}/{result.device}"] = None
+    return sorted(found)
+
+
 def _request(state: DeviceState, request: Request) -> str:
     devices = list(state.inventory.devices.values())
     out: dict[str, int] = {}
     free: dict[str, int] = {}  # by the node of a device; "": several nodes
     for device in devices:
-        reason = _ruled_out(state, request, device)
+        reason = ruled_out(state, request, device)
         if reason:
             out[reason] = out.get(reason, 0) + 1
         else:
@@ -70,7 +95,8 @@ def _request(state: DeviceState, request: Request) -> str:
     return text + ", ".join([*parts, left])
 
 
-def _ruled_out(state: DeviceState, request: Request, device: Device) -> str:
+def ruled_out(state: DeviceState, request: Request, device: Device) -> str:
+    """Return why a device cannot serve a request now; "" if it can."""
     for expression, where in request.selectors:
         verdict = state.selectors.verdict(expression, device)
         if isinstance(verdict, SelectorFailure):

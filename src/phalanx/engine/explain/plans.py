@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from phalanx.engine.explain.ask import Unknown
+from phalanx.engine.explain.device_hints import devices_of, freed_by
 from phalanx.engine.explain.rehearsal import Rehearsal
 from phalanx.engine.explain.values import NodeShare, PlanAnswer, Price, VictimLine
 from phalanx.engine.groups.admission import HeldBy, hold_of
@@ -79,8 +80,9 @@ def _pod(engine: Scheduler, namespace: str, name: str) -> PlanAnswer:
         return under_way
     with Rehearsal(engine) as rehearsal:
         answer = rehearsal.attempt(SinglePod(record), evict=True)
+        devices = devices_of(engine.indexes.devices, [record])
     if isinstance(answer, Placed):
-        return PlanAnswer(root, "fits", FITS, places=_shares(engine, answer.assignment))
+        return PlanAnswer(root, "fits", FITS, places=_shares(engine, answer.assignment), devices=devices)
     if isinstance(answer, NominatedAfterPreemption):
         return planned(engine, root, answer)
     if answer.diagnosis is None:
@@ -97,7 +99,8 @@ def _pod(engine: Scheduler, namespace: str, name: str) -> PlanAnswer:
 def _candidate(engine: Scheduler, chooser: Chooser, root: str, found: Candidate) -> PlanAnswer:
     node = engine.columns.names[found.row]
     why = f"while it stays the pod does not fit on {node}"
-    victims = [VictimLine(unit.name, len(unit.pods), unit.priority, why) for unit in found.units]
+    frees = _freed(engine, found.units)
+    victims = [VictimLine(unit.name, len(unit.pods), unit.priority, why, frees[unit.name]) for unit in found.units]
     pods = sum(line.pods for line in victims)
     price = _price_of(chooser.victim_index, found.units)
     if not victims:
@@ -134,9 +137,10 @@ def _group(engine: Scheduler, groups: Groups, leaf: GroupKey) -> PlanAnswer:
     with Rehearsal(engine) as rehearsal:
         # Also for a group whose pods are gated, so that the plan can be seen before it is carried out.
         answer = rehearsal.attempt(tree, evict=True, gates=hold is None)
+        devices = devices_of(engine.indexes.devices, tree.records)
     if isinstance(answer, Placed):
-        ring = _ring_cost(engine, answer.assignment)
-        return PlanAnswer(name, "fits", FITS, places=_shares(engine, answer.assignment), ring_cost=ring)
+        ring, shares = _ring_cost(engine, answer.assignment), _shares(engine, answer.assignment)
+        return PlanAnswer(name, "fits", FITS, places=shares, ring_cost=ring, devices=devices)
     if isinstance(answer, NominatedAfterPreemption):
         return planned(engine, name, answer)
     if answer.hopeless or answer.cause not in (Cause.ROOM, Cause.RULES, Cause.EXTRAS):
@@ -156,7 +160,8 @@ def _no_plan(refused: Refused) -> Planned:
 def _of(engine: Scheduler, name: str, answer: Planned, found: NominatedAfterPreemption | None = None) -> PlanAnswer:
     places = _shares(engine, found.assignment) if found is not None else []
     if isinstance(answer, Plan):
-        victims = [VictimLine(v.name, v.pods, v.priority, v.why) for v in answer.victims]
+        frees = _freed(engine, found.units) if found is not None else {}
+        victims = [VictimLine(v.name, v.pods, v.priority, v.why, frees.get(v.name, [])) for v in answer.victims]
         text = summary(answer.cost, len(victims)) if victims else FITS
         if not victims and places:
             text = "evicts nobody more: pods that are leaving suffice"
@@ -168,7 +173,8 @@ def _of(engine: Scheduler, name: str, answer: Planned, found: NominatedAfterPree
     if found is not None and found.units:
         # Found by running the filters, unit by unit: no lower bound is known.
         why = "while it stays the pods' rules about each other are not kept"
-        victims = [VictimLine(unit.name, len(unit.pods), unit.priority, why) for unit in found.units]
+        frees = _freed(engine, found.units)
+        victims = [VictimLine(unit.name, len(unit.pods), unit.priority, why, frees[unit.name]) for unit in found.units]
         cost = _price_of(engine.preemption.victim_index, found.units)
         pods = cost.pods
         return PlanAnswer(name, "plan", f"evict {plural(pods, 'pod')}", victims, places, cost)
@@ -176,6 +182,12 @@ def _of(engine: Scheduler, name: str, answer: Planned, found: NominatedAfterPree
         return PlanAnswer(name, "hopeless", answer.reason, expansions=answer.expansions)
     steps = answer.expansions
     return PlanAnswer(name, "gaveUp", f"the search for victims gave up after {steps} expansions", expansions=steps)
+
+
+def _freed(engine: Scheduler, units: Sequence[EvictionUnit]) -> dict[str, list[str]]:
+    """Return the devices that each eviction unit frees, by its name."""
+    leaving = [record for unit in units for record in unit.pods.values()]
+    return {unit.name: freed_by(engine.indexes.devices, unit.pods.values(), leaving) for unit in units}
 
 
 def _shares(engine: Scheduler, assignment: Iterable[tuple[PodRecord, int]]) -> list[NodeShare]:

@@ -210,6 +210,8 @@ class Would(_Value, frozen=True):
     plan: PlanAnswer | None = None  # the same, with the reason for each and the cost
     when: str = ""  # text: when and where it would start at the earliest; "" if that was not asked
     starts: str = ""  # RFC 3339; "" if it fits now, never, or behind pods without a known end
+    devices: list[str] = []  # "driver/pool/device" that its claims would get
+    hints: list[str] = []  # why its claims get no devices: one line per request
 
 
 class Outlook(_Value, frozen=True):
@@ -244,6 +246,7 @@ class VictimLine(_Value, frozen=True):
     pods: int
     priority: int | None = None  # None: of pods in namespaces that the caller may not read
     why: str = ""  # what fails if this one is reprieved
+    devices: list[str] = []  # "driver/pool/device" that it would free
 
 
 class Price(_Value, frozen=True):
@@ -270,6 +273,7 @@ class PlanAnswer(_Value, frozen=True):
     expansions: int = 0
     proved: list[str] = []  # parts of the cost that are proved minimal, most important first
     ring_cost: int | None = None  # hops between consecutive ranks of all its groups; None: no member has a rank
+    devices: list[str] = []  # "driver/pool/device" that its claims would get now; empty if pods must be evicted first
 
 
 class PodRequest(_Value, frozen=True):

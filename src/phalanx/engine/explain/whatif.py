@@ -16,6 +16,7 @@ from phalanx.base.clock import rfc3339
 from phalanx.engine.explain import headline
 from phalanx.engine.explain.ask import reasons_of
 from phalanx.engine.explain.blockers import blockers_of
+from phalanx.engine.explain.device_hints import devices_of, for_devices
 from phalanx.engine.explain.plans import planned
 from phalanx.engine.explain.rehearsal import Rehearsal
 from phalanx.engine.explain.relax import for_pod, relaxations
@@ -85,6 +86,7 @@ class _Trial:
         self._resources = set(columns.resources)
         self.shapes = ShapeTable(columns.resource, interest)
         self.shapes.signers = list(self._engine.shapes.signers)
+        self.shapes.uses_of, self.shapes.extended = self._engine.shapes.uses_of, self._engine.shapes.extended
         self._mark = columns.journal.mark()
         return self
 
@@ -251,6 +253,7 @@ class _Asked:
             relaxations=list(changes),
             evicts=sorted(pod.key for pod in answer.victims) if isinstance(answer, NominatedAfterPreemption) else [],
             plan=planned(self._engine, name, answer) if isinstance(answer, NominatedAfterPreemption) else None,
+            hints=for_devices(self._engine.indexes.devices, root.records),
         )
 
     def _headline(self, root: _Root, verdict: Verdict, reasons: Sequence[NodeReason]) -> str:
@@ -302,6 +305,7 @@ class _Asked:
             wanted=1,
             places=[place],
             nodes=state.columns.count,
+            devices=devices_of(self._engine.indexes.devices, root.records),
         )
 
     def _group(self, root: _Root, key: GroupKey) -> Would:
@@ -330,6 +334,7 @@ class _Asked:
             wanted=total,
             places=self._places(group, answer.assignment),
             nodes=state.columns.count,
+            devices=devices_of(self._engine.indexes.devices, root.records),
         )
 
     def _places(self, root: Group, assignment: Assignment) -> list[GroupPlace]:

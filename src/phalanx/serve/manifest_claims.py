@@ -1,0 +1,117 @@
+"""The ResourceClaims of a what-if query: those of its manifests, and those that templates give to its pods and groups.
+
+`put_into` changes the engine it is given for good, like `variant`: it is for the process that answers one query and
+then ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+
+from phalanx.engine import events as e
+from phalanx.engine.engine import Engine
+from phalanx.engine.explain import Question
+from phalanx.model.objects import DeviceClass, Pod, ResourceClaim, ResourceSlice
+from phalanx.model.objects.devices import ResourceClaimSpec
+from phalanx.model.objects.meta import ObjectMeta, OwnerReference
+from phalanx.model.objects.pod import PodResourceClaimStatus
+
+Json = dict[str, Any]
+
+TEMPLATE = "ResourceClaimTemplate"
+GROUP = "resource.k8s.io"
+
+
+class QueryClaims:
+    def __init__(self, templates: Iterable[Json] = ()) -> None:
+        """`templates`: the ResourceClaimTemplates of the cluster."""
+        self._templates: dict[tuple[str, str], ResourceClaimSpec] = {}
+        self._claims: list[ResourceClaim] = []
+        self._others: list[DeviceClass | ResourceSlice] = []
+        self.notes: list[str] = []
+        for template in templates:
+            self.take(TEMPLATE, template)
+
+    def take(self, kind: str, doc: Json) -> bool:
+        """Remember an object of resource.k8s.io; False: it is of no account here."""
+        if kind == TEMPLATE:
+            meta = doc["metadata"]
+            spec = msgspec.convert((doc.get("spec") or {}).get("spec") or {}, ResourceClaimSpec)
+            self._templates[meta["namespace"], meta["name"]] = spec
+        elif kind == "ResourceClaim":
+            self._claims.append(msgspec.convert({**doc, "status": {}}, ResourceClaim))  # as if it were created now
+        elif kind == "DeviceClass":
+            self._others.append(msgspec.convert(doc, DeviceClass))
+        elif kind == "ResourceSlice":
+            self._others.append(msgspec.convert(doc, ResourceSlice))
+        else:
+            return False
+        return True
+
+    def put_into(self, engine: Engine, question: Question) -> None:
+        """Generate the claims of templates, and tell the engine about all of them."""
+        shared = self._claims_of_groups(engine, question)
+        question.pods = [self._with_claims(pod, number, shared) for number, pod in enumerate(question.pods)]
+        for other in self._others:
+            if isinstance(other, ResourceSlice):
+                engine.apply(e.ResourceSliceChanged(other))
+            else:
+                engine.apply(e.DeviceClassChanged(other))
+        for claim in self._claims:
+            meta = claim.metadata
+            if engine.objects.get(ResourceClaim, meta.namespace, meta.name) is None:
+                engine.apply(e.ResourceClaimChanged(claim))
+            else:
+                self.notes.append(f"ResourceClaim {meta.name}: exists already; the one of the cluster is used")
+        for pod in question.pods:
+            if pod.spec.resource_claims:
+                engine.indexes.claims.saw(pod)
+
+    def _claims_of_groups(self, engine: Engine, question: Question) -> dict[tuple[str, str, str], str]:
+        """Generate the claims of PodGroups; return (namespace, group, entry) -> claim."""
+        found: dict[tuple[str, str, str], str] = {}
+        for group in question.pod_groups:
+            entries = group.spec.resource_claims or ()
+            if entries:
+                engine.objects.put(group)  # pods find the claims of their group through it
+            for entry in entries:
+                meta = group.metadata
+                if entry.resource_claim_template_name:
+                    name = self._generate(meta, "PodGroup", entry.name, entry.resource_claim_template_name)
+                    found[meta.namespace, meta.name, entry.name] = name
+        return found
+
+    def _with_claims(self, pod: Pod, number: int, shared: dict[tuple[str, str, str], str]) -> Pod:
+        """Return the pod with a uid of its own and the names of its generated claims in its status."""
+        if not pod.spec.resource_claims:
+            return pod
+        meta = msgspec.structs.replace(pod.metadata, uid=f"query-{number}")
+        group = pod.spec.scheduling_group
+        statuses: list[PodResourceClaimStatus] = []
+        for entry in pod.spec.resource_claims:
+            if not entry.resource_claim_template_name:
+                continue
+            in_group = (meta.namespace, (group.pod_group_name if group is not None else "") or "", entry.name)
+            name = shared.get(in_group) or self._generate(meta, "Pod", entry.name, entry.resource_claim_template_name)
+            if name:
+                statuses.append(PodResourceClaimStatus(name=entry.name, resource_claim_name=name))
+        status = msgspec.structs.replace(pod.status, resource_claim_statuses=statuses)
+        return msgspec.structs.replace(pod, metadata=meta, status=status)
+
+    def _generate(self, owner: ObjectMeta, kind: str, entry: str, template: str) -> str:
+        """Generate a claim from a template; return its name, or "" if there is no such template."""
+        spec = self._templates.get((owner.namespace, template))
+        if spec is None:
+            text = f'{kind} {owner.name}: resource claim template "{template}" not found'
+            if text not in self.notes:
+                self.notes.append(text)
+            return ""
+        name = f"{owner.name}-{entry}-query"
+        version = "v1" if kind == "Pod" else "scheduling.k8s.io/v1beta1"
+        reference = OwnerReference(api_version=version, kind=kind, name=owner.name, uid=owner.uid, controller=True)
+        meta = ObjectMeta(name=name, namespace=owner.namespace, uid=f"{name}-uid", owner_references=[reference])
+        self._claims.append(ResourceClaim(metadata=meta, spec=spec))
+        return name

@@ -1,0 +1,148 @@
+"""`whatif`, `plan` and `top` about devices: which claims would get which devices, and what stands in the way."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from test_devices import DRIVER, World, asks, claim, device, node, pod, published
+
+from phalanx.engine.explain import plan, whatif
+from phalanx.engine.explain.device_table import device_table
+from phalanx.engine.explain.values import Outlook
+from phalanx.model.gates import Gates
+from phalanx.serve.manifests import Manifests
+
+Json = dict[str, Any]
+
+
+def cluster(nodes: int = 2, devices: int = 2) -> World:
+    world = World(gates=Gates({"DRAWorkloadResourceClaims": True}))
+    for n in range(nodes):
+        world.see(node(f"n{n}"), published(f"n{n}", *(device(f"d{i}", model="h100") for i in range(devices))))
+    return world
+
+
+def template(name: str, count: int = 1, cel: str = "") -> Json:
+    body = {"metadata": {}, "spec": {"devices": {"requests": [asks("r", count, cel)]}}}
+    return {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceClaimTemplate",
+        "metadata": {"name": name},
+        "spec": body,
+    }
+
+
+def job(name: str, pods: int, entry: Json) -> Json:
+    spec = {"containers": [{"name": "c", "image": "i", "resources": {"claims": [{"name": "gpu"}]}}],
+            "resourceClaims": [{"name": "gpu", **entry}], "restartPolicy": "Never"}  # fmt: skip
+    return {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {"name": name, "annotations": {"scheduling.phalanx.dev/gang": "true"}},
+        "spec": {"completions": pods, "parallelism": pods, "completionMode": "Indexed", "template": {"spec": spec}},
+    }
+
+
+def ask(world: World, *documents: Json, templates: list[Json] | None = None) -> tuple[Outlook, list[str]]:
+    gates = Gates({"DRAWorkloadResourceClaims": True})
+    manifests = Manifests(gates, [], tuple(world.engine.profiles), templates or [])
+    manifests.read(documents, "default")
+    manifests.put_into(world.engine)
+    return whatif(world.engine.scheduler, manifests.question), manifests.notes
+
+
+def test_a_gang_with_a_claim_template_gets_devices_of_its_own():
+    outlook, notes = ask(cluster(), template("one"), job("train", 4, {"resourceClaimTemplateName": "one"}))
+    (item,) = outlook.items
+    assert item.fits and item.pods == 4 and not notes
+    assert item.devices == [f"{DRIVER}/n{n}/d{i}" for n in range(2) for i in range(2)]
+
+
+def test_too_few_devices_are_named_with_the_selector_that_rules_them_out():
+    world = cluster()
+    world.see(node("old"), published("old", device("d0", model="a100")))
+    wants = template("one", cel=f'device.attributes["{DRIVER}"].model == "h100"')
+    outlook, _ = ask(world, wants, job("train", 5, {"resourceClaimTemplateName": "one"}))
+    (item,) = outlook.items
+    assert not item.fits
+    (hint,) = item.hints
+    assert "needs 1 device; of 5 published 1 are ruled out by selector #0 of the request, 4 can be used now" in hint
+
+
+def test_units_of_one_question_do_not_share_a_device():
+    one = {"resourceClaimTemplateName": "one"}
+    outlook, _ = ask(cluster(1, 3), template("one"), job("first", 2, one), job("second", 2, one))
+    assert [item.fits for item in outlook.items] == [True, False]
+    outlook, _ = ask(cluster(2, 2), template("one"), job("first", 2, one), job("second", 2, one))
+    devices = [device for item in outlook.items for device in item.devices]
+    assert outlook.fits and len(set(devices)) == len(devices) == 4
+
+
+def test_pods_share_a_claim_of_the_manifest():
+    shared = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "metadata": {"name": "shared"},
+              "spec": {"devices": {"requests": [asks("r", 2)]}}}  # fmt: skip
+    outlook, _ = ask(cluster(3, 2), job("train", 3, {"resourceClaimName": "shared"}), shared)
+    (item,) = outlook.items
+    assert item.fits and len(item.devices) == 2
+    assert [share.pods for share in item.places[0].nodes] == [3]  # all on the node of the devices
+
+
+def test_a_group_claim_is_generated_once_for_the_group():
+    entry = {"name": "gpu", "resourceClaimTemplateName": "two"}
+    group = {"apiVersion": "scheduling.k8s.io/v1beta1", "kind": "PodGroup", "metadata": {"name": "g"},
+             "spec": {"schedulingPolicy": {"gang": {"minCount": 3}}, "resourceClaims": [entry]}}  # fmt: skip
+    members = [
+        {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"name": f"g-{n}"},
+            "spec": {"containers": [{"name": "c", "image": "i"}], "resourceClaims": [entry],
+                     "schedulingGroup": {"podGroupName": "g"}},
+        }
+        for n in range(3)
+    ]  # fmt: skip
+    outlook, _ = ask(cluster(2, 2), template("two", 2), group, *members)
+    (item,) = outlook.items
+    assert item.fits and len(item.devices) == 2 and [share.pods for share in item.places[0].nodes] == [3]
+
+
+def test_templates_of_the_cluster_count_and_missing_ones_are_named():
+    wants = job("train", 2, {"resourceClaimTemplateName": "there"})
+    known = template("there")
+    known["metadata"]["namespace"] = "default"
+    outlook, _ = ask(cluster(), wants, templates=[known])
+    assert outlook.fits
+    outlook, notes = ask(cluster(), wants)
+    assert not outlook.fits and any('resource claim template "there" not found' in note for note in notes)
+
+
+def test_a_claim_that_exists_already_is_the_one_that_counts():
+    world = cluster(2, 2)
+    world.see(claim("taken", asks("r", 2)), pod("user", "taken")).run()
+    mine = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "metadata": {"name": "taken"},
+            "spec": {"devices": {"requests": [asks("r", 1)]}}}  # fmt: skip
+    outlook, notes = ask(world, mine, job("train", 1, {"resourceClaimName": "taken"}))
+    assert outlook.fits and any("ResourceClaim taken: exists already" in note for note in notes)
+
+
+def test_a_plan_says_which_devices_each_victim_frees():
+    world = cluster(2, 2)
+    for n in range(2):
+        world.see(claim(f"low-{n}", asks("r", 2)), pod(f"low-{n}", f"low-{n}"))
+    world.run()
+    world.see(claim("urgent", asks("r", 2)))
+    world.see(pod("urgent", "urgent", priority=9))
+    found = plan(world.engine.scheduler, "Pod", "default", "urgent")
+    (victim,) = found.victims
+    where = world.bound[victim.name.rpartition("/")[2]]
+    assert victim.devices == [f"{DRIVER}/{where}/d0", f"{DRIVER}/{where}/d1"]
+
+
+def test_free_devices_are_counted_by_class_and_domain():
+    world = cluster(2, 3)
+    world.see(claim("c", asks("r", 2)), pod("p", "c")).run()
+    state = world.engine.indexes.devices
+    (row,) = device_table(state, ())
+    assert (row.device_class, row.devices, row.in_use, row.free, row.most_on_node) == ("gpu", 6, 2, 4, 3)
+    free = {row.path[0]: row.free for row in device_table(state, ["kubernetes.io/hostname"])}
+    assert free == {name: 1 if name == world.bound["p"] else 3 for name in ("n0", "n1")}
