@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import copy
+import datetime
 import json
 import subprocess
 import sys
@@ -20,6 +22,7 @@ from phalanx.base.clock import SystemClock, rfc3339_micro
 from phalanx.kube.client import HttpClient
 from phalanx.kube.config import load
 from phalanx.kube.lease import LEASES, LeaseSettings
+from phalanx.local.api.tls import load_identity
 from phalanx.model.crds import definitions
 from phalanx.model.gates import KNOWN
 from phalanx.serve import start_checks
@@ -40,7 +43,7 @@ VERSION = {"major": "1", "minor": "28+", "gitVersion": "v1.28.15"}
 class OldServer(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         body = json.dumps(VERSION if self.path == "/version" else {"kind": "APIVersions"}).encode()
-        self.send_response(200)
+        self.send_response(404 if self.path.startswith("/elsewhere") else 200)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
@@ -77,6 +80,34 @@ def test_an_api_server_that_is_too_old_is_refused(old_server: Path, part: str) -
 )
 def test_a_version_that_cannot_be_read_is_accepted(answer: bytes) -> None:
     start_checks.check_version("https://x", answer)
+
+
+def first_line(kubeconfig: Path) -> str:
+    command = [sys.executable, "-m", "phalanx", *PARTS["scheduler"], "--kubeconfig", str(kubeconfig)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        assert process.stderr is not None
+        return process.stderr.readline()
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_a_kubeconfig_that_names_another_program_is_reported(old_server: Path, tmp_path: Path) -> None:
+    config = yaml.safe_load(old_server.read_text())
+    config["clusters"][0]["cluster"]["server"] += "/elsewhere"  # where it answers 404
+    (tmp_path / "kubeconfig").write_text(yaml.safe_dump(config))
+    line = first_line(tmp_path / "kubeconfig")
+    assert "is not a Kubernetes API server; correct the server in the kubeconfig" in line
+
+
+def test_a_kubeconfig_with_the_authority_of_another_cluster_is_reported(server: LocalCluster, tmp_path: Path) -> None:
+    config = yaml.safe_load(server.kubeconfig.read_text())
+    authority = load_identity(None, ("localhost",), datetime.datetime.now(datetime.UTC)).ca
+    config["clusters"][0]["cluster"]["certificate-authority-data"] = base64.b64encode(authority).decode()
+    (tmp_path / "kubeconfig").write_text(yaml.safe_dump(config))
+    line = first_line(tmp_path / "kubeconfig")
+    assert "not from the authority in the kubeconfig" in line and "get the kubeconfig of this cluster again" in line
 
 
 @pytest.fixture(scope="module")

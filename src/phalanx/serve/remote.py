@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from phalanx.base.client import Client
-from phalanx.base.errors import ApiProblem, ConfigProblem, Unauthorized
+from phalanx.base.errors import ApiProblem, ConfigProblem, NotFound, Unauthorized
 from phalanx.base.retry import delay, verdict
 from phalanx.kube.client import HttpClient
 from phalanx.kube.config import Connection, in_cluster, load
@@ -44,14 +44,26 @@ async def wait_for_server(client: HttpClient) -> None:
             check_version(client.server, version)
             return
         except ApiProblem as problem:
-            unknown = isinstance(problem, Unauthorized)
-            if verdict(problem) != "uncertain" and not unknown:
+            if verdict(problem) != "uncertain" and not isinstance(problem, Unauthorized | NotFound):
                 return
             if loop.time() - told >= TELL_EVERY:
                 told = loop.time()
-                why = "it does not accept the token of the kubeconfig, which is another cluster's or has run out"
-                log.warning("waiting for the API server at %s: %s", client.server, why if unknown else problem)
+                log.warning("waiting for the API server at %s: %s", client.server, _cause(problem))
             await asyncio.sleep(delay(min(attempt, 5), problem, rng))
+
+
+def _cause(problem: ApiProblem) -> str:
+    """Return what is wrong with the kubeconfig, if that is likely, else the problem itself."""
+    if isinstance(problem, Unauthorized):
+        return "it does not accept the token of the kubeconfig, which is another cluster's or has run out"
+    if isinstance(problem, NotFound):
+        return "what answers there is not a Kubernetes API server; correct the server in the kubeconfig"
+    if "CERTIFICATE_VERIFY_FAILED" in str(problem):
+        return (
+            "its certificate is not from the authority in the kubeconfig, which is another cluster's or outdated;"
+            " get the kubeconfig of this cluster again"
+        )
+    return str(problem)
 
 
 async def answered(what: str, ask: Callable[[], Awaitable[T]]) -> T:
