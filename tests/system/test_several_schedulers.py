@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import Counter
 from collections.abc import AsyncIterator
 from typing import Any
 
-from phalanx.base.client import Call, Client, WatchEvent
+import msgspec
+
+from phalanx.base.client import Call, Client, Resource, WatchEvent
+from phalanx.base.errors import ApiProblem
 from phalanx.kube.placement_lease import PLACEMENT_LEASE
 from phalanx.model.quantity import milli
 from phalanx.testing.simulated_cluster import SimulatedCluster, simulated_cluster
@@ -114,5 +118,99 @@ def test_two_schedulers_never_fill_the_same_room() -> None:
             done = [job for job in cluster.all("Job") if job["status"].get("succeeded") == 4]
             assert before and len(done) == 16
             assert not any(job["status"].get("failed") for job in cluster.all("Job"))
+
+    run(main)
+
+
+def failures(cluster: SimulatedCluster) -> dict[str, int]:
+    return {job["metadata"]["name"]: n for job in cluster.all("Job") if (n := job["status"].get("failed", 0))}
+
+
+async def until_all_done(cluster: SimulatedCluster, pods: int = 4) -> None:
+    """Every Job ends. At no time is a gang partly on nodes for longer than the grace of its pods."""
+    for _ in range(400):
+        await asyncio.sleep(10)
+        if all(job["status"].get("succeeded") == pods for job in cluster.all("Job")):
+            return
+    raise AssertionError({job["metadata"]["name"]: job["status"] for job in cluster.all("Job")})
+
+
+def test_a_gang_that_a_kubelet_rejects_is_returned_and_placed_again() -> None:
+    """Two schedulers that do not know of each other bind to the same room. No Job pays for it."""
+
+    async def main(loop: VirtualLoop) -> None:
+        async with simulated_cluster(4) as cluster:
+            await two_schedulers(cluster, lease="")
+            for number in range(16):
+                await cluster.apply(gang(f"g{number}", ("one", "two")[number % 2], seconds=60))
+            await asyncio.sleep(0.2)
+            assert rejected(cluster)
+            await until_all_done(cluster)
+            assert not failures(cluster)
+            assert not overcommitted(cluster)
+
+    run(main)
+
+
+async def first_fit(cluster: SimulatedCluster, client: Client) -> None:
+    """A simple scheduler named "other": it binds each of its pods to the first node with room, by what it has read."""
+    pods, nodes = Resource("", "v1", "pods", "Pod"), Resource("", "v1", "nodes", "Node", namespaced=False)
+    while True:
+        found = msgspec.json.decode(await client.list(pods))["items"]
+        room = {
+            n["metadata"]["name"]: milli(n["status"]["allocatable"]["cpu"])
+            for n in msgspec.json.decode(await client.list(nodes))["items"]
+        }
+        for pod in found:
+            if pod["spec"].get("nodeName") and pod["status"].get("phase") not in ("Succeeded", "Failed"):
+                room[pod["spec"]["nodeName"]] -= milli(pod["spec"]["containers"][0]["resources"]["requests"]["cpu"])
+        await asyncio.sleep(0.05)  # what it has read is old by then
+        for pod in found:
+            if pod["spec"].get("nodeName") or pod["spec"]["schedulerName"] != "other":
+                continue
+            need = milli(pod["spec"]["containers"][0]["resources"]["requests"]["cpu"])
+            node = next((name for name, free in sorted(room.items()) if free >= need), "")
+            if node:
+                room[node] -= need
+                target = {"metadata": {"name": pod["metadata"]["name"]}, "target": {"kind": "Node", "name": node}}
+                with contextlib.suppress(ApiProblem):
+                    await client.create(pods, target, "default", name=pod["metadata"]["name"], subresource="binding")
+        await asyncio.sleep(0.2)
+
+
+def test_next_to_a_scheduler_that_knows_nothing_of_ours_every_gang_gets_whole() -> None:
+    async def main(loop: VirtualLoop) -> None:
+        async with simulated_cluster(4) as cluster:
+            await cluster.kill("scheduler")
+            await cluster.start_scheduler("one", DistantClient(cluster.client_of("one")), scheduler_name="one")
+            other = asyncio.create_task(first_fit(cluster, cluster.client_of("other")))
+            await cluster.apply(
+                {
+                    "apiVersion": "scheduling.k8s.io/v1",
+                    "kind": "PriorityClass",
+                    "metadata": {"name": "high"},
+                    "value": 9,
+                }
+            )
+            for number in range(10):
+                await cluster.apply(gang(f"g{number}", "one", seconds=60))
+                single = gang(f"other{number}", "other", pods=1, seconds=60)
+                del single["metadata"]["annotations"]
+                single["spec"]["backoffLimit"] = 1000
+                await cluster.apply(single)
+            for _ in range(400):
+                await asyncio.sleep(10)
+                if all(job["status"].get("succeeded") for job in cluster.all("Job")):
+                    break
+            other.cancel()
+            gangs = [job for job in cluster.all("Job") if not job["metadata"]["name"].startswith("other")]
+            assert [job["status"].get("succeeded") for job in gangs] == [4] * 10
+            lost = Counter(
+                pod["metadata"]["labels"]["batch.kubernetes.io/job-name"]
+                for pod in cluster.all("Pod")
+                if pod["metadata"]["name"] in rejected(cluster)
+            )
+            # No failure of a gang; the other scheduler's pods failed only where a kubelet rejected them.
+            assert failures(cluster) == {name: count for name, count in lost.items() if name.startswith("other")}
 
     run(main)

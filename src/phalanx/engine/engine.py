@@ -79,6 +79,7 @@ class Engine:
         self.attempts, self.searches, self.preemption = scheduler.attempts, scheduler.searches, scheduler.preemption
         self.history, self.isolation = scheduler.history, scheduler.isolation
         self.maintenance, self.starts = scheduler.maintenance, scheduler.starts
+        self.rejections = scheduler.rejections
         self.illegal_transitions = scheduler.illegal_transitions
         self.outbox, self.faults = scheduler.outbox, scheduler.faults
         self._binding, self._cycle = scheduler.binding, scheduler.cycle
@@ -265,6 +266,7 @@ class Engine:
             queue.wake(ClusterChange(Wake.POD_PLACED, record.row, record))
         self._say_again()
         self.maintenance.step()
+        self.rejections.step()
         self.groups.settle()
         self.maintenance.replacements.settle()
         self.starts.sweep()
@@ -343,6 +345,7 @@ class Engine:
             self.starts.placed(root)
 
     def _try_kind(self, root: SchedulingUnit) -> None:
+        self.preemption.victim_index.own_only = root.key in self.rejections.returned
         if root.kind == "Pod":
             made, looked = self.evaluations.made, self.preemption.chooser.looked
             self._cycle.attempt(root)
@@ -387,6 +390,7 @@ class Engine:
             self.groups.members.health,
             protection,
             self.maintenance,
+            self.rejections,
             self.starts,
         )
         ahead = [table.next_time() for table in tables]

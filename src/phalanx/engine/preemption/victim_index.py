@@ -63,6 +63,8 @@ class VictimIndex:
         self._members: dict[GroupKey, dict[str, None]] = {}  # leaf -> keys of these members
         self._position = -1
         self._stale = True
+        # The preemptor lost its place to another scheduler: it does not take it back by force.
+        self.own_only = False
         self._next = 0  # during a rebuild: the first row that is not indexed yet
         self.changed_rows = ChangeLog[int]()
         self.epoch = 0  # +1 at every rebuild
@@ -82,6 +84,7 @@ class VictimIndex:
             state.nominations.version,
             state.objects.version,
             self._protections,
+            self.own_only,
         )
 
     def regroup(self) -> None:
@@ -134,6 +137,8 @@ class VictimIndex:
     def evictable(self, unit: EvictionUnit, priority: int) -> bool:
         """Return True if a preemptor of this priority may evict the unit."""
         if unit.priority >= priority:
+            return False
+        if self.own_only and any(pod.scheduler_name not in self.cluster.profiles for pod in unit.pods.values()):
             return False
         if self.minimum_runtime.next_time() is None:
             return True

@@ -39,6 +39,7 @@ from phalanx.engine.scheduling.lifecycle.pending_writes import PendingWrites
 from phalanx.engine.scheduling.lifecycle.pod_lifecycle import PodLifecycle
 from phalanx.engine.scheduling.lifecycle.pod_status import PodStatus
 from phalanx.engine.scheduling.lifecycle.pods import Pods
+from phalanx.engine.scheduling.lifecycle.rejections import Rejections
 from phalanx.engine.scheduling.lifecycle.transitions import IllegalTransitions
 from phalanx.engine.scheduling.lifecycle.unit_lifecycle import UnitLifecycle
 from phalanx.engine.scheduling.queue.queue import Queue, QueueTimes, by_priority
@@ -134,14 +135,15 @@ class Scheduler:
             state, unit_lifecycle, conditions, Statuses(state, conditions, losses, emit), commits, reminders
         )
         pods = self.pod_lifecycle = PodLifecycle(state, queue, members, unit_lifecycle, waiting.placed, emit)
-        self.pods = Pods(state, pods, members, status, victim_index)
+        self.rejections = Rejections(state, members, emit)
+        self.pods = Pods(state, pods, members, status, victim_index, self.rejections)
         evictions = Evictions(state, victim_index, unit_lifecycle, pods, losses, emit)
         self.binding = Binding(state, pods, members, status, emit, self.pods.back)
         room = GroupReservations(state, pods, members)
         self.maintenance = Maintenance(state, members, pods, room, emit)
         self.starts = StartReservations(state, queue, pods, unit_lifecycle, members, status)
         refusals = Refusals(self.searches, pods, members, waiting, status, self.starts)
-        self.cycle = Cycle(self.searches, refusals, self.binding, evictions, room, emit)
+        self.cycle = Cycle(self.searches, refusals, self.binding, evictions, room, self.rejections, emit)
         admission = Admission(members, pods, status, self.pods.admit)
         self.groups = Groups(state, members, unit_lifecycle, admission, room, isolation)
         state.contested = self._contested

@@ -162,7 +162,12 @@ def _nominations(engine: Tables) -> None:
     engine.groups.room.validate()
     engine.starts.validate()
     room, replacements = engine.groups.room, engine.maintenance.replacements
-    placeholders = (*room.reservations, *replacements.records, *engine.starts.placeholders)
+    placeholders = (
+        *room.reservations,
+        *replacements.records,
+        *engine.starts.placeholders,
+        *engine.pods.foreign.values(),
+    )
     expected_placements = {id(record) for record in placeholders}
     for node, record in engine.cluster.nominations.all():
         if id(record) in expected_placements:

@@ -15,6 +15,8 @@ from phalanx.controllers.runtime.ownership import deleting
 from phalanx.controllers.runtime.pods import active, finished, phase
 from phalanx.controllers.workloads.job.indexes import format_indexes, parse_indexes
 from phalanx.controllers.workloads.job.policy import match_policy
+from phalanx.model.groups.keys import BOUND_IN_GROUP
+from phalanx.model.objects.pod import KUBELET_REJECTIONS
 
 Json = dict[str, Any]
 
@@ -136,6 +138,8 @@ def _success(tally: Tally, pod: Json, completions: int) -> None:
 
 def _failure(tally: Tally, job: Json, pod: Json, pods: list[Json], completions: int) -> None:
     action, message = match_policy(job["spec"].get("podFailurePolicy"), pod)
+    if (action, message) == ("Count", "") and _returned(pod):
+        action = "Ignore"
     if action == "FailJob" and not tally.fail_job:
         tally.fail_job = message
     limit, index = job["spec"].get("backoffLimitPerIndex"), index_of(pod)
@@ -153,6 +157,18 @@ def _failure(tally: Tally, job: Json, pod: Json, pods: list[Json], completions: 
         return
     tally.uncounted_failed.append(pod["metadata"]["uid"])
     tally.fresh_failures.append(pod)
+
+
+def _returned(pod: Json) -> bool:
+    """Return True if a kubelet rejected a member of a gang, or the scheduler took it back because its gang could not be
+    completed. That is no failure of the Job."""
+    if BOUND_IN_GROUP not in (pod["metadata"].get("annotations") or {}):
+        return False
+    status: Json = pod.get("status") or {}
+    if str(status.get("reason") or "").startswith(KUBELET_REJECTIONS) and not status.get("containerStatuses"):
+        return True
+    conditions = status.get("conditions") or ()
+    return any(each["type"] == "DisruptionTarget" and each.get("reason") == "GangIncomplete" for each in conditions)
 
 
 def is_indexed(job: Json) -> bool:

@@ -36,6 +36,7 @@ from phalanx.engine.scheduling.commit.start_reservations import StartReservation
 from phalanx.engine.scheduling.lifecycle.members import Members
 from phalanx.engine.scheduling.lifecycle.pod_lifecycle import PodLifecycle
 from phalanx.engine.scheduling.lifecycle.pod_status import PROMISED, SCHEDULER_ERROR, UNSCHEDULABLE, PodStatus
+from phalanx.engine.scheduling.lifecycle.rejections import Rejections
 from phalanx.engine.scheduling.queue.units import (
     ATTEMPT,
     AttemptUnit,
@@ -72,6 +73,7 @@ class Cycle:
         binding: Binding,
         evictions: Evictions,
         reservations: GroupReservations,
+        rejections: Rejections,
         emit: Emit,
     ) -> None:
         self._searches = searches
@@ -85,6 +87,7 @@ class Cycle:
         self._binding = binding
         self._evictions = evictions
         self._reservations = reservations
+        self._rejections = rejections
         self._emit = emit
         self._turns: dict[str, int] = {}  # unit key -> how often its preemption was put aside, of single pods
 
@@ -202,6 +205,8 @@ class Cycle:
         self._searches.spent += len(assignment) // SEATS_PER_WORK_UNIT
         beginning = self._reservations.beginning(group) if placed.expected_placements else frozenset()
         self._units.commit(unit, len(assignment))
+        whole = not any(leaf.placed for leaf in self._members.forest.leaves(group.key))
+        self._rejections.committed(group, [record for record, _ in assignment], whole=whole)
         self._pods.assume(unit, assignment)
         self._report_ranks(placed.built)
         unit.refusal = None

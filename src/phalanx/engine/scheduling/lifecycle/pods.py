@@ -15,11 +15,13 @@ from phalanx.engine.preemption.victim_index import VictimIndex
 from phalanx.engine.scheduling.lifecycle.members import Members
 from phalanx.engine.scheduling.lifecycle.pod_lifecycle import PodLifecycle
 from phalanx.engine.scheduling.lifecycle.pod_status import GATED, GATED_MESSAGE, SCHEDULER_ERROR, PodStatus
+from phalanx.engine.scheduling.lifecycle.rejections import Rejections
 from phalanx.engine.scheduling.lifecycle.reserve_permit import gate_of
 from phalanx.engine.scheduling.queue.units import SchedulingUnit
-from phalanx.engine.state.records import PodRecord
+from phalanx.engine.state.records import PodRecord, PodState
 from phalanx.model.groups import group_of
 from phalanx.model.objects import Pod
+from phalanx.model.objects.pod import KUBELET_REJECTIONS
 
 FINISHED = ("Succeeded", "Failed")
 
@@ -32,6 +34,7 @@ class Pods:
         members: Members,
         status: PodStatus,
         victim_index: VictimIndex,
+        rejections: Rejections,
     ) -> None:
         self._cluster = state
         self._queue = pod_lifecycle.queue
@@ -40,7 +43,9 @@ class Pods:
         self._members = members
         self._status = status
         self._victim_index = victim_index
+        self._rejections = rejections
         self.records = state.records
+        self.foreign: dict[str, PodRecord] = {}  # nominated pods of other schedulers: only their nodes matter
         self._orders = 0
         self._stamp: tuple[str, float] = ("", 0.0)
 
@@ -52,6 +57,8 @@ class Pods:
         if old is not None and old.uid != pod.metadata.uid:
             self._remove(old, finished=False)
             old = None
+        if self.foreign and (pod.spec.node_name or pod.status.phase in FINISHED):
+            self._forget_foreign(key)
         if pod.status.phase in FINISHED:
             self._finished(old, pod)
         elif pod.spec.node_name:
@@ -60,6 +67,7 @@ class Pods:
             self._pending(old, pod)
 
     def gone(self, namespace: str, name: str, uid: str) -> None:
+        self._forget_foreign(f"{namespace}/{name}")
         old = self.records.get(f"{namespace}/{name}")
         if old is not None and (not uid or old.uid == uid):
             self._remove(old, finished=False)
@@ -68,6 +76,8 @@ class Pods:
 
     def _finished(self, old: PodRecord | None, pod: Pod) -> None:
         if old is not None:
+            if old.state is PodState.BOUND or old.assumed:
+                self._rejected(pod)
             self._remove(old, finished=True)
             return
         record = self._record(pod)
@@ -98,6 +108,8 @@ class Pods:
                 old.pod = pod  # what it is like should its bind fail: `back`
             return
         if pod.spec.scheduler_name not in self._cluster.profiles:
+            if self.foreign or pod.status.nominated_node_name:
+                self._nominated_elsewhere(f"{pod.metadata.namespace}/{pod.metadata.name}", pod)
             return
         if pod.metadata.deletion_timestamp is not None:
             if old is not None:
@@ -124,6 +136,30 @@ class Pods:
             self._pod_lifecycle.nominate(record, nominated, write=False)
 
     # ---- parts
+
+    def _rejected(self, pod: Pod) -> None:
+        status = pod.status
+        if status.phase == "Failed" and status.reason.startswith(KUBELET_REJECTIONS) and not status.container_statuses:
+            self._rejections.rejected(pod)
+
+    def _nominated_elsewhere(self, key: str, pod: Pod) -> None:
+        """Reserve the node that another scheduler has nominated for a pod of its own."""
+        node = pod.status.nominated_node_name if pod.metadata.deletion_timestamp is None else ""
+        known = self.foreign.get(key)
+        if known is not None and known.nominated == node and self._same(known, pod):
+            return
+        self._forget_foreign(key)
+        if node:
+            record = self.foreign[key] = self._record(pod)
+            record.nominated = ""
+            self._cluster.shapes.keep(record.shape)
+            self._pod_lifecycle.nominate(record, node, write=False)
+
+    def _forget_foreign(self, key: str) -> None:
+        record = self.foreign.pop(key, None)
+        if record is not None:
+            self._pod_lifecycle.nominate(record, "", write=False)
+            self._cluster.shapes.drop(record.shape)
 
     def back(self, record: PodRecord) -> None:
         """A pod is pending again after its bind failed: catch up with what it became meanwhile (labels, going)."""

@@ -1,0 +1,110 @@
+"""Return a gang as a whole when a kubelet rejects one of its pods.
+
+A scheduler that shares nodes with others learns of their binds after a delay: both may use the same free capacity, and
+the kubelet rejects the pod that comes second (Failed, reason OutOfcpu). A gang of which that leaves less than its
+minimum keeps no room: its other pods are evicted at once, and it is placed again after a jitter, so that two gangs do
+not collide again and again. A gang that was complete before is not touched: what a later loss means, its policy says.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable
+
+import msgspec
+
+from phalanx.engine import decisions as d
+from phalanx.engine.framework import Emit
+from phalanx.engine.framework.cluster_state import ClusterState
+from phalanx.engine.scheduling.lifecycle.members import Members, root_key
+from phalanx.engine.state.records import PodRecord, PodState
+from phalanx.model.groups import Group, GroupKey, pod_key
+from phalanx.model.objects import Pod
+
+REMEMBERED = 60.0  # seconds after a gang is bound in which a rejection returns all of it
+SHORTEST, LONGEST = 0.1, 10.0  # seconds until a returned gang is placed again: before the jitter, and at most
+ON_NODE = (PodState.BINDING, PodState.CONFIRMED, PodState.BOUND)
+
+
+class _Commit(msgspec.Struct):
+    pods: set[str]  # uids
+    at: float
+
+
+class Rejections:
+    def __init__(self, state: ClusterState, members: Members, emit: Emit) -> None:
+        self._cluster, self._forest = state, state.forest
+        self._members, self._emit = members, emit
+        self._commits: dict[GroupKey, _Commit] = {}  # root -> pods bound together, the oldest first
+        self._rejected: dict[GroupKey, Pod] = {}  # root -> the first pod that was rejected, since the last step
+        self._returns: dict[GroupKey, int] = {}  # root -> how often in a row
+        self._held: dict[GroupKey, float] = {}  # root -> when it is placed again
+        self.returned: set[str] = set()  # keys of units that were returned and have no new place yet
+
+    def committed(self, group: Group, records: Iterable[PodRecord], *, whole: bool) -> None:
+        """Pods of a tree are about to be bound. whole: none of its pods had a node before."""
+        now, root = self._cluster.now, group.key
+        for old in [key for key, commit in self._commits.items() if now - commit.at > REMEMBERED]:
+            del self._commits[old]
+            self._returns.pop(old, None)
+        self.returned.discard(root_key(root))
+        if whole:
+            self._commits.pop(root, None)
+            self._commits[root] = _Commit({record.uid for record in records}, now)
+
+    def rejected(self, pod: Pod) -> None:
+        """A kubelet rejected a pod that was bound to its node."""
+        leaf = self._forest.leaf_of(pod_key(pod))
+        root = self._forest.root_of(leaf) if leaf is not None else None
+        commit = self._commits.get(root) if root is not None else None
+        if root is not None and commit is not None and pod.metadata.uid in commit.pods:
+            self._rejected.setdefault(root, pod)
+
+    def next_time(self) -> float | None:
+        """Return when `step` has something to do."""
+        if self._rejected:
+            return self._cluster.now
+        return min(self._held.values(), default=None)
+
+    def step(self) -> None:
+        """Return gangs that a rejection left incomplete."""
+        now = self._cluster.now
+        for root in [root for root, until in self._held.items() if until <= now]:
+            del self._held[root]
+        rejected, self._rejected = self._rejected, {}
+        for root, pod in rejected.items():
+            group = self._forest.group(root)
+            if group is not None and group.spec is not None and not group.satisfied:
+                self._return(root, group, pod)
+
+    def _return(self, root: GroupKey, group: Group, rejected: Pod) -> None:
+        commit = self._commits.pop(root)
+        why = f"node {rejected.spec.node_name} rejected {rejected.metadata.name} ({rejected.status.reason})"
+        for leaf in self._forest.leaves(root):
+            for key, member in leaf.members.items():
+                record = self._cluster.records.get(str(key))
+                if record is None or record.uid not in commit.pods or record.state not in ON_NODE:
+                    continue
+                if not record.terminating:
+                    self._evict(root, record, member.node, why)
+        count = self._returns[root] = self._returns.get(root, 0) + 1
+        assert group.spec is not None
+        # From the uid, not from a random number: the same events give the same decisions.
+        jitter = zlib.crc32(f"{group.spec.uid}/{count}".encode()) / 2**32
+        until = self._cluster.now + min(LONGEST, SHORTEST * 2.0**count) * (0.5 + jitter)
+        self._members.restart_after[root] = self._held[root] = until
+        self._members.notes.judged[root] = None
+        self.returned.add(root_key(root))
+
+    def _evict(self, root: GroupKey, record: PodRecord, node: str, why: str) -> None:
+        self._emit(
+            d.Evict,
+            namespace=record.namespace,
+            name=record.name,
+            uid=record.uid,
+            reason="GangIncomplete",
+            message=f"{why}; {root} is returned as a whole and placed again",
+            event_reason="GangReleased",
+            event_message=f"Released from node {node}: {why}",
+            preemptor=root_key(root),
+        )

@@ -1,0 +1,81 @@
+"""A gang of which a kubelet rejects a pod, and room that other schedulers have reserved."""
+
+from __future__ import annotations
+
+import msgspec
+
+from phalanx.testing import Cluster
+from phalanx.testing.builders import node, pod, pod_group
+from support.verdicts import binds
+
+
+def reject(run: Cluster, name: str) -> None:
+    found = run.pods[name]
+    status = msgspec.structs.replace(found.status, phase="Failed", reason="OutOfcpu")
+    run.see(msgspec.structs.replace(found, status=status))
+
+
+def members(*names: str, priority: int = 0):
+    return [pod(name).cpu("2").group("g").priority(priority) for name in names]
+
+
+def three_on_three_nodes(priority: int = 0) -> Cluster:
+    run = Cluster().see(*(node(name).cpu("2") for name in "abc"))
+    run.see(pod_group("g").gang(3).priority(priority), *members("m1", "m2", "m3", priority=priority))
+    assert len(binds(run.step())) == 3
+    return run
+
+
+def test_the_whole_gang_is_returned_in_the_next_step():
+    run = three_on_three_nodes()
+    reject(run, "m2")
+    run.step()
+    assert sorted(run.evicted) == ["m1", "m3"]
+
+
+def test_it_is_placed_again_after_a_jitter():
+    run = three_on_three_nodes()
+    reject(run, "m2")
+    run.step()
+    run.gone("Pod", "m2").see(*members("n1", "n2", "n3"))
+    assert binds(run.step()) == {}
+    assert len(binds(run.step(1))) == 3
+
+
+def test_a_gang_that_was_complete_before_loses_one_member_only():
+    run = three_on_three_nodes()
+    run.step(120)
+    run.gone("Pod", "m2").see(*members("n2"))
+    assert len(binds(run.step())) == 1
+    reject(run, "n2")
+    run.step(1)
+    assert run.evicted == []
+
+
+def test_pods_of_the_other_scheduler_are_not_evicted_for_it():
+    run = three_on_three_nodes(priority=9)
+    taken = run.placed["m2"]
+    run.see(pod("foreign").cpu("2").scheduler("other").node(taken))
+    reject(run, "m2")
+    run.step()
+    run.gone("Pod", "m2").see(*members("n1", "n2", "n3", priority=9))
+    run.step(1)
+    assert "foreign" not in run.evicted
+    run.gone("Pod", "foreign")
+    assert len(binds(run.step(1))) == 3
+
+
+def test_a_node_that_another_scheduler_nominated_is_reserved():
+    foreign = pod("foreign").cpu("2").scheduler("other")
+    run = Cluster().see(node("a").cpu("2"), foreign.nominated("a"), pod("ours").cpu("1"))
+    assert binds(run.step()) == {}
+    run.see(pod("foreign").cpu("2").scheduler("other").node("b"))
+    assert binds(run.step(60)) == {"ours": "a"}
+
+
+def test_its_room_is_free_again_when_the_nominated_pod_is_gone():
+    run = Cluster().see(node("a").cpu("2"), pod("foreign").cpu("2").scheduler("other").nominated("a"))
+    run.see(pod("ours").cpu("1"))
+    assert binds(run.step()) == {}
+    run.gone("Pod", "foreign")
+    assert binds(run.step(60)) == {"ours": "a"}
