@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 
 from phalanx.base.errors import ConfigProblem
 from phalanx.local.nodes.devices import parse_devices
+from support.local_cluster import LocalCluster
 
 
 def test_devices_have_the_attributes_that_were_asked_for():
@@ -29,9 +33,9 @@ def test_partitions_share_the_counters_of_their_device():
 
 def test_the_nodes_of_a_domain_share_its_channels():
     (driver,) = parse_devices("gpu.example.com:8,domain=2")
-    first, second = driver.domains(["n0", "n1", "n2"])
+    second = driver.domain_slice(1, ["n2"])
     term = second["spec"]["nodeSelector"]["nodeSelectorTerms"][0]["matchExpressions"][0]
-    assert term["values"] == ["n2"] and first["metadata"]["name"] == "gpu-domain-0"
+    assert term["values"] == ["n2"] and second["metadata"]["name"] == "gpu-domain-1"
 
 
 WRONG = """gpu gpu.example.com:0 gpu.example.com:x gpu.example.com:8,nvlink gpu.example.com:8,colour=red
@@ -42,3 +46,26 @@ gpu.example.com:8,memory=much gpu.example.com:8,profile=half gpu.example.com:8,n
 def test_nonsense_is_refused(text: str):
     with pytest.raises(ConfigProblem):
         parse_devices(text)
+
+
+def test_nodes_that_are_added_later_get_devices_and_take_them_along(start_cluster: Callable[..., LocalCluster]) -> None:
+    cluster = start_cluster(nodes=1, devices="gpu.example.com:2,domain=2", run_scheduler=False)
+    slices = "/apis/resource.k8s.io/v1/resourceslices"
+
+    def published(node: str) -> Callable[[dict[str, Any]], bool]:
+        return lambda found: any(each["spec"].get("nodeName") == node for each in found["items"])
+
+    def domain(found: dict[str, Any]) -> tuple[list[str], int]:
+        (body,) = [each for each in found["items"] if "nodeSelector" in each["spec"]]
+        (term,) = body["spec"]["nodeSelector"]["nodeSelectorTerms"][0]["matchExpressions"]
+        return term["values"], body["spec"]["pool"]["generation"]
+
+    cluster.wait(slices, published("node-00000"))
+    labels = {"simulation.phalanx.dev/simulated": "true", "kubernetes.io/hostname": "later"}
+    body = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "later", "labels": labels}}
+    for _ in range(2):  # a node of the same name again is another node
+        cluster.create("/api/v1/nodes", body)
+        cluster.wait(slices, lambda found: published("later")(found) and domain(found)[0] == ["later", "node-00000"])
+        cluster.delete("/api/v1/nodes/later")
+        cluster.wait(slices, lambda found: not published("later")(found) and domain(found)[0] == ["node-00000"])
+    assert domain(cluster.get(slices))[1] == 5  # every change is a generation of the pool

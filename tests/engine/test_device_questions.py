@@ -11,6 +11,7 @@ from phalanx.engine.explain.device_table import device_table
 from phalanx.engine.explain.values import Outlook
 from phalanx.model.gates import Gates
 from phalanx.serve.manifests import Manifests
+from phalanx.serve.variant import MoreNodes, Variant
 
 Json = dict[str, Any]
 
@@ -146,3 +147,10 @@ def test_free_devices_are_counted_by_class_and_domain():
     assert (row.device_class, row.devices, row.in_use, row.free, row.most_on_node) == ("gpu", 6, 2, 4, 3)
     free = {row.path[0]: row.free for row in device_table(state, ["kubernetes.io/hostname"])}
     assert free == {name: 1 if name == world.bound["p"] else 3 for name in ("n0", "n1")}
+
+
+def test_added_nodes_have_the_devices_of_the_node_they_are_like():
+    world = cluster(1, 2)
+    Variant(add_nodes=[MoreNodes(2, "n0")]).put_into(world.engine)
+    outlook, _ = ask(world, template("two", 2), job("train", 3, {"resourceClaimTemplateName": "two"}))
+    assert outlook.fits and len(outlook.items[0].devices) == 6

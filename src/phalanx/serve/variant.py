@@ -10,10 +10,10 @@ import msgspec
 
 from phalanx.base.errors import BadRequest
 from phalanx.engine.engine import Engine
-from phalanx.engine.events import NodeChanged
+from phalanx.engine.events import NodeChanged, ResourceSliceChanged
 from phalanx.engine.framework.traits import traits_of
 from phalanx.engine.placement.messages import plural
-from phalanx.model.objects import Node
+from phalanx.model.objects import Node, ResourceSlice
 
 MOST_NODES = 10_000  # that one question adds
 HOSTNAME = "kubernetes.io/hostname"
@@ -54,11 +54,15 @@ def _add(engine: Engine, more: MoreNodes) -> str:
     if not 1 <= more.count <= MOST_NODES:
         raise BadRequest(f"{more.count} nodes cannot be added to a question: from 1 to {MOST_NODES}")
     number = 0
+    slices = [each for each in engine.objects.all(ResourceSlice) if each.spec.node_name == more.like]
     for _ in range(more.count):
         number += 1
         while f"{more.like}-more-{number}" in columns.row_of:
             number += 1
-        engine.apply(NodeChanged(_twin(like, f"{more.like}-more-{number}")))
+        name = f"{more.like}-more-{number}"
+        engine.apply(NodeChanged(_twin(like, name)))
+        for each in slices:
+            engine.apply(ResourceSliceChanged(_twin_slice(each, more.like, name)))
     return f"asked with {plural(more.count, 'more node')} like {more.like}, empty"
 
 
@@ -68,6 +72,15 @@ def _twin(like: Node, name: str) -> Node:
         labels[HOSTNAME] = name
     metadata = msgspec.structs.replace(like.metadata, name=name, uid="", labels=labels)
     return msgspec.structs.replace(like, metadata=metadata)
+
+
+def _twin_slice(like: ResourceSlice, node: str, name: str) -> ResourceSlice:
+    """Return the same devices for another node, none of them in use."""
+    metadata = msgspec.structs.replace(like.metadata, name=f"{like.metadata.name}-of-{name}", uid="")
+    own = like.spec.pool.name.replace(node, name)
+    pool = msgspec.structs.replace(like.spec.pool, name=own if own != like.spec.pool.name else f"{own}-of-{name}")
+    spec = msgspec.structs.replace(like.spec, node_name=name, pool=pool)
+    return msgspec.structs.replace(like, metadata=metadata, spec=spec)
 
 
 def _without(engine: Engine, name: str) -> str:

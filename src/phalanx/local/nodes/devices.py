@@ -7,20 +7,13 @@ one. Nothing runs behind these devices: pods that use them behave like all simul
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-import logging
-import random
 from collections.abc import Iterator, Sequence
-from itertools import chain
 from typing import Any
 
 import msgspec
 
-from phalanx.base.client import Client, Resource
-from phalanx.base.errors import AlreadyExists, ApiProblem, ConfigProblem, NotFound
-from phalanx.base.retry import delay, verdict
-from phalanx.local.nodes.fleet import AT_ONCE, NODES, SIMULATED
+from phalanx.base.client import Resource
+from phalanx.base.errors import ConfigProblem
 from phalanx.local.nodes.topology import HOSTNAME
 from phalanx.model import names
 from phalanx.model.quantity import from_units, is_valid, units
@@ -28,7 +21,6 @@ from phalanx.model.quantity import from_units, is_valid, units
 SLICES = Resource("resource.k8s.io", "v1", "resourceslices", "ResourceSlice", namespaced=False)
 CLASSES = Resource("resource.k8s.io", "v1", "deviceclasses", "DeviceClass", namespaced=False)
 PCIE_ROOT = "resource.kubernetes.io/pcieRoot"  # the attribute that drivers of all kinds share
-STARTING = 8  # attempts that a server gets to serve the kinds of devices
 MOST = 64  # devices of one driver on a node
 PARTITIONS = ((1, "1g"), (2, "2g"), (3, "3g"), (7, "7g"))  # slices of a partitioned device, and their names
 SLICES_OF_A_DEVICE = 7
@@ -38,7 +30,6 @@ PROFILES = ("whole", "mig", "shared")
 _HELP = f"write it like gpu.example.com:8,nvlink=4; known are {', '.join(_KEYS)}"
 
 Json = dict[str, Any]
-log = logging.getLogger(__name__)
 
 
 class SimulatedDriver(msgspec.Struct, frozen=True):
@@ -74,25 +65,24 @@ class SimulatedDriver(msgspec.Struct, frozen=True):
     def device_class(self) -> Json:
         return _class(self.prefix, self.driver, "device")
 
-    def domains(self, nodes: Sequence[str]) -> Iterator[Json]:
-        """Multi-node NVLink domains: channels that all nodes of a domain, and only those, can use."""
-        for number, at in enumerate(range(0, len(nodes), self.domain) if self.domain else ()):
-            name = f"{self.prefix}-domain-{number}"
-            inside = {"key": HOSTNAME, "operator": "In", "values": list(nodes[at : at + self.domain])}
-            yield {
-                "apiVersion": SLICES.api_version,
-                "kind": SLICES.kind,
-                "metadata": {"name": name},
-                "spec": {
-                    "driver": self.driver,
-                    "pool": {"name": name, "generation": 1, "resourceSliceCount": 1},
-                    "nodeSelector": {"nodeSelectorTerms": [{"matchExpressions": [inside]}]},
-                    "devices": [
-                        {"name": f"channel-{channel}", "attributes": {"type": {"string": "channel"}}}
-                        for channel in range(CHANNELS)
-                    ],
-                },
-            }
+    def domain_slice(self, number: int, nodes: Sequence[str]) -> Json:
+        """Return a multi-node NVLink domain: channels that its nodes, and only those, can use."""
+        name = f"{self.prefix}-domain-{number}"
+        inside = {"key": HOSTNAME, "operator": "In", "values": list(nodes)}
+        return {
+            "apiVersion": SLICES.api_version,
+            "kind": SLICES.kind,
+            "metadata": {"name": name},
+            "spec": {
+                "driver": self.driver,
+                "pool": {"name": name, "generation": 1, "resourceSliceCount": 1},
+                "nodeSelector": {"nodeSelectorTerms": [{"matchExpressions": [inside]}]},
+                "devices": [
+                    {"name": f"channel-{channel}", "attributes": {"type": {"string": "channel"}}}
+                    for channel in range(CHANNELS)
+                ],
+            },
+        }
 
     def domain_class(self) -> Json:
         return _class(f"{self.prefix}-domain", self.driver, "channel")
@@ -196,43 +186,3 @@ def _value(key: str, value: str, path: str) -> str | int:
     if key == "profile" and value not in PROFILES:
         raise ConfigProblem(path, f"profile={value}: known are {', '.join(PROFILES)}")
     return value
-
-
-async def publish_devices(client: Client, drivers: Sequence[SimulatedDriver]) -> int:
-    """Publish the devices of all simulated nodes; what is there already stays. Returns how many slices were made."""
-    rng, attempt = random.Random(0), 0  # one process publishes: there is no other to keep out of step with
-    while drivers:
-        try:
-            return await _publish(client, drivers)
-        except ApiProblem as problem:
-            absent = isinstance(problem, NotFound) and attempt < STARTING  # its API may not be served yet
-            if verdict(problem) == "final" and not absent:
-                raise
-            log.warning("publishing the simulated devices: %s; trying again", problem)
-            await asyncio.sleep(delay(attempt, problem, rng))
-            attempt += 1
-    return 0
-
-
-async def _publish(client: Client, drivers: Sequence[SimulatedDriver]) -> int:
-    for driver in drivers:
-        for body in (driver.device_class(), *([driver.domain_class()] if driver.domain else [])):
-            with contextlib.suppress(AlreadyExists):
-                await client.create(CLASSES, body)
-    nodes = msgspec.json.decode(await client.list(NODES, labels=f"{SIMULATED}=true"))["items"] or ()
-    found = sorted(node["metadata"]["name"] for node in nodes)
-    bodies = chain(
-        (body for driver in drivers for body in driver.domains(found)),
-        (body for index, node in enumerate(found) for driver in drivers for body in driver.slices(node, index)),
-    )
-    made = 0
-
-    async def create_some() -> None:
-        nonlocal made
-        for body in bodies:
-            with contextlib.suppress(AlreadyExists):
-                await client.create(SLICES, body)
-                made += 1
-
-    await asyncio.gather(*(create_some() for _ in range(AT_ONCE)))
-    return made

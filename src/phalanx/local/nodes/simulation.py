@@ -10,7 +10,8 @@ from phalanx.base.client import Client
 from phalanx.base.clock import Clock, SystemClock
 from phalanx.base.tasks import run_all
 from phalanx.local.nodes.copied_nodes import create_twins
-from phalanx.local.nodes.devices import SimulatedDriver, publish_devices
+from phalanx.local.nodes.device_publisher import DevicePublisher
+from phalanx.local.nodes.devices import SimulatedDriver
 from phalanx.local.nodes.fleet import USUAL, Tell, create_fleet
 from phalanx.local.nodes.heartbeats import Heartbeats
 from phalanx.local.nodes.kubelet import KubeletOptions, SimulatedKubelet
@@ -42,7 +43,7 @@ class SimulatedNodes:
         self._topology = topology
         self._usual = usual
         self._originals = originals
-        self._devices = devices
+        self._devices = DevicePublisher(client, devices)
         self._tell: Tell = tell or (lambda done, total: None)
         self._clock = clock or SystemClock()
         self.kubelet = SimulatedKubelet(client, self._clock, options)
@@ -53,8 +54,8 @@ class SimulatedNodes:
         if self._originals:
             await create_twins(self._client, self._originals, self._clock, self._tell)
         await create_fleet(self._client, self._count, self._topology, self._clock, self._usual, self._tell)
-        await publish_devices(self._client, self._devices)
-        await run_all((("kubelet", self.kubelet.run()), ("heartbeats", self._beat())))
+        await self._devices.start()
+        await run_all((("kubelet", self.kubelet.run()), ("heartbeats", self._beat()), ("devices", self._devices.run())))
 
     async def _beat(self) -> None:
         await self.kubelet.synced.wait()
