@@ -14,6 +14,7 @@ from phalanx.controllers import resources as r
 from phalanx.controllers.runtime.controller import Caches, Controller, Json, Key
 from phalanx.controllers.runtime.events import Events
 from phalanx.controllers.runtime.ownership import deleting
+from phalanx.controllers.runtime.pods import index_by_group
 
 NO_EXECUTE = "NoExecute"
 
@@ -31,6 +32,7 @@ class DeviceTaintEviction(Controller):
         self._rules = caches.of(r.DEVICE_TAINT_RULES)
         self._pods = caches.of(r.PODS)
         self._claims.index("pool", _pools)
+        self._pods.index("group", index_by_group)
         self._slices.index("pool", lambda each: [_pool(each["spec"])])
         self._claims.on_change(self._claim_changed)
         self._slices.on_change(self._slice_changed)
@@ -65,8 +67,18 @@ class DeviceTaintEviction(Controller):
             self.queue.add_after(key, due - now)
             return
         for consumer in (claim.get("status") or {}).get("reservedFor") or ():
-            if consumer.get("resource") == "pods":
-                await self._evict(key, consumer)
+            for name, uid in self._pods_of(key, consumer):
+                await self._evict(key.namespace, name, uid)
+
+    def _pods_of(self, claim: Key, consumer: Json) -> Iterator[tuple[str, str]]:
+        """Yield (name, uid) of the pods behind an entry of reservedFor: the pod, or the members of the PodGroup."""
+        name = consumer.get("name") or ""
+        if consumer.get("resource") == "pods":
+            yield name, consumer.get("uid") or ""
+        elif consumer.get("resource") == "podgroups":
+            for pod in self._pods.by_index("group", f"{claim.namespace}/{name}"):
+                if _uses(pod, claim.name):
+                    yield pod["metadata"]["name"], pod["metadata"]["uid"]
 
     def _ends(self, result: Json) -> Iterator[float]:
         """Yield when the taints of a device cause eviction; nothing for taints that are tolerated for ever."""
@@ -97,9 +109,9 @@ class DeviceTaintEviction(Controller):
             if all(selector.get(field) in (None, value) for field, value in wanted.items()):
                 yield taint
 
-    async def _evict(self, claim: Key, consumer: Json) -> None:
-        pod = self._pods.get(claim.namespace, consumer.get("name") or "")
-        if pod is None or pod["metadata"]["uid"] != consumer.get("uid") or deleting(pod):
+    async def _evict(self, namespace: str, name: str, uid: str) -> None:
+        pod = self._pods.get(namespace, name)
+        if pod is None or pod["metadata"]["uid"] != uid or deleting(pod):
             return
         meta = pod["metadata"]
         condition = {
@@ -123,6 +135,12 @@ class DeviceTaintEviction(Controller):
             await self._client.delete(r.PODS, meta["name"], meta["namespace"], uid=meta["uid"])
         except NotFound:
             return
+
+
+def _uses(pod: Json, claim: str) -> bool:
+    statuses = (pod.get("status") or {}).get("resourceClaimStatuses") or ()
+    entries = (pod.get("spec") or {}).get("resourceClaims") or ()
+    return any(each.get("resourceClaimName") == claim for each in (*statuses, *entries))
 
 
 def _no_execute(device: Json) -> list[Json]:

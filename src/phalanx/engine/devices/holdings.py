@@ -88,7 +88,9 @@ class Holdings:
     # ---- allocator.Usage
 
     def in_use(self, device: Device) -> bool:
-        return device.key in self.whole
+        """Return True if the device cannot be allocated as a whole. A share of a device that has none (its claim was
+        edited, or its slice changed) counts as all of it."""
+        return device.key in self.whole or (not device.multiple and device.key in self.parts)
 
     def shared(self, device: Device) -> bool:
         return device.key in self.parts

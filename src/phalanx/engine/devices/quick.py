@@ -45,12 +45,12 @@ def simple(spec: ClaimSpec) -> Simple | None:
 def free(claim: Simple, devices: Sequence[Device], holdings: Holdings, selectors: Selectors) -> list[list[Device]]:
     """Devices that could serve the claim, by common value in the order of devices. Raises NotSimple."""
     request, attribute = claim
-    answers, whole = request.answers, holdings.whole
+    answers, whole, parts = request.answers, holdings.whole, holdings.parts
     groups: dict[object, list[Device]] = {}
     for device in devices:
         if device.multiple or device.counters:
             raise NotSimple
-        if device.key in whole:
+        if device.key in whole or device.key in parts:
             continue
         verdict = answers.get(device)
         if verdict is None:

@@ -1,0 +1,175 @@
+"""Wrong devices and claims: the pod waits with a clear message, other pods go on, nothing is allocated twice."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+from test_devices import DRIVER, World, asks, claim, device, node, pod, published
+
+from phalanx.engine import decisions as d
+from phalanx.model import objects as o
+
+Json = dict[str, Any]
+ATTRIBUTES = f'device.attributes["{DRIVER}"]'
+
+
+def cluster(*objects: Any) -> World:
+    return World(node("a"), node("b"), published("a", device("d0", model="x"), device("d1", model="x")), *objects)
+
+
+def others_go_on(world: World) -> None:
+    """A pod with a claim that is right gets a device, whatever is wrong with the others."""
+    world.see(claim("right"), pod("right", "right")).run()
+    assert world.bound["right"] == "a" and len(world.devices("right")) == 1
+    world.engine.validate()
+
+
+@pytest.mark.parametrize(
+    ("expression", "says"),
+    [
+        ("device.", "compil"),
+        ("device.nothing == 1", "undefined field"),
+        ("1 + 1", "must evaluate to bool"),
+        (f"{ATTRIBUTES}.absent == 1", "no such key: absent"),
+        (f"{ATTRIBUTES}.model > 3", "no such overload"),
+        (f"{ATTRIBUTES}.model", "could not be converted to bool"),
+        (
+            "{0}.all(a, {0}.all(b, {0}.all(c, true)))".format(f"[{','.join(['0'] * 200)}]"),
+            "cost",
+        ),
+    ],
+)
+def test_an_expression_that_cannot_be_evaluated_is_named(expression: str, says: str) -> None:
+    world = cluster(claim("wrong", asks(cel=expression)), pod("wrong", "wrong"))
+    world.run()
+    assert "wrong" not in world.bound and says in world.messages["wrong"], world.messages["wrong"]
+    others_go_on(world)
+
+
+def test_a_class_that_does_not_exist_is_awaited() -> None:
+    world = cluster(claim("early", asks(deviceClassName="later")), pod("early", "early")).run()
+    assert "device class later does not exist" in world.messages["early"]
+    others_go_on(world)
+    spec = {"selectors": [{"cel": {"expression": f'device.driver == "{DRIVER}"'}}]}
+    world.see(msgspec.convert({"metadata": {"name": "later"}, "spec": spec}, o.DeviceClass)).run()
+    assert world.bound["early"] == "a"
+
+
+def test_a_class_whose_selector_does_not_compile() -> None:
+    spec = {"selectors": [{"cel": {"expression": "nonsense("}}]}
+    world = cluster(msgspec.convert({"metadata": {"name": "odd"}, "spec": spec}, o.DeviceClass))
+    world.see(claim("wrong", asks(deviceClassName="odd")), pod("wrong", "wrong")).run()
+    assert "wrong" not in world.bound and "class odd" in world.messages["wrong"]
+    others_go_on(world)
+
+
+def test_slices_that_contradict_each_other_offer_nothing() -> None:
+    world = cluster()
+    first, second = published("b", device("d0")), published("b", device("d0"))
+    twice = msgspec.structs.replace(second[0], metadata=msgspec.structs.replace(second[0].metadata, name="b-again"))
+    pool = msgspec.structs.replace(first[0].spec.pool, resource_slice_count=2)
+    world.see(
+        *(
+            msgspec.structs.replace(each, spec=msgspec.structs.replace(each.spec, pool=pool))
+            for each in (first[0], twice)
+        )
+    )
+    for number in range(4):
+        world.see(claim(f"c{number}"), pod(f"p{number}", f"c{number}"))
+    world.run()
+    assert sorted(world.bound.values()) == ["a", "a"]  # the same device in two slices of b is no device
+
+
+def test_a_pool_of_which_slices_are_missing_offers_nothing_until_they_are_there() -> None:
+    world = cluster()
+    (whole,) = published("b", device("d0"))
+    pool = msgspec.structs.replace(whole.spec.pool, resource_slice_count=2)
+    world.see(msgspec.structs.replace(whole, spec=msgspec.structs.replace(whole.spec, pool=pool)))
+    for number in range(3):
+        world.see(claim(f"c{number}"), pod(f"p{number}", f"c{number}"))
+    world.run()
+    assert sorted(world.bound.values()) == ["a", "a"]
+    world.see(whole).run()
+    assert sorted(world.bound.values()) == ["a", "a", "b"]
+
+
+def test_attributes_of_different_types_never_match() -> None:
+    limits = [{"matchAttribute": f"{DRIVER}/group"}]
+    world = World(node("a"), published("a", device("d0", group=1), device("d1", group="1"), device("d2", group=True)))
+    world.see(claim("two", asks(count=2), constraints=limits), pod("two", "two")).run()
+    assert "two" not in world.bound and "cannot allocate all claims" in world.messages["two"]
+
+
+@pytest.mark.parametrize(
+    "allocation",
+    [
+        {"devices": {"results": [{"request": "r", "driver": DRIVER, "pool": "nowhere", "device": "none"}]}},
+        {"devices": {"results": [{"request": "other", "driver": "", "pool": "", "device": ""}]}},
+        {"devices": {"results": []}},
+        {"nodeSelector": {"nodeSelectorTerms": [{"matchExpressions": [{"key": "k", "operator": "Odd"}]}]}},
+        {"nodeSelector": {"nodeSelectorTerms": []}},
+        {"devices": {"results": [{"request": "r", "driver": DRIVER, "pool": "a", "device": "d0",
+                                  "consumedCapacity": {"memory": "much"}, "shareID": "x"}]}},
+    ],
+)  # fmt: skip
+def test_a_claim_that_was_edited_into_nonsense_harms_no_other(allocation: Json) -> None:
+    world = cluster()
+    body = {
+        "metadata": {"name": "odd", "namespace": "default", "uid": "odd"},
+        "spec": {"devices": {"requests": [asks()]}},
+        "status": {"allocation": allocation, "reservedFor": [{"resource": "pods", "name": "ghost", "uid": "ghost"}]},
+    }
+    world.see(msgspec.convert(body, o.ResourceClaim), pod("odd", "odd"))
+    for _ in range(20):
+        world.now += 2
+        for decision in world.engine.step(world.now):
+            world._perform(decision)
+    world.see(claim("right"), pod("right", "right"))
+    for _ in range(20):
+        world.now += 2
+        for decision in world.engine.step(world.now):
+            world._perform(decision)
+    assert world.bound["right"] == "a" and len(world.devices("right")) == 1
+    taken = {(each.get("pool"), each.get("device")) for each in (allocation.get("devices") or {}).get("results") or ()}
+    assert not taken & {tuple(each.split("/")) for each in world.devices("right")}
+
+
+def test_a_driver_that_never_prepares_a_device_gives_it_back_after_the_time_limit() -> None:
+    waits = {**device("d0"), "bindingConditions": ["prepared"], "bindingFailureConditions": ["broken"]}
+    world = World(node("a"), published("a", waits), claim("c"), pod("p", "c"))
+    world.run(20)
+    assert "p" not in world.bound and world.devices("c") == ["a/d0"]  # allocated, and not bound
+    released: list[d.ReleaseClaim] = []
+    said = ""
+    for _ in range(320):  # more than 600 s, in steps of 2 s
+        world.now += 2.0
+        for decision in world.engine.step(world.now):
+            if isinstance(decision, d.ReleaseClaim):
+                released.append(decision)
+            elif isinstance(decision, d.SetPodCondition):
+                said += decision.message
+            world._perform(decision)
+        if released:
+            break
+    assert [each.name for each in released] == ["c"] and released[0].deallocate
+    assert "timed out waiting for volumes or devices to be ready" in said
+    assert "p" not in world.bound
+    world.gone("ResourceSlice", "a-0").see(node("b"), published("b", device("d0"))).run()
+    assert world.bound["p"] == "b"  # the claim is free again
+
+
+def test_a_device_that_fails_to_prepare_is_given_back_at_once() -> None:
+    waits = {**device("d0"), "bindingConditions": ["prepared"], "bindingFailureConditions": ["broken"]}
+    world = World(node("a"), published("a", waits), claim("c"), pod("p", "c"))
+    world.run(5)
+    held = world.objects["ResourceClaim", "c"]
+    condition = {"type": "broken", "status": "True"}
+    failed = {"driver": DRIVER, "pool": "a", "device": "d0", "conditions": [condition]}
+    status = msgspec.convert({**msgspec.to_builtins(held.status), "devices": [failed]}, type(held.status))
+    world.see(msgspec.structs.replace(held, status=status))
+    world.run(1)
+    assert world.devices("c") == []
+    world.gone("ResourceSlice", "a-0").see(node("b"), published("b", device("d0"))).run(30)
+    assert world.bound["p"] == "b"
