@@ -7,7 +7,7 @@ STAMP := $(VENV)/.installed
 # Set in many images, and then each process that a test starts compiles everything again: 0.7 s of CPU instead of nothing.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: runtime venv up test coverage lint bench simulate linearize docs test-clients test-real lock audit sbom clean
+.PHONY: runtime venv up test coverage lint bench simulate streams linearize docs test-clients test-real lock audit sbom clean
 
 runtime: $(RUNTIME)
 venv: $(STAMP)
@@ -124,6 +124,10 @@ sbom: venv
 
 clean:
 	rm -rf $(VENV) data dist build site
+
+# Random streams of gangs: no promise moves or is broken, no node is over-committed.
+streams: venv
+	STREAMS=$(or $(STREAMS),10000) $(BIN)/pytest -q -n 2 tests/engine/test_promises.py
 
 # Concurrent histories of the store and the API handlers, with crashes, each checked for an order that explains it.
 linearize: venv

@@ -249,6 +249,7 @@ def _reservations(fields: Fields) -> ReservationSettings:
         preemption_patience_seconds=_within(fields, "preemptionPatienceSeconds", 0.0, 0.0, 1e9),
         size_exponent=_within(fields, "sizeExponent", default.size_exponent, 0.0, 10.0),
         duration_exponent=_within(fields, "durationExponent", default.duration_exponent, 0.0, 10.0),
+        promise_slack=_within(fields, "promiseSlack", default.promise_slack, 0.0, 100.0),
     )
     fields.done()
     return made

@@ -45,7 +45,7 @@ DEFAULT_PLUGINS: tuple[str, ...] = (
 class ReservationSettings:
     """Limit how far younger units may overtake an older one, and how much may be reserved for waiting units."""
 
-    backfill: str = "Conservative"  # which waiting units with a known start are protected: see BACKFILLS
+    backfill: str = "Easy"  # which waiting units with a known start are protected: see BACKFILLS
     starvation_seconds: float = 300.0  # a unit overtaken for longer gets a reservation; 0: never
     max_overtaken: int = 100  # a unit overtaken by more younger units gets a reservation; 0: not counted
     max_reserved_fraction: float = 0.5  # maximum fraction of the cluster that reservations of waiting units may hold
@@ -53,6 +53,7 @@ class ReservationSettings:
     preemption_patience_seconds: float = 0.0  # no preemption for a unit that is expected to start this soon
     size_exponent: float = 0.5  # preference for large units among waiting units of equal priority
     duration_exponent: float = 0.3  # preference for short units among them
+    promise_slack: float = 2.0  # share of the planned wait that is added to the promise of a small unit
 
 
 BACKFILLS = ("Conservative", "Easy", "None")

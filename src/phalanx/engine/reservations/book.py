@@ -28,6 +28,7 @@ from phalanx.engine.reservations.units import (
 LEAST_EXTENSION_SECONDS = 60.0  # how much longer a unit over its expected duration is expected to run, at least
 EXTENSION = 0.25  # of what it has run so far
 CELLS_PER_SEARCH = 20_000  # of the profile (pieces times nodes) that a search counts as one unit of work
+LARGE = 4.0  # a unit of this part of the largest one is promised exactly its planned start
 LEAST_BESIDE = 10  # units that are tried beside the present plan at least
 FINISHED_KEPT = 400  # finished units from which the stretch of expected durations is learned
 FINISHED_NEEDED = 10  # before the stretch is anything but 1
@@ -52,6 +53,7 @@ class PromiseBook:
         self.searches = 0
         self._new: list[WaitingUnit] = []
         self._credit = 0
+        self._largest = 1.0  # size of the largest unit so far
         self._freed = False
         self._conflict: Reason | None = None
         self._ratios: deque[float] = deque(maxlen=FINISHED_KEPT)  # real over expected duration of finished units
@@ -65,6 +67,7 @@ class PromiseBook:
         entry = WaitingUnit(unit, unit.expected * self.stretch)
         self.waiting[unit.name] = entry
         self._new.append(entry)
+        self._largest = max(self._largest, unit.size)
 
     def withdraw(self, name: str) -> None:
         """Forget a waiting unit: its reservation ends with it."""
@@ -335,13 +338,18 @@ class PromiseBook:
                     entry.promise = None
                 continue
             if entry.promise is None:
-                entry.promise = entry.start
-                out.promises.append(StartPromise(entry.unit.name, entry.start, entry.where))
+                entry.promise = entry.start + self._slack(entry)
+                out.promises.append(StartPromise(entry.unit.name, entry.promise, entry.where))
             elif entry.promise <= self.now and entry.start > entry.promise:
                 moved, entry.promise = entry.promise, self._later(entry)
                 entry.moves += 1
                 reason = entry.why_moved or Reason.OVERRAN
                 out.promises.append(StartPromise(entry.unit.name, entry.promise, entry.where, reason, moved))
+
+    def _slack(self, entry: WaitingUnit) -> float:
+        """Return how much later than planned a unit is promised to start: nothing for large units."""
+        share = max(0.0, 1.0 - LARGE * entry.unit.size / self._largest)
+        return share * self.settings.promise_slack * (entry.start - self.now)
 
     def _later(self, entry: WaitingUnit) -> float:
         """Return the new promise of a unit that cannot start in time: its planned start and a margin."""

@@ -143,6 +143,10 @@ class CapacityProfile:
 
     # ---- questions
 
+    def most(self) -> list[int]:
+        """Return the most of every resource that is free at any time, over all nodes."""
+        return [int(amount) for amount in self._sum.max(axis=0)]
+
     def least(self, start: float, until: float) -> Ints:
         """Return the least free amounts from `start` until `until`, (resource, node)."""
         i, k = self._window(start, until)

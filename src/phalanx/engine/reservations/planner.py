@@ -78,6 +78,7 @@ def build(
     `order`: the units in order; those behind `settings.depth` keep their reservation.
     """
     searches = 0
+    whole = base.most()
     kept = {e.unit.name for e in order[settings.depth :]}
     for _ in range(TRIES):
         plan = StartPlan(base, now)
@@ -86,7 +87,7 @@ def build(
                 plan.keep(entry)
         rest = [e for e in order if e.unit.name not in kept]
         if settings.backfill is Backfill.EASY:
-            missed = _plan_heads(plan, rest, settings.easy_depth)
+            missed = _plan_heads(plan, rest, settings, whole)
         else:
             missed = _plan_all(plan, rest)
         if not missed:
@@ -115,20 +116,34 @@ def _plan_all(plan: StartPlan, order: Sequence[WaitingUnit]) -> list[str]:
     return []
 
 
-def _plan_heads(plan: StartPlan, order: Sequence[WaitingUnit], depth: int) -> list[str]:
-    """Plan the first units of each priority; the others start at once or stay protected by their promise."""
+def _share(entry: WaitingUnit, whole: Sequence[int]) -> float:
+    """Return the largest share of a resource of the cluster that a unit needs."""
+    demand = entry.unit.demand
+    return max((demand.pods * a / w for a, w in zip(demand.request, whole, strict=True) if a and w), default=0.0)
+
+
+def _plan_heads(
+    plan: StartPlan, order: Sequence[WaitingUnit], settings: PlanSettings, whole: Sequence[int]
+) -> list[str]:
+    """Plan the first units of each priority; the others start at once or stay protected by their promise.
+
+    A unit confined to one topology domain blocks only that domain, so several of them are planned.
+    """
     heads: dict[int, int] = {}
+    held: dict[int, float] = {}  # priority -> share of the cluster that its heads hold
     missed: list[str] = []
     later: list[WaitingUnit] = []
     for entry in order:
         priority = entry.unit.priority
-        head = heads.get(priority, 0) < depth
+        confined = entry.unit.demand.level >= 0 and held.get(priority, 0.0) < settings.easy_fraction
+        head = confined or heads.get(priority, 0) < settings.easy_depth
         place = plan.earliest(entry) if head else plan.at_once(entry)
         if place is None or (head and late(entry, place)):
             (missed.append(entry.unit.name) if head and entry.promise is not None else later.append(entry))
             continue
         if place[0] > plan.now:
             heads[priority] = heads.get(priority, 0) + 1
+            held[priority] = held.get(priority, 0.0) + _share(entry, whole)
         plan.put(entry, place)
     if missed:
         return missed

@@ -27,9 +27,11 @@ class PlanSettings:
     backfill: Backfill = Backfill.CONSERVATIVE
     size_exponent: float = 0.5  # how much a large gang is preferred in the order within a priority
     duration_exponent: float = 0.3  # how much a short unit is preferred
-    easy_depth: int = 1  # reservations per priority with EASY
+    easy_depth: int = 1  # reservations per priority with EASY, at least
+    easy_fraction: float = 0.1  # further ones for units in one topology domain, up to this share of the cluster
     work_per_event: int = 300  # searches (of CELLS_PER_SEARCH each) that one event pays for
     depth: int = 400  # units in order that are planned again; those behind keep their reservation
+    promise_slack: float = 0.0  # share of the planned wait that is added to the promise of a small unit
     overrun_quantile: float = 0.9  # expected durations are stretched to this quantile if units overrun them
 
     @staticmethod
@@ -38,7 +40,9 @@ class PlanSettings:
         backfill = Backfill(profile.backfill)
         if profile.strict_fifo:
             backfill = Backfill.STRICT
-        return PlanSettings(backfill, profile.size_exponent, profile.duration_exponent)
+        return PlanSettings(
+            backfill, profile.size_exponent, profile.duration_exponent, promise_slack=profile.promise_slack
+        )
 
 
 @dataclass(frozen=True, slots=True)
