@@ -11,11 +11,21 @@ import click
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
+DIALECT_NAMES = ("coscheduling", "volcano", "kai")
 _LEVELS = click.Choice(["debug", "info", "warning", "error"])
 
 
 def log_level_option(default: str) -> Decorator:
     return click.option("--log-level", default=default, show_default=True, type=_LEVELS, help="How much to log.")
+
+
+def _dialects(_context: click.Context, _option: click.Parameter, text: str) -> tuple[str, ...]:
+    """Read a list of dialects. The names are known without importing them, because `--help` must be fast."""
+    names = tuple(dict.fromkeys(name for name in (part.strip() for part in text.split(",")) if name))
+    for name in names:
+        if name not in DIALECT_NAMES:
+            raise click.BadParameter(f"{name!r} is not one of {', '.join(DIALECT_NAMES)}")
+    return names
 
 
 def deciding_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -39,7 +49,14 @@ def deciding_options(command: Callable[..., Any]) -> Callable[..., Any]:
         help="Make a ProvisioningRequest of this class for every group that lacks nodes: "
         "best-effort-atomic-scale-up or check-capacity, or the full name of another class.",
     )
-    return record(slow(provisioning(command)))
+    dialects = click.option(
+        "--dialects",
+        default="",
+        metavar="NAMES",
+        callback=_dialects,
+        help="Schedule by PodGroups of other schedulers too: coscheduling, volcano, kai, separated by commas.",
+    )
+    return record(slow(provisioning(dialects(command))))
 
 
 _SERVER: tuple[Decorator, ...] = (

@@ -94,6 +94,7 @@ def scheduler(
     record: str | None,
     slow_plugin: int,
     provisioning: str,
+    dialects: tuple[str, ...],
     log_level: str,
 ) -> int:
     """Run the scheduler alone, against any kube-apiserver or `phalanx apiserver`.
@@ -132,6 +133,7 @@ def scheduler(
             record=Path(record) if record else None,
             slow_plugin=slow_plugin / 1000,
             provisioning=class_name(provisioning) if provisioning else "",
+            dialects=dialects,
         ),
         beside=DashboardAtHealth if dashboard else None,
     )

@@ -79,6 +79,7 @@ def up(
     record: str | None,
     slow_plugin: int,
     provisioning: str,
+    dialects: tuple[str, ...],
 ) -> int:
     """Start a whole local cluster: API server, simulated nodes, controllers and scheduler in one process.
 
@@ -136,6 +137,7 @@ def up(
         scheduler_document=document,
         record=Path(record) if record else None,
         slow_plugin=slow_plugin / 1000,
+        dialects=dialects,
     )
     shown = None if dashboard == "off" else Dashboard(dashboard)
 

@@ -41,6 +41,7 @@ class ClusterSettings(msgspec.Struct, frozen=True):
     scheduler_document: dict[str, Any] = msgspec.field(default_factory=dict)  # as written, for recordings
     record: Path | None = None  # write every event and decision of the scheduler here
     placement_lease: str = PLACEMENT_LEASE  # shared with schedulers that others start on this cluster
+    dialects: tuple[str, ...] = ()  # other schedulers whose PodGroups are used
     slow_plugin: float = LIMIT  # seconds after which the scheduler names a plugin
 
 

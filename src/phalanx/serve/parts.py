@@ -95,6 +95,7 @@ def scheduler(settings: ClusterSettings, follow: Follow | None = None, source: D
             record_head={"config": settings.scheduler_document, "gates": settings.server.gates.as_dict()},
             times=times,
             placement_lease=settings.placement_lease,
+            dialects=settings.dialects,
         )
         diagnostics = Diagnostics(
             service.engine,

@@ -10,7 +10,7 @@ import asyncio
 import logging
 import random
 import socket
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ from phalanx.kube.placement_lease import PlacementLease
 from phalanx.kube.recorder import Recorder
 from phalanx.model import objects
 from phalanx.model.gates import Gates
+from phalanx.serve.foreign_groups import ForeignGroups
 from phalanx.serve.plugin_times import PluginTimes
 from phalanx.serve.recording import RecordedEngine
 from phalanx.serve.turns import LINGER, Turns
@@ -91,9 +92,11 @@ class SchedulerService:
         times: PluginTimes | None = None,
         may_act: Callable[[], bool] = lambda: True,
         placement_lease: str = "",
+        dialects: Sequence[str] = (),
     ) -> None:
         """may_act: whether binding and evicting is ours at this moment; asked before each. placement_lease:
-        "namespace/name" of the Lease with which Phalanx schedulers take turns; "" if this one is alone."""
+        "namespace/name" of the Lease with which Phalanx schedulers take turns; "" if this one is alone. dialects: other
+        schedulers whose PodGroups are used, by name."""
         self.name = name
         self.engine = engine
         self._driver: Engine | RecordedEngine = engine
@@ -123,6 +126,13 @@ class SchedulerService:
             may_act=may_act,
         )
         self._informers: list[Informer[Any]] = []
+        self._foreign: ForeignGroups | None = None
+        if dialects:
+            self._foreign = ForeignGroups(
+                dialects, client, clock, rng, self.recorder, profiles=engine.profiles, report=self._outcome
+            )
+            for resource, type_, translate in self._foreign.resources:
+                self._follow_foreign(client, resource, type_, translate, rng)
         for resource, type_ in _CORE:
             self._follow(client, resource, type_, rng, optional=False)
         for resource, type_ in _DEVICES:
@@ -143,12 +153,32 @@ class SchedulerService:
         def sink(change: Change[Any]) -> None:
             if self.executor.doubtful and resource.kind == "Pod":
                 self.executor.heard(change.namespace, change.name, change.object)
-            if change.object is None:
+            translated = self._foreign.translate(resource.kind, change) if self._foreign is not None else None
+            if translated is not None:
+                self._apply_all(translated)
+            elif change.object is None:
                 self._apply(events.Gone(resource.kind, change.name, change.namespace))
             else:
                 self._apply(changed(change.object))
 
         self._informers.append(Informer(client, resource, type_, sink, optional=optional, rng=rng))
+
+    def _follow_foreign(
+        self,
+        client: Client,
+        resource: Resource,
+        type_: type[Any],
+        translate: Callable[[Change[Any]], list[events.Event]],
+        rng: random.Random,
+    ) -> None:
+        def sink(change: Change[Any]) -> None:
+            self._apply_all(translate(change))
+
+        self._informers.append(Informer(client, resource, type_, sink, optional=True, rng=rng))
+
+    def _apply_all(self, found: list[events.Event]) -> None:
+        for event in found:
+            self._apply(event)
 
     def _apply(self, event: events.Event) -> None:
         self._driver.apply(event)
@@ -207,6 +237,8 @@ class SchedulerService:
             yield f"{informer.resource.plural} informer", informer.run()
         if self.turns is not None:
             yield "placement lease", self.turns.lease.run()
+        if self._foreign is not None:
+            yield "foreign groups", self._foreign.run()
         yield "recorder", self.recorder.run()
         yield "executor", self.executor.run()
 
@@ -275,7 +307,7 @@ class SchedulerService:
         if self.times is not None:
             self.times.look()
         if made:
-            self.executor.submit(made)
+            self.executor.submit(made if self._foreign is None else self._foreign.take(made))
             for listener in self.on_decisions:
                 listener(made)
 

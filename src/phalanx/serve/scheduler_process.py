@@ -71,6 +71,7 @@ class SchedulerSettings:
     record: Path | None = None
     placement_lease: str = PLACEMENT_LEASE  # "" = place pods without regard to other Phalanx schedulers
     slow_plugin: float = LIMIT  # seconds; see PluginTimes
+    dialects: tuple[str, ...] = ()  # other schedulers whose PodGroups are used
     provisioning: str = ""  # class of ProvisioningRequests for groups that lack nodes; "": none
 
 
@@ -177,6 +178,7 @@ class SchedulerProcess:
             record_head={"config": settings.document, "gates": settings.gates.as_dict()},
             times=times,
             placement_lease=settings.placement_lease,
+            dialects=settings.dialects,
             may_act=lambda: self._elector is None or self._elector.holds,
         )
         metrics = SchedulerMetrics(service)

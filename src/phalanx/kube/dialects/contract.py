@@ -1,0 +1,172 @@
+"""What a dialect says about one kind of foreign PodGroup, as pure functions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import msgspec
+
+from phalanx.base.client import Resource
+from phalanx.model.groups.keys import PREFERRED_TOPOLOGY
+from phalanx.model.groups.policy import SCHEDULE_TIMEOUT
+from phalanx.model.objects.groups import (
+    CompositeGangPolicy,
+    CompositePodGroup,
+    CompositePodGroupSpec,
+    CompositeSchedulingPolicy,
+    DisruptionMode,
+    Empty,
+    GangPolicy,
+    PodGroup,
+    PodGroupMeta,
+    PodGroupSpec,
+    SchedulingConstraints,
+    SchedulingPolicy,
+    TopologyConstraint,
+)
+from phalanx.model.objects.meta import ObjectMeta, Struct
+
+Json = dict[str, Any]
+MOST_MEMBERS = 100_000  # as for the workloads that our own controllers run
+MOST_SUBGROUPS = 256
+UNSCHEDULABLE = "Unschedulable"
+
+
+class ForeignGroup(Struct, frozen=True):
+    """A PodGroup of another API group; its spec is read field by field, because any client may have written it."""
+
+    metadata: ObjectMeta = ObjectMeta()
+    spec: Any = None
+
+
+class Translation(msgspec.Struct, frozen=True):
+    """The groups of the engine that stand for one foreign PodGroup, parents first."""
+
+    groups: list[PodGroup | CompositePodGroup]
+    leaves: dict[str, str]  # subgroup of a pod -> name of its PodGroup; "" is that of all others
+    minimum: int
+    ignored: list[str] = []  # fields that have no effect here, each with what to do
+
+
+class WantedTopology(msgspec.Struct, frozen=True):
+    """Node label keys: all pods in one domain of `required`, and of `preferred` if that works."""
+
+    required: str = ""
+    preferred: str = ""
+
+
+NOWHERE = WantedTopology()
+
+
+class InvalidGroup(ValueError):
+    """A foreign PodGroup that cannot be used; the message names the field and what to do."""
+
+
+class GroupProgress(msgspec.Struct, frozen=True):
+    """What is known about the pods of one foreign PodGroup."""
+
+    minimum: int
+    pending: int = 0  # without a node
+    bound: int = 0  # with a node, not running yet
+    running: int = 0
+    succeeded: int = 0
+    failed: int = 0
+    reason: str = ""  # why the group is not scheduled; "": it is, or it was not tried yet
+    message: str = ""
+    since: str = ""  # time of the last transition
+
+    @property
+    def placed(self) -> int:
+        return self.bound + self.running + self.succeeded
+
+
+class Dialect(Protocol):
+    name: str
+    resource: Resource
+
+    def group_of(self, labels: Mapping[str, str], annotations: Mapping[str, str]) -> tuple[str, str] | None:
+        """Return the names of a pod's PodGroup and subgroup ("" without one); None if the pod is in none."""
+        ...
+
+    def translate(self, group: ForeignGroup) -> Translation:
+        """Raises InvalidGroup."""
+        ...
+
+    def status(self, progress: GroupProgress) -> Json:
+        """Return the status to write. List fields are replaced as a whole."""
+        ...
+
+
+def count(spec: Mapping[str, Any], field: str, default: int) -> int:
+    """Read a number of pods; absent and null are the default."""
+    value = spec.get(field)
+    if value is None:
+        return default
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= MOST_MEMBERS:
+        raise InvalidGroup(f"spec.{field}: {str(value)[:40]!r} is no number from 0 to {MOST_MEMBERS}; correct it")
+    return value
+
+
+def spec_of(group: ForeignGroup) -> Json:
+    if not isinstance(group.spec, dict):
+        raise InvalidGroup("spec: must be an object; write it as the API of this PodGroup describes")
+    return group.spec
+
+
+def gang(minimum: int) -> SchedulingPolicy:
+    return SchedulingPolicy(gang=GangPolicy(minimum)) if minimum else SchedulingPolicy(basic=Empty())
+
+
+def leaf(
+    group: ForeignGroup,
+    name: str,
+    minimum: int,
+    *,
+    parent: str = "",
+    topology: WantedTopology = NOWHERE,
+    timeout: int = 0,
+) -> PodGroup:
+    """timeout: seconds in which the gang should be placed; 0: no limit."""
+    extra = {SCHEDULE_TIMEOUT: str(timeout)} if timeout else {}
+    return PodGroup(
+        metadata=PodGroupMeta(**_metadata(group, name, topology, extra)),
+        spec=PodGroupSpec(
+            parent_composite_pod_group_name=parent or None,
+            scheduling_policy=gang(minimum),
+            scheduling_constraints=_constraints(topology),
+            disruption_mode=DisruptionMode(all=Empty()) if minimum else None,
+        ),
+    )
+
+
+def composite(
+    group: ForeignGroup, name: str, minimum: int, *, parent: str = "", topology: WantedTopology = NOWHERE
+) -> CompositePodGroup:
+    return CompositePodGroup(
+        metadata=ObjectMeta(**_metadata(group, name, topology, {})),
+        spec=CompositePodGroupSpec(
+            parent_composite_pod_group_name=parent or None,
+            scheduling_policy=CompositeSchedulingPolicy(gang=CompositeGangPolicy(minimum)),
+            scheduling_constraints=_constraints(topology),
+            disruption_mode=DisruptionMode(all=Empty()),
+        ),
+    )
+
+
+def _constraints(topology: WantedTopology) -> SchedulingConstraints | None:
+    return SchedulingConstraints([TopologyConstraint(topology.required)]) if topology.required else None
+
+
+def _metadata(group: ForeignGroup, name: str, topology: WantedTopology, extra: dict[str, str]) -> Json:
+    meta = group.metadata
+    preferred = {PREFERRED_TOPOLOGY: topology.preferred} if topology.preferred else {}
+    return {
+        "name": name,
+        "namespace": meta.namespace,
+        "uid": meta.uid if name == meta.name else f"{meta.uid}/{name}",
+        "generation": meta.generation,
+        "creation_timestamp": meta.creation_timestamp,
+        "labels": meta.labels,
+        "annotations": {**meta.annotations, **preferred, **extra},
+    }

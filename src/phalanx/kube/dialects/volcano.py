@@ -1,0 +1,110 @@
+"""Volcano: PodGroup of scheduling.volcano.sh, found through an annotation of the pod."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from phalanx.base.client import Resource
+from phalanx.kube.dialects.contract import (
+    MOST_SUBGROUPS,
+    NOWHERE,
+    ForeignGroup,
+    GroupProgress,
+    InvalidGroup,
+    Json,
+    Translation,
+    WantedTopology,
+    composite,
+    count,
+    leaf,
+    spec_of,
+)
+from phalanx.kube.dialects.hypernodes import tier_label
+from phalanx.model.objects.groups import CompositePodGroup, PodGroup
+
+GROUP_NAMES = ("scheduling.k8s.io/group-name", "scheduling.volcano.sh/group-name")
+TASK = "volcano.sh/task-spec"
+
+
+class Volcano:
+    name = "volcano"
+    resource = Resource("scheduling.volcano.sh", "v1beta1", "podgroups", "PodGroup")
+
+    def group_of(self, labels: Mapping[str, str], annotations: Mapping[str, str]) -> tuple[str, str] | None:
+        name = next((annotations[key] for key in GROUP_NAMES if annotations.get(key)), "")
+        return (name, annotations.get(TASK) or labels.get(TASK) or "") if name else None
+
+    def translate(self, group: ForeignGroup) -> Translation:
+        spec, name = spec_of(group), group.metadata.name
+        minimum = count(spec, "minMember", 0)
+        tasks = _tasks(spec)
+        topology, ignored = _topology(spec)
+        if spec.get("subGroupPolicy"):
+            ignored.append(
+                "spec.subGroupPolicy is not supported: use minTaskMember, or a Workload with a composite group"
+            )
+        if not tasks or sum(tasks.values()) > minimum > 0:
+            # As in Volcano: the minimums of tasks count only if the whole group asks for as many.
+            return Translation([leaf(group, name, minimum, topology=topology)], {"": name}, minimum, ignored)
+        rest = f"{name}-rest"
+        groups: list[PodGroup | CompositePodGroup] = [
+            composite(group, name, len(tasks), topology=topology),
+            *(leaf(group, f"{name}-{task}", least, parent=name) for task, least in tasks.items()),
+            leaf(group, rest, 0),
+        ]
+        if minimum > sum(tasks.values()):
+            ignored.append("spec.minMember above the sum of minTaskMember has no effect: raise minTaskMember instead")
+        return Translation(
+            groups, {"": rest, **{task: f"{name}-{task}" for task in tasks}}, sum(tasks.values()), ignored
+        )
+
+    def status(self, progress: GroupProgress) -> Json:
+        status: Json = {
+            "phase": _phase(progress),
+            "running": progress.running,
+            "succeeded": progress.succeeded,
+            "failed": progress.failed,
+        }
+        scheduled = progress.placed >= max(1, progress.minimum)
+        if scheduled or progress.reason:
+            status["conditions"] = [
+                {
+                    "type": "Scheduled" if scheduled else "Unschedulable",
+                    "status": "True",
+                    "reason": "tasks in gang are ready to be scheduled" if scheduled else "NotEnoughResources",
+                    "message": "pod group is ready" if scheduled else progress.message,
+                    "lastTransitionTime": progress.since,
+                }
+            ]
+        return status
+
+
+def _tasks(spec: Json) -> dict[str, int]:
+    tasks = spec.get("minTaskMember")
+    if tasks is None:
+        return {}
+    if not isinstance(tasks, dict) or len(tasks) > MOST_SUBGROUPS:
+        raise InvalidGroup(f"spec.minTaskMember: must be a map of at most {MOST_SUBGROUPS} tasks; correct it")
+    return {task: least for task in sorted(tasks) if (least := count(tasks, task, 0))}
+
+
+def _topology(spec: Json) -> tuple[WantedTopology, list[str]]:
+    wanted = spec.get("networkTopology")
+    if not isinstance(wanted, dict):
+        return NOWHERE, []
+    if wanted.get("highestTierAllowed") is None:
+        return NOWHERE, ["spec.networkTopology without highestTierAllowed has no effect: set the number of the tier"]
+    key = tier_label(count(wanted, "highestTierAllowed", 0))
+    return (WantedTopology(preferred=key) if wanted.get("mode") == "soft" else WantedTopology(key)), []
+
+
+def _phase(progress: GroupProgress) -> str:
+    minimum = max(1, progress.minimum)
+    alive = progress.bound + progress.running
+    if not alive and not progress.pending and progress.succeeded + progress.failed:
+        return "Completed"
+    if progress.running + progress.succeeded >= minimum:
+        return "Running"
+    if progress.running and progress.placed < minimum:
+        return "Unknown"
+    return "Inqueue" if progress.placed or progress.pending else "Pending"

@@ -1,0 +1,313 @@
+"""Feed PodGroups of other schedulers to the engine, and write their status (`--dialects`).
+
+A foreign PodGroup becomes groups of the engine while a pod with our schedulerName names it; pods and PodGroups that
+another scheduler serves are not touched. Pods get their `schedulingGroup` in the engine's view only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from typing import Any, NamedTuple
+
+import msgspec
+
+from phalanx.base.client import Client, Resource
+from phalanx.base.clock import Clock, rfc3339
+from phalanx.base.errors import ApiProblem, NotFound
+from phalanx.base.informer import Change
+from phalanx.base.retry import retrying
+from phalanx.engine import decisions as d
+from phalanx.engine import events
+from phalanx.engine.groups.conditions import TYPE_OF
+from phalanx.kube.dialects import DIALECTS, Dialect, ForeignGroup, GroupProgress, Translation
+from phalanx.kube.dialects.contract import InvalidGroup
+from phalanx.kube.dialects.hypernodes import RESOURCE as HYPERNODES
+from phalanx.kube.dialects.hypernodes import HyperNode, labels
+from phalanx.kube.recorder import ObjectRef, Recorder
+from phalanx.model import objects
+from phalanx.model.objects.groups import CompositePodGroup, PodGroup
+from phalanx.model.objects.pod import PodSchedulingGroup
+
+log = logging.getLogger(__name__)
+
+STATUS_DELAY = 0.2  # seconds in which changes of one status are collected
+
+
+class GroupName(NamedTuple):
+    dialect: str
+    namespace: str
+    name: str
+
+
+class _State(msgspec.Struct):
+    """One foreign PodGroup."""
+
+    object: ForeignGroup | None = None
+    translation: Translation | None = None
+    sent: dict[tuple[str, str], PodGroup | CompositePodGroup] = {}  # (kind, name): what the engine has
+    pods: dict[str, str] = {}  # pods of ours by name: their subgroup
+    reason: str = ""
+    message: str = ""
+    since: str = ""
+    written: dict[str, Any] | None = None
+    reported: tuple[str, ...] = ()
+
+
+class ForeignGroups:
+    def __init__(
+        self,
+        dialects: Iterable[str],
+        client: Client,
+        clock: Clock,
+        rng: random.Random,
+        recorder: Recorder,
+        *,
+        profiles: Iterable[str],
+        report: Callable[[events.Outcome], None],
+    ) -> None:
+        """profiles: our scheduler names; report: takes the outcomes of decisions about foreign groups."""
+        self.dialects = [DIALECTS[name] for name in dialects]
+        self._client, self._clock, self._rng, self._recorder = client, clock, rng, recorder
+        self._profiles, self._report = frozenset(profiles), report
+        self._groups: dict[GroupName, _State] = {}
+        self._uids: dict[str, GroupName] = {}  # of the engine's groups
+        self._pods: dict[tuple[str, str], tuple[GroupName, objects.Pod]] = {}
+        self._native: set[tuple[str, str]] = set()  # PodGroups of Kubernetes: they win
+        self._hypernodes: dict[str, HyperNode] = {}
+        self._nodes: dict[str, objects.Node] = {}
+        self._tiers: dict[str, dict[str, str]] = {}
+        self._dirty: set[GroupName] = set()
+        self._wake = asyncio.Event()
+
+    @property
+    def resources(self) -> Iterator[tuple[Resource, type[Any], Callable[[Change[Any]], list[events.Event]]]]:
+        """What to follow besides the kinds of Kubernetes."""
+        for dialect in self.dialects:
+            yield dialect.resource, ForeignGroup, partial(self._group_changed, dialect)
+            if dialect.name == "volcano":
+                yield HYPERNODES, HyperNode, self._hypernode_changed
+
+    # -- objects on their way to the engine
+
+    def translate(self, kind: str, change: Change[Any]) -> list[events.Event] | None:
+        """Return the events for a change of an object of Kubernetes; None: nothing to translate."""
+        if kind == "Pod":
+            return self._pod_changed(change)
+        if kind == "Node" and any(dialect.name == "volcano" for dialect in self.dialects):
+            return self._node_changed(change)
+        if kind == "PodGroup":
+            key = (change.namespace, change.name)
+            self._native.add(key) if change.object is not None else self._native.discard(key)
+        return None
+
+    def _pod_changed(self, change: Change[objects.Pod]) -> list[events.Event] | None:
+        key, pod = (change.namespace, change.name), change.object
+        found = self._group_of(pod) if pod is not None else None
+        before = self._pods.pop(key, None)
+        made: list[events.Event] = []
+        if before is not None and (found is None or before[0] != found[0]):
+            self._groups[before[0]].pods.pop(change.name, None)
+            made = [events.Gone("Pod", change.name, change.namespace), *self._refresh(before[0])]
+            self._note(before[0])
+        if pod is None:
+            return made or None
+        if found is None:
+            return [*made, events.PodChanged(pod)]
+        name, subgroup = found
+        state = self._groups.setdefault(name, _State())
+        self._pods[key] = (name, pod)
+        state.pods[change.name] = subgroup
+        if before is None:
+            made += self._refresh(name)
+        self._note(name)
+        return [*made, events.PodChanged(self._translated(pod, state, subgroup))]
+
+    def _group_of(self, pod: objects.Pod) -> tuple[GroupName, str] | None:
+        spec = pod.spec
+        if (
+            spec.scheduler_name not in self._profiles
+            or spec.scheduling_group is not None
+            or spec.workload_ref is not None
+        ):
+            return None
+        for dialect in self.dialects:
+            if found := dialect.group_of(pod.metadata.labels, pod.metadata.annotations):
+                return GroupName(dialect.name, pod.metadata.namespace, found[0]), found[1]
+        return None
+
+    def _translated(self, pod: objects.Pod, state: _State, subgroup: str) -> objects.Pod:
+        name = self._pods[pod.metadata.namespace, pod.metadata.name][0].name
+        leaves = state.translation.leaves if state.translation is not None else {"": name}
+        group = PodSchedulingGroup(leaves.get(subgroup, leaves[""]))
+        return msgspec.structs.replace(pod, spec=msgspec.structs.replace(pod.spec, scheduling_group=group))
+
+    def _group_changed(self, dialect: Dialect, change: Change[ForeignGroup]) -> list[events.Event]:
+        name = GroupName(dialect.name, change.namespace, change.name)
+        if change.object is None and name not in self._groups:
+            return []
+        self._groups.setdefault(name, _State()).object = change.object
+        return self._refresh(name)
+
+    def _refresh(self, name: GroupName) -> list[events.Event]:
+        """Bring the engine's groups in agreement with a foreign PodGroup and its pods."""
+        state = self._groups[name]
+        before = state.translation
+        state.translation = self._translation(name, state) if state.pods else None
+        wanted: dict[tuple[str, str], PodGroup | CompositePodGroup] = {}
+        if state.translation is not None:
+            priority = min(self._pods[name.namespace, pod][1].spec.priority or 0 for pod in state.pods)
+            for group in state.translation.groups:
+                spec: Any = msgspec.structs.replace(group.spec, priority=priority)
+                made = msgspec.structs.replace(group, spec=spec)
+                wanted[type(made).__name__, made.metadata.name] = made
+        found: list[events.Event] = []
+        for kind, gone in [key for key in state.sent if key not in wanted]:
+            self._uids.pop(state.sent[kind, gone].metadata.uid, None)
+            found.append(events.Gone(kind, gone, name.namespace))
+        for key, made in wanted.items():
+            self._uids[made.metadata.uid] = name
+            if state.sent.get(key) != made:
+                changed: Any = events.CHANGED_BY_KIND[key[0]]
+                found.append(changed(made))
+        state.sent = wanted
+        if (before.leaves if before else None) != (state.translation.leaves if state.translation else None):
+            for pod, subgroup in state.pods.items():  # a pod cannot change its group: it leaves and comes again
+                found.append(events.Gone("Pod", pod, name.namespace))
+                found.append(events.PodChanged(self._translated(self._pods[name.namespace, pod][1], state, subgroup)))
+        if not state.pods and state.object is None:
+            del self._groups[name]
+        return found
+
+    def _translation(self, name: GroupName, state: _State) -> Translation | None:
+        if state.object is None:
+            return None
+        problems: tuple[str, ...] = ()
+        translation = None
+        if (name.namespace, name.name) in self._native:
+            problems = (f"PodGroup {name.name} of scheduling.k8s.io exists and is used instead; delete one of the two",)
+        else:
+            try:
+                translation = DIALECTS[name.dialect].translate(state.object)
+                problems = tuple(translation.ignored)
+            except InvalidGroup as error:
+                problems = (str(error),)
+        if problems != state.reported:
+            state.reported = problems
+            for problem in problems:
+                reason = "FieldIgnored" if translation is not None else "Invalid"
+                self._recorder.record(self._reference(name, state), "Warning", reason, "Translating", problem)
+                log.warning("%s PodGroup %s/%s: %s", name.dialect, name.namespace, name.name, problem)
+        return translation
+
+    def _reference(self, name: GroupName, state: _State) -> ObjectRef:
+        resource = DIALECTS[name.dialect].resource
+        uid = state.object.metadata.uid if state.object is not None else ""
+        return ObjectRef(resource.api_version, resource.kind, name.namespace, name.name, uid)
+
+    # -- HyperNodes
+
+    def _node_changed(self, change: Change[objects.Node]) -> list[events.Event] | None:
+        if change.object is None:
+            self._nodes.pop(change.name, None)
+            self._tiers.pop(change.name, None)
+            return None
+        known = self._nodes.get(change.name)
+        self._nodes[change.name] = change.object
+        if self._hypernodes and (known is None or known.metadata.labels != change.object.metadata.labels):
+            of_node = labels(self._hypernodes, {change.name: change.object.metadata.labels})
+            self._tiers[change.name] = of_node[change.name]
+        return [events.NodeChanged(self._labelled(change.object))]
+
+    def _hypernode_changed(self, change: Change[HyperNode]) -> list[events.Event]:
+        if change.object is None:
+            self._hypernodes.pop(change.name, None)
+        else:
+            self._hypernodes[change.name] = change.object
+        tiers = labels(self._hypernodes, {name: node.metadata.labels for name, node in self._nodes.items()})
+        different = [name for name in self._nodes if tiers.get(name, {}) != self._tiers.get(name, {})]
+        self._tiers = tiers
+        return [events.NodeChanged(self._labelled(self._nodes[name])) for name in different]
+
+    def _labelled(self, node: objects.Node) -> objects.Node:
+        extra = self._tiers.get(node.metadata.name)
+        if not extra:
+            return node
+        meta = msgspec.structs.replace(node.metadata, labels={**node.metadata.labels, **extra})
+        return msgspec.structs.replace(node, metadata=meta)
+
+    # -- decisions of the engine
+
+    def take(self, decisions: list[d.Decision]) -> list[d.Decision]:
+        """Return the decisions that are not about foreign groups; the others are taken here."""
+        return [decision for decision in decisions if not self._taken(decision)]
+
+    def _taken(self, decision: d.Decision) -> bool:
+        if not isinstance(decision, d.SetGroupCondition | d.RecordEvent):
+            return False
+        name = self._uids.get(decision.uid)
+        if name is None or decision.kind == "Pod":
+            return False
+        state = self._groups[name]
+        if isinstance(decision, d.RecordEvent):
+            self._recorder.record(
+                self._reference(name, state), decision.type, decision.reason, decision.action, decision.message
+            )
+        elif decision.type in TYPE_OF.values() and decision.name == name.name:
+            state.reason = decision.reason if decision.status == "False" else ""
+            state.message, state.since = decision.message, rfc3339(self._clock.now())
+            self._note(name)
+        self._report(events.Outcome(decision.id))
+        return True
+
+    # -- status
+
+    def _note(self, name: GroupName) -> None:
+        self._dirty.add(name)
+        self._wake.set()
+
+    def progress(self, name: GroupName) -> GroupProgress:
+        state = self._groups[name]
+        counts = dict.fromkeys(("pending", "bound", "running", "succeeded", "failed"), 0)
+        for pod_name in state.pods:
+            pod = self._pods[name.namespace, pod_name][1]
+            phase = pod.status.phase.lower()
+            counts[
+                phase if phase in ("running", "succeeded", "failed") else "bound" if pod.spec.node_name else "pending"
+            ] += 1
+        minimum = state.translation.minimum if state.translation is not None else 0
+        return GroupProgress(minimum, **counts, reason=state.reason, message=state.message, since=state.since)
+
+    async def run(self) -> None:
+        """Write the status of foreign PodGroups whenever it changes."""
+        while True:
+            await self._wake.wait()
+            await asyncio.sleep(STATUS_DELAY)
+            self._wake.clear()
+            names, self._dirty = sorted(self._dirty), set()
+            for name in names:
+                await self._write(name)
+
+    async def _write(self, name: GroupName) -> None:
+        state = self._groups.get(name)
+        if state is None or state.object is None or state.translation is None:
+            return
+        if not state.since:
+            state.since = rfc3339(self._clock.now())
+        dialect, status = DIALECTS[name.dialect], DIALECTS[name.dialect].status(self.progress(name))
+        if status == state.written:
+            return
+        body = {"metadata": {"uid": state.object.metadata.uid}, "status": status}
+        try:
+            await retrying(
+                lambda: self._client.patch(dialect.resource, name.name, body, name.namespace, subresource="status"),
+                self._rng,
+            )
+            state.written = status
+        except NotFound:
+            return  # deleted, or its kind has no status
+        except ApiProblem as error:
+            log.warning("status of %s PodGroup %s/%s: %s", name.dialect, name.namespace, name.name, error)
