@@ -215,7 +215,7 @@ class RealCluster:
     # ---- our parts, as deploy/ has them
 
     def install(self) -> None:
-        self.kubectl("apply", "-f", str(DEPLOY))
+        self.kubectl("apply", "-k", str(DEPLOY))
 
     def account(self, name: str) -> Path:
         """The kubeconfig of a service account: what its pod has, and nothing else."""
