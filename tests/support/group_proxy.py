@@ -49,8 +49,12 @@ class GroupProxy:
         self._thread.join(10)
 
     async def _stop(self) -> None:
-        await self._runner.cleanup()
+        watches = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in watches:  # the cleanup would wait for them
+            task.cancel()
+        await asyncio.gather(*watches, return_exceptions=True)
         await self._session.close()
+        await self._runner.cleanup()
 
     async def _handle(self, request: web.Request) -> web.StreamResponse:
         groups, pods = _GROUPS.match(request.path), _PODS.match(request.path)
