@@ -295,6 +295,22 @@ def test_kubectl_may_go_on_server_side_where_it_left_off_client_side(world: Worl
         world.apply(f"{DEPLOYMENTS}/web", new, "kubectl")
 
 
+def test_kubectl_server_side_refreshes_what_client_side_apply_compares_with(world: World) -> None:
+    """Somebody who goes back to client-side apply must not have fields removed by an annotation of long ago."""
+    last = "kubectl.kubernetes.io/last-applied-configuration"
+    body = config("c", a="1")
+    body["metadata"]["annotations"] = {last: msgspec.json.encode(config("c", a="1")).decode()}
+    world.create(CONFIGS, body, fieldManager="kubectl-client-side-apply")
+    other = world.apply(f"{CONFIGS}/c", conf(b="2"), "another")
+    assert msgspec.json.decode(other["metadata"]["annotations"][last])["data"] == {"a": "1"}  # not kubectl
+    applied = world.apply(f"{CONFIGS}/c", conf(a="1", c="3"), "kubectl")
+    text = applied["metadata"]["annotations"][last]
+    assert text.endswith("\n") and msgspec.json.decode(text)["data"] == {"a": "1", "c": "3"}
+    assert last not in (msgspec.json.decode(text)["metadata"].get("annotations") or {})
+    world.create(CONFIGS, config("d", a="1"))
+    assert "annotations" not in world.apply(f"{CONFIGS}/d", conf(a="1"), "kubectl")["metadata"]
+
+
 def test_only_so_many_updaters_are_remembered(world: World) -> None:
     world.create(CONFIGS, config("c", first="1"))
     for i in range(15):

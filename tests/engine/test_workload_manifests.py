@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from phalanx.base.errors import BadRequest
 from phalanx.model.gates import Gates
 from phalanx.serve.manifests import Manifests
 
@@ -74,3 +75,14 @@ def test_beside_the_scheduler_of_a_real_cluster_grouped_pods_are_asked_about_as_
     assert names(gang)[0] == {"own"}
     del gang["metadata"]["annotations"], gang["spec"]["template"]["spec"]["schedulerName"]
     assert names(gang)[0] == {"default-scheduler"}
+
+
+@pytest.mark.parametrize("kind", ["Deployment", "StatefulSet", "ReplicaSet"])
+def test_an_enormous_number_of_pods_is_refused_before_any_of_them_is_made(kind: str) -> None:
+    labels = {"app": "x"}
+    template = {"metadata": {"labels": labels}, "spec": {"containers": [{"name": "c", "image": "i"}]}}
+    spec = {"replicas": 2**31 - 1, "selector": {"matchLabels": labels}, "template": template, "serviceName": "x"}
+    manifests = Manifests(Gates(), [])
+    with pytest.raises(BadRequest, match="more than 20000 pods in one question"):
+        manifests.read([{"apiVersion": "apps/v1", "kind": kind, "metadata": {"name": "x"}, "spec": spec}], "default")
+    assert not manifests.question.pods

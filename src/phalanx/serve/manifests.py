@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Sequence
+from itertools import islice
 from typing import Any
 
 import msgspec
@@ -206,9 +207,11 @@ class Manifests:
         before = len(self.question.pods)
         ours = self._taken_over(doc)
         sent = False
-        for name, template, link in kind.pods(doc, everything, found):
-            if len(self.question.pods) >= MOST_PODS:
-                raise BadRequest(f"{_title(doc)}: more than {MOST_PODS} pods in one question")
+        # Counted before any of them is completed, which takes much longer: the number is the user's.
+        expected = list(islice(kind.pods(doc, everything, found), MOST_PODS + 1 - before))
+        if before + len(expected) > MOST_PODS:
+            raise BadRequest(f"{_title(doc)}: more than {MOST_PODS} pods in one question")
+        for name, template, link in expected:
             theirs = ours and link is not None and _scheduler_of(template) == DEFAULT_SCHEDULER
             sent = sent or bool(theirs)
             self._pod(doc, template, name, link, ours if theirs else "")

@@ -29,6 +29,8 @@ from phalanx.model.kinds import Json, Kind
 
 BEFORE_FIRST_APPLY = "before-first-apply"
 KUBECTL = "kubectl"
+MOST_ANNOTATION_BYTES = 256 * 1024  # of all annotations of an object
+_encode = msgspec.json.Encoder(order="sorted").encode
 LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 
 
@@ -77,6 +79,8 @@ class Applier:
         if before is not None and before.fields == mine and before.api_version == entry.api_version:
             entry.time = before.time
         write_managers(result["metadata"], [*others, entry])
+        if manager == KUBECTL:
+            _refresh_last_applied(result["metadata"], config)
         return result
 
     def _managers(self, kind: Kind, live: Json, now: str) -> list[Manager]:
@@ -128,6 +132,21 @@ class Applier:
             metadata.update(fresh)
         result["metadata"] = metadata
         return result
+
+
+def _refresh_last_applied(metadata: Json, config: Json) -> None:
+    """Keep the annotation of client-side apply up to date, as kube-apiserver does for `kubectl apply --server-side`:
+    whoever goes back to client-side apply then compares with what was applied last. Absent, it stays absent."""
+    annotations = metadata.get("annotations") or {}
+    if not annotations.get(LAST_APPLIED):
+        return
+    about = config.get("metadata") or {}
+    own = {key: value for key, value in (about.get("annotations") or {}).items() if key != LAST_APPLIED}
+    applied = {**config, "metadata": {**about, **({"annotations": own} if "annotations" in about else {})}}
+    fresh = {**annotations, LAST_APPLIED: _encode(applied).decode() + "\n"}
+    if sum(len(key.encode()) + len(value.encode()) for key, value in fresh.items()) > MOST_ANNOTATION_BYTES:
+        del fresh[LAST_APPLIED]
+    metadata["annotations"] = fresh
 
 
 def refuse_disputes(others: list[Manager], changed: Fields) -> None:
