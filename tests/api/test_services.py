@@ -53,3 +53,13 @@ def test_node_ports_are_given_out_once_and_given_back(world: World) -> None:
 def test_a_plain_service_may_not_name_a_node_port(world: World) -> None:
     with pytest.raises(Invalid, match="nodePort"):
         world.create(SERVICES, service("plain", ports=[{"port": 80, "nodePort": 30001}]))
+
+
+def test_addresses_of_an_added_service_cidr_may_be_asked_for(world: World) -> None:
+    cidrs = "/apis/networking.k8s.io/v1/servicecidrs"
+    with pytest.raises(Invalid, match="not in the valid range"):
+        world.create(SERVICES, service("early", clusterIP="10.200.0.7"))
+    world.create(cidrs, {"metadata": {"name": "more"}, "spec": {"cidrs": ["10.200.0.0/24"]}})
+    assert world.create(SERVICES, service("now", clusterIP="10.200.0.7"))["spec"]["clusterIP"] == "10.200.0.7"
+    with pytest.raises(Invalid, match="provided IP is already allocated"):
+        world.create(SERVICES, service("thief", clusterIP="10.200.0.7"))

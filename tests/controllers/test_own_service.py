@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from support.controller_world import World, condition, play
 from support.in_process import inside
 from support.local_cluster import LocalCluster
 
@@ -41,3 +42,12 @@ def test_what_is_deleted_of_it_comes_back() -> None:
                 await cluster.until(kind, "kubernetes", where, when=lambda obj, uid=uid: obj["metadata"]["uid"] != uid)
 
     asyncio.run(scenario())
+
+
+def test_a_service_cidr_that_is_added_becomes_ready() -> None:
+    async def scenario(cluster: World) -> None:
+        await cluster.create("ServiceCIDR", "more", "", spec={"cidrs": ["10.200.0.0/24"]})
+        found = await cluster.until("ServiceCIDR", "more", "", when=lambda each: condition(each, "Ready"))
+        assert condition(found, "Ready")["status"] == "True"
+
+    play(scenario, nodes=0, scheduler=False, controllers=False)

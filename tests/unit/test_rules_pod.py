@@ -315,3 +315,15 @@ def test_names_of_kernel_settings_are_looked_at() -> None:
     assert told("a.b", "a.b") == [f'{at}[1].name: Duplicate value: "a.b"']
     host = f"{at}[0].name: Invalid value: \"net.core.x\": may not be specified when 'hostNetwork' is true"
     assert told("net.core.x", hostNetwork=True) == [host]
+
+
+def test_a_host_name_override_is_a_name_of_64_bytes_and_of_no_host_network() -> None:
+    assert errors(hostnameOverride="db-0.example") == []
+    assert errors(hostnameOverride="a", hostNetwork=True) == [
+        "spec.hostnameOverride: Forbidden: may not be specified when hostNetwork is true"
+    ]
+    assert errors(hostnameOverride="a", setHostnameAsFQDN=True) == [
+        "spec.hostnameOverride: Forbidden: may not be specified when setHostnameAsFQDN is true"
+    ]
+    assert errors(hostnameOverride="a" * 65) == ["spec.hostnameOverride: Too long: may not be more than 64 bytes"]
+    assert "a lowercase RFC 1123 subdomain" in errors(hostnameOverride="Not_A_Name")[0]

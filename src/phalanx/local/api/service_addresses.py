@@ -6,6 +6,7 @@ Services with one address, or a port that a manifest asks for and another one ha
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import ipaddress
 from collections.abc import Iterator
@@ -18,7 +19,8 @@ from phalanx.model.kinds import FieldError, Json
 RANGE = ipaddress.ip_network("10.96.0.0/12")
 RESERVED = "10.96.0.1"  # of the Service `kubernetes`
 FIRST_PORT, LAST_PORT = 30000, 32767
-_SERVICES = "services"
+_SERVICES, _CIDRS = "services", "servicecidrs.networking.k8s.io"
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 Holder = tuple[str, str]  # namespace, name
 PORTED = ("NodePort", "LoadBalancer")
 
@@ -74,20 +76,32 @@ class ServiceAddresses:
             wanted = next(ip for ip in _addresses(me) if not self._taken(self._ips.get(ip), me, "ip", ip))
             spec["clusterIP"] = wanted
         elif wanted != before.get("clusterIP"):
+            ranges = self._ranges()
             try:
-                inside = ipaddress.ip_address(wanted) in RANGE
+                inside = any(ipaddress.ip_address(wanted) in each for each in ranges)
             except ValueError:
                 text = "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)"
                 return [invalid("spec.clusterIPs[0]", wanted, text)]
             if not inside:
                 text = f"failed to allocate IP {wanted}: the provided IP ({wanted}) is not in the valid range. "
-                text += f"The range of valid IPs is {RANGE}"
+                text += f"The range of valid IPs is {', '.join(map(str, ranges))}"
                 return [invalid("spec.clusterIPs", [wanted], text)]
             if self._taken(self._ips.get(wanted), me, "ip", wanted):
                 text = f"failed to allocate IP {wanted}: provided IP is already allocated"
                 return [invalid("spec.clusterIPs", [wanted], text)]
         self._ips[wanted] = me
         return []
+
+    def _ranges(self) -> list[Network]:
+        """Return the default range, and those of ServiceCIDRs that are not being deleted."""
+        found: dict[Network, None] = {RANGE: None}
+        for entry in self._store.list(_CIDRS):
+            body = decode(entry.value)
+            if not body["metadata"].get("deletionTimestamp"):
+                for text in (body.get("spec") or {}).get("cidrs") or ():
+                    with contextlib.suppress(ValueError):
+                        found[ipaddress.ip_network(text)] = None
+        return list(found)
 
     def _node_ports(self, spec: Json, me: Holder, before: Json) -> list[FieldError]:
         ports = spec.get("ports") or []

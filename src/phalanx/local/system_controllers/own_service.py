@@ -8,6 +8,7 @@ part of it. The address is the one the server listens on.
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any, NamedTuple
 
 import msgspec
@@ -58,12 +59,19 @@ class OwnService:
             await self._ensure(key)
 
     def _on_change(self, before: Item | None, after: Item | None) -> None:
+        if before is None and after is not None and after.kind.key == _CIDR:
+            self._work.add(f"{_CIDR}/{after.meta.name}")
         if after is not None or before is None or before.kind.key not in _KEYS:
             return
         if before.meta.name == NAME and before.meta.namespace == _namespace(_KEYS[before.kind.key]):
             self._work.add(before.kind.key)
 
     async def _ensure(self, key: str) -> None:
+        added = key.partition("/")[2]
+        if added:
+            with contextlib.suppress(NotFound):
+                await self._make_ready(added)
+            return
         resource, body = _KEYS[key], self._bodies[key]
         try:
             await self._client.create(resource, body, _namespace(resource))
@@ -84,6 +92,13 @@ class OwnService:
             body = {**current, "spec": {**current["spec"], "ports": body["spec"]["ports"]}}
         if wrong:
             await self._client.update(resource, NAME, body, NAMESPACE)
+
+    async def _make_ready(self, name: str) -> None:
+        """Tell the author of a ServiceCIDR that Services may use its addresses from now on."""
+        current: dict[str, Any] = msgspec.json.decode(await self._client.get(CIDRS, name))
+        conditions = (current.get("status") or {}).get("conditions") or ()
+        if not any(each.get("type") == "Ready" for each in conditions):
+            await self._client.patch(CIDRS, name, _ready(self._clock), subresource="status")
 
 
 def _namespace(resource: Resource) -> str:

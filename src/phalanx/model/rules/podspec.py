@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from phalanx.model import names
-from phalanx.model.fieldpath import all_invalid, duplicate, forbidden, invalid, not_supported, required
+from phalanx.model.fieldpath import all_invalid, duplicate, forbidden, invalid, not_supported, required, too_long
 from phalanx.model.gates import Gates
 from phalanx.model.kinds import FieldError, Json
 from phalanx.model.memo import Memo
@@ -16,6 +16,7 @@ from phalanx.model.rules.meta import annotation_errors, label_errors
 NameRule = Callable[[str], list[str]]
 MAX_INT32 = 2**31 - 1
 Part = Callable[[Any, str, Json], list[FieldError]]  # what a field says, its path, the whole spec
+_HOSTNAME_LENGTH = 64  # bytes, a limit of Linux
 _PREEMPTION_POLICIES = ("PreemptLowerPriority", "Never")
 _DNS_POLICIES = ("ClusterFirstWithHostNet", "ClusterFirst", "Default", "None")
 _RESTART_POLICIES = ("Always", "OnFailure", "Never")
@@ -159,6 +160,17 @@ def _reference(found: Json, path: str, spec: Json) -> list[FieldError]:
 
 
 # Everything most pods do not have, in the order in which Kubernetes complains.
+def _hostname_override(name: str, path: str, spec: Json) -> list[FieldError]:
+    errors = [
+        forbidden(path, f"may not be specified when {field} is true")
+        for field in ("setHostnameAsFQDN", "hostNetwork")
+        if spec.get(field)
+    ]
+    if len(name.encode()) > _HOSTNAME_LENGTH:
+        errors.append(too_long(path, _HOSTNAME_LENGTH))
+    return errors + all_invalid(path, name, names.dns_subdomain(name))
+
+
 _OPTIONAL: tuple[tuple[str, Part], ...] = (
     ("nodeSelector", lambda found, path, spec: label_errors(found, path)),
     ("securityContext", _security_context),
@@ -172,6 +184,7 @@ _OPTIONAL: tuple[tuple[str, Part], ...] = (
     ("activeDeadlineSeconds", _deadline),
     ("hostname", _named(names.dns_label)),
     ("subdomain", _named(names.dns_label)),
+    ("hostnameOverride", _hostname_override),
     ("tolerations", lambda found, path, spec: placement.tolerations(found, path)),
     ("hostAliases", _each_named("ip", names.ip_address)),
     ("priorityClassName", _named(names.dns_subdomain)),
