@@ -9,9 +9,10 @@ from __future__ import annotations
 import base64
 import re
 import struct
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from datetime import datetime
-from typing import Any
+from functools import lru_cache, partial
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -48,23 +49,114 @@ def enveloped(api_version: str, kind: str, raw: bytes) -> bytes:
 
 
 def message(obj: Json, schema: Object) -> bytes:
+    plan = _plans.get(id(schema))
+    if plan is None:
+        plan = _planned(schema)
     parts: list[bytes] = []
+    for number, inner in plan.embedded:
+        parts.append(block(number, message(obj, inner)))
+    writers = plan.writers
+    for name, value in obj.items():
+        if value is not None and (writer := writers.get(name)) is not None:
+            writer(value, parts)
+    return b"".join(parts)
+
+
+Writer = Callable[[Any, list[bytes]], None]  # (value, parts of the message so far)
+
+
+class _Plan(NamedTuple):
+    """How the fields of a schema are written: decided once, since a list has thousands of objects of one schema."""
+
+    schema: Object  # keeps its id from being used again
+    embedded: tuple[tuple[int, Object], ...]
+    writers: dict[str, Writer]
+
+
+_plans: dict[int, _Plan] = {}  # by id of the schema
+_LENGTHS = tuple(bytes((n,) if n < 0x80 else (n & 0x7F | 0x80, n >> 7)) for n in range(0x1000))
+
+
+def _planned(schema: Object) -> _Plan:
+    embedded: list[tuple[int, Object]] = []
     for inner in schema.embedded:
         assert isinstance(inner.type, Object)
-        parts.append(block(inner.number, message(obj, inner.type)))
-    for name, value in obj.items():
-        field = schema.fields.get(name)
-        if field is None or not field.number or value is None:
-            continue
-        kind = field.type
-        if isinstance(kind, ListOf):
-            parts += [_value(field.number, kind.item, item, field) for item in value]
-        elif isinstance(kind, MapOf):
+        embedded.append((inner.number, inner.type))
+    writers = {name: _field_writer(each) for name, each in schema.fields.items() if each.number}
+    plan = _plans[id(schema)] = _Plan(schema, tuple(embedded), writers)
+    return plan
+
+
+def _field_writer(field: Field) -> Writer:
+    kind = field.type
+    if isinstance(kind, ListOf):
+        write_item = _writer(field.number, kind.item, field)
+
+        def write_all(value: Any, parts: list[bytes]) -> None:
+            for item in value:
+                write_item(item, parts)
+
+        return write_all
+    if isinstance(kind, MapOf):
+        write_value = _writer(2, kind.value, field)
+
+        def write_entries(value: Any, parts: list[bytes]) -> None:
             for key, item in value.items():
-                parts.append(block(field.number, block(1, key.encode()) + _value(2, kind.value, item, field)))
-        else:
-            parts.append(_value(field.number, kind, value, field))
-    return b"".join(parts)
+                entry = [block(1, key.encode())]
+                write_value(item, entry)
+                parts.append(block(field.number, b"".join(entry)))
+
+        return write_entries
+    return _writer(field.number, kind, field)
+
+
+def _writer(number: int, kind: Type, field: Field) -> Writer:
+    """Return the writer of one value under a number."""
+    tag = _varint(number << 3 | 2)
+    if isinstance(kind, Object):
+        return _blocks(tag, lambda value: message(value, kind))
+    if isinstance(kind, ListOf):  # a list inside a map is a message of its own
+        write_item = _writer(1, kind.item, field)
+
+        def inner(value: Any) -> bytes:
+            items: list[bytes] = []
+            for item in value:
+                write_item(item, items)
+            return b"".join(items)
+
+        return _blocks(tag, inner)
+    assert isinstance(kind, Scalar), kind
+    if field.wire:
+        return _blocks(tag, lambda value: _schema_union(value, field))
+    if kind.name in ("bool", "int32", "int64"):
+        plain = _varint(number << 3)
+        return lambda value, parts: parts.append(plain + _varint(int(value)))
+    if kind.name == "double":
+        fixed = _varint(number << 3 | 1)
+        return lambda value, parts: parts.append(fixed + struct.pack("<d", value))
+    if kind.name == "string":
+        return _strings(tag)
+    return _blocks(tag, partial(_text, kind.name))
+
+
+def _blocks(tag: bytes, encode: Callable[[Any], bytes]) -> Writer:
+    def write_block(value: Any, parts: list[bytes]) -> None:
+        data = encode(value)
+        size = len(data)
+        parts.append(tag + (_LENGTHS[size] if size < 0x1000 else _varint(size)) + data)
+
+    return write_block
+
+
+def _strings(tag: bytes) -> Writer:
+    """Like `_blocks`, without a call: most values are strings."""
+
+    def write_string(value: Any, parts: list[bytes]) -> None:
+        data = (value if type(value) is str else str(value)).encode()
+        size = len(data)
+        parts.append(tag + (_LENGTHS[size] if size < 0x1000 else _varint(size)) + data)
+
+    return write_string
 
 
 def _varint(value: int) -> bytes:
@@ -87,30 +179,12 @@ def integer(number: int, value: int) -> bytes:
     return _varint(number << 3) + _varint(value)
 
 
-def _value(number: int, kind: Type, value: Any, field: Field) -> bytes:
-    if isinstance(kind, Object):
-        return block(number, message(value, kind))
-    if isinstance(kind, ListOf):  # a list inside a map is a message of its own
-        return block(number, b"".join(_value(1, kind.item, item, field) for item in value))
-    assert isinstance(kind, Scalar), kind
-    if field.wire:
-        return block(number, _schema_union(value, field))
-    if kind.name in ("bool", "int32", "int64"):
-        return integer(number, int(value))
-    if kind.name == "double":
-        return _varint(number << 3 | 1) + struct.pack("<d", value)
-    return block(number, _text(kind.name, value))
-
-
 def _text(name: str, value: Any) -> bytes:
-    """The scalars that are blocks of bytes."""
-    if name == "string":
-        return str(value).encode()
+    """The scalars that are blocks of bytes, other than strings."""
     if name == "bytes":
         return base64.b64decode(value)
     if name in ("time", "microtime"):
-        at = datetime.fromisoformat(value)
-        return integer(1, int(at.timestamp())) + integer(2, at.microsecond * 1000)
+        return _time(value)
     if name == "duration":
         return integer(1, _nanos(value))
     if name == "quantity":
@@ -120,6 +194,13 @@ def _text(name: str, value: Any) -> bytes:
             return integer(1, 1) + block(3, value.encode())
         return integer(1, 0) + integer(2, value)
     return block(1, msgspec.json.encode(value))
+
+
+@lru_cache(maxsize=1024)
+def _time(text: str) -> bytes:
+    """Many objects of a list have the same times."""
+    at = datetime.fromisoformat(text)
+    return integer(1, int(at.timestamp())) + integer(2, at.microsecond * 1000)
 
 
 def _nanos(text: str) -> int:
