@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from phalanx.testing import Cluster
-from phalanx.testing.builders import node, pod, pod_group, workload, workload_policy
+from phalanx.testing.builders import node, pdb, pod, pod_group, workload, workload_policy
 
 
 def gang(name, count, priority, minimum=None):
@@ -116,3 +116,17 @@ def test_replicas_are_preempted_beyond_the_limit_if_nothing_else_helps():
     world = replicas(0).see(pod("high").cpu("2").priority(40))
     world.step()
     assert len(world.evicted) == 2, "as with any disruption budget"
+
+
+def test_a_budget_that_a_gang_implies_does_not_count_in_preemption():
+    world = Cluster().see(
+        node("n").cpu("2"),
+        node("m").cpu("2"),
+        pdb("gang-low").select({"g": "low"}).allowed(0).annotate("scheduling.phalanx.dev/implied-by", "PodGroup low"),
+        pod_group("low").gang(2).priority(1).disrupt_all(),
+        *(pod(f"low{i}").cpu("1").label("g", "low").group("low").priority(1).node("n") for i in range(2)),
+        pod("lone").cpu("2").priority(50).node("m"),
+        pod("high").cpu("2").priority(100),
+    )
+    world.step()
+    assert sorted(world.evicted) == ["low0", "low1"]

@@ -178,7 +178,7 @@ def test_every_option_of_cluster_mode_is_documented() -> None:
     options = [
         option.opts[0] for option in controllers.params if (getattr(option, "help", "") or "").startswith("cluster:")
     ]
-    assert len(options) == 9
+    assert len(options) == 10
     assert [option for option in options if f"`{option}" not in text] == []
 
 

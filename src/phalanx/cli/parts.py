@@ -130,6 +130,12 @@ async def _nodes_of(like: str, like_context: str, kubeconfig: str, context: str)
     metavar="HOST:PORT",
     help="cluster: TLS with the webhook's certificate: /livez /readyz; /metrics for tokens the API server allows.",
 )
+@click.option(
+    "--gang-budgets/--no-gang-budgets",
+    default=False,
+    show_default=True,
+    help="cluster: a PodDisruptionBudget for each gang that is only disrupted as a whole, so that a drain is refused.",
+)
 @log_level_option("info")
 def controllers(
     kubeconfig: str,
@@ -144,6 +150,7 @@ def controllers(
     leader_elect: bool,
     health: str,
     secure: str,
+    gang_budgets: bool,
     log_level: str,
 ) -> int:
     """Run the workload and disruption controllers of a local cluster, or make groups for the workloads of a real one.
@@ -176,13 +183,13 @@ def controllers(
                 lease=LeaseSettings("phalanx-controllers", namespace),
                 health=Listen.parse(health, "--health") if health else None,
                 secure=Listen.parse(secure, "--secure") if secure else None,
+                gang_budgets=gang_budgets,
             ),
             log_level,
         )
-    if scheduler_name or webhook_listen or hosts or tls_dir or health or secure:
-        raise ConfigProblem(
-            "--mode", "--scheduler-name, --webhook-*, --tls-dir, --health and --secure belong to --mode cluster; add it"
-        )
+    if scheduler_name or webhook_listen or hosts or tls_dir or health or secure or gang_budgets:
+        options = "--scheduler-name, --webhook-*, --tls-dir, --health, --secure and --gang-budgets"
+        raise ConfigProblem("--mode", f"{options} belong to --mode cluster; add it")
     from phalanx.base.clock import SystemClock
     from phalanx.serve.component import Loop
     from phalanx.serve.controllers import ControllersService

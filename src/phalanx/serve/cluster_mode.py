@@ -69,6 +69,7 @@ class ClusterModeSettings:
     lease: LeaseSettings = field(default_factory=lambda: LeaseSettings("phalanx-controllers", "phalanx-system"))
     health: Listen | None = None
     secure: Listen | None = None  # with TLS, for callers the API server knows
+    gang_budgets: bool = False  # gangs that go as a whole get a PodDisruptionBudget
 
 
 async def probe(api: GroupApi, ask: Ask) -> Abilities:
@@ -126,7 +127,7 @@ class ClusterMode:
         """The same over any client. `callers`: who may look at the address with TLS."""
         settings = self._settings
         api = GroupApi(client)
-        controllers = self.controllers = ClusterControllers(api, self._clock)
+        controllers = self.controllers = ClusterControllers(api, self._clock, gang_budgets=self._settings.gang_budgets)
         abilities = await answered("asking for scheduling objects", lambda: probe(api, ask))
         log.info("pods are linked by %s", "spec.schedulingGroup" if abilities.scheduling_group else "label")
         controllers.directory.abilities = abilities

@@ -43,6 +43,7 @@ class BesideCluster(SimulatedCluster):
     def __init__(self, seed: int = 0, *, native: bool = True) -> None:
         super().__init__(seed, NATIVE if native else OFF)
         self.native = native
+        self.gang_budgets = False
         self.webhook: ClusterControllers | None = None
 
     async def install(self) -> None:
@@ -80,11 +81,17 @@ class BesideCluster(SimulatedCluster):
 
 @asynccontextmanager
 async def beside_cluster(
-    nodes: int, *, native: bool = True, crash: Crash | None = None, kinds: Iterable[Json] = ()
+    nodes: int,
+    *,
+    native: bool = True,
+    crash: Crash | None = None,
+    kinds: Iterable[Json] = (),
+    gang_budgets: bool = False,
 ) -> AsyncIterator[BesideCluster]:
     """Everything running, on nodes of 4 cpu. `crash`: stands between our controllers and the server;
     `kinds`: definitions of what others' operators run."""
     cluster = BesideCluster(native=native)
+    cluster.gang_budgets = gang_budgets
     if crash is not None:
         cluster.between = crash.client
     try:
@@ -104,7 +111,7 @@ async def beside_cluster(
 class _Beside:
     def __init__(self, client: Any, cluster: BesideCluster) -> None:
         self._api = GroupApi(client)
-        self.controllers = ClusterControllers(self._api, cluster.clock)
+        self.controllers = ClusterControllers(self._api, cluster.clock, gang_budgets=cluster.gang_budgets)
         self.controllers.directory.abilities = Abilities(cluster.native, False)
         self.controllers.writer.fill_priority = not cluster.native
         self.ready: asyncio.Event = self.controllers.ready

@@ -19,6 +19,7 @@ from phalanx.base.tasks import run_all
 from phalanx.base.work import WorkQueue
 from phalanx.controllers import resources as r
 from phalanx.controllers.cluster_mode.directory import Directory, Pods, finished
+from phalanx.controllers.cluster_mode.gang_budgets import GangBudgets
 from phalanx.controllers.cluster_mode.linking import requests_gang
 from phalanx.controllers.cluster_mode.protection import CompositeProtection
 from phalanx.controllers.cluster_mode.writer import NAME, ClusterWriter, HandsOff
@@ -127,7 +128,7 @@ class GroupController(Controller):
 class ClusterControllers:
     """The API client side of cluster mode. `follow` runs always, `work` only while leading."""
 
-    def __init__(self, client: Client, clock: Clock) -> None:
+    def __init__(self, client: Client, clock: Clock, *, gang_budgets: bool = False) -> None:
         self._client = client
         self._caches = Caches(client)
         self.events = Events(client, clock)
@@ -143,6 +144,7 @@ class ClusterControllers:
             for kind, cache in followed.items()
         }
         self._protection = CompositeProtection(client, self._groups)
+        self._budgets = GangBudgets(self._caches, self._groups) if gang_budgets else None
         self._labels: WorkQueue[Key] = WorkQueue("pod-labels")
         self._pod_informer: Informer[PodView] = Informer(client, r.PODS, PodView, self._pod_changed)
         self._unlinked: dict[Key, PodView] = {}
@@ -177,6 +179,8 @@ class ClusterControllers:
         await self.ready.wait()
         works = [(f"groups of {kind}", controller.run()) for kind, controller in self.controllers.items()]
         works.append(("composite protection", self._protection.run()))
+        if self._budgets is not None:
+            works.append(("gang budgets", self._budgets.run()))
         await run_all([*works, ("labels", self._labels.run(self._label, 4)), ("events", self.events.run())])
 
     # ---- news
@@ -184,6 +188,8 @@ class ClusterControllers:
     def _pod_changed(self, change: Change[PodView]) -> None:
         key = Key(change.namespace, change.name)
         pod, old = self.pods.take(change)
+        if self._budgets is not None:
+            self._budgets.pod_changed(old, pod)
         self._unlinked.pop(key, None)
         if pod is None:
             # An unused group may be deleted now; a workload that starts over may get one.

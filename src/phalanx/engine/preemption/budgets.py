@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from phalanx.engine.preemption.replica_budgets import ReplicaBudgets
 from phalanx.engine.state.objects import Objects
 from phalanx.engine.state.records import PodRecord
+from phalanx.model.groups.whole_groups import IMPLIED_BY
 from phalanx.model.objects import PodDisruptionBudget
 from phalanx.model.selectors import BadSelector, LabelMatcher, from_selector
 
@@ -52,8 +53,8 @@ class Budgets:
                 matcher = from_selector(budget.spec.selector)
             except BadSelector:
                 continue
-            if matcher.nothing or matcher.everything:
-                continue
+            if matcher.nothing or matcher.everything or IMPLIED_BY in budget.metadata.annotations:
+                continue  # a budget that a gang implies: the gang is preempted as a whole
             namespace = budget.metadata.namespace
             entry = (len(self.names), matcher, budget.status.disrupted_pods or {})
             here = self._entries.setdefault(namespace, {})

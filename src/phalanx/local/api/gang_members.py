@@ -1,8 +1,4 @@
-"""Which pods go together when one of them is evicted: those of the largest group that is only disrupted as a whole.
-
-A group goes as a whole when its disruption mode is `all` or its rescheduling policy is `TerminateAll`: what is left of
-it could do nothing, or would be ended a little later.
-"""
+"""Find the pods that go together when one of them is evicted: those of the largest group that goes as a whole."""
 
 from __future__ import annotations
 
@@ -12,7 +8,7 @@ import msgspec
 
 from phalanx.local.store.contract import Entry, StoreProtocol
 from phalanx.model.groups import GroupForest, GroupKey, group_of
-from phalanx.model.groups.policy import TERMINATE_ALL
+from phalanx.model.groups.whole_groups import whole_group
 from phalanx.model.objects import CompositePodGroup, Pod, PodGroup, Workload, WorkloadPolicy
 
 T = TypeVar("T")
@@ -73,18 +69,11 @@ class GangMembers:
         if leaf is None or self._store.latest((_KINDS[PodGroup], leaf.namespace, leaf.name)) is None:
             return None
         forest = self._forest(leaf.namespace)
-        found, why = None, ""
-        for group in [forest.group(leaf), *forest.above(leaf)]:
-            if group is None or group.spec is None:
-                continue
-            if group.spec.disrupt_all:
-                found, why = group.key, "disruption mode all"
-            elif group.policy.rescheduling == TERMINATE_ALL and group.spec.gang:
-                found, why = group.key, "rescheduling policy TerminateAll"
+        found = whole_group(forest, leaf)
         if found is None:
             return None
-        leaves = {below.key for below in forest.leaves(found)}
-        return Gang(found, why, self._members(leaves, pod))
+        leaves = {below.key for below in forest.leaves(found.key)}
+        return Gang(found.key, found.why, self._members(leaves, pod))
 
     def _forest(self, namespace: str) -> GroupForest:
         forest = GroupForest()
