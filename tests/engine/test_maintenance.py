@@ -246,3 +246,33 @@ def test_a_workload_has_the_worst_state_of_its_groups() -> None:
     assert healthy(cluster, "w", "Workload") == ("True", "Running", "groups: 2 Running")
     lose(cluster, "a-0")
     assert healthy(cluster, "w", "Workload") == ("False", "Degraded", "groups: 1 Degraded, 1 Running")
+
+
+@pytest.mark.parametrize("word", ["Replace", "TerminateAll"])
+def test_the_cause_of_a_member_that_was_never_ready_outlives_its_eviction(word: str) -> None:
+    cluster = running(timeouts={"readySeconds": 30}, rescheduling={"policy": word, "graceSeconds": 0})
+    for name in ("g-0", "g-1"):
+        seen = cluster.pods[name]
+        ready = msgspec.structs.replace(seen.status, conditions=[PodCondition(type="Ready", status="True")])
+        cluster.see(msgspec.structs.replace(seen, status=ready))
+    cluster.step(31)
+    cluster.step(2)
+    assert "g-2" in cluster.evicted
+    assert "g-2 (never ready)" in healthy(cluster)[2]
+    cluster.finish()
+    cluster.step(2)
+    assert "g-2 (never ready)" in healthy(cluster)[2]
+
+
+def test_a_replacement_of_a_member_that_was_never_ready_has_its_room() -> None:
+    cluster = running(size=2, nodes=1, timeouts={"readySeconds": 30}, rescheduling={"policy": "Replace"})
+    cluster.see(pod("other").cpu("2").node("n0"), pod("waits").cpu("1"))
+    first = cluster.pods["g-0"]
+    ready = msgspec.structs.replace(first.status, conditions=[PodCondition(type="Ready", status="True")])
+    cluster.see(msgspec.structs.replace(first, status=ready))
+    cluster.step(31)
+    cluster.finish()
+    cluster.step(1)
+    cluster.see(member("g-9"))
+    cluster.step(1)
+    assert cluster.bound.get("g-9") == "n0" and "waits" not in cluster.bound

@@ -149,7 +149,7 @@ class Attempts:
         points = self.points(tree)
         whole = self._whole(tree)
         answer = self._place(tree, built, points) if whole is None else self._place_whole(tree, built, whole, points)
-        if isinstance(answer, Refused) and answer.cause in _FOR_ROOM and state.nominations:
+        if isinstance(answer, Refused) and answer.cause in _FOR_ROOM and not answer.hopeless and state.nominations:
             own = {leaf.key for leaf in tree.forest.leaves(tree.group.key)}
             others = reserved_for(state.nominations, tree.priority, None, own)
             answer.notes += f"; {reserved_text(others)}" if others else ""

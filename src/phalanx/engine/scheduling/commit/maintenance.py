@@ -232,6 +232,9 @@ class Maintenance:
         assert group.spec is not None
         why = f"{group.key} was below its minimum of {group.spec.minimum} for {policy.grace_seconds} seconds"
         count = f"restart {restart} of {policy.max_restarts}"
+        for leaf in self._forest.leaves(key):
+            for loss in self._health.unready.get(leaf.key, {}).values():
+                self._health.losses.add(leaf.key, loss)  # its eviction is no other cause
         for member in rest:
             self._evict(member, f"{why}; {count}", key)
         self._event(group, "GangTerminated", f"{why}: ended the other {len(rest)} pods; {count}")
@@ -289,6 +292,8 @@ class Maintenance:
                 uid = member.pod.metadata.uid
                 if uid in late and uid not in before:
                     text = f"not ready for {limit} seconds ({late[uid].cause}, timeouts.readySeconds); it is replaced"
+                    self._health.losses.add(leaf.key, late[uid])  # its eviction is no other cause
+                    self._replace(leaf.key, late[uid], member.pod)
                     self._evict(member, text, leaf.key)
 
     def _event(self, group: Group, reason: str, message: str) -> None:
