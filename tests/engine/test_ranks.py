@@ -153,6 +153,18 @@ def test_bad_and_doubled_ranks_are_ignored_and_the_gang_is_placed():
     assert "pod g-2: rank 0 is that of pod g-0, too" in said.message
 
 
+def test_bad_ranks_are_reported_on_the_policy_until_they_are_gone():
+    world = cluster().see(workload_policy("p").target("PodGroup", "g").set(ranks={"from": "Label", "key": "rank"}))
+    world.see(pod_group("g").gang(3))
+    for name, rank in (("a", "x"), ("b", "1"), ("c", "1")):
+        world.see(pod(name).cpu("1").group("g").label("rank", rank))
+    world.step()
+    (said,) = world.objects["WorkloadPolicy"]["p"].status.conditions
+    assert said.status == "False" and "spec.ranks.key: pod a: rank: 'x' is not a rank" in said.message
+    assert "rank 1 is that of pod b, too" in said.message
+    assert len(world.bound) == 3
+
+
 def test_a_replacement_sits_with_its_neighbours():
     world = cluster(nodes=8, racks=4).see(*indexed("g", 8))
     world.step()

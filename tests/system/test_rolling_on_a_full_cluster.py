@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from phalanx.engine.explain import why
 from phalanx.testing.simulated_cluster import SimulatedCluster, simulated_cluster
 from phalanx.testing.virtual_time import VirtualLoop, run
 
@@ -131,5 +132,24 @@ def test_a_rollout_takes_no_more_replicas_at_a_time_than_the_policy_allows() -> 
             await cluster.patch("WorkloadPolicy", "few", {"spec": {"disruption": {"maxUnavailableReplicas": 1}}})
             await cluster.settle()
             assert len(placed(cluster, "serve-", "two")) == 6
+
+    run(main)
+
+
+def test_why_names_both_revisions_while_a_set_rolls() -> None:
+    async def main(loop: VirtualLoop) -> None:
+        async with simulated_cluster(3, topology="cpu=4") as cluster:
+            body = leader_worker_set("one")
+            body["spec"]["rolloutStrategy"] = {"rollingUpdateConfiguration": {"partition": 2}}
+            await cluster.apply(body)
+            await cluster.settle()
+            spec = leader_worker_set("two")["spec"]["leaderWorkerTemplate"]
+            await cluster.patch("LeaderWorkerSet", "serve", {"spec": {"leaderWorkerTemplate": spec}})
+            await cluster.settle()
+            engine = cluster.schedulers["scheduler"].engine
+            names = [group["metadata"]["name"] for group in cluster.all("PodGroup")]
+            levels = [why(engine, "PodGroup", "default", name).items[0].levels[0] for name in names]
+            assert len({level.revision for level in levels}) == 2
+            assert {level.state for level in levels} == {"Running 2 of 2"}
 
     run(main)

@@ -182,6 +182,8 @@ def _level(level: Level) -> str:
         parts.append(f"one {level.topology}{where}")
     if level.disruption == "all":
         parts.append("disrupted as a whole")
+    if level.revision:
+        parts.append(f"revision {level.revision}")
     if level.state:
         parts.insert(0, level.state)
     if level.reason and level.status != "True":

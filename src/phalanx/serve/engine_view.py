@@ -14,6 +14,7 @@ import msgspec
 
 from phalanx.engine.engine import Engine
 from phalanx.engine.explain.device_table import device_table
+from phalanx.engine.groups.group_state import revision_of
 from phalanx.engine.groups.rank_placement import ring_cost_of, seated
 from phalanx.model.groups import Group, GroupForest, GroupKey, MemberState, PodKey
 from phalanx.model.groups.keys import TOPOLOGY_KEYS
@@ -206,6 +207,7 @@ class Reader:
                 "priority": spec.priority,
                 "reason": "Invalid" if group.problem is not None else str(state.phase),
                 "pods": [state.placed_pods, state.pods],
+                "revision": revision_of(group),
             }
             if not group.composite and 1 < group.placed <= MOST_RANKED:
                 columns = self._engine.columns

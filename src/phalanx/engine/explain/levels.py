@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from phalanx.engine.explain.values import Level, PodLine
+from phalanx.engine.groups.group_state import revision_of
 from phalanx.engine.scheduling.commit.group_units import Groups
 from phalanx.engine.state.records import PodRecord
 from phalanx.model.groups import ON_NODE, Group, GroupKey, MemberState
@@ -53,6 +54,7 @@ def _level(groups: Groups, group: Group, depth: int) -> Level:
         domains=_domains(groups, leaves, spec.topology_key),
         disruption="all" if spec.disrupt_all else "single",
         state=str(groups.members.health.state(group)),
+        revision=revision_of(group),
         status=said[0],
         reason=said[1],
         message=said[2],

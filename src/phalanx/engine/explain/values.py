@@ -53,6 +53,7 @@ class Level(_Value, frozen=True):
     domains: list[str] = []  # domains of its members
     disruption: str = "single"
     state: str = ""  # "Running 24 of 24"
+    revision: str = ""  # of the workload it was made for; two exist while the workload rolls out
     status: str = ""  # status of its condition
     reason: str = ""
     message: str = ""

@@ -9,6 +9,17 @@ import msgspec
 from phalanx.model.groups import Group, GroupForest, MemberState
 from phalanx.model.groups.expected_pods import MOST, expected
 
+REVISION = "leaderworkerset.sigs.k8s.io/template-revision-hash"  # label of the group of a replica
+
+
+def revision_of(group: Group) -> str:
+    """Return the revision of the workload that a group was made for; empty if its workload has none.
+
+    While a workload rolls out, groups of two revisions exist.
+    """
+    labels = group.source.metadata.labels if group.source is not None else None
+    return (labels or {}).get(REVISION, "")
+
 
 class Phase(enum.StrEnum):
     WAITING = "Waiting"  # fewer members than it needs exist

@@ -50,6 +50,7 @@ from phalanx.engine.scheduling.queue.waiting import Interest, Waiting, equivalen
 from phalanx.engine.state.records import PodRecord
 from phalanx.engine.state.shapes import Shape
 from phalanx.model.groups import Group, GroupKey
+from phalanx.model.groups.policy import FieldProblem
 
 SEATS_PER_WORK_UNIT = 2  # pods of a group that are committed with one unit of work
 ROW_WORK = 8  # units of work to look for victims of a single pod on one row
@@ -193,8 +194,12 @@ class Cycle:
     def _report_ranks(self, built: Built) -> None:
         for leaf, records in built.pending.items():
             group = built.group_of.get(leaf)
-            problems = ranks_of(records, group.policy).problems if group is not None else ()
-            if group is not None and problems:
+            if group is None:
+                continue
+            problems = ranks_of(records, group.policy).problems
+            path = "spec.ranks.key" if group.policy.rank_key else "spec.ranks"
+            self._members.statuses.policies.report(group, [FieldProblem(path, text) for text in problems])
+            if problems:
                 uid = group.spec.uid if group.spec is not None else ""
                 self._members.conditions.ranks_ignored(group.key, uid, problems)
 
