@@ -102,3 +102,33 @@ def test_a_repair_moves_only_what_must_move_where_there_is_room(size: int, nodes
         assert (move.moved, move.placed, move.whole) == (len(lost), len(lost), False)
     else:
         assert move.placed < move.moved
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.tuples(st.integers(1, 4), st.booleans(), st.integers(1, 3)), min_size=1, max_size=4),
+    st.integers(1, 4),
+    st.booleans(),
+)
+def test_no_plan_leaves_a_gang_below_its_minimum_unless_its_mode_says_so(
+    gangs: list[tuple[int, bool, int]], asked: int, grouped: bool
+) -> None:
+    """`gangs`: pods, whether they go as a whole, priority. `asked`: pods of the preemptor."""
+    cluster = Cluster().see(*(node(f"n{n}").cpu("2") for n in range(4)))
+    for number, (size, whole, priority) in enumerate(gangs):
+        group = pod_group(f"low{number}").gang(size).priority(priority)
+        cluster.see(group.disrupt_all() if whole else group)
+        cluster.see(*(pod(f"low{number}-{n}").cpu("1").group(f"low{number}").priority(priority) for n in range(size)))
+        cluster.step()
+    before = set(cluster.bound)
+    if grouped:
+        cluster.see(pod_group("high").gang(asked).priority(9))
+    for number in range(asked):
+        made = pod(f"high-{number}").cpu("1").priority(9)
+        cluster.see(made.group("high") if grouped else made)
+    cluster.step()
+    for number, (size, whole, _) in enumerate(gangs):
+        members = {f"low{number}-{n}" for n in range(size)}
+        if members <= before and whole:
+            assert len(members & set(cluster.evicted)) in (0, size)
+    assert not set(cluster.evicted) or any(name.startswith("high") for name in cluster.bound)

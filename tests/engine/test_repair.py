@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from itertools import product
 from typing import Any
 
 import msgspec
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from phalanx.base.errors import BadRequest, NotFound
 from phalanx.model.groups import GroupKey
 from phalanx.serve.repair import drain, repair
-from phalanx.testing.builders import node, pod, pod_group
+from phalanx.testing.builders import composite, node, pod, pod_group
 from phalanx.testing.cluster import Cluster
 
 RACK = "rack"
@@ -95,3 +99,62 @@ def test_bad_questions_are_answered_in_words() -> None:
             drain(cluster.engine, nodes, domain)
     with pytest.raises(NotFound):
         drain(cluster.engine, [], "rack=r9")
+
+
+def test_only_the_pod_group_that_lost_a_node_moves() -> None:
+    cluster = Cluster().see(*racks(2, 2, 2), composite("t").gang(2))
+    for name in ("a", "b"):
+        cluster.see(pod_group(name).gang(2).topology(RACK).parent("t"))
+        cluster.see(*(pod(f"{name}-{n}").group(name).cpu("2") for n in range(2)))
+    cluster.step()
+    home = {name: cluster.bound[f"{name}-0"][:2] for name in ("a", "b")}
+    cordon(cluster, cluster.bound["a-0"])
+    move = repair(cluster.engine, GroupKey("CompositePodGroup", "default", "t"))
+    assert (move.moved, move.placed, move.whole) == (2, 2, False)
+    assert {each[:2] for each in move.nodes}.isdisjoint(home.values())
+
+
+def fewest_moves(cluster: Cluster, size: int) -> int | None:
+    """Try every assignment of the gang to usable nodes of one rack; return the fewest pods that change their node."""
+    usable = {name: found for name, found in cluster.nodes.items() if not found.spec.unschedulable}
+    taken = Counter(at for name, at in cluster.placed.items() if not name.startswith("g-"))
+    best: int | None = None
+    for choice in product(sorted(usable), repeat=size):
+        counts = Counter(choice)
+        if len({usable[at].metadata.labels[RACK] for at in choice}) != 1:
+            continue
+        if any(2 * count + 2 * taken[at] > 2 for at, count in counts.items()):
+            continue
+        moved = sum(cluster.bound[f"g-{n}"] != at for n, at in enumerate(choice))
+        best = moved if best is None else min(best, moved)
+    return best
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.integers(1, 3), min_size=1, max_size=3),
+    st.integers(1, 3),
+    st.sets(st.integers(0, 8), max_size=3),
+    st.sets(st.integers(0, 8), max_size=2),
+)
+def test_a_repair_moves_no_more_pods_than_brute_force(
+    sizes: list[int], size: int, cordoned: set[int], others: set[int]
+) -> None:
+    cluster = Cluster().see(*racks(*sizes))
+    names = sorted(cluster.nodes)
+    for number in others:
+        if number < len(names):
+            cluster.see(pod(f"other-{number}").cpu("2").node(names[number]))
+    cluster.see(*gang("g", size))
+    cluster.step()
+    if len(cluster.bound) < size:
+        return
+    for number in cordoned:
+        if number < len(names):
+            cordon(cluster, names[number])
+    best = fewest_moves(cluster, size)
+    move = repair(cluster.engine, KEY)
+    if best is None:
+        assert move.placed < move.moved
+    else:
+        assert (move.moved, move.placed) == (best, best)

@@ -73,13 +73,19 @@ def drain(engine: Engine, nodes: Sequence[str], domain: str = "") -> DrainAnswer
 
 
 def repair(engine: Engine, key: GroupKey) -> Move:
-    """The repair of a gang with the fewest moved pods: those on failed or cordoned nodes, else the whole gang."""
+    """Return the repair of a gang with the fewest moved pods.
+
+    These are the members on failed or cordoned nodes; else all members of the pod groups that have such members; else
+    the whole gang.
+    """
     group = engine.cluster.forest.group(key)
     if group is None:
         raise NotFound(f"{key} was not found")
     leaves = engine.cluster.forest.leaves(key)
     members = [member for leaf in leaves for member in leaf.members.values() if member.state in ON_NODE]
     bad = [member for member in members if _unusable(engine, member.node)]
+    hit = [leaf for leaf in leaves if any(member in bad for member in leaf.members.values())]
+    of_hit_leaves = [member for leaf in hit for member in leaf.members.values() if member.state in ON_NODE]
     trial = _Trial(engine)
     waiting = {str(name) for leaf in leaves for name, m in leaf.members.items() if m.state is MemberState.PENDING}
     trial.watch(waiting)
@@ -88,13 +94,18 @@ def repair(engine: Engine, key: GroupKey) -> Move:
     first = trial.answer(group, bad, together=False, waiting=waiting)
     if first.placed == first.moved or len(bad) == len(members):
         return first
-    # No spare room for the lost members: would the whole gang have a place elsewhere?
-    rest = [member for member in members if member not in bad]
-    trial.move(rest)
-    trial.run()
-    whole = trial.answer(group, members, together=False, waiting=waiting)
-    if whole.placed == whole.moved:
-        return msgspec.structs.replace(whole, whole=True)
+    # No spare room for the lost members: would their pod groups, or the whole gang, have a place elsewhere?
+    moved = list(bad)
+    for wider in (of_hit_leaves, members):
+        more = [member for member in wider if member not in moved]
+        if not more:
+            continue
+        trial.move(more)
+        trial.run()
+        moved += more
+        answer = trial.answer(group, moved, together=False, waiting=waiting)
+        if answer.placed == answer.moved:
+            return msgspec.structs.replace(answer, whole=len(moved) == len(members))
     return first
 
 
