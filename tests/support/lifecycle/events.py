@@ -25,6 +25,7 @@ OFF = Gates(
 )
 OVER = ("Complete", "Completed", "Succeeded", "Failed")
 CLASS = "class-of-w"
+POLICY_API = "scheduling.phalanx.dev/v1alpha1"
 
 
 def priority_class(value: int) -> Json:
@@ -126,6 +127,28 @@ class Happenings(Life):
             return None
         self.check("finish", {}, None)
         return await self.again()
+
+    async def policy(self) -> Uids | None:
+        """Its user writes, changes or deletes a WorkloadPolicy that ends no pod."""
+        rng, name = self.rng, f"policy-of-{self.name}"
+        if not self.cluster.served("WorkloadPolicy"):
+            return set()
+        spec: Json = {
+            "targetRef": {"kind": self.kind, "name": self.name},
+            "rescheduling": {"policy": rng.choice(["Keep", "Shrink", "Replace", "Nonsense"]), "graceSeconds": -1},
+            "timeouts": {"scheduleSeconds": rng.choice([0, 5, 10**10]), "membersSeconds": rng.choice([-1, 5])},
+            "ranks": {"placement": rng.choice(["Any", "Pack", "Stripe", "Balance", "Heap"]), "coPlaceWith": "nothing"},
+        }
+        if self.cluster.get("WorkloadPolicy", name) is None:
+            meta = {"name": name}
+            await self.cluster.apply(
+                {"apiVersion": POLICY_API, "kind": "WorkloadPolicy", "metadata": meta, "spec": spec}
+            )
+        elif rng.random() < 0.5:
+            await self.cluster.patch("WorkloadPolicy", name, {"spec": spec})
+        else:
+            await self.cluster.delete("WorkloadPolicy", name)
+        return set()
 
     async def adopt(self) -> Uids | None:
         """Its user writes a Workload for it, while it is there."""

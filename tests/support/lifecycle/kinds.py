@@ -104,6 +104,7 @@ ALWAYS = (
     "crash_mid_write",
     "crash_scheduler",
     "priority_changed",
+    "policy",
     "squeeze",
     "relieve",
 )
