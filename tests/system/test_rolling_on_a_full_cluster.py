@@ -47,10 +47,13 @@ def placed(cluster: SimulatedCluster, prefix: str, image: str = "") -> dict[str,
 
 
 @pytest.mark.parametrize("startup", ["LeaderCreated", "LeaderReady"])
-def test_a_leader_worker_set_rolls_on_a_cluster_without_a_free_node(startup: str) -> None:
+@pytest.mark.parametrize("policy", ["Keep", "Replace"])
+def test_a_leader_worker_set_rolls_on_a_cluster_without_a_free_node(startup: str, policy: str) -> None:
     async def main(loop: VirtualLoop) -> None:
         async with simulated_cluster(3, topology="cpu=4") as cluster:
-            await cluster.apply(leader_worker_set("one", startup=startup))
+            body = leader_worker_set("one", startup=startup)
+            body["metadata"]["annotations"]["scheduling.phalanx.dev/rescheduling-policy"] = policy
+            await cluster.apply(body)
             await cluster.settle()
             assert len(placed(cluster, "serve-", "one")) == 6
             for number in range(4):

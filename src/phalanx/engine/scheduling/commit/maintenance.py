@@ -256,10 +256,10 @@ class Maintenance:
     def _replace(self, key: GroupKey, loss: Loss, pod: Pod) -> None:
         """Reserve room in the domain of the others while the controller makes the replacement."""
         group = self._forest.group(key)
-        if group is None or group.spec is None:
+        if group is None or group.spec is None or self._rollouts.hand_over(group, loss, pod):
             return
         if group.policy.rescheduling != REPLACE or not group.placed:
-            self._rollouts.reserve(group, loss, pod)
+            self._rollouts.keep(group, loss, pod)
             return
         if loss.cause in NOT_REPLACED and group.present >= group.spec.minimum:
             return

@@ -23,17 +23,19 @@ class Rollouts:
     def __init__(self, forest: GroupForest, replacements: Replacements) -> None:
         self._forest, self._replacements = forest, replacements
 
-    def reserve(self, group: Group, loss: Loss, lost: Pod) -> None:
-        """Handle a lost member of a group that has started."""
-        if loss.cause is LossCause.PREEMPTED:
-            return
-        successor = self._successor(group)
+    def hand_over(self, group: Group, loss: Loss, lost: Pod) -> bool:
+        """Reserve the room of a lost member for the group that follows its own; return True if there is one."""
+        successor = self._successor(group) if loss.cause is not LossCause.PREEMPTED else None
         if successor is not None:
             self._replacements.reserve(successor, lost, loss.node, RESERVED_SECONDS, rolls=True)
-            return
+        return successor is not None
+
+    def keep(self, group: Group, loss: Loss, lost: Pod) -> None:
+        """Reserve the room of a lost member for the next run of its own group, if its owner restarts its pods."""
         owner = _owner(group)
-        if owner is not None and owner.kind == RESTARTS and not _is_going(group):
-            self._replacements.reserve(group, lost, loss.node, RESTART_SECONDS, rolls=True)
+        if owner is None or owner.kind != RESTARTS or _is_going(group) or loss.cause is LossCause.PREEMPTED:
+            return
+        self._replacements.reserve(group, lost, loss.node, RESTART_SECONDS, rolls=True)
 
     def _successor(self, group: Group) -> Group | None:
         """Return the youngest group of the same replica that does not have its minimum."""
