@@ -105,7 +105,6 @@ def test_a_whole_configuration_is_read() -> None:
     assert [note.partition(" ")[0] for note in config.notes()] == [
         "percentageOfNodesToScore",
         "parallelism",
-        "clientConnection.qps",
     ]
     engine = config.engine()
     assert [p.scheduler_name for p in engine.profiles] == ["packing", "plain"]

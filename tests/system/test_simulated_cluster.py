@@ -71,3 +71,34 @@ def test_a_scheduler_that_was_killed_is_replaced_by_another() -> None:
             assert await phases(cluster) == ["Running"] * 2
 
     run(main)
+
+
+def test_a_pod_that_is_placed_at_once_costs_a_bind_and_an_event() -> None:
+    async def main(loop: VirtualLoop) -> None:
+        async with simulated_cluster(4) as cluster:
+            for number in range(5):
+                await cluster.apply(job(f"j{number}", 8, 3600))
+            await cluster.settle()
+            written = cluster.schedulers["scheduler"].observed.writes
+            assert written["create", "pods/binding"] == 40
+            assert written["create", "events"] <= 40 + 5  # and one per group
+            assert not written["patch", "pods/status"]
+            assert written["patch", "podgroups/status"] <= 2 * 5
+
+    run(main)
+
+
+def test_a_gang_that_waits_for_members_says_so_after_a_moment() -> None:
+    async def main(loop: VirtualLoop) -> None:
+        async with simulated_cluster(4) as cluster:
+            group = {"schedulingPolicy": {"gang": {"minCount": 2}}}
+            about = {"apiVersion": "scheduling.k8s.io/v1beta1", "kind": "PodGroup", "metadata": {"name": "g"}}
+            await cluster.apply({**about, "spec": group})
+            spec = {"schedulingGroup": {"podGroupName": "g"}, "containers": [{"name": "c", "image": "busybox"}]}
+            await cluster.apply({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "alone"}, "spec": spec})
+            await cluster.settle()
+            (pod,) = cluster.all("Pod")
+            reasons = {each["type"]: each.get("reason") for each in pod["status"]["conditions"]}
+            assert reasons["PodScheduled"] == "WaitingForMembers"
+
+    run(main)

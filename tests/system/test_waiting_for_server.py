@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
 import sys
+import urllib.error
+import urllib.request
 from pathlib import Path
 
 import pytest
@@ -72,3 +75,33 @@ def test_a_token_that_is_not_accepted_is_named_and_nobody_says_ready(server: Ser
     finally:
         process.kill()
         process.communicate()
+
+
+def _status(url: str) -> int:
+    try:
+        with urllib.request.urlopen(url, timeout=5) as answer:
+            return int(answer.status)
+    except urllib.error.HTTPError as problem:
+        return problem.code
+    except OSError:
+        return 0
+
+
+@pytest.mark.parametrize("part", ["controllers", "scheduler"])
+def test_probes_answer_before_the_server_does(part: str, server: Server) -> None:
+    server.kill()
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [sys.executable, "-m", "phalanx", part, "--kubeconfig", str(server.kubeconfig)]
+    command += ["--health", f"127.0.0.1:{port}", *(("--mode", "cluster") if part == "controllers" else ())]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    try:
+        assert process.stderr is not None
+        assert "waiting for the API server" in process.stderr.readline()
+        found = {path: _status(f"http://127.0.0.1:{port}/{path}") for path in ("livez", "healthz", "readyz")}
+        assert found == {"livez": 200, "healthz": 200, "readyz": 500}
+    finally:
+        process.kill()
+        process.communicate()
+        server.live()

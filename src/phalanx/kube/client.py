@@ -23,6 +23,9 @@ from phalanx.kube.config import Connection
 
 _JSON = "application/json"
 _MAX_LINE = 16 << 20  # a watch line larger than this is not an object of ours
+BUSY_ATTEMPTS = 10  # of a call that is answered 429 with Retry-After
+LONGEST_BUSY = 60  # seconds of Retry-After that are believed
+AFTER_RETRIES = 0.005  # seconds for which calls that were refused go first
 WATCH_GRACE = 10.0  # seconds after the end that was asked for: by then a silent watch is a dead one
 
 
@@ -96,6 +99,7 @@ class HttpClient(Client):
         self._timeout = aiohttp.ClientTimeout(total=timeout, sock_connect=10)
         self._session: aiohttp.ClientSession | None = None
         self._connector = connector or self._tcp
+        self._busy_until = float("-inf")  # time of the loop before which the server wants no more calls
 
     def _tcp(self) -> aiohttp.BaseConnector:
         tls: ssl.SSLContext | bool = self._connection.ssl if self._connection.ssl is not None else True
@@ -148,23 +152,16 @@ class HttpClient(Client):
         if self._session is None:
             raise RuntimeError("HttpClient is used outside 'async with'")
         extra = {**(headers or {}), **({"Content-Type": content_type} if body is not None else {})}
-        before = _cancellations()
-        async with self._slots:
-            for renew in (False, True):
-                sent = await self._headers(extra, renew=renew)
-                try:
-                    async with self._session.request(
-                        method, self._connection.server + path, params=query or {}, data=body, headers=sent
-                    ) as response:
-                        answer = await response.read()
-                        code = response.status
-                except Exception as error:
-                    raise _unreachable(f"{method} {path}", error, before) from error
-                if code == 401 and not renew and not self._connection.token:
-                    continue  # a rotated token: ask its source once more
-                break
+        for attempt in range(BUSY_ATTEMPTS):
+            await self._not_while_busy(first=not attempt)
+            code, answer, wait = await self._send(method, path, query, body, extra)
+            if code != 429 or not wait or attempt == BUSY_ATTEMPTS - 1 or path.endswith("/eviction"):
+                break  # an eviction is refused for its pod's sake, not because the server is busy
+            self._busy_until = max(self._busy_until, asyncio.get_running_loop().time() + min(wait, LONGEST_BUSY))
         if code >= 300:
-            raise _problem(code, answer)
+            problem = _problem(code, answer)
+            problem.retry_after = problem.retry_after or wait
+            raise problem
         if plain:
             return answer
         try:
@@ -174,6 +171,38 @@ class HttpClient(Client):
         if not answer.lstrip().startswith(b"{"):
             raise Unreachable(f"{method} {path}: the answer says {code} and is no JSON object")
         return answer
+
+    async def _not_while_busy(self, *, first: bool) -> None:
+        """Wait until the time that the server asked for (429 with Retry-After) has passed. Calls that were refused go
+        before those that were not sent yet, so that nothing overtakes them."""
+        loop = asyncio.get_running_loop()
+        for _ in range(BUSY_ATTEMPTS):  # others may be refused meanwhile
+            wait = self._busy_until + (AFTER_RETRIES if first else 0.0) - loop.time()
+            if wait <= 0:
+                return
+            await asyncio.sleep(wait)
+
+    async def _send(
+        self, method: str, path: str, query: Mapping[str, str] | None, body: bytes | None, extra: Mapping[str, str]
+    ) -> tuple[int, bytes, int]:
+        """Return status code, body and seconds of Retry-After."""
+        assert self._session is not None
+        before = _cancellations()
+        async with self._slots:
+            for renew in (False, True):
+                sent = await self._headers(extra, renew=renew)
+                try:
+                    async with self._session.request(
+                        method, self._connection.server + path, params=query or {}, data=body, headers=sent
+                    ) as response:
+                        answer = await response.read()
+                        code, after = response.status, response.headers.get("Retry-After", "")
+                except Exception as error:
+                    raise _unreachable(f"{method} {path}", error, before) from error
+                if code == 401 and not renew and not self._connection.token:
+                    continue  # a rotated token: ask its source once more
+                break
+        return code, answer, int(after) if after.isdigit() else 0
 
     async def response_headers(self, path: str) -> dict[str, str]:
         """GET a path and return the headers of the answer, names in lower case. Raises Unreachable."""

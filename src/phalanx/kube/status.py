@@ -18,6 +18,7 @@ from phalanx.base.retry import retrying, verdict
 from phalanx.base.tasks import run_all
 from phalanx.engine import decisions as d
 from phalanx.engine.events import CONFLICT, NOT_FOUND, PERMANENT, TRANSIENT, Outcome
+from phalanx.engine.groups.messages import WAITING
 
 log = logging.getLogger(__name__)
 
@@ -29,6 +30,7 @@ GROUPS = {
     "WorkloadPolicy": Resource("scheduling.phalanx.dev", "v1alpha1", "workloadpolicies", "WorkloadPolicy"),
 }
 REMEMBERED = 100_000
+WAITING_SECONDS = 1.0  # before it is written that a pod or group waits: most are complete and placed by then
 
 StatusDecision = d.SetPodCondition | d.SetGroupCondition | d.Nominate
 
@@ -42,6 +44,8 @@ class _Wish(msgspec.Struct):
     nominated: str | None = None  # None: leave as it is
     counts: dict[str, int] = msgspec.field(default_factory=dict)
     ids: list[int] = msgspec.field(default_factory=list)
+    queued: bool = False  # for a writer
+    timed: bool = False  # queued when WAITING_SECONDS are over
 
 
 class StatusWriter:
@@ -62,7 +66,8 @@ class StatusWriter:
         wish = self._wishes.get(decision.uid)
         if wish is None:
             wish = self._wishes[decision.uid] = _Wish(resource, decision.namespace, decision.name, decision.uid)
-            self._order.put_nowait(decision.uid)
+        if not wish.queued:
+            self._enqueue(wish, wait=not isinstance(decision, d.Nominate) and decision.reason == WAITING)
         wish.ids.append(decision.id)
         if isinstance(decision, d.Nominate):
             wish.nominated = decision.node
@@ -78,6 +83,19 @@ class StatusWriter:
         if decision.observed_generation:
             condition["observedGeneration"] = decision.observed_generation
         wish.conditions[decision.type] = self._dated(decision.uid, condition)
+
+    def _enqueue(self, wish: _Wish, *, wait: bool) -> None:
+        """Write it now; or, if it only says that members are missing, unless more happens within a moment."""
+        if not wait:
+            wish.queued = True
+            self._order.put_nowait(wish.uid)
+        elif not wish.timed:
+            wish.timed = True
+            asyncio.get_running_loop().call_later(WAITING_SECONDS, self._still_waits, wish)
+
+    def _still_waits(self, wish: _Wish) -> None:
+        if self._wishes.get(wish.uid) is wish and not wish.queued:
+            self._enqueue(wish, wait=False)
 
     def _dated(self, uid: str, condition: dict[str, Any]) -> dict[str, Any]:
         key, status = (uid, condition["type"]), condition["status"]

@@ -110,6 +110,7 @@ class ClusterMode:
         settings = self._settings
         connection = load(settings.kubeconfig, settings.context) if settings.kubeconfig else in_cluster()
         http = self._http = await connected(connection, "phalanx-controllers")
+        await self._serve_health()
         await wait_for_server(http)
         self._checks = asyncio.create_task(self._check(http), name="checks")
         await self.start_with(http, lambda path: http.request("GET", path), Callers(http))
@@ -136,8 +137,10 @@ class ClusterMode:
         self._tasks.append(asyncio.create_task(controllers.follow(), name="follow"))
         if settings.webhook is not None:
             await self._serve_webhook(client, controllers, settings.webhook)
-        if settings.health is not None or settings.secure is not None:
-            await self._serve_health(controllers, settings.health or Listen("127.0.0.1", 0), callers)
+        await self._serve_health()
+        if settings.secure is not None and callers is not None and self.health is not None:
+            tls = self._tls or made_at_start(self._clock.now())
+            await self.health.start_secure(Secure(settings.secure, tls, callers))
         self._tasks.append(asyncio.create_task(self._work(client, controllers), name="work"))
         ready = asyncio.create_task(controllers.ready.wait())
         done, _ = await asyncio.wait({ready, *self._tasks}, return_when=asyncio.FIRST_COMPLETED)
@@ -190,7 +193,12 @@ class ClusterMode:
                     client, self._settings.configuration, self.authority, quiet=not self._trusted
                 )
 
-    async def _serve_health(self, controllers: ClusterControllers, listen: Listen, callers: Callers | None) -> None:
+    async def _serve_health(self) -> None:
+        """Answer probes from the first moment: a process that waits for the API server is alive, but not ready."""
+        settings = self._settings
+        if self.health is not None or (settings.health is None and settings.secure is None):
+            return
+        listen = settings.health or Listen("127.0.0.1", 0)
         registry = CollectorRegistry()
         answers = Counter("phalanx_webhook_answers", "Answers of the webhook.", ["outcome"], registry=registry)
         told: dict[str, int] = {}
@@ -201,19 +209,22 @@ class ClusterMode:
                 told[outcome] = count
 
         watchdog = Watchdog(
-            lambda: controllers.informers, lambda: self._elector.overdue if self._elector is not None else 0.0
+            lambda: self.controllers.informers if self.controllers is not None else [],
+            lambda: self._elector.overdue if self._elector is not None else 0.0,
         )
         self._tasks.append(asyncio.create_task(watchdog.run(), name="watchdog"))
         self.health = HealthServer(
             registry,
             live=watchdog.checks,
-            ready={"informer-sync": lambda: "" if controllers.ready.is_set() else "caches are being filled"},
+            ready={"informer-sync": self._unready},
             before_scrape=refresh,
         )
         await self.health.start(listen.host, listen.port)
-        if self._settings.secure is not None and callers is not None:
-            tls = self._tls or made_at_start(self._clock.now())
-            await self.health.start_secure(Secure(self._settings.secure, tls, callers))
+
+    def _unready(self) -> str:
+        if self.controllers is None:
+            return "the API server has not answered yet"
+        return "" if self.controllers.ready.is_set() else "caches are being filled"
 
     def again(self) -> ClusterMode:
         """A new life at the same addresses, that stands by."""

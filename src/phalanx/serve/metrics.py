@@ -91,6 +91,13 @@ class SchedulerMetrics:
         self._exceptions_seen: Tally[str] = Tally()
         self._aside = Gauge("phalanx_objects_set_aside", "Objects left out: handling them raised.", registry=registry)
         self._in_flight = Gauge("phalanx_binds_in_flight", "Binds sent and not yet answered.", registry=registry)
+        self._writes = Counter(
+            "phalanx_api_writes_total",
+            "Writes that the API server acknowledged. Per bound pod: divide by those to pods/binding.",
+            ["verb", "resource"],
+            registry=registry,
+        )
+        self._writes_seen: Tally[tuple[str, str]] = Tally()
         self._dropped = Gauge("phalanx_events_dropped", "Events given up because of load.", registry=registry)
         self._relists = Gauge(
             "phalanx_informer_relists", "Lists read again after the server forgot.", registry=registry
@@ -154,6 +161,9 @@ class SchedulerMetrics:
             self._pending.labels(queue).set(pods[queue])
             for kind in ("pod", "podgroup", "compositepodgroup"):
                 self._entities.labels(queue, kind).set(entities[queue, kind])
+        for what, count in self._service.observed.writes.items():
+            self._writes.labels(*what).inc(count - self._writes_seen[what])
+            self._writes_seen[what] = count
         engine = self._service.engine
         self._cached.labels("nodes").set(engine.columns.count)
         self._cached.labels("pods").set(sum(1 for record in engine.pods.records.values() if record.node_name))

@@ -93,6 +93,7 @@ class SchedulerService:
         may_act: Callable[[], bool] = lambda: True,
         placement_lease: str = "",
         dialects: Sequence[str] = (),
+        lease_client: Client | None = None,
     ) -> None:
         """may_act: whether binding and evicting is ours at this moment; asked before each. placement_lease:
         "namespace/name" of the Lease with which Phalanx schedulers take turns; "" if this one is alone. dialects: other
@@ -111,7 +112,7 @@ class SchedulerService:
         self.turns: Turns | None = None
         if placement_lease:
             identity = "+".join(sorted(engine.profiles))
-            lease = PlacementLease(client, clock, rng, identity, self._wake.set, lease=placement_lease)
+            lease = PlacementLease(lease_client or client, clock, rng, identity, self._wake.set, lease=placement_lease)
             self.turns = Turns(lease, clock, lambda: self._informers, self.observed.written)
             allowed, may_act = may_act, lambda: allowed() and lease.holds
         self.recorder = Recorder(self.observed, name, f"{name}-{socket.gethostname()}", clock, rng)

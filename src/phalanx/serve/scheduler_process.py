@@ -25,6 +25,7 @@ from phalanx.kube.client import HttpClient
 from phalanx.kube.config import Connection, in_cluster, load
 from phalanx.kube.group_api import GroupApi
 from phalanx.kube.lease import Elector, LeaseSettings
+from phalanx.kube.pacing import PacedClient
 from phalanx.kube.placement_lease import PLACEMENT_LEASE
 from phalanx.model import yaml_body
 from phalanx.model.gates import Gates
@@ -166,7 +167,9 @@ class SchedulerProcess:
         engine = Engine(settings.config.engine(), settings.gates, watch=times.watch)
         client = self._client = await connected(connection, "phalanx-scheduler", connections=128)
         name = settings.config.profiles[0].scheduler_name
-        groups = GroupApi(client)
+        limits = settings.config.client_connection
+        paced = PacedClient(client, limits.qps, limits.burst, self._clock.monotonic) if limits.qps > 0 else client
+        groups = GroupApi(paced)
         service = self.service = SchedulerService(
             groups,
             engine,
@@ -179,6 +182,7 @@ class SchedulerProcess:
             times=times,
             placement_lease=settings.placement_lease,
             dialects=settings.dialects,
+            lease_client=client,  # a turn must not wait behind calls that are held back
             may_act=lambda: self._elector is None or self._elector.holds,
         )
         metrics = SchedulerMetrics(service)

@@ -50,7 +50,7 @@ class LeaderElection(msgspec.Struct, frozen=True):
 
 class ClientConnection(msgspec.Struct, frozen=True):
     kubeconfig: str = ""
-    qps: float = 50.0
+    qps: float = 0.0  # calls per second; 0 or less: no limit
     burst: int = 100
     content_type: str = ""
     accept_content_types: str = ""
@@ -101,8 +101,6 @@ class SchedulerConfig(msgspec.Struct, frozen=True):
             found.append("percentageOfNodesToScore has no effect: every node is evaluated for every pod")
         if self.parallelism != 16:
             found.append("parallelism has no effect: nodes are evaluated as vectors, not by worker threads")
-        if (self.client_connection.qps, self.client_connection.burst) != (50.0, 100):
-            found.append("clientConnection.qps and burst have no effect: writes are bounded by how many are under way")
         return tuple(found)
 
 
@@ -200,7 +198,7 @@ def _leader_election(fields: Fields) -> LeaderElection:
 def _client_connection(fields: Fields) -> ClientConnection:
     made = ClientConnection(
         kubeconfig=fields.text("kubeconfig"),
-        qps=fields.number("qps", 50.0) or 50.0,
+        qps=fields.number("qps", 0.0),
         burst=fields.whole("burst", 100, 0) or 100,
         content_type=fields.text("contentType"),
         accept_content_types=fields.text("acceptContentTypes"),
