@@ -191,3 +191,100 @@ def test_whatif_says_when_a_gang_would_start() -> None:
     assert item.when.startswith("fits at no time")
     run.step()
     assert running(run, "ask") == 0
+
+
+def test_the_next_gang_is_promised_a_start_at_once_if_everything_in_its_way_has_a_known_end() -> None:
+    run = cluster(8)
+    gang(run, "long", 6, seconds=1000)
+    gang(run, "big", 8)
+    run.step(1.0)
+    status, message = promised(run, "big")
+    assert status == "True" and "reserved n" in message and "from 1970-01-01T00:33:2" in message
+    gang(run, "slow", 1, seconds=5000)
+    gang(run, "unknown", 1)
+    gang(run, "short", 1, seconds=60)
+    assert [running(run, name) for name in ("slow", "unknown", "short")] == [0, 0, 1]
+    run.step(1.0)
+    assert promised(run, "slow")[0] == "", "only the first of a priority is promised a start"
+    end(run, "short")
+    end(run, "long")
+    run.step(2.0)
+    assert running(run, "big") == 8 and not run.evicted
+
+
+def test_with_conservative_backfill_every_gang_is_promised_a_start() -> None:
+    run = cluster(8, "backfill: Conservative, maxReservedFraction: 1")
+    gang(run, "a", 4, seconds=1000)
+    gang(run, "b", 4, seconds=2000)
+    gang(run, "first", 4)
+    gang(run, "second", 4)
+    run.step(1.0)
+    assert "00:33:2" in promised(run, "first")[1]
+    assert "00:50:0" in promised(run, "second")[1]
+
+
+def test_without_backfill_no_start_is_promised() -> None:
+    run = cluster(8, "backfill: None")
+    gang(run, "long", 6, seconds=1000)
+    gang(run, "big", 8)
+    run.step(1.0)
+    gang(run, "unknown", 1)
+    assert promised(run, "big") == ("", "") and running(run, "unknown") == 1
+
+
+def test_a_gang_says_why_its_promised_start_was_not_kept() -> None:
+    run = cluster(8)
+    gang(run, "long", 6, seconds=1000)
+    gang(run, "big", 8)
+    run.step(1.0)
+    assert promised(run, "big")[0] == "True"
+    run.step(1500.0)
+    run.step(2.0)
+    status, message = promised(run, "big")
+    assert status == "False" and "runs longer than expected" in message
+
+
+def test_a_gang_whose_way_is_blocked_without_a_known_end_is_promised_nothing() -> None:
+    run = cluster(8)
+    gang(run, "long", 6)
+    gang(run, "big", 8)
+    for _ in range(3):
+        run.step(2.0)
+    assert promised(run, "big") == ("", "")
+    assert run.engine.starts.next_time() is None, "a start that is not known is not planned again and again"
+
+
+def test_no_pod_is_evicted_for_a_gang_that_starts_within_the_patience() -> None:
+    run = cluster(4, "preemptionPatienceSeconds: 600")
+    gang(run, "low", 4, seconds=300)
+    gang(run, "high", 4, priority=10)
+    run.step(2.0)
+    assert not run.evicted and "no pod is evicted" in _scheduled(run, "high")
+    end(run, "low")
+    run.step(20.0)
+    assert running(run, "high") == 4
+
+
+def test_pods_are_evicted_for_a_gang_that_would_start_after_the_patience() -> None:
+    run = cluster(4, "preemptionPatienceSeconds: 60")
+    gang(run, "low", 4, seconds=300)
+    gang(run, "high", 4, priority=10)
+    run.step(2.0)
+    assert run.evicted
+
+
+def test_whatif_says_that_a_start_depends_on_reservations() -> None:
+    run = cluster(4)
+    gang(run, "runs", 3, seconds=1000)
+    gang(run, "big", 4)
+    run.step(1.0)
+    assert promised(run, "big")[0] == "True"
+    pods = [pod(f"ask-{i}").cpu(1).group("ask").build() for i in range(4)]
+    question = Question(pods=pods, pod_groups=[pod_group("ask").gang(4).build()])
+    (item,) = whatif(run.engine.scheduler, question, when=True).items
+    assert item.when == "no start is known: it fits only after units that have a reservation"
+    assert len(run.engine.starts.placeholders) == 4 and all(p.nominated for p in run.engine.starts.placeholders)
+
+
+def _scheduled(run: Cluster, name: str) -> str:
+    return " ".join(c.message or "" for c in run.objects["PodGroup"][name].status.conditions or ())

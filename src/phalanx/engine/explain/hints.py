@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from phalanx.engine.scheduling.commit.start_reservations import owner_of
 from phalanx.engine.state.nominations import Nominations
 from phalanx.engine.state.records import PodRecord
 from phalanx.model.groups import POD_GROUP, Group, GroupForest, GroupKey, PodKey
@@ -49,11 +50,13 @@ def kept(nominations: Nominations, priority: int, own: Iterable[str]) -> list[st
     nodes: dict[str, dict[str, None]] = {}  # reserved for -> nodes
     counts: dict[str, int] = {}
     for node, record in nominations.all():
-        if record.key in mine or record.priority < priority or record.row >= 0:
+        if owner_of(record) in mine or record.priority < priority or record.row >= 0:
             continue
         # pod names have no slash: this is a reservation for an expected pod
         group, _, number = record.name.rpartition("/")
         whom = f"to come of group {group}" if number and group else "with a nominated node"
+        if owner_of(record) != record.key:
+            whom = "with a reserved start"
         nodes.setdefault(whom, {})[node] = None
         counts[whom] = counts.get(whom, 0) + 1
     found = []

@@ -273,14 +273,18 @@ class _Asked:
 
         group = self.forest.group(root.key) if root.key is not None else None
         key = group.spec.topology_key if group is not None and group.spec is not None else ""
-        planned_start = self._engine.starts.times.first(attempt, {r.key for r in root.records}, key or "")
+        starts = self._engine.starts
+        own = {r.key for r in root.records}
+        planned_start = starts.times.first(attempt, own, key or "")
+        if planned_start is None and starts.held and starts.without(lambda: starts.times.first(attempt, own)):
+            return "no start is known: it fits only after units that have a reservation", ""
         if planned_start is None:
             return "fits at no time: not even when everything that runs has ended", ""
         where = f"on {planned_start.where}, when {planned_start.waits_for} pods there have ended"
         if planned_start.start is None:
             return f"would start {where}; some of them have no known end", ""
-        starts = rfc3339(planned_start.start)
-        return f"would start by {starts} {where}", starts
+        time = rfc3339(planned_start.start)
+        return f"would start by {time} {where}", time
 
     def _pod(self, root: _Root) -> Would:
         (record,) = root.records

@@ -40,6 +40,7 @@ class StartTimes:
     def __init__(self, state: ClusterState, members: Members) -> None:
         self._cluster = state
         self._members = members
+        self._first_seen: dict[str, float] = {}  # bound pods whose kubelet has not reported a start yet
 
     # ---- expected durations
 
@@ -60,8 +61,19 @@ class StartTimes:
         seconds, now = self.expected(record), self._cluster.now
         if seconds == FOREVER:
             return FOREVER
-        end = _began(record, now) + seconds
+        end = self._began(record) + seconds
         return end if end > now else FOREVER
+
+    def any_known_end(self) -> bool:
+        """Whether any running pod is expected to end at a known time."""
+        return any(self.end_of(record) != FOREVER for pods in self._cluster.columns.pods for record in pods.values())
+
+    def _began(self, record: PodRecord) -> float:
+        """Return when a pod started: as its kubelet reports, or when it was first seen bound."""
+        try:
+            return parse_rfc3339(record.start_time or "")
+        except ValueError:
+            return self._first_seen.setdefault(record.key, self._cluster.now)
 
     # ---- planning
 
@@ -76,9 +88,10 @@ class StartTimes:
     def first(self, attempt: Callable[[], Rows | None], own: Container[str], topology_key: str = "") -> Planned | None:
         """Return the first start of what `attempt` places. `own`: keys of its pods; `topology_key`: of its domain."""
         running = [r for pods in self._cluster.columns.pods for r in pods.values() if r.key not in own]
+        bound = {record.key for record in running}
+        self._first_seen = {key: at for key, at in self._first_seen.items() if key in bound}
         ends = {record.key: self.end_of(record) for record in running}
-        now = self._cluster.now
-        running.sort(key=lambda r: (ends[r.key], _began(r, now), r.order))
+        running.sort(key=lambda r: (ends[r.key], self._began(r), r.order))
         steps = _levels([ends[record.key] for record in running])
         low, high = 0, len(steps) - 1
         best = self._without(running[: steps[high]], attempt)
@@ -128,13 +141,6 @@ class StartTimes:
             node = columns.nodes[chosen[0]]
             where = (node.metadata.labels.get(key, "") if node is not None else "") or where
         return Planned(rows, None if start == FOREVER else start, where, len(gone))
-
-
-def _began(record: PodRecord, now: float) -> float:
-    try:
-        return parse_rfc3339(record.start_time) if record.start_time else now
-    except ValueError:
-        return now
 
 
 def _levels(ends: list[float]) -> list[int]:

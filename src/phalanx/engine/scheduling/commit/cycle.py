@@ -172,7 +172,8 @@ class Cycle:
             else:
                 self._binding.commit(unit, answer)
         elif isinstance(answer, NominatedAfterPreemption):
-            self._preempt(unit, target, answer)
+            if not self._refusals.starts_soon(unit, target):
+                self._preempt(unit, target, answer)
         elif isinstance(target, SinglePod):
             if answer.preemption is not None and answer.preemption.leaving:
                 self._evictions.await_leaving(unit, answer.preemption.leaving)
@@ -281,6 +282,19 @@ class Refusals:
             self._status.say(record, PROMISED, promise, event=False)
         else:
             self._status.say(record, reason, message, headline=headline, event=reason == UNSCHEDULABLE)
+
+    def starts_soon(self, unit: SchedulingUnit, target: AttemptUnit) -> bool:
+        """Whether a unit is left to wait without evictions, because it starts within `preemptionPatienceSeconds`."""
+        message = self._starts.soon(unit)
+        if not message:
+            return False
+        self._units.tell(unit, "refused", message)
+        if isinstance(target, GroupTree):
+            self._report(unit, target.group, UNSCHEDULABLE, message)
+        else:
+            self._status.say(target.record, UNSCHEDULABLE, message)
+            self._units.back_off(unit)
+        return True
 
     # ---- single pods
 

@@ -1,16 +1,19 @@
-"""No unit starves: one that was overtaken for too long gets a reservation where it can start first.
+"""Reserve room for waiting units: where the next one starts, and where one starts that was overtaken for too long.
 
-Younger units that fit may overtake an older one, but only so far. After `starvationSeconds`, or when more than
-`maxOvertaken` younger units have passed it, the nodes of its planned start are held by placeholders. They are nominated
-like the pods of preemptors: pods of equal and lower priority leave the room alone, more important ones do not. A unit
-that is expected to end before the reservation begins may use the room (backfill). Nothing is ever evicted for a
-reservation, and none survives its owner.
+If everything in its way has a known end, the first unit of each priority (with `backfill: Conservative` every unit, in
+order) is promised that start. Where ends are not known no unit starves all the same: younger units that fit may
+overtake an older one, but only so far. After `starvationSeconds`, or when more than `maxOvertaken` younger units have
+passed it, it gets a reservation.
+
+The nodes of a planned start are held by placeholders. They are nominated like the pods of preemptors: pods of equal and
+lower priority leave the room alone, more important ones do not. A unit that is expected to end before the reservation
+begins may use the room (backfill). Nothing is ever evicted for a reservation, and none survives its owner.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from copy import copy
 
 import msgspec
@@ -29,7 +32,15 @@ from phalanx.engine.scheduling.queue.units import QueueName, SchedulingUnit, Uni
 from phalanx.engine.state.records import PodRecord
 
 SWEEP_SECONDS = 1.0  # between two looks at the units that wait
-_WAITS = (QueueName.ACTIVE, QueueName.BACKOFF, QueueName.WAITING, QueueName.SEARCH)
+PLANS_PER_SWEEP = 2  # starts that are planned in one sweep; each takes some attempts on the whole cluster
+PLAN_AGAIN_SECONDS = 30.0  # after which the start of a unit is planned again that has none
+WHY_MOVED = {
+    Reason.OVERRAN: "a pod there runs longer than expected",
+    Reason.NODE_LOST: "a node of its reservation is gone",
+}
+_NEW = (QueueName.ACTIVE, QueueName.SEARCH)
+_REFUSED = (QueueName.BACKOFF, QueueName.WAITING)
+_WAITS = _NEW + _REFUSED
 
 
 class Overtaken(msgspec.Struct):
@@ -70,6 +81,9 @@ class StartReservations:
         self.overtaken: dict[str, Overtaken] = {}
         self._placed: list[tuple[int, float, int]] = []  # priority, age and order of units placed since the last sweep
         self._due = 0.0
+        self._tried: dict[str, float] = {}  # by key of the unit: when its start was last planned
+        self._seen: set[str] = set()  # keys of units in the queue at the last sweep that were tried before it
+        self._moved: dict[str, Reason] = {}  # by key of the unit: why its last promised start was not kept
 
     # ---- what happens
 
@@ -82,25 +96,61 @@ class StartReservations:
             self._placed.append((unit.priority, unit.asked, unit.order))
 
     def sweep(self) -> None:
-        """Before units are tried: count who was overtaken, free what has no owner, reserve for those that starve."""
+        """Before units are tried: count overtaken units, release what has no owner, reserve planned starts."""
         for key in [key for key, held in self.held.items() if self._queue.units.get(key) is not held.unit]:
             self._release(key)
         now = self._cluster.now
-        if now < self._due or not (self._placed or self.held or self.overtaken):
+        if now < self._due or not (self._placed or self.held or self.overtaken or self._unseen()):
             return
         self._due = now + SWEEP_SECONDS
         waiting = [u for u in self._queue.units.values() if u.place in _WAITS and u.state is UnitState.QUEUED]
         self._count(waiting)
         for key in [key for key, held in self.held.items() if not self._stands(held)]:
-            self._release(key)
-        for unit in sorted(waiting, key=_order):
+            self._release(key, Reason.NODE_LOST)
+        for key in [key for key, held in self.held.items() if self._is_late(held)]:
+            self._release(key, Reason.OVERRAN)
+        waiting.sort(key=_order)
+        for unit in waiting:
             if unit.key in self.overtaken and unit.key not in self.held and self.starves(unit):
-                self._reserve(unit)
+                self._reserve(unit, Reason.STARVING)
+        self._promise(waiting)
+
+    def _promise(self, waiting: list[SchedulingUnit]) -> None:
+        """Reserve the planned start of the first unit of each priority, or of every unit, if its time is known."""
+        now, plans, heads = self._cluster.now, PLANS_PER_SWEEP, {held.unit.priority for held in self.held.values()}
+        for unit in waiting:
+            backfill = self.settings_of(unit).backfill
+            if unit.place not in _REFUSED or unit.key in self.held or backfill == "None":
+                continue
+            if any(record.nominated for record in unit.records.values()):
+                continue  # victims leave for it
+            first = unit.priority not in heads
+            heads.add(unit.priority)
+            again = self._tried.get(unit.key, -PLAN_AGAIN_SECONDS) + PLAN_AGAIN_SECONDS
+            if now < again or (backfill == "Easy" and not first):
+                continue
+            if not plans or not self.times.any_known_end():
+                break
+            plans -= 1
+            self._tried[unit.key] = now
+            self._reserve(unit, Reason.PROMISED)
+        if plans:
+            self._seen = {key for key, unit in self._queue.units.items() if unit.place not in _NEW}
+
+    def _unseen(self) -> bool:
+        return len(self._queue.units) > len(self._seen)
+
+    def _is_late(self, held: HeldStart) -> bool:
+        """Whether the promised start has passed: what runs there takes longer than expected."""
+        start = held.planned.start
+        return held.reason is Reason.PROMISED and start is not None and start + SWEEP_SECONDS < self._cluster.now
 
     def _count(self, waiting: list[SchedulingUnit]) -> None:
         """Note for every waiting unit how many younger ones of equal or lower priority were placed meanwhile."""
         placed, self._placed = self._placed, []
         present = {unit.key for unit in waiting}
+        self._tried = {key: at for key, at in self._tried.items() if key in present}
+        self._moved = {key: why for key, why in self._moved.items() if key in present}
         self.overtaken = {key: known for key, known in self.overtaken.items() if key in present}
         if not placed or not waiting:
             return
@@ -131,15 +181,18 @@ class StartReservations:
 
     def next_time(self) -> float | None:
         """When `sweep` may have something to do."""
-        if self._placed or self.held:
+        if self._placed or self.held or self._unseen():
             return self._due
         return self._due if self.overtaken else None
 
     # ---- reserving
 
-    def _reserve(self, unit: SchedulingUnit) -> None:
+    def _reserve(self, unit: SchedulingUnit, reason: Reason) -> None:
+        """Hold the nodes of the unit's first start. A promise needs a known time, a starving unit only nodes."""
         planned = self.times.plan(unit)
         if planned is None or not self._allowed(unit, planned):
+            return
+        if reason is Reason.PROMISED and (planned.start is None or not planned.waits_for):
             return
         placeholders = []
         for record, row in planned.assignment:
@@ -147,7 +200,7 @@ class StartReservations:
             self._cluster.shapes.keep(placeholder.shape)
             self._pod_lifecycle.nominate(placeholder, self._cluster.columns.names[row], write=False, wake=False)
             placeholders.append(placeholder)
-        self.held[unit.key] = HeldStart(unit, planned, placeholders, self._cluster.now)
+        self.held[unit.key] = HeldStart(unit, planned, placeholders, self._cluster.now, reason)
         text = self.text(unit)
         self._unit_lifecycle.tell(unit, "reserved", text)
         if promise := self.promise(unit):
@@ -173,14 +226,20 @@ class StartReservations:
             owner_of(p) in records for p in held.placeholders
         )
 
-    def _release(self, key: str) -> None:
+    def _release(self, key: str, lost: Reason | None = None) -> None:
+        """`lost`: why the unit cannot start as promised."""
         held = self.held.pop(key)
+        self._tried.pop(key, None)
+        self._seen.discard(key)
+        if lost is not None and held.planned.start is not None:
+            self._moved[key] = lost
         for placeholder in held.placeholders:
             self._pod_lifecycle.nominate(placeholder, "", write=False)
             self._cluster.shapes.drop(placeholder.shape)
         group = self._members.group_of(held.unit)
         if group is not None:
-            self._members.conditions.promise(group, "False", "NotReserved", "no room is reserved for it")
+            message = "no room is reserved for it" + (f"; {WHY_MOVED[lost]}" if lost is not None else "")
+            self._members.conditions.promise(group, "False", "NotReserved" if lost is None else str(lost), message)
         self._take_back(held)
 
     def _take_back(self, held: HeldStart) -> None:
@@ -213,12 +272,33 @@ class StartReservations:
         for placeholder, node in lifted:
             self._pod_lifecycle.nominate(placeholder, node, write=False, wake=False)
 
+    def without(self, question: Callable[[], Planned | None]) -> bool:
+        """Whether a start is found if no other unit had a reservation. Nothing is changed by asking."""
+        lifted = [(placeholder, placeholder.nominated) for placeholder in self.placeholders]
+        for placeholder, _ in lifted:
+            self._pod_lifecycle.nominate(placeholder, "", write=False, wake=False)
+        try:
+            return question() is not None
+        finally:
+            self.put_back(lifted)
+
+    def soon(self, unit: SchedulingUnit) -> str:
+        """Say why no pod is evicted for a unit: it starts within `preemptionPatienceSeconds`. "": it does not."""
+        patience, now = self.settings_of(unit).preemption_patience_seconds, self._cluster.now
+        if not patience:
+            return ""
+        held = self.held.get(unit.key)
+        planned = held.planned if held is not None else self.times.plan(unit)
+        if planned is None or planned.start is None or not now <= planned.start <= now + patience:
+            return ""
+        return f"no pod is evicted for it: it is expected to start by {rfc3339(planned.start)} on {planned.where}"
+
     # ---- for people
 
     def promise(self, unit: SchedulingUnit) -> str:
-        """Say when and where a unit starts for certain; "" if that is not known."""
+        """Say when and where a starving unit starts; "" if not known. For other units an autoscaler may add nodes."""
         held = self.held.get(unit.key)
-        if held is None or held.planned.start is None:
+        if held is None or held.planned.start is None or held.reason is Reason.PROMISED:
             return ""
         return f"starts by {rfc3339(held.planned.start)} on {held.planned.where}, where room is reserved for it"
 
@@ -234,6 +314,8 @@ class StartReservations:
             parts.append(f"reserved {held.planned.where} {begin}")
             if held.planned.waits_for:
                 parts.append(f"waits for {held.planned.waits_for} pods there to end")
+        if unit.key in self._moved:
+            parts.append(f"an earlier start was not kept: {WHY_MOVED[self._moved[unit.key]]}")
         return "; ".join(parts)
 
     @property
