@@ -131,7 +131,7 @@ class PlacementLease:
         except Forbidden as problem:
             log.warning(
                 "no right to use the lease %s/%s (%s): placing pods without regard to other Phalanx schedulers; apply "
-                "deploy/20-rbac.yaml",
+                "deploy/base/20-rbac.yaml",
                 *(self._namespace, self._name, problem),
             )
             self._without_until = self._clock.monotonic() + WITHOUT
