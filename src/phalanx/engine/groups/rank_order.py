@@ -20,6 +20,7 @@ JOB = "jobset.sigs.k8s.io/job-global-index"
 WORKER = "leaderworkerset.sigs.k8s.io/worker-index"
 REPLICA, ROLE = "training.kubeflow.org/replica-index", "training.kubeflow.org/replica-type"  # MPIJob, PyTorchJob
 ORDINAL = "apps.kubernetes.io/pod-index"
+INDEX_KEYS = frozenset((COMPLETION, WORKER, REPLICA, ORDINAL))
 FIRST_ROLES = ("launcher", "master", "chief", "head")
 MAX_RANK = 2**31 - 1
 LAST: Rank = (MAX_RANK + 1, 0)  # of members without a rank
@@ -49,6 +50,13 @@ def rank_of(record: PodRecord, policy: Policy) -> Rank | None:
     if key == REPLICA:
         return (0 if labels.get(ROLE, "").lower() in FIRST_ROLES else 1, index)
     return (0, index)
+
+
+def _has_no_index(record: PodRecord) -> bool:
+    """Return True if no controller wrote an index on a pod: most pods, seen without reading key by key."""
+    if record.labels:
+        return INDEX_KEYS.isdisjoint(record.labels)
+    return record.pod is None or not record.pod.metadata.annotations
 
 
 def _annotations(record: PodRecord) -> Mapping[str, str]:
@@ -84,7 +92,10 @@ def ranks_of(records: Iterable[PodRecord], policy: Policy) -> Ranks:
 def _read(records: Iterable[PodRecord], policy: Policy) -> tuple[dict[str, Rank], list[tuple[str, BadRank]]]:
     found: dict[str, Rank] = {}
     bad: list[tuple[str, BadRank]] = []
+    by_index = policy.rank_source == INDEX
     for record in records:
+        if by_index and _has_no_index(record):
+            continue
         try:
             rank = rank_of(record, policy)
         except BadRank as problem:

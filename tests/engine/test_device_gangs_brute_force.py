@@ -1,0 +1,82 @@
+"""Gangs with claims against brute force: a gang is placed exactly where some choice of nodes and devices exists."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from itertools import combinations, product
+from typing import Any, NamedTuple
+
+import pytest
+from test_devices import DRIVER, World, asks, claim, device, gang, node, pod, published
+
+Json = dict[str, Any]
+
+
+class Wish(NamedTuple):
+    """What one member asks for."""
+
+    count: int
+    kind: int  # devices of at most this kind
+    same: str  # attribute that its devices have in common; "": none
+    cpu: int
+
+
+class Device(NamedTuple):
+    name: str
+    kind: int
+    numa: int
+
+
+def choices(wish: Wish, free: frozenset[Device]) -> Iterator[frozenset[Device]]:
+    able = sorted(each for each in free if each.kind <= wish.kind)
+    for some in combinations(able, wish.count):
+        if not wish.same or len({getattr(each, wish.same) for each in some}) == 1:
+            yield frozenset(some)
+
+
+def packs(wishes: list[Wish], free: frozenset[Device]) -> bool:
+    """Return whether the claims of these members can have devices of one node together."""
+    if not wishes:
+        return True
+    return any(packs(wishes[1:], free - some) for some in choices(wishes[0], free))
+
+
+def possible(wishes: list[Wish], nodes: dict[str, tuple[int, frozenset[Device]]]) -> bool:
+    for places in product(nodes, repeat=len(wishes)):
+        by_node = {name: [w for w, at in zip(wishes, places, strict=True) if at == name] for name in nodes}
+        if all(
+            sum(w.cpu for w in inside) <= nodes[name][0] and packs(inside, nodes[name][1])
+            for name, inside in by_node.items()
+        ):
+            return True
+    return False
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_a_gang_is_placed_exactly_where_there_is_a_way(seed: int) -> None:
+    rng = random.Random(seed)
+    nodes: dict[str, tuple[int, frozenset[Device]]] = {}
+    world = World()
+    for n in range(rng.randint(1, 3)):
+        devices = [Device(f"d{i}", rng.randint(0, 1), rng.randint(0, 1)) for i in range(rng.randint(1, 4))]
+        cpu = rng.choice([1, 2, 4])
+        nodes[f"n{n}"] = (cpu, frozenset(devices))
+        world.see(node(f"n{n}", str(cpu)))
+        world.see(published(f"n{n}", *(device(d.name, kind=d.kind, numa=d.numa) for d in devices)))
+    wishes = [
+        Wish(rng.randint(1, 2), rng.randint(0, 1), rng.choice(["", "numa", "kind"]), rng.choice([1, 1, 2]))
+        for _ in range(rng.randint(1, 4))
+    ]
+    world.see(gang("g", len(wishes)))
+    for number, wish in enumerate(wishes):
+        limits = [{"matchAttribute": f"{DRIVER}/{wish.same}"}] if wish.same else []
+        asked = asks("r", wish.count, f'device.attributes["{DRIVER}"].kind <= {wish.kind}')
+        world.see(claim(f"c{number}", asked, constraints=limits))
+        world.see(pod(f"p{number}", f"c{number}", cpu=str(wish.cpu), group="g"))
+    world.run(20)
+    expected = len(wishes) if possible(wishes, nodes) else 0
+    assert len(world.bound) == expected, (wishes, nodes, world.messages)
+    if not expected:
+        assert not any(world.devices(f"c{number}") for number in range(len(wishes)))  # nothing is left allocated
+    world.engine.validate()
