@@ -6,7 +6,7 @@ from typing import Any
 
 from test_devices import DRIVER, World, asks, claim, device, node, pod, published
 
-from phalanx.engine.explain import plan, whatif
+from phalanx.engine.explain import plan, whatif, why
 from phalanx.engine.explain.device_table import device_table
 from phalanx.engine.explain.values import Outlook
 from phalanx.model.gates import Gates
@@ -154,3 +154,13 @@ def test_added_nodes_have_the_devices_of_the_node_they_are_like():
     Variant(add_nodes=[MoreNodes(2, "n0")]).put_into(world.engine)
     outlook, _ = ask(world, template("two", 2), job("train", 3, {"resourceClaimTemplateName": "two"}))
     assert outlook.fits and len(outlook.items[0].devices) == 6
+
+
+def test_why_says_how_many_devices_share_the_attribute_that_must_match():
+    world = World(node("n0"), published("n0", *(device(f"d{i}", nvlink=i // 2) for i in range(6))))
+    limits = [{"matchAttribute": f"{DRIVER}/nvlink"}]
+    world.see(claim("four", asks("r", 4), constraints=limits), pod("p", "four")).run()
+    (item,) = why(world.engine.scheduler, "Pod", "default", "p").items
+    (hint,) = [each for each in item.hints if "claim default/four" in each]
+    assert "6 can be used now, at most 6 on one node" in hint
+    assert f"at most 2 of them with the same {DRIVER}/nvlink" in hint

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from phalanx.engine.devices.inventory import Device
-from phalanx.engine.devices.requests import Request
+from phalanx.engine.devices.requests import AttributeConstraint, Request
 from phalanx.engine.devices.selectors import SelectorFailure
 from phalanx.engine.devices.state import DeviceState, extended_key
 from phalanx.engine.state.claims import MISSING, NAMED, claim_names
@@ -46,7 +46,8 @@ def for_devices(state: DeviceState, records: Iterable[PodRecord]) -> list[str]:
                 continue
             for alternatives in spec.requests:
                 for request in alternatives:
-                    found[f"claim {name}, request {request.name}: {_request(state, request)}"] = None
+                    text = _request(state, request, spec.constraints)
+                    found[f"claim {name}, request {request.name}: {text}"] = None
     return list(found)
 
 
@@ -75,16 +76,18 @@ def freed_by(state: DeviceState, pods: Iterable[PodRecord], leaving: Iterable[Po
     return sorted(found)
 
 
-def _request(state: DeviceState, request: Request) -> str:
+def _request(state: DeviceState, request: Request, limits: Sequence[AttributeConstraint] = ()) -> str:
     devices = list(state.inventory.devices.values())
     out: dict[str, int] = {}
     free: dict[str, int] = {}  # by the node of a device; "": several nodes
+    usable: list[Device] = []
     for device in devices:
         reason = ruled_out(state, request, device)
         if reason:
             out[reason] = out.get(reason, 0) + 1
         else:
             free[device.reach.node] = free.get(device.reach.node, 0) + 1
+            usable.append(device)
     wanted = "all devices" if request.everything else f"{request.count} device{'s' if request.count > 1 else ''}"
     parts = [f"{count} {reason}" for reason, count in out.items()]
     most = max((count for node, count in free.items() if node), default=0)
@@ -92,7 +95,20 @@ def _request(state: DeviceState, request: Request) -> str:
     left = f"{sum(free.values())} can be used now"
     if most and not request.everything:
         left += f", at most {most} on one node"
+    for limit in limits:
+        if not limit.distinct and limit.concerns(request) and usable and request.count > 1:
+            left += f", at most {_alike(usable, limit.attribute)} of them with the same {limit.attribute}"
     return text + ", ".join([*parts, left])
+
+
+def _alike(devices: Iterable[Device], attribute: str) -> int:
+    """Return how many devices of one node have the same value of an attribute, at most."""
+    counts: dict[object, int] = {}
+    for device in devices:
+        value = device.attributes.get(attribute)
+        if value is not None:
+            counts[device.reach.node, value] = counts.get((device.reach.node, value), 0) + 1
+    return max(counts.values(), default=0)
 
 
 def ruled_out(state: DeviceState, request: Request, device: Device) -> str:
