@@ -164,3 +164,19 @@ def test_why_says_how_many_devices_share_the_attribute_that_must_match():
     (hint,) = [each for each in item.hints if "claim default/four" in each]
     assert "6 can be used now, at most 6 on one node" in hint
     assert f"at most 2 of them with the same {DRIVER}/nvlink" in hint
+
+
+def test_a_group_with_one_attribute_in_common_is_tried_in_one_domain():
+    world = World()
+    for n, domain in enumerate("aab"):
+        world.see(node(f"n{n}"), published(f"n{n}", device("d0", domain=domain)))
+    annotations = {"scheduling.phalanx.dev/match-device-attribute": f"{DRIVER}/domain"}
+    group = {"apiVersion": "scheduling.k8s.io/v1beta1", "kind": "PodGroup",
+             "metadata": {"name": "g", "annotations": annotations},
+             "spec": {"schedulingPolicy": {"gang": {"minCount": 2}}}}  # fmt: skip
+    spec = {"containers": [{"name": "c", "image": "i"}], "schedulingGroup": {"podGroupName": "g"},
+            "resourceClaims": [{"name": "gpu", "resourceClaimTemplateName": "one"}]}  # fmt: skip
+    members = [{"apiVersion": "v1", "kind": "Pod", "metadata": {"name": f"g-{n}"}, "spec": spec} for n in range(2)]
+    outlook, notes = ask(world, template("one"), group, *members)
+    assert outlook.fits and not notes
+    assert [share.node for share in outlook.items[0].places[0].nodes] == ["n0", "n1"]

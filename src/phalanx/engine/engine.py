@@ -13,6 +13,7 @@ from typing import Any
 from phalanx.engine import decisions as d
 from phalanx.engine import events as e
 from phalanx.engine.decisions import Decision
+from phalanx.engine.devices.domains import DeviceDomains
 from phalanx.engine.events import Event
 from phalanx.engine.framework import ClusterChange, Factory, Wake
 from phalanx.engine.framework.adapters import failure_of
@@ -33,6 +34,7 @@ from phalanx.model.objects import Node, Pod
 BINDS = 2  # binds that count as one unit of work
 POD = 3  # units of work that the attempt of a single pod counts as
 
+_WITH_DEVICE_DOMAINS = frozenset({"PodGroup", "CompositePodGroup", "Workload"})
 _WAKE_OF_KIND = {
     "PersistentVolume": Wake.STORAGE,
     "PersistentVolumeClaim": Wake.STORAGE,
@@ -84,6 +86,7 @@ class Engine:
         self.outbox, self.faults = scheduler.outbox, scheduler.faults
         self._binding, self._cycle = scheduler.binding, scheduler.cycle
         self._status, self._reminders = scheduler.status, scheduler.reminders
+        self.device_domains = DeviceDomains(self.indexes.devices)
         self._apply: dict[type[Any], Callable[[Any], None]] = {
             e.PodChanged: lambda event: self._pod_changed(event.object),
             e.NodeChanged: lambda event: self._node_changed(event.object),
@@ -148,6 +151,7 @@ class Engine:
         self.pods.changed(pod)
 
     def _node_changed(self, node: Node) -> None:
+        node = self.device_domains.labelled(node)
         name = node.metadata.name
         row = self.columns.row_of.get(name, -1)
         if row < 0:
@@ -204,11 +208,28 @@ class Engine:
                 self._fault(plugin, problem)
         if kind == "DeviceClass":
             self._classes_changed(old, new)
+        elif kind == "ResourceSlice" and self.device_domains.attributes:
+            for name in dict.fromkeys(each.spec.node_name or "" for each in (old, new) if each is not None):
+                self._label_again(name)
+        elif new is not None and kind in _WITH_DEVICE_DOMAINS:
+            self.request_device_domain(new.metadata.annotations)
         self.preemption.observe(kind, old, new)
         self.groups.members.observe(kind, old, new)
         wake = _WAKE_OF_KIND.get(kind)
         if wake is not None:
             self.queue.wake(ClusterChange(wake, old=old, new=new))
+
+    def request_device_domain(self, annotations: Mapping[str, str]) -> None:
+        """Know the device attribute that the annotations of a group ask for, as a label of all nodes."""
+        if self.device_domains.request(annotations):
+            for name in list(self.columns.row_of):
+                self._label_again(name)
+
+    def _label_again(self, name: str) -> None:
+        row = self.columns.row_of.get(name, -1)
+        node = self.columns.nodes[row] if row >= 0 else None
+        if node is not None:
+            self._node_changed(node)
 
     def _classes_changed(self, old: Any | None, new: Any | None) -> None:
         """Start a new epoch when device classes change which extended resources need claims."""

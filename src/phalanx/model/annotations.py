@@ -12,6 +12,7 @@ _WRITTEN_BY_PEOPLE = (
     *(level + wish for level in _LEVELS for wish in _WISHES),
     "api",
     "group-tree",
+    "match-device-attribute",
     "min-resources",
     "pod-group",
     "provider",

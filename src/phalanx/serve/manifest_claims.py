@@ -53,6 +53,9 @@ class QueryClaims:
 
     def put_into(self, engine: Engine, question: Question) -> None:
         """Generate the claims of templates, and tell the engine about all of them."""
+        metas = [group.metadata for group in question.pod_groups] + [group.metadata for group in question.composites]
+        for meta in (*metas, *(workload.metadata for workload in question.workloads)):
+            engine.request_device_domain(meta.annotations)
         shared = self._claims_of_groups(engine, question)
         question.pods = [self._with_claims(pod, number, shared) for number, pod in enumerate(question.pods)]
         for other in self._others:

@@ -6,7 +6,16 @@ import enum
 
 import msgspec
 
-from phalanx.model.groups.keys import COMPOSITE, DISRUPTION, POD_GROUP, PREFERRED_TOPOLOGY, GroupKey, PodKey
+from phalanx.model.groups.keys import (
+    COMPOSITE,
+    DEVICE_KEY,
+    DISRUPTION,
+    POD_GROUP,
+    PREFERRED_TOPOLOGY,
+    GroupKey,
+    PodKey,
+    device_attribute,
+)
 from phalanx.model.groups.policy import DEFAULT
 from phalanx.model.objects.groups import (
     CompositePodGroup,
@@ -231,6 +240,13 @@ def _topology(constraints: SchedulingConstraints | None) -> str | None:
     return constraints.topology[0].key if constraints is not None and constraints.topology else None
 
 
+def _device_key(meta: ObjectMeta) -> str | None:
+    """Return the topology key of an attribute that the devices of all members must share. A topology that the group
+    asks for itself wins: a group has one."""
+    attribute = device_attribute(meta.annotations)
+    return f"{DEVICE_KEY}{attribute}" if attribute else None
+
+
 def spec_of_object(group: PodGroup | CompositePodGroup) -> GroupSpec:
     spec, meta = group.spec, group.metadata
     parent = spec.parent_composite_pod_group_name
@@ -240,7 +256,7 @@ def spec_of_object(group: PodGroup | CompositePodGroup) -> GroupSpec:
         parent=GroupKey(COMPOSITE, meta.namespace, parent) if parent else None,
         gang=gang,
         minimum=minimum,
-        topology_key=_topology(spec.scheduling_constraints),
+        topology_key=_topology(spec.scheduling_constraints) or _device_key(meta),
         preferred_key=meta.annotations.get(PREFERRED_TOPOLOGY),
         disrupt_all=spec.disruption_mode is not None and spec.disruption_mode.all is not None,
         priority=spec.priority or 0,
@@ -268,7 +284,7 @@ def spec_of_template(workload: Workload, template: PodGroupTemplate) -> GroupSpe
         parent=None,
         gang=gang,
         minimum=minimum,
-        topology_key=_topology(template.scheduling_constraints),
+        topology_key=_topology(template.scheduling_constraints) or _device_key(meta),
         preferred_key=meta.annotations.get(PREFERRED_TOPOLOGY),
         disrupt_all=mode.all is not None if mode is not None else gang and _evicted_whole(meta),
         priority=template.priority,

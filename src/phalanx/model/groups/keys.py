@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from phalanx.model.objects.pod import Pod
@@ -18,6 +19,9 @@ PART_OF = "scheduling.phalanx.dev/part-of"
 # On workloads, and on Workloads of KEP-4671, which have no field for it: all or single.
 DISRUPTION = "scheduling.phalanx.dev/disruption"
 PREFERRED_TOPOLOGY = "scheduling.phalanx.dev/preferred-topology"
+# On groups: the devices of all members have one value of this attribute (a qualified name) in common.
+MATCH_DEVICE_ATTRIBUTE = "scheduling.phalanx.dev/match-device-attribute"
+DEVICE_KEY = "device:"  # topology keys that stand for an attribute of devices; no label of a node begins like this
 # Written by the controller that makes the pods of a run: which run a pod is of (a uid), and, once it has succeeded and
 # nothing will take its place, the same uid again. Only then does a pod that ended still stand for one of its gang.
 RUN = "scheduling.phalanx.dev/run"
@@ -36,6 +40,16 @@ TOPOLOGY_KEYS = (
     "topology.phalanx.dev/block",
     "topology.phalanx.dev/rack",
 )
+
+
+MOST_ATTRIBUTE = 96  # characters of a qualified attribute name: domain (63), slash, identifier (32)
+
+
+def device_attribute(annotations: Mapping[str, str]) -> str:
+    """Return the attribute of devices that a group asks to have in common; "": none, or nothing that can be one."""
+    text = annotations.get(MATCH_DEVICE_ATTRIBUTE, "")
+    domain, _, name = text.partition("/")
+    return text if len(text) <= MOST_ATTRIBUTE and domain and name and text.isprintable() else ""
 
 
 class GroupKey(NamedTuple):
