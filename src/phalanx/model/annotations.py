@@ -27,6 +27,13 @@ _WRITTEN_BY_PEOPLE = (
 _WRITTEN_BY_US = (
     "adopted",
     "after-group",
+    "attempt",
+    "compositepodgroup-protection",  # a finalizer
+    "group",
+    "implied-by",
+    "provisions-for",
+    "through",
+    "waiting",
     "group-size",  # a scheduling gate
     "bound-in-group",
     "completed-in-run",
