@@ -72,6 +72,7 @@ class Maintenance:
             del self._due[key]
             changed[key] = None
         lost, self._members.lost_members = self._members.lost_members, []
+        self._rollouts.begin()
         for leaf, loss, pod in lost:
             self._replace(leaf, loss, pod)
         for key in changed:

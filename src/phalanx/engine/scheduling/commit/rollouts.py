@@ -22,6 +22,11 @@ Replica = tuple[str, str, str, str]  # namespace, uid of the owner, index, and t
 class Rollouts:
     def __init__(self, forest: GroupForest, replacements: Replacements) -> None:
         self._forest, self._replacements = forest, replacements
+        self._by_replica: dict[Replica, list[Group]] | None = None  # all losses of a step share one index
+
+    def begin(self) -> None:
+        """Prepare for the losses of another step: groups may have changed."""
+        self._by_replica = None
 
     def hand_over(self, group: Group, loss: Loss, lost: Pod) -> bool:
         """Reserve the room of a lost member for the group that follows its own; return True if there is one."""
@@ -44,11 +49,19 @@ class Rollouts:
             return None
         others = [
             other
-            for root in self._forest.roots()
-            for other in self._forest.leaves(root)
-            if other.key != group.key and not other.satisfied and not _is_going(other) and _replica(other) == replica
+            for other in self._index().get(replica, ())
+            if other.key != group.key and not other.satisfied and not _is_going(other)
         ]
         return max(others, key=lambda other: (_created(other), other.key), default=None)
+
+    def _index(self) -> dict[Replica, list[Group]]:
+        if self._by_replica is None:
+            self._by_replica = {}
+            for leaf in (leaf for root in self._forest.roots() for leaf in self._forest.leaves(root)):
+                replica = _replica(leaf)
+                if replica is not None:
+                    self._by_replica.setdefault(replica, []).append(leaf)
+        return self._by_replica
 
 
 def _replica(group: Group) -> Replica | None:
