@@ -22,7 +22,7 @@ from told import counted
 
 NODES, GPUS, RACK = 64, 8, 8  # nodes; GPUs per node; nodes per rack
 HOUR, DAY = 3600.0, 86_400.0
-LOAD = 0.8  # of all GPU hours that gangs ask for
+LOAD = 0.6  # of all GPU hours that gangs ask for
 SIZES = ((1, 20), (2, 10), (4, 15), (8, 20), (16, 12), (32, 10), (64, 7), (128, 4), (256, 2))  # GPUs, weight
 FAILURE_DAYS = 60.0  # mean time between failures of one node
 REPAIR, DRAIN_TIME = 6 * HOUR, 1 * HOUR
@@ -30,7 +30,7 @@ EVICTED_AFTER = 300.0  # seconds until the pods of a failed node are deleted
 DRAINS_PER_DAY = 2
 CONTROLLER = 5.0  # seconds until a controller makes a pod again
 CHECKPOINT = HOUR
-WAKE = 120.0  # seconds between two steps of the engine in which nothing but time has passed
+WAKE = 1.0  # seconds between two steps in which nothing but time has passed
 RACK_KEY = "topology.phalanx.dev/rack"
 
 POLICIES: dict[str, dict[str, Any]] = {
@@ -252,9 +252,9 @@ class Month:
     def _next(self) -> float:
         now = self.cluster.now
         times = [self._events[0][0] if self._events else self.end, self.end]
-        wake = self.cluster.engine.next_wake()
-        if wake is not None:
-            times.append(max(wake, now + WAKE))
+        due = self.cluster.engine.maintenance.next_time()
+        if due is not None:
+            times.append(max(due, now + WAKE))
         for gang in self.gangs.values():
             if gang.works:
                 times.append(now + (gang.work - gang.done) * gang.pods / max(1, self._usable(gang)))
@@ -332,10 +332,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--days", type=float, default=30.0)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--policy", choices=list(POLICIES), action="append", help="only this policy")
     parser.add_argument("--svg", help="write the plot to this file")
     given = parser.parse_args()
     results = {}
-    for name in counted(list(POLICIES)):
+    for name in counted(given.policy or list(POLICIES)):
         results[name] = Month(name, given.seed, given.days).run()
     print(table(results))
     if given.svg:
