@@ -286,5 +286,24 @@ def test_whatif_says_that_a_start_depends_on_reservations() -> None:
     assert len(run.engine.starts.placeholders) == 4 and all(p.nominated for p in run.engine.starts.placeholders)
 
 
+def test_with_strict_fifo_no_gang_overtakes_an_older_one() -> None:
+    run = cluster(8, "strictFIFO: true")
+    gang(run, "runs", 6)
+    gang(run, "big", 8)
+    for name in ("small1", "small2"):
+        gang(run, name, 1)
+    run.step(5.0)
+    assert running(run, "small1") == 0 and "strictFIFO" in _scheduled(run, "small1")
+    gang(run, "urgent", 1, priority=10)
+    assert running(run, "urgent") == 1, "higher priority goes before it"
+    end(run, "urgent")
+    end(run, "runs")
+    run.step(20.0)
+    assert running(run, "big") == 8
+    end(run, "big")
+    run.step(20.0)
+    assert running(run, "small1") == running(run, "small2") == 1
+
+
 def _scheduled(run: Cluster, name: str) -> str:
     return " ".join(c.message or "" for c in run.objects["PodGroup"][name].status.conditions or ())

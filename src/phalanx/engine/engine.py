@@ -22,7 +22,7 @@ from phalanx.engine.scheduling.attempt.attempt import EVALUATION, ROWS_PER_STEP
 from phalanx.engine.scheduling.commit.cycle import ROW_WORK
 from phalanx.engine.scheduling.lifecycle.isolation import Isolation, ObjectKey, room_only
 from phalanx.engine.scheduling.lifecycle.pod_lifecycle import TURN
-from phalanx.engine.scheduling.lifecycle.pod_status import SCHEDULER_ERROR
+from phalanx.engine.scheduling.lifecycle.pod_status import SCHEDULER_ERROR, UNSCHEDULABLE
 from phalanx.engine.scheduling.queue.units import QueueName, SchedulingUnit
 from phalanx.engine.scheduling.scheduler import Scheduler, Watch
 from phalanx.engine.scheduling.validation import validate
@@ -354,6 +354,9 @@ class Engine:
         for record in records:
             if record.shape_epoch != epoch or record.claims:
                 self._reshape(record)
+        if (older := self.starts.older(root)) is not None:
+            self._wait_in_line(root, older)
+            return
         lifted = self.starts.lift(root) if self.starts.held else []
         # without some reservations, this unit may fit where others of its equivalence class did not
         self.queue.shares = not lifted
@@ -364,6 +367,20 @@ class Engine:
                 self.starts.put_back(lifted)
         if records and records[0].row >= 0:
             self.starts.placed(root)
+
+    def _wait_in_line(self, root: SchedulingUnit, older: SchedulingUnit) -> None:
+        """With `strictFIFO` no unit overtakes an older one: try this one again after a while."""
+        spaces = {record.namespace for unit in (root, older) for record in unit.records.values()}
+        name = older.key if len(spaces) == 1 else "an older unit of another namespace"  # its name is not for everyone
+        message = f"strictFIFO: waits until {name} has started"
+        came_from, root.equivalence_class, root.errors = root.equivalence_class, None, 0
+        self.unit_lifecycle.tell(root, "refused", message)
+        for record in root.records.values():
+            self._status.say(record, UNSCHEDULABLE, message, event=False)
+        if root.group is not None:
+            self.groups.members.say(root.group, UNSCHEDULABLE, message)
+        self.unit_lifecycle.back_off(root)
+        self.queue.attempted(root, came_from)
 
     def _try_kind(self, root: SchedulingUnit) -> None:
         self.preemption.victim_index.own_only = root.key in self.rejections.returned

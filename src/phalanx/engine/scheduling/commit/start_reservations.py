@@ -83,6 +83,9 @@ class StartReservations:
         self._due = 0.0
         self._tried: dict[str, float] = {}  # by key of the unit: when its start was last planned
         self._seen: set[str] = set()  # keys of units in the queue at the last sweep that were tried before it
+        self._heads: dict[str, SchedulingUnit] = {}  # scheduler name -> the first unit that waits, as of `_heads_of`
+        self._heads_of = 0.0
+        self._strict = any(profile.reservations.strict_fifo for profile in state.profiles.values())
         self._moved: dict[str, Reason] = {}  # by key of the unit: why its last promised start was not kept
 
     # ---- what happens
@@ -184,6 +187,21 @@ class StartReservations:
         if self._placed or self.held or self._unseen():
             return self._due
         return self._due if self.overtaken else None
+
+    # ---- order
+
+    def older(self, unit: SchedulingUnit) -> SchedulingUnit | None:
+        """With `strictFIFO`: the first unit that waits for room in the unit's profile, if it goes before this one."""
+        if not self._strict or not self.settings_of(unit).strict_fifo:
+            return None
+        name = scheduler_of(unit)
+        head = self._heads.get(name)
+        if head is None or head.place not in _REFUSED or self._heads_of != self._cluster.now:
+            self._heads_of = self._cluster.now
+            waiting = (u for u in self._queue.units.values() if u.place in _REFUSED and u.state is UnitState.QUEUED)
+            head = min((u for u in waiting if scheduler_of(u) == name), key=_order, default=None)
+            self._heads = {name: head} if head is not None else {}
+        return head if head is not None and head is not unit and _order(head) < _order(unit) else None
 
     # ---- reserving
 
@@ -328,6 +346,10 @@ class StartReservations:
             for placeholder in held.placeholders:  # one that lost its node is replaced by the next sweep
                 known = not placeholder.nominated or id(placeholder) in nominated
                 assert known, f"{key} lost the reservation of {placeholder.nominated}"
+
+
+def scheduler_of(unit: SchedulingUnit) -> str:
+    return next((record.scheduler_name for record in unit.records.values()), "")
 
 
 def _order(unit: SchedulingUnit) -> tuple[int, float, int]:
