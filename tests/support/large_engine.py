@@ -92,10 +92,11 @@ class Standing:
     async def _start(self) -> None:
         clock = SystemClock()
         reader = Reader(self.engine, clock.now)
-        self.feed = Feed(reader, History(reader, clock.now), clock)
+        history = History(reader, clock.now)
+        self.feed = Feed(reader, history, clock)
         self.login = Login(b"key", clock.now)
         diagnostics = Diagnostics(self.engine, None, Gates(), lambda: True)  # type: ignore[arg-type]  # no events asked
-        site = Site(self.feed, Questions(reader, diagnostics, None), self.login)  # type: ignore[arg-type]
+        site = Site(self.feed, Questions(reader, diagnostics, None, history), self.login)  # type: ignore[arg-type]
         app = web.Application()
         app.router.add_route("*", "/{path:.*}", site.handle)
         self._runner = web.AppRunner(app, shutdown_timeout=1.0)

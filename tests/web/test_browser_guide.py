@@ -102,18 +102,18 @@ def test_the_guide_leads_from_a_waiting_gang_to_a_planned_preemption(up: Up, tmp
         assert told == int(on_page)  # the terminal and the page speak of the same plan
         next_one.click()
 
-        step(page, "Let it come")
+        step(page, "Apply it")
         commands.append(page.locator("#guide .command code").inner_text())
         typed(up, commands[-1])
         page.locator(".guide-done", has_text="incident has its rack").wait_for()
-        step(page, "Let it come").click()
+        step(page, "Apply it").click()
         until(page, "(c, map) => map.chosen?.size === 8", "the urgent gang is not on the map")
         shot(page, "guide-end")
         assert {*commands} <= {command for _, command in GUIDE}  # the terminal's guide types the same
 
         # On a phone, then put away for good: a reload does not bring it back, the button does.
         page.set_viewport_size({"width": 375, "height": 760})
-        step(page, "Let it come")
+        step(page, "Apply it")
         shot(page, "phone-guide")
         page.locator("#guide").get_by_role("button", name="Done", exact=True).click()
         page.locator("#guide").wait_for(state="hidden")
@@ -122,7 +122,7 @@ def test_the_guide_leads_from_a_waiting_gang_to_a_planned_preemption(up: Up, tmp
         until(page, "(c) => c.groups.size > 0", "no groups")
         assert page.locator("#guide").is_hidden()
         page.locator("#guide-open").press("Enter")
-        step(page, "Let it come")
+        step(page, "Apply it")
         page.get_by_role("button", name="Close the guide").click()
         page.locator("#guide").wait_for(state="hidden")
         assert not page.problems, page.problems

@@ -97,7 +97,7 @@ def test_a_scheduler_that_stands_by_does_not_say_that_nobody_waits(small: Watche
         page.locator("#standby", has_text="phalanx-7d4 leads").wait_for()
         assert "port-forward pod/phalanx-7d4" in page.locator("#standby code").inner_text()
         page.locator("#view", has_text="This scheduler stands by").wait_for()
-        assert "nobody waits" not in page.locator("body").inner_text().lower()
+        assert "nothing waits" not in page.locator("body").inner_text().lower()
         accessible(page, "standing by")
         page.evaluate(told % "null")
         page.locator("#standby").wait_for(state="hidden")

@@ -39,6 +39,7 @@ def test_every_view_in_a_browser(up: Up, tmp_path: Path) -> None:
         logs_in(page, up)
         sees_gangs_arrive(page, up)
         opens_a_gang(page)
+        reads_an_object(page)
         root = reads_the_queue(page)
         asks_why(page, root)
         tries_a_remedy(page, up)
@@ -60,7 +61,7 @@ def logs_in(page: Any, up: Up) -> None:
     live(page)
     assert "login" not in page.url  # the secret does not stay in the address bar
     page.locator("#sums").get_by_text("32 nodes").wait_for()
-    page.get_by_text("Nobody waits.").wait_for()
+    page.get_by_text("Nothing is pending.").wait_for()
     accessible(page, "an empty cluster")
 
 
@@ -127,15 +128,25 @@ def opens_a_gang(page: Any) -> None:
     shot(page, "groups")
 
 
+def reads_an_object(page: Any) -> None:
+    page.locator(".tree li.chosen table tbody a").first.click()
+    page.locator(".object .yaml").get_by_text("schedulerName").wait_for()
+    page.locator(".object .command code", has_text="kubectl get pod training-").first.wait_for()
+    page.locator(".object .facts").get_by_text("Job training").wait_for()
+    accessible(page, "an object")
+    page.go_back()
+    page.locator(".tree li.chosen").wait_for()
+
+
 def reads_the_queue(page: Any) -> str:
     page.get_by_role("tab", name="Queue").click()
     row = page.locator("#view li.card", has_text="evaluation")
     row.get_by_text("would help").wait_for()
     assert "24" in row.locator(".why").inner_text()
     row.get_by_text("24 pods", exact=True).wait_for()
-    page.get_by_label("Reason").select_option(index=1)
+    page.locator("#view").get_by_label("Reason").select_option(index=1)
     row.wait_for()
-    page.get_by_label("Namespace").select_option("default")
+    page.locator("#view").get_by_label("Namespace").select_option("default")
     for name in (
         "eval-1-5c9f7b6d8f-eval-1-pgt-0-7887bf9bd8",
         "eval-5c-eval-pgt-2-7",
@@ -278,6 +289,10 @@ def scrubs_a_recording(page: Any, up: Up) -> None:
     scrub = page.locator("#scrub")
     most = int(scrub.get_attribute("max"))
     assert most > 10
+    page.locator(".moment").get_by_text("before anything was decided").wait_for()  # it opens at its first event
+    page.locator(".plots").wait_for(state="hidden")  # those are of the live cluster
+    assert page.title().startswith("copy.jsonl")
+    scrub.fill(str(most))
     pods = "[...phalanx.map.cluster.nodes.values()].reduce((sum, n) => sum + n.used.at(-1), 0)"
     at_the_end = page.evaluate(pods)
     implicit = (
@@ -302,18 +317,26 @@ def scrubs_a_recording(page: Any, up: Up) -> None:
     accessible(page, "a recording")
     page.get_by_role("button", name="Back to live").click()
     page.locator("#banner").wait_for(state="hidden")
+    page.locator("#recording").set_input_files(str(recording))
+    page.locator("#banner").get_by_text("recording").wait_for()
+    page.get_by_role("tab", name="Queue").click()  # the queue is of the live cluster: so is the map then
+    page.locator("#banner").wait_for(state="hidden")
+    until(page, "(c, map) => map.cluster === c", "the map shows the recording beside the live queue")
+    page.get_by_role("tab", name="Time").click()
+    page.locator("label", has_text="week").click()
+    page.locator(".plots").wait_for()
 
 
 def reads_on_a_phone(page: Any) -> None:
     page.set_viewport_size({"width": 375, "height": 760})
-    for tab in ("Map", "Queue", "Groups", "What-if", "Plan", "Time"):
+    for tab in ("Map", "Queue", "Groups", "Use", "What-if", "Plan", "Time"):
         page.get_by_role("tab", name=tab).click()
         accessible(page, f"{tab} at 375 pixels")
         shot(page, f"phone-{tab.lower()}")
     page.locator("#theme").click()
     accessible(page, "the other theme at 375 pixels")
     page.set_viewport_size({"width": 1360, "height": 820})
-    for tab in ("Queue", "Groups", "What-if", "Plan", "Time"):
+    for tab in ("Queue", "Groups", "Use", "What-if", "Plan", "Time"):
         page.get_by_role("tab", name=tab).click()
         accessible(page, f"{tab} in the other theme")
     shot(page, "light")

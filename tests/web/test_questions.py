@@ -104,3 +104,26 @@ def test_what_waits_can_be_tried_with_a_remedy(watched: Watched) -> None:
         for number in range(6):
             watched.delete(f"/api/v1/namespaces/default/pods/wide-{number}")
         watched.delete("/apis/scheduling.k8s.io/v1beta1/namespaces/default/podgroups/wide")
+
+
+def test_an_object_is_shown_without_what_may_be_secret(watched: Watched) -> None:
+    create(watched, gang("shown", 1, gpus=1))
+    page = watched.browser()
+    found = page.get("/api/object?key=pod/default/shown-0")
+    assert yaml.safe_load(found["yaml"])["metadata"]["name"] == "shown-0"
+    assert "hunter2" not in found["yaml"] and "env" not in found["yaml"] and "managedFields" not in found["yaml"]
+    assert "kubectl get pod shown-0 -n default -o yaml" in found["kubectl"]
+    group = page.get("/api/object?key=podgroup/default/shown")
+    assert "minCount: 1" in group["yaml"] and "phalanx why podgroup/shown -n default" in group["kubectl"]
+    node = page.get(f"/api/object?key=node/{watched.get('/api/v1/nodes')['items'][0]['metadata']['name']}")
+    assert "allocatable" in node["yaml"] and not any("phalanx why" in line for line in node["kubectl"])
+    assert "cannot be read" in page.get("/api/object?key=pod/default/ghost")["problem"]
+    assert page.ask("GET", "/api/object?key=secret/default/x")[0] == 400
+
+
+def test_history_reaches_back_a_week(watched: Watched) -> None:
+    page = watched.browser()
+    for span in ("day", "week"):
+        samples = page.get(f"/api/history?span={span}")["samples"]
+        assert samples and samples[-1]["use"].keys() == page.get("/api/snapshot")["samples"][-1]["use"].keys()
+    assert page.ask("GET", "/api/history?span=century")[0] == 400

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from phalanx.cli.messages import age, amount, plural, short, short_names
 from phalanx.cli.output import table
-from phalanx.serve.engine_view import BINDING, CORDONED, LEAVING, NOT_READY, PROMISED, TAINTED
+from phalanx.serve.engine_view import ALONE, BINDING, CORDONED, LEAVING, NOT_READY, PROMISED, TAINTED
 
 Json = dict[str, Any]
 VIEWS = ("Queue", "Groups", "Racks", "Devices")
@@ -431,7 +431,9 @@ def nodes_text(found: Json) -> str:
     rows = []
     for name, _, has, used, flags, _, shares in found["nodes"]:
         state = next((word for bit, word in STATES if flags & bit), "")
-        groups = ", ".join(sorted(key.rpartition("/")[2] for key in shares if key)) or ("pods alone" if shares else "")
+        groups = ", ".join(sorted(key.rpartition("/")[2] for key in shares if not key.startswith(f"{ALONE}/"))) or (
+            "pods alone" if shares else ""
+        )
         free = [
             f"{amount(of, max(0, each - taken))} of {amount(of, each)}"
             for of, each, taken in zip(resources, has, used, strict=False)

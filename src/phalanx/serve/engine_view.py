@@ -22,8 +22,10 @@ from phalanx.serve.queue_view import QueueView, key_of, text_of
 
 Json = dict[str, Any]
 
-# Bits of a node's flags; static/cluster.js has the same.
-CORDONED, NOT_READY, TAINTED, LEAVING, BINDING, PROMISED = 1, 2, 4, 8, 16, 32
+# Bits of a node's flags; the page reads them from the snapshot.
+FLAGS = {"cordoned": 1, "notReady": 2, "tainted": 4, "leaving": 8, "binding": 16, "promised": 32}
+ALONE = "pods"  # beginning of the key of pods without a group
+CORDONED, NOT_READY, TAINTED, LEAVING, BINDING, PROMISED = FLAGS.values()
 _AWAY = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 _HIDDEN = ("ephemeral-storage",)
 MOST_MEMBERS = 2000  # pods of a group listed one by one
@@ -69,6 +71,10 @@ class Reader:
         """Seconds since a pod first asked."""
         record = self._engine.pods.records.get(pod)
         return max(0.0, self._now() - record.created) if record is not None else None
+
+    def priority_of(self, pod: str) -> int:
+        record = self._engine.pods.records.get(pod)
+        return record.priority if record is not None else 0
 
     # ---- nodes
 
@@ -140,13 +146,15 @@ class Reader:
                     flags |= TAINTED
             if name in self._reserved:
                 flags |= PROMISED
-            shares: dict[str, list[int]] = {}  # by group: pods, and what they hold of the first resource
+            # By group, or ALONE/namespace/priority: pods, and what they hold of the first resource.
+            shares: dict[str, list[int]] = {}
             highest: int | None = None
             for record in columns.pods[row].values():
                 flags |= (LEAVING if record.terminating else 0) | (BINDING if record.assumed else 0)
                 leaf = forest.leaf_of(PodKey(record.namespace, record.name)) if forest is not None else None
-                of = ""
-                if leaf is not None and not (of := texts.get(leaf, "")):
+                if leaf is None:
+                    of = f"{ALONE}/{record.namespace}/{record.priority}"
+                elif not (of := texts.get(leaf, "")):
                     of = texts[leaf] = text_of(leaf)
                 amount = amounts.get(id(record.shape))
                 if amount is None:
@@ -208,6 +216,7 @@ class Reader:
                 "reason": "Invalid" if group.problem is not None else str(state.phase),
                 "pods": [state.placed_pods, state.pods],
                 "revision": revision_of(group),
+                "owner": self._queue.owner(group),
             }
             if not group.composite and 1 < group.placed <= MOST_RANKED:
                 columns = self._engine.columns

@@ -113,6 +113,11 @@ class ServerSettings(msgspec.Struct, frozen=True):
         return home_of("", str(self.data)) if self.data is not None else None
 
     @property
+    def shown_name(self) -> str:
+        """The name of the cluster for users: as given, else the directory of its data; "" in memory without a name."""
+        return self.name or (self.data.absolute().name if self.data is not None else "")
+
+    @property
     def kubeconfig_path(self) -> Path | None:
         """None: in memory without a place to write it to."""
         if self.kubeconfig is not None:

@@ -52,10 +52,10 @@ class Dashboard:
         if self._reader is None:
             self._reader = reader = Reader(service.engine, clock.now)
             self._history = History(reader, clock.now)
-            self._feed = Feed(reader, self._history, clock)
+            self._feed = Feed(reader, self._history, clock, name=server.settings.shown_name)
             data = server.settings.data
             self._login = Login.keyed(server.token, clock.now, data / FILE if data else None)
-            self._questions = Questions(reader, diagnostics, server.client("phalanx-dashboard"))
+            self._questions = Questions(reader, diagnostics, server.client("phalanx-dashboard"), self._history)
             self._site = Site(self._feed, self._questions, self._login)
             server.extend(LINK, self._answer_link)
         else:

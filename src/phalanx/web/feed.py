@@ -16,7 +16,8 @@ from typing import Any
 import msgspec
 
 from phalanx.base.clock import Clock
-from phalanx.serve.engine_view import Layout, NodeRow, Reader
+from phalanx.model.groups.keys import TOPOLOGY_KEYS
+from phalanx.serve.engine_view import FLAGS, Layout, NodeRow, Reader
 from phalanx.web.history import EVERY, History
 
 log = logging.getLogger(__name__)
@@ -33,9 +34,19 @@ PULSE = 15.0  # seconds: a comment, so that dead connections are noticed
 
 class Feed:
     def __init__(
-        self, reader: Reader, history: History, clock: Clock, leader: Callable[[], str | None] = lambda: None
+        self,
+        reader: Reader,
+        history: History,
+        clock: Clock,
+        leader: Callable[[], str | None] = lambda: None,
+        *,
+        name: str = "",
     ) -> None:
-        """`leader`: None while this process leads, else who does. One that stands by has read nothing, and says so."""
+        """`leader`: None while this process leads, else the one that does. One that stands by has read nothing.
+
+        name: of the cluster, for the header of the page
+        """
+        self._name = name
         self._leader, self._standby = leader, leader()
         self._reader, self._history, self._clock = reader, history, clock
         self.epoch = secrets.token_hex(4)  # of this process: numbers of another one mean nothing here
@@ -75,7 +86,7 @@ class Feed:
                 if self._standby != self._leader():
                     self._dirty.set()
                 if self.pages:
-                    await self._publish({"sample": sample})
+                    await self._publish({"sample": sample, "evicted": self._history.evicted()})
                 continue
             try:
                 async with asyncio.timeout(due):
@@ -182,6 +193,10 @@ class Feed:
                 "groups": self._groups,
                 "queue": self._queue,
                 "samples": list(self._history.samples),
+                "evicted": self._history.evicted(),
+                "cluster": self._name,
+                "flags": FLAGS,
+                "topologyKeys": list(TOPOLOGY_KEYS),
                 "standby": self._leader(),
             }
         )

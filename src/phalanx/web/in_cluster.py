@@ -59,7 +59,11 @@ class DashboardAtHealth:
             return ASK
 
         self._site = Site(
-            feed, Questions(reader, diagnostics, client), login, prefix=PREFIX, tokens=Tokens(rights, clock.now)
+            feed,
+            Questions(reader, diagnostics, client, history, objects=False),
+            login,
+            prefix=PREFIX,
+            tokens=Tokens(rights, clock.now),
         )
 
     def routes(self) -> dict[str, Handler]:

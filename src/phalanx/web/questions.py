@@ -12,7 +12,9 @@ from phalanx.base.client import Client, Resource
 from phalanx.base.errors import ApiProblem, BadRequest, NotFound
 from phalanx.serve.diagnostics import BASE, Diagnostics
 from phalanx.serve.engine_view import Reader
+from phalanx.web.history import SPANS, History
 from phalanx.web.manifest import counts_in, manifest_of, parse, with_counts
+from phalanx.web.objects import described
 
 Json = dict[str, Any]
 Query = Mapping[str, str]
@@ -30,8 +32,12 @@ class _Asked(msgspec.Struct):
 
 
 class Questions:
-    def __init__(self, reader: Reader, diagnostics: Diagnostics, client: Client) -> None:
-        self._reader, self.diagnostics, self._client = reader, diagnostics, client
+    def __init__(
+        self, reader: Reader, diagnostics: Diagnostics, client: Client, history: History, *, objects: bool = True
+    ) -> None:
+        """`objects`: a login may read any object; False: only kubectl lines are given."""
+        self._objects = objects
+        self._reader, self.diagnostics, self._client, self._history = reader, diagnostics, client, history
 
     async def node(self, query: Query) -> bytes:
         found = self._reader.node(query.get("name", ""))
@@ -46,6 +52,22 @@ class Questions:
             raise NotFound(f"there is no group {key[:300]!r} any more")
         conditions = self._reader.conditions(key)
         return msgspec.json.encode({"members": found, "shape": self._reader.shape(key), "conditions": conditions})
+
+    async def history(self, query: Query) -> bytes:
+        """Samples of a day or a week."""
+        span = query.get("span", "")
+        if span not in SPANS:
+            raise BadRequest(f"span must be one of {', '.join(SPANS)}")
+        return msgspec.json.encode({"span": span, "samples": self._history.span(span)})
+
+    async def object(self, query: Query) -> bytes:
+        """A pod, group, Workload or node as YAML, without environment, commands and arguments."""
+        kind, _, rest = query.get("key", "").partition("/")
+        namespace, _, name = rest.partition("/") if kind != "node" else ("", "", rest)
+        if not name:
+            raise BadRequest("key must be KIND/NAMESPACE/NAME, such as pod/default/train-0, or node/NAME")
+        found = await described(self._client if self._objects else None, kind, namespace, name)
+        return msgspec.json.encode(found)
 
     async def why(self, query: Query) -> bytes:
         return await self.diagnostics.answer("GET", f"{BASE}/why", _of(query), b"")

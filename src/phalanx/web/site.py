@@ -50,6 +50,8 @@ class Site:
             "api/plan": asked.plan,
             "api/manifest": asked.manifest,
             "api/events": asked.events,
+            "api/history": asked.history,
+            "api/object": asked.object,
         }
 
     async def handle(self, request: web.Request) -> web.StreamResponse:

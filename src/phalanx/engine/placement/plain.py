@@ -24,6 +24,8 @@ _FILTERS = (
     ("node(s) didn't have free ports", "HostPorts", ""),
 )
 
+_VERBS = {"Cordoned": "are "}  # words that need one after "nodes"
+
 
 class Rejected(Protocol):
     @property
@@ -109,7 +111,13 @@ def _short(proof: Shortfall) -> str:
     if proof.limiting:
         return f" (short of {resource_word(proof.limiting)})"
     worst = max(proof.ruled_out, key=_size, default=None)
-    return f" ({because(worst.reason)})" if worst is not None else ""
+    return f" ({_nodes_because(worst.reason)})" if worst is not None else ""
+
+
+def _nodes_because(reason: str) -> str:
+    """Return a reason as a clause of its own: without the number of nodes before it."""
+    code, resource = code_of_filter(reason)
+    return because(reason) if resource or code == "DoesNotFit" else f"nodes {_VERBS.get(code, '')}{because(reason)}"
 
 
 def _size(out: Rejected) -> int:

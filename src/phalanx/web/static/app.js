@@ -11,28 +11,32 @@ import { openLogin } from "./welcome.js";
 import { amount, number, percent, plural, resourceName } from "./words.js";
 import { groupsView } from "./groups.js";
 import { nodeView } from "./node.js";
+import { objectView } from "./object.js";
 import { planView } from "./plan.js";
 import { queueView } from "./queue.js";
 import { timeView } from "./time.js";
+import { useView } from "./use.js";
 import { whatifView } from "./whatif.js";
 import { whyView } from "./why.js";
 
-const MODES = [["gang", "Gang"], ["use", "Use"], ["priority", "Priority"], ["state", "State"]];
-const TABS = [["map", "Map"], ["queue", "Queue"], ["groups", "Groups"], ["whatif", "What-if"], ["plan", "Plan"], ["time", "Time"]];
-const UNDER = { why: "queue", group: "groups", node: "map" }; // views without a tab of their own
+const MODES = [["gang", "Gang"], ["namespace", "Namespace"], ["owner", "Owner"], ["use", "Use"], ["priority", "Priority"], ["state", "State"]];
+const MANY_GANGS = 30; // from here on their colours cannot be told apart: the map starts with namespaces
+const TABS = [["map", "Map"], ["queue", "Queue"], ["groups", "Groups"], ["use", "Use"], ["whatif", "What-if"], ["plan", "Plan"], ["time", "Time"]];
+const UNDER = { why: "queue", group: "groups", node: "map", object: "groups" }; // views without a tab of their own
 
 const cluster = new Cluster();
 const feed = new Feed(cluster);
 const map = new ClusterMap($("stage"), cluster);
 const room = new Room($("room"), cluster, map);
 const app = { cluster, feed, map, room, ask, go, members: new Map() };
+const groups = groupsView(app); // with and without one that is chosen: search and order stay
 const views = {
-  queue: queueView(app), groups: groupsView(app), group: groupsView(app), why: whyView(app), whatif: whatifView(app),
-  plan: planView(app), time: timeView(app), node: nodeView(app),
+  queue: queueView(app), groups, group: groups, why: whyView(app), whatif: whatifView(app), use: useView(app),
+  plan: planView(app), time: timeView(app), node: nodeView(app), object: objectView(app),
 };
 const guide = new Guide(app);
 room.ask = app.tryGang;
-let current = null;
+let current = null, themePicked = false;
 
 // ---- where we are
 
@@ -50,8 +54,10 @@ function route() {
   const argument = rest.map(decodeURIComponent).join("/");
   const chosen = name in views ? name : name === "map" && !wide() ? "map" : "queue";
   if (current && current.view !== views[chosen]) current.view?.close?.();
+  if (app.recorded() && !["time", "map", "use", "node"].includes(chosen)) app.backToLive(); // never both on one screen
   map.lay(null);
   document.body.dataset.view = chosen;
+  document.body.removeAttribute("data-dense"); // views with long tables set it: they get more room beside the map
   const tab = UNDER[chosen] ?? chosen;
   for (const button of $("tabs").children) {
     const on = button.dataset.tab === tab || (tab === "map" && wide() && button.dataset.tab === "queue");
@@ -64,7 +70,7 @@ function route() {
     show($("view"));
     return map.resize();
   }
-  if (!["group", "why", "node", "plan"].includes(chosen)) light(null);
+  if (!["group", "why", "node", "plan", "object"].includes(chosen)) light(null);
   current = { view: views[chosen], argument };
   $("view").scrollTop = 0;
   current.view.open($("view"), argument);
@@ -105,14 +111,14 @@ function tabs() {
 
 function toolbar() {
   $("modes").append(...MODES.map(([mode, text]) => h("label", {},
-    h("input", { type: "radio", name: "mode", value: mode, checked: mode === map.mode, onchange: () => recolour(mode) }), h("span", {}, text))));
+    h("input", { type: "radio", name: "mode", value: mode, checked: mode === map.mode, onchange: () => ((app.modePicked = true), recolour(mode)) }), h("span", {}, text))));
   $("resource").addEventListener("change", () => recolour(map.mode));
   $("zoom-in").addEventListener("click", () => map.zoom(1.5));
   $("zoom-out").addEventListener("click", () => map.zoom(1 / 1.5));
   $("zoom-all").addEventListener("click", () => map.whole());
   $("skip").addEventListener("click", () => $("view").focus());
   $("logout").addEventListener("click", () => feed.leave());
-  $("theme").addEventListener("click", () => theme(document.documentElement.dataset.theme === "light" ? "dark" : "light"));
+  $("theme").addEventListener("click", () => theme(document.documentElement.dataset.theme === "light" ? "dark" : "light", true));
   map.addEventListener("open", (event) => go("node", event.detail));
   map.addEventListener("nothing", () => {
     light(null);
@@ -122,21 +128,29 @@ function toolbar() {
 
 function recolour(mode) {
   document.body.dataset.mode = mode;
+  for (const input of $("modes").querySelectorAll("input")) input.checked = input.value === mode;
   map.colourBy(mode, Math.max(0, map.cluster.resources.indexOf($("resource").value)));
   legend($("legend"), map);
 }
 app.recolour = () => {
   recolour(map.mode);
+  title();
   sums();
   room.update();
 };
+// Live views are about another cluster than a recording on the map: while one is open, the others say so.
+app.recorded = () => !map.cluster.live;
 
-function theme(name) {
+// `chosen`: by the button. Until then the page follows the system, also when that changes.
+function theme(name, chosen = false) {
   document.documentElement.dataset.theme = name;
-  try {
-    localStorage.setItem("theme", name);
-  } catch {
-    // a browser that keeps nothing: fine
+  if (chosen) {
+    try {
+      localStorage.setItem("theme", name);
+    } catch {
+      // a browser that keeps nothing: fine
+    }
+    themePicked = true;
   }
   map.recolour();
   legend($("legend"), map);
@@ -152,11 +166,19 @@ function sums() {
     for (const node of nodes.values()) [used, all] = [used + node.used[index], all + node.alloc[index]];
     items.push([name, `${amount(name, used)} of ${amount(name, all)} ${resourceName(name)}`, all ? percent(used / all) : "", all ? used / all : 0]);
   });
-  if (live) items.push(["waiting", queue.total ? `${number(queue.total)} waiting` : "nobody waits", queue.pods ? plural(queue.pods, "pod") : ""]);
+  if (live) items.splice(1, 0, ["waiting", queue.total ? `${number(queue.total)} waiting` : "nothing waits", queue.pods ? plural(queue.pods, "pod") : ""]);
   refresh($("sums"), items.map(([key, text, more, share]) => h("li", { "data-sum": key, class: key === "waiting" && queue.total ? "waits" : "" },
     h("span", {}, text), more ? h("b", {}, more) : "",
     share !== undefined ? h("span", { class: "gauge" }, h("i", { style: { width: `${Math.round(share * 100)}%` } })) : "")));
 }
+
+// The cluster's name, in the header and in the tab; of a recording its file.
+function title() {
+  const name = map.cluster.name;
+  $("cluster").textContent = name;
+  document.title = name ? `${name} · Phalanx` : "Phalanx";
+}
+app.title = title;
 
 // A scheduler that stands by has read nothing: said, with the way to the one that leads.
 function standby() {
@@ -164,7 +186,7 @@ function standby() {
   $("standby").hidden = leader === null;
   if (leader !== null)
     refresh($("standby"), h("span", {}, "This scheduler stands by and has read nothing, so the map is empty. ",
-      leader ? [h("b", {}, leader), " leads; look there:"] : "Nobody leads at the moment; this page goes on by itself when this one does."),
+      leader ? [h("b", {}, leader), " leads; look there:"] : "No scheduler leads at the moment; this page continues by itself when this one does."),
       leader ? h("code", {}, `kubectl -n phalanx-system port-forward pod/${leader} ${location.port || 80}`) : "");
 }
 
@@ -189,6 +211,8 @@ function changed(change) {
     const names = map.cluster.resources;
     if ([...$("resource").options].map((option) => option.value).join() !== names.join())
       show($("resource"), names.map((name) => h("option", { value: name }, resourceName(name))));
+    title();
+    if (!app.modePicked && map.mode === "gang" && map.cluster.gangs() > MANY_GANGS) recolour("namespace");
     current?.view.change?.(news ?? undefined);
     guide.change();
     sums();
@@ -210,7 +234,10 @@ async function start() {
   } catch {
     // as above
   }
-  theme(kept ?? (matchMedia("(prefers-color-scheme: light)").matches ? "light" : "dark"));
+  themePicked = kept !== null;
+  const light = matchMedia("(prefers-color-scheme: light)");
+  theme(kept ?? (light.matches ? "light" : "dark"));
+  light.addEventListener("change", () => themePicked || theme(light.matches ? "light" : "dark"));
   tabs();
   toolbar();
   document.body.dataset.mode = map.mode;

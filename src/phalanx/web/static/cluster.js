@@ -1,14 +1,21 @@
 // The cluster as this page knows it: one snapshot, kept current by changes. A recording gives the same face.
 
-import { levelName } from "./words.js";
+import { levelName, parts } from "./words.js";
 
-// Bits of a node's flags, as in reading.py.
-export const CORDONED = 1, NOT_READY = 2, TAINTED = 4, LEAVING = 8, BINDING = 16, PROMISED = 32;
+// Bits of a node's flags and the well-known topology keys: the server says them with every snapshot.
+export const FLAG = { cordoned: 0, notReady: 0, tainted: 0, leaving: 0, binding: 0, promised: 0 };
+export const TOPOLOGY_KEYS = [];
 const MOST_SAMPLES = 720;
+
+// Pods without a group are counted together by namespace and priority: "pods/NAMESPACE/PRIORITY".
+export const isAlone = (key) => key.startsWith("pods/");
 
 export function nodeOf([name, domains, alloc, used, flags, priority, shares]) {
   return { name, domains, alloc, used, flags, priority, shares };
 }
+
+// Not red: that is for what goes wrong. Every nine the same hues come again, lighter or darker (colours.js).
+const hueOf = (index) => 50 + ((index * 122.23) % 320) + 1000 * (Math.floor(index / 9) % 3);
 
 export class Cluster extends EventTarget {
   constructor() {
@@ -23,11 +30,14 @@ export class Cluster extends EventTarget {
     this.groups = new Map();
     this.queue = { roots: [], total: 0, pods: 0, counts: {}, oldest: 0 };
     this.samples = [];
-    this.standby = null; // null: this scheduler leads; else the name of the one that does, "" if nobody is known
+    this.evicted = []; // [namespace, priority, pods evicted in the last day]
+    this.name = "";
+    this.standby = null; // null: this scheduler leads; else the name of the one that does, "" if none is known
     this.now = 0;
     this.version = 0; // of the set of nodes and where they stand
     this.fresh = new Map(); // node -> when it last changed, for a short glow
     this.hues = new Map();
+    this.numbers = { namespace: new Map(), owner: new Map() }; // category -> its number, for its hue
     this.live = true;
   }
 
@@ -38,6 +48,10 @@ export class Cluster extends EventTarget {
     this.groups = new Map(Object.entries(snapshot.groups));
     this.queue = snapshot.queue;
     this.samples = snapshot.samples ?? [];
+    this.evicted = snapshot.evicted ?? [];
+    this.name = snapshot.cluster ?? "";
+    Object.assign(FLAG, snapshot.flags);
+    TOPOLOGY_KEYS.splice(0, TOPOLOGY_KEYS.length, ...(snapshot.topologyKeys ?? []));
     this.standby = snapshot.standby ?? null;
     this.now = snapshot.now;
     this.version++;
@@ -62,6 +76,7 @@ export class Cluster extends EventTarget {
       else this.groups.set(key, group);
     }
     if (change.queue) this.queue = change.queue;
+    if (change.evicted) this.evicted = change.evicted;
     if (change.standby !== undefined) this.standby = change.standby;
     if (change.sample) {
       this.samples.push(change.sample);
@@ -105,9 +120,47 @@ export class Cluster extends EventTarget {
   }
 
   hue(key) {
-    const index = this.hues.get(this.rootOf(key)) ?? 0;
-    // Not red: that is for what goes wrong. Every nine gangs the same hues come again, lighter or darker (colours.js).
-    return 50 + ((index * 122.23) % 320) + 1000 * (Math.floor(index / 9) % 3);
+    return hueOf(this.hues.get(this.rootOf(key)) ?? 0);
+  }
+
+  // What a share of a node belongs to, for the way the map is coloured: its gang, namespace or owner; "": no colour.
+  category(mode, key) {
+    if (mode === "namespace") return parts(key).namespace;
+    if (isAlone(key)) return "";
+    const root = this.rootOf(key);
+    return mode === "owner" ? this.groups.get(root)?.owner || "" : root;
+  }
+
+  hueOfCategory(mode, category) {
+    if (mode === "gang") return this.hue(category);
+    const known = this.numbers[mode];
+    if (!known.has(category)) known.set(category, known.size);
+    return hueOf(known.get(category));
+  }
+
+  // How many gangs have pods on nodes or wait for them: from about thirty on their colours look alike.
+  gangs() {
+    return this.hues.size;
+  }
+
+  // Pods and amount of the first resource by namespace and priority: running, pending, evicted in the last day.
+  use() {
+    const found = new Map();
+    const row = (namespace, priority) => {
+      const key = `${namespace} ${priority}`;
+      if (!found.has(key)) found.set(key, { namespace, priority, pods: 0, amount: 0, pending: 0, evicted: 0 });
+      return found.get(key);
+    };
+    for (const node of this.nodes.values())
+      for (const [key, [pods, amount]] of Object.entries(node.shares)) {
+        const alone = isAlone(key) ? key.split("/") : null;
+        const each = alone ? row(alone[1], Number(alone[2])) : row(parts(key).namespace, this.groups.get(key)?.priority ?? 0);
+        each.pods += pods;
+        each.amount += amount;
+      }
+    for (const [namespace, priority, , pods] of this.queue.by ?? []) row(namespace, priority).pending += pods;
+    for (const [namespace, priority, pods] of this.evicted) row(namespace, priority).evicted += pods;
+    return [...found.values()];
   }
 
   // Which nodes hold a group, with the number of its pods there.
@@ -148,7 +201,7 @@ export class Cluster extends EventTarget {
     let all = 0, most = 0, best = "";
     for (const node of this.nodes.values()) {
       let slots = Infinity;
-      if (node.flags & (CORDONED | NOT_READY | TAINTED)) slots = 0;
+      if (node.flags & (FLAG.cordoned | FLAG.notReady | FLAG.tainted)) slots = 0;
       else
         for (const [index, wants] of shape)
           if (wants > 0) slots = Math.min(slots, Math.floor((node.alloc[index] - node.used[index]) / wants));

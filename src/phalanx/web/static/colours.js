@@ -1,6 +1,6 @@
 // Colours of the map, from the style sheet where it has them, made by hue where there is one per gang.
 
-import { BINDING, CORDONED, LEAVING, NOT_READY, PROMISED, TAINTED } from "./cluster.js";
+import { FLAG } from "./cluster.js";
 
 let dark = true;
 let named = {};
@@ -41,16 +41,16 @@ export function use(share) {
 export const priorityColour = (rank, of) => `oklch(${dark ? 0.78 - 0.2 * (1 - rank / Math.max(1, of - 1)) : 0.75 - 0.27 * (rank / Math.max(1, of - 1))} ${0.06 + 0.11 * (rank / Math.max(1, of - 1))} ${265 - 235 * (rank / Math.max(1, of - 1))})`;
 
 export const STATES = [
-  ["not ready", NOT_READY, "bad"],
-  ["pods leaving", LEAVING, "wait"],
-  ["promised", PROMISED, "plan"],
-  ["binding", BINDING, "good"],
-  ["cordoned", CORDONED, "muted"],
-  ["tainted", TAINTED, "b"],
+  ["not ready", "notReady", "bad"],
+  ["pods leaving", "leaving", "wait"],
+  ["promised", "promised", "plan"],
+  ["binding", "binding", "good"],
+  ["cordoned", "cordoned", "muted"],
+  ["tainted", "tainted", "b"],
 ];
 
 export function stateOf(node) {
-  for (const [name, bit, tone] of STATES) if (node.flags & bit) return [name, named[tone]];
+  for (const [name, flag, tone] of STATES) if (node.flags & FLAG[flag]) return [name, named[tone]];
   if (Object.keys(node.shares).length) return ["in use", named["use-1"]];
   return ["free", named.cell];
 }

@@ -6,7 +6,7 @@ const container = (gpus) => `          containers:
             resources: {limits: {nvidia.com/gpu: "${gpus}"}}
 `;
 
-export const URGENT = "Urgent Job: whom would it send away?";
+export const URGENT = "Urgent Job: which pods would it preempt?";
 
 export const EXAMPLES = [
   {

@@ -39,6 +39,8 @@ export const ask = {
   why: (key, relax = true) => query("api/why", { key, relax }),
   plan: (key) => query("api/plan", { key }),
   events: (key) => query("api/events", { key }),
+  object: (key) => query("api/object", { key }),
+  history: (span) => query("api/history", { span }),
   manifest: (key, change = {}) => query("api/manifest", { key, ...change }),
   whatif: (question) => post("api/whatif", question),
 };

@@ -2,9 +2,10 @@
 
 import { h, knowsNothing, refresh, show } from "./dom.js";
 import { gang } from "./colours.js";
-import { age, clock, levelName, parts, plural, short } from "./words.js";
+import { choice, Table } from "./table.js";
+import { age, clock, levelName, middle, number, ownerBeside, parts, plural, short } from "./words.js";
 
-const SHOWN = 150;
+const FEW = 12; // so few roots are also shown as a tree, without one being chosen
 
 export function progress(placed, min, known) {
   const most = Math.max(min, known, 1);
@@ -24,16 +25,45 @@ export function groupsView(app) {
   const { cluster } = app;
   const open = new Set();
   const details = new Map(); // group -> {members, events}
-  let element, list, chosen = "", sought = "", several = false; // several namespaces: then each line names its own
+  const picked = { namespace: "", status: "" };
+  let element, list, table, foot, chosen = "", several = false; // several namespaces: then each line names its own
 
-  function* tree() {
+  // One row for each root: what is below it is in its details.
+  const columns = [
+    { name: "name", head: "Name", by: (row) => row.name, cell: (row) => h("a", { href: `#/group/${row.key}`, title: row.name, tabindex: "-1" }, h("i", { class: "dot", style: { background: gang(cluster.hue(row.key)) } }), middle(short(row.name))) },
+    { name: "namespace", head: "Namespace", by: (row) => row.namespace, cell: (row) => middle(row.namespace, 18) },
+    { name: "owner", head: "Owner", by: (row) => row.owner, cell: (row) => h("span", { title: row.owner }, ownerBeside(row.owner, row.name)) },
+    { name: "priority", head: "Priority", num: true, by: (row) => -row.priority, cell: (row) => number(row.priority) },
+    { name: "pods", head: "Pods", num: true, by: (row) => row.placed / Math.max(1, row.pods), cell: (row) => `${number(row.placed)}/${number(row.pods)}` },
+    { name: "status", head: "Status", by: (row) => row.status, cell: (row) => h("span", { "data-reason": row.status, class: "status-word" }, row.status) },
+    { name: "since", head: "Pending", num: true, by: (row) => row.since ?? Infinity, cell: (row) => (row.since ? age(cluster.now - row.since) : "") },
+    { name: "attempts", head: "Tries", num: true, by: (row) => -row.attempts, cell: (row) => (row.attempts ? number(row.attempts) : "") },
+    { name: "reason", head: "Reason", wide: true, by: (row) => row.words, cell: (row) => h("span", { title: row.headline }, row.words) },
+  ];
+
+  function rows() {
+    const pending = new Map(cluster.queue.roots.map((root) => [root.key, root]));
+    const found = [];
+    for (const [key, group] of cluster.groups) {
+      if (group.parent && cluster.groups.has(group.parent)) continue;
+      const { namespace, name } = parts(key);
+      const root = pending.get(key);
+      const row = { key, namespace, name, owner: group.owner ?? "", priority: group.priority ?? 0, placed: group.pods?.[0] ?? 0, pods: group.pods?.[1] ?? 0,
+        status: group.reason ?? "", since: root?.asked, attempts: root?.attempts ?? 0, words: root?.words ?? "", headline: root?.headline ?? "" };
+      if ((!picked.namespace || row.namespace === picked.namespace) && (!picked.status || row.status === picked.status)) found.push(row);
+    }
+    // What is pending comes first, the longest first.
+    return found.sort((a, b) => (a.since ?? Infinity) - (b.since ?? Infinity) || (a.key < b.key ? -1 : 1));
+  }
+
+  function* tree(only) {
     const workloads = new Map();
     const children = new Map();
     for (const [key, group] of cluster.groups) {
       if (group.parent && cluster.groups.has(group.parent)) {
         if (!children.has(group.parent)) children.set(group.parent, []);
         children.get(group.parent).push(key);
-      } else {
+      } else if (!only || key === only) {
         const name = group.workload ? `${parts(key).namespace}/${group.workload}` : "";
         if (!workloads.has(name)) workloads.set(name, []);
         workloads.get(name).push(key);
@@ -80,9 +110,11 @@ export function groupsView(app) {
         kind === "CompositePodGroup" ? h("span", { class: "chip" }, `composite of ${below.length}`) : several ? h("span", { class: "chip" }, namespace) : "",
         h("span", { class: "chip" }, group.gang ? (group.known > group.min ? `gang, at least ${group.min}` : "gang") : "basic"),
         group.topology ? h("span", { class: "chip" }, `one ${levelName(group.topology)}`) : "",
+        group.revision ? h("span", { class: "chip", title: `Revision ${group.revision} of its workload` }, `revision ${middle(group.revision, 14)}`) : "",
+        group.ringCost !== undefined ? h("span", { class: "chip", title: "Hops between consecutive ranks: 0 if all are on one node" }, `ring cost ${number(group.ringCost)}`) : "",
         group.priority ? h("span", { class: "chip" }, `priority ${group.priority}`) : "",
         group.done ? h("span", { class: "chip" }, `${group.done} finished`) : "",
-        !met && group.known ? h("a", { class: "chip link", href: `#/why/${key}`, "aria-label": `${group.reason || "waits"}: why ${name}?` }, group.reason ? `${group.reason} · ` : "", h("u", {}, "why?"))
+        !met && group.known ? h("a", { class: "chip link", href: `#/why/${key}`, "aria-label": `${group.reason ? `${group.reason} · ` : ""}why? (${name})` }, group.reason ? `${group.reason} · ` : "", h("u", {}, "why?"))
           : group.reason ? h("span", { class: "chip", "data-reason": group.reason }, group.reason) : ""),
       shown ? detail(key) : "");
   }
@@ -94,6 +126,7 @@ export function groupsView(app) {
     const item = items?.[0];
     return h("div", { class: "indent detail" },
       short(parts(key).name) !== parts(key).name ? h("p", { class: "muted small" }, parts(key).name) : "",
+      h("p", {}, h("a", { class: "button", href: `#/object/${key}` }, "YAML and kubectl")),
       (known.conditions ?? []).map((each) => h("p", { class: "condition small", "data-ok": each.status === "True" ? "1" : "0" },
         h("b", {}, `${each.type}=${each.status}`), each.reason ? ` ${each.reason}` : "", each.message ? `: ${each.message}` : "")),
       item?.story?.length ? [h("h3", {}, "Story"), story(item.story)] : "",
@@ -104,7 +137,7 @@ export function groupsView(app) {
       h("table", {}, h("caption", {}, plural(members.length, "pod")),
         h("thead", {}, h("tr", {}, ["Rank", "Pod", "Node", "State"].map((text) => h("th", { scope: "col" }, text)))),
         h("tbody", {}, members.slice(0, 200).map((member) => h("tr", {},
-          h("td", { class: "num" }, member.rank), h("td", {}, h("a", { href: `#/why/pod/${parts(member.group).namespace}/${member.name}` }, member.name)),
+          h("td", { class: "num" }, member.rank), h("td", {}, h("a", { href: `#/object/pod/${parts(member.group).namespace}/${member.name}` }, member.name)),
           h("td", {}, member.node ? h("a", { href: `#/node/${member.node}` }, member.node) : "–"),
           h("td", { class: member.state === "pending" ? "wait" : "" }, member.state))))));
   }
@@ -138,18 +171,17 @@ export function groupsView(app) {
     for (const key of open) if (!cluster.groups.has(key)) open.delete(key);
     for (const key of details.keys()) if (!open.has(key)) details.delete(key);
     several = new Set([...cluster.groups.keys()].map((key) => parts(key).namespace)).size > 1;
-    const rows = [];
-    let hidden = 0;
-    for (const entry of tree()) {
-      const text = `${entry.key ?? ""} ${entry.name ?? ""} ${entry.group?.workload ?? ""} ${entry.group?.reason ?? ""}`.toLowerCase();
-      if (sought && !text.includes(sought) && entry.key !== chosen) continue;
-      if (rows.length < SHOWN || entry.key === chosen) rows.push(entry.key ? line(entry) : head(entry));
-      else hidden++;
-    }
-    refresh(list, rows);
-    refresh(element.lastChild, cluster.standby !== null ? knowsNothing() : !cluster.groups.size ? h("p", { class: "empty" }, h("b", {}, "No groups yet."), " Apply a Job, JobSet or LeaderWorkerSet with a gang policy, or try one in ", h("a", { href: "#/whatif" }, "What-if"), ".")
-      : hidden ? h("p", { class: "muted" }, `and ${hidden} more: search for a name, Workload or reason`) : "");
+    const all = rows();
+    table.chosen = chosen ? cluster.rootOf(chosen) : "";
+    table.update(all);
+    const few = all.length <= FEW && !picked.namespace && !picked.status && !table.sought;
+    refresh(list, few ? [...tree()].map(entryLine) : chosen ? [...tree(table.chosen)].map(entryLine) : []);
+    element.classList.toggle("split", !few && Boolean(chosen));
+    document.body.toggleAttribute("data-dense", !few);
+    refresh(foot, cluster.standby !== null ? knowsNothing() : !cluster.groups.size ? h("p", { class: "empty" }, h("b", {}, "No groups yet."), " Apply a Job, JobSet or LeaderWorkerSet with a gang policy, or try one in ", h("a", { href: "#/whatif" }, "What-if"), ".") : "");
   }
+
+  const entryLine = (entry) => (entry.key ? line(entry) : head(entry));
 
   return {
     open(view, argument) {
@@ -160,19 +192,28 @@ export function groupsView(app) {
         read(chosen);
       }
       app.light(chosen || null);
+      table ??= new Table({
+        label: "Groups", columns, key: (row) => row.key, placeholder: "Search name, namespace, owner, status or reason",
+        text: (row) => `${row.key} ${row.owner} ${row.status} ${row.words} ${row.headline}`,
+        open: (key) => app.go("group", key),
+        filters: () => {
+          const pick = (name) => (value) => ((picked[name] = value), update());
+          const keys = [...cluster.groups.keys()].filter((key) => !cluster.groups.get(key).parent);
+          return [choice("Namespace", keys.map((key) => parts(key).namespace), picked.namespace, pick("namespace")),
+            choice("Status", keys.map((key) => cluster.groups.get(key).reason), picked.status, pick("status"))];
+        },
+      });
       if (!same) {
-        list = h("ul", { class: "tree", "aria-label": "Groups" });
-        element = h("div", {}, h("h2", {}, "Groups"),
-          h("label", { class: "search" }, h("span", { class: "sr" }, "Search groups"),
-            h("input", { type: "search", placeholder: "Search by name, Workload or reason", value: sought, oninput: (event) => ((sought = event.target.value.toLowerCase()), update()) })),
-          list, h("div", {}));
+        list = h("ul", { class: "tree", "aria-label": "Details" });
+        foot = h("div", {});
+        element = h("div", { class: "groups" }, h("h2", {}, "Groups"), table.element, list, foot);
         show(view, element);
       }
       update();
       list.querySelector(".chosen")?.scrollIntoView({ block: "start" });
     },
     change(change) {
-      if (!change || change.groups) update();
+      if (!change || change.groups || change.queue || change.sample) update();
       if (change?.groups) for (const key of open) if (key in change.groups) read(key);
     },
   };

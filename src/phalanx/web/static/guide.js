@@ -2,6 +2,7 @@
 // It opens by itself where the demo runs, and by the button in the header anywhere; it changes nothing in the cluster.
 
 import { $, h, refresh } from "./dom.js";
+import { copyable } from "./object.js";
 import { URGENT } from "./examples.js";
 import { parts, plural, short } from "./words.js";
 
@@ -59,7 +60,7 @@ export class Guide {
     const { groups, queue } = this.app.cluster;
     const named = (name) => [...groups.keys()].find((key) => key.startsWith("podgroup/default/") && short(parts(key).name) === name);
     const demo = Object.fromEntries(Object.entries(DEMO).map(([role, name]) => [role, named(name)]));
-    // In the demo its names; elsewhere the largest gang, and the first that waits. Somebody's own gang may be called evaluation.
+    // In the demo its names; elsewhere the largest gang, and the first that waits. A user's own gang may be called evaluation.
     this.demo ||= Boolean(named("inference-0")) && groups.get(demo.waiting)?.min === 24;
     if (!groups.get(demo.running)?.placed) demo.running = undefined;
     if (!this.demo) demo.waiting = queue.roots.find((root) => groups.has(root.key))?.key;
@@ -87,6 +88,10 @@ export class Guide {
     const of = (role) => groups.get(there[role]);
     const waiting = of("waiting"), runs = waiting && waiting.placed >= waiting.min;
     const root = there.waiting && app.cluster.rootOf(there.waiting);
+    const urgent = of("urgent"), came = urgent && urgent.placed >= urgent.min;
+    // What keeps the waiting gang of the demo from its places: the training at first, the urgent Job after the last step.
+    const training = [...groups].some(([key, group]) => key.startsWith("podgroup/default/") && short(parts(key).name).startsWith(DEMO.running) && group.placed);
+    const blocker = training ? "kubectl delete jobset training" : came ? "kubectl delete job incident" : "";
     const steps = [
       {
         title: "All or nothing",
@@ -96,43 +101,45 @@ export class Guide {
       },
       {
         title: "A gang that waits",
-        text: !waiting ? "Nobody waits at the moment. `phalanx up --demo` starts a cluster in which a gang does; the steps below then speak of it."
-          : runs ? [h("b", {}, name("waiting")), " waited here; it has got its places meanwhile."]
-          : [h("b", {}, name("waiting")), ` needs ${plural(waiting.min, "place")} and does not get them all. It holds none of them meanwhile: whoever fits may have them.`],
+        text: !waiting ? "No gang waits at the moment. `phalanx up --demo` starts a cluster in which one does; these steps then describe it."
+          : runs ? [h("b", {}, name("waiting")), " waited here and has its places now. Step 5 says what made room."]
+          : [h("b", {}, name("waiting")), ` needs ${plural(waiting.min, "place")} at once and there are not enough. It holds none of them meanwhile: other pods may use them.`],
         act: ["Open the queue", () => app.go("queue")],
       },
       {
         title: "Why it waits",
-        text: "Rule by rule the picture shows how many nodes are left, and which squares of the gang find no place: dashed.",
-        act: root && ["Open why", () => app.go("why", root)],
+        text: runs ? `${name("waiting")} runs now, so its card says where its pods are. For a pending gang it shows, rule by rule, how many nodes are left.`
+          : !waiting ? "The card of a pending gang shows, rule by rule, how many nodes are left, and which pods of the gang find no place."
+          : "Rule by rule the picture shows how many nodes are left, and which pods of the gang find no place: dashed.",
+        act: root && [runs ? "Open its card" : "Open why", () => app.go("why", root)],
       },
       {
         title: "What would help",
-        text: runs ? "Every change that a why card offers was tried by the same search that said no." : "Every change below the picture was tried by the same search that said no. One opens in What-if: A as it waits, B with the change.",
+        text: runs || !waiting ? "The card of a pending gang offers changes. Each was tried by the same search that found no place." : "Every change below the picture was tried by the same search that found no place. One opens in What-if: A as it waits, B with the change.",
         act: root && !runs && ["Try what helps", () => this.remedy(root)],
       },
     ];
     if (this.demo)
       steps.push({
         title: "One command frees it",
-        text: runs ? "" : "In a second terminal, with the two export lines that `make up` printed. Then watch the map: all 24 start in one moment.",
-        command: "kubectl delete jobset training",
+        text: runs ? "" : blocker ? "In a second terminal, with the two export lines that `make up` printed. Then watch the map: all 24 start in one moment."
+          : "Nothing that this guide knows of is in its way: the card of step 3 says what it waits for.",
+        command: blocker || (runs ? "kubectl delete jobset training" : ""),
         done: runs && `${name("waiting")} got all its ${waiting.min} places at once.`,
         act: runs && [`Show ${name("waiting")}`, () => app.go("group", there.waiting)],
       });
-    const urgent = of("urgent"), came = urgent && urgent.placed >= urgent.min;
     steps.push({
       title: "A preemption, before it happens",
-      text: "An urgent Job wants a whole rack. What-if says whom the scheduler would send away, why each, what that costs and whether it is proved. Nothing is created.",
+      text: "An urgent Job wants a whole rack. What-if says which pods the scheduler would evict, why each, what that costs and whether it is proved. Nothing is created.",
       command: this.demo ? "phalanx whatif -f examples/urgent.yaml" : "",
       act: ["Plan it on the map", () => app.tryExample(URGENT)],
     });
     if (this.demo)
       steps.push({
-        title: "Let it come",
-        text: came ? "" : "Only what it needs makes way. Watch the map: first they go, then all eight come at once.",
+        title: "Apply it",
+        text: came ? "" : urgent ? "It was applied and waits: its card in the queue says for what." : "Only what it needs is evicted. Watch the map: first those pods end, then all eight start at once.",
         command: "kubectl apply -f examples/urgent.yaml",
-        done: came && `${name("urgent")} has its rack. Who made way waits for room again.`,
+        done: came && `${name("urgent")} has its rack. The evicted gang waits for room again.`,
         act: came && [`Show ${name("urgent")}`, () => app.go("group", there.urgent)],
       });
     return steps;
@@ -156,15 +163,6 @@ export class Guide {
     this.element.querySelector(".guide-title")?.focus({ preventScroll: true });
   }
 
-  async copy(text, button) {
-    try {
-      await navigator.clipboard.writeText(text);
-      button.textContent = "Copied";
-    } catch {
-      getSelection().selectAllChildren(button.previousElementSibling); // not allowed: marked, to be copied by hand
-    }
-  }
-
   update() {
     const steps = this.steps();
     const at = Math.min(this.step, steps.length - 1);
@@ -172,13 +170,13 @@ export class Guide {
     refresh(this.element,
       h("div", { class: "guide-head" },
         h("ol", { class: "guide-steps", "aria-label": "Steps" }, steps.map((step, index) => h("li", {}, h("button", {
-          type: "button", "data-focus": `step ${index}`, "aria-label": `Step ${index + 1}: ${step.title}${step.done ? ", done" : ""}`, title: step.title,
+          type: "button", "data-focus": `step ${index}`, "aria-label": `${step.done ? "✓" : index + 1} ${step.title}${step.done ? ", done" : ""}`, title: step.title,
           "aria-current": index === at ? "step" : null, "data-done": step.done ? "1" : null, onclick: () => this.move(index),
         }, step.done ? "✓" : index + 1)))),
         h("button", { type: "button", class: "quiet", id: "guide-close", "aria-label": "Close the guide", title: "Close; the ? above opens it again", onclick: () => this.close() }, "✕")),
       h("h2", { class: "guide-title", tabindex: "-1", "data-focus": "guide title" }, title),
       text?.length ? h("p", {}, ticked(text)) : "",
-      command ? h("div", { class: "command" }, h("code", {}, command), h("button", { type: "button", "data-focus": "copy", "aria-label": `Copy: ${command}`, onclick: (event) => this.copy(command, event.target) }, "Copy")) : "",
+      command ? copyable(command) : "",
       h("p", { class: "good guide-done", role: "status" }, done ? `✓ ${done}` : ""),
       h("div", { class: "row" },
         act ? h("button", { type: "button", class: "primary", "data-focus": "act", onclick: act[1] }, act[0]) : "",

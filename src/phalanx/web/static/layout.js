@@ -41,7 +41,7 @@ function measure(tree, depth, cell, target, wide, rack) {
     const count = Math.max(1, tree.nodes.length);
     const wished = Math.max(1, Math.min(count, Math.round(Math.sqrt(count * target))));
     // Full rows look like a rack: eight nodes stand as four and four rather than three, three and two. Of many nodes
-    // nobody sees it, and racks with one node more or less should be as wide as their neighbours.
+    // this cannot be seen, and racks with one node more or less should be as wide as their neighbours.
     const even = (each) => each > 0 && count % each === 0;
     const columns = count > 32 ? wished : ([wished, wished + 1, wished - 1].find(even) ?? wished);
     const rows = Math.ceil(count / columns);

@@ -3,7 +3,7 @@
 import { h, refresh } from "./dom.js";
 import { colour, gang, LONE, priorityColour, STATES } from "./colours.js";
 import { levels } from "./paint.js";
-import { parts, short } from "./words.js";
+import { middle, number, parts, short } from "./words.js";
 
 const MOST = 10;
 
@@ -26,16 +26,23 @@ export function legend(element, map) {
   let alone = false;
   for (const node of cluster.nodes.values())
     for (const [key, [pods]] of Object.entries(node.shares)) {
-      if (!key) alone = true;
-      else sizes.set(cluster.rootOf(key), (sizes.get(cluster.rootOf(key)) ?? 0) + pods);
+      const category = cluster.category(mode, key);
+      if (!category) alone = true;
+      else sizes.set(category, (sizes.get(category) ?? 0) + pods);
     }
   const largest = [...sizes].sort((a, b) => b[1] - a[1] || (a[0] < b[0] ? -1 : 1));
   refresh(element,
     entry(colour("cell"), "free"),
-    largest.slice(0, MOST).map(([key, pods]) => h("button", {
-      type: "button", class: "key", "data-focus": `legend ${key}`, title: parts(key).name, "aria-label": `Show ${parts(key).name} on the map`,
-      onclick: () => (location.hash = `#/group/${key.split("/").map(encodeURIComponent).join("/")}`),
-    }, h("i", { style: { background: gang(cluster.hue(key)) } }), h("span", {}, short(parts(key).name)), h("small", {}, pods))),
-    largest.length > MOST ? h("span", { class: "key" }, `and ${largest.length - MOST} more`) : "",
-    alone ? entry(LONE(), "pods without a group") : "");
+    largest.slice(0, MOST).map(([category, pods]) => (mode === "gang" ? gangKey(cluster, category, pods)
+      : entry(gang(cluster.hueOfCategory(mode, category)), [h("span", { title: category }, middle(short(category))), h("small", {}, ` ${number(pods)}`)]))),
+    largest.length > MOST ? h("a", { class: "key", href: "#/groups" }, `+${number(largest.length - MOST)} more`) : "",
+    alone ? entry(LONE(), mode === "owner" ? "without an owner" : "pods without a group") : "");
+}
+
+function gangKey(cluster, key, pods) {
+  const name = short(parts(key).name);
+  return h("button", {
+    type: "button", class: "key", "data-focus": `legend ${key}`, title: parts(key).name,
+    onclick: () => (location.hash = `#/group/${key.split("/").map(encodeURIComponent).join("/")}`),
+  }, h("i", { style: { background: gang(cluster.hue(key)) } }), h("span", {}, middle(name)), h("small", {}, pods));
 }

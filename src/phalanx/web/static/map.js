@@ -2,11 +2,13 @@
 
 import { h, tell } from "./dom.js";
 import { lay } from "./layout.js";
-import { paintBoxes, paintCells, paintOver } from "./paint.js";
-import { gang, LONE, readColours, stateOf } from "./colours.js";
-import { amount, parts, percent, plural, resourceName, short } from "./words.js";
+import { isAlone } from "./cluster.js";
+import { paintBars, paintBoxes, paintCells, paintOver, shareColour, SHARES } from "./paint.js";
+import { readColours, stateOf } from "./colours.js";
+import { amount, middle, parts, percent, plural, resourceName, short } from "./words.js";
 
 const EDGE = 14;
+const MANY = 600, SPECK = 14; // nodes; pixels
 
 export class ClusterMap extends EventTarget {
   constructor(stage, cluster) {
@@ -122,13 +124,18 @@ export class ClusterMap extends EventTarget {
     this.draw();
   }
 
+  // Many nodes that would be specks: racks are bars until one zooms in, or something is marked on nodes.
+  get bars() {
+    return this.cluster.nodes.size > MANY && this.cluster.keys.length > 0 && !this.overlay && this.layout.cell * this.scale < SPECK;
+  }
+
   draw() {
     if (this.drawing || !this.width) return;
     this.drawing = requestAnimationFrame((now) => {
       this.drawing = 0;
       const ctx = this.ready(this.cells);
       paintBoxes(ctx, this.layout, this.scale);
-      const glowing = paintCells(ctx, this, now);
+      const glowing = this.bars ? paintBars(ctx, this) : paintCells(ctx, this, now);
       paintOver(this.ready(this.over), this);
       if (!this.painted && this.cluster.nodes.size) {
         this.painted = true;
@@ -217,7 +224,8 @@ export class ClusterMap extends EventTarget {
       over.style.cursor = "";
       if (from && !moved && event.type === "pointerup") {
         const name = this.find(...place(event));
-        if (name) this.open(name);
+        if (this.bars && name) this.zoom((SPECK * 1.3) / (this.layout.cell * this.scale), ...place(event));
+        else if (name) this.open(name);
         else this.dispatchEvent(new Event("nothing"));
       }
       from = null;
@@ -287,14 +295,39 @@ export class ClusterMap extends EventTarget {
     const where = [...node.domains].reverse().filter(Boolean).join(", ");
     const used = this.cluster.resources.slice(0, 1).map((name, index) =>
       `${amount(name, node.used[index])} of ${amount(name, node.alloc[index])} ${resourceName(name)} in use`);
-    const gangs = Object.keys(node.shares).filter(Boolean).map((key) => parts(key).name);
+    const gangs = Object.keys(node.shares).filter((key) => !isAlone(key)).map((key) => parts(key).name);
     return `${node.name}, ${where}: ${used.join()}, ${stateOf(node)[0]}${gangs.length ? `, ${gangs.slice(0, 3).join(", ")}` : ""}`;
+  }
+
+  // A rack in bars: what is in use of it, and how much of that by the largest users.
+  rackHint(node) {
+    const inside = [...this.cluster.nodes.values()].filter((each) => each.domains.join() === node.domains.join());
+    const mode = SHARES.includes(this.mode) ? this.mode : "namespace";
+    const sums = new Map();
+    let used = 0, all = 0;
+    for (const each of inside) {
+      [used, all] = [used + (each.used[0] ?? 0), all + (each.alloc[0] ?? 0)];
+      for (const [key, [pods]] of Object.entries(each.shares)) {
+        const of = this.cluster.category(mode, key) || "without a group";
+        sums.set(of, (sums.get(of) ?? 0) + pods);
+      }
+    }
+    const first = this.cluster.resources[0] ?? "";
+    const largest = [...sums].sort((a, b) => b[1] - a[1]);
+    return [h("b", {}, node.domains.at(-1) || "no domain"),
+      h("div", { class: "muted" }, `${plural(inside.length, "node")} · ${amount(first, used)} of ${amount(first, all)} ${resourceName(first)} in use`),
+      ...largest.slice(0, 6).map(([of, pods]) => h("div", { class: "tip-gang" }, h("span", {}, middle(short(mode === "gang" ? parts(of).name || of : of))), h("span", { class: "num" }, plural(pods, "pod")))),
+      largest.length > 6 ? h("div", { class: "muted" }, `+${largest.length - 6} more`) : "", h("div", { class: "muted" }, "click to zoom in")];
   }
 
   hint(name, at) {
     const node = name && this.cluster.nodes.get(name);
     this.tip.hidden = !node || !at;
     if (this.tip.hidden) return;
+    if (this.bars) {
+      this.tip.replaceChildren(...this.rackHint(node));
+      return this.placeTip(at);
+    }
     const lines = this.cluster.resources.map((resource, index) => {
       const share = node.alloc[index] ? node.used[index] / node.alloc[index] : 0;
       return h("div", { class: "tip-row" },
@@ -304,8 +337,8 @@ export class ClusterMap extends EventTarget {
     });
     const gangs = Object.entries(node.shares).slice(0, 6).map(([key, [pods]]) =>
       h("div", { class: "tip-gang" },
-        h("i", { class: "dot", style: { background: key ? gang(this.cluster.hue(key)) : LONE() } }),
-        h("span", {}, key ? short(parts(key).name) : "without a group"), h("span", { class: "num" }, plural(pods, "pod"))));
+        h("i", { class: "dot", style: { background: shareColour(this.cluster, SHARES.includes(this.mode) ? this.mode : "gang", key) } }),
+        h("span", {}, isAlone(key) ? `without a group, ${parts(key).namespace}` : middle(short(parts(key).name))), h("span", { class: "num" }, plural(pods, "pod"))));
     const more = Object.keys(node.shares).length - gangs.length;
     const mark = this.overlay?.marks.get(name);
     this.tip.replaceChildren(
@@ -313,6 +346,10 @@ export class ClusterMap extends EventTarget {
       h("div", { class: "muted" }, [...node.domains].filter(Boolean).join(" › "), " · ", stateOf(node)[0]),
       ...lines, ...gangs, more > 0 ? h("div", { class: "muted" }, `and ${more} more`) : "",
       mark?.why ? h("div", { class: "tip-mark" }, mark.why) : "");
+    this.placeTip(at);
+  }
+
+  placeTip(at) {
     const { width, height } = this.tip.getBoundingClientRect();
     const x = at[0] + 16 + width > this.width ? at[0] - width - 12 : at[0] + 16;
     const y = at[1] + 16 + height > this.height ? Math.max(4, this.height - height - 4) : at[1] + 16;
@@ -327,6 +364,6 @@ export class ClusterMap extends EventTarget {
       for (const node of nodes.values()) [used, all] = [used + node.used[index], all + node.alloc[index]];
       return `${all ? percent(used / all) : "0 %"} of ${resourceName(name)}`;
     });
-    return `${plural(nodes.size, "node")}; in use: ${sums.join(", ")}; ${plural(queue.total, "root")} waiting.`;
+    return `${plural(nodes.size, "node")}; in use: ${sums.join(", ")}; ${queue.total} pending.`;
   }
 }

@@ -1,6 +1,7 @@
 // Draws the map on a canvas: boxes of domains, cells of nodes, and what is laid over them. Knows nothing of the mouse.
 
-import { CORDONED, NOT_READY } from "./cluster.js";
+import { FLAG } from "./cluster.js";
+import { middle } from "./words.js";
 import { colour, gang, isDark, LONE, priorityColour, stateOf, use } from "./colours.js";
 
 const GLOW = 900; // milliseconds a change stays visible
@@ -32,8 +33,11 @@ export function paintBoxes(ctx, layout, scale) {
 
 function fit(ctx, text, room) {
   if (ctx.measureText(text).width <= room) return text;
-  while (text.length > 2 && ctx.measureText(`…${text}`).width > room) text = text.slice(1);
-  return `…${text}`;
+  for (let most = text.length - 1; most > 3; most--) {
+    const cut = middle(text, most);
+    if (ctx.measureText(cut).width <= room) return cut;
+  }
+  return text.slice(0, 1);
 }
 
 export function paintCells(ctx, view, now) {
@@ -46,11 +50,11 @@ export function paintCells(ctx, view, now) {
     const dim = (chosen && !chosen.has(cell.name)) || (overlay && !overlay.marks.has(cell.name));
     ctx.globalAlpha = dim ? (isDark() ? 0.28 : 0.34) : 1;
     base(ctx, cell, node);
-    if (mode === "gang") gangs(ctx, cell, node, cluster);
+    if (SHARES.includes(mode)) gangs(ctx, cell, node, cluster, mode);
     else if (mode === "priority") byPriority(ctx, cell, node, priorities);
     else if (mode === "state") byState(ctx, cell, node);
     else byUse(ctx, cell, node, resource);
-    if (node.flags & (CORDONED | NOT_READY)) hatch(ctx, cell, node.flags & NOT_READY ? colour("bad") : colour("muted"));
+    if (node.flags & (FLAG.cordoned | FLAG.notReady)) hatch(ctx, cell, node.flags & FLAG.notReady ? colour("bad") : colour("muted"));
     ctx.globalAlpha = 1;
     const since = now - (cluster.fresh.get(cell.name) ?? -1e9);
     if (since < GLOW && !view.still) {
@@ -65,6 +69,63 @@ export function paintCells(ctx, view, now) {
     if (cell.size * view.scale > 46 && !dim) caption(ctx, cell, node);
   }
   return glowing;
+}
+
+// A rack as one bar: how much of its first resource is in use, by what it belongs to. For clusters whose nodes would
+// be specks; zooming in shows the nodes.
+export function paintBars(ctx, view) {
+  const { cluster, layout, mode, resource, chosen, key } = view;
+  const leaves = chosen && key ? new Set(cluster.leavesOf(key)) : null;
+  for (const box of layout.boxes) {
+    if (box.boxes.length) continue;
+    const nodes = box.tree.nodes.map(({ name }) => cluster.nodes.get(name)).filter(Boolean);
+    const parts = barParts(cluster, nodes, mode, resource, leaves);
+    const total = parts.total || 1;
+    const x = box.x + box.pad, y = box.y + box.pad + box.head, w = box.w - 2 * box.pad, high = box.h - 2 * box.pad - box.head;
+    ctx.fillStyle = colour("cell");
+    round(ctx, x, y, w, high, 3);
+    ctx.fill();
+    ctx.save();
+    ctx.clip();
+    let at = 0;
+    for (const [style, amount, dim] of parts.list) {
+      ctx.globalAlpha = dim ? 0.25 : 1;
+      ctx.fillStyle = style;
+      ctx.fillRect(x + (w * at) / total, y, (w * amount) / total + 0.5, high);
+      at += amount;
+    }
+    ctx.globalAlpha = 1;
+    ctx.restore();
+    if (nodes.some((node) => node.flags & FLAG.notReady)) {
+      ctx.strokeStyle = colour("bad");
+      ctx.lineWidth = 2 / view.scale;
+      round(ctx, x, y, w, high, 3);
+      ctx.stroke();
+    }
+  }
+}
+
+// [[colour, amount, dim]] of some nodes, largest first, and the total they have.
+function barParts(cluster, nodes, mode, resource, leaves) {
+  const sums = new Map();
+  const index = mode === "use" ? resource : 0;
+  let total = 0;
+  const add = (style, amount, dim) => {
+    const of = `${style} ${dim}`;
+    const known = sums.get(of) ?? [style, 0, dim];
+    known[1] += amount;
+    sums.set(of, known);
+  };
+  const priorities = mode === "priority" ? levels(cluster) : [];
+  for (const node of nodes) {
+    const has = node.alloc[index] || 0;
+    total += has;
+    if (mode === "use") add(use(shareOf(node, index)), node.used[index], false);
+    else if (mode === "state") stateOf(node)[0] === "free" || add(stateOf(node)[1], has, false);
+    else if (mode === "priority") node.priority === null || add(priorityColour(priorities.indexOf(node.priority), priorities.length), node.used[0], false);
+    else for (const [key, [, amount]] of Object.entries(node.shares)) if (amount) add(shareColour(cluster, mode, key), amount, leaves ? !leaves.has(key) : false);
+  }
+  return { total, list: [...sums.values()].sort((a, b) => a[2] - b[2] || b[1] - a[1]) };
 }
 
 const radius = (cell) => (cell.size > 30 ? 6 : cell.size > 12 ? 3 : cell.size > 7 ? 1.5 : 0.5);
@@ -123,10 +184,18 @@ function byUse(ctx, cell, node, resource) {
   part(ctx, cell, 0, Math.max(share, 0.06), use(share));
 }
 
-function gangs(ctx, cell, node, cluster) {
+// Modes in which the parts of a node are coloured by what their pods belong to.
+export const SHARES = ["gang", "namespace", "owner"];
+
+export function shareColour(cluster, mode, key) {
+  const category = cluster.category(mode, key);
+  return category ? gang(cluster.hueOfCategory(mode, category)) : LONE();
+}
+
+function gangs(ctx, cell, node, cluster, mode) {
   const entries = Object.entries(node.shares).sort();
   const total = node.alloc[0] || 0;
-  const style = (key) => (key ? gang(cluster.hue(key)) : LONE());
+  const style = (key) => shareColour(cluster, mode, key);
   const holding = entries.filter(([, [, amount]]) => amount > 0);
   const others = entries.filter(([, [, amount]]) => !amount);
   if (cell.size >= PIPS && total > 1 && total <= 16) pips(ctx, cell, total, holding.map(([key, [, amount]]) => [amount, style(key)]));
@@ -245,7 +314,7 @@ function ring(ctx, cell, style, width, away = 1.5) {
 }
 
 // Where a rank or a mark stands: at the foot of a cell that shows its devices, else in the middle.
-const middle = (cell) => [cell.x + cell.size / 2, cell.size >= NAMED ? cell.y + cell.size - 10 : cell.y + cell.size / 2];
+const centre = (cell) => [cell.x + cell.size / 2, cell.size >= NAMED ? cell.y + cell.size - 10 : cell.y + cell.size / 2];
 
 // Members of a gang, joined rank by rank: how far apart neighbours are can be seen at once.
 function ranks(ctx, layout, members, style, scale) {
@@ -261,10 +330,10 @@ function ranks(ctx, layout, members, style, scale) {
     if (!cell) continue;
     if (!at.has(member.node)) at.set(member.node, []);
     at.get(member.node).push(member.rank);
-    const [x, y] = middle(cell);
+    const [x, y] = centre(cell);
     if (last && last.group === member.group) {
       if (last.node !== member.node) {
-        const [fromX, fromY] = middle(layout.cells.get(last.node));
+        const [fromX, fromY] = centre(layout.cells.get(last.node));
         const bend = Math.hypot(x - fromX, y - fromY) * 0.12;
         const along = Math.atan2(y - fromY, x - fromX) - Math.PI / 2;
         ctx.moveTo(fromX, fromY);
@@ -299,7 +368,7 @@ function label(ctx, cell, text, style, scale) {
   }
   ctx.textAlign = "center";
   ctx.textBaseline = "middle";
-  const [x, y] = middle(cell);
+  const [x, y] = centre(cell);
   const wide = Math.max(size * 1.5, ctx.measureText(text).width + size * 0.7);
   ctx.fillStyle = colour("stage");
   round(ctx, x - wide / 2, y - size * 0.75, wide, size * 1.5, size * 0.75);

@@ -14,7 +14,7 @@ function lower(cluster, key) {
   const priority = cluster.queue.roots.find((root) => root.key === key)?.priority ?? cluster.groups.get(key)?.priority ?? 0;
   const below = [...cluster.groups.values()].filter((group) => group.placed && group.priority < priority).length;
   return below ? `${plural(below, "group")} of lower priority run; without them it still would not fit.`
-    : `Only pods of lower priority make way, and its priority is ${number(priority)}: no group that runs has less.`;
+    : `Only pods of lower priority are evicted, and its priority is ${number(priority)}: no group that runs has less.`;
 }
 
 export function planView(app) {
@@ -24,7 +24,7 @@ export function planView(app) {
   async function update() {
     if (cluster.standby !== null) return show(body, knowsNothing());
     if (!key) return show(body, h("p", { class: "empty" }, cluster.queue.total ? "Choose who should get room."
-      : [h("b", {}, "Nobody waits, so nobody has to go."), " Plan for what is not there yet: choose the urgent example in ", h("a", { href: "#/whatif" }, "What-if"), "."]));
+      : [h("b", {}, "Nothing is pending, so nothing has to be evicted."), " Plan for what is not there yet: choose the urgent example in ", h("a", { href: "#/whatif" }, "What-if"), "."]));
     const asked = ++stamp;
     let plan = null, problem = "";
     try {
@@ -39,7 +39,7 @@ export function planView(app) {
     }
     app.map.lay(marks(plan, key));
     show(body,
-      h("p", { class: "verdict", "data-ok": ["plan", "fits"].includes(plan.result) ? "1" : "0", "data-result": plan.result }, h("b", {}, RESULTS[plan.result] ?? plan.result), " ", plan.result === "plan" && plan.victims?.length ? `${plural(plan.cost?.pods ?? plan.victims.length, "pod")} would make way` : plan.summary),
+      h("p", { class: "verdict", "data-ok": ["plan", "fits"].includes(plan.result) ? "1" : "0", "data-result": plan.result }, h("b", {}, RESULTS[plan.result] ?? plan.result), " ", plan.result === "plan" && plan.victims?.length ? `${plural(plan.cost?.pods ?? plan.victims.length, "pod")} would be evicted` : plan.summary),
       plan.result === "hopeless" ? h("p", { class: "muted" }, lower(cluster, key)) : "",
       h("p", { class: "actions" }, h("a", { class: "button", href: `#/why/${key}` }, "Why it waits")),
       plan.victims?.length ? mapKey() : "", victims(plan, cluster), cost(plan),
@@ -49,7 +49,7 @@ export function planView(app) {
   function choices() {
     const roots = cluster.queue.roots.slice(0, 200);
     if (key && !roots.some((root) => root.key === key)) roots.unshift({ key, ...parts(key), priority: 0 });
-    refresh(picker, h("option", { value: "" }, roots.length ? "choose …" : "nobody waits"),
+    refresh(picker, h("option", { value: "" }, roots.length ? "choose …" : "nothing is pending"),
       roots.map((root) => h("option", { value: root.key, selected: root.key === key }, `${short(root.name)} (${root.namespace}${root.priority ? `, priority ${root.priority}` : ""})`)));
   }
 

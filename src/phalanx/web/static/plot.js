@@ -1,7 +1,7 @@
-// A small line plot of the last hour, drawn as SVG, with a table's worth of words for those who cannot see it.
+// A small line plot of a span of time, drawn as SVG, with a table's worth of words for those who cannot see it.
 
 import { h, s } from "./dom.js";
-import { clock } from "./words.js";
+import { age, clock } from "./words.js";
 
 const WIDE = 360, HIGH = 76, LEFT = 2, TOP = 6, BOTTOM = 14;
 
@@ -13,9 +13,9 @@ export function plot(title, samples, series, say, most = 0, note = "") {
   const x = (t) => LEFT + ((WIDE - 2 * LEFT) * (t - from)) / Math.max(1, until - from);
   const y = (value) => TOP + (HIGH - TOP - BOTTOM) * (1 - value / top);
   const last = (list) => list.findLast((value) => value !== null && value !== undefined);
-  const label = `${title} over the last ${Math.max(1, Math.round((until - from) / 60))} minutes: ${series.map(({ name }, index) => `${name} now ${last(values[index]) === undefined ? "unknown" : say(last(values[index]))}`).join(", ")}`;
+  const label = `${title} over the last ${age(Math.max(60, until - from))}: ${series.map(({ name }, index) => `${name} now ${last(values[index]) === undefined ? "unknown" : say(last(values[index]))}`).join(", ")}`;
   const lines = series.flatMap(({ tone }, index) => {
-    // Where most samples say nothing (nobody was placed then) what there is are spots, not a line.
+    // Where most samples say nothing (nothing was placed then) what there is are spots, not a line.
     if (values[index].some((value) => value === null || value === undefined)) {
       const spots = samples.map((sample, at) => [x(sample.t), values[index][at]]).filter(([, value]) => value !== null && value !== undefined);
       return [s("path", { d: spots.map(([at, value]) => `M${at.toFixed(1)} ${y(value).toFixed(1)}h0.01`).join(""), class: `spots tone-${tone}` })];

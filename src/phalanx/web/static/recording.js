@@ -2,9 +2,8 @@
 //
 // Every line becomes a small change that knows its inverse, so moving by one decision costs what changed in it.
 
-import { Cluster, CORDONED, LEAVING, NOT_READY, TAINTED } from "./cluster.js";
+import { Cluster, FLAG, TOPOLOGY_KEYS } from "./cluster.js";
 
-const KEYS = ["topology.kubernetes.io/region", "topology.kubernetes.io/zone", "topology.phalanx.dev/block", "topology.phalanx.dev/rack"];
 const AWAY = ["node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"];
 const SUFFIX = { m: 1e-3, k: 1e3, M: 1e6, G: 1e9, T: 1e12, P: 1e15, Ki: 2 ** 10, Mi: 2 ** 20, Gi: 2 ** 30, Ti: 2 ** 40, Pi: 2 ** 50 };
 
@@ -97,7 +96,7 @@ export class Recording {
       const over = ["Succeeded", "Failed"].includes(object.status?.phase);
       const before = this.pods.get(key);
       this.swap(this.pods, key, over ? undefined : {
-        node: object.spec?.nodeName || (before?.uid === object.metadata.uid ? before.node : ""), uid: object.metadata.uid, group: groupOf(object),
+        node: object.spec?.nodeName || (before?.uid === object.metadata.uid ? before.node : ""), uid: object.metadata.uid, namespace: object.metadata.namespace, group: groupOf(object),
         needs: before?.uid === object.metadata.uid ? before.needs : requests(object), priority: object.spec?.priority ?? 0, leaving: Boolean(object.metadata.deletionTimestamp),
         asked: object.metadata.creationTimestamp ?? "", gated: Boolean(object.spec?.schedulingGates?.length),
       }, "pod");
@@ -117,14 +116,14 @@ export class Recording {
 
   node(object) {
     const labels = object.metadata.labels ?? {};
-    let flags = object.spec?.unschedulable ? CORDONED : 0;
+    let flags = object.spec?.unschedulable ? FLAG.cordoned : 0;
     for (const taint of object.spec?.taints ?? []) {
-      if (AWAY.includes(taint.key)) flags |= NOT_READY;
-      else if (taint.effect !== "PreferNoSchedule" && taint.key !== "node.kubernetes.io/unschedulable") flags |= TAINTED;
+      if (AWAY.includes(taint.key)) flags |= FLAG.notReady;
+      else if (taint.effect !== "PreferNoSchedule" && taint.key !== "node.kubernetes.io/unschedulable") flags |= FLAG.tainted;
     }
     const alloc = {};
     for (const [name, text] of Object.entries(object.status?.allocatable ?? {})) alloc[name] = measure(name, text);
-    return { labels: Object.fromEntries(KEYS.map((key) => [key, labels[key] ?? ""])), alloc, flags };
+    return { labels: Object.fromEntries(TOPOLOGY_KEYS.map((key) => [key, labels[key] ?? ""])), alloc, flags };
   }
 
   swap(table, key, after, what) {
@@ -181,16 +180,16 @@ export class Recording {
 
   begin() {
     const offered = new Set();
-    const domains = new Map(KEYS.map((key) => [key, new Set()]));
+    const domains = new Map(TOPOLOGY_KEYS.map((key) => [key, new Set()]));
     for (const { what, after } of this.changes)
       if (what === "node" && after) {
         for (const [name, value] of Object.entries(after.alloc)) if (value > 0 && name !== "ephemeral-storage" && !name.startsWith("hugepages")) offered.add(name);
-        for (const key of KEYS) if (after.labels[key]) domains.get(key).add(after.labels[key]);
+        for (const key of TOPOLOGY_KEYS) if (after.labels[key]) domains.get(key).add(after.labels[key]);
       }
     const rank = { cpu: 1, memory: 2, pods: 3 };
     this.cluster.resources = [...offered].sort((a, b) => (rank[a] ?? 0) - (rank[b] ?? 0) || (a < b ? -1 : 1));
-    this.cluster.keys = KEYS.filter((key) => domains.get(key).size > 1);
-    if (!this.cluster.keys.length) this.cluster.keys = KEYS.filter((key) => domains.get(key).size).slice(-1);
+    this.cluster.keys = TOPOLOGY_KEYS.filter((key) => domains.get(key).size > 1);
+    if (!this.cluster.keys.length) this.cluster.keys = TOPOLOGY_KEYS.filter((key) => domains.get(key).size).slice(-1);
     this.nodes = new Map();
     this.pods = new Map();
     this.told = new Map();
@@ -260,7 +259,7 @@ export class Recording {
     const before = cluster.nodes.get(name);
     cluster.nodes.set(name, {
       name, domains: cluster.keys.map((key) => value.labels[key]), alloc: cluster.resources.map((resource) => value.alloc[resource] ?? 0),
-      used: before?.used ?? cluster.resources.map(() => 0), flags: value.flags | ((before?.flags ?? 0) & LEAVING), priority: before?.priority ?? null, shares: before?.shares ?? {},
+      used: before?.used ?? cluster.resources.map(() => 0), flags: value.flags | ((before?.flags ?? 0) & FLAG.leaving), priority: before?.priority ?? null, shares: before?.shares ?? {},
     });
     if (!before) for (const pod of this.pods.values()) if (pod.node === name) this.count(pod, 1, true);
   }
@@ -273,13 +272,14 @@ export class Recording {
     const node = pod.node && this.cluster.nodes.get(pod.node);
     if (!node) return;
     this.cluster.resources.forEach((name, index) => (node.used[index] += sign * (name === "pods" ? 1 : (pod.needs[name] ?? 0))));
-    const share = node.shares[pod.group] ?? [0, 0];
+    const of = pod.group || `pods/${pod.namespace}/${pod.priority}`;
+    const share = node.shares[of] ?? [0, 0];
     share[0] += sign;
     share[1] += sign * (pod.needs[this.cluster.resources[0]] ?? 0);
-    if (share[0] > 0) node.shares[pod.group] = share;
-    else delete node.shares[pod.group];
+    if (share[0] > 0) node.shares[of] = share;
+    else delete node.shares[of];
     node.leaving = (node.leaving ?? 0) + (pod.leaving ? sign : 0);
-    node.flags = (node.flags & ~LEAVING) | (node.leaving > 0 ? LEAVING : 0);
+    node.flags = (node.flags & ~FLAG.leaving) | (node.leaving > 0 ? FLAG.leaving : 0);
     node.priority = Object.keys(node.shares).length ? Math.max(node.priority ?? pod.priority, pod.priority) : null;
     this.cluster.fresh.set(pod.node, performance.now());
   }

@@ -12,10 +12,32 @@ const QUEUED = 12; // of those who wait at a moment of a recording
 export function timeView(app) {
   const { cluster } = app;
   let element = null, plots = null, player = null, recording = null, playing = 0, problem = "";
+  let span = "hour", longer = [], read = 0; // samples of the day or the week, and when they were read
+
+  async function lengthen(name) {
+    span = name;
+    longer = [];
+    await refill();
+  }
+
+  async function refill() {
+    if (span !== "hour") {
+      const asked = span;
+      read = Date.now();
+      try {
+        const { samples } = await app.ask.history(asked);
+        if (asked === span) longer = samples;
+      } catch {
+        // the next sample tries again
+      }
+    }
+    update();
+  }
 
   function update() {
     if (!plots?.isConnected) return;
-    const samples = cluster.samples;
+    if (span !== "hour" && Date.now() - read > 60000) refill();
+    const samples = span === "hour" ? cluster.samples : longer;
     const shown = cluster.resources.filter((name) => name !== "pods").slice(0, 3);
     refresh(plots,
       plot("In use", samples, shown.map((name, index) => ({ name: resourceName(name), tone: TONES[index], of: (sample) => sample.use[name] ?? 0 })), percent, 1),
@@ -28,8 +50,9 @@ export function timeView(app) {
 
   // ---- a recording
 
-  async function load(file) {
+  async function load(chosen) {
     stop();
+    const file = chosen, name = chosen.name;
     problem = "";
     if (file.size > LARGEST) {
       problem = `${file.name} is larger than ${LARGEST >> 20} MiB; phalanx replay reads it on a terminal`;
@@ -38,10 +61,12 @@ export function timeView(app) {
     show(player, h("p", { class: "muted", role: "status" }, `reading ${file.name} …`));
     try {
       recording = await Recording.read(file, (share) => { player.firstChild.textContent = `reading ${file.name}: ${percent(share)}`; });
+      recording.cluster.name = name;
       app.map.look(recording.cluster);
-      at(recording.moments.length);
+      at(0); // as it was before the first decision
+      document.body.dataset.recorded = "1";
       $("banner").hidden = false;
-      show($("banner"), h("span", {}, "You are looking at a recording: "), h("b", {}, file.name), h("button", { type: "button", onclick: leave }, "Back to live"));
+      show($("banner"), h("span", {}, "You are looking at a recording, not at the live cluster: "), h("b", {}, name), h("button", { type: "button", onclick: leave }, "Back to live"));
       app.recolour();
     } catch (wrong) {
       recording = null;
@@ -53,11 +78,14 @@ export function timeView(app) {
   function leave() {
     stop();
     recording = null;
+    delete document.body.dataset.recorded;
     $("banner").hidden = true;
     app.map.look(cluster);
     app.recolour();
     controls();
   }
+
+  app.backToLive = () => recording && leave();
 
   function at(index) {
     recording.seek(index);
@@ -96,7 +124,7 @@ export function timeView(app) {
       moment?.why ? h("p", { class: "muted" }, moment.why) : "",
       h("p", { class: "muted small" }, `${plural(recording.cluster.nodes.size, "node")}, ${plural(recording.placed, "pod")} placed, ${plural(recording.waiting, "pod")} waiting`));
     const queue = recording.queue();
-    show(element.queue, h("h3", {}, queue.length ? `${plural(queue.length, "entry", "entries")} in the queue at this moment` : "Nobody waited at this moment"),
+    show(element.queue, h("h3", {}, queue.length ? `${plural(queue.length, "entry", "entries")} in the queue at this moment` : "Nothing was pending at this moment"),
       h("ol", { class: "cards" }, queue.slice(0, QUEUED).map((root) => h("li", { class: "card waits slim", "data-root": root.key },
         h("p", {}, h("b", { title: parts(root.key).name }, short(parts(root.key).name)), h("span", { class: "muted" }, ` ${plural(root.pods, "pod")}${root.priority ? ` · priority ${number(root.priority)}` : ""}`)),
         h("p", { class: "why small", title: root.message }, root.gated ? "held at a gate" : root.message || "not tried yet")))),
@@ -105,7 +133,7 @@ export function timeView(app) {
 
   function controls() {
     if (!player?.isConnected) return;
-    element.classList.toggle("recorded", Boolean(recording)); // it comes first then: the hour is about now
+    element.classList.toggle("recorded", Boolean(recording)); // then the live plots are not shown
     const pick = h("label", { class: "button" }, recording ? "Open another" : "Open a recording", h("input", { type: "file", class: "sr", id: "recording", accept: ".jsonl,.json", onchange: (event) => event.target.files[0] && load(event.target.files[0]) }));
     if (!recording)
       return show(player, problem ? h("p", { class: "problem", role: "alert" }, problem) : "",
@@ -116,9 +144,9 @@ export function timeView(app) {
     const step = (by) => { stop(); at(Math.max(0, Math.min(recording.moments.length, recording.at + by))); };
     show(player, problem ? h("p", { class: "problem" }, problem) : "", element.slider,
       h("div", { class: "row" },
-        h("button", { type: "button", id: "back", "aria-label": "One decision back", onclick: () => step(-1) }, "◂ back"),
+        h("button", { type: "button", id: "back", "aria-label": "◂ back one decision", onclick: () => step(-1) }, "◂ back"),
         h("button", { type: "button", class: "primary", id: "play", onclick: play }, playing ? "Pause" : "Play"),
-        h("button", { type: "button", id: "on", "aria-label": "One decision on", onclick: () => step(1) }, "on ▸"),
+        h("button", { type: "button", id: "on", "aria-label": "on ▸ one decision", onclick: () => step(1) }, "on ▸"),
         h("span", { class: "grow" }), pick),
       element.moment, element.queue);
     told();
@@ -128,7 +156,9 @@ export function timeView(app) {
     open(view) {
       plots = h("div", { class: "plots" });
       player = h("div", { class: "player" });
-      element = h("div", { class: "times" }, h("h2", {}, "Time"), h("section", { class: "hour" }, h("h3", {}, "The last hour"), plots),
+      element = h("div", { class: "times" }, h("h2", {}, "Time"), h("section", { class: "hour" }, h("h3", {}, "The last"),
+          h("fieldset", { class: "segments", "aria-label": "How far back" }, [["hour", "hour"], ["day", "day"], ["week", "week"]].map(([value, text]) =>
+            h("label", {}, h("input", { type: "radio", name: "span", value, checked: value === span, onchange: () => lengthen(value) }), h("span", {}, text)))), plots),
         h("section", { class: "played" }, h("h3", {}, "A recording"), player));
       show(view, element);
       update();

@@ -6,7 +6,7 @@ import { age, number, parts, plural, short } from "./words.js";
 // Parts of the cost in the order in which they count; `name` is the engine's word for it.
 const PARTS = [
   ["budgetViolations", "budgets", "beyond disruption budgets", number],
-  ["highestPriority", "priority", "highest priority hurt", (value) => (value === null || value === undefined ? "nobody" : number(value))],
+  ["highestPriority", "priority", "highest priority evicted", (value) => (value === null || value === undefined ? "none" : number(value))],
   ["stoppedPods", "stopped", "pods stopped", number],
   ["pods", "pods", "pods evicted", number],
   ["brokenGangs", "gangs", "gangs left broken", number],
@@ -28,7 +28,7 @@ export function cost(plan) {
       : plan.result === "plan" ? h("p", { class: "muted small" }, "Not proved to be the cheapest in every part.") : ""];
 }
 
-// One card for each group that loses somebody, or for whoever goes alone or as a whole.
+// One card for each group that loses pods, and for each pod or group that is evicted alone or as a whole.
 export function victims(plan, cluster) {
   if (!plan.victims?.length) return "";
   const cards = new Map();
@@ -52,7 +52,7 @@ export function victims(plan, cluster) {
   }))];
 }
 
-// For the map: green where members would come, red and hatched where somebody would go first.
+// For the map: green where members would come, red and hatched where pods would be evicted first.
 export function marks(plan, key) {
   const found = new Map();
   for (const share of plan.places ?? []) found.set(share.node, { tone: "good", text: `+${share.pods}`, why: `${plural(share.pods, "pod")} of ${short(parts(key).name)} would come here` });

@@ -195,7 +195,7 @@ export function whatifView(app) {
       (answer.notes ?? []).map((text) => h("p", { class: "muted" }, text)),
       answer.items.map((item) => h("article", { class: "card", "data-fits": item.fits ? "1" : "0" },
         h("p", { class: "verdict", "data-ok": item.fits ? "1" : "0" }, h("b", {}, item.fits ? "Fits" : item.plan ? "Fits after evictions" : "Does not fit"), " ", h("span", { title: parts(item.root).name }, short(parts(item.root).name))),
-        h("p", { class: item.plan ? "" : "muted" }, item.plan ? `If it came, ${plural(item.plan.cost?.pods ?? item.evicts.length, "pod")} would make way for it. Now nothing is created and nobody goes.` : item.headline || item.summary),
+        h("p", { class: item.plan ? "" : "muted" }, item.plan ? `If it came, ${plural(item.plan.cost?.pods ?? item.evicts.length, "pod")} would be evicted for it. Now nothing is created and nothing is evicted.` : item.headline || item.summary),
         h("ul", { class: "plain" }, (item.places ?? []).map((place) => h("li", {}, h("b", { title: place.group }, short(place.group.replace(/^\S+ /, ""))), `: ${plural(place.pods, "pod")}`,
           place.domain ? ` in ${levelName(place.key)} ${place.domain}` : "", h("span", { class: "muted" }, ` on ${plural(place.nodes?.length ?? 0, "node")}`, fresh(place, cluster))))),
         item.plan ? [mapKey(), victims(item.plan, app.cluster), cost(item.plan)] : "",

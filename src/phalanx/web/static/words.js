@@ -56,6 +56,16 @@ export const short = (name) =>
     .replace(MADE, (_, job, number) => (number === "0" ? job : `${job}-${number}`))
     .replace(ENDS_WITH_HASH, "");
 
+// A long name is cut in the middle: what tells it from its like is mostly at its end.
+export const middle = (name, most = 26) =>
+  name.length <= most ? name : `${name.slice(0, most - 1 - Math.floor(most / 3))}…${name.slice(-Math.floor(most / 3))}`;
+
+// "Job train" in a narrow column: only "Job" beside an object that is called train.
+export function ownerBeside(owner, name) {
+  const [kind, ...rest] = owner.split(" ");
+  return short(rest.join(" ")) === short(name) ? kind : middle(short(owner), 20);
+}
+
 export const PLACES = {
   active: "in line", attempt: "being tried", backoff: "backing off", waiting: "waiting until something changes", gated: "held",
 };
