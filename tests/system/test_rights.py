@@ -36,6 +36,7 @@ from phalanx.serve.diagnostics import Diagnostics
 from phalanx.serve.engine_view import Reader
 from phalanx.serve.scheduler import SchedulerService
 from phalanx.serve.start_checks import other_holders
+from phalanx.web.history import History
 from phalanx.web.questions import Questions
 from support.cluster_mode import DEFINITIONS, GANG, OFF, Beside, beside, group_of, job, jobset, pods, running
 from support.rights import Recording, Use, documents, grants
@@ -110,7 +111,8 @@ async def use_claims(cluster: Beside, client: Recording) -> None:
 async def ask(service: SchedulerService, client: Recording) -> None:
     """What people ask it, from the command line and in the dashboard."""
     diagnostics = Diagnostics(service.engine, client, Gates(), lambda: True)  # type: ignore[arg-type]
-    questions = Questions(Reader(service.engine, service.now), diagnostics, client)  # type: ignore[arg-type]
+    reader = Reader(service.engine, service.now)
+    questions = Questions(reader, diagnostics, client, History(reader, service.now))  # type: ignore[arg-type]
     item = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "asked"}, "spec": pods()["spec"]}
     outlook = json.loads(await questions.whatif(json.dumps({"text": json.dumps(item)}).encode()))
     assert outlook["outlook"]
