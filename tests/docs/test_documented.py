@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -59,17 +60,30 @@ def test_the_gates_page_tells_the_defaults() -> None:
         assert re.findall(r"`(\w+)`", needed) == list(needs), name
 
 
+MONITORING = DOCS.parent / "deploy" / "monitoring"
+SUFFIXES = r"_(bucket|sum|count)$"
+
+
 def test_alerts_use_metrics_that_exist() -> None:
-    blocks = re.findall(r"```yaml\n(.*?)```", (DOCS / "metrics.md").read_text(), flags=re.DOTALL)
-    (block,) = (block for block in blocks if "alert:" in block)
-    rules = yaml.safe_load(block)["groups"][0]["rules"]
+    rules = yaml.safe_load((MONITORING / "prometheusrule.yaml").read_text())["spec"]["groups"][0]["rules"]
     assert len(rules) > 5
     for rule in rules:
-        used = re.findall(r"(?:phalanx|scheduler|apiserver)_[a-z_]+", rule["expr"])
-        assert used, rule
-        for name in used:
-            assert name.removesuffix("_bucket") in metrics(), f"{rule['alert']} uses {name}"
+        assert used(rule["expr"]) <= metrics(), f"{rule['alert']} uses what is not measured"
         assert rule["annotations"]["summary"]
+
+
+def test_the_board_uses_metrics_that_exist() -> None:
+    board = json.loads((MONITORING / "grafana-phalanx.json").read_text())
+    for panel in board["panels"]:
+        for target in panel["targets"]:
+            assert used(target["expr"]) <= metrics(), f"{panel['title']} uses what is not measured"
+    assert len({panel["id"] for panel in board["panels"]}) == len(board["panels"]) > 10
+
+
+def used(expression: str) -> set[str]:
+    found = re.findall(r"(?:phalanx|scheduler|apiserver)_[a-z_]+", expression)
+    assert found, expression
+    return {re.sub(SUFFIXES, "", name) for name in found}
 
 
 def test_pages_that_the_code_points_to_exist() -> None:

@@ -25,7 +25,7 @@ REASONS = {"reason", "event_reason"}
 NAMED_REASONS = {"WAITING", "PARENTLESS", "INVALID", "ERROR", "UNSCHEDULABLE", "SCHEDULER_ERROR", "_STORIES"}
 NO_REASONS = {"True", "False", "Unknown", "Normal", "Warning", "Pod", "PodGroup", "Job", "Preempting"}
 HINT = rf"\b({'|'.join(TELLING)})\(|reason|\b({'|'.join(NAMED_REASONS)}) =|\"({'|'.join(NO_REASONS)})\""
-METRICS = {"Counter", "Gauge", "Histogram", "CounterMetricFamily", "GaugeMetricFamily", "_counter"}
+METRICS = {"Counter", "Gauge", "Histogram", "Histograms", "CounterMetricFamily", "GaugeMetricFamily", "_counter"}
 
 
 def nodes(hint: str, *rooms: str) -> Iterator[ast.AST]:

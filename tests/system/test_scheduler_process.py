@@ -133,7 +133,7 @@ def test_it_schedules_over_tls_and_says_how_it_is(cluster: LocalCluster, start: 
     assert code == 200
     assert 'scheduler_schedule_attempts_total{profile="one",result="scheduled"} 4.0' in text
     assert 'scheduler_pending_pods{queue="unschedulable"} 1.0' in text
-    assert "scheduler_pod_scheduling_sli_duration_seconds_count 4.0" in text
+    assert 'scheduler_pod_scheduling_sli_duration_seconds_count{attempts="1"} 4.0' in text
     assert scheduler.ask("/livez")[0] == 200
     assert scheduler.stop() == 0
     lease = cluster.get("/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/one")

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
+import numpy as np
 
 from phalanx.engine.engine import Engine
 from phalanx.engine.explain.device_table import device_table
@@ -194,6 +195,10 @@ class Reader:
         forest = self.forest
         return () if forest is None else (group for root in forest.roots() for group in forest.tree(root))
 
+    def all_groups(self) -> Iterable[Group]:
+        """Yield every group whose root is known."""
+        return self._groups()
+
     def groups(self) -> dict[str, Json]:
         """Every group whose root is known, by key text."""
         found: dict[str, Json] = {}
@@ -301,6 +306,32 @@ class Reader:
             room = float(free.sum())
             fragmentation[name] = round(float(free[busy[alive]].sum()) / room, 4) if room else 0.0
         return {"use": use, "torn": fragmentation}
+
+    def fragmentation(self) -> dict[tuple[str, str], float]:
+        """Return by level and resource the share of free capacity that lies in domains which hold a pod.
+
+        Levels are the topology keys, outermost first, and "node".
+        """
+        layout, columns = self.layout(), self._engine.columns
+        rows = np.fromiter(columns.row_of.values(), dtype=np.intp, count=len(columns.row_of))
+        if not len(rows):
+            return {}
+        nodes = [columns.nodes[row] for row in rows.tolist()]
+        busy = columns.used[columns.resources["pods"]][rows] > 0  # (N,)
+        holds: dict[str, Any] = {"node": busy}
+        for key in layout.keys:
+            numbers: dict[str, int] = {}
+            names = (node.metadata.labels.get(key, "") if node is not None else "" for node in nodes)
+            domain = np.fromiter((numbers.setdefault(name, len(numbers)) for name in names), np.intp, len(rows))
+            holds[key] = (np.bincount(domain, weights=busy, minlength=len(numbers)) > 0)[domain]
+        found: dict[tuple[str, str], float] = {}
+        for name in layout.resources:
+            rid = columns.resources[name]
+            free = (columns.alloc[rid][rows] - columns.used[rid][rows]).clip(min=0)  # (N,) in the resource's unit
+            total = float(free.sum())
+            for level, inside in holds.items():
+                found[level, name] = float(free[inside].sum()) / total if total else 0.0
+        return found
 
     def domains(self, layout: Layout) -> list[Json]:
         """What is there and what is free in every domain of the innermost topology key; without one, on every node."""

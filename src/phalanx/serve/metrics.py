@@ -14,8 +14,13 @@ from prometheus_client.core import CounterMetricFamily
 from prometheus_client.registry import Collector
 
 from phalanx.engine import decisions as d
-from phalanx.engine.events import Outcome
+from phalanx.engine.scheduling.commit.admission import GANG
 from phalanx.engine.scheduling.queue.units import QueueName
+from phalanx.serve.attempt_metrics import AttemptMetrics
+from phalanx.serve.engine_counts import EngineCounts
+from phalanx.serve.group_metrics import GroupMetrics
+from phalanx.serve.histograms import Histograms, exponential
+from phalanx.serve.plugin_samples import PluginSamples
 from phalanx.serve.scheduler import SchedulerService
 
 _PLACES = {
@@ -25,7 +30,7 @@ _PLACES = {
     QueueName.WAITING: "unschedulable",
     QueueName.GATED: "gated",
 }
-_SLI_BUCKETS = tuple(0.01 * 2**n for n in range(20))
+INCOMPLETE = "incomplete"  # held until members or objects of their group exist
 _STEP_BUCKETS = tuple(0.0001 * 2**n for n in range(16))
 
 
@@ -63,7 +68,6 @@ class SchedulerMetrics:
             registry=registry,
         )
         self._illegal_seen = 0
-        self._victims = Counter("scheduler_preemption_victims_total", "Pods evicted to make room.", registry=registry)
         self._pending = Gauge(
             "scheduler_pending_pods", "Pending pods by the queue their root is in.", ["queue"], registry=registry
         )
@@ -74,14 +78,6 @@ class SchedulerMetrics:
         self.step_seconds = Histogram(
             "phalanx_step_duration_seconds", "One slice of deciding.", buckets=_STEP_BUCKETS, registry=registry
         )
-        # As in kube-scheduler: from the moment the pod asked (its creation, whole seconds) to the acknowledged bind.
-        self._sli = Histogram(
-            "scheduler_pod_scheduling_sli_duration_seconds",
-            "From asking to bound, waiting included.",
-            buckets=_SLI_BUCKETS,
-            registry=registry,
-        )
-        self._binding: dict[int, float] = {}  # Bind decision -> when its pod first asked
         self._exceptions = Counter(
             "phalanx_handling_errors_total",
             "Exceptions while an object's event was handled or a unit was attempted, by kind.",
@@ -113,16 +109,27 @@ class SchedulerMetrics:
         self.on_scrape: list[Callable[[], None]] = []  # other metrics of the same registry, before a scrape
         service.on_decisions.append(self.decisions)
         service.on_step.append(self.step_seconds.observe)
-        service.on_outcome.append(self.outcome)
+        self._attempt_metrics = AttemptMetrics(service, registry)
+        self._groups = GroupMetrics(service, registry)
+        EngineCounts(service.engine, registry)
+        service.samples = PluginSamples(service.engine, service.clock, profile, registry)
+        handling = Histograms(
+            "scheduler_event_handling_duration_seconds",
+            "Time to bring one change of an object into the scheduler's state.",
+            ["event"],
+            exponential(0.0001, 2, 12),
+            registry,
+        )
+        service.on_event = lambda event, seconds: handling.observe(seconds, (event,))
+        self._calls = Gauge(
+            "scheduler_pending_async_api_calls", "API calls under way.", ["call_type"], registry=registry
+        )
 
     def decisions(self, made: list[d.Decision]) -> None:
         for decision in made:
             match decision:
                 case d.Bind():
                     self._attempted(decision, "scheduled")
-                    record = self._service.engine.pods.records.get(f"{decision.namespace}/{decision.name}")
-                    if record is not None:
-                        self._binding[decision.id] = record.created
                 case d.SetPodCondition(type="PodScheduled", reason="Unschedulable"):
                     self._attempted(decision, "unschedulable")
                 case d.SetPodCondition(type="PodScheduled", reason="SchedulerError"):
@@ -131,13 +138,6 @@ class SchedulerMetrics:
                     counter = self._group_results.get(decision.reason)
                     if counter is not None:
                         counter.inc()
-                case d.Evict():
-                    self._victims.inc()
-
-    def outcome(self, outcome: Outcome) -> None:
-        asked = self._binding.pop(outcome.decision, None)
-        if asked is not None and not outcome.problem:
-            self._sli.observe(max(0.0, self._service.now() - asked))
 
     def _attempted(self, decision: d.Bind | d.SetPodCondition, result: str) -> None:
         record = self._service.engine.pods.records.get(f"{decision.namespace}/{decision.name}")
@@ -155,9 +155,11 @@ class SchedulerMetrics:
         entities: Tally[tuple[str, str]] = Tally()
         for root, place in self._service.engine.queue.places():
             queue = _PLACES.get(place, "active")
+            if place is QueueName.GATED and root.gate[0] == GANG:
+                queue = INCOMPLETE
             pods[queue] += len(root.records)
             entities[queue, root.key.partition("/")[0]] += 1
-        for queue in _PLACES.values():
+        for queue in (*_PLACES.values(), INCOMPLETE):
             self._pending.labels(queue).set(pods[queue])
             for kind in ("pod", "podgroup", "compositepodgroup"):
                 self._entities.labels(queue, kind).set(entities[queue, kind])
@@ -166,7 +168,11 @@ class SchedulerMetrics:
             self._writes_seen[what] = count
         engine = self._service.engine
         self._cached.labels("nodes").set(engine.columns.count)
-        self._cached.labels("pods").set(sum(1 for record in engine.pods.records.values() if record.node_name))
+        placed = [record for record in engine.pods.records.values() if record.node_name]
+        self._cached.labels("pods").set(len(placed))
+        self._cached.labels("assumed_pods").set(sum(record.assumed for record in placed))
+        self._calls.labels("pod_binding").set(self._attempt_metrics.pending_binds)
+        self._groups.refresh()
         self._aside.set(len(engine.isolation.objects))
         for kind, total in engine.isolation.total.items():
             self._exceptions.labels(kind).inc(total - self._exceptions_seen[kind])

@@ -11,6 +11,7 @@ import logging
 import random
 import socket
 from collections.abc import Callable, Coroutine, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from phalanx.kube.recorder import Recorder
 from phalanx.model import objects
 from phalanx.model.gates import Gates
 from phalanx.serve.foreign_groups import ForeignGroups
+from phalanx.serve.plugin_samples import PluginSamples
 from phalanx.serve.plugin_times import PluginTimes
 from phalanx.serve.recording import RecordedEngine
 from phalanx.serve.turns import LINGER, Turns
@@ -143,6 +145,8 @@ class SchedulerService:
         # Metrics listen here: what was decided, and how long a slice took.
         self.on_decisions: list[Callable[[list[Decision]], None]] = []
         self.on_step: list[Callable[[float], None]] = []
+        self.on_event: Callable[[str, float], None] | None = None  # what was handled, and for how many seconds
+        self.samples: PluginSamples | None = None
         self.times = times
         self.on_outcome: list[Callable[[events.Outcome], None]] = []
 
@@ -151,9 +155,12 @@ class SchedulerService:
     ) -> None:
         changed: Callable[[Any], events.Event] = events.CHANGED_BY_KIND[resource.kind]  # type: ignore[assignment]
 
+        update, delete = f"{resource.kind}Update", f"{resource.kind}Delete"
+
         def sink(change: Change[Any]) -> None:
             if self.executor.doubtful and resource.kind == "Pod":
                 self.executor.heard(change.namespace, change.name, change.object)
+            began = self._clock.monotonic()
             translated = self._foreign.translate(resource.kind, change) if self._foreign is not None else None
             if translated is not None:
                 self._apply_all(translated)
@@ -161,6 +168,8 @@ class SchedulerService:
                 self._apply(events.Gone(resource.kind, change.name, change.namespace))
             else:
                 self._apply(changed(change.object))
+            if self.on_event is not None:
+                self.on_event(update if change.object is not None else delete, self._clock.monotonic() - began)
 
         self._informers.append(Informer(client, resource, type_, sink, optional=optional, rng=rng))
 
@@ -205,6 +214,13 @@ class SchedulerService:
 
     def now(self) -> float:
         return self._clock.now()
+
+    def monotonic(self) -> float:
+        return self._clock.monotonic()
+
+    @property
+    def clock(self) -> Clock:
+        return self._clock
 
     @property
     def relists(self) -> int:
@@ -300,7 +316,10 @@ class SchedulerService:
 
     def _step(self, now: float, limit: int) -> None:
         began = self._clock.monotonic()
-        made = self._driver.step(now, limit)
+        if self.samples is not None and self.samples.due(began):
+            made = self.samples.run(partial(self._driver.step, now, limit))
+        else:
+            made = self._driver.step(now, limit)
         self._log_problems()
         for observe in self.on_step:
             observe(self._clock.monotonic() - began)

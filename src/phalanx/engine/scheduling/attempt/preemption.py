@@ -69,6 +69,9 @@ class Preemption:
         self._in_progress = in_progress
         self._futile_pods: dict[tuple[int, int], tuple[tuple[int, ...], str]] = {}
         self._futile: dict[str, tuple[tuple[Any, ...], Planned]] = {}
+        # For metrics: searches for victims of single pods, and of groups by whether a plan was found.
+        self.pod_attempts = 0
+        self.group_attempts = {True: 0, False: 0}
 
     def observe(self, kind: str, old: Any | None, new: Any | None) -> None:
         if kind == "PodDisruptionBudget":
@@ -94,6 +97,7 @@ class Preemption:
         leaving = self._leaving(record, diagnosis)
         if leaving or self._in_progress(f"pod/{record.key}"):
             return PreemptionResult(f"preemption: {WAITING}", waits=True, leaving=leaving)
+        self.pod_attempts += 1
         if diagnosis.pre_filter is not None or not diagnosis.resolvable.any():
             return replace(_no(record, _sentence(diagnosis.nodes, {NOT_HELPFUL: diagnosis.nodes})), asks=Wake.NODE)
         self.victim_index.refresh()
@@ -156,6 +160,7 @@ class Preemption:
             return PreemptionResult(_note(known[1]), known[1], nominate="")
         found = self.plan(tree, built, points)
         assert found.plan is not None and not isinstance(found.plan, Candidate)
+        self.group_attempts[found.found] += 1
         if found.found:
             victims = [pod for unit in found.units for pod in unit.pods.values()]
             leaving = any(row in self.victim_index.leaving for _, row in found.assignment)

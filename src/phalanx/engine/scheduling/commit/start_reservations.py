@@ -41,6 +41,7 @@ WHY_MOVED = {
 _NEW = (QueueName.ACTIVE, QueueName.SEARCH)
 _REFUSED = (QueueName.BACKOFF, QueueName.WAITING)
 _WAITS = _NEW + _REFUSED
+KEPT_WITHIN = 60.0  # seconds after the promised start in which the promise counts as kept
 
 
 class Overtaken(msgspec.Struct):
@@ -87,6 +88,7 @@ class StartReservations:
         self._heads_of = 0.0
         self._strict = any(profile.reservations.strict_fifo for profile in state.profiles.values())
         self._moved: dict[str, Reason] = {}  # by key of the unit: why its last promised start was not kept
+        self.given = self.kept = self.late = self.withdrawn = 0  # promised starts, for metrics
 
     # ---- what happens
 
@@ -94,6 +96,11 @@ class StartReservations:
         """A unit has its nodes: what it held is free, and older units that wait were overtaken."""
         self.overtaken.pop(unit.key, None)
         if unit.key in self.held:
+            start = self.held[unit.key].planned.start
+            if start is not None and self._cluster.now > start + KEPT_WITHIN:
+                self.late += 1
+            else:
+                self.kept += 1
             self._release(unit.key)
         if self._queue.units:
             self._placed.append((unit.priority, unit.asked, unit.order))
@@ -109,8 +116,10 @@ class StartReservations:
         waiting = [u for u in self._queue.units.values() if u.place in _WAITS and u.state is UnitState.QUEUED]
         self._count(waiting)
         for key in [key for key, held in self.held.items() if not self._stands(held)]:
+            self.withdrawn += 1
             self._release(key, Reason.NODE_LOST)
         for key in [key for key, held in self.held.items() if self._is_late(held)]:
+            self.late += 1
             self._release(key, Reason.OVERRAN)
         waiting.sort(key=_order)
         for unit in waiting:

@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 
 from phalanx.engine.framework import ClusterChange, Wake
+from phalanx.engine.scheduling.queue.incoming import ACTIVATED_BY, EVENTS, Incoming
 from phalanx.engine.scheduling.queue.units import (
     ACTIVE,
     ATTEMPT,
@@ -85,6 +86,8 @@ class Queue:
         for wakes in gatekeepers.values():
             self._gate_bits |= int(wakes)
         self._readmit = readmit or self.activate
+        self.incoming = Incoming()
+        self._event = ""  # what wakes units at the moment
         self.shares = True  # whether the unit that is tried fails like others of its class
         self.heard: Callable[[ClusterChange], None] = lambda change: (
             None
@@ -94,8 +97,9 @@ class Queue:
 
     def activate(self, unit: SchedulingUnit) -> None:
         """Into the active queue, from wherever it is."""
+        event = ACTIVATED_BY.get(unit.place, "PodAdd")
         self._leave(unit)
-        self._into_active(unit)
+        self._into_active(unit, event)
 
     def back_off(self, unit: SchedulingUnit, now: float) -> None:
         """After an error: wait, twice as long each time."""
@@ -104,6 +108,7 @@ class Queue:
         delay = min(self._times.initial_backoff * 2.0 ** min(unit.errors - 1, 30), self._times.max_backoff)
         unit.expiry = now + delay
         unit.place = BACKOFF
+        self.incoming.count(unit, "backoff", "ScheduleAttemptFailure")
         self.units[unit.key] = unit
         unit.entry = (unit.expiry, self._next(), unit)
         heapq.heappush(self._backoff, unit.entry)
@@ -111,6 +116,7 @@ class Queue:
     def gate(self, unit: SchedulingUnit) -> None:
         self._leave(unit)
         unit.place = GATED
+        self.incoming.count(unit, "gated", "PodAdd")
         self.units[unit.key] = unit
         self._gated[unit.key] = unit
 
@@ -231,7 +237,8 @@ class Queue:
                 if unit.gate[0]:
                     self._readmit(unit)  # it failed at the gate: ask there again
                 else:
-                    self._into_active(unit)
+                    self._into_active(unit, "BackoffComplete")
+        self._event = "UnschedulableTimeout"
         while self._deadlines and self._deadlines[0][0] <= now:
             equivalence_class = heapq.heappop(self._deadlines)[2]
             equivalence_class.armed = False
@@ -261,6 +268,7 @@ class Queue:
         if self._searching:
             self.heard(change)
         kind = int(change.kind)
+        self._event = EVENTS.get(kind, "ClusterEvent")
         sleeping = self._asleep[kind]
         if sleeping:
             roused = [b for b in sleeping.values() if b.worth is None or b.worth(b, change)]
@@ -383,14 +391,16 @@ class Queue:
     def _entry(self, unit: SchedulingUnit) -> tuple[tuple[Any, ...], int, SchedulingUnit]:
         return (self._sort_key(unit.priority, unit.asked, unit.order), self._next(), unit)
 
-    def _into_active(self, unit: SchedulingUnit) -> None:
+    def _into_active(self, unit: SchedulingUnit, event: str) -> None:
         unit.place = ACTIVE
+        self.incoming.count(unit, "active", event)
         self.units[unit.key] = unit
         unit.entry = self._entry(unit)
         heapq.heappush(self._active, unit.entry)
 
     def _into_bucket(self, unit: SchedulingUnit, equivalence_class: EquivalenceClass) -> None:
         unit.place = WAITING
+        self.incoming.count(unit, "unschedulable", "ScheduleAttemptFailure")
         unit.equivalence_class = equivalence_class
         self.units[unit.key] = unit
         unit.entry = self._entry(unit)
@@ -426,7 +436,7 @@ class Queue:
             self._drop(equivalence_class)
             return
         heapq.heappop(equivalence_class.heap)
-        self._into_active(unit)
+        self._into_active(unit, self._event)
         unit.equivalence_class = equivalence_class
 
     def _drop(self, equivalence_class: EquivalenceClass) -> None:

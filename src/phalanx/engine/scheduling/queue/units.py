@@ -142,6 +142,7 @@ class EquivalenceClass:
         "message",
         "needs",
         "owed",
+        "plugins",
         "tried",
         "untold",
         "waits_for",
@@ -157,6 +158,7 @@ class EquivalenceClass:
         self.counts: Mapping[str, int] = {}  # of single pods: reason of a filter -> number of nodes it rejected
         self.tried = 0.0  # seconds, the attempt that gave this message
         self.waits_for = waits_for  # whatever `worth` needs
+        self.plugins: frozenset[str] = frozenset()  # those that rejected single pods of it
         self.needs: Requests | None = None  # also roused by changes of a row with room for this
         self.heap: list[tuple[tuple[Any, ...], int, SchedulingUnit]] = []
         self.left = 0  # entries of roots that have left since, at most

@@ -87,6 +87,7 @@ class Waiting:
             waits_for=interest,
             needs=needs,
         )
+        equivalence_class.plugins = diagnosis.plugins
         self.be_patient(equivalence_class, record.priority)
 
     def sleep_until_victims_are_gone(self, unit: SchedulingUnit, diagnosis: Diagnosis, message: str) -> None:

@@ -1,0 +1,41 @@
+"""How many units and pods came into which queue, and why: counts for metrics, in the words of kube-scheduler."""
+
+from __future__ import annotations
+
+from phalanx.engine.framework import Wake
+from phalanx.engine.scheduling.queue.units import QueueName, SchedulingUnit
+
+# Why a unit becomes active, by the queue that it leaves.
+ACTIVATED_BY = {
+    QueueName.ATTEMPT: "ScheduleAttemptFailure",
+    QueueName.BACKOFF: "BackoffComplete",
+    QueueName.GATED: "GateRemoved",
+    QueueName.WAITING: "ForceActivate",
+}
+# Changes that wake unschedulable units.
+EVENTS = {
+    int(Wake.NODE_ADDED): "NodeAdd",
+    int(Wake.NODE_CHANGED): "NodeUpdate",
+    int(Wake.POD_GONE): "AssignedPodDelete",
+    int(Wake.POD_PLACED): "AssignedPodAdd",
+    int(Wake.POD_LABELS): "AssignedPodUpdate",
+    int(Wake.NOMINATION): "NominationCleared",
+    int(Wake.STORAGE): "StorageChange",
+    int(Wake.NAMESPACE): "NamespaceUpdate",
+    int(Wake.SERVICE): "ServiceChange",
+    int(Wake.GROUP): "PodGroupUpdate",
+    int(Wake.DEVICES): "ResourceClaimUpdate",
+}
+
+
+class Incoming:
+    def __init__(self) -> None:
+        self.counts: dict[tuple[str, str, str], list[int]] = {}  # (queue, event, kind of unit) -> [units, pods]
+
+    def count(self, unit: SchedulingUnit, queue: str, event: str) -> None:
+        key = (queue, event, unit.kind)
+        counts = self.counts.get(key)
+        if counts is None:
+            counts = self.counts[key] = [0, 0]
+        counts[0] += 1
+        counts[1] += len(unit.records)

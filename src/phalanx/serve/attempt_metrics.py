@@ -1,0 +1,188 @@
+"""Metrics of attempts and preemptions, with the names and labels of kube-scheduler 1.37.
+
+The engine has no clock and decides many pods in one step, so the duration of one attempt is its share of the step that
+decided it. The time until the bind is confirmed is measured for each pod.
+"""
+
+from __future__ import annotations
+
+from collections import Counter as Tally
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import CounterMetricFamily
+from prometheus_client.registry import Collector
+
+from phalanx.engine import decisions as d
+from phalanx.engine.events import Outcome
+from phalanx.serve.histograms import Histograms, exponential
+from phalanx.serve.scheduler import SchedulerService
+
+_MANY_ATTEMPTS = 15  # from here on the label says 15+, as in kube-scheduler
+_RESULTS = {"Unschedulable": "unschedulable", "SchedulerError": "error"}
+_GROUP_RESULTS = {
+    "Scheduled": "scheduled",
+    "Unschedulable": "unschedulable",
+    "SchedulerError": "error",
+    "Invalid": "error",
+}
+
+
+class _Sent(NamedTuple):
+    """A Bind without an answer."""
+
+    profile: str
+    created: float  # of the pod, seconds since the epoch
+    at: float  # monotonic seconds
+    share: float  # seconds of the step that decided it
+    attempts: int
+
+
+class AttemptMetrics(Collector):
+    def __init__(self, service: SchedulerService, registry: CollectorRegistry) -> None:
+        self._service = service
+        self._sent: dict[int, _Sent] = {}  # by decision
+        self._step = 0.0  # seconds that the last step took
+        attempt = exponential(0.001, 2, 15)
+
+        by = ["result", "profile"]
+        self._attempt = Histograms(
+            "scheduler_scheduling_attempt_duration_seconds",
+            "One attempt of a pod: its share of the deciding step, and until the bind was confirmed.",
+            by,
+            attempt,
+            registry,
+        )
+        self._algorithm = Histograms(
+            "scheduler_scheduling_algorithm_duration_seconds",
+            "The share of a pod of the step that decided it.",
+            [],
+            attempt,
+            registry,
+        )
+        self._group_attempt = Histograms(
+            "scheduler_podgroup_scheduling_attempt_duration_seconds",
+            "One attempt of a group: the share of its pods of the step that decided it.",
+            by,
+            attempt,
+            registry,
+        )
+        self._group_algorithm = Histograms(
+            "scheduler_podgroup_scheduling_algorithm_duration_seconds",
+            "The same without labels.",
+            [],
+            attempt,
+            registry,
+        )
+        self._sli = Histograms(
+            "scheduler_pod_scheduling_sli_duration_seconds",
+            "From the creation of a pod to its confirmed bind, waiting included, by number of attempts.",
+            ["attempts"],
+            exponential(0.01, 2, 20),
+            registry,
+        )
+        self._attempts = Histograms(
+            "scheduler_pod_scheduling_attempts", "Attempts until a pod was bound.", [], exponential(1, 2, 5), registry
+        )
+        self._victims = Histograms(
+            "scheduler_preemption_victims", "Pods evicted for one pod.", [], exponential(1, 2, 7), registry
+        )
+        self._workload_victims = Histograms(
+            "scheduler_workload_preemption_victims", "Pods evicted for one group.", [], exponential(1, 2, 11), registry
+        )
+        self._calls = Histograms(
+            "scheduler_async_api_call_execution_duration_seconds",
+            "Duration of API calls that do not hold up scheduling, by result.",
+            ["call_type", "result"],
+            attempt,
+            registry,
+        )
+        for profile in service.engine.profiles:
+            self._attempt.begin(("scheduled", profile))
+        self._calls.begin(("pod_binding", "success"))
+        registry.register(self)
+        service.on_step.append(self._stepped)
+        service.on_decisions.append(self._decided)
+        service.on_outcome.append(self._answered)
+
+    def _stepped(self, seconds: float) -> None:
+        self._step = seconds
+
+    def _decided(self, made: list[d.Decision]) -> None:
+        pods = [each for each in made if isinstance(each, d.Bind) or _result(each)]
+        share = self._step / max(1, len(pods))
+        if pods:
+            self._algorithm.observe(share, times=len(pods))
+        evicted: Tally[str] = Tally()
+        failed: Tally[tuple[str, str]] = Tally()
+        for decision in made:
+            match decision:
+                case d.Bind():
+                    self._bind(decision, share)
+                case d.SetPodCondition():
+                    if result := _result(decision):
+                        failed[result, self._profile(decision)] += 1
+                case d.SetGroupCondition():
+                    self._group(decision, share)
+                case d.Evict():
+                    evicted[decision.preemptor] += 1
+        for labels, count in failed.items():
+            self._attempt.observe(share, labels, count)
+        for preemptor, count in evicted.items():
+            (self._victims if preemptor.startswith("pod/") else self._workload_victims).observe(count)
+
+    def _bind(self, decision: d.Bind, share: float) -> None:
+        engine = self._service.engine
+        key = f"{decision.namespace}/{decision.name}"
+        record = engine.pods.records.get(key)
+        if record is None:
+            return
+        unit = engine.pod_lifecycle.unit_of.get(key)
+        attempts = max(1, unit.attempts) if unit is not None else 1
+        at = self._service.monotonic()
+        self._sent[decision.id] = _Sent(record.scheduler_name, record.created, at, share, attempts)
+
+    def _answered(self, outcome: Outcome) -> None:
+        sent = self._sent.pop(outcome.decision, None)
+        if sent is None:
+            return
+        took = self._service.monotonic() - sent.at
+        self._calls.observe(took, ("pod_binding", "error" if outcome.problem else "success"))
+        if outcome.problem:
+            self._attempt.observe(sent.share + took, ("error", sent.profile))
+            return
+        self._attempt.observe(sent.share + took, ("scheduled", sent.profile))
+        self._attempts.observe(sent.attempts)
+        label = str(sent.attempts) if sent.attempts < _MANY_ATTEMPTS else f"{_MANY_ATTEMPTS}+"
+        self._sli.observe(max(0.0, self._service.now() - sent.created), (label,))
+
+    def _group(self, decision: d.SetGroupCondition, share: float) -> None:
+        result = _GROUP_RESULTS.get(decision.reason)
+        if result is None or not decision.type.endswith("Scheduled"):
+            return
+        unit = self._service.engine.queue.units.get(f"{decision.kind.lower()}/{decision.namespace}/{decision.name}")
+        seconds = share * max(1, len(unit.records) if unit is not None else 1)
+        self._group_attempt.observe(seconds, (result, self._service.name))
+        self._group_algorithm.observe(seconds)
+
+    def _profile(self, decision: d.SetPodCondition) -> str:
+        record = self._service.engine.pods.records.get(f"{decision.namespace}/{decision.name}")
+        return record.scheduler_name if record is not None else self._service.name
+
+    def collect(self) -> Iterable[CounterMetricFamily]:
+        text = "API calls that do not hold up scheduling, by result."
+        family = CounterMetricFamily("scheduler_async_api_call_execution", text, labels=["call_type", "result"])
+        for labels, count in self._calls.totals().items():
+            family.add_metric(list(labels), count)
+        yield family
+
+    @property
+    def pending_binds(self) -> int:
+        return len(self._sent)
+
+
+def _result(decision: d.Decision) -> str:
+    if isinstance(decision, d.SetPodCondition) and decision.type == "PodScheduled":
+        return _RESULTS.get(decision.reason, "")
+    return ""

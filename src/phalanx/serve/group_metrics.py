@@ -1,0 +1,118 @@
+"""Metrics of groups: how long they take to be complete, placed and bound, their states, fragmentation and promises."""
+
+from __future__ import annotations
+
+from collections import Counter as Tally
+
+from prometheus_client import CollectorRegistry, Gauge
+
+from phalanx.base.clock import parse_rfc3339
+from phalanx.engine import decisions as d
+from phalanx.engine.events import Outcome
+from phalanx.engine.groups.group_state import Phase
+from phalanx.model.groups import GroupKey, PodKey
+from phalanx.serve.engine_view import Reader
+from phalanx.serve.histograms import Histograms, exponential
+from phalanx.serve.scheduler import SchedulerService
+
+_SECONDS = exponential(0.1, 2, 18)  # up to about 7 hours
+MOST_GROUPS = 20_000  # whose state is looked at for one scrape
+
+
+class GroupMetrics:
+    def __init__(self, service: SchedulerService, registry: CollectorRegistry) -> None:
+        self._service = service
+        self._reader = Reader(service.engine, service.now)
+        self._binding: dict[GroupKey, tuple[float, set[int]]] = {}  # since when, Binds without an answer
+        self._root_of: dict[int, GroupKey] = {}  # the group of each of these Binds
+
+        self._complete = Histograms(
+            "phalanx_group_complete_seconds",
+            "From the creation of a group to that of the last pod of its placement.",
+            (),
+            _SECONDS,
+            registry,
+        )
+        self._place = Histograms(
+            "phalanx_group_place_seconds",
+            "From the creation of the last pod of a placement to the decision to bind it.",
+            (),
+            _SECONDS,
+            registry,
+        )
+        self._bind = Histograms(
+            "phalanx_group_bind_seconds",
+            "From the decision to bind the pods of a group to the last confirmed bind.",
+            (),
+            _SECONDS,
+            registry,
+        )
+        self._states = Gauge("phalanx_groups", "Groups by their state.", ["state"], registry=registry)
+        self._fragmentation = Gauge(
+            "phalanx_fragmentation_ratio",
+            "Share of the free capacity that lies in domains of a level that hold a pod.",
+            ["level", "resource"],
+            registry=registry,
+        )
+        self._promises = Gauge("phalanx_promised_starts", "Promised starts that stand.", registry=registry)
+        service.on_decisions.append(self._decided)
+        service.on_outcome.append(self._answered)
+
+    # ---- times
+
+    def _decided(self, made: list[d.Decision]) -> None:
+        binds: dict[GroupKey, list[d.Bind]] = {}
+        forest = self._service.engine.cluster.forest
+        for decision in made:
+            if isinstance(decision, d.Bind):
+                leaf = forest.leaf_of(PodKey(decision.namespace, decision.name))
+                if leaf is not None:
+                    binds.setdefault(forest.root_of(leaf) or leaf, []).append(decision)
+        for root, decisions in binds.items():
+            self._placed(root, decisions)
+
+    def _placed(self, root: GroupKey, binds: list[d.Bind]) -> None:
+        now, records = self._service.now(), self._service.engine.pods.records
+        found = (records.get(f"{bind.namespace}/{bind.name}") for bind in binds)
+        created = [record.created for record in found if record is not None]
+        waiting = self._binding.get(root)
+        ids = {bind.id for bind in binds}
+        self._root_of.update(dict.fromkeys(ids, root))
+        if waiting is not None:  # a large gang is decided in several steps
+            waiting[1].update(ids)
+            return
+        self._binding[root] = (now, ids)
+        if not created:
+            return
+        group = self._service.engine.cluster.forest.group(root)
+        made = group.spec.created if group is not None and group.spec is not None else ""
+        last = max(created)
+        if made:
+            self._complete.observe(max(0.0, last - parse_rfc3339(made)))
+        self._place.observe(max(0.0, now - last))
+
+    def _answered(self, outcome: Outcome) -> None:
+        root = self._root_of.pop(outcome.decision, None)
+        if root is None:
+            return
+        since, ids = self._binding[root]
+        ids.discard(outcome.decision)
+        if not ids:
+            del self._binding[root]
+            if not outcome.problem:
+                self._bind.observe(max(0.0, self._service.now() - since))
+
+    # ---- at a scrape
+
+    def refresh(self) -> None:
+        engine = self._service.engine
+        states: Tally[str] = Tally()
+        for number, group in enumerate(self._reader.all_groups()):
+            if number == MOST_GROUPS:
+                break
+            states["Invalid" if group.problem is not None else engine.groups.members.health.state(group).phase] += 1
+        for state in (*Phase, "Invalid"):
+            self._states.labels(str(state)).set(states[state])
+        for (level, resource), share in self._reader.fragmentation().items():
+            self._fragmentation.labels(level, resource).set(share)
+        self._promises.set(len(engine.starts.held))
