@@ -209,24 +209,23 @@ class ClusterCheck:
         service = hooks[0]["clientConfig"].get("service")
         if service is None:
             return Check("webhook", WORKS, f"called at {hooks[0]['clientConfig'].get('url')}; not tried")
-        path = f"/api/v1/namespaces/{service['namespace']}/services/https:{service['name']}:{service.get('port', 443)}"
-        return await self._behind(f"{path}/proxy{service.get('path') or '/'}", "webhook", "phalanx-controllers")
+        home = f"/api/v1/namespaces/{service['namespace']}/services"
+        path = f"https:{service['name']}:{service.get('port', 443)}/proxy{service.get('path') or '/'}"
+        return await self._behind(home, service["name"], path, "webhook", "phalanx-controllers")
 
     async def _questions(self) -> Check:
-        path = f"/api/v1/namespaces/{self._namespace}/services/https:phalanx-scheduler:https"
-        return await self._behind(f"{path}/proxy/livez", "questions", "phalanx-scheduler")
+        home = f"/api/v1/namespaces/{self._namespace}/services"
+        path = "https:phalanx-scheduler:https/proxy/livez"
+        return await self._behind(home, "phalanx-scheduler", path, "questions", "phalanx-scheduler")
 
-    async def _behind(self, path: str, name: str, part: str) -> Check:
+    async def _behind(self, home: str, service: str, path: str, name: str, part: str) -> Check:
         """Reach a Service as the API server reaches it. Any answer of the part itself will do."""
+        if not await self._exists(f"{home}/{service}"):
+            return Check(name, ABSENT, f"there is no Service for {part}", "kubectl apply -k deploy/")
         try:
-            await self._client.request("GET", path, plain=True)
-        except NotFound as problem:
-            if problem.kind == "services":
-                return Check(name, ABSENT, f"there is no Service for {part}", "kubectl apply -k deploy/")
+            await self._client.request("GET", f"{home}/{path}", plain=True)
         except Forbidden:
             raise
-        except Unreachable as problem:
-            return Check(name, FAILS, f"{part} cannot be reached: {problem}", _reach(self._namespace))
         except ApiProblem as problem:
             if problem.http_code >= 500:
                 return Check(name, FAILS, f"{part} cannot be reached: {problem}", _reach(self._namespace))
