@@ -39,6 +39,7 @@ MOST_PODS = 5000  # whose scheduler is looked at
 PAGE = 500
 EXPIRES_SOON = 30  # days
 REVIEWS_AT_ONCE = 16
+NO_AUTHORITY = "it has no caBundle: the controllers have not started, or may not write it"
 
 _PODS = Resource("", "v1", "pods", "Pod")
 _HOOKS = Resource(
@@ -204,7 +205,8 @@ class ClusterCheck:
         for hook in hooks:
             problem = _authority_problem(hook["clientConfig"].get("caBundle") or "", self._clock.now())
             if problem:
-                todo = f"kubectl -n {self._namespace} delete secret phalanx-webhook-tls, and restart the controllers"
+                renewed = f"kubectl -n {self._namespace} delete secret phalanx-webhook-tls, and restart the controllers"
+                todo = renewed if problem != NO_AUTHORITY else f"kubectl -n {self._namespace} get pods, and their logs"
                 return Check("webhook", FAILS, f"{hook['name']}: {problem}", todo)
         service = hooks[0]["clientConfig"].get("service")
         if service is None:
@@ -296,7 +298,7 @@ def _listed(rights: Sequence[Right]) -> str:
 def _authority_problem(bundle: str, now: float) -> str:
     """Return what is wrong with the authority that a webhook configuration trusts; "" if nothing is."""
     if not bundle:
-        return "it has no caBundle: the controllers have not started, or may not write it"
+        return NO_AUTHORITY
     try:
         found = x509.load_pem_x509_certificates(base64.b64decode(bundle))
     except (binascii.Error, ValueError):
