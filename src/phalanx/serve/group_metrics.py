@@ -10,13 +10,13 @@ from phalanx.base.clock import parse_rfc3339
 from phalanx.engine import decisions as d
 from phalanx.engine.events import Outcome
 from phalanx.engine.groups.group_state import Phase
-from phalanx.model.groups import GroupKey, PodKey
+from phalanx.model.groups import Group, GroupKey, PodKey
 from phalanx.serve.engine_view import Reader
 from phalanx.serve.histograms import Histograms, exponential
 from phalanx.serve.scheduler import SchedulerService
 
 _SECONDS = exponential(0.1, 2, 18)  # up to about 7 hours
-MOST_GROUPS = 20_000  # whose state is looked at for one scrape
+GROUPS_PER_SCRAPE = 2000  # whose state is computed (16 ms): with more groups the counts are of several scrapes
 
 
 class GroupMetrics:
@@ -25,6 +25,9 @@ class GroupMetrics:
         self._reader = Reader(service.engine, service.now)
         self._binding: dict[GroupKey, tuple[float, set[int]]] = {}  # since when, Binds without an answer
         self._root_of: dict[int, GroupKey] = {}  # the group of each of these Binds
+        self._known: dict[GroupKey, str] = {}  # states of the last complete pass over all groups
+        self._pass: dict[GroupKey, str] = {}  # of the pass under way
+        self._left: list[Group] = []  # groups that this pass has yet to look at
 
         self._complete = Histograms(
             "phalanx_group_complete_seconds",
@@ -106,13 +109,20 @@ class GroupMetrics:
 
     def refresh(self) -> None:
         engine = self._service.engine
-        states: Tally[str] = Tally()
-        for number, group in enumerate(self._reader.all_groups()):
-            if number == MOST_GROUPS:
-                break
-            states["Invalid" if group.problem is not None else engine.groups.members.health.state(group).phase] += 1
+        states = self._count_states()
         for state in (*Phase, "Invalid"):
             self._states.labels(str(state)).set(states[state])
         for (level, resource), share in self._reader.fragmentation().items():
             self._fragmentation.labels(level, resource).set(share)
         self._promises.set(len(engine.starts.held))
+
+    def _count_states(self) -> Tally[str]:
+        health = self._service.engine.groups.members.health
+        if not self._left:
+            self._pass, self._left = {}, list(self._reader.all_groups())
+        chunk, self._left = self._left[:GROUPS_PER_SCRAPE], self._left[GROUPS_PER_SCRAPE:]
+        for group in chunk:
+            self._pass[group.key] = "Invalid" if group.problem is not None else str(health.state(group).phase)
+        if not self._left:
+            self._known = self._pass
+        return Tally((self._known | self._pass).values())
