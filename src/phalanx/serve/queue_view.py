@@ -61,7 +61,7 @@ class QueueView:
     def units(self, namespace: str = "") -> Json:
         """Pending units in the order in which they will be tried, as far as they are listed one by one.
 
-        namespace: list only its units; counts are always of all.
+        namespace: list only its units and its shares; the other counts are always of all.
         """
         entries = (
             (
@@ -77,7 +77,10 @@ class QueueView:
             if not namespace or unit.key.split("/", 2)[1] == namespace
         )
         first = heapq.nsmallest(MOST_QUEUED, entries, key=lambda entry: entry[:6])
-        return {"roots": [self._unit(entry[-1]) for entry in first], **self.waiting()}
+        waiting = self.waiting()
+        if namespace:
+            waiting["by"] = [share for share in waiting["by"] if share[0] == namespace]
+        return {"roots": [self._unit(entry[-1]) for entry in first], **waiting}
 
     def headline(self, text: str) -> str:
         """Why the unit in which a group waits is pending, as a plain sentence; "" if it is not pending."""

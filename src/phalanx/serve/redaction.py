@@ -42,7 +42,7 @@ class Redaction:
 
     def value(self, value: Any) -> Any:
         if isinstance(value, str):
-            return _REFERENCE.sub(self._text, value)
+            return HIDDEN if value in self._namespaces else _REFERENCE.sub(self._text, value)
         if isinstance(value, list):
             return [self.value(item) for item in value]
         if isinstance(value, dict):

@@ -228,6 +228,7 @@ class StartReservations:
             self._pod_lifecycle.nominate(placeholder, self._cluster.columns.names[row], write=False, wake=False)
             placeholders.append(placeholder)
         self.held[unit.key] = HeldStart(unit, planned, placeholders, self._cluster.now, reason)
+        self.given += 1
         text = self.text(unit)
         self._unit_lifecycle.tell(unit, "reserved", text)
         if promise := self.promise(unit):
