@@ -33,6 +33,7 @@ class ControllersService:
         gates = gates or Gates()
         self._caches = Caches(client)
         self.events = Events(client, clock)
+        self._caches.client.refused = self.events.written_too_often
         groups = Groups(self._caches, self.events) if gates("GenericWorkload") else None
         local = Local(self._caches, clock, self.events, groups, gates)
         self.ready = asyncio.Event()

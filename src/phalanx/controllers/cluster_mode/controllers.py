@@ -132,6 +132,7 @@ class ClusterControllers:
         self._client = client
         self._caches = Caches(client)
         self.events = Events(client, clock)
+        self._caches.client.refused = self.events.written_too_often
         self._groups = Groups(self._caches, self.events)
         self.pods = Pods()
         followed = {kind.resource.kind: self._caches.of(kind.resource, optional=True) for kind in FOLLOWED}

@@ -19,6 +19,7 @@ from phalanx.base.client import Client, Resource
 from phalanx.base.informer import Change, Informer
 from phalanx.base.tasks import run_all
 from phalanx.controllers.runtime.ownership import controller_of
+from phalanx.controllers.runtime.write_guard import WriteGuard
 from phalanx.model.memo import Memo
 from phalanx.model.selectors import LabelMatcher
 
@@ -82,8 +83,11 @@ def _pair(namespace: str, key: str, value: str) -> str:
 
 
 class Cache:
-    def __init__(self, client: Client, resource: Resource, *, optional: bool = False) -> None:
-        self.client = client
+    def __init__(
+        self, client: Client, resource: Resource, *, optional: bool = False, writes: Client | None = None
+    ) -> None:
+        """writes: the client for everything but following the resource."""
+        self.client = writes or client
         self.resource = resource
         self._bodies: dict[Key, bytes] = {}
         self._decoded: OrderedDict[Key, Json] = OrderedDict()  # of some, the last used last
@@ -323,13 +327,14 @@ class Caches:
     """The caches of one process, each created once."""
 
     def __init__(self, client: Client) -> None:
-        self.client = client
+        self._client = client
+        self.client = WriteGuard(client)  # for writes and single reads
         self._caches: dict[Resource, Cache] = {}
 
     def of(self, resource: Resource, *, optional: bool = False) -> Cache:
         cache = self._caches.get(resource)
         if cache is None:
-            cache = self._caches[resource] = Cache(self.client, resource, optional=optional)
+            cache = self._caches[resource] = Cache(self._client, resource, optional=optional, writes=self.client)
         return cache
 
     @property

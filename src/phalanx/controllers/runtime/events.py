@@ -35,6 +35,12 @@ class Events:
     def warning(self, about: Json, controller: str, reason: str, note: str) -> None:
         self._record(about, controller, "Warning", reason, note, "")
 
+    def written_too_often(self, resource: Resource, namespace: str, name: str, message: str) -> None:
+        """A controller writes an object again and again (`WriteGuard`)."""
+        meta = {"uid": "", "name": name, "namespace": namespace or "default"}
+        about = {"apiVersion": resource.api_version, "kind": resource.kind, "metadata": meta}
+        self._record(about, "controllers", "Warning", "WrittenTooOften", message, f"{resource.kind}/{namespace}/{name}")
+
     def _record(self, about: Json, controller: str, type_: str, reason: str, note: str, distinct: str) -> None:
         meta = about["metadata"]
         note = note[:MAX_NOTE]
