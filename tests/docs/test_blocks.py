@@ -17,6 +17,7 @@ DOCS = Path(__file__).parents[2] / "docs"
 
 # Blocks that are no objects of the API, and who reads them instead.
 ELSEWHERE = {
+    "kueue.md": "kinds of Kueue, which a cluster does not serve by itself: test_walkthroughs.py applies them",
     "metrics.md": "rules of Prometheus: test_documented.py reads them",
     "nodes.md": "a part of a pod's spec",
     "plugins.md": "a configuration with the page's own plugin: tests/engine/test_plugin_docs.py runs it",

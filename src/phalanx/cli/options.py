@@ -56,7 +56,12 @@ def deciding_options(command: Callable[..., Any]) -> Callable[..., Any]:
         callback=_dialects,
         help="Schedule by PodGroups of other schedulers too: coscheduling, volcano, kai, separated by commas.",
     )
-    return record(slow(provisioning(dialects(command))))
+    kueue = click.option(
+        "--kueue",
+        is_flag=True,
+        help="Answer admission checks of Kueue with the controller name scheduling.phalanx.dev/placement.",
+    )
+    return record(slow(provisioning(dialects(kueue(command)))))
 
 
 _SERVER: tuple[Decorator, ...] = (

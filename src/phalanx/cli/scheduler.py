@@ -95,6 +95,7 @@ def scheduler(
     slow_plugin: int,
     provisioning: str,
     dialects: tuple[str, ...],
+    kueue: bool,
     log_level: str,
 ) -> int:
     """Run the scheduler alone, against any kube-apiserver or `phalanx apiserver`.
@@ -134,6 +135,7 @@ def scheduler(
             slow_plugin=slow_plugin / 1000,
             provisioning=class_name(provisioning) if provisioning else "",
             dialects=dialects,
+            kueue=kueue,
         ),
         beside=DashboardAtHealth if dashboard else None,
     )

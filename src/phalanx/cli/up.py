@@ -80,6 +80,7 @@ def up(
     slow_plugin: int,
     provisioning: str,
     dialects: tuple[str, ...],
+    kueue: bool,
 ) -> int:
     """Start a whole local cluster: API server, simulated nodes, controllers and scheduler in one process.
 
@@ -128,6 +129,7 @@ def up(
         topology,
         devices,
         provisioning,
+        kueue,
         autoscale,
         usual_nodes,
         usual_topology,

@@ -109,6 +109,14 @@ class CreateExtendedClaim(_Decision, frozen=True, tag="CreateExtendedClaim"):
     mappings: list[tuple[str, str, str]] = []
 
 
+class PlaceAnswered(_Decision, frozen=True, tag="PlaceAnswered"):
+    """Answer `events.PlaceRequested` for workload `namespace/name`, also when a place is lost later."""
+
+    placed: bool = False
+    message: str = ""  # why there is no place
+    nodes: list[str] = []
+
+
 Decision = (
     Bind
     | Nominate
@@ -121,6 +129,7 @@ Decision = (
     | ReserveClaim
     | ReleaseClaim
     | CreateExtendedClaim
+    | PlaceAnswered
 )  # fmt: skip
 
 _encoder = msgspec.json.Encoder()

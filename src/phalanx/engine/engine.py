@@ -15,6 +15,7 @@ from phalanx.engine import events as e
 from phalanx.engine.decisions import Decision
 from phalanx.engine.devices.domains import DeviceDomains
 from phalanx.engine.events import Event
+from phalanx.engine.explain.find_place import find_place
 from phalanx.engine.framework import ClusterChange, Factory, Wake
 from phalanx.engine.framework.adapters import failure_of
 from phalanx.engine.framework.settings import EngineSettings
@@ -82,6 +83,7 @@ class Engine:
         self.history, self.isolation = scheduler.history, scheduler.isolation
         self.maintenance, self.starts = scheduler.maintenance, scheduler.starts
         self.rejections = scheduler.rejections
+        self.places = scheduler.places
         self.illegal_transitions = scheduler.illegal_transitions
         self.outbox, self.faults = scheduler.outbox, scheduler.faults
         self._binding, self._cycle = scheduler.binding, scheduler.cycle
@@ -93,6 +95,8 @@ class Engine:
             e.Gone: self._gone,
             e.Outcome: self._outcome,
             e.TimePassed: lambda event: self._time(event.now),
+            e.PlaceRequested: self.places.request,
+            e.PlaceReleased: lambda event: self.places.release(event.namespace, event.name),
         }
 
     # ---- events
@@ -291,6 +295,8 @@ class Engine:
         self.groups.settle()
         self.maintenance.replacements.settle()
         self.starts.sweep()
+        if self.places.requests or self.places.held:
+            self._answer_places()
         turns = self._binding.poll() if self.pod_lifecycle.holding else 0
         searches = self.searches
         searches.sweep()
@@ -307,6 +313,26 @@ class Engine:
             self._go_on(turn)
         self.groups.members.statuses.tell()
         return self.outbox.take()
+
+    def _answer_places(self) -> None:
+        """Look for a place for workloads whose pods do not exist yet; also for those that lost theirs."""
+        places = self.places
+        for lost in places.sweep():
+            places.request(lost)
+        for event in sorted(places.requests.values(), key=lambda each: -max((p.spec.priority or 0) for p in each.pods)):
+            place, message = find_place(self.scheduler, event)
+            places.release(event.namespace, event.name)
+            if place:
+                places.hold(event, place)
+            self.outbox.emit(
+                d.PlaceAnswered,
+                namespace=event.namespace,
+                name=event.name,
+                uid=event.uid,
+                placed=bool(place),
+                message=message,
+                nodes=sorted({node for _, node in place}),
+            )
 
     def _say_again(self) -> None:
         for decision in self._reminders.take():
@@ -357,7 +383,10 @@ class Engine:
         if (older := self.starts.older(root)) is not None:
             self._wait_in_line(root, older)
             return
+        places = self.places
+        arrived = [(r, o) for r in root.records.values() if (o := places.owner_of(r))] if places.held else []
         lifted = self.starts.lift(root) if self.starts.held else []
+        lifted += places.lift(root) if arrived else []
         # without some reservations, this unit may fit where others of its equivalence class did not
         self.queue.shares = not lifted
         try:
@@ -365,6 +394,7 @@ class Engine:
         finally:
             if lifted:
                 self.starts.put_back(lifted)
+            places.placed(arrived)
         if records and records[0].row >= 0:
             self.starts.placed(root)
 
@@ -430,6 +460,7 @@ class Engine:
             self.maintenance,
             self.rejections,
             self.starts,
+            self.places,
         )
         ahead = [table.next_time() for table in tables]
         times += [due for due in ahead if due is not None]
@@ -449,7 +480,7 @@ class Engine:
 
 def _object_of(event: Event) -> ObjectKey | None:
     """Return the key of the object that an event is about, or None if it is not about a single object."""
-    if isinstance(event, e.Outcome | e.TimePassed):
+    if isinstance(event, e.Outcome | e.TimePassed | e.PlaceRequested | e.PlaceReleased):
         return None
     if isinstance(event, e.Gone):
         return (event.kind, event.namespace, event.name)

@@ -167,6 +167,30 @@ class TimePassed(_Event, frozen=True, tag="TimePassed"):
     now: float
 
 
+class PlaceRequested(_Event, frozen=True, tag="PlaceRequested"):
+    """Reserve room for a workload whose pods do not exist yet, if all of them fit now; answered by `PlaceAnswered`.
+
+    The pods of the workload are recognised by the uid of their owner, or by the name of their owner in a label.
+    """
+
+    namespace: str
+    name: str
+    uid: str
+    until: float  # seconds since the epoch: end of the reservation
+    pods: list[Pod]
+    pod_groups: list[PodGroup] = []
+    composites: list[CompositePodGroup] = []
+    owner_uids: list[str] = []
+    owners: list[str] = []
+
+
+class PlaceReleased(_Event, frozen=True, tag="PlaceReleased"):
+    """End the reservation of a workload."""
+
+    namespace: str
+    name: str
+
+
 ObjectChanged = (
     PodChanged
     | NodeChanged
@@ -193,7 +217,7 @@ ObjectChanged = (
     | DeviceClassChanged
     | DeviceTaintRuleChanged
 )
-Event = ObjectChanged | Gone | Outcome | TimePassed
+Event = ObjectChanged | Gone | Outcome | TimePassed | PlaceRequested | PlaceReleased
 
 CHANGED_BY_KIND: dict[str, type[_Event]] = {
     "Pod": PodChanged,

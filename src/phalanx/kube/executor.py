@@ -98,6 +98,8 @@ class Executor:
                 case d.RecordEvent():
                     self._record(decision)
                     self._report(Outcome(decision.id))
+                case d.PlaceAnswered():
+                    self._report(Outcome(decision.id))  # nothing to write: the controller that asked listens
                 case d.SetPodCondition() | d.SetGroupCondition() | d.Nominate():
                     self.status.submit(decision)
                 case _:

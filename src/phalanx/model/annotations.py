@@ -31,6 +31,7 @@ _WRITTEN_BY_US = (
     "compositepodgroup-protection",  # a finalizer
     "group",
     "implied-by",
+    "placement",  # controller name of admission checks
     "provisions-for",
     "through",
     "waiting",

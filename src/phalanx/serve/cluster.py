@@ -31,6 +31,7 @@ class ClusterSettings(msgspec.Struct, frozen=True):
     topology: str = ""
     devices: str = ""  # of the nodes, by simulated drivers (--devices)
     provisioning: str = ""  # class of ProvisioningRequests for groups that lack nodes; "": none
+    kueue: bool = False  # answer admission checks of Kueue (--kueue)
     autoscale: tuple[str, ...] = ()  # node groups of a simulated autoscaler (--autoscale)
     usual_nodes: int = 10
     usual_topology: str = ""

@@ -140,7 +140,7 @@ class Diagnostics:
 
     async def _whatif(self, query: Mapping[str, str], body: bytes, access: Access | None) -> bytes:
         only = await question_rights.of_manifests(access, body)
-        classes = await self._priority_classes()
+        classes = await self.priority_classes()
         templates = await self._claim_templates() if b"resourceClaimTemplateName" in body else []
 
         def think() -> bytes:
@@ -171,7 +171,7 @@ class Diagnostics:
         except ApiProblem:
             return []
 
-    async def _priority_classes(self) -> list[dict[str, Any]]:
+    async def priority_classes(self) -> list[dict[str, Any]]:
         try:
             found = msgspec.json.decode(await self._client.list(_PRIORITY_CLASSES))
         except ApiProblem as problem:

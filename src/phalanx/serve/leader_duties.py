@@ -1,4 +1,4 @@
-"""What a scheduler does besides deciding, while it leads: it makes ProvisioningRequests for groups that lack nodes."""
+"""What a scheduler does besides deciding, while it leads: ProvisioningRequests, and admission checks of Kueue."""
 
 from __future__ import annotations
 

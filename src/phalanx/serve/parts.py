@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
+from functools import partial
 
+from phalanx.controllers.cluster_mode.kueue import PlacementCheck
 from phalanx.controllers.cluster_mode.provisioning_requests import ProvisioningRequests, class_name
 from phalanx.engine.engine import Engine
 from phalanx.local.nodes.autoscaler import Autoscaler
@@ -23,6 +25,8 @@ from phalanx.serve.component import Component, Loop
 from phalanx.serve.controllers import ControllersService
 from phalanx.serve.demand_metrics import DemandMetrics
 from phalanx.serve.diagnostics import PATHS, Diagnostics
+from phalanx.serve.kueue_places import EnginePlaces
+from phalanx.serve.leader_duties import Duty, with_duties
 from phalanx.serve.metrics import SchedulerMetrics, failures_text
 from phalanx.serve.plugin_times import PluginTimes
 from phalanx.serve.recording import next_recording
@@ -114,7 +118,13 @@ def scheduler(settings: ClusterSettings, follow: Follow | None = None, source: D
             server.answer_questions(path, diagnostics.answer)
         if follow is not None:
             follow(server, service, diagnostics)
-        return Loop("scheduler", service.run, ready=service.wait_synced, stop=service.stop)
+        duties: list[Duty] = []
+        if settings.kueue:
+            places = EnginePlaces(service, settings.server.gates, diagnostics.priority_classes)
+            check = PlacementCheck(server.client("phalanx-scheduler"), places, server.context.clock)
+            duties.append(("admission checks", check.run))
+        work = partial(with_duties, service.run, duties)
+        return Loop("scheduler", work, ready=service.wait_synced, stop=service.stop)
 
     return make
 

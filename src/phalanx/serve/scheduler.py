@@ -190,6 +190,10 @@ class SchedulerService:
         for event in found:
             self._apply(event)
 
+    def apply(self, event: events.Event) -> None:
+        """Tell the engine of something that no informer tells it."""
+        self._apply(event)
+
     def _apply(self, event: events.Event) -> None:
         self._driver.apply(event)
         self._wake.set()

@@ -18,6 +18,7 @@ from aiohttp import web
 from phalanx.base.clock import Clock, SystemClock
 from phalanx.base.errors import ApiProblem, ConfigProblem
 from phalanx.base.tasks import cause_of_end, end, kept
+from phalanx.controllers.cluster_mode.kueue import PlacementCheck
 from phalanx.controllers.cluster_mode.provisioning_requests import ProvisioningRequests
 from phalanx.engine.engine import Engine
 from phalanx.engine.framework.config import SchedulerConfig, default_config, read_config
@@ -35,6 +36,7 @@ from phalanx.serve.certificate_files import CertificateFiles
 from phalanx.serve.demand_metrics import DemandMetrics
 from phalanx.serve.diagnostics import PATHS, Diagnostics
 from phalanx.serve.health import HealthServer, Secure, made_at_start
+from phalanx.serve.kueue_places import EnginePlaces
 from phalanx.serve.lacking_groups import LackingGroups
 from phalanx.serve.leader_duties import Duty, with_duties
 from phalanx.serve.metrics import SchedulerMetrics
@@ -73,6 +75,7 @@ class SchedulerSettings:
     placement_lease: str = PLACEMENT_LEASE  # "" = place pods without regard to other Phalanx schedulers
     slow_plugin: float = LIMIT  # seconds; see PluginTimes
     dialects: tuple[str, ...] = ()  # other schedulers whose PodGroups are used
+    kueue: bool = False  # answer admission checks of Kueue
     provisioning: str = ""  # class of ProvisioningRequests for groups that lack nodes; "": none
 
 
@@ -281,6 +284,9 @@ class SchedulerProcess:
             lacking = LackingGroups(service, self.diagnostics).ask
             requests = ProvisioningRequests(client, self._settings.provisioning, lacking, self._clock)
             duties.append(("ProvisioningRequests", requests.run))
+        if self._settings.kueue and self.diagnostics is not None:
+            places = EnginePlaces(service, self._settings.gates, self.diagnostics.priority_classes)
+            duties.append(("admission checks", PlacementCheck(client, places, self._clock).run))
         await with_duties(service.run, duties)
 
     def again(self) -> SchedulerProcess:

@@ -63,14 +63,14 @@ def whatif(engine: Scheduler, question: Question, *, relax: bool = True, when: b
 
     `when`: for a unit that does not fit now, estimate the earliest start from the expected end of running pods.
     """
-    with _Trial(engine) as trial, Rehearsal(engine) as rehearsal:
-        asked = _Asked(engine, trial, rehearsal, relax, when)
+    with TrialState(engine) as trial, Rehearsal(engine) as rehearsal:
+        asked = AskedUnits(engine, trial, rehearsal, relax, when)
         asked.put(question)
         items = [asked.judge(root) for root in asked.roots()]
         return Outlook(bool(items) and all(item.fits for item in items), items, asked.notes)
 
 
-class _Trial:
+class TrialState:
     """Save and restore what a query may change apart from rows."""
 
     def __init__(self, engine: Scheduler) -> None:
@@ -78,7 +78,7 @@ class _Trial:
         self._columns = engine.columns
         self._index = engine.indexes.pods
 
-    def __enter__(self) -> _Trial:
+    def __enter__(self) -> TrialState:
         columns, interest = self._columns, self._engine.interest
         self._index.sync()  # values that it reported as OTHER must be part of the saved state
         self._interest = interest.state()
@@ -125,8 +125,8 @@ class _Root(msgspec.Struct):
     records: list[PodRecord]
 
 
-class _Asked:
-    def __init__(self, engine: Scheduler, trial: _Trial, rehearsal: Rehearsal, relax: bool, when: bool) -> None:
+class AskedUnits:
+    def __init__(self, engine: Scheduler, trial: TrialState, rehearsal: Rehearsal, relax: bool, when: bool) -> None:
         self._engine = engine
         self._cluster = engine.cluster
         self._trial = trial
@@ -286,6 +286,16 @@ class _Asked:
         time = rfc3339(planned_start.start)
         return f"would start by {time} {where}", time
 
+    def target(self, root: _Root) -> AttemptUnit | Refused:
+        """Return what is attempted for a root, or why it cannot be."""
+        if root.key is None:
+            return SinglePod(root.records[0])
+        key, group = root.key, self.forest.group(root.key)
+        if group is None or self.forest.resolve(key).root is None:
+            hold = hold_of(self.forest, key)
+            return Refused(Cause.HELD, hold.message if hold is not None else f"{key} is not known")
+        return GroupTree(root_key(key), group, self.forest, self._pending, root.priority, root.records)
+
     def _pod(self, root: _Root) -> Would:
         (record,) = root.records
         state = self._cluster
@@ -313,12 +323,11 @@ class _Asked:
         )
 
     def _group(self, root: _Root, key: GroupKey) -> Would:
-        group = self.forest.group(key)
-        if group is None or self.forest.resolve(key).root is None:
-            hold = hold_of(self.forest, key)
-            return self._no(root, Refused(Cause.HELD, hold.message if hold is not None else f"{key} is not known"))
-        state = self._cluster
-        tree = GroupTree(root_key(key), group, self.forest, self._pending, root.priority, root.records)
+        tree = self.target(root)
+        if not isinstance(tree, GroupTree):
+            assert isinstance(tree, Refused)
+            return self._no(root, tree)
+        group, state = tree.group, self._cluster
         answer = self._rehearsal.attempt(tree, evict=True)
         if not isinstance(answer, Placed):
             changes: list[Relaxation] = []

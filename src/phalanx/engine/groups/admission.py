@@ -10,7 +10,9 @@ import enum
 import msgspec
 
 from phalanx.engine.groups.build import Built
-from phalanx.model.groups import Group, GroupForest, GroupKey, Shortage
+from phalanx.model.groups import Group, GroupForest, GroupKey, PodKey, Shortage
+
+KUEUE = "kueue.x-k8s.io/"  # prefix of the scheduling gates by which Kueue holds pods back
 
 
 class HeldBy(enum.Enum):
@@ -44,8 +46,18 @@ def hold_of(forest: GroupForest, key: GroupKey) -> Hold | None:
         names = ", ".join(map(str, gated[:3])) + (f" and {len(gated) - 3} more" if len(gated) > 3 else "")
         # The last reported message may count missing members that exist by now.
         told = {key: None} | {leaf: None for pod in gated[:3] if (leaf := forest.leaf_of(pod)) is not None}
-        return Hold(HeldBy.GATES, f"waiting for scheduling gates of {names}", tuple(told))
+        admits = "; Kueue has not admitted it" if _kueue_gates(forest, gated[0]) else ""
+        return Hold(HeldBy.GATES, f"waiting for scheduling gates of {names}{admits}", tuple(told))
     return None
+
+
+def _kueue_gates(forest: GroupForest, pod: PodKey) -> bool:
+    """Return True if a member has no other scheduling gates than Kueue's."""
+    leaf = forest.leaf_of(pod)
+    group = forest.group(leaf) if leaf is not None else None
+    member = group.members.get(pod) if group is not None else None
+    gates = (member.pod.spec.scheduling_gates or ()) if member is not None else ()
+    return bool(gates) and all(gate.name.startswith(KUEUE) for gate in gates)
 
 
 def shortages_of(forest: GroupForest, group: Group) -> tuple[Shortage, ...]:

@@ -24,6 +24,7 @@ from phalanx.engine.scheduling.attempt.attempt import Attempts
 from phalanx.engine.scheduling.attempt.preemption import Preemption
 from phalanx.engine.scheduling.attempt.sliced_attempts import SlicedAttempts
 from phalanx.engine.scheduling.commit.admission import Admission
+from phalanx.engine.scheduling.commit.admitted_places import AdmittedPlaces
 from phalanx.engine.scheduling.commit.binding import Binding
 from phalanx.engine.scheduling.commit.cycle import Cycle, Refusals
 from phalanx.engine.scheduling.commit.evictions import Evictions
@@ -142,6 +143,7 @@ class Scheduler:
         room = GroupReservations(state, pods, members)
         self.maintenance = Maintenance(state, members, pods, room, emit)
         self.starts = StartReservations(state, queue, pods, unit_lifecycle, members, status)
+        self.places = AdmittedPlaces(state, pods)
         refusals = Refusals(self.searches, pods, members, waiting, status, self.starts)
         self.cycle = Cycle(self.searches, refusals, self.binding, evictions, room, self.rejections, emit)
         admission = Admission(members, pods, status, self.pods.admit)

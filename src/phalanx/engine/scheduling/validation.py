@@ -11,6 +11,7 @@ from phalanx.engine.plugins.registry import Indexes
 from phalanx.engine.preemption.victim_index import VictimIndex
 from phalanx.engine.scheduling.attempt.preemption import Preemption
 from phalanx.engine.scheduling.attempt.sliced_attempts import SlicedAttempts
+from phalanx.engine.scheduling.commit.admitted_places import AdmittedPlaces
 from phalanx.engine.scheduling.commit.group_units import Groups
 from phalanx.engine.scheduling.commit.maintenance import Maintenance
 from phalanx.engine.scheduling.commit.start_reservations import StartReservations
@@ -39,6 +40,8 @@ class Tables(Protocol):
     def groups(self) -> Groups: ...
     @property
     def starts(self) -> StartReservations: ...
+    @property
+    def places(self) -> AdmittedPlaces: ...
     @property
     def pod_lifecycle(self) -> PodLifecycle: ...
     @property
@@ -167,6 +170,7 @@ def _nominations(engine: Tables) -> None:
         *replacements.records,
         *engine.starts.placeholders,
         *engine.pods.foreign.values(),
+        *engine.places.placeholders,
     )
     expected_placements = {id(record) for record in placeholders}
     for node, record in engine.cluster.nominations.all():

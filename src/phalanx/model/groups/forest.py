@@ -19,6 +19,7 @@ from phalanx.model.groups.group import (
     Group,
     GroupSpec,
     spec_of_object,
+    with_topology_of_pods,
 )
 from phalanx.model.groups.keys import (
     COMPOSITE,
@@ -108,6 +109,9 @@ class GroupForest:
             self._roster.assumed.pop(key, None)  # of no concern here any more, also not for the next pod of this name
             return heads
         set_ = self._set_member(leaf, key, pod)
+        group = self._groups[leaf]
+        if group.spec is not None and len(group.members) == 1:  # its first pod may ask for a topology
+            group.spec = self._gate(with_topology_of_pods(group.spec, group.members.values()))
         return _union(heads, set_) if heads else set_
 
     def drop_pod(self, namespace: str, name: str) -> Heads:
@@ -313,7 +317,7 @@ class GroupForest:
         group.source = source
         policy = group.policy
         if spec is not None:
-            spec = self._gate(spec)
+            spec = self._gate(with_topology_of_pods(spec, group.members.values()))
             above = hierarchy.ancestry(self._groups, spec.parent)
             spec = self.policies.apply(group, spec, list(above), self._workloads)
         else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Iterable
 
 import msgspec
 
@@ -10,6 +11,8 @@ from phalanx.model.groups.keys import (
     COMPOSITE,
     DEVICE_KEY,
     DISRUPTION,
+    KUEUE_PREFERRED_TOPOLOGY,
+    KUEUE_REQUIRED_TOPOLOGY,
     POD_GROUP,
     PREFERRED_TOPOLOGY,
     GroupKey,
@@ -267,6 +270,18 @@ def spec_of_object(group: PodGroup | CompositePodGroup) -> GroupSpec:
         uid=meta.uid,
         generation=meta.generation,
     )
+
+
+def with_topology_of_pods(spec: GroupSpec, members: Iterable[Member]) -> GroupSpec:
+    """Return the spec with the topology that Kueue's annotations of the first pod ask for, if it has none itself."""
+    first = next(iter(members), None)
+    if first is None or spec.topology_key is not None:
+        return spec
+    annotations = first.pod.metadata.annotations
+    required, preferred = annotations.get(KUEUE_REQUIRED_TOPOLOGY), annotations.get(KUEUE_PREFERRED_TOPOLOGY)
+    if not required and not preferred:
+        return spec
+    return msgspec.structs.replace(spec, topology_key=required or None, preferred_key=spec.preferred_key or preferred)
 
 
 def _evicted_whole(meta: ObjectMeta) -> bool:

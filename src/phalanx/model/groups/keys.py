@@ -22,6 +22,9 @@ PREFERRED_TOPOLOGY = "scheduling.phalanx.dev/preferred-topology"
 # On groups: the devices of all members have one value of this attribute (a qualified name) in common.
 MATCH_DEVICE_ATTRIBUTE = "scheduling.phalanx.dev/match-device-attribute"
 DEVICE_KEY = "device:"  # topology keys that stand for an attribute of devices; no label of a node begins like this
+# Annotations of Kueue on pods; they count for groups without a topology of their own.
+KUEUE_REQUIRED_TOPOLOGY = "kueue.x-k8s.io/podset-required-topology"
+KUEUE_PREFERRED_TOPOLOGY = "kueue.x-k8s.io/podset-preferred-topology"
 # Written by the controller that makes the pods of a run: which run a pod is of (a uid), and, once it has succeeded and
 # nothing will take its place, the same uid again. Only then does a pod that ended still stand for one of its gang.
 RUN = "scheduling.phalanx.dev/run"

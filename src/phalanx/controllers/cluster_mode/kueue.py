@@ -1,0 +1,325 @@
+"""The AdmissionCheck controller for Kueue: a workload is admitted only if there is a place for all its pods.
+
+An AdmissionCheck with `controllerName: scheduling.phalanx.dev/placement` is ours. For every Workload of Kueue that has
+its quota and whose check is Pending, the scheduler is asked for a place for the whole workload now, as Kueue will start
+it: with the counts, node labels and tolerations of the admission. A place that is found is reserved, and the check is
+Ready. Otherwise the check stays Pending with the reason; after `RETRY_AFTER` seconds it becomes Retry, so that Kueue
+gives the quota to others and tries again later.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import logging
+from collections.abc import Iterable, Sequence
+from typing import Any, Protocol
+
+import msgspec
+
+from phalanx.base.client import Client, Resource
+from phalanx.base.clock import Clock, parse_rfc3339, rfc3339
+from phalanx.base.errors import ApiProblem, Conflict, NotFound
+
+CONTROLLER = "scheduling.phalanx.dev/placement"
+VERSIONS = ("v1beta2", "v1beta1")
+LOOK_SECONDS = 2.0
+RETRY_AFTER = 60.0  # seconds that a workload without a place keeps its quota
+PLACE_SECONDS = 600.0  # that a place is reserved for pods that do not come
+MOST_MESSAGE = 1024
+_GROUP_API = "scheduling.k8s.io/v1beta1"
+
+Json = dict[str, Any]
+log = logging.getLogger(__name__)
+
+
+class WantedPlace(msgspec.Struct, frozen=True):
+    """What a workload will consist of, as manifests."""
+
+    namespace: str
+    name: str
+    uid: str
+    until: float
+    manifests: list[Json]
+    owner_uids: list[str]
+    owners: list[str]
+
+    @property
+    def key(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
+
+class Found(msgspec.Struct, frozen=True):
+    placed: bool
+    message: str = ""
+    nodes: Sequence[str] = ()
+
+
+class Places(Protocol):
+    """What the scheduler does for this controller."""
+
+    scheduler_names: Sequence[str]
+
+    async def reserve(self, wanted: WantedPlace) -> Found: ...
+    def release(self, namespace: str, name: str) -> None: ...
+    def held(self, namespace: str, name: str) -> bool: ...
+    def lost(self) -> Iterable[tuple[str, str]]: ...  # since the last call: (namespace/name, why)
+    @property
+    def ready(self) -> bool: ...
+
+
+class PlacementCheck:
+    def __init__(self, client: Client, places: Places, clock: Clock) -> None:
+        self._client = client
+        self._places = places
+        self._clock = clock
+        self._version = ""
+        self._asked: set[str] = set()  # workloads that have a place, or had one
+        self._missing = False  # Kueue is not installed, and the log says so
+
+    async def run(self) -> None:
+        while True:
+            try:
+                await self.look()
+                self._missing = False
+            except NotFound:
+                if not self._missing:
+                    log.warning("no admission checks: the server has no kueue.x-k8s.io; install Kueue")
+                self._missing, self._version = True, ""
+            except ApiProblem as problem:
+                log.warning("admission checks: %s; trying again", problem)
+            await asyncio.sleep(LOOK_SECONDS)
+
+    async def look(self) -> None:
+        """Answer every check of ours that is Pending, and end places that are not needed any more."""
+        if not self._places.ready:
+            return
+        checks = {c["metadata"]["name"]: c for c in await self._list("admissionchecks", "AdmissionCheck", False)
+                  if (c.get("spec") or {}).get("controllerName") == CONTROLLER}  # fmt: skip
+        for check in checks.values():
+            await self._activate(check)
+        lost = dict(self._places.lost())
+        present = set()
+        for workload in await self._list("workloads", "Workload") if checks or self._asked else ():
+            key = _key(workload)
+            states = (workload.get("status") or {}).get("admissionChecks") or ()
+            state = next((each for each in states if each["name"] in checks), None)
+            if state is not None and _wants_place(workload):
+                present.add(key)
+                await self._check(workload, state, lost.get(key, ""))
+        for key in self._asked - present:
+            self._asked.discard(key)
+            self._places.release(*key.split("/", 1))
+
+    async def _check(self, workload: Json, state: Json, lost: str) -> None:
+        key = _key(workload)
+        admitted = _condition(workload, "Admitted")
+        if state["state"] == "Ready":
+            if lost and not admitted:
+                await self._answer(workload, state, "Pending", f"its place was lost: {lost}")
+            elif key not in self._asked and self._begins(state):
+                self._asked.add(key)  # this process has just begun to lead: reserve the place again
+                await self._places.reserve(await self._wanted(workload, _seconds(state) + PLACE_SECONDS))
+            elif key in self._asked and not admitted and not self._places.held(*key.split("/", 1)):
+                await self._answer(workload, state, "Pending", "its place was not used in time; looking again")
+            return
+        if state["state"] != "Pending":
+            return
+        if not self._ours(workload):
+            text = f"its pods name another scheduler than {', '.join(self._places.scheduler_names)}"
+            await self._answer(workload, state, "Ready", text)
+            return
+        found = await self._places.reserve(await self._wanted(workload, self._clock.now() + PLACE_SECONDS))
+        if found.placed:
+            self._asked.add(key)
+            nodes = ", ".join(found.nodes[:3]) + (f" and {len(found.nodes) - 3} more" if len(found.nodes) > 3 else "")
+            await self._answer(workload, state, "Ready", f"a place is reserved on {nodes}")
+        elif self._clock.now() - _since(workload) >= RETRY_AFTER:
+            await self._answer(workload, state, "Retry", found.message)
+        else:
+            await self._answer(workload, state, "Pending", found.message)
+
+    def _begins(self, state: Json) -> bool:
+        return self._clock.now() - _seconds(state) < PLACE_SECONDS
+
+    def _ours(self, workload: Json) -> bool:
+        names = {
+            pod_set["template"]["spec"].get("schedulerName") or "default-scheduler"
+            for pod_set in workload["spec"]["podSets"]
+        }
+        return names <= set(self._places.scheduler_names)
+
+    # ---- Kueue's objects
+
+    async def _list(self, plural: str, kind: str, namespaced: bool = True) -> list[Json]:
+        versions = (self._version,) if self._version else VERSIONS
+        for version in versions:
+            try:
+                answer = await self._client.list(Resource("kueue.x-k8s.io", version, plural, kind, namespaced))
+            except NotFound:
+                if version == versions[-1]:
+                    raise
+                continue
+            self._version = version
+            return msgspec.json.decode(answer)["items"] or []
+        return []
+
+    async def _activate(self, check: Json) -> None:
+        """Say that this controller is there: Kueue uses only checks that are Active."""
+        if _condition(check, "Active"):
+            return
+        resource = Resource("kueue.x-k8s.io", self._version, "admissionchecks", "AdmissionCheck", namespaced=False)
+        condition = {
+            "type": "Active",
+            "status": "True",
+            "reason": "Active",
+            "message": "Phalanx looks for places",
+            "lastTransitionTime": rfc3339(self._clock.now()),
+            "observedGeneration": check["metadata"].get("generation", 1),
+        }
+        patch = {"status": {"conditions": [condition]}}
+        await self._client.patch(resource, check["metadata"]["name"], patch, subresource="status")
+
+    async def _answer(self, workload: Json, state: Json, to: str, message: str) -> None:
+        message = message[:MOST_MESSAGE]
+        if state["state"] == to and state.get("message") == message:
+            return
+        metadata = workload["metadata"]
+        made = {**state, "state": to, "message": message}
+        if state["state"] != to:
+            made["lastTransitionTime"] = rfc3339(self._clock.now())
+        checks = [made if each["name"] == state["name"] else each for each in workload["status"]["admissionChecks"]]
+        patch = {"metadata": {"resourceVersion": metadata["resourceVersion"]}, "status": {"admissionChecks": checks}}
+        resource = Resource("kueue.x-k8s.io", self._version, "workloads", "Workload")
+        try:
+            await self._client.patch(resource, metadata["name"], patch, metadata["namespace"], subresource="status")
+        except (Conflict, NotFound):
+            return  # it changed: looked at again
+
+    # ---- what the workload will be
+
+    async def _wanted(self, workload: Json, until: float) -> WantedPlace:
+        metadata = workload["metadata"]
+        owners = metadata.get("ownerReferences") or ()
+        flavors = {flavor["metadata"]["name"]: flavor.get("spec") or {}
+                   for flavor in await self._list("resourceflavors", "ResourceFlavor", False)}  # fmt: skip
+        return WantedPlace(
+            metadata["namespace"],
+            metadata["name"],
+            metadata["uid"],
+            until,
+            manifests_of(workload, flavors),
+            [owner["uid"] for owner in owners],
+            [owner["name"] for owner in owners],
+        )
+
+
+def manifests_of(workload: Json, flavors: dict[str, Json]) -> list[Json]:
+    """Return the groups and pods of a workload as Kueue will start it. Each pod set is a gang; several are a tree."""
+    metadata, sets = workload["metadata"], workload["spec"]["podSets"]
+    assigned = {
+        a["name"]: a for a in ((workload.get("status") or {}).get("admission") or {}).get("podSetAssignments") or ()
+    }
+    root = metadata["name"]
+    found: list[Json] = []
+    if len(sets) > 1:
+        policy = {"gang": {"minGroupCount": len(sets)}}
+        found.append(
+            {
+                "apiVersion": "scheduling.k8s.io/v1alpha3",
+                "kind": "CompositePodGroup",
+                "metadata": {"name": root, "namespace": metadata["namespace"]},
+                "spec": {"schedulingPolicy": policy},
+            }
+        )
+    for pod_set in sets:
+        name = pod_set.get("name") or "main"
+        assignment = assigned.get(name, {})
+        count = assignment.get("count") or pod_set["count"]
+        group = f"{root}-{name}"
+        found.append(_group(group, metadata["namespace"], count, pod_set, root if len(sets) > 1 else ""))
+        spec = _spec(pod_set, assignment, flavors, _updates(workload, name))
+        spec["schedulingGroup"] = {"podGroupName": group}
+        template = pod_set["template"].get("metadata") or {}
+        for number in range(count):
+            about = {"name": f"{group}-{number}", "namespace": metadata["namespace"]}
+            about |= {key: template[key] for key in ("labels", "annotations") if template.get(key)}
+            found.append({"apiVersion": "v1", "kind": "Pod", "metadata": about, "spec": spec})
+    return found
+
+
+def _group(name: str, namespace: str, count: int, pod_set: Json, parent: str) -> Json:
+    spec: Json = {"schedulingPolicy": {"gang": {"minCount": count}}}
+    request = pod_set.get("topologyRequest") or {}
+    annotations = (pod_set["template"].get("metadata") or {}).get("annotations") or {}
+    required = request.get("required") or annotations.get("kueue.x-k8s.io/podset-required-topology")
+    if required:
+        spec["schedulingConstraints"] = {"topology": [{"key": required}]}
+    if parent:
+        spec["parentCompositePodGroupName"] = parent
+    return {
+        "apiVersion": _GROUP_API,
+        "kind": "PodGroup",
+        "metadata": {"name": name, "namespace": namespace},
+        "spec": spec,
+    }
+
+
+def _spec(pod_set: Json, assignment: Json, flavors: dict[str, Json], updates: Iterable[Json]) -> Json:
+    """Return the pod's spec with what Kueue adds when it starts the workload."""
+    spec: Json = copy.deepcopy(pod_set["template"]["spec"])
+    spec.pop("schedulingGates", None)
+    spec.setdefault("containers", [])
+    selector = dict(spec.get("nodeSelector") or {})
+    tolerations = list(spec.get("tolerations") or ())
+    for name in dict.fromkeys((assignment.get("flavors") or {}).values()):
+        flavor = flavors.get(name, {})
+        selector |= flavor.get("nodeLabels") or {}
+        tolerations += flavor.get("tolerations") or ()
+    for update in updates:
+        selector |= update.get("nodeSelector") or {}
+        tolerations += update.get("tolerations") or ()
+    if selector:
+        spec["nodeSelector"] = selector
+    if tolerations:
+        spec["tolerations"] = tolerations
+    return spec
+
+
+def _updates(workload: Json, name: str) -> list[Json]:
+    """Return what other checks add to the pods of a pod set."""
+    checks = workload["status"].get("admissionChecks") or ()
+    return [u for check in checks for u in check.get("podSetUpdates") or () if u.get("name") == name]
+
+
+def _wants_place(workload: Json) -> bool:
+    gone = workload["metadata"].get("deletionTimestamp") or (workload["spec"].get("active") is False)
+    return not gone and _condition(workload, "QuotaReserved") and not _condition(workload, "Finished")
+
+
+def _condition(obj: Json, type_: str) -> bool:
+    conditions = (obj.get("status") or {}).get("conditions") or ()
+    return any(each["type"] == type_ and each["status"] == "True" for each in conditions)
+
+
+def _since(workload: Json) -> float:
+    """Return since when it has its quota."""
+    for each in workload["status"].get("conditions") or ():
+        if each["type"] == "QuotaReserved":
+            return _time(each.get("lastTransitionTime"))
+    return 0.0
+
+
+def _seconds(state: Json) -> float:
+    return _time(state.get("lastTransitionTime"))
+
+
+def _time(text: str | None) -> float:
+    try:
+        return parse_rfc3339(text or "")
+    except ValueError:
+        return 0.0
+
+
+def _key(obj: Json) -> str:
+    return f"{obj['metadata']['namespace']}/{obj['metadata']['name']}"

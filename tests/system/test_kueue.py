@@ -1,0 +1,201 @@
+"""The AdmissionCheck controller for Kueue, against the wire format of Kueue's kinds; the test plays Kueue."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from phalanx.base.clock import rfc3339
+from phalanx.controllers.cluster_mode.kueue import CONTROLLER, Found, PlacementCheck, WantedPlace, manifests_of
+from phalanx.local.api.rights import Rights
+from support.local_cluster import LocalCluster, local_cluster
+from support.rights import Recording, grants
+
+DEFINITIONS = Path(__file__).parents[2] / "examples" / "crds" / "kueue.yaml"
+KUEUE = "/apis/kueue.x-k8s.io/v1beta2"
+WORKLOADS = f"{KUEUE}/namespaces/default/workloads"
+JOBS = "/apis/batch/v1/namespaces/default/jobs"
+PODS = "/api/v1/namespaces/default/pods"
+RACK = "topology.phalanx.dev/rack"
+
+
+def started(directory: Path, **settings: Any) -> LocalCluster:
+    """Four nodes with eight GPUs in two racks, and our check."""
+    cluster = local_cluster(directory, nodes=4, topology="racks=2,gpus=8", **settings)
+    cluster.start()
+    cluster.apply(DEFINITIONS.read_text())
+    check = {"apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "AdmissionCheck", "metadata": {"name": "placement"}}
+    cluster.create(f"{KUEUE}/admissionchecks", {**check, "spec": {"controllerName": CONTROLLER}})
+    return cluster
+
+
+@pytest.fixture
+def up(tmp_path: Path) -> Iterator[LocalCluster]:
+    cluster = started(tmp_path, kueue=True)
+    yield cluster
+    cluster.stop()
+
+
+@pytest.fixture
+def unattended(tmp_path: Path) -> Iterator[LocalCluster]:
+    """The same without our controller."""
+    cluster = started(tmp_path, run_scheduler=False)
+    yield cluster
+    cluster.stop()
+
+
+def until(cluster: LocalCluster, found: Callable[[], Any], seconds: float = 2.0) -> Any:
+    end = time.monotonic() + 60
+    while not (answer := found()):
+        assert time.monotonic() < end, "it never happened"
+        cluster.advance(seconds)
+        time.sleep(0.05)
+    return answer
+
+
+def pod_set(count: int, gpus: int = 8, *, name: str = "main", **more: Any) -> dict[str, Any]:
+    container = {"name": "main", "image": "train", "resources": {"limits": {"nvidia.com/gpu": str(gpus)}}}
+    template = {"spec": {"containers": [container], "restartPolicy": "Never", **more.pop("spec", {})}}
+    return {"name": name, "count": count, "template": template, **more}
+
+
+def reserve_quota(up: LocalCluster, name: str, *sets: dict[str, Any]) -> None:
+    """Be Kueue: the workload of the suspended Job `name` has its quota, and our check is pending."""
+    count, template = sets[0]["count"], sets[0]["template"]
+    spec = {"suspend": True, "parallelism": count, "completions": count, "template": template}
+    job = up.create(JOBS, {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": name}, "spec": spec})
+    owner = {"apiVersion": "batch/v1", "kind": "Job", "name": name, "uid": job["metadata"]["uid"]}
+    meta = {"name": f"job-{name}", "ownerReferences": [owner]}
+    body = {"apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "Workload", "metadata": meta, "spec": {"podSets": sets}}
+    up.create(WORKLOADS, body)
+    now = {"lastTransitionTime": rfc3339(up.cluster.server.context.clock.now())}
+    reserved = {"type": "QuotaReserved", "status": "True", "reason": "QuotaReserved", "message": "", **now}
+    check = {"name": "placement", "state": "Pending", "message": "", **now}
+    status = {"conditions": [reserved], "admissionChecks": [check], "admission": {"clusterQueue": "q"}}
+    up.patch(f"{WORKLOADS}/job-{name}/status", {"status": status})
+
+
+def check(up: LocalCluster, name: str) -> dict[str, Any]:
+    found: dict[str, Any] = up.get(f"{WORKLOADS}/job-{name}")["status"]["admissionChecks"][0]
+    return found
+
+
+def answered(up: LocalCluster, name: str, state: str) -> dict[str, Any]:
+    return until(up, lambda: (found := check(up, name))["state"] == state and found["message"] and found)  # type: ignore[no-any-return]
+
+
+def admit(up: LocalCluster, name: str) -> None:
+    """Be Kueue: start the Job."""
+    up.patch(f"{JOBS}/{name}", {"spec": {"suspend": False}})
+
+
+def start(up: LocalCluster, name: str, count: int, gpus: int = 8) -> None:
+    """Create pods that no queue holds back."""
+    for i in range(count):
+        container = {"name": "main", "image": "train", "resources": {"limits": {"nvidia.com/gpu": str(gpus)}}}
+        spec = {"containers": [container]}
+        up.apply({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": f"{name}-{i}"}, "spec": spec})
+
+
+def nodes_of(up: LocalCluster, name: str) -> list[str]:
+    pods = (pod for pod in up.list(PODS) if pod["metadata"]["name"].startswith(f"{name}-"))
+    return [node for pod in pods if (node := pod["spec"].get("nodeName"))]
+
+
+def test_a_workload_is_ready_with_a_place_that_is_kept_until_its_pods_arrive(up: LocalCluster) -> None:
+    until(up, lambda: up.get(f"{KUEUE}/admissionchecks/placement").get("status"))
+    active = up.get(f"{KUEUE}/admissionchecks/placement")["status"]["conditions"][0]
+    assert (active["type"], active["status"]) == ("Active", "True")
+    reserve_quota(up, "train", pod_set(2, topologyRequest={"required": RACK}))
+    ready = answered(up, "train", "Ready")
+    assert "a place is reserved on" in ready["message"]
+    start(up, "thief", 4)  # its pods fit on the two other nodes only
+    until(up, lambda: len(nodes_of(up, "thief")) == 2)
+    up.advance(30)
+    assert len(nodes_of(up, "thief")) == 2
+    admit(up, "train")
+    until(up, lambda: len(nodes_of(up, "train")) == 2)
+    racks = {n["metadata"]["name"]: n["metadata"]["labels"][RACK] for n in up.list("/api/v1/nodes")}
+    assert len({racks[node] for node in nodes_of(up, "train")}) == 1
+
+
+def test_a_workload_without_a_place_says_why_and_is_tried_again_by_kueue(up: LocalCluster) -> None:
+    reserve_quota(up, "large", pod_set(3, topologyRequest={"required": RACK}))
+    pending = answered(up, "large", "Pending")
+    assert "fits 2" in pending["message"]
+    retry = answered(up, "large", "Retry")  # after a minute: others may have its quota
+    assert "fits 2" in retry["message"]
+    start(up, "other", 4)  # nothing is reserved for it
+    until(up, lambda: len(nodes_of(up, "other")) == 4)
+
+
+def test_two_workloads_get_places_that_do_not_overlap(up: LocalCluster) -> None:
+    names = ("one", "two", "three")
+    for name in names:
+        reserve_quota(up, name, pod_set(2))
+    until(up, lambda: sorted(check(up, name)["state"] for name in names) == ["Pending", "Ready", "Ready"])
+    nodes = [node for name in names for node in check(up, name)["message"].split() if node.startswith("node-")]
+    assert len(nodes) == len({node.strip(",") for node in nodes}) == 4
+
+
+def test_a_place_is_free_again_when_its_workload_is_gone(up: LocalCluster) -> None:
+    reserve_quota(up, "train", pod_set(4))
+    answered(up, "train", "Ready")
+    start(up, "other", 4)
+    up.advance(10)
+    assert not nodes_of(up, "other")
+    up.delete(f"{WORKLOADS}/job-train")
+    until(up, lambda: len(nodes_of(up, "other")) == 4)
+
+
+def test_pods_of_another_scheduler_need_no_place(up: LocalCluster) -> None:
+    reserve_quota(up, "foreign", pod_set(100, spec={"schedulerName": "somebody-else"}))
+    assert "another scheduler" in answered(up, "foreign", "Ready")["message"]
+
+
+def test_counts_flavors_and_pod_sets_are_those_that_kueue_will_start() -> None:
+    gated = pod_set(4, spec={"schedulingGates": [{"name": "kueue.x-k8s.io/admission"}]})
+    assigned = {"name": "main", "count": 2, "flavors": {"nvidia.com/gpu": "spot"}}
+    update = {"name": "driver", "nodeSelector": {"pool": "x"}}
+    status = {
+        "admission": {"podSetAssignments": [assigned]},
+        "admissionChecks": [{"name": "other", "podSetUpdates": [update]}],
+    }
+    spec = {"podSets": [gated, pod_set(1, name="driver")]}
+    workload = {"metadata": {"name": "w", "namespace": "ns"}, "spec": spec, "status": status}
+    flavors = {"spot": {"nodeLabels": {"tier": "spot"}, "tolerations": [{"key": "spot", "operator": "Exists"}]}}
+    found = manifests_of(workload, flavors)
+    assert [each["kind"] for each in found] == ["CompositePodGroup", "PodGroup", "Pod", "Pod", "PodGroup", "Pod"]
+    main, driver = found[2]["spec"], found[5]["spec"]
+    assert main["nodeSelector"] == {"tier": "spot"} and main["tolerations"] == [{"key": "spot", "operator": "Exists"}]
+    assert "schedulingGates" not in main and driver["nodeSelector"] == {"pool": "x"}
+
+
+def test_the_optional_role_allows_exactly_what_the_checks_take(unattended: LocalCluster) -> None:
+    reserve_quota(unattended, "train", pod_set(2))
+    server = unattended.cluster.server
+    client = Recording(server.client("test"), Rights(server.context.store), "phalanx-scheduler")
+
+    class Everywhere:
+        scheduler_names = ("default-scheduler",)
+        ready = True
+
+        async def reserve(self, wanted: WantedPlace) -> Found:
+            return Found(placed=False, message=f"no room for {len(wanted.manifests) - 1} pods")
+
+        def release(self, namespace: str, name: str) -> None: ...
+
+        def held(self, namespace: str, name: str) -> bool:
+            return False
+
+        def lost(self) -> list[tuple[str, str]]:
+            return []
+
+    made = PlacementCheck(client, Everywhere(), server.context.clock)  # type: ignore[arg-type]
+    unattended.call(made.look())
+    role = grants("phalanx-kueue", "optional/kueue.yaml")
+    assert {grant.use for grant in role} == set(client.uses)
