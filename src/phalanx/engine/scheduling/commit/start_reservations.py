@@ -123,8 +123,14 @@ class StartReservations:
             self._release(key, Reason.OVERRAN)
         waiting.sort(key=_order)
         for unit in waiting:
-            if unit.key in self.overtaken and unit.key not in self.held and self.starves(unit):
+            if unit.key not in self.overtaken or not self.starves(unit):
+                continue
+            held = self.held.get(unit.key)
+            if held is None:
                 self._reserve(unit, Reason.STARVING)
+            elif held.reason is Reason.PROMISED:
+                held.reason = Reason.STARVING
+                self._say(unit)
         self._promise(waiting)
 
     def _promise(self, waiting: list[SchedulingUnit]) -> None:
@@ -231,12 +237,16 @@ class StartReservations:
         self.given += 1
         text = self.text(unit)
         self._unit_lifecycle.tell(unit, "reserved", text)
-        if promise := self.promise(unit):
-            for record in unit.records.values():
-                self._status.say(record, PROMISED, promise, event=False)
+        self._say(unit)
         group = self._members.group_of(unit)
         if group is not None:
             self._members.conditions.promise(group, "True", "Reserved", text)
+
+    def _say(self, unit: SchedulingUnit) -> None:
+        """Report on the pods of a starving unit when they start."""
+        if promise := self.promise(unit):
+            for record in unit.records.values():
+                self._status.say(record, PROMISED, promise, event=False)
 
     def _allowed(self, unit: SchedulingUnit, planned: Planned) -> bool:
         """Whether the limit permits one more. It never forbids the first: a large gang could starve for ever."""
