@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -197,6 +198,27 @@ def test_the_first_picture_of_a_large_cluster(tmp_path: Path) -> None:
             assert measured["first"], "there was no picture"
             assert measured["read"] < MOST_BYTES and measured["heap"] < MOST_BYTES, measured
             assert page.evaluate("phalanx.cluster.nodes.size") == NODES
+            explains_many_gangs(page)
             assert not page.problems, page.problems
     finally:
         standing.stop()
+
+
+def explains_many_gangs(page: Any) -> None:
+    """Racks as bars, colours by namespace, and a table that is sorted, searched and walked with the keyboard."""
+    gangs = page.evaluate("phalanx.cluster.gangs()")
+    assert page.evaluate("phalanx.map.bars") and page.evaluate("phalanx.map.mode") == (
+        "namespace" if gangs > 30 else "gang"
+    )
+    page.evaluate("phalanx.map.zoom(6)")
+    assert not page.evaluate("phalanx.map.bars")
+    page.get_by_role("tab", name="Groups").click()
+    rows = page.locator("#view .dense tbody tr")
+    rows.first.wait_for()
+    page.locator("#view .dense th button", has_text="Name").first.click()
+    assert page.locator("#view .dense th").first.get_attribute("aria-sort") == "ascending"
+    name = rows.nth(1).get_attribute("data-row").rpartition("/")[2]
+    page.locator("#view input[type=search]").fill(name)
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("Enter")
+    page.locator("#view .tree li.chosen").wait_for()
