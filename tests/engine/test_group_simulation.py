@@ -48,7 +48,7 @@ def test_same_events_give_the_same_decisions_in_every_process(seed: int) -> None
     digests = set()
     for hashes in ("1", "2"):
         command = [sys.executable, __file__, "300", str(seed)]
-        environment = {**os.environ, "PYTHONHASHSEED": hashes}
+        environment = {**os.environ, "PYTHONHASHSEED": hashes, "PYTHONPATH": os.pathsep.join(sys.path)}
         digests.add(subprocess.run(command, env=environment, capture_output=True, check=True, text=True).stdout)
     assert len(digests) == 1 and "decisions" in digests.pop()
 
