@@ -1,6 +1,6 @@
 """Gangs through one and through two schedulers on the same nodes: throughput, whole gangs, over-committed nodes.
 
-Run: python bench/schedulers.py [--gangs N] [--members N] [--nodes N] [--one] [--two] [--no-lease]
+Run: python bench/schedulers.py [--gangs N] [--members N] [--nodes N] [--turns N] [--no-lease]
 All objects exist before the schedulers start; the time is from the first bind to the last.
 """
 
