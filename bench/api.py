@@ -29,7 +29,7 @@ import aiohttp
 import uvloop
 import yaml
 
-from told import counted
+from progress import counted
 
 PODS = "/api/v1/namespaces/default/pods"
 

@@ -22,7 +22,7 @@ import uvloop
 from api import PODS, cluster, pod
 from phalanx.kube.client import HttpClient
 from phalanx.kube.config import load
-from told import counted
+from progress import counted
 
 CALLERS = 64
 

@@ -27,7 +27,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from api import PODS, RawClient, RawWatcher, Target, _run, cluster, connect, create, in_process
-from told import counted
+from progress import counted
 
 CLIENTS = 64
 GROUPS = "/apis/scheduling.k8s.io/v1beta1/namespaces/default/podgroups"

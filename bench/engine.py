@@ -31,7 +31,7 @@ from phalanx.engine import decisions as d
 from phalanx.engine.engine import Engine
 from phalanx.engine.events import CHANGED_BY_KIND, Gone, NodeChanged, Outcome, PodChanged
 from phalanx.model import objects as model
-from told import counted
+from progress import counted
 
 SUITES = Path(__file__).parent / "suites"
 EPOCH = 1_700_000_000.0

@@ -23,7 +23,7 @@ from pathlib import Path
 
 import yaml
 
-from told import told
+from progress import announced
 
 PODS = 200  # what the flood lists again and again
 
@@ -115,9 +115,9 @@ async def main(options: argparse.Namespace, kubeconfig: Path) -> None:
     for index in range(PODS):
         body = b'{"metadata":{"name":"c%d"},"data":{"text":"%s"}}' % (index, b"x" * 500)
         await small.ask("POST", "/api/v1/namespaces/default/configmaps", body)
-    told(0, 3)
+    announced(0, 3)
     print(f"alone:      {percentiles(await gets(small, options.seconds / 2))}", flush=True)
-    told(1, 3)
+    announced(1, 3)
     tasks = []
     for _ in range(options.watchers):
         watcher = await client("watcher").open()
@@ -128,7 +128,7 @@ async def main(options: argparse.Namespace, kubeconfig: Path) -> None:
         await each.ask("GET", "/version")
     print(f"{options.watchers} watchers and {options.idle} idle connections:", flush=True)
     print(f"            {percentiles(await gets(small, options.seconds / 2))}", flush=True)
-    told(2, 3)
+    announced(2, 3)
     # In a process of its own: the time it takes to read its answers is not the time the small get waits for.
     command = [sys.executable, __file__, "--play", str(kubeconfig), "--flood", str(options.flood)]
     command += ["--seconds", str(options.seconds + 4)]

@@ -25,13 +25,13 @@ from typing import Any
 from phalanx.base.client import Resource
 from phalanx.base.clock import rfc3339_micro
 from phalanx.base.errors import AlreadyExists, ApiProblem, NotFound
-from phalanx.base.informer import Change, Informer
+from phalanx.base.informer import Informer, ObjectChange
 from phalanx.kube.client import HttpClient
 from phalanx.kube.config import load
 from phalanx.kube.lease import LEASES
 from phalanx.model import quantity
+from progress import announced, passing
 from stage import Broken, Part, Stage, stage
-from told import passing, told
 
 Json = dict[str, Any]
 PODS = Resource("", "v1", "pods", "Pod")
@@ -134,7 +134,7 @@ async def outage(seconds: float, seed: int = 1, longest: float = 25.0, duration:
         began = time.monotonic()
         away = longest  # the first time the lease is surely lost
         while (over := time.monotonic() - began) < seconds:
-            told(int(over), int(seconds))
+            announced(int(over), int(seconds))
             await _go_away(world, counts, away)
             for part in parts:
                 part.check_alive()
@@ -226,7 +226,7 @@ class Room:
         self.binds = 0
         self.broken = ""
 
-    def take(self, change: Change[Json]) -> None:
+    def take(self, change: ObjectChange[Json]) -> None:
         node, cpu = self._pods.pop(change.name, ("", 0))
         self.used[node] -= cpu
         found = change.object
@@ -343,7 +343,7 @@ async def _churn(world: Stage, client: HttpClient, room: Room, seconds: float) -
 async def question(nodes: int, pods: int, seed: int = 1) -> None:
     async with stage(seed) as (world, client):
         for start in range(0, nodes, 100):
-            told(start, nodes)
+            announced(start, nodes)
             made = (client.create(NODES, node(f"n{number}", "64")) for number in range(start, min(nodes, start + 100)))
             await asyncio.gather(*made)
         scheduler = await world.start_part("scheduler", "scheduler", "--health", "127.0.0.1:0")

@@ -8,7 +8,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from told import counted
+from progress import counted
 
 
 def main(times: int) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 from engine import Runner
 from phalanx.engine import decisions as d
 from phalanx.engine.events import PodChanged
-from told import counted
+from progress import counted
 
 RACKS = {"metadata": {"labels": {"rack": "rack-{i//16}"}}}
 IN_A_RACK = {"spec": {"schedulingConstraints": {"topology": [{"key": "rack"}]}}}

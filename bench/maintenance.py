@@ -18,7 +18,7 @@ from typing import Any
 from phalanx.engine import decisions as d
 from phalanx.testing.builders import node, pod, pod_group, workload_policy
 from phalanx.testing.cluster import Cluster
-from told import counted
+from progress import counted
 
 NODES, GPUS, RACK = 64, 8, 8  # nodes; GPUs per node; nodes per rack
 HOUR, DAY = 3600.0, 86_400.0

@@ -12,8 +12,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from phalanx.engine.placement import Composite, Leaf, Problem, ShapeRow, Subtree, place
-from told import counted
+from phalanx.engine.placement import Composite, Leaf, PlacementProblem, ShapeRow, Subtree, place
+from progress import counted
 
 NODES = 5_000
 RESOURCES = ("cpu", "memory", "ephemeral-storage", "pods")
@@ -31,7 +31,7 @@ class Cluster:
         return ShapeRow(np.array([cpu, memory, 0.0, 1.0]), self.everywhere)
 
     def place(self, root: Subtree, shapes: list[ShapeRow]) -> bool:
-        outcome = place(Problem(RESOURCES, self.free, shapes, root, self.domains))
+        outcome = place(PlacementProblem(RESOURCES, self.free, shapes, root, self.domains))
         for share in outcome.shares:
             self.free[:, share.nodes] -= shapes[share.shape].request[:, None] * share.counts
         return outcome.placed

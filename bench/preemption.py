@@ -16,11 +16,11 @@ import numpy as np
 from phalanx.engine.decisions import Bind, Evict
 from phalanx.engine.engine import Engine
 from phalanx.engine.events import Gone, NodeChanged, Outcome, PodChanged
-from phalanx.engine.placement import Leaf, Problem, ShapeRow
+from phalanx.engine.placement import Leaf, PlacementProblem, ShapeRow
 from phalanx.engine.preemption import Plan, PreemptionProblem, Units, plan
 from phalanx.model.objects import Pod
 from phalanx.testing.builders import node, pod
-from told import counted
+from progress import counted
 
 
 def units_of(group: np.ndarray, node: np.ndarray, request: np.ndarray, priority: np.ndarray) -> Units:
@@ -65,7 +65,9 @@ class Cluster:
         units = units_of(group, self.node[keep], self.request[:, keep], self.priority[names])
         self.names = names
         shape = ShapeRow(np.array(request), np.ones(self.nodes, dtype=bool))
-        placement = Problem(("cpu", "nvidia.com/gpu", "pods")[: len(request)], self.free, [shape], root, domains or {})
+        placement = PlacementProblem(
+            ("cpu", "nvidia.com/gpu", "pods")[: len(request)], self.free, [shape], root, domains or {}
+        )
         return PreemptionProblem(placement, units)
 
     def carry_out(self, made: Plan, request: list[float]) -> None:

@@ -20,7 +20,7 @@ import msgspec
 from engine import Runner
 from phalanx.engine.explain import Question, plan, whatif, why
 from phalanx.model import objects as model
-from told import counted
+from progress import counted
 
 TIMES = 7
 RACKS = {"metadata": {"labels": {"zone": "zone-{i//1000}", "block": "block-{i//100}", "rack": "rack-{i//16}"}}}

@@ -19,7 +19,7 @@ from engine import DEFAULT_NODE, DEFAULT_POD, Runner, merged, numbered, resident
 from phalanx.engine import decisions as d
 from phalanx.engine.events import CHANGED_BY_KIND, NodeChanged, Outcome, PodChanged
 from phalanx.model import objects as model
-from told import told
+from progress import announced
 
 SIZE = 3
 STEP = 200  # roots per step
@@ -86,11 +86,11 @@ def main() -> None:
     gc.collect()
     kilobytes = (resident() - before) * 1024 / options.gangs
     print(f"{options.gangs:,} gangs of {SIZE}, {options.shapes} shapes, asleep: {kilobytes:.1f} kB each")
-    told(1, 3)
+    announced(1, 3)
     for number, (name, cpu) in enumerate((("small", "1"), ("large", "7")), 2):
         took, bound = sleepers.node(name, cpu)
         print(f"a node of {cpu} cpu comes: {bound} pods bound after {took:.1f} ms")
-        told(number, 3)
+        announced(number, 3)
 
 
 if __name__ == "__main__":

@@ -29,7 +29,7 @@ from phalanx.engine.events import CHANGED_BY_KIND, Gone, Outcome
 from phalanx.model import objects as model
 from phalanx.serve.scheduler import STEP
 from phalanx.testing.builders import node, pod, pod_group
-from told import counted
+from progress import counted
 
 BESIDE = Path(__file__).resolve().parents[2] / "shared" / "quality" / "instances" / "public"
 MOST = 20_000  # steps after which a scenario is given up

@@ -16,7 +16,7 @@ from pathlib import Path
 from phalanx.local.store import Store
 from phalanx.local.store.contract import Key
 from phalanx.local.store.watchers import StoreWatcher
-from told import told
+from progress import announced
 
 VALUE = b"x" * 3600  # a pod as an API server stores it
 
@@ -109,13 +109,13 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         # First, while the process holds no freed memory that could be used again.
         asyncio.run(many_objects(Path(folder) / "many.db", arguments.pods))
-        told(1, 4)
+        announced(1, 4)
         rate = asyncio.run(durable_puts(Path(folder) / "puts.db", arguments.seconds))
         print(f"durable puts, 64 writers, 3.6 kB: {rate:.0f}/s")
-        told(2, 4)
+        announced(2, 4)
         rate = asyncio.run(durable_puts(Path(folder) / "single.db", min(1.0, arguments.seconds), writers=1))
         print(f"durable puts, 1 writer: {rate:.0f}/s")
-        told(3, 4)
+        announced(3, 4)
         written, delivered = asyncio.run(fan_out(5000))
         print(f"fan-out to 100 watchers: {written:.0f} changes/s, {delivered:.0f} deliveries/s")
 

@@ -27,7 +27,7 @@ from typing import Any
 import uvloop
 
 from api import PODS, RawClient, RawWatcher, Target, _run, connect
-from told import told
+from progress import announced
 
 JOBSETS = "/apis/jobset.x-k8s.io/v1alpha2/namespaces/default/jobsets"
 GROUPS = "/apis/scheduling.k8s.io/v1beta1/namespaces/default/podgroups"
@@ -97,12 +97,12 @@ def measure(target: Target, sets: int, way: str) -> None:
     bodies = [jobset(f"set-{n:05d}", way) for n in range(sets)]
     with multiprocessing.get_context("spawn").Pool(2) as pool:
         counting = pool.apply_async(_run, (count, (target, wanted, 30 + sets / 10)))
-        told(0, 3)
+        announced(0, 3)
         time.sleep(1.5)  # the watchers connect
-        told(1, 3)
+        announced(1, 3)
         before, started = target.cpu(), time.perf_counter()
         loading = pool.apply(_run, (load, (target, bodies)))
-        told(2, 3)
+        announced(2, 3)
         found = counting.get()
     last = max(when for when, _ in found.values()) - started
     pods = found[PODS][1]
@@ -116,13 +116,13 @@ def measure(target: Target, sets: int, way: str) -> None:
 
 
 def part(directory: str, scheduler: bool) -> Any:
-    from phalanx.serve.cluster import Cluster, ClusterSettings
+    from phalanx.serve.cluster import ClusterSettings, ServedCluster
     from phalanx.serve.parts import parts_of
     from phalanx.serve.settings import Listen, ServerSettings
 
     settings = ServerSettings(Path(directory) / "data", Listen("127.0.0.1", 0), Path(directory) / "kubeconfig")
     chosen = ClusterSettings(settings, run_nodes=False, run_scheduler=scheduler)
-    return Cluster(chosen, parts_of(chosen))
+    return ServedCluster(chosen, parts_of(chosen))
 
 
 def serve(directory: str, scheduler: bool) -> None:

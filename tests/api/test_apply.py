@@ -376,8 +376,8 @@ def test_applied_fields_that_are_not_declared_are_refused_however_they_are_valid
                 fieldValidation=validation,
             )
         where = "ns/c; v1, Kind=ConfigMap"
-        told = f"failed to create typed patch object ({where}): .unheard: field not declared in schema"
-        assert caught.value.message == told
+        announced = f"failed to create typed patch object ({where}): .unheard: field not declared in schema"
+        assert caught.value.message == announced
     with pytest.raises(BadRequest, match=r"errors:\n  \.spec\.a: field not declared in schema\n  \.b: field"):
         wrong = deployment()
         wrong["spec"]["a"] = wrong["b"] = 1

@@ -103,7 +103,7 @@ inside = {"image": images, "env": env, "ports": ports, "args": st.lists(st.sampl
 containers = st.dictionaries(
     st.sampled_from(["web", "x", "y"]), st.fixed_dictionaries({}, optional=inside), min_size=1, max_size=2
 ).map(lambda found: [{"name": name, **rest} for name, rest in found.items()])
-wishes = st.fixed_dictionaries(
+preferences = st.fixed_dictionaries(
     {},
     optional={
         "labels": labels,
@@ -119,9 +119,9 @@ wishes = st.fixed_dictionaries(
 people = st.sampled_from(["ann", "bob", "cid"])
 
 
-def place(obj: Json, wish: Json) -> Json:
+def place(obj: Json, requested: Json) -> Json:
     """The wish's sections in their places of an object."""
-    for name, value in wish.items():
+    for name, value in requested.items():
         if name in ("labels", "annotations", "finalizers"):
             obj.setdefault("metadata", {})[name] = copy.deepcopy(value)
         elif name == "replicas":
@@ -131,16 +131,16 @@ def place(obj: Json, wish: Json) -> Json:
     return obj
 
 
-def with_web(wish: Json) -> Json:
+def with_web(requested: Json) -> Json:
     """A wish that stands alone: every container has an image, and "web" is among them."""
-    found = {item["name"]: item for item in wish.get("containers", ())}
+    found = {item["name"]: item for item in requested.get("containers", ())}
     found.setdefault("web", {"name": "web"})
-    return {**wish, "containers": [{"image": "i:1", **item} for item in found.values()]}
+    return {**requested, "containers": [{"image": "i:1", **item} for item in found.values()]}
 
 
-def founding(wish: Json) -> Json:
+def founding(requested: Json) -> Json:
     base = deployment(replicas=None)
-    return place(base, with_web(wish))
+    return place(base, with_web(requested))
 
 
 # -- the difference of two objects in each patch language ---------------------------------------------------------
@@ -237,8 +237,8 @@ class Writers(RuleBasedStateMachine):
 
     # -- rules --------------------------------------------------------------------------------------------------
 
-    @initialize(wish=wishes)
-    def start(self, wish: Json) -> None:
+    @initialize(requested=preferences)
+    def start(self, requested: Json) -> None:
         plain = self.world.create(DEPLOYMENTS, deployment("plain", replicas=None))
         self.fixed = {
             path: value
@@ -246,17 +246,19 @@ class Writers(RuleBasedStateMachine):
             if "containers" not in path and "selector" not in path and ".labels" not in path
         }
         assert self.fixed[".spec.replicas"] == 1
-        self.create(wish)
+        self.create(requested)
 
-    def create(self, wish: Json) -> None:
-        made = founding(wish)
+    def create(self, requested: Json) -> None:
+        made = founding(requested)
         self.world.create(DEPLOYMENTS, made, fieldManager="maker")
         self.values, self.owners, self.founder = {}, {}, ""
         self.updated(self.defaulted(flat_of(made)), ("maker", "Update"))
 
-    @rule(wish=wishes, who=people, force=st.booleans())
-    def apply(self, wish: Json, who: str, force: bool) -> None:
-        config = founding(wish) if self.founder == who else place(copy.deepcopy({**HEAD, "metadata": {}}), wish)
+    @rule(requested=preferences, who=people, force=st.booleans())
+    def apply(self, requested: Json, who: str, force: bool) -> None:
+        config = (
+            founding(requested) if self.founder == who else place(copy.deepcopy({**HEAD, "metadata": {}}), requested)
+        )
         self.submit(config, who, force)
 
     @rule(who=people)
@@ -294,22 +296,27 @@ class Writers(RuleBasedStateMachine):
         self.world.clock.advance(5)
         assert self.world.apply(WEB, config, who) == after, "the same again is no change, and no conflict"
 
-    @rule(wish=wishes, who=people, how=st.sampled_from(["PUT", STRATEGIC, MERGE, JSON_PATCH]), keep=st.booleans())
-    def rewrite(self, wish: Json, who: str, how: str, keep: bool) -> None:
+    @rule(
+        requested=preferences,
+        who=people,
+        how=st.sampled_from(["PUT", STRATEGIC, MERGE, JSON_PATCH]),
+        keep=st.booleans(),
+    )
+    def rewrite(self, requested: Json, who: str, how: str, keep: bool) -> None:
         live = self.world.get(WEB)
-        if "containers" in wish:
-            wish = with_web(wish)
+        if "containers" in requested:
+            requested = with_web(requested)
             if keep:  # edit inside the containers that are there instead of replacing them
                 there = {item["name"]: item for item in live["spec"]["template"]["spec"]["containers"]}
-                for item in wish["containers"]:
+                for item in requested["containers"]:
                     there[item["name"]] = {**there.get(item["name"], {}), **item}
-                wish["containers"] = list(there.values())
+                requested["containers"] = list(there.values())
         elif not keep:  # take out whatever the wish is silent about, except the containers
-            for section in {"labels", "annotations", "finalizers"} - set(wish):
+            for section in {"labels", "annotations", "finalizers"} - set(requested):
                 live["metadata"].pop(section, None)
             live["spec"]["template"]["spec"].pop("tolerations", None)
             live["spec"].pop("replicas", None)
-        self.write(place(copy.deepcopy(live), wish), who, how)
+        self.write(place(copy.deepcopy(live), requested), who, how)
 
     def write(self, goal: Json, who: str, how: str) -> None:
         live = self.world.get(WEB)
@@ -322,9 +329,9 @@ class Writers(RuleBasedStateMachine):
         if goal == live:
             assert after["metadata"]["resourceVersion"] == live["metadata"]["resourceVersion"]
 
-    @rule(wish=wishes, applied_by=st.none() | people)
+    @rule(requested=preferences, applied_by=st.none() | people)
     @precondition(lambda self: self.owners)
-    def replace(self, wish: Json, applied_by: str | None) -> None:
+    def replace(self, requested: Json, applied_by: str | None) -> None:
         """Delete the object and make it anew: nothing of the old owners is left."""
         bare = self.world.get(WEB)
         bare["metadata"].pop("finalizers", None)
@@ -332,9 +339,9 @@ class Writers(RuleBasedStateMachine):
         self.world.delete(WEB)
         assert self.world.get(WEB) is None
         if applied_by is None:
-            self.create(wish)
+            self.create(requested)
             return
-        config = founding(wish)
+        config = founding(requested)
         self.world.apply(WEB, config, applied_by)
         wanted = flat_of(config)
         self.values, self.owners = self.defaulted(wanted), {path: {(applied_by, "Apply")} for path in wanted}

@@ -151,8 +151,8 @@ def test_rights_come_before_the_news_that_nothing_runs(guarded: Guarded) -> None
     assert refused.code == 403 and refused.json["message"] == f'pods "p" is forbidden: {said}'
     guarded.role(space, "enter", rule(["pods/exec"], ["create"]))
     guarded.bind(space, "Role", "enter", person("curious"))
-    told = guarded.cluster.ask("POST", door, token=token, command="ls")
-    assert told.code == 400 and "nothing runs in its containers" in told.json["message"]
+    announced = guarded.cluster.ask("POST", door, token=token, command="ls")
+    assert announced.code == 400 and "nothing runs in its containers" in announced.json["message"]
     assert guarded.code("GET", door, token=token, command="ls") == 403, "a web socket needs get"
 
 

@@ -142,11 +142,11 @@ def test_propagation_is_left_to_the_collector(world: World, policy: str, finaliz
 def test_pods_of_a_replication_controller_stay_unless_somebody_says_otherwise(world: World) -> None:
     path = "/api/v1/namespaces/default/replicationcontrollers"
     template = {"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{"name": "c", "image": "i"}]}}
-    for name, told, finalizers in (("x", {}, ["orphan"]), ("y", {"propagationPolicy": "Background"}, None)):
+    for name, announced, finalizers in (("x", {}, ["orphan"]), ("y", {"propagationPolicy": "Background"}, None)):
         world.create(
             path, {"metadata": {"name": name, "finalizers": ["example.com/a"]}, "spec": {"template": template}}
         )
-        world.delete(f"{path}/{name}", **told)
+        world.delete(f"{path}/{name}", **announced)
         found = world.get(f"{path}/{name}")["metadata"]["finalizers"]
         assert found == ["example.com/a", *(finalizers or [])]
 
@@ -155,9 +155,9 @@ def test_pods_of_a_job_stay_unless_somebody_says_otherwise_and_the_client_is_tol
     path = "/apis/batch/v1/namespaces/default/jobs"
     spec = {"template": {"spec": {"restartPolicy": "Never", "containers": [{"name": "c", "image": "i"}]}}}
     for verb in ("delete", "deletecollection"):
-        for told, finalizers in (({}, ["orphan"]), ({"propagationPolicy": "Background"}, [])):
+        for announced, finalizers in (({}, ["orphan"]), ({"propagationPolicy": "Background"}, [])):
             world.create(path, {"metadata": {"name": "j", "finalizers": ["example.com/a"]}, "spec": spec})
-            answer = world.ask(verb, f"{path}/j" if verb == "delete" else path, **told)
+            answer = world.ask(verb, f"{path}/j" if verb == "delete" else path, **announced)
             assert world.get(f"{path}/j")["metadata"]["finalizers"] == ["example.com/a", *finalizers]
             assert [text[:24] for text in answer.warnings] == ["child pods are preserved"] * bool(finalizers)
             world.patch(f"{path}/j", {"metadata": {"finalizers": []}})

@@ -81,7 +81,7 @@ def test_many_names_share_what_all_clients_may_have_and_ours_stand_outside() -> 
 
 def test_a_client_that_sends_more_than_its_queue_holds_is_told_so_and_others_are_not() -> None:
     async def scenario() -> None:
-        clients = Clients(Shares(seats=2, queue=10, turn=100))
+        clients = Clients(Shares(slots_per_client=2, queue=10, turn=100))
         clients.ask("flood", 100, turns=5)
         clients.ask("kubectl", 3)
         await clients.done()
@@ -93,7 +93,7 @@ def test_a_client_that_sends_more_than_its_queue_holds_is_told_so_and_others_are
 
 def test_no_more_requests_of_one_client_are_answered_at_a_time_than_it_has_seats() -> None:
     async def scenario() -> None:
-        clients = Clients(Shares(seats=3, turn=100))
+        clients = Clients(Shares(slots_per_client=3, turn=100))
         most = 0
         clients.ask("flood", 30, turns=4)
         while not all(task.done() for task in clients.tasks):
@@ -107,7 +107,7 @@ def test_no_more_requests_of_one_client_are_answered_at_a_time_than_it_has_seats
 
 def test_who_gives_up_while_waiting_leaves_no_trace() -> None:
     async def scenario() -> None:
-        clients = Clients(Shares(seats=1, turn=1))
+        clients = Clients(Shares(slots_per_client=1, turn=1))
         clients.ask("flood", 20, turns=3)
         await asyncio.sleep(0)
         for task in clients.tasks[5:15]:

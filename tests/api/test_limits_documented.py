@@ -13,10 +13,10 @@ from phalanx.kube import recorder
 from phalanx.local.api import body, event_expiry, patch_json, read, storing, view
 from phalanx.local.api.limits import Limits
 from phalanx.local.store import space, watchers
-from phalanx.local.store.window import Bounds
+from phalanx.local.store.window import WindowBounds
 from phalanx.model import decode, pattern, quantity, selectors, yaml_body
 
-LIMITS, BOUNDS = Limits(), Bounds()
+LIMITS, BOUNDS = Limits(), WindowBounds()
 SHARES = LIMITS.shares
 DOCUMENT = Path(__file__).parents[2] / "docs" / "limits.md"
 
@@ -48,7 +48,7 @@ ROWS = {
     "time for the headers, the TLS handshake": f"{LIMITS.header_seconds:g} s",
     "time for the body": f"{LIMITS.body_seconds:g} s",
     "requests begun in one turn of the loop": f"{SHARES.turn}; {SHARES.turn_all} while there is no other client",
-    "requests being answered": str(SHARES.seats),
+    "requests being answered": str(SHARES.slots_per_client),
     "requests waiting": str(SHARES.queue),
     "watches": f"{SHARES.watches:,}",
     "time in which it reads nothing": f"{LIMITS.write_seconds:g} s",

@@ -224,8 +224,8 @@ def test_containers_get_what_they_do_not_say(space: Space) -> None:
         "limits": {"cpu": "500m", "memory": "1Gi"},
         "requests": {"cpu": "100m", "memory": "1Gi"},
     }
-    told = pod["metadata"]["annotations"]["kubernetes.io/limit-ranger"]
-    assert told.startswith("LimitRanger plugin set: cpu, memory limit for container c")
+    announced = pod["metadata"]["annotations"]["kubernetes.io/limit-ranger"]
+    assert announced.startswith("LimitRanger plugin set: cpu, memory limit for container c")
     assert pod["status"]["qosClass"] == "Burstable"
     pod = space.pod("b", {"cpu": "200m"}, {"cpu": "300m"}).json
     assert pod["spec"]["containers"][0]["resources"]["requests"]["cpu"] == "200m"

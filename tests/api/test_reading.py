@@ -176,9 +176,9 @@ def test_a_continue_token_is_good_for_a_while(world: World) -> None:
     later = page(token)["metadata"]["continue"]
     assert page(token)["items"][0]["metadata"]["name"] == "b"
     world.clock.advance(200)
-    with pytest.raises(Expired) as told:
+    with pytest.raises(Expired) as announced:
         page(later)  # the time runs from the first page
-    fresh = told.value.status()["metadata"]["continue"]  # type: ignore[index]
+    fresh = announced.value.status()["metadata"]["continue"]  # type: ignore[index]
     assert page(fresh)["items"][0]["metadata"]["name"] == "c"
 
 

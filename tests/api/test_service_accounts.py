@@ -69,8 +69,8 @@ def test_the_pod_has_the_last_word_on_mounting(
     world: World, of_account: bool | None, of_pod: bool | None, mounted: bool
 ) -> None:
     account(world, "robot", **({} if of_account is None else {"automountServiceAccountToken": of_account}))
-    wish = {} if of_pod is None else {"automountServiceAccountToken": of_pod}
-    spec = world.create(PODS, pod("p", serviceAccountName="robot", **wish))["spec"]
+    requested = {} if of_pod is None else {"automountServiceAccountToken": of_pod}
+    spec = world.create(PODS, pod("p", serviceAccountName="robot", **requested))["spec"]
     assert bool(spec.get("volumes")) is mounted
     assert bool(mounts(spec["containers"][0])) is mounted
 

@@ -223,8 +223,8 @@ def test_nothing_is_vouched_for_before_it_is_durable(tmp_path: Path) -> None:
         await change
         return [int(msgspec.json.decode(answer.body)["metadata"]["resourceVersion"]), known]
 
-    told, durable = world.run(race())
-    assert told <= durable
+    announced, durable = world.run(race())
+    assert announced <= durable
     world.close()
 
 

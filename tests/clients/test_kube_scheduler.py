@@ -57,8 +57,8 @@ def test_it_says_why_a_pod_waits_and_places_it_later(cluster: LocalCluster, sche
     pods = f"/api/v1/namespaces/{place}/pods"
     cluster.create(pods, pod("picky") | {"spec": pod("picky")["spec"] | {"nodeSelector": {"kind": "special"}}})
     waits = scheduler.meanwhile(lambda found: found["status"].get("conditions"))
-    told = cluster.wait(f"{pods}/picky", waits, timeout=120)
-    assert told["status"]["conditions"][0]["reason"] == "Unschedulable"
+    announced = cluster.wait(f"{pods}/picky", waits, timeout=120)
+    assert announced["status"]["conditions"][0]["reason"] == "Unschedulable"
     node = cluster.list("/api/v1/nodes")[0]["metadata"]["name"]
     cluster.patch(f"/api/v1/nodes/{node}", {"metadata": {"labels": {"kind": "special"}}})
     assert cluster.wait(f"{pods}/picky", is_running, timeout=60)["spec"]["nodeName"] == node

@@ -40,15 +40,15 @@ def test_those_that_passed_before_pass(start_cluster: Callable[..., LocalCluster
     binary = program("e2e.test")
     faulthandler.cancel_dump_traceback_later()  # a quarter of an hour is usual here
     names = [name for name in passing() if os.environ.get("UPSTREAM_TESTS", "") in name]
-    told, zones = among(names, TOLD), among(names, ZONES)
-    plain = [name for name in names if name not in told and name not in zones]
+    announced, zones = among(names, TOLD), among(names, ZONES)
+    plain = [name for name in names if name not in announced and name not in zones]
     clusters = [start_cluster(nodes=5) for _ in range(min(CLUSTERS, len(plain)))]
     outcomes = run(binary, [cluster.kubeconfig for cluster in clusters], plain)
-    clusters = [start_cluster(nodes=5) for _ in range(min(CLUSTERS // 2, len(told)))]
+    clusters = [start_cluster(nodes=5) for _ in range(min(CLUSTERS // 2, len(announced)))]
     with ExitStack() as stack:
         for cluster in clusters:
             stack.callback(Commands(cluster).close)
-        outcomes += run(binary, [cluster.kubeconfig for cluster in clusters], told)
+        outcomes += run(binary, [cluster.kubeconfig for cluster in clusters], announced)
     if zones:
         outcomes += run(binary, [start_cluster(nodes=6, topology="zones=2").kubeconfig], zones)
     print(summary(outcomes))

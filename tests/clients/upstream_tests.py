@@ -109,12 +109,12 @@ def summary(outcomes: Iterable[Outcome]) -> str:
     found = list(outcomes)
     states = Counter(outcome.state for outcome in found)
     counts = ", ".join(f"{count} {state}" for state, count in states.most_common())
-    told = [f"{len(found)} tests of e2e.test: {counts}"]
+    announced = [f"{len(found)} tests of e2e.test: {counts}"]
     for outcome in found:
         if outcome.state != PASSED:
-            told.append(f"{outcome.state} after {outcome.seconds:.0f} s: {outcome.name}")
-            told += ["    " + line for line in outcome.message.strip().splitlines()[:8]]
-    return "\n".join(told)
+            announced.append(f"{outcome.state} after {outcome.seconds:.0f} s: {outcome.name}")
+            announced += ["    " + line for line in outcome.message.strip().splitlines()[:8]]
+    return "\n".join(announced)
 
 
 def main() -> int:

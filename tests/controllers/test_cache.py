@@ -40,7 +40,7 @@ def names(objects: list[Json]) -> list[str]:
     return [obj["metadata"]["name"] for obj in objects]
 
 
-def told(cache: Cache) -> asyncio.Queue[tuple[Key, Json | None, Json | None]]:
+def announced(cache: Cache) -> asyncio.Queue[tuple[Key, Json | None, Json | None]]:
     queue: asyncio.Queue[tuple[Key, Json | None, Json | None]] = asyncio.Queue()
     cache.on_change(lambda *change: queue.put_nowait(change))
     return queue
@@ -75,7 +75,7 @@ def test_changes_come_with_the_state_before_and_indexes_follow(kept: int, monkey
     monkeypatch.setitem(module.RECENT, "pods", kept)
 
     async def scenario(cluster: Inside, cache: Cache) -> None:
-        changes = told(cache)
+        changes = announced(cache)
         await cluster.patch("Pod", "p03", {"metadata": {"labels": {"app": "db"}}})
         key, new, old = await changes.get()
         assert key == ("default", "p03") and new is not None and old is not None
@@ -95,7 +95,7 @@ def test_changes_come_with_the_state_before_and_indexes_follow(kept: int, monkey
 
 def test_an_answer_counts_at_once_but_never_brings_back_what_is_gone() -> None:
     async def scenario(cluster: Inside, cache: Cache) -> None:
-        changes = told(cache)
+        changes = announced(cache)
         before = cluster.look("Pod", "p01")
         assert before is not None
         later = before | {"metadata": before["metadata"] | {"labels": {"app": "new"}, "resourceVersion": "999999"}}
@@ -117,7 +117,7 @@ def test_a_handler_that_fails_keeps_nobody_else_from_hearing_and_ends_nothing() 
             raise ValueError(f"a defect about {key}")
 
         cache.on_change(ill)
-        heard = told(cache)
+        heard = announced(cache)
         await cluster.create("Pod", "one", spec=SPEC)
         await cluster.create("Pod", "two", spec=SPEC)
         async with asyncio.timeout(60):
@@ -133,7 +133,7 @@ def test_a_handler_hears_of_what_concerns_it_now_or_did_before() -> None:
         cache.on_change(lambda key, new, old: heard["marked"].append(key.name), of=MARKED)
         cache.on_change(lambda key, new, old: heard["Job"].append(key.name), of="Job")
         cache.on_change(lambda key, new, old: heard["ReplicaSet"].append(key.name), of="ReplicaSet")
-        everything = told(cache)
+        everything = announced(cache)
         owner = {"apiVersion": "batch/v1", "kind": "Job", "name": "j", "uid": "u", "controller": True}
 
         async def change(body: Json) -> None:

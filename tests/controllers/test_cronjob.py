@@ -87,10 +87,10 @@ def test_it_tells_what_it_made_and_what_went_missing() -> None:
             await cluster.until("CronJob", "tick", when=lambda c: c.get("status", {}).get("active"))
             await cluster.delete("Job", name_of(job), propagation="Background")
 
-            def told(events: list[Json]) -> bool:
+            def announced(events: list[Json]) -> bool:
                 return {"SuccessfulCreate", "MissingJob"} <= {event["reason"] for event in events}
 
-            await cluster.eventually("Event", told)
+            await cluster.eventually("Event", announced)
 
     asyncio.run(scenario())
 

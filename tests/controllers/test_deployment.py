@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from phalanx.base.clock import Clock, SystemClock
-from phalanx.controllers.runtime.rollout import Allowance, Share, allowance, grown, shared_out, shrunk
+from phalanx.controllers.runtime.rollout import Allowance, ReplicaSetShare, allowance, grown, shared_out, shrunk
 from support.controller_world import DyingClient, Json, World, condition, container, image_of, template, world
 
 REVISION = "deployment.kubernetes.io/revision"
@@ -238,18 +238,18 @@ def test_surge_rounds_up_and_unavailable_down(surge: Any, unavailable: Any, repl
 
 def test_a_scale_up_in_the_middle_of_a_rollout_is_shared_in_proportion() -> None:
     """The example of the Kubernetes documentation: 10 replicas, surge 3, 8 old and 5 new, scaled to 15."""
-    old, new = Share("old", "1", 8, 8, 13), Share("new", "2", 5, 0, 13)
+    old, new = ReplicaSetShare("old", "1", 8, 8, 13), ReplicaSetShare("new", "2", 5, 0, 13)
     assert shared_out([old, new], 15, Allowance(3, 2)) == {"old": 11, "new": 7}
     assert shared_out([old, new], 0, Allowance(0, 0)) == {"old": 0, "new": 0}
 
 
 def test_steps_never_leave_the_bounds() -> None:
-    new, old, allowed = Share("new", "2", 0, 0), [Share("old", "1", 10, 10)], Allowance(3, 2)
+    new, old, allowed = ReplicaSetShare("new", "2", 0, 0), [ReplicaSetShare("old", "1", 10, 10)], Allowance(3, 2)
     assert grown(new, old, 10, allowed) == 3
-    assert shrunk(Share("new", "2", 3, 0), old, 10, allowed) == {"old": 8}
-    assert shrunk(Share("new", "2", 5, 0), [Share("old", "1", 8, 8)], 10, allowed) == {}
-    ill = [Share("a", "1", 4, 0), Share("b", "0", 6, 6)]
-    assert shrunk(Share("new", "2", 3, 3), ill, 10, allowed) == {"a": 0, "b": 5}
+    assert shrunk(ReplicaSetShare("new", "2", 3, 0), old, 10, allowed) == {"old": 8}
+    assert shrunk(ReplicaSetShare("new", "2", 5, 0), [ReplicaSetShare("old", "1", 8, 8)], 10, allowed) == {}
+    ill = [ReplicaSetShare("a", "1", 4, 0), ReplicaSetShare("b", "0", 6, 6)]
+    assert shrunk(ReplicaSetShare("new", "2", 3, 3), ill, 10, allowed) == {"a": 0, "b": 5}
 
 
 def test_it_tells_how_it_scales_its_replica_sets() -> None:
@@ -259,12 +259,12 @@ def test_it_tells_how_it_scales_its_replica_sets() -> None:
             await done(cluster, "web")
             await cluster.patch("Deployment", "web", new_image("v2"))
             await done(cluster, "web")
-            told = [event for event in cluster.all("Event") if event.get("reason") == "ScalingReplicaSet"]
+            announced = [event for event in cluster.all("Event") if event.get("reason") == "ScalingReplicaSet"]
             first, second = sorted(
                 cluster.all("ReplicaSet"), key=lambda found: found["metadata"]["annotations"][REVISION]
             )
             names = [found["metadata"]["name"] for found in (first, second)]
-            assert sorted(event.get("note") or event["message"] for event in told) == sorted([
+            assert sorted(event.get("note") or event["message"] for event in announced) == sorted([
                 f"Scaled up replica set {names[0]} from 0 to 2",
                 f"Scaled down replica set {names[0]} from 2 to 0",
                 f"Scaled up replica set {names[1]} from 0 to 2",

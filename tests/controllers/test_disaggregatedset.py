@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from phalanx.controllers.workloads.disaggregatedset.planner import Limits, Rollout, next_step
+from phalanx.controllers.workloads.disaggregatedset.planner import RoleLimits, Rollout, next_step
 from phalanx.model import builtin
 from phalanx.model.gates import Gates
 from support.controller_world import Json, World, condition, template, world
@@ -193,7 +193,7 @@ def test_every_rollout_ends_and_keeps_within_its_limits(seed: int) -> None:
     roles = rng.randint(2, 4)
     initial = [rng.randint(1, 8) for _ in range(roles)]
     target = [rng.randint(1, 8) for _ in range(roles)]
-    limits = [Limits(rng.randint(1, 3), rng.randint(0, 2)) for _ in range(roles)]
+    limits = [RoleLimits(rng.randint(1, 3), rng.randint(0, 2)) for _ in range(roles)]
     old, new = list(initial), [0] * roles
     for _ in range(200):
         step = next_step(Rollout(initial, old, new, target, limits))

@@ -25,8 +25,8 @@ def test_groups_without_their_topology_are_made_once_and_pods_start() -> None:
             await cluster.patch("LeaderWorkerSet", "svc", {"spec": {"replicas": 3}})
             await done(cluster, "svc")
             assert before <= uids(cluster), "also those that an earlier process made are as they were"
-            told = [e for e in cluster.all("Event") if e["reason"] == "FieldsDropped"]
-            assert told and "schedulingConstraints" in told[0]["message"]
+            announced = [e for e in cluster.all("Event") if e["reason"] == "FieldsDropped"]
+            assert announced and "schedulingConstraints" in announced[0]["message"]
 
     asyncio.run(asyncio.wait_for(scenario(), 60))
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from phalanx.controllers.grouping.bounds import MOST_PARTS, TOO_MANY
-from phalanx.controllers.grouping.core import Refused
+from phalanx.controllers.grouping.core import GroupingRefused
 from phalanx.controllers.workloads.registry import group
 from support.controller_world import Json, World, template, world
 
@@ -91,7 +91,7 @@ def test_a_workload_of_two_billion_is_told_so_and_others_run(what: str) -> None:
 @pytest.mark.parametrize("what", ["JobSet", "JobSet with large Jobs", "LeaderWorkerSet"])
 def test_its_groups_are_refused_before_they_are_listed(what: str) -> None:
     """What `controllers --mode cluster` computes for it."""
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(GroupingRefused) as refused:
         group({**OBJECTS[what], "metadata": {**OBJECTS[what]["metadata"], "namespace": "default", "uid": "u"}})
     assert refused.value.reason == TOO_MANY
 

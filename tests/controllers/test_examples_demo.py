@@ -20,17 +20,19 @@ def test_the_demo_shows_what_it_promises() -> None:
             assert await demo.apply_demo(cluster.client) == [], "a second time changes nothing"
 
             def waits(pods: list[Json]) -> bool:
-                told = [
+                announced = [
                     p
                     for p in pods
                     if p["metadata"]["name"].startswith("evaluation")
                     and condition(p, "PodScheduled").get("reason") == "Unschedulable"
                 ]
-                return len(told) == 24 and len(placed(pods, "training")) == 8 and len(placed(pods, "inference")) == 8
+                return (
+                    len(announced) == 24 and len(placed(pods, "training")) == 8 and len(placed(pods, "inference")) == 8
+                )
 
             pods = await cluster.eventually("Pod", waits)
             assert not placed(pods, "evaluation"), "it holds nothing while it waits"
-            assert not await demo.begin_anew(cluster.client), "its story is not told yet"
+            assert not await demo.start_over(cluster.client), "its story is not told yet"
             racks = {n["metadata"]["name"]: n["metadata"]["labels"][demo.RACK] for n in cluster.all("Node", "")}
             assert len({racks[node] for node in placed(pods, "training")}) == 1
             for pod in pods:
@@ -40,7 +42,7 @@ def test_the_demo_shows_what_it_promises() -> None:
             await cluster.until("JobSet", "training", when=lambda o: condition(o, "Completed").get("status") == "True")
             await cluster.eventually("Pod", lambda pods: len(placed(pods, "evaluation")) == 24)
             # A second `make up` tells the story again, from its beginning.
-            assert await demo.begin_anew(cluster.client)
+            assert await demo.start_over(cluster.client)
             assert len(await demo.apply_demo(cluster.client)) == 3
             assert not placed(await cluster.eventually("Pod", waits), "evaluation")
             await demo.remove_demo(cluster.client)

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from phalanx.local.nodes.node_capacity import Ledger, amounts, pod_requests
+from phalanx.local.nodes.node_capacity import NodeUsage, amounts, pod_requests
 from phalanx.local.nodes.views import KubeletPod, number
 
 NANO = 10**9
@@ -46,7 +46,7 @@ def test_limits_count_when_nothing_is_requested() -> None:
 
 
 def test_what_does_not_fit_is_refused_by_name() -> None:
-    ledger = Ledger(amounts({"cpu": "4", "memory": "1Gi", "pods": "3"}))
+    ledger = NodeUsage(amounts({"cpu": "4", "memory": "1Gi", "pods": "3"}))
     ledger.take("a", amounts({"cpu": "3"}))
     assert ledger.shortage(amounts({"cpu": "1"})) is None
     short = ledger.shortage(amounts({"cpu": "1500m"}))
@@ -57,7 +57,7 @@ def test_what_does_not_fit_is_refused_by_name() -> None:
 
 
 def test_slots_for_pods_run_out_and_come_back() -> None:
-    ledger = Ledger(amounts({"cpu": "4", "pods": "1"}))
+    ledger = NodeUsage(amounts({"cpu": "4", "pods": "1"}))
     ledger.take("a", amounts({"cpu": "1"}))
     ledger.take("a", amounts({"cpu": "1"}))  # once is enough
     short = ledger.shortage({})

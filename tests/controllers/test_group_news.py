@@ -37,8 +37,8 @@ def test_those_who_wait_for_the_next_group_are_no_sign_that_the_last_one_stays()
         try:
             await cluster.start_duties()
             await cluster.start_nodes(2)
-            news = HeldNews(cluster.client_of("phalanx-controllers"))
-            await cluster.start_controllers(news)
+            updates = HeldNews(cluster.client_of("phalanx-controllers"))
+            await cluster.start_controllers(updates)
             await cluster.start_scheduler()
             body = stateful_set("w", 2, podManagementPolicy="Parallel")
             body["metadata"]["annotations"] = {"scheduling.phalanx.dev/gang": "true"}
@@ -52,12 +52,12 @@ def test_those_who_wait_for_the_next_group_are_no_sign_that_the_last_one_stays()
             assert [group["metadata"]["uid"] for group in cluster.all("PodGroup")] == [group["metadata"]["uid"]]
             (waiting,) = (pod for pod in cluster.all("Pod") if pod["metadata"]["name"] != second)
             assert "nodeName" not in waiting["spec"], "it waits for the next group"
-            news.flows.clear()
+            updates.flows.clear()
             await cluster.delete("Pod", second)
             await cluster.settle(quiet=40)
             assert not cluster.all("PodGroup"), "gone with the last of its pods"
             assert [pod["metadata"]["uid"] for pod in cluster.all("Pod")] == [waiting["metadata"]["uid"]]
-            news.flows.set()
+            updates.flows.set()
             await cluster.settle(quiet=40)
             assert [pod["status"]["phase"] for pod in cluster.all("Pod")] == ["Running"] * 2
             (successor,) = cluster.all("PodGroup")
@@ -74,8 +74,8 @@ def test_the_next_basic_group_is_there_at_once_and_stays_when_news_of_the_end_of
         try:
             await cluster.start_duties()
             await cluster.start_nodes(2)
-            news = HeldNews(cluster.client_of("phalanx-controllers"))
-            await cluster.start_controllers(news)
+            updates = HeldNews(cluster.client_of("phalanx-controllers"))
+            await cluster.start_controllers(updates)
             await cluster.start_scheduler()
             body = stateful_set("w", 2)
             del body["spec"]["serviceName"]
@@ -91,10 +91,10 @@ def test_the_next_basic_group_is_there_at_once_and_stays_when_news_of_the_end_of
             assert [pod["status"]["phase"] for pod in cluster.all("Pod")] == ["Running"] * 2
             (successor,) = [g for g in cluster.all("PodGroup") if "deletionTimestamp" not in g["metadata"]]
             assert len(cluster.all("PodGroup")) == 2, "the other one belongs to the pod that runs"
-            news.flows.clear()
+            updates.flows.clear()
             await cluster.delete("Pod", second)
             await cluster.settle(quiet=40)
-            news.flows.set()
+            updates.flows.set()
             await cluster.settle(quiet=40)
             assert [pod["status"]["phase"] for pod in cluster.all("Pod")] == ["Running"] * 2
             assert [g["metadata"]["uid"] for g in cluster.all("PodGroup")] == [successor["metadata"]["uid"]]

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from phalanx.controllers.grouping import Refused
+from phalanx.controllers.grouping import GroupingRefused
 from phalanx.controllers.grouping import names as naming
 from phalanx.controllers.grouping.compare import Difference, difference, with_counts_of
 from phalanx.controllers.workloads.job.grouping import BOTH, GROUP_ONLY, NOTHING, delegated, mode_of
@@ -159,7 +159,7 @@ def test_a_delegated_job_takes_its_parents_template_even_below_a_composite() -> 
     assert mine["spec"]["schedulingPolicy"] == {"gang": {"minCount": 3}}
     assert [ref["kind"] for ref in mine["metadata"]["ownerReferences"]] == ["Job"]
     made["metadata"]["annotations"]["scheduling.k8s.io/group-template-name"] = "nothing"
-    with pytest.raises(Refused, match="no podGroupTemplate 'nothing'"):
+    with pytest.raises(GroupingRefused, match="no podGroupTemplate 'nothing'"):
         delegated(made, parent)
 
 
@@ -218,9 +218,9 @@ def test_a_workload_made_by_hand_is_used_and_not_replaced() -> None:
     mine = jobset("a", part("x", 2, 4), gangConfig={"gangMode": "Gang"})
     found = of(mine, [hand_made("w-a", pg_a=5)])
     assert found.workload is None and found.links["a-x-1"].workload == "w-a"
-    with pytest.raises(Refused, match="has no group 'pg-a'"):
+    with pytest.raises(GroupingRefused, match="has no group 'pg-a'"):
         of(mine, [hand_made("w-a", other=5)])
-    with pytest.raises(Refused, match="wants 9 pods and will only ever have 8"):
+    with pytest.raises(GroupingRefused, match="wants 9 pods and will only ever have 8"):
         of(mine, [hand_made("w-a", pg_a=9)])
 
 
@@ -338,7 +338,7 @@ REFUSED = {
 @pytest.mark.parametrize("case", REFUSED)
 def test_what_cannot_work_is_refused_with_what_to_change(case: str) -> None:
     obj, words = REFUSED[case]
-    with pytest.raises(Refused, match=words):
+    with pytest.raises(GroupingRefused, match=words):
         of(obj)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from phalanx.controllers.grouping import Refused
+from phalanx.controllers.grouping import GroupingRefused
 from phalanx.controllers.workloads.member import PodView
 from phalanx.controllers.workloads.registry import group, kind_of, places
 
@@ -115,9 +115,9 @@ def test_groups_are_there_while_their_workload_is_suspended_as_those_of_jobs() -
 
 
 def test_what_can_never_be_a_gang_is_refused() -> None:
-    with pytest.raises(Refused, match="a gang of 9 can never form: there are only 5 pods"):
+    with pytest.raises(GroupingRefused, match="a gang of 9 can never form: there are only 5 pods"):
         group(torch(None, {"schedulingPolicy": {"minAvailable": 9}}, Master=1, Worker=4))
-    with pytest.raises(Refused, match=r"headgroup \(high\), w \(none\)"):
+    with pytest.raises(GroupingRefused, match=r"headgroup \(high\), w \(none\)"):
         group(ray("RayCluster", head=pod(priorityClassName="high")))
 
 

@@ -87,19 +87,19 @@ def test_of_a_leaderworkerset() -> None:
 
 
 @pytest.mark.parametrize("wish", ["gangConfig", "scheduling", "annotation"])
-def test_of_a_jobset(wish: str) -> None:
+def test_of_a_jobset(requested: str) -> None:
     async def scenario(cluster: World) -> None:
         await by_hand(cluster, "JobSet", "jobset.x-k8s.io", "js", template("all", 3))
-        spec: Json = {"gangConfig": {"gangMode": "Gang"}} if wish == "gangConfig" else {}
-        if wish == "scheduling":
+        spec: Json = {"gangConfig": {"gangMode": "Gang"}} if requested == "gangConfig" else {}
+        if requested == "scheduling":
             spec = {"scheduling": {"schedulingPolicy": {"gang": {}}}}
         body = jobset("js", part("w", 2, 2), **spec)
-        if wish == "annotation":
+        if requested == "annotation":
             body["metadata"]["annotations"] = {GANG: "true"}
         await cluster.apply(body)
         pods = await cluster.eventually("Pod", lambda all_: len([p for p in all_ if p["spec"].get("nodeName")]) == 4)
         assert cluster.names("Workload") == ["mine"]
-        if wish == "gangConfig":
+        if requested == "gangConfig":
             assert {pod["spec"]["workloadRef"]["name"] for pod in pods} == {"mine"}
         else:
             assert rules(cluster) == [("mine", "all", 3)] and all(map(group_of, pods))

@@ -7,9 +7,9 @@ import json
 from typing import Any, cast
 
 from phalanx.local.nodes.heartbeats import Heartbeats, interval
-from phalanx.local.nodes.kubelet import Node, SimulatedKubelet
-from phalanx.local.nodes.node_capacity import Ledger
-from phalanx.local.nodes.views import KubeletNode, Meta
+from phalanx.local.nodes.kubelet import SimulatedKubelet, SimulatedNode
+from phalanx.local.nodes.node_capacity import NodeUsage
+from phalanx.local.nodes.views import KubeletNode, MetaView
 from phalanx.testing.virtual_time import VirtualClock, VirtualLoop, run
 from support.in_process import inside
 
@@ -72,7 +72,9 @@ def test_heartbeats_keep_up_on_a_machine_where_every_write_takes_a_second() -> N
             return b"{}"
 
     async def scenario(loop: VirtualLoop) -> None:
-        nodes = [Node(KubeletNode(metadata=Meta(name=f"node-{n:05d}")), Ledger({})) for n in range(2000)]
+        nodes = [
+            SimulatedNode(KubeletNode(metadata=MetaView(name=f"node-{n:05d}")), NodeUsage({})) for n in range(2000)
+        ]
         beats = Heartbeats(cast("Any", Slow()), VirtualClock(loop), lambda: nodes)
         beating = asyncio.create_task(beats.run())
         await asyncio.sleep(30)
@@ -95,7 +97,7 @@ def test_a_lease_lasts_longer_when_renewals_are_late() -> None:
             return b"{}"
 
     async def scenario(loop: VirtualLoop) -> None:
-        node = Node(KubeletNode(metadata=Meta(name="a")), Ledger({}))
+        node = SimulatedNode(KubeletNode(metadata=MetaView(name="a")), NodeUsage({}))
         beats = Heartbeats(cast("Any", Client()), VirtualClock(loop), lambda: [node])
         await beats.beat()
         await asyncio.sleep(10.5)

@@ -13,7 +13,7 @@ Json = dict[str, Any]
 PARENT = "scheduling.k8s.io/group-template-name"
 
 
-async def told(cluster: World, reason: str) -> str:
+async def announced(cluster: World, reason: str) -> str:
     events = await cluster.eventually("Event", lambda events: any(e["reason"] == reason for e in events))
     return str(next(e.get("note") or e.get("message") for e in events if e["reason"] == reason))
 
@@ -32,8 +32,10 @@ def test_a_job_gets_its_objects_and_pods_are_wired_to_them() -> None:
             owners = [(o["kind"], o["uid"], o.get("controller")) for o in pod["metadata"]["ownerReferences"]]
             assert owners == [("Job", uid, True), ("PodGroup", group["metadata"]["uid"], None)]
         assert group["spec"]["disruptionMode"] == {"all": {}}
-        assert await told(cluster, "WorkloadCreated") == f"Created Workload {workload['metadata']['name']} for Job a"
-        assert await told(cluster, "PodGroupCreated") == f"Created PodGroup {group['metadata']['name']} for Job a"
+        assert (
+            await announced(cluster, "WorkloadCreated") == f"Created Workload {workload['metadata']['name']} for Job a"
+        )
+        assert await announced(cluster, "PodGroupCreated") == f"Created PodGroup {group['metadata']['name']} for Job a"
         await cluster.delete("Job", "a", propagation="Background")
         for kind in ("Pod", "PodGroup", "Workload"):
             await cluster.eventually(kind, lambda found: not found)
@@ -107,7 +109,7 @@ def test_a_delegated_job_waits_for_its_parents_workload_and_follows_it() -> None
         for name in ("a", "b"):
             meta = {"ownerReferences": [owner], "annotations": {PARENT: "workers"}}
             await cluster.apply(job(name, 2, metadata=meta))
-        assert "waits for a Workload of ConfigMap parent" in await told(cluster, "WaitingForWorkload")
+        assert "waits for a Workload of ConfigMap parent" in await announced(cluster, "WaitingForWorkload")
         assert cluster.names("Pod") == []
         spec = {
             "controllerRef": {"kind": "ConfigMap", "name": "parent"},
@@ -147,12 +149,12 @@ def test_a_workload_made_by_hand_goes_with_the_job_its_pods_name_it_in() -> None
 
 def test_wishes_that_cannot_be_met_are_told_and_nothing_starts_until_corrected() -> None:
     async def scenario(cluster: World) -> None:
-        wish = "scheduling.phalanx.dev/min-count"
-        meta = {"annotations": {"scheduling.phalanx.dev/gang": "true", wish: "3"}}
+        requested = "scheduling.phalanx.dev/min-count"
+        meta = {"annotations": {"scheduling.phalanx.dev/gang": "true", requested: "3"}}
         await cluster.apply(job("a", 2, metadata=meta))
-        assert "more than the 2 pods of the Job" in await told(cluster, "FailedWorkloadCompilation")
+        assert "more than the 2 pods of the Job" in await announced(cluster, "FailedWorkloadCompilation")
         assert cluster.names("Pod") == [] and cluster.names("Workload") == []
-        await cluster.patch("Job", "a", {"metadata": {"annotations": {wish: "2"}}})
+        await cluster.patch("Job", "a", {"metadata": {"annotations": {requested: "2"}}})
         await running_pods(cluster, 2)
         assert len(cluster.names("PodGroup")) == 1
 
@@ -188,7 +190,7 @@ def test_without_the_gate_jobs_run_ungrouped() -> None:
         await done(cluster, "a")
         assert cluster.names("PodGroup") == [] and cluster.names("Workload") == []
         await cluster.apply(job("b", 2, pod={"priorityClassName": "unknown"}))
-        assert "unknown" in await told(cluster, "FailedCreate")
+        assert "unknown" in await announced(cluster, "FailedCreate")
 
     play(scenario, controllers=False)
 
@@ -196,7 +198,7 @@ def test_without_the_gate_jobs_run_ungrouped() -> None:
 def test_a_group_the_server_refuses_is_told() -> None:
     async def scenario(cluster: World) -> None:
         await cluster.apply(job("a", 2, pod={"priorityClassName": "unknown"}))
-        assert "unknown" in await told(cluster, "FailedWorkloadCreate")
+        assert "unknown" in await announced(cluster, "FailedWorkloadCreate")
         assert cluster.names("Pod") == []
 
     play(scenario)

@@ -210,10 +210,10 @@ def test_a_set_made_anew_under_the_name_of_one_just_deleted(way: str) -> None:
         await cluster.gone("JobSet", "js")
         await cluster.apply(sample(way))
 
-        def anew(pods: list[Json]) -> bool:
+        def recomputed(pods: list[Json]) -> bool:
             return len(live(pods)) == 7 and old.isdisjoint(p["metadata"]["uid"] for p in live(pods))
 
-        await cluster.eventually("Pod", anew)
+        await cluster.eventually("Pod", recomputed)
         refers(cluster)
         found = cluster.look("JobSet", "js")
         assert found is not None and not condition(found, GROUPED)
@@ -341,8 +341,8 @@ def test_different_priorities_in_one_gang_are_told_on_the_set() -> None:
         parts = [part("a", 1, 1, pod={"priorityClassName": "high"}), part("b", 1, 1)]
         await cluster.apply(jobset("js", *parts, gangConfig={"gangMode": "Gang"}))
         events = await cluster.eventually("Event", lambda all_: any(e["reason"] == "MixedPriorities" for e in all_))
-        (told,) = [e for e in events if e["reason"] == "MixedPriorities"]
-        assert "a (high), b (none)" in told["message"] and told["involvedObject"]["name"] == "js"
+        (announced,) = [e for e in events if e["reason"] == "MixedPriorities"]
+        assert "a (high), b (none)" in announced["message"] and announced["involvedObject"]["name"] == "js"
 
     play(scenario)
 

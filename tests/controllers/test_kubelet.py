@@ -173,7 +173,7 @@ STOP = "simulation.phalanx.dev/stop-seconds"
     ],
 )
 def test_a_deleted_pod_stops_as_slowly_as_it_says_and_no_slower_than_it_may(
-    told: str | None, sleep: int, grace: int, least: int, most: int, code: int
+    announced: str | None, sleep: int, grace: int, least: int, most: int, code: int
 ) -> None:
     container: Json = {"name": "c", "image": "i"}
     if sleep:
@@ -181,7 +181,10 @@ def test_a_deleted_pod_stops_as_slowly_as_it_says_and_no_slower_than_it_may(
     pod = read_pod(
         json.dumps(
             {
-                "metadata": {"annotations": {STOP: told} if told else {}, "deletionGracePeriodSeconds": grace},
+                "metadata": {
+                    "annotations": {STOP: announced} if announced else {},
+                    "deletionGracePeriodSeconds": grace,
+                },
                 "spec": {"containers": [{"name": "quick", "image": "i"}, container]},
             }
         ).encode()
@@ -318,8 +321,10 @@ def test_a_status_tells_which_spec_it_is_about() -> None:
             await bound(cluster, "p")
             found = await cluster.until("Pod", "p", when=phase("Running"))
             assert found["status"]["observedGeneration"] == found["metadata"]["generation"]
-            told = {c["type"]: c.get("observedGeneration") for c in found["status"]["conditions"]}
-            assert set(told.values()) == {found["metadata"]["generation"]} and "PodScheduled" in told, told
+            announced = {c["type"]: c.get("observedGeneration") for c in found["status"]["conditions"]}
+            assert set(announced.values()) == {found["metadata"]["generation"]} and "PodScheduled" in announced, (
+                announced
+            )
 
     asyncio.run(scenario())
 

@@ -253,13 +253,13 @@ def test_one_lost_worker_recreates_the_whole_group(how: str) -> None:
                 end = {"metadata": {"annotations": {"simulation.phalanx.dev/run-seconds": "0"}}}
                 await cluster.patch("Pod", "vllm-1-2", end)
 
-            def anew(pods: list[Json]) -> bool:
+            def recomputed(pods: list[Json]) -> bool:
                 fresh = {
                     p["metadata"]["name"] for p in pods if before.get(p["metadata"]["name"]) != p["metadata"]["uid"]
                 }
                 return len(pods) == 6 and fresh == {"vllm-1", "vllm-1-1", "vllm-1-2"}
 
-            await cluster.eventually("Pod", anew)
+            await cluster.eventually("Pod", recomputed)
             await done(cluster, "vllm")
             kept = [p["metadata"]["uid"] for p in cluster.all("Pod") if p["metadata"]["name"].startswith("vllm-0")]
             assert set(kept) <= set(before.values())

@@ -154,8 +154,8 @@ def test_replicas_under_earlier_rules_are_named(slow: bool, monkeypatch: pytest.
             await cluster.apply(lws("vllm", 1, 2, scheduling={}))
             await done(cluster, "vllm")
             before = uids(cluster)
-            wish = {TOPOLOGY: "topology.phalanx.dev/block"}
-            await cluster.patch("LeaderWorkerSet", "vllm", {"metadata": {"annotations": wish}})
+            requested = {TOPOLOGY: "topology.phalanx.dev/block"}
+            await cluster.patch("LeaderWorkerSet", "vllm", {"metadata": {"annotations": requested}})
             found = await settled(cluster, "vllm")
             assert before.items() <= uids(cluster).items()
             assert scheduling(found)["reason"] == "SomeReplicasOutdated"

@@ -72,8 +72,8 @@ def test_leaders_that_come_first_are_not_started_in_vain() -> None:
             waiting = [pod["metadata"]["name"] for pod in pods if not pod["spec"].get("nodeName")]
             assert len(waiting) == 2 and all(name.count("-") == 1 for name in waiting), "leaders, without any workers"
             for name in waiting:
-                told = await cluster.until("Pod", name, when=lambda p: condition(p, "PodScheduled").get("message"))
-                assert "no room for all 2 pods that it will have" in condition(told, "PodScheduled")["message"]
+                announced = await cluster.until("Pod", name, when=lambda p: condition(p, "PodScheduled").get("message"))
+                assert "no room for all 2 pods that it will have" in condition(announced, "PodScheduled")["message"]
             # Room that comes free goes to the next whole group.
             await cluster.patch("LeaderWorkerSet", "vllm", {"spec": {"replicas": 2}})
             await cluster.until(

@@ -110,13 +110,13 @@ def test_a_condition_that_is_no_longer_true_says_what_is() -> None:
                 "serve",
                 when=lambda o: "2 of 3" in condition(o, "Available").get("message", ""),
             )
-            told = condition(found, "Available")
-            assert (told["status"], told["reason"]) == ("False", "GroupsProgressing")
-            assert told["message"] == "2 of 3 replicas are ready"
+            announced = condition(found, "Available")
+            assert (announced["status"], announced["reason"]) == ("False", "GroupsProgressing")
+            assert announced["message"] == "2 of 3 replicas are ready"
             await cluster.patch("LeaderWorkerSet", "serve", {"spec": {"replicas": 2}})
             found = await cluster.until("LeaderWorkerSet", "serve", when=available)
-            told = condition(found, "Progressing")
-            assert (told["status"], told["reason"], told["message"]) == (
+            announced = condition(found, "Progressing")
+            assert (announced["status"], announced["reason"], announced["message"]) == (
                 "False",
                 "AllGroupsReady",
                 "All replicas are ready",

@@ -9,10 +9,10 @@ import pytest
 
 from phalanx.controllers.workloads.leaderworkerset.names import subgroup_index
 from phalanx.controllers.workloads.leaderworkerset.restart import must_recreate
-from phalanx.controllers.workloads.leaderworkerset.rollout import Allowed, GroupState, Leaders, allowed_of, next_step
+from phalanx.controllers.workloads.leaderworkerset.rollout import Allowed, Leaders, ReplicaState, allowed_of, next_step
 
 Json = dict[str, Any]
-OLD, NEW, DOWN = GroupState(ready=True), GroupState(ready=True, updated=True), GroupState(updated=True)
+OLD, NEW, DOWN = ReplicaState(ready=True), ReplicaState(ready=True, updated=True), ReplicaState(updated=True)
 
 
 def test_a_new_set_starts_whole_and_a_new_template_moves_nothing_at_first() -> None:
@@ -30,7 +30,7 @@ def test_steps_go_down_from_the_highest() -> None:
 
 
 def test_a_broken_group_counts_against_the_allowance() -> None:
-    broken = GroupState()
+    broken = ReplicaState()
     assert next_step(Allowed(3, 1, 0, 0), Leaders(3, 3, "b", 3), "b", [broken, OLD, OLD]) == (3, 3)
     assert next_step(Allowed(3, 1, 0, 0), Leaders(3, 3, "b", 3), "b", [OLD, OLD, broken]) == (2, 3), "it goes first"
 
@@ -44,7 +44,7 @@ def test_the_users_partition_is_a_floor() -> None:
 def test_a_surge_group_stays_while_a_partition_holds_groups_back() -> None:
     """Upstream counts groups below the partition as not updated."""
     allowed = Allowed(replicas=4, unavailable=0, surge=1, partition=2)
-    leaders = Leaders(replicas=5, partition=2, revision="b", told=4)
+    leaders = Leaders(replicas=5, partition=2, revision="b", announced=4)
     assert next_step(allowed, leaders, "b", [OLD, OLD, NEW, NEW, NEW]) == (2, 5)
 
 

@@ -86,11 +86,11 @@ def running(obj: Json) -> bool:
 
 async def say(cluster: World, name: str, **conditions: str) -> None:
     """The node reports about itself."""
-    news = [{"type": type_, "status": status} for type_, status in conditions.items()]
+    updates = [{"type": type_, "status": status} for type_, status in conditions.items()]
     await cluster.client.patch(
         cluster.resource("Node"),
         name,
-        {"status": {"conditions": news}},
+        {"status": {"conditions": updates}},
         patch_type="application/strategic-merge-patch+json",
         subresource="status",
     )
@@ -332,8 +332,8 @@ def test_pods_of_a_failed_node_are_not_ready_until_it_is_back() -> None:
 
             await cluster.until("Pod", "p", when=ready("True"))
             await cluster.patch("Node", "node-00000", {"metadata": {"annotations": {FAIL: "true"}}})
-            told = await cluster.until("Pod", "p", when=ready("False"))
-            assert condition(told, "Ready")["reason"] == "NodeNotReady"
+            announced = await cluster.until("Pod", "p", when=ready("False"))
+            assert condition(announced, "Ready")["reason"] == "NodeNotReady"
             await cluster.patch("Node", "node-00000", {"metadata": {"annotations": {FAIL: None}}})
             back = await cluster.until("Pod", "p", when=ready("True"))
             assert "reason" not in condition(back, "Ready") and not leaving(back)

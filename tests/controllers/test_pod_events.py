@@ -13,7 +13,7 @@ from support.controller_world import Json, template, world
 SELECTOR = {"matchLabels": {"app": "x"}}
 
 
-def told(events: list[Json], kind: str, reason: str) -> list[str]:
+def announced(events: list[Json], kind: str, reason: str) -> list[str]:
     return [e["message"] for e in events if e["reason"] == reason and e["involvedObject"]["kind"] == kind]
 
 
@@ -29,7 +29,7 @@ def test_pods_that_come_and_go_are_told(kind: str) -> None:
             elif kind != "DaemonSet":
                 spec["replicas"] = 2
             await cluster.create(kind, "x", spec=spec)
-            await cluster.eventually("Event", lambda found: len(told(found, kind, "SuccessfulCreate")) == 2)
+            await cluster.eventually("Event", lambda found: len(announced(found, kind, "SuccessfulCreate")) == 2)
             if kind == "Job":
                 await cluster.patch(kind, "x", {"spec": {"suspend": True}})
             elif kind == "DaemonSet":
@@ -37,8 +37,8 @@ def test_pods_that_come_and_go_are_told(kind: str) -> None:
                 await cluster.patch(kind, "x", {"spec": spec})
             else:
                 await cluster.patch(kind, "x", {"spec": {"replicas": 0}})
-            found = await cluster.eventually("Event", lambda found: told(found, kind, "SuccessfulDelete"))
-            assert all(text.startswith("Created pod: x-") for text in told(found, kind, "SuccessfulCreate"))
+            found = await cluster.eventually("Event", lambda found: announced(found, kind, "SuccessfulDelete"))
+            assert all(text.startswith("Created pod: x-") for text in announced(found, kind, "SuccessfulCreate"))
 
     asyncio.run(scenario())
 
@@ -50,8 +50,8 @@ def test_a_pod_that_is_refused_is_told(kind: str) -> None:
             await cluster.create("ResourceQuota", "q", spec={"hard": {"pods": "0"}})
             spec: Json = {"selector": SELECTOR, "template": template("x")}
             await cluster.create(kind, "x", spec=spec)
-            found = await cluster.eventually("Event", lambda found: told(found, kind, "FailedCreate"))
-            assert "exceeded quota" in told(found, kind, "FailedCreate")[0]
+            found = await cluster.eventually("Event", lambda found: announced(found, kind, "FailedCreate"))
+            assert "exceeded quota" in announced(found, kind, "FailedCreate")[0]
 
     asyncio.run(scenario())
 

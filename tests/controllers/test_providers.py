@@ -11,7 +11,7 @@ import pytest
 
 from phalanx.controllers.group_apis import provider_of
 from phalanx.controllers.group_apis.registry import PROVIDERS
-from phalanx.controllers.grouping import Refused
+from phalanx.controllers.grouping import GroupingRefused
 from phalanx.controllers.grouping.core import flat
 from phalanx.controllers.grouping.demand import total
 from phalanx.controllers.workloads.leaderworkerset import grouping as lws_grouping
@@ -129,7 +129,7 @@ def test_a_parent_that_owns_the_workload_is_left_to_it(scheduling: Json | None) 
     keys = {"scheduling.k8s.io/group-template-name": "replica", "scheduling.k8s.io/parent-compositepodgroup": "slice"}
     delegated = vllm() if scheduling is None else vllm(scheduling=scheduling)
     delegated["metadata"].setdefault("annotations", {}).update(keys)
-    with pytest.raises(Refused, match="CompositePodGroup slice above does not exist yet"):
+    with pytest.raises(GroupingRefused, match="CompositePodGroup slice above does not exist yet"):
         lws_grouping.grouping(delegated, [(0, R, delegated)])
     plan = {"name": "replica", "schedulingPolicy": {"gang": {"minCount": 1}}}
     top = {"name": "top", "schedulingPolicy": {"basic": {}}, "podGroupTemplates": [plan]}
@@ -160,7 +160,7 @@ def test_requests_add_up_exactly() -> None:
 
 def test_an_unknown_provider_is_named_with_the_known_ones() -> None:
     workload = {"metadata": {"annotations": {"scheduling.phalanx.dev/provider": "volcanoo"}}}
-    with pytest.raises(Refused, match="coscheduling, native, volcano, yunikorn"):
+    with pytest.raises(GroupingRefused, match="coscheduling, native, volcano, yunikorn"):
         provider_of(workload)
 
 
@@ -230,9 +230,9 @@ def test_an_mpi_job_is_one_gang_with_its_launcher() -> None:
     (only,) = found.groups
     assert only["metadata"]["name"] == "mj" and only["spec"]["schedulingPolicy"] == {"gang": {"minCount": 5}}
     assert found.links["launcher"] == found.links["worker"]
-    told = PROVIDERS["coscheduling"].pod_group(mpijob.replica_of(mpi_job(4), OWNER))
-    assert told is not None and told["metadata"]["name"] == "mj"
-    assert told["spec"] == {"minMember": 5, "minResources": {"cpu": "5"}}
+    announced = PROVIDERS["coscheduling"].pod_group(mpijob.replica_of(mpi_job(4), OWNER))
+    assert announced is not None and announced["metadata"]["name"] == "mj"
+    assert announced["spec"] == {"minMember": 5, "minResources": {"cpu": "5"}}
 
 
 def test_a_launcher_that_waits_for_the_workers_is_no_part_of_their_gang() -> None:
@@ -240,7 +240,7 @@ def test_a_launcher_that_waits_for_the_workers_is_no_part_of_their_gang() -> Non
     assert found is not None
     counts = {g["metadata"]["name"]: g["spec"]["schedulingPolicy"]["gang"]["minCount"] for g in found.groups}
     assert counts == {"mj-worker": 4, "mj-launcher": 1}
-    with pytest.raises(Refused, match="can never form"):
+    with pytest.raises(GroupingRefused, match="can never form"):
         group(mpi_job(2, runPolicy={"schedulingPolicy": {"minAvailable": 9}}))
 
 
@@ -287,8 +287,8 @@ def test_an_mpi_train_job_counts_its_launcher() -> None:
     entry = {"targetReplicatedJobs": ["launcher", "node"], "schedulingPolicy": {"gang": {}}}
     mpi["spec"]["scheduling"] = {"replicatedJobs": [entry]}
     assert counts_of(train_job(4), mpi) == {"launcher-node": {"gang": {"minCount": 5}}}
-    told = PROVIDERS["coscheduling"].pod_group(trainjob.replica_of(train_job(4), mpi, OWNER))
-    assert told is not None and told["metadata"]["name"] == "tj" and told["spec"]["minMember"] == 5
+    announced = PROVIDERS["coscheduling"].pod_group(trainjob.replica_of(train_job(4), mpi, OWNER))
+    assert announced is not None and announced["metadata"]["name"] == "tj" and announced["spec"]["minMember"] == 5
 
 
 def test_steps_that_wait_for_others_are_groups_of_their_own() -> None:
@@ -331,7 +331,7 @@ def test_the_launcher_and_the_nodes_after_an_initializer_are_one_gang() -> None:
 
 
 def test_a_train_job_without_its_runtime_says_what_is_missing() -> None:
-    with pytest.raises(Refused, match="ClusterTrainingRuntime 'rt' is needed"):
+    with pytest.raises(GroupingRefused, match="ClusterTrainingRuntime 'rt' is needed"):
         group(train_job(2))
 
 

@@ -32,12 +32,12 @@ def test_a_set_that_is_going_makes_no_revisions_of_its_template(made: Json) -> N
             await cluster.apply(made)
             await cluster.settle()
             assert len(cluster.all("ControllerRevision")) == 1
-            told: list[str] = []
-            cluster.follow("ControllerRevision", lambda obj, gone: told.append("gone" if gone else "made"))
+            announced: list[str] = []
+            cluster.follow("ControllerRevision", lambda obj, gone: announced.append("gone" if gone else "made"))
             await cluster.delete(made["kind"], "w", propagation="Foreground")
             await cluster.settle()
             assert cluster.get(made["kind"], "w") is None and not cluster.all("Pod")
-            return told
+            return announced
 
     assert run(main) == ["gone"]
 
@@ -50,9 +50,9 @@ def test_a_replica_set_whose_pods_are_refused_says_so_once() -> None:
         async with simulated_cluster(1) as cluster:
             await cluster.apply(refused)
             await cluster.settle()
-            told = cluster.get("ReplicaSet", "w")
-            assert told is not None and "cannot be a gang" in told["status"]["conditions"][0]["message"]
+            announced = cluster.get("ReplicaSet", "w")
+            assert announced is not None and "cannot be a gang" in announced["status"]["conditions"][0]["message"]
             assert await cluster.settle(60, 300)  # and is quiet
-            assert cluster.get("ReplicaSet", "w") == told
+            assert cluster.get("ReplicaSet", "w") == announced
 
     run(main)

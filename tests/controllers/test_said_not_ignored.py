@@ -28,10 +28,10 @@ def test_a_jobset_whose_gate_is_off_says_that_its_pods_start_one_by_one() -> Non
             await cluster.restart(Gates({"JobSetGang": False}))
             await cluster.apply(made)
 
-            def told(obj: Json) -> bool:
+            def announced(obj: Json) -> bool:
                 return condition(obj, "WorkloadSchedulingReady").get("reason") == "APINotAvailable"
 
-            await cluster.until("JobSet", "j", when=told)
+            await cluster.until("JobSet", "j", when=announced)
             await cluster.eventually("Job", lambda found: len(found) == 1)
 
     asyncio.run(asyncio.wait_for(scenario(), 60))
@@ -55,7 +55,7 @@ def test_a_workload_of_a_set_that_asks_for_no_group_is_reported() -> None:
             events = await cluster.eventually(
                 "Event", lambda all_: [e for e in all_ if e["reason"] == "WorkloadIgnored"]
             )
-            (told,) = [each for each in events if each["reason"] == "WorkloadIgnored"]
-            assert "by-hand" in told["message"]
+            (announced,) = [each for each in events if each["reason"] == "WorkloadIgnored"]
+            assert "by-hand" in announced["message"]
 
     asyncio.run(asyncio.wait_for(scenario(), 60))

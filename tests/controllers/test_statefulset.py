@@ -260,8 +260,8 @@ def test_whose_the_claims_are_follows_a_policy_that_changes() -> None:
 
             assert owned(cluster.all("PersistentVolumeClaim")) == [False, False]
             for policy, expected in (("Delete", True), ("Retain", False)):
-                wish = {"persistentVolumeClaimRetentionPolicy": {"whenDeleted": policy, "whenScaled": "Retain"}}
-                await cluster.patch("StatefulSet", "db", {"spec": wish})
+                requested = {"persistentVolumeClaimRetentionPolicy": {"whenDeleted": policy, "whenScaled": "Retain"}}
+                await cluster.patch("StatefulSet", "db", {"spec": requested})
                 await cluster.eventually("PersistentVolumeClaim", lambda found, e=expected: owned(found) == [e, e])
 
     asyncio.run(scenario())

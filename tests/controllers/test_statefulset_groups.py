@@ -15,7 +15,7 @@ TOPOLOGY = "scheduling.phalanx.dev/topology"
 
 def asking(obj: Json, **workload_annotations: str) -> Json:
     obj["metadata"]["annotations"] = {
-        f"scheduling.phalanx.dev/{wish.replace('_', '-')}": v for wish, v in workload_annotations.items()
+        f"scheduling.phalanx.dev/{requested.replace('_', '-')}": v for requested, v in workload_annotations.items()
     }
     return obj
 
@@ -44,10 +44,10 @@ def test_a_parallel_set_is_a_gang_of_all_replicas_and_follows_its_scale() -> Non
             spec["spec"]["template"]["spec"]["containers"][0]["resources"] = {"requests": {"cpu": "1"}}
             await cluster.apply(asking(spec, gang="true"))
 
-            def told(pods: list[Json]) -> bool:
+            def announced(pods: list[Json]) -> bool:
                 return len(pods) == 3 and all(condition(p, "PodScheduled").get("status") == "False" for p in pods)
 
-            pods = await cluster.eventually("Pod", told)
+            pods = await cluster.eventually("Pod", announced)
             assert not any(pod["spec"].get("nodeName") for pod in pods), "two of three would be no use"
             (group,) = cluster.all("PodGroup")
             assert group["spec"]["schedulingPolicy"] == {"gang": {"minCount": 3}}
@@ -165,10 +165,10 @@ def test_a_gang_that_grows_asks_for_all_before_any_new_pod_starts() -> None:
             await done(cluster, "sim")
             await cluster.patch("StatefulSet", "sim", {"spec": {"replicas": 12}}, subresource="scale")
 
-            def told(pods: list[Json]) -> bool:
+            def announced(pods: list[Json]) -> bool:
                 return len(pods) == 12 and sum(condition(p, "PodScheduled").get("status") == "False" for p in pods) == 8
 
-            pods = await cluster.eventually("Pod", told)
+            pods = await cluster.eventually("Pod", announced)
             assert sum(bool(pod["spec"].get("nodeName")) for pod in pods) == 4
             (group,) = cluster.all("PodGroup")
             assert group["spec"]["schedulingPolicy"] == {"gang": {"minCount": 12}}
@@ -184,8 +184,8 @@ def test_a_running_set_keeps_its_group_when_other_rules_are_asked_for() -> None:
             await cluster.apply(asking(stateful_set("sim", 2, podManagementPolicy="Parallel"), gang="true"))
             await done(cluster, "sim")
             (before,) = cluster.all("PodGroup")
-            wish = {TOPOLOGY: "topology.phalanx.dev/block"}
-            await cluster.patch("StatefulSet", "sim", {"metadata": {"annotations": wish}})
+            requested = {TOPOLOGY: "topology.phalanx.dev/block"}
+            await cluster.patch("StatefulSet", "sim", {"metadata": {"annotations": requested}})
             await cluster.eventually("Event", lambda found: any(e["reason"] == "GroupsUnchanged" for e in found))
             await cluster.delete("Pod", "sim-0")
             await done(cluster, "sim")

@@ -98,13 +98,13 @@ def test_a_node_tells_events_of_pods_that_ask_for_it_and_of_missing_images() -> 
             await bound(cluster, "stuck", annotations={"simulation.phalanx.dev/missing-image": "i"})
             wanted = {("loud", reason, "kubelet") for reason in ("Pulled", "Created", "Started")}
             wanted.add(("stuck", "Failed", "kubelet"))
-            told: set[tuple[str, str, str]] = set()
+            announced: set[tuple[str, str, str]] = set()
             async for batch in watcher:
                 for event in (json.loads(change.entry.value) for change in batch):
-                    told.add((event["involvedObject"]["name"], event["reason"], event["source"]["component"]))
-                if told >= wanted:
+                    announced.add((event["involvedObject"]["name"], event["reason"], event["source"]["component"]))
+                if announced >= wanted:
                     break
-            assert told == wanted
+            assert announced == wanted
 
     asyncio.run(scenario())
 

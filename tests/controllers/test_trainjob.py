@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from phalanx.controllers.grouping.core import Refused
+from phalanx.controllers.grouping.core import GroupingRefused
 from phalanx.controllers.workloads.trainjob.grouping import steps_of
 from phalanx.controllers.workloads.trainjob.template import resolved
 from support.controller_world import Json, World, condition, world
@@ -150,7 +150,7 @@ def test_patches_of_every_version_of_the_api_are_honoured(spec: Json) -> None:
     ],
 )
 def test_what_cannot_be_honoured_is_refused(asked: Json, words: str) -> None:
-    with pytest.raises(Refused, match=words):
+    with pytest.raises(GroupingRefused, match=words):
         resolved(asked, runtime(part("other")))
 
 

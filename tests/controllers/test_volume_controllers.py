@@ -78,7 +78,7 @@ async def volume_of(cluster: World, name: str) -> Json:
     return await cluster.until("PersistentVolume", found["spec"]["volumeName"], when=phase("Bound"))
 
 
-async def told(cluster: World, name: str, reason: str) -> str:
+async def announced(cluster: World, name: str, reason: str) -> str:
     """What an event says about a claim."""
 
     def about(events: list[Json]) -> list[Json]:
@@ -142,7 +142,7 @@ def test_a_claim_waits_until_a_volume_for_it_appears() -> None:
     async def scenario() -> None:
         async with world(0, scheduler=False) as cluster:
             await cluster.apply(claim("c"))
-            note = await told(cluster, "c", "FailedBinding")
+            note = await announced(cluster, "c", "FailedBinding")
             assert note == "no persistent volumes available for this claim and no storage class is set"
             await cluster.apply(volume("v", "1Gi"))
             assert (await bound(cluster, "c"))["spec"]["volumeName"] == "v"
@@ -187,11 +187,11 @@ def test_reservations_by_either_side_are_kept() -> None:
             assert (await bound(cluster, "named"))["spec"]["volumeName"] == "mine"
             done = await bound(cluster, "asking")
             assert done["metadata"]["annotations"] == {BIND_COMPLETED: "yes"}, "the user chose the volume"
-            assert "already bound" in await told(cluster, "late", "FailedBinding")
+            assert "already bound" in await announced(cluster, "late", "FailedBinding")
             mine = cluster.look("PersistentVolume", "mine")
             assert mine is not None and BOUND_BY_CONTROLLER not in (mine["metadata"].get("annotations") or {})
             await cluster.apply(claim("greedy", "8Gi", volumeName="small"))
-            assert "too small" in await told(cluster, "greedy", "VolumeMismatch")
+            assert "too small" in await announced(cluster, "greedy", "VolumeMismatch")
 
     asyncio.run(scenario())
 
@@ -217,7 +217,7 @@ def test_what_becomes_of_a_volume_when_its_claim_goes() -> None:
             # A new claim of the old name does not get the old data.
             again = await cluster.apply(claim("a"))
             assert again["status"]["phase"] == "Pending"
-            assert await told(cluster, "a", "FailedBinding")
+            assert await announced(cluster, "a", "FailedBinding")
             # Until somebody frees the volume.
             await cluster.patch("PersistentVolume", "kept", {"spec": {"claimRef": None}})
             assert (await bound(cluster, "a"))["spec"]["volumeName"] == "kept"
@@ -236,7 +236,7 @@ def test_a_claim_whose_volume_vanished_is_lost() -> None:
             await cluster.until("PersistentVolume", "v", when=lambda v: "deletionTimestamp" in v["metadata"])
             await cluster.patch("PersistentVolume", "v", {"metadata": {"finalizers": None}})
             await cluster.until("PersistentVolumeClaim", "c", when=phase("Lost"))
-            assert "has lost its PersistentVolume" in await told(cluster, "c", "ClaimLost")
+            assert "has lost its PersistentVolume" in await announced(cluster, "c", "ClaimLost")
 
     asyncio.run(scenario())
 
@@ -290,7 +290,7 @@ def test_a_disk_that_waits_for_its_pod_is_made_where_the_pod_goes(parameters: di
         async with world(4, topology="zones=2") as cluster:
             await cluster.apply(storage_class("later", "WaitForFirstConsumer", parameters=parameters))
             await cluster.apply(claim("c", class_="later"))
-            assert "first consumer" in await told(cluster, "c", "WaitForFirstConsumer")
+            assert "first consumer" in await announced(cluster, "c", "WaitForFirstConsumer")
             assert cluster.all("PersistentVolume") == []
             await cluster.apply(pod_with("user", "c", nodeSelector={"kubernetes.io/hostname": "node-00002"}))
             await cluster.until("Pod", "user", when=phase("Running"))
@@ -334,7 +334,7 @@ def test_a_disk_for_a_node_that_is_gone_is_asked_for_anew() -> None:
                 "c",
                 when=lambda c: SELECTED_NODE not in (c["metadata"].get("annotations") or {}),
             )
-            assert 'node "nowhere" not found' in await told(cluster, "c", "ProvisioningFailed")
+            assert 'node "nowhere" not found' in await announced(cluster, "c", "ProvisioningFailed")
 
     asyncio.run(scenario())
 
@@ -344,7 +344,7 @@ def test_other_provisioners_are_told_and_left_alone() -> None:
         async with world(0, scheduler=False) as cluster:
             await cluster.apply(storage_class("theirs", provisioner="csi.example.com"))
             await cluster.apply(claim("c", class_="theirs"))
-            assert "csi.example.com" in await told(cluster, "c", "ExternalProvisioning")
+            assert "csi.example.com" in await announced(cluster, "c", "ExternalProvisioning")
             found = cluster.look("PersistentVolumeClaim", "c")
             assert found is not None
             assert found["metadata"]["annotations"]["volume.kubernetes.io/storage-provisioner"] == "csi.example.com"
@@ -363,7 +363,7 @@ def test_a_claim_that_names_no_class_gets_the_default_one() -> None:
             await cluster.apply(claim("none", class_=""))
             await cluster.apply(pod_with("user", "open"))
             assert (await bound(cluster, "open"))["spec"]["storageClassName"] == "standard"
-            assert await told(cluster, "none", "FailedBinding"), "an empty name means: no class"
+            assert await announced(cluster, "none", "FailedBinding"), "an empty name means: no class"
 
     asyncio.run(scenario())
 

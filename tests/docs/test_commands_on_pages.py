@@ -97,9 +97,9 @@ def test_there_are_commands_to_check() -> None:
 def test_phalanx_commands_of_the_pages_exist() -> None:
     wrong = []
     for page, line, words in commands("phalanx"):
-        told = problem(cli, "phalanx", list(words), click.Context(cli))
-        if told:
-            wrong.append(f"{page}: {line}\n    {told}")
+        announced = problem(cli, "phalanx", list(words), click.Context(cli))
+        if announced:
+            wrong.append(f"{page}: {line}\n    {announced}")
     assert not wrong, "\n".join(wrong)
 
 

@@ -17,13 +17,13 @@ from phalanx.testing.builders import node, pod, pod_group
 from support.small_clusters import KINDS, NOW, Crowd, Key, cheapest, cost, crowd, in_order
 
 SEEDS = range(int(os.environ.get("PHALANX_CROWDS", "12")))
-NOBODY = -(2.0**63)
+NO_VICTIMS = -(2.0**63)
 
 
 def key_of(price: Price | None) -> Key:
     if price is None:
-        return in_order((0, NOBODY, 0, 0, 0, 0, 0.0))
-    highest = NOBODY if price.highest_priority is None else price.highest_priority
+        return in_order((0, NO_VICTIMS, 0, 0, 0, 0, 0.0))
+    highest = NO_VICTIMS if price.highest_priority is None else price.highest_priority
     counts = (price.budget_violations, highest, price.stopped_pods, price.pods, price.broken_gangs, price.workloads)
     return in_order((*counts, price.lost_seconds))
 

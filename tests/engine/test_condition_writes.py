@@ -103,8 +103,8 @@ def test_a_pod_to_which_nothing_happens_is_told_why_it_waits_when_the_api_server
 
     run = Deaf().see(node("n").cpu("4"), pod("a").group("to-come").cpu("1"))
     run.step()
-    told = [each.reason for each in run.of(d.SetPodCondition, "a")]
-    assert told == ["WaitingForMembers"], "not again at once"
+    announced = [each.reason for each in run.of(d.SetPodCondition, "a")]
+    assert announced == ["WaitingForMembers"], "not again at once"
     run.deaf = False
     run.step(11)
     assert [each.reason for each in run.of(d.SetPodCondition, "a")] == ["WaitingForMembers"] * 2

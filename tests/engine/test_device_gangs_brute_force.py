@@ -28,23 +28,23 @@ class Device(NamedTuple):
     numa: int
 
 
-def choices(wish: Wish, free: frozenset[Device]) -> Iterator[frozenset[Device]]:
-    able = sorted(each for each in free if each.kind <= wish.kind)
-    for some in combinations(able, wish.count):
-        if not wish.same or len({getattr(each, wish.same) for each in some}) == 1:
+def choices(requested: Wish, free: frozenset[Device]) -> Iterator[frozenset[Device]]:
+    able = sorted(each for each in free if each.kind <= requested.kind)
+    for some in combinations(able, requested.count):
+        if not requested.same or len({getattr(each, requested.same) for each in some}) == 1:
             yield frozenset(some)
 
 
-def packs(wishes: list[Wish], free: frozenset[Device]) -> bool:
+def packs(preferences: list[Wish], free: frozenset[Device]) -> bool:
     """Return whether the claims of these members can have devices of one node together."""
-    if not wishes:
+    if not preferences:
         return True
-    return any(packs(wishes[1:], free - some) for some in choices(wishes[0], free))
+    return any(packs(preferences[1:], free - some) for some in choices(preferences[0], free))
 
 
-def possible(wishes: list[Wish], nodes: dict[str, tuple[int, frozenset[Device]]]) -> bool:
-    for places in product(nodes, repeat=len(wishes)):
-        by_node = {name: [w for w, at in zip(wishes, places, strict=True) if at == name] for name in nodes}
+def possible(preferences: list[Wish], nodes: dict[str, tuple[int, frozenset[Device]]]) -> bool:
+    for places in product(nodes, repeat=len(preferences)):
+        by_node = {name: [w for w, at in zip(preferences, places, strict=True) if at == name] for name in nodes}
         if all(
             sum(w.cpu for w in inside) <= nodes[name][0] and packs(inside, nodes[name][1])
             for name, inside in by_node.items()
@@ -64,19 +64,19 @@ def test_a_gang_is_placed_exactly_where_there_is_a_way(seed: int) -> None:
         nodes[f"n{n}"] = (cpu, frozenset(devices))
         world.see(node(f"n{n}", str(cpu)))
         world.see(published(f"n{n}", *(device(d.name, kind=d.kind, numa=d.numa) for d in devices)))
-    wishes = [
+    preferences = [
         Wish(rng.randint(1, 2), rng.randint(0, 1), rng.choice(["", "numa", "kind"]), rng.choice([1, 1, 2]))
         for _ in range(rng.randint(1, 4))
     ]
-    world.see(gang("g", len(wishes)))
-    for number, wish in enumerate(wishes):
-        limits = [{"matchAttribute": f"{DRIVER}/{wish.same}"}] if wish.same else []
-        asked = asks("r", wish.count, f'device.attributes["{DRIVER}"].kind <= {wish.kind}')
+    world.see(gang("g", len(preferences)))
+    for number, requested in enumerate(preferences):
+        limits = [{"matchAttribute": f"{DRIVER}/{requested.same}"}] if requested.same else []
+        asked = asks("r", requested.count, f'device.attributes["{DRIVER}"].kind <= {requested.kind}')
         world.see(claim(f"c{number}", asked, constraints=limits))
-        world.see(pod(f"p{number}", f"c{number}", cpu=str(wish.cpu), group="g"))
+        world.see(pod(f"p{number}", f"c{number}", cpu=str(requested.cpu), group="g"))
     world.run(20)
-    expected = len(wishes) if possible(wishes, nodes) else 0
-    assert len(world.bound) == expected, (wishes, nodes, world.messages)
+    expected = len(preferences) if possible(preferences, nodes) else 0
+    assert len(world.bound) == expected, (preferences, nodes, world.messages)
     if not expected:
-        assert not any(world.devices(f"c{number}") for number in range(len(wishes)))  # nothing is left allocated
+        assert not any(world.devices(f"c{number}") for number in range(len(preferences)))  # nothing is left allocated
     world.engine.validate()

@@ -16,7 +16,7 @@ from phalanx.engine.devices.cel import compile_selector
 from phalanx.engine.devices.holdings import Unused
 from phalanx.engine.devices.inventory import Device, build_pool
 from phalanx.engine.devices.requests import ClaimSpecs
-from phalanx.engine.devices.selectors import Selectors
+from phalanx.engine.devices.selectors import DeviceSelectors
 from phalanx.engine.engine import Engine
 from phalanx.engine.explain import why
 from phalanx.model import objects as o
@@ -285,8 +285,8 @@ def test_why_names_the_claim_and_what_rules_devices_out():
     world = World(node("a"), published("a", device("g0", numa=0), device("g1", numa=1), device("g2", numa=1)))
     world.see(claim("c1", asks(cel=f'device.attributes["{DRIVER}"].numa == 1')), pod("p1", "c1")).run()
     world.see(claim("c2", asks(count=2, cel=f'device.attributes["{DRIVER}"].numa == 1')), pod("p2", "c2")).run()
-    (told,) = why(world.engine, "Pod", "default", "p2").items
-    assert told.hints[-1] == (
+    (announced,) = why(world.engine, "Pod", "default", "p2").items
+    assert announced.hints[-1] == (
         "claim default/c2, request r: needs 2 devices; of 3 published 1 are ruled out by selector #0 of the request, "
         "1 are in use, 1 can be used now, at most 1 on one node"
     )
@@ -295,7 +295,9 @@ def test_why_names_the_claim_and_what_rules_devices_out():
 # ---- against brute force
 
 
-def _possible(demands: list[ClaimDemand], selectors: Selectors, capacity: dict[str, int], uses: dict[str, int]) -> bool:
+def _possible(
+    demands: list[ClaimDemand], selectors: DeviceSelectors, capacity: dict[str, int], uses: dict[str, int]
+) -> bool:
     """Whether devices can be dealt out at all: every choice is tried."""
     units = []
     for number, demand in enumerate(demands):
@@ -355,7 +357,7 @@ def test_the_allocator_finds_a_solution_exactly_where_there_is_one(seed: int):
             field = rng.choice(["matchAttribute", "distinctAttribute"])
             limits.append({field: f"{DRIVER}/{rng.choice(['numa', 'kind'])}"})
         claims.append(claim(f"c{number}", *requests, constraints=limits))
-    selectors = Selectors(compile_selector)
+    selectors = DeviceSelectors(compile_selector)
     specs = ClaimSpecs(lambda name: device_class(name))
     demands = [ClaimDemand(each.metadata.name, each.metadata.name, specs.of(each), pool.devices) for each in claims]
     solution = Allocator(demands, Unused(), selectors).solve()
@@ -386,7 +388,7 @@ def test_equal_devices_share_one_evaluation_of_a_selector(expression: str, evalu
     ]
     pool = build_pool((DRIVER, "n0"), {each.metadata.name: each for each in published("n0", *devices)}, ())
     assert pool is not None
-    selectors, alone = Selectors(compile_selector), compile_selector(expression)
+    selectors, alone = DeviceSelectors(compile_selector), compile_selector(expression)
     assert [selectors.verdict(expression, each) for each in pool.devices] == [
         alone.matches(each) for each in pool.devices
     ]

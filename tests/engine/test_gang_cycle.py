@@ -33,7 +33,9 @@ def test_nothing_is_bound_until_the_minimum_exists_and_the_group_says_how_many_a
     assert run.placed == {}
     assert run.said("g")[:2] == ("False", "WaitingForMembers")
     assert "PodGroup g has 2 of 3 pods, 1 missing" in run.said("g")[2]
-    assert run.told("g-0") == "WaitingForMembers: waiting for minCount pods from a gang to appear in scheduling queue"
+    assert (
+        run.announced("g-0") == "WaitingForMembers: waiting for minCount pods from a gang to appear in scheduling queue"
+    )
     run.see(*members("g", 1, start=2)).step()
     assert len(run.placed) == 3
     assert run.said("g") == ("True", "Scheduled", "")
@@ -77,9 +79,9 @@ def test_objects_may_come_in_any_order():
 def test_a_pod_whose_group_or_ancestor_is_missing_says_which():
     run = Cluster().see(*nodes(3), pod("p").group("g"))
     run.step()
-    assert run.told("p") == "WaitingForMembers: waiting for PodGroup g to appear"
+    assert run.announced("p") == "WaitingForMembers: waiting for PodGroup g to appear"
     run.see(pod_group("g").parent("job")).step()
-    assert "waiting for CompositePodGroup job, an ancestor of PodGroup g, to appear" in run.told("p")
+    assert "waiting for CompositePodGroup job, an ancestor of PodGroup g, to appear" in run.announced("p")
     run.see(composite("job")).step()
     assert run.placed == {"p": "n0"}
 
@@ -88,7 +90,7 @@ def test_deleting_the_group_sends_pending_pods_back_to_waiting():
     run = Cluster().see(*nodes(1), pod_group("g").gang(2), *members("g", 2))
     run.step()
     run.gone("PodGroup", "g").step()
-    assert run.told("g-0") == "WaitingForMembers: waiting for PodGroup g to appear"
+    assert run.announced("g-0") == "WaitingForMembers: waiting for PodGroup g to appear"
     run.see(node("n1").cpu("1"))
     run.step()
     assert run.placed == {}
@@ -128,7 +130,7 @@ def test_arrivals_of_the_shape_that_failed_do_not_cause_attempts():
     for i in range(5):
         run.see(*members("g", 1, start=10 + i)).step()
     assert run.attempts("podgroup/default/g") == before
-    assert run.told("g-14") == run.told("g-0")
+    assert run.announced("g-14") == run.announced("g-0")
     run.see(*members("g", 3, cpu="100m", start=20)).step()
     assert len(run.placed) >= 3, "small ones make the minimum"
 
@@ -256,8 +258,8 @@ def test_one_gated_member_holds_the_group_and_is_named():
     run = Cluster().see(*nodes(3), pod_group("g").gang(2), *members("g", 2), pod("slow").group("g").cpu("1").gate("x"))
     run.step()
     assert run.placed == {}
-    assert run.told("g-0") == "SchedulingGated: waiting for scheduling gates of default/slow"
-    assert run.told("slow") == "SchedulingGated: Scheduling is blocked due to non-empty scheduling gates"
+    assert run.announced("g-0") == "SchedulingGated: waiting for scheduling gates of default/slow"
+    assert run.announced("slow") == "SchedulingGated: Scheduling is blocked due to non-empty scheduling gates"
     run.see(pod("slow").group("g").cpu("1")).step()
     assert len(run.placed) == 3
 
@@ -296,7 +298,7 @@ def test_pods_that_disagree_are_a_scheduler_error_that_heals():
     run = Cluster().see(*nodes(3), pod_group("g").gang(2), *members("g", 1), pod("odd").group("g").cpu("1").priority(7))
     run.step()
     assert run.said("g")[1] == "SchedulerError"
-    assert "same priority as the pod group's priority" in run.told("odd")
+    assert "same priority as the pod group's priority" in run.announced("odd")
     run.gone("Pod", "odd").see(*members("g", 1, start=1)).step()
     assert len(run.placed) == 2
 
@@ -361,11 +363,11 @@ def test_status_updates_of_running_members_cost_nothing():
 
 def test_a_gang_that_arrives_pod_by_pod_tells_each_pod_once():
     run = Cluster().see(pod_group("g").gang(200))
-    told: list[str] = []
+    announced: list[str] = []
     for each in members("g", 199):
         run.engine.apply(PodChanged(each.build()))
-        told += [c.name for c in run.engine.step(run.now) if isinstance(c, d.SetPodCondition)]
-    assert sorted(told) == sorted(f"g-{i}" for i in range(199))
+        announced += [c.name for c in run.engine.step(run.now) if isinstance(c, d.SetPodCondition)]
+    assert sorted(announced) == sorted(f"g-{i}" for i in range(199))
 
 
 def test_a_group_made_anew_under_the_same_name_gets_its_own_condition():
@@ -414,7 +416,7 @@ def test_members_on_vanished_nodes_keep_the_gang_out_of_other_racks_until_they_a
     )
     run.gone("Node", "n0").see(*members("g", 2)).step()
     assert run.placed.keys() == {"old-0", "old-1"}
-    assert run.told("g-0") == "SchedulerError: no topology domain found for pod default/old-0: node n0 is gone"
+    assert run.announced("g-0") == "SchedulerError: no topology domain found for pod default/old-0: node n0 is gone"
     run.gone("Pod", "old-0").gone("Pod", "old-1").step(60)
     assert run.placed == {"g-0": "n1", "g-1": "n1"}
 

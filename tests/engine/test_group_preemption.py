@@ -83,8 +83,8 @@ def test_a_disruption_mode_all_group_goes_as_a_whole_and_is_told():
     )
     world.step()
     assert sorted(world.evicted) == ["b0", "b1", "b2"]
-    told = [c for c in world.of(d.SetGroupCondition, "batch") if c.type == "DisruptionTarget"]
-    assert [(c.status, c.reason) for c in told] == [("True", "PreemptionByScheduler")]
+    announced = [c for c in world.of(d.SetGroupCondition, "batch") if c.type == "DisruptionTarget"]
+    assert [(c.status, c.reason) for c in announced] == [("True", "PreemptionByScheduler")]
 
 
 def test_a_lone_pod_is_preferred_to_a_whole_group():
@@ -362,8 +362,8 @@ def test_who_is_in_the_way_of_two_is_sent_away_once():
     run = two_in_the_way_of_one_unit(evict=False)
     made = run.step()
     assert sorted(each.name for each in made if isinstance(each, d.Evict)) == ["g0", "g1"]
-    told = [each for each in made if isinstance(each, d.SetGroupCondition) and each.type == "DisruptionTarget"]
-    assert [each.name for each in told] == ["g"]
+    announced = [each for each in made if isinstance(each, d.SetGroupCondition) and each.type == "DisruptionTarget"]
+    assert [each.name for each in announced] == ["g"]
     run.gone("Pod", "g0").gone("Pod", "g1").step()
     assert sorted(run.bound) == ["h0", "h1"]
 

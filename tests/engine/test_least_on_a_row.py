@@ -92,13 +92,13 @@ def test_a_table_of_many_rows_is_filled_in_slices_and_others_are_served_between(
     run.see(*(pod(f"low{i}").cpu("4").priority(i % 5).node(f"n{i}") for i in range(900)))
     run.step()
     run.see(pod("high").cpu("3").priority(10))
-    engine, steps, told, placed = run.engine, 0, [], []
-    while not told:
+    engine, steps, announced, placed = run.engine, 0, [], []
+    while not announced:
         run.see(pod(f"small{steps}").cpu("0"))
         made = engine.step(run.now)
         placed += [each.name for each in made if isinstance(each, d.Bind)]
-        told = [each.name for each in made if isinstance(each, d.Evict)]
+        announced = [each.name for each in made if isinstance(each, d.Evict)]
         engine.validate()
         steps += 1
-    assert steps > 5 and told == ["low0"]
+    assert steps > 5 and announced == ["low0"]
     assert len(placed) >= steps - 1

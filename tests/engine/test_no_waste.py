@@ -99,17 +99,17 @@ def _as_built_anew(world):
     engine = world.engine
     kept = engine.preemption.victim_index
     kept.refresh()
-    anew = VictimIndex(engine.cluster)
-    anew.refresh()
+    recomputed = VictimIndex(engine.cluster)
+    recomputed.refresh()
     assert {k: (u.priority, set(u.pods)) for k, u in kept.units.items()} == {
-        k: (u.priority, set(u.pods)) for k, u in anew.units.items()
+        k: (u.priority, set(u.pods)) for k, u in recomputed.units.items()
     }
     assert {row: {k: set(p) for k, p in here.items()} for row, here in kept.on_row.items()} == {
-        row: {k: set(p) for k, p in here.items()} for row, here in anew.on_row.items()
+        row: {k: set(p) for k, p in here.items()} for row, here in recomputed.on_row.items()
     }
-    assert kept.leaving == anew.leaving
+    assert kept.leaving == recomputed.leaving
     for leaf in engine.groups.forest.roots():
-        assert kept.running(leaf) == anew.running(leaf)
+        assert kept.running(leaf) == recomputed.running(leaf)
 
 
 def _groups(world):

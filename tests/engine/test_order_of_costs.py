@@ -85,9 +85,13 @@ def test_work_lost_is_the_same_kept_up_to_date_and_counted_anew():
     world.see(started("p", "n", 1200.0))
     engine.step(3000.0, 10)
     kept.refresh()
-    anew = VictimIndex(engine.cluster)
-    anew.refresh()
-    assert [kept.lost(u) for u in kept.units.values()] == [anew.lost(u) for u in anew.units.values()] == [1800.0]
+    recomputed = VictimIndex(engine.cluster)
+    recomputed.refresh()
+    assert (
+        [kept.lost(u) for u in kept.units.values()]
+        == [recomputed.lost(u) for u in recomputed.units.values()]
+        == [1800.0]
+    )
 
 
 @pytest.mark.parametrize("high", [[pod("high").cpu("1").priority(100)], gang("high", 1)], ids=["pod", "gang"])

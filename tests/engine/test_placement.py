@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from phalanx.engine.placement import Composite, Leaf, Problem, SearchOutcome, SearchVerdict, Subtree, place
+from phalanx.engine.placement import Composite, Leaf, PlacementProblem, SearchOutcome, SearchVerdict, Subtree, place
 from support.small_problems import cluster, faults, sitting_of
 
 CPU = [{"cpu": 1.0}]
@@ -19,7 +19,7 @@ def nodes_of(outcome: SearchOutcome, leaf: Subtree) -> set[int]:
     return {int(n) for s in outcome.shares if s.leaf is leaf for n in s.nodes}
 
 
-def placed(problem: Problem) -> SearchOutcome:
+def placed(problem: PlacementProblem) -> SearchOutcome:
     outcome = place(problem)
     assert outcome.verdict is SearchVerdict.PLACED
     assert faults(problem, sitting_of(outcome)) == []

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from phalanx.engine.placement import Certificate, Composite, Leaf, Problem, RuledOut, hopeless, place, sentence
+from phalanx.engine.placement import Certificate, Composite, Leaf, PlacementProblem, RuledOut, hopeless, place, sentence
 from support.small_problems import cluster
 
 
-def reason(problem: Problem) -> Certificate:
+def reason(problem: PlacementProblem) -> Certificate:
     outcome = place(problem)
     assert not outcome.placed and outcome.certificate is not None
     return outcome.certificate

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from phalanx.engine.placement import Composite, Leaf, Problem, SearchVerdict, Subtree, place
+from phalanx.engine.placement import Composite, Leaf, PlacementProblem, SearchVerdict, Subtree, place
 from phalanx.engine.placement.problem import ShapeRow
 from support.small_problems import by_hand, cluster, faults, sitting_of
 
@@ -14,7 +14,7 @@ KEYS = st.sampled_from((None, None, "rack", "block"))
 
 
 @st.composite
-def problems(draw: st.DrawFn) -> Problem:
+def problems(draw: st.DrawFn) -> PlacementProblem:
     nodes: list[dict[str, object]] = []
     for _ in range(draw(st.integers(1, 4))):
         node: dict[str, object] = {"cpu": draw(st.integers(0, 4)), "gpu": draw(st.integers(0, 2))}
@@ -63,13 +63,13 @@ def test_extras_may_take_the_place_of_those_who_made_up_the_minimum() -> None:
     everywhere = np.ones(2, bool)
     shapes = [ShapeRow(np.array(request, float), everywhere) for request in ((3, 0, 1), (2, 1, 1))]
     free = np.array([[4, 3], [2, 0], [110, 110]], float)
-    problem = Problem(["cpu", "gpu", "pods"], free, shapes, Leaf("g", 2, ((0, 2), (1, 2))), {}, {})
+    problem = PlacementProblem(["cpu", "gpu", "pods"], free, shapes, Leaf("g", 2, ((0, 2), (1, 2))), {}, {})
     assert sum(int(share.counts.sum()) for share in place(problem).shares) == 3
 
 
 @settings(max_examples=200, deadline=None)
 @given(problems())
-def test_places_whenever_enumeration_can_and_only_then(problem: Problem) -> None:
+def test_places_whenever_enumeration_can_and_only_then(problem: PlacementProblem) -> None:
     best = by_hand(problem)
     outcome = place(problem)
     if best is None:

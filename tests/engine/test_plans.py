@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from phalanx.engine.placement import Composite, Leaf, Problem, ShapeRow
+from phalanx.engine.placement import Composite, Leaf, PlacementProblem, ShapeRow
 from phalanx.engine.preemption import (
     ORDER,
     Cost,
@@ -112,7 +112,7 @@ def problems(draw):
     for node, unit in keys:
         if shapes[0].mask[node] and draw(st.integers(0, 5)) == 0:
             blockers[0, node] = (unit,)
-    placement = Problem(("cpu", "pods"), free, shapes, root, domains)
+    placement = PlacementProblem(("cpu", "pods"), free, shapes, root, domains)
     return PreemptionProblem(placement, units, blockers)
 
 
@@ -195,7 +195,7 @@ def small(free, units, root, request=(2.0,), **more):
         np.zeros(0, dtype=np.int64),
     )
     shapes = [ShapeRow(np.array([r]), np.ones(len(free), dtype=bool)) for r in request]
-    return PreemptionProblem(Problem(("cpu",), np.array([free], dtype=float), shapes, root, **more), made)
+    return PreemptionProblem(PlacementProblem(("cpu",), np.array([free], dtype=float), shapes, root, **more), made)
 
 
 def test_free_capacity_is_used_first():

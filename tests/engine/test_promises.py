@@ -16,7 +16,7 @@ from phalanx.engine.reservations import (
     PlanSettings,
     PromiseBook,
     Reason,
-    Topology,
+    TopologyLevels,
     Unit,
     expected_seconds,
 )
@@ -26,7 +26,7 @@ STREAMS = int(os.environ.get("STREAMS", "75"))  # `make streams` plays 10,000
 
 
 def book(nodes: int = 4, rack: int = 2, **settings: Any) -> PromiseBook:
-    topology = Topology([[f"rack-{i // rack}" for i in range(nodes)]], nodes)
+    topology = TopologyLevels([[f"rack-{i // rack}" for i in range(nodes)]], nodes)
     return PromiseBook(0.0, np.full((1, nodes), GPUS, dtype=np.int16), topology, PlanSettings(**settings))
 
 

@@ -40,11 +40,11 @@ def test_the_lowest_is_the_lowest_of_all(seed):
 
 
 def test_used_up_row_by_row_it_answers_in_order():
-    ranked, everybody = RankedRows(2, ROWS), np.ones(ROWS, dtype=bool)
+    ranked, all_pods = RankedRows(2, ROWS), np.ones(ROWS, dtype=bool)
     for row in range(ROWS):
         ranked.put(row, (float(row % 7), float(-row)))
-    told = []
-    while (row := ranked.lowest(everybody)) >= 0:
-        told.append(row)
+    announced = []
+    while (row := ranked.lowest(all_pods)) >= 0:
+        announced.append(row)
         ranked.forget(row)
-    assert told == sorted(range(ROWS), key=lambda row: (row % 7, -row))
+    assert announced == sorted(range(ROWS), key=lambda row: (row % 7, -row))

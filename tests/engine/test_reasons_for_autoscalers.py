@@ -25,8 +25,8 @@ def test_all_members_of_a_gang_that_lacks_nodes_are_unschedulable_at_once() -> N
     run = Cluster().see(node("n0").cpu(2))
     run.see(pod_group("train").gang(4), *(pod(f"train-{i}").cpu(1).group("train") for i in range(4)))
     made = run.step()
-    told = [c.name for c in made if isinstance(c, d.SetPodCondition) and c.reason == "Unschedulable"]
-    assert sorted(told) == [f"train-{i}" for i in range(4)]
+    announced = [c.name for c in made if isinstance(c, d.SetPodCondition) and c.reason == "Unschedulable"]
+    assert sorted(announced) == [f"train-{i}" for i in range(4)]
 
 
 def test_a_gang_that_waits_for_members_is_not_unschedulable() -> None:

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from phalanx.engine.groups import expected_pods
-from phalanx.engine.scheduling.commit.group_reservations import KEPT_FOR
+from phalanx.engine.scheduling.commit.group_reservations import RESERVED_FOR
 from phalanx.engine.state.records import PodRecord
 from phalanx.model.objects import ResourceQuota
 from phalanx.testing import Cluster
@@ -94,14 +94,14 @@ def test_whoever_waits_for_reserved_room_is_told_whose_it_is() -> None:
     run.step(5)
     for name in ("other", "g-0"):
         assert "reserved for expected pods of PodGroup default/a" in run.message(name), run.message(name)
-    run.step(KEPT_FOR + 60)
+    run.step(RESERVED_FOR + 60)
     assert {"other", "g-0", "g-1"} <= run.placed.keys(), "the time is over"
 
 
 def test_a_restart_does_not_begin_the_time_again() -> None:
     run = Cluster(now=1_800_000_000.0).see(*(node(f"n{i}").cpu("3") for i in range(8)))
     run.see(replica("a", 7, "3"), leader("a", "10m").created(1_800_000_000.0)).step()
-    run.step(KEPT_FOR - 100)
+    run.step(RESERVED_FOR - 100)
     run.restart()
     run.see(*others()).step(5)
     assert "other-0" not in run.placed

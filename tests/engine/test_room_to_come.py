@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from phalanx.engine.scheduling.commit.group_reservations import KEPT_FOR
+from phalanx.engine.scheduling.commit.group_reservations import RESERVED_FOR
 from phalanx.testing import Cluster
 from phalanx.testing.builders import node, pod, pod_group
 from support.replicas import blocks, leader, replica, workers
@@ -60,7 +60,7 @@ def test_a_more_important_pod_takes_it() -> None:
 
 def test_whoever_never_comes_keeps_nobody_away_for_ever() -> None:
     run = begun().see(pod("big").cpu("3"))
-    run.step(KEPT_FOR - 1)
+    run.step(RESERVED_FOR - 1)
     assert "big" not in run.placed
     assert run.engine.next_wake() is not None
     run.step(2)

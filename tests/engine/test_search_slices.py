@@ -137,10 +137,10 @@ def test_gangs_that_are_alike_wait_for_the_one_that_is_being_searched_for() -> N
     one_step(run)
     assert len(run.engine.searches.unfinished) == 1, "one search for all of them"
     rest(run)
-    told = {name for name in ("a", "b", "c") if place_of(run, f"podgroup/default/{name}") is QueueName.WAITING}
+    announced = {name for name in ("a", "b", "c") if place_of(run, f"podgroup/default/{name}") is QueueName.WAITING}
     placed = {name for name in ("a", "b", "c") if f"{name}-0" in run.bound}
-    assert len(placed) == 1 and told == {"a", "b", "c"} - placed
-    for name in told:
+    assert len(placed) == 1 and announced == {"a", "b", "c"} - placed
+    for name in announced:
         assert run.engine.groups.failure(f"podgroup/default/{name}") is not None
 
 
@@ -167,13 +167,13 @@ def evicting(engine: Engine) -> Cluster:
 
 @pytest.mark.parametrize("work", [1, 40])
 def test_victims_are_the_same_in_slices(work: int) -> None:
-    def told(slice_: int) -> tuple[list[str], dict[str, str]]:
+    def announced(slice_: int) -> tuple[list[str], dict[str, str]]:
         run = evicting(Engine(EngineSettings(search_slice=slice_)))
         run.step()
         return [x.name for x in run.log if isinstance(x, d.Evict)], run.bound
 
-    whole = told(0)
-    assert whole[0] and told(work) == whole
+    whole = announced(0)
+    assert whole[0] and announced(work) == whole
 
 
 # ---- what happens meanwhile

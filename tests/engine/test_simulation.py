@@ -31,7 +31,7 @@ class World:
         self.now = 1e9
         self.pods: dict[str, Pod] = {}
         self.nodes: set[str] = set()
-        self.news: list[Event] = []
+        self.updates: list[Event] = []
         self.made = 0
         self.binds = 0
 
@@ -39,17 +39,17 @@ class World:
         rng = self.rng
         dice = rng.random()
         if dice < 0.12:
-            self.news.append(NodeChanged(self.random_node()))
+            self.updates.append(NodeChanged(self.random_node()))
         elif dice < 0.14 and self.nodes:
             name = rng.choice(sorted(self.nodes))
             self.nodes.discard(name)
-            self.news.append(Gone("Node", name))
+            self.updates.append(Gone("Node", name))
         elif dice < 0.45 and len(self.pods) < 60:
             self.make_pod()
         elif dice < 0.60 and self.pods:
             name = rng.choice(sorted(self.pods))
             gone = self.pods.pop(name)
-            self.news.append(Gone("Pod", name, "default", gone.metadata.uid))
+            self.updates.append(Gone("Pod", name, "default", gone.metadata.uid))
         elif dice < 0.65 and self.pods:
             self.relabel(rng.choice(sorted(self.pods)))
         elif dice < 0.68 and self.pods:
@@ -93,27 +93,27 @@ class World:
         if rng.random() < 0.1:
             built.scheduler("somebody-else")
         self.pods[name] = built.build()
-        self.news.append(PodChanged(self.pods[name]))
+        self.updates.append(PodChanged(self.pods[name]))
 
     def relabel(self, name: str) -> None:
         found = self.pods[name]
         meta = msgspec.structs.replace(found.metadata, labels={"app": f"a{self.rng.randrange(3)}"})
         spec = msgspec.structs.replace(found.spec, scheduling_gates=None)
         self.pods[name] = msgspec.structs.replace(found, metadata=meta, spec=spec)
-        self.news.append(PodChanged(self.pods[name]))
+        self.updates.append(PodChanged(self.pods[name]))
 
     def bind(self, name: str, node_name: str) -> bool:
         found = self.pods[name]
         if found.spec.node_name:
             return False
         self.pods[name] = msgspec.structs.replace(found, spec=msgspec.structs.replace(found.spec, node_name=node_name))
-        self.news.append(PodChanged(self.pods[name]))
+        self.updates.append(PodChanged(self.pods[name]))
         return True
 
     def deliver(self) -> None:
         """Some of the news, in order per object as a watch gives them, now and then twice."""
-        while self.news and self.rng.random() < 0.7:
-            event = self.news.pop(0)
+        while self.updates and self.rng.random() < 0.7:
+            event = self.updates.pop(0)
             self.engine.apply(event)
             if self.rng.random() < 0.1:
                 self.engine.apply(event)
@@ -133,23 +133,23 @@ class World:
         found = self.pods.get(bind.name)
         dice = self.rng.random()
         if found is None or found.metadata.uid != bind.uid:
-            self.news.append(Outcome(bind.id, NOT_FOUND))
+            self.updates.append(Outcome(bind.id, NOT_FOUND))
         elif dice < 0.1 or not self.bind(bind.name, bind.node):
-            self.news.append(Outcome(bind.id, CONFLICT if found.spec.node_name else TRANSIENT))
+            self.updates.append(Outcome(bind.id, CONFLICT if found.spec.node_name else TRANSIENT))
         else:
             self.binds += 1
             if dice < 0.9:  # otherwise the answer is lost for good
-                self.news.insert(self.rng.randrange(len(self.news) + 1), Outcome(bind.id))
+                self.updates.insert(self.rng.randrange(len(self.updates) + 1), Outcome(bind.id))
 
     def settle(self) -> None:
         """Deliver everything and let the engine finish."""
         for _ in range(200):
-            while self.news:
-                self.engine.apply(self.news.pop(0))
+            while self.updates:
+                self.engine.apply(self.updates.pop(0))
             self.now += 11.0
             before = self.binds
             self.step()
-            if not self.news and self.binds == before and not self.engine.queue.has_active():
+            if not self.updates and self.binds == before and not self.engine.queue.has_active():
                 break
 
 

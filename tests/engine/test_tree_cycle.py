@@ -116,7 +116,7 @@ def test_groups_below_a_basic_group_may_have_different_priorities():
     run.step()
     assert run.placed.keys() == {"high-0", "low-0"}
     run.see(pod("odd").group("low").cpu("1").priority(3)).step()
-    assert "same priority as the pod group's priority" in run.told("odd")
+    assert "same priority as the pod group's priority" in run.announced("odd")
 
 
 def test_a_tree_of_five_levels_is_invalid():
@@ -167,7 +167,7 @@ def test_growth_and_replacements_stay_where_the_group_runs():
     assert racks_of(run, "g") == {"a"}
     run.see(*members("g", 2, start=2)).step()
     assert racks_of(run, "g") == {"a"} and len(run.placed) == 3, "rack b has room, but it is another rack"
-    assert "no further member of PodGroup g fits in rack a, where its running members are" in run.told("g-3")
+    assert "no further member of PodGroup g fits in rack a, where its running members are" in run.announced("g-3")
     run.gone("Pod", "g-0").step()
     assert racks_of(run, "g") == {"a"} and len(run.placed) == 3
 
@@ -177,7 +177,7 @@ def test_a_running_member_on_a_node_without_the_label_is_a_scheduler_error_until
     run.step()
     at = run.placed["g-0"]
     run.see(node(at).cpu("1"), *members("g", 1, start=1)).step()
-    assert f"node {at} has no label rack" in run.told("g-1")
+    assert f"node {at} has no label rack" in run.announced("g-1")
     run.see(node(at).cpu("1").label("rack", "a")).step(2)
     assert racks_of(run, "g") == {"a"} and len(run.placed) == 2
 
@@ -261,9 +261,9 @@ def test_a_parent_that_a_gate_ignores_is_told():
     run = Cluster(Engine(gates=Gates({"CompositePodGroup": False})))
     run.see(*rack("r", 2), pod_group("g").gang(1).parent("root"), *members("g", 1)).step()
     assert run.bound.keys() == {"g-0"}
-    told = [e for e in run.log if isinstance(e, d.RecordEvent) and e.reason == "ParentIgnored"]
-    assert len(told) == 1
-    assert "parentCompositePodGroupName root is ignored" in told[0].message
+    announced = [e for e in run.log if isinstance(e, d.RecordEvent) and e.reason == "ParentIgnored"]
+    assert len(announced) == 1
+    assert "parentCompositePodGroupName root is ignored" in announced[0].message
 
 
 def test_a_search_that_gives_up_says_so():

@@ -56,7 +56,7 @@ def test_an_optional_child_is_told_which_of_its_groups_is_missing():
         _, reason, message = cluster.said(name, kind)
         assert reason == "WaitingForMembers", name
         assert "CompositePodGroup second has 1 of 2 child groups, 1 missing" in message
-    assert "second has 1 of 2 child groups" in cluster.told("b-0")
+    assert "second has 1 of 2 child groups" in cluster.announced("b-0")
     cluster.see(pod_group("c").gang(1).parent("second"), *members("c", 0)).step()
     assert sorted(cluster.placed) == ["a-0", "b-0", "c-0"]
 
@@ -71,7 +71,7 @@ def test_an_optional_child_is_told_how_many_of_its_pods_are_missing():
     cluster.step()
     assert sorted(cluster.placed) == ["a-0", "a-1"]
     assert cluster.said("b")[1] == "WaitingForMembers" and "b has 1 of 2 pods, 1 missing" in cluster.said("b")[2]
-    assert "no further member" not in cluster.told("b-0")
+    assert "no further member" not in cluster.announced("b-0")
     cluster.see(*members("b", 1)).step()
     assert len(cluster.placed) == 4
 
@@ -94,7 +94,7 @@ def test_a_complete_group_does_not_go_on_telling_old_counts_of_its_siblings() ->
     for number in range(3):
         run.see(pod(f"full-{number}").group("full").cpu("1")).step()
     run.see(pod("short-0").group("short").cpu("1")).step(5)
-    said = {key.name: text for key, (_, _, text) in told(run).items()}
+    said = {key.name: text for key, (_, _, text) in announced(run).items()}
     assert all("1 of 3" in said[name] for name in ("root", "short", "full")), said
 
 
@@ -106,7 +106,7 @@ def test_a_deleted_node_is_not_counted_in_the_message_of_a_group() -> None:
     assert "ruled out" not in run.message("g-0"), run.message("g-0")
 
 
-def told(run: Cluster) -> dict[Any, tuple[str, str, str]]:
+def announced(run: Cluster) -> dict[Any, tuple[str, str, str]]:
     conditions = run.engine.groups.conditions
     groups = [group.key for root in run.engine.cluster.forest.roots() for group in run.engine.cluster.forest.tree(root)]
     return {key: found for key in groups if (found := conditions.said(key)) is not None}
@@ -131,7 +131,7 @@ def test_a_basic_tree_says_how_many_pods_are_needed_and_what_runs_out():
     cluster.see(composite("tree").basic(), *(pod_group(name).gang(3).parent("tree") for name in "ab"))
     cluster.see(*(pod(f"{name}-{i}").gpu(2).group(name) for name in "ab" for i in range(3)))
     cluster.step()
-    for text in (cluster.said("b")[2], cluster.told("b-0")):
+    for text in (cluster.said("b")[2], cluster.announced("b-0")):
         assert "PodGroup b needs 3 pods; room for 1 (limited by nvidia.com/gpu)" in text
     other = Cluster().see(node("n").gpu(2), composite("tree").basic(), pod_group("a").gang(3).parent("tree"))
     other.see(*(pod(f"a-{i}").gpu(2).group("a") for i in range(3))).step()

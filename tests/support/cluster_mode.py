@@ -53,7 +53,7 @@ GANG = {"scheduling.phalanx.dev/gang": "true"}
 class Admitted(Client):
     """A client whose pods pass the webhook before they are created."""
 
-    def __init__(self, client: Client, world: Beside) -> None:
+    def __init__(self, client: Client, world: InCluster) -> None:
         self._client, self._world = client, world
 
     def events(self, call: Call) -> AsyncIterator[WatchEvent]:
@@ -79,7 +79,7 @@ def review(pod: Any, namespace: str = "default", **request: Any) -> Json:
     return {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": about | request}
 
 
-class Beside(Inside):
+class InCluster(Inside):
     def __init__(self, gates: Gates, upstream: Gates | None = None) -> None:
         self.upstream_gates = upstream or gates
         self.store = Store.open(":memory:", indexer=index_of)
@@ -145,11 +145,11 @@ class Beside(Inside):
         service = SchedulerService(inner, engine, Gates(), self.clock, random.Random(1), name=name)
         ready = asyncio.Event()
 
-        async def tell() -> None:
+        async def notify() -> None:
             await service.wait_synced()
             ready.set()
 
-        telling = asyncio.create_task(tell())
+        telling = asyncio.create_task(notify())
         await self.run(service.run(), ready)
         await telling
         return service
@@ -173,7 +173,7 @@ class Beside(Inside):
         patched: Json = json_patch(pod, json.loads(base64.b64decode(response["patch"])))
         return patched
 
-    async def told(self, reason: str) -> str:
+    async def announced(self, reason: str) -> str:
         events = await self.eventually("Event", lambda events: any(e["reason"] == reason for e in events))
         return str(next(e.get("note") or e.get("message") for e in events if e["reason"] == reason))
 
@@ -189,9 +189,9 @@ async def beside(
     phalanx: bool = True,
     schedulers: tuple[str, ...] = ("phalanx", "default-scheduler"),
     **settings: Any,
-) -> AsyncIterator[Beside]:
+) -> AsyncIterator[InCluster]:
     """gates: all off is a cluster that knows nothing of groups; custom: our custom resources are installed."""
-    cluster = Beside(gates, upstream_gates)
+    cluster = InCluster(gates, upstream_gates)
     try:
         await cluster.start_duties()
         if custom:
@@ -250,7 +250,7 @@ def group_of(pod: Json) -> str:
     return str((pod["metadata"].get("labels") or {}).get(LABEL) or "")
 
 
-def play(scenario: Callable[[Beside], Coroutine[Any, Any, None]], **options: Any) -> None:
+def play(scenario: Callable[[InCluster], Coroutine[Any, Any, None]], **options: Any) -> None:
     async def run() -> None:
         async with beside(**options) as cluster:
             await scenario(cluster)

@@ -74,11 +74,11 @@ class World(Inside):
         service = SchedulerService(self.client, engine, gates, self.clock, random.Random(1))
         ready = asyncio.Event()
 
-        async def tell() -> None:
+        async def notify() -> None:
             await service.wait_synced()
             ready.set()
 
-        telling = asyncio.create_task(tell())
+        telling = asyncio.create_task(notify())
         await self.run(service.run(), ready)
         await telling
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from phalanx.serve.cluster import Cluster, ClusterSettings
+from phalanx.serve.cluster import ClusterSettings, ServedCluster
 from phalanx.serve.parts import parts_of
 from phalanx.serve.settings import Listen, ServerSettings
 from phalanx.testing.local_cluster import usual_loop
@@ -27,7 +27,7 @@ class Watched(LocalCluster):
         chosen = ClusterSettings(server, **settings)
         self.dashboard = Dashboard(listen)
         parts = [*parts_of(chosen, self.dashboard.follow), self.dashboard.part]
-        super().__init__(Cluster(chosen, parts), directory / "kubeconfig", usual_loop())
+        super().__init__(ServedCluster(chosen, parts), directory / "kubeconfig", usual_loop())
 
     def browser(self, *, login: bool = True) -> Browser:
         found = Browser(self.dashboard.url)

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from phalanx.engine.placement import Composite, Leaf, Problem, ShapeRow
+from phalanx.engine.placement import Composite, Leaf, PlacementProblem, ShapeRow
 from phalanx.engine.preemption import PreemptionProblem, Units
 
 BESIDE = Path(__file__).resolve().parents[3] / "shared" / "quality" / "instances" / "public"
@@ -138,5 +138,5 @@ def problem_of(instance: dict[str, Any], **options: Any) -> PreemptionProblem:
         demand = tuple((templates.index(t), c) for t, c in sorted(counts.items()))
         return Leaf(g["name"], minimum, demand, key=g.get("topologyKey"))
 
-    placement = Problem(resources, free, shapes, tree(workload["root"]), domains, domain_names)
+    placement = PlacementProblem(resources, free, shapes, tree(workload["root"]), domains, domain_names)
     return PreemptionProblem(placement, made, node_names=[n["name"] for n in nodes], **options)

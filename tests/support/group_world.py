@@ -26,7 +26,7 @@ from phalanx.engine.framework.settings import EngineSettings
 from phalanx.engine.groups.build import Unplaceable, build
 from phalanx.engine.groups.conditions import TYPE_OF
 from phalanx.engine.placement import place
-from phalanx.engine.scheduling.commit.group_units import Groups
+from phalanx.engine.scheduling.commit.group_units import GroupUnits
 from phalanx.engine.scheduling.queue.units import QueueName
 from phalanx.model.groups import GROUP_LABEL, GroupKey, PodKey
 from phalanx.model.groups.group import ON_NODE
@@ -54,7 +54,7 @@ class GroupWorld:
         self.nodes: dict[str, Node] = {}
         self.pods: dict[str, Pod] = {}
         self.groups: dict[tuple[str, str], PodGroup | CompositePodGroup] = {}
-        self.news: list[Event] = []
+        self.updates: list[Event] = []
         self.made = self.binds = self.released = self.restarts = 0
         self.decisions: list[d.Decision] = []
         self.late: list[d.Decision] = []  # binds the executor has not performed yet
@@ -70,13 +70,13 @@ class GroupWorld:
         elif dice < 0.10 and self.nodes:
             name = rng.choice(sorted(self.nodes))
             del self.nodes[name]
-            self.news.append(Gone("Node", name))
+            self.updates.append(Gone("Node", name))
         elif dice < 0.20 and len(self.groups) < 12:
             self.put_group()
         elif dice < 0.23 and self.groups:
             kind, name = rng.choice(sorted(self.groups))
             del self.groups[kind, name]
-            self.news.append(Gone(kind, name, NS))
+            self.updates.append(Gone(kind, name, NS))
         elif dice < 0.26 and self.groups:
             self.change_group(rng.choice(sorted(self.groups)))
         elif dice < 0.55 and len(self.pods) < 60:
@@ -103,7 +103,7 @@ class GroupWorld:
         if rng.random() < 0.9:
             built.label(RACK, f"r{i // 2}").label(BLOCK, f"b{i // 4}")
         self.nodes[f"n{i}"] = made = built.build()
-        self.news.append(NodeChanged(made))
+        self.updates.append(NodeChanged(made))
 
     def put_group(self) -> None:
         rng = self.rng
@@ -149,7 +149,7 @@ class GroupWorld:
     def show_group(self, group: PodGroup | CompositePodGroup) -> None:
         kind = type(group).__name__
         self.groups[kind, group.metadata.name] = group
-        self.news.append(CHANGED_BY_KIND[kind](group))
+        self.updates.append(CHANGED_BY_KIND[kind](group))
 
     def change_group(self, key: tuple[str, str]) -> None:
         """minCount, and now and then more than the API would allow: the engine has to stand it."""
@@ -188,7 +188,7 @@ class GroupWorld:
 
     def show_pod(self, made: Pod) -> None:
         self.pods[made.metadata.name] = made
-        self.news.append(PodChanged(made))
+        self.updates.append(PodChanged(made))
 
     def delete_pod(self, name: str) -> None:
         found = self.pods[name]
@@ -197,7 +197,7 @@ class GroupWorld:
             self.show_pod(msgspec.structs.replace(found, metadata=meta))
             return
         del self.pods[name]
-        self.news.append(Gone("Pod", name, NS, found.metadata.uid))
+        self.updates.append(Gone("Pod", name, NS, found.metadata.uid))
 
     def finish_pod(self, name: str) -> None:
         found = self.pods[name]
@@ -225,7 +225,7 @@ class GroupWorld:
         """A new process sees only what is in the API server, in any order. Writes of the old one may still land."""
         self.restarts += 1
         self.engine = Engine(self.settings)
-        self.news = []
+        self.updates = []
         objects: list[Event] = [NodeChanged(n) for n in self.nodes.values()]
         objects += [PodChanged(p) for p in self.pods.values()]
         objects += [CHANGED_BY_KIND[kind](g) for (kind, _), g in self.groups.items()]
@@ -248,8 +248,8 @@ class GroupWorld:
         return True
 
     def deliver(self) -> None:
-        while self.news and self.rng.random() < 0.8:
-            event = self.news.pop(0)
+        while self.updates and self.rng.random() < 0.8:
+            event = self.updates.pop(0)
             self.engine.apply(event)
             if self.rng.random() < 0.1:
                 self.engine.apply(event)
@@ -267,7 +267,7 @@ class GroupWorld:
             elif isinstance(decision, d.SetGroupCondition):
                 self.condition(decision)
             else:
-                self.news.append(Outcome(decision.id))
+                self.updates.append(Outcome(decision.id))
         while self.late and self.rng.random() < 0.85:
             self.perform(self.late.pop(self.rng.randrange(len(self.late))))
         self.engine.validate()
@@ -286,22 +286,22 @@ class GroupWorld:
             self.binds += 1
             lost = lost or self.rng.random() < self.faults
         if not lost:
-            self.news.insert(self.rng.randrange(len(self.news) + 1), Outcome(decision.id, problem, problem))
+            self.updates.insert(self.rng.randrange(len(self.updates) + 1), Outcome(decision.id, problem, problem))
 
     def evict(self, decision: d.Evict) -> None:
         found = self.pods.get(decision.name)
         if self.rng.random() < self.faults:
-            self.news.append(Outcome(decision.id, TRANSIENT))
+            self.updates.append(Outcome(decision.id, TRANSIENT))
             return
         if found is not None and found.metadata.uid == decision.uid:
             self.released += 1
             self.delete_pod(decision.name)
-        self.news.append(Outcome(decision.id))
+        self.updates.append(Outcome(decision.id))
 
     def condition(self, decision: d.SetGroupCondition) -> None:
         found = self.groups.get((decision.kind, decision.name))
         if found is None or found.metadata.uid != decision.uid:
-            self.news.append(Outcome(decision.id, NOT_FOUND))
+            self.updates.append(Outcome(decision.id, NOT_FOUND))
             return
         conditions = {c.type: msgspec.to_builtins(c) for c in found.status.conditions or ()}
         before = conditions.get(decision.type)
@@ -313,15 +313,15 @@ class GroupWorld:
                                      "message": decision.message}  # fmt: skip
         status = msgspec.convert({"conditions": list(conditions.values())}, type(found.status))
         self.show_group(msgspec.structs.replace(found, status=status))
-        self.news.append(Outcome(decision.id))
+        self.updates.append(Outcome(decision.id))
 
     def settle(self) -> None:
         """Deliver everything, forgive everything, and let the engine finish."""
         self.faults = 0.0
         quiet = 0
         for _ in range(400):
-            while self.news:
-                self.engine.apply(self.news.pop(0))
+            while self.updates:
+                self.engine.apply(self.updates.pop(0))
             self.now += 11.0
             before = len(self.decisions)
             self.step()
@@ -331,7 +331,7 @@ class GroupWorld:
                 self.perform(self.late.pop(0))
             for name in [n for n, p in self.pods.items() if p.metadata.deletion_timestamp is not None]:
                 self.delete_pod(name)
-            rest = len(self.decisions) == before and not self.news and not self.engine.queue.has_active()
+            rest = len(self.decisions) == before and not self.updates and not self.engine.queue.has_active()
             quiet = quiet + 1 if rest else 0
             if quiet > 2:
                 return
@@ -340,7 +340,7 @@ class GroupWorld:
     # ---- what must hold
 
     def forest(self) -> Any:
-        assert isinstance(self.engine.groups, Groups)
+        assert isinstance(self.engine.groups, GroupUnits)
         return self.engine.groups.forest
 
     def check_binds(self, made: list[d.Decision]) -> None:
@@ -380,7 +380,7 @@ class GroupWorld:
 
     def check_nothing_half_done(self) -> None:
         groups, forest = self.engine.groups, self.forest()
-        assert isinstance(groups, Groups)
+        assert isinstance(groups, GroupUnits)
         for head in forest.roots():
             group = forest.group(head)
             assert group is not None
@@ -393,11 +393,11 @@ class GroupWorld:
 
     def check_sleepers(self) -> None:
         groups = self.engine.groups
-        assert isinstance(groups, Groups)
+        assert isinstance(groups, GroupUnits)
         for root, place_ in self.engine.queue.places():
             if root.kind == "Pod" or place_ is not QueueName.WAITING or groups.busy:
                 continue
-            if root.equivalence_class is None or not root.equivalence_class.asleep:
+            if root.equivalence_class is None or not root.equivalence_class.waiting_classes:
                 continue  # one of its twins is being tried
             if self.engine.unit_lifecycle.stands(root.plan):
                 continue  # it waits for the last of those who make room

@@ -31,7 +31,7 @@ from phalanx.local.api.index import index_of
 from phalanx.local.api.request import Answer, Request
 from phalanx.local.api.write import Writer
 from phalanx.local.store.commits import CommitThread
-from phalanx.local.store.rows import Row
+from phalanx.local.store.rows import StoredRow
 from phalanx.local.store.space import Space
 from phalanx.local.store.store import Store
 from phalanx.model.builtin import registry
@@ -51,7 +51,7 @@ class SteppedCommits(CommitThread):
 
     def start(self) -> None: ...
 
-    def submit(self, epoch: int, row: Row) -> None:
+    def submit(self, epoch: int, row: StoredRow) -> None:
         self._queue.append((epoch, row))
 
     def compact(self) -> None: ...
@@ -134,7 +134,7 @@ class World:
             await self.live(life)
         self.crash()
         self.events += [
-            event for event in self.told(self.known) if int(event[2][1]) > int(self.known)
+            event for event in self.announced(self.known) if int(event[2][1]) > int(self.known)
         ]  # what a client that reconnects late still receives
         final = Operation(-1, "list", called=self.tick())
         self.listed(final, await self.api.handle(self.request("list")))
@@ -184,7 +184,7 @@ class World:
         self.path = self.directory / str(self.lives) / "store.db"
         self.api = self.open()
 
-    def told(self, since: str) -> list[tuple[str, int, Object]]:
+    def announced(self, since: str) -> list[tuple[str, int, Object]]:
         changes = self.store._window.after("configmaps", "default", int(since))
         kinds = ["DELETED" if c.deleted else "MODIFIED" if c.previous else "ADDED" for c in changes]
         return [_event(kind, change.entry.value) for kind, change in zip(kinds, changes, strict=True)]

@@ -18,10 +18,10 @@ from phalanx.engine.engine import Engine
 from phalanx.model import objects
 from phalanx.model.gates import Gates
 from phalanx.serve.diagnostics import Diagnostics
-from phalanx.serve.engine_view import Reader
+from phalanx.serve.engine_view import EngineReader
 from phalanx.testing.builders import node, pod, pod_group
 from phalanx.web.feed import Feed
-from phalanx.web.history import History
+from phalanx.web.history import UsageHistory
 from phalanx.web.login import Login
 from phalanx.web.questions import Questions
 from phalanx.web.site import Site
@@ -51,18 +51,18 @@ def large_engine(nodes: int = NODES, pods: int = PODS) -> Engine:
         count += 1
         rack = rng.randrange(RACKS)
         gpus = 1 if rng.random() < 0.75 else 0
-        seats: list[str] = []
+        slots_per_client: list[str] = []
         for at in range(rack, rack + RACKS):
             for where in racks[at % RACKS]:
-                take = min(size - len(seats), free[where] if gpus else 6, 8 if gpus else 4)
-                seats += [where] * take
+                take = min(size - len(slots_per_client), free[where] if gpus else 6, 8 if gpus else 4)
+                slots_per_client += [where] * take
                 free[where] -= take * gpus
-                if len(seats) == size:
+                if len(slots_per_client) == size:
                     break
-            if len(seats) == size:
+            if len(slots_per_client) == size:
                 break
-        if len(seats) < size:
-            gpus, seats = 0, [rng.choice(racks[rack]) for _ in range(size)]
+        if len(slots_per_client) < size:
+            gpus, slots_per_client = 0, [rng.choice(racks[rack]) for _ in range(size)]
         engine.apply(events.PodGroupChanged(pod_group(name).ns("default").gang(size).topology(BLOCK).build()))
         template = pod("x").ns("default").cpu("500m")
         if gpus:
@@ -70,7 +70,7 @@ def large_engine(nodes: int = NODES, pods: int = PODS) -> Engine:
         body = template.dict()
         body["spec"]["schedulingGroup"] = {"podGroupName": name}
         body["spec"]["priority"] = 100 * (count % 4)
-        for rank, where in enumerate(seats):
+        for rank, where in enumerate(slots_per_client):
             body["metadata"] = {"namespace": "default", "name": f"{name}-{rank}", "uid": f"{count}-{rank}"}
             body["spec"]["nodeName"] = where
             engine.apply(events.PodChanged(msgspec.convert(body, objects.Pod)))
@@ -91,8 +91,8 @@ class Standing:
 
     async def _start(self) -> None:
         clock = SystemClock()
-        reader = Reader(self.engine, clock.now)
-        history = History(reader, clock.now)
+        reader = EngineReader(self.engine, clock.now)
+        history = UsageHistory(reader, clock.now)
         self.feed = Feed(reader, history, clock)
         self.login = Login(b"key", clock.now)
         diagnostics = Diagnostics(self.engine, None, Gates(), lambda: True)  # type: ignore[arg-type]  # no events asked

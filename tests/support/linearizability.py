@@ -146,9 +146,9 @@ def check_watch(events: Sequence[tuple[str, int, Object]], writes: Sequence[Oper
             del state[key]
         else:
             state[key] = (value, version)
-    told = set(versions)
+    announced = set(versions)
     for op in writes:
-        if op.result == "ok" and op.verb in ("create", "update", "patch") and op.version not in told:
+        if op.result == "ok" and op.verb in ("create", "update", "patch") and op.version not in announced:
             return f"nothing was told of {op}"
     return ""
 

@@ -47,7 +47,7 @@ def called(node: ast.Call) -> str:
 @cache
 def keys() -> set[str]:
     """Annotations, labels and other names below our domains, as whole strings in the code."""
-    found = {f"scheduling.phalanx.dev/{wish}" for wish in WISHES}
+    found = {f"scheduling.phalanx.dev/{requested}" for requested in WISHES}
     for node in nodes(r"phalanx\.dev/|DOMAIN"):
         if isinstance(node, ast.Constant) and (whole := KEY.fullmatch(text_of(node))):
             found.add(whole[1])

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from phalanx.engine.placement import Composite, Leaf, Problem, SearchOutcome, ShapeRow, place
+from phalanx.engine.placement import Composite, Leaf, PlacementProblem, SearchOutcome, ShapeRow, place
 
 HOSTNAME = "kubernetes.io/hostname"
 BESIDE = Path(__file__).resolve().parents[3] / "shared" / "quality" / "instances" / "public"
@@ -95,7 +95,9 @@ class Cluster:
             free[row["pods"], self.index[p.node]] -= 1
         return free
 
-    def problem(self, root: dict[str, Any], budget: int = 20_000) -> tuple[Problem, dict[int, list[tuple[str, str]]]]:
+    def problem(
+        self, root: dict[str, Any], budget: int = 20_000
+    ) -> tuple[PlacementProblem, dict[int, list[tuple[str, str]]]]:
         """The problem of one workload, and id(leaf) -> its pods as (name, template name)."""
         templates = self.instance["podTemplates"]
         numbers: dict[str, int] = {}
@@ -136,7 +138,9 @@ class Cluster:
             for b in range(a + 1, len(used)):
                 if self._apart(templates[used[a]], templates[used[b]]):
                     conflicts.add((a, b))
-        problem = Problem(self.resources, self.free(), rows, tree, columns, names, frozenset(conflicts), budget=budget)
+        problem = PlacementProblem(
+            self.resources, self.free(), rows, tree, columns, names, frozenset(conflicts), budget=budget
+        )
         self._used = used
         return problem, members
 

@@ -8,7 +8,7 @@ from itertools import combinations_with_replacement, product
 
 import numpy as np
 
-from phalanx.engine.placement import Composite, Leaf, Problem, SearchOutcome, ShapeRow, Subtree
+from phalanx.engine.placement import Composite, Leaf, PlacementProblem, SearchOutcome, ShapeRow, Subtree
 
 
 def cluster(
@@ -22,7 +22,7 @@ def cluster(
     budget: int = 20_000,
     reasons: dict[int, list[int]] | None = None,
     reason_names: tuple[str, ...] = (),
-) -> Problem:
+) -> PlacementProblem:
     """nodes: {"cpu": 4, "rack": "r1"}: numbers are capacity, texts are labels. masks: shape -> allowed nodes."""
     resources = sorted({k for n in nodes for k, v in n.items() if not isinstance(v, str)} | {"pods"})
     keys = sorted({k for n in nodes for k, v in n.items() if isinstance(v, str)})
@@ -42,7 +42,9 @@ def cluster(
         cap = np.full(len(nodes), caps[number]) if caps is not None and number in caps else None
         why = np.array(reasons[number], dtype=np.int16) if reasons is not None and number in reasons else None
         rows.append(ShapeRow(vector, mask, cap, reasons=why))
-    return Problem(resources, free, rows, root, domains, names, conflicts, reason_names=reason_names, budget=budget)
+    return PlacementProblem(
+        resources, free, rows, root, domains, names, conflicts, reason_names=reason_names, budget=budget
+    )
 
 
 Sitting = dict[tuple[int, int], dict[int, int]]  # (id(leaf), shape) -> node -> pods
@@ -57,7 +59,7 @@ def sitting_of(outcome: SearchOutcome) -> Sitting:
     return found
 
 
-def faults(problem: Problem, sitting: Sitting) -> list[str]:
+def faults(problem: PlacementProblem, sitting: Sitting) -> list[str]:
     """Every rule the placement breaks."""
     bad: list[str] = []
     on: list[dict[int, int]] = [{} for _ in range(problem.node_count)]
@@ -115,7 +117,7 @@ def _leaves(group: Subtree) -> Iterator[Leaf]:
             yield from _leaves(child)
 
 
-def by_hand(problem: Problem) -> int | None:
+def by_hand(problem: PlacementProblem) -> int | None:
     """The most pods any valid placement seats, by trying them all; None if there is no valid placement."""
     best: int | None = None
     alike = [(leaf, shape, count) for leaf in _leaves(problem.root) for shape, count in leaf.demand]

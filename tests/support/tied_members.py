@@ -49,39 +49,39 @@ class Case:
 
     def fits(self, rules: Rules, at: int, placed: Counter[tuple[Rules, int]]) -> bool:
         """Whether a pod may go to a node beside those that are placed."""
-        everybody = [(other, where, n) for (other, where), n in placed.items() if n]
-        if rules.cpu + sum(o.cpu * n for o, where, n in everybody if where == at) > self.nodes[at][0]:
+        all_pods = [(other, where, n) for (other, where), n in placed.items() if n]
+        if rules.cpu + sum(o.cpu * n for o, where, n in all_pods if where == at) > self.nodes[at][0]:
             return False
         for key, app in rules.away:
             if self.domain(key, at) and any(
-                o.app == app and self.domain(key, w) == self.domain(key, at) for o, w, _ in everybody
+                o.app == app and self.domain(key, w) == self.domain(key, at) for o, w, _ in all_pods
             ):
                 return False
-        for other, where, _ in everybody:
+        for other, where, _ in all_pods:
             for key, app in other.away:
                 if app == rules.app and self.domain(key, at) and self.domain(key, where) == self.domain(key, at):
                     return False
-        return self._near(rules, at, everybody) and self._spread(rules, at, everybody)
+        return self._near(rules, at, all_pods) and self._spread(rules, at, all_pods)
 
-    def _near(self, rules: Rules, at: int, everybody: list[tuple[Rules, int, int]]) -> bool:
+    def _near(self, rules: Rules, at: int, all_pods: list[tuple[Rules, int, int]]) -> bool:
         if not rules.near:
             return True
         if not all(self.domain(key, at) for key, _ in rules.near):
             return False
-        company = [(o, w) for o, w, _ in everybody if all(o.app == app for _, app in rules.near)]
+        company = [(o, w) for o, w, _ in all_pods if all(o.app == app for _, app in rules.near)]
         company = [(o, w) for o, w in company if any(self.domain(key, w) for key, _ in rules.near)]
         if not company:
             return all(rules.app == app for _, app in rules.near)  # the first of its kind
         return all(any(self.domain(key, w) == self.domain(key, at) for _, w in company) for key, _ in rules.near)
 
-    def _spread(self, rules: Rules, at: int, everybody: list[tuple[Rules, int, int]]) -> bool:
+    def _spread(self, rules: Rules, at: int, all_pods: list[tuple[Rules, int, int]]) -> bool:
         keys = [key for key, _, _ in rules.spread]
         counted = [w for w in range(len(self.nodes)) if all(self.domain(key, w) for key in keys)]
         if rules.spread and at not in counted:
             return False
         for key, app, skew in rules.spread:
             counts = dict.fromkeys((self.domain(key, w) for w in counted), 0)
-            for other, where, n in everybody:
+            for other, where, n in all_pods:
                 if other.app == app and where in counted:
                     counts[self.domain(key, where)] += n
             if counts[self.domain(key, at)] + (rules.app == app) - min(counts.values()) > skew:
@@ -107,12 +107,15 @@ class Case:
     def _seatable(self, gangs: list[Gang], start: Counter[tuple[Rules, int]]) -> bool:
         seen: set[frozenset[tuple[tuple[int, Rules, int], int]]] = set()
 
-        def go(seats: Counter[tuple[int, Rules, int]], placed: Counter[tuple[Rules, int]]) -> bool:
-            state = frozenset(seats.items())
+        def go(slots_per_client: Counter[tuple[int, Rules, int]], placed: Counter[tuple[Rules, int]]) -> bool:
+            state = frozenset(slots_per_client.items())
             if state in seen:
                 return False
             seen.add(state)
-            taken = [[(r, w) for (g, r, w), n in seats.items() for _ in range(n) if g == i] for i in range(len(gangs))]
+            taken = [
+                [(r, w) for (g, r, w), n in slots_per_client.items() for _ in range(n) if g == i]
+                for i in range(len(gangs))
+            ]
             if all(len(taken[i]) >= gang.minimum for i, gang in enumerate(gangs)):
                 return True
             for i, gang in enumerate(gangs):
@@ -125,7 +128,7 @@ class Case:
                             continue
                         if self.fits(rules, at, placed):
                             more = Counter({(i, rules, at): 1})
-                            if go(seats + more, placed + Counter({(rules, at): 1})):
+                            if go(slots_per_client + more, placed + Counter({(rules, at): 1})):
                                 return True
             return False
 

@@ -30,8 +30,8 @@ def test_a_roll_out_goes_on_with_the_gangs_priority(where: str, before: str, aft
             await cluster.settle(60)
             assert priorities(cluster) == [("Running", worth[before])] * 3
             assert not old & {pod["metadata"]["uid"] for pod in cluster.all("Pod")}, "the roll-out is complete"
-            told = [event["message"] for event in cluster.all("Event") if event["reason"] == "GroupsUnchanged"]
-            assert told, "its author is told when the new priority will hold"
+            announced = [event["message"] for event in cluster.all("Event") if event["reason"] == "GroupsUnchanged"]
+            assert announced, "its author is told when the new priority will hold"
             for replicas in (0, 3):
                 await cluster.patch("StatefulSet", "w", {"spec": {"replicas": replicas}})
                 await cluster.settle(60)

@@ -41,20 +41,20 @@ def pem(identity: Identity) -> str:
 def test_a_renewed_certificate_is_shown_to_new_connections(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(certificate_files, "LOOK_EVERY", 0.01)
     first = write(tmp_path)
-    told: asyncio.Queue[Identity] = asyncio.Queue()
+    announced: asyncio.Queue[Identity] = asyncio.Queue()
 
     async def scenario() -> None:
         files = CertificateFiles(tmp_path, "--secure-tls-dir")
         health = HealthServer(CollectorRegistry())
         callers = Callers(HttpClient(Connection("https://127.0.0.1:1", None)))
         await health.start_secure(Secure(Listen("127.0.0.1", 0), files.context, callers))
-        following = asyncio.create_task(files.follow(told.put))
+        following = asyncio.create_task(files.follow(announced.put))
         try:
             assert await asyncio.to_thread(shown, health.secure_port) == pem(first)
             second = write(tmp_path)
-            renewed = await asyncio.wait_for(told.get(), 10)
+            renewed = await asyncio.wait_for(announced.get(), 10)
             while renewed != second:  # it was read between two of the three files
-                renewed = await asyncio.wait_for(told.get(), 10)
+                renewed = await asyncio.wait_for(announced.get(), 10)
             assert await asyncio.to_thread(shown, health.secure_port) == pem(second)
         finally:
             following.cancel()

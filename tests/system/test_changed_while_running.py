@@ -12,7 +12,7 @@ from support.lifecycle.manifests import mpi_job, train_job
 from support.lifecycle.sequences import definitions
 
 
-def told(cluster: SimulatedCluster, reason: str) -> list[str]:
+def announced(cluster: SimulatedCluster, reason: str) -> list[str]:
     return [event["message"] for event in cluster.all("Event") if event["reason"] == reason]
 
 
@@ -28,7 +28,9 @@ def test_the_gang_of_a_train_job_does_not_ask_for_nodes_that_nobody_makes() -> N
             await cluster.patch("TrainJob", "w", {"spec": {"trainer": {"numNodes": 5}}})
             await cluster.settle(60)
             assert minimum(cluster) == running(cluster) == 3
-            assert told(cluster, "SizeUnchanged") == ["it runs with 3 pods; another size holds when it is made again"]
+            assert announced(cluster, "SizeUnchanged") == [
+                "it runs with 3 pods; another size holds when it is made again"
+            ]
             await cluster.delete("Pod", cluster.all("Pod")[-1]["metadata"]["name"])
             await cluster.settle(90)
             assert running(cluster) == 3, "who takes its place does not wait for two more"
@@ -48,7 +50,7 @@ def test_new_pods_of_an_mpi_job_have_the_priority_of_its_gang() -> None:
             later = {"template": {"spec": {"priorityClassName": CLASS}}}
             await cluster.patch("MPIJob", "w", {"spec": {"mpiReplicaSpecs": {"Worker": later, "Launcher": later}}})
             await cluster.settle(60)
-            assert told(cluster, "GroupsUnchanged"), "its author is told"
+            assert announced(cluster, "GroupsUnchanged"), "its author is told"
             worker = next(pod for pod in cluster.all("Pod") if "worker" in pod["metadata"]["name"])
             await cluster.delete("Pod", worker["metadata"]["name"])
             await cluster.settle(90)

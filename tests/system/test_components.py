@@ -9,7 +9,7 @@ import pytest
 from phalanx.base.errors import ConfigProblem
 from phalanx.base.tasks import EndedEarly
 from phalanx.serve import component as module
-from phalanx.serve.component import Group, Loop, Supervised
+from phalanx.serve.component import ComponentGroup, Loop, Supervised
 
 
 class Recorded:
@@ -33,7 +33,7 @@ def test_parts_stop_in_the_order_opposite_to_their_start() -> None:
     journal: list[str] = []
 
     async def live() -> None:
-        group = Group([Recorded(name, journal) for name in ("a", "rude", "c")])
+        group = ComponentGroup([Recorded(name, journal) for name in ("a", "rude", "c")])
         await group.start()
         await group.stop()
 
@@ -46,7 +46,7 @@ def test_what_had_started_stops_when_a_later_part_cannot() -> None:
 
     async def live() -> None:
         wrong = ConfigProblem("--x", "is wrong")
-        await Group([Recorded("a", journal), Recorded("b", journal, wrong), Recorded("c", journal)]).start()
+        await ComponentGroup([Recorded("a", journal), Recorded("b", journal, wrong), Recorded("c", journal)]).start()
 
     with pytest.raises(ConfigProblem):
         asyncio.run(live())
@@ -69,7 +69,7 @@ async def _ends() -> None:
 @pytest.mark.parametrize(("run", "said"), [(_dies, "the reason"), (_ends, "ended by itself")])
 def test_a_part_that_dies_is_noticed_with_its_reason(run, said: str) -> None:
     async def live() -> None:
-        group = Group([Loop("part", run)])
+        group = ComponentGroup([Loop("part", run)])
         await group.start()
         try:
             await group.until_failure()
@@ -82,7 +82,7 @@ def test_a_part_that_dies_is_noticed_with_its_reason(run, said: str) -> None:
 
 def test_a_part_that_dies_before_it_is_ready_fails_the_start() -> None:
     async def live() -> None:
-        await Group([Loop("part", _dies, ready=asyncio.Event().wait)]).start()
+        await ComponentGroup([Loop("part", _dies, ready=asyncio.Event().wait)]).start()
 
     with pytest.raises(ValueError, match="the reason"):
         asyncio.run(asyncio.wait_for(live(), 60))
@@ -107,7 +107,7 @@ def test_a_supervised_part_that_dies_is_made_anew_and_says_what_was_wrong(monkey
             return lives[-1]
 
         part = Supervised(make, lambda: troubles.append(part.trouble))
-        group = Group([part])
+        group = ComponentGroup([part])
         await group.start()
         async with asyncio.timeout(60):
             await well.wait()

@@ -249,8 +249,8 @@ def test_the_dashboard_of_the_deployed_scheduler_shows_what_happened(deployed: D
     def ask(path: str, body: Json | None = None) -> Json:
         data = json.dumps(body).encode() if body is not None else None
         with jar.open(Request(f"{found[1]}/dashboard/{path}", data, origin), timeout=20) as answer:
-            told: Json = json.loads(answer.read())
-            return told
+            announced: Json = json.loads(answer.read())
+            return announced
 
     assert ask("api/session", {"token": token}) == {}
     cluster.create("/apis/batch/v1/namespaces/default/jobs", job("seen", 2))
@@ -260,7 +260,7 @@ def test_the_dashboard_of_the_deployed_scheduler_shows_what_happened(deployed: D
         return pods if sum(bool(pod["spec"].get("nodeName")) for pod in pods) == 2 else []
 
     name = until(bound, "two bound pods")[0]["metadata"]["name"]
-    told = until(lambda: ask(f"api/events?key=pod/default/{name}").get("events"), "events of the pod")
-    assert "Scheduled" in {event["reason"] for event in told}
+    announced = until(lambda: ask(f"api/events?key=pod/default/{name}").get("events"), "events of the pod")
+    assert "Scheduled" in {event["reason"] for event in announced}
     asked = ask("api/whatif", {"text": json.dumps(job("asked", 2)), "namespace": "default"})
     assert asked["outlook"]

@@ -45,7 +45,7 @@ def test_fewer_pods_than_the_minimum_of_its_workload_are_what_it_asked_for(kind:
             await cluster.patch(kind, "w", smaller)
             await cluster.settle(90)
             assert len(cluster.all("Pod")) == minimum - 2
-            told = [event.get("note") or event["message"] for event in cluster.all("Event")]
-            assert any(f"wants {minimum} members" in text for text in told)
+            announced = [event.get("note") or event["message"] for event in cluster.all("Event")]
+            assert any(f"wants {minimum} members" in text for text in announced)
 
     run(main)

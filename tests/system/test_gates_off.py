@@ -81,10 +81,10 @@ def test_a_link_that_is_dropped_from_a_template_is_told(
     reply = cluster.ask("POST", where, body)
     assert reply.code == 201, reply.json
     assert "schedulingGroup" not in json.dumps(reply.json["spec"])
-    told = f"{field} is not stored: it needs the feature gate GenericWorkload"
-    assert told in reply.headers["warning"]
+    announced = f"{field} is not stored: it needs the feature gate GenericWorkload"
+    assert announced in reply.headers["warning"]
     (event,) = events_about(cluster, body["kind"], body["metadata"]["name"])
-    assert told in event["message"]
+    assert announced in event["message"]
 
 
 def events_about(cluster: LocalCluster, kind: str, name: str) -> list[Json]:

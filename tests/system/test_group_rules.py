@@ -12,7 +12,7 @@ import pytest
 
 from phalanx.base.errors import ApiProblem, NotFound
 from phalanx.controllers.cluster_mode.protection import COMPOSITE_PROTECTION
-from support.cluster_mode import Beside, beside, play, review
+from support.cluster_mode import InCluster, beside, play, review
 from support.rights import documents
 
 Json = dict[str, Any]
@@ -52,13 +52,13 @@ RIGHT = {
 }
 
 
-async def install_policy(cluster: Beside) -> None:
+async def install_policy(cluster: InCluster) -> None:
     for document in documents("80-group-rules.yaml"):
         await cluster.apply(document)
 
 
 def test_the_policy_rejects_what_is_disrupted_in_parts_below_what_is_disrupted_as_a_whole() -> None:
-    async def scenario(cluster: Beside) -> None:
+    async def scenario(cluster: InCluster) -> None:
         old = await cluster.create("Workload", "before", spec={"compositePodGroupTemplates": [WRONG["leaf"]]})
         await install_policy(cluster)
         for number, template in enumerate(WRONG.values()):
@@ -73,12 +73,12 @@ def test_the_policy_rejects_what_is_disrupted_in_parts_below_what_is_disrupted_a
     play(scenario, upstream=False, nodes=0, phalanx=False, schedulers=())
 
 
-async def gone(cluster: Beside, kind: str, name: str) -> None:
+async def gone(cluster: InCluster, kind: str, name: str) -> None:
     await cluster.eventually(kind, lambda found: all(obj["metadata"]["name"] != name for obj in found))
 
 
 def test_a_composite_stays_until_its_children_are_gone() -> None:
-    async def scenario(cluster: Beside) -> None:
+    async def scenario(cluster: InCluster) -> None:
         await cluster.create("CompositePodGroup", "root", spec={"workloadRef": REF, "schedulingPolicy": BASIC})
         below = {"workloadRef": REF, "schedulingPolicy": BASIC, "parentCompositePodGroupName": "root"}
         await cluster.create("CompositePodGroup", "middle", spec=below)
@@ -102,7 +102,7 @@ def test_a_composite_stays_until_its_children_are_gone() -> None:
 
 
 def test_composites_that_are_parents_of_each_other_can_be_deleted() -> None:
-    async def scenario(cluster: Beside) -> None:
+    async def scenario(cluster: InCluster) -> None:
         for name, parent in (("a", "b"), ("b", "a")):
             spec = {"workloadRef": REF, "schedulingPolicy": BASIC, "parentCompositePodGroupName": parent}
             await cluster.create("CompositePodGroup", name, spec=spec)

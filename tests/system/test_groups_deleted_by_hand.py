@@ -91,9 +91,9 @@ def test_a_replacement_waits_until_the_group_that_is_going_is_gone(restart: bool
             await cluster.settle(quiet=60)
             assert uids(cluster, "PodGroup") == {uid}, "two of its pods run"
             (waiting,) = [pod for pod in cluster.all("Pod") if pod["metadata"]["name"] not in others]
-            (told,) = [c for c in waiting["status"]["conditions"] if c["type"] == "PodScheduled"]
-            assert told["status"] == "False"
-            assert f"PodGroup {name} (made again)" in told["message"]
+            (announced,) = [c for c in waiting["status"]["conditions"] if c["type"] == "PodScheduled"]
+            assert announced["status"] == "False"
+            assert f"PodGroup {name} (made again)" in announced["message"]
             if restart:
                 await cluster.kill("scheduler")
                 await cluster.start_scheduler()

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from phalanx.base.clock import rfc3339
-from phalanx.controllers.cluster_mode.kueue import CONTROLLER, Found, PlacementCheck, WantedPlace, manifests_of
+from phalanx.controllers.cluster_mode.kueue import CONTROLLER, FoundPlace, PlacementCheck, WantedPlace, manifests_of
 from phalanx.local.api.rights import Rights
 from support.local_cluster import LocalCluster, local_cluster
 from support.rights import Recording, grants
@@ -184,8 +184,8 @@ def test_the_optional_role_allows_exactly_what_the_checks_take(unattended: Local
         scheduler_names = ("default-scheduler",)
         ready = True
 
-        async def reserve(self, wanted: WantedPlace) -> Found:
-            return Found(placed=False, message=f"no room for {len(wanted.manifests) - 1} pods")
+        async def reserve(self, wanted: WantedPlace) -> FoundPlace:
+            return FoundPlace(placed=False, message=f"no room for {len(wanted.manifests) - 1} pods")
 
         def release(self, namespace: str, name: str) -> None: ...
 

@@ -9,13 +9,13 @@ import pytest
 
 from phalanx.cli.live import picture
 from phalanx.cli.local import _guide
-from phalanx.serve.demo_table import Board, Row
+from phalanx.serve.demo_table import Board, DemoRow
 
 WHY = "0 of 24 pods fit; at most 20 fit now; 4 more nodes with 8 nvidia.com/gpu are needed, of 32 nodes 12 are full"
 
 
-def row(name: str, status: str = "Running", message: str = "", namespace: str = "default") -> Row:
-    return Row(namespace, name, "PodGroup", "Gang 24", 0, 0, 24, "rack-3", status, message)
+def row(name: str, status: str = "Running", message: str = "", namespace: str = "default") -> DemoRow:
+    return DemoRow(namespace, name, "PodGroup", "Gang 24", 0, 0, 24, "rack-3", status, message)
 
 
 @pytest.mark.parametrize("width", [60, 80, 100, 200])
@@ -65,15 +65,15 @@ def test_a_gang_whose_pods_have_their_nodes_is_not_said_to_wait_until_its_condit
     def named(name: str) -> dict[str, str]:
         return {"namespace": "default", "name": name, "uid": name, "resourceVersion": "1"}
 
-    async def rows() -> list[Row]:
+    async def rows() -> list[DemoRow]:
         board = Board(Nobody(), lambda _: None)  # type: ignore[arg-type]
         for name in ("a", "b"):
             spec = {"nodeName": "n", "schedulingGroup": {"podGroupName": "g"}}
             board._pods.remember({"metadata": named(name), "status": {}, "spec": spec})
-        told = [{"type": "PodGroupInitiallyScheduled", "status": "False", "reason": "WaitingForMembers"}]
+        announced = [{"type": "PodGroupInitiallyScheduled", "status": "False", "reason": "WaitingForMembers"}]
         for name, least in (("g", 2), ("h", 1)):
             policy = {"schedulingPolicy": {"gang": {"minCount": least}}}
-            board._groups.remember({"metadata": named(name), "status": {"conditions": told}, "spec": policy})
+            board._groups.remember({"metadata": named(name), "status": {"conditions": announced}, "spec": policy})
         return board.rows()
 
     assert [(row.name, row.status) for row in asyncio.run(rows())] == [("g", "Running"), ("h", "Waiting")]

@@ -28,9 +28,9 @@ NOT_TOLD_OF = {
 
 @pytest.mark.parametrize("kind", kinds())
 def test_whatever_happens_to_a_workload_it_lives_on(kind: str) -> None:
-    told = tell_all(trees_of(kind, range(TREES)))
-    assert not told.broken, "\n".join(told.broken)
-    assert len(told.branches) == TREES * BRANCHES
+    announced = tell_all(trees_of(kind, range(TREES)))
+    assert not announced.broken, "\n".join(announced.broken)
+    assert len(announced.branches) == TREES * BRANCHES
 
 
 def test_stories_are_told_of_every_kind_that_becomes_groups() -> None:

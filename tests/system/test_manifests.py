@@ -14,7 +14,7 @@ from phalanx.cli.parts import controllers
 from phalanx.cli.scheduler import scheduler
 from phalanx.model.crds import definitions, manifest
 from phalanx.serve.webhook import COMPOSITES_PATH, PATH
-from support.cluster_mode import OFF, Beside
+from support.cluster_mode import OFF, InCluster
 from support.rights import DEPLOY, documents, installed
 
 Json = dict[str, Any]
@@ -28,7 +28,7 @@ def test_the_custom_resources_are_those_of_the_model() -> None:
 
 def test_custom_resources_take_trees_as_deep_as_allowed_and_keep_every_field() -> None:
     async def scenario() -> None:
-        cluster = Beside(OFF)
+        cluster = InCluster(OFF)
         try:
             await cluster.start_duties()
             await cluster.install_custom_resources()
@@ -70,7 +70,7 @@ def test_custom_resources_are_not_in_a_group_that_the_api_server_keeps_to_itself
 
 def test_an_api_server_takes_all_objects_it_knows() -> None:
     async def scenario() -> None:
-        cluster = Beside(OFF)
+        cluster = InCluster(OFF)
         known = {kind.kind for kind in cluster.registry.all()}
         taken = []
         try:

@@ -30,10 +30,10 @@ def test_an_event_on_the_workload_says_which_annotation_means_nothing(kind: str)
             wrong["metadata"]["annotations"] = {WRONG: "true"}
             await cluster.apply(wrong)
             await cluster.settle()
-            told = [e for e in cluster.all("Event") if e.get("reason") == "UnknownAnnotation"]
-            about = {(e.get("regarding") or e.get("involvedObject"))["kind"] for e in told}
+            announced = [e for e in cluster.all("Event") if e.get("reason") == "UnknownAnnotation"]
+            about = {(e.get("regarding") or e.get("involvedObject"))["kind"] for e in announced}
             assert kind in about
-            assert all((e.get("note") or e.get("message")) == TOLD for e in told)
+            assert all((e.get("note") or e.get("message")) == TOLD for e in announced)
 
     run(main)
 

@@ -19,14 +19,14 @@ from phalanx.controllers.workloads.job.grouping import group_job
 from phalanx.kube.group_api import GroupApi
 from phalanx.kube.lease import LeaseSettings
 from phalanx.model.gates import Gates
-from support.cluster_mode import OFF, Beside, group_of, job, jobset, play, pods, running
+from support.cluster_mode import OFF, InCluster, group_of, job, jobset, play, pods, running
 
 Json = dict[str, Any]
 NATIVE = Gates({"WorkloadWithJob": False})  # groups are served, the Job controller makes none
 
 
 def test_pods_are_linked_by_the_field_where_the_server_keeps_it() -> None:
-    async def scenario(cluster: Beside) -> None:
+    async def scenario(cluster: InCluster) -> None:
         await cluster.apply(job("train", 3))
         found = await cluster.eventually("Pod", running(3))
         (group,) = cluster.all("PodGroup")
@@ -38,11 +38,11 @@ def test_pods_are_linked_by_the_field_where_the_server_keeps_it() -> None:
 
 
 def test_groups_that_the_job_controller_makes_itself_are_left_to_it() -> None:
-    async def scenario(cluster: Beside) -> None:
+    async def scenario(cluster: InCluster) -> None:
         await cluster.apply(job("train", 3, suspend=True))
         (theirs,) = await cluster.eventually("PodGroup", bool)
         await cluster.start_phalanx()
-        assert "groups are left to it" in await cluster.told("GroupsHandedOver")
+        assert "groups are left to it" in await cluster.announced("GroupsHandedOver")
         await cluster.patch("Job", "train", {"spec": {"suspend": False}})
         found = await cluster.eventually("Pod", running(3))
         (group,) = cluster.all("PodGroup")
@@ -54,7 +54,7 @@ def test_groups_that_the_job_controller_makes_itself_are_left_to_it() -> None:
 
 
 def test_both_at_once_end_with_one_set_of_groups() -> None:
-    async def scenario(cluster: Beside) -> None:
+    async def scenario(cluster: InCluster) -> None:
         for number in range(10):
             await cluster.apply(job(f"train-{number}", 2))
         await cluster.eventually("Pod", running(20))
@@ -67,7 +67,7 @@ def test_both_at_once_end_with_one_set_of_groups() -> None:
 
 
 def test_a_workload_that_names_its_group_is_left_alone() -> None:
-    async def scenario(cluster: Beside) -> None:
+    async def scenario(cluster: InCluster) -> None:
         body = {
             "apiVersion": "scheduling.k8s.io/v1beta1",
             "kind": "PodGroup",
@@ -84,7 +84,7 @@ def test_a_workload_that_names_its_group_is_left_alone() -> None:
 
 
 def test_replicas_of_a_leaderworkerset_are_groups_of_their_revision() -> None:
-    async def scenario(cluster: Beside) -> None:
+    async def scenario(cluster: InCluster) -> None:
         body = {
             "apiVersion": "leaderworkerset.x-k8s.io/v1",
             "kind": "LeaderWorkerSet",
@@ -114,7 +114,7 @@ def test_replicas_of_a_leaderworkerset_are_groups_of_their_revision() -> None:
 def test_a_kind_that_is_not_installed_is_picked_up_when_it_appears(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(informer, "ABSENT_SECONDS", 0.1)
 
-    async def scenario(cluster: Beside) -> None:
+    async def scenario(cluster: InCluster) -> None:
         kind = cluster.registry.by_storage_key("jobsets.jobset.x-k8s.io")
         assert kind is not None
         cluster.registry.remove(kind.key)
@@ -132,9 +132,9 @@ def test_a_kind_that_is_not_installed_is_picked_up_when_it_appears(monkeypatch: 
 def test_custom_resources_installed_later_are_used(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(informer, "ABSENT_SECONDS", 0.1)
 
-    async def scenario(cluster: Beside) -> None:
+    async def scenario(cluster: InCluster) -> None:
         await cluster.apply(job("early", 2, suspend=True))
-        assert "install the custom resources" in await cluster.told("APINotAvailable")
+        assert "install the custom resources" in await cluster.announced("APINotAvailable")
         await cluster.install_custom_resources()
         await cluster.apply(job("train", 2))
         await cluster.eventually("Pod", running(2))
@@ -144,7 +144,7 @@ def test_custom_resources_installed_later_are_used(monkeypatch: pytest.MonkeyPat
 
 
 def test_one_replica_writes_and_the_next_takes_over() -> None:
-    async def scenario(cluster: Beside) -> None:
+    async def scenario(cluster: InCluster) -> None:
         first = cluster.phalanx
         assert first is not None
         second = await cluster.start_phalanx()
@@ -168,7 +168,7 @@ def test_one_replica_writes_and_the_next_takes_over() -> None:
 def test_an_object_upstream_made_a_moment_ago_is_not_changed() -> None:
     """The race: our caches have not heard of it yet, and the name is the same."""
 
-    async def scenario(cluster: Beside) -> None:
+    async def scenario(cluster: InCluster) -> None:
         owner = await cluster.apply(job("train", 3, suspend=True))
         wanted = group_job(owner)
         assert wanted.workload is not None
@@ -186,7 +186,7 @@ def test_an_object_upstream_made_a_moment_ago_is_not_changed() -> None:
 def test_a_cluster_that_lists_the_field_but_drops_it_is_linked_by_label() -> None:
     """The OpenAPI document of 1.37 has schedulingGroup whether or not the gate is on."""
 
-    async def scenario(cluster: Beside) -> None:
+    async def scenario(cluster: InCluster) -> None:
         assert b'"schedulingGroup"' in await cluster.ask("/openapi/v3/api/v1")
         assert cluster.phalanx is not None and cluster.phalanx.controllers is not None
         assert cluster.phalanx.controllers.directory.abilities == Abilities(False, False)
@@ -195,7 +195,7 @@ def test_a_cluster_that_lists_the_field_but_drops_it_is_linked_by_label() -> Non
 
 
 def test_a_stateful_set_that_grows_asks_for_all_before_any_new_pod_starts() -> None:
-    async def scenario(cluster: Beside) -> None:
+    async def scenario(cluster: InCluster) -> None:
         labels = {"app": "sim"}
         template = {"metadata": {"labels": labels}, **pods()}
         template["spec"]["containers"][0]["resources"] = {"requests": {"cpu": "40"}}
@@ -205,20 +205,20 @@ def test_a_stateful_set_that_grows_asks_for_all_before_any_new_pod_starts() -> N
         await cluster.eventually("Pod", running(2))
         await cluster.patch("StatefulSet", "sim", {"spec": {"replicas": 6}})
 
-        def told(found: list[Json]) -> bool:
+        def announced(found: list[Json]) -> bool:
             waiting = [
                 p for p in found for c in p["status"].get("conditions") or () if c.get("reason") == "Unschedulable"
             ]
             return len(found) == 6 and len(waiting) == 4
 
-        found = await cluster.eventually("Pod", told)
+        found = await cluster.eventually("Pod", announced)
         assert sum(bool(pod["spec"].get("nodeName")) for pod in found) == 2
 
     play(scenario)
 
 
 def test_a_workload_made_by_hand_is_used_and_goes_with_the_job() -> None:
-    async def scenario(cluster: Beside) -> None:
+    async def scenario(cluster: InCluster) -> None:
         plan = {"name": "all", "schedulingPolicy": {"gang": {"minCount": 2}}}
         about = {"apiGroup": "batch", "kind": "Job", "name": "train"}
         body = {"apiVersion": "scheduling.k8s.io/v1beta1", "kind": "Workload", "metadata": {"name": "mine"}}
@@ -236,7 +236,7 @@ def test_a_workload_made_by_hand_is_used_and_goes_with_the_job() -> None:
 
 
 def test_new_replicas_of_a_leaderworkerset_follow_new_rules_beside_the_others() -> None:
-    async def scenario(cluster: Beside) -> None:
+    async def scenario(cluster: InCluster) -> None:
         body = {
             "apiVersion": "leaderworkerset.x-k8s.io/v1",
             "kind": "LeaderWorkerSet",
@@ -245,9 +245,9 @@ def test_new_replicas_of_a_leaderworkerset_follow_new_rules_beside_the_others() 
         }
         await cluster.apply(body)
         before = {pod["metadata"]["uid"] for pod in await cluster.eventually("Pod", running(2))}
-        wish = {"scheduling.phalanx.dev/topology": "kubernetes.io/hostname"}
-        await cluster.patch("LeaderWorkerSet", "vllm", {"metadata": {"annotations": wish}})
-        assert "keep the rules" in await cluster.told("GroupsUnchanged")
+        requested = {"scheduling.phalanx.dev/topology": "kubernetes.io/hostname"}
+        await cluster.patch("LeaderWorkerSet", "vllm", {"metadata": {"annotations": requested}})
+        assert "keep the rules" in await cluster.announced("GroupsUnchanged")
         await cluster.patch("LeaderWorkerSet", "vllm", {"spec": {"replicas": 2}})
         found = await cluster.eventually("Pod", running(4))
         assert before <= {pod["metadata"]["uid"] for pod in found}
@@ -261,16 +261,16 @@ def test_new_replicas_of_a_leaderworkerset_follow_new_rules_beside_the_others() 
 def test_deleted_and_made_again_at_once_it_waits_for_its_own_groups(native: bool) -> None:
     """As `kubectl delete -f x && kubectl apply -f x`, while the groups of the first are still going."""
 
-    async def scenario(cluster: Beside) -> None:
-        wish = {"scheduling.phalanx.dev/gang": "true"}
-        await cluster.apply(jobset("js", wish, ("w", 1, 2)))
+    async def scenario(cluster: InCluster) -> None:
+        requested = {"scheduling.phalanx.dev/gang": "true"}
+        await cluster.apply(jobset("js", requested, ("w", 1, 2)))
         await cluster.eventually("Pod", running(2))
         (old,) = cluster.all("PodGroup")
         name = old["metadata"]["name"]
         finalizers = [*(old["metadata"].get("finalizers") or ()), "example.com/slow"]
         await cluster.patch("PodGroup", name, {"metadata": {"finalizers": finalizers}})
         await cluster.delete("JobSet", "js", propagation="Background")
-        await cluster.apply(jobset("js", {**wish, "scheduling.phalanx.dev/min-count": "1"}, ("w", 1, 2)))
+        await cluster.apply(jobset("js", {**requested, "scheduling.phalanx.dev/min-count": "1"}, ("w", 1, 2)))
         second = cluster.look("JobSet", "js") or {}
         await cluster.eventually("Pod", lambda all_: sum(_of(cluster, pod, second) for pod in all_) == 2)
         mine = [pod for pod in cluster.all("Pod") if _of(cluster, pod, second)]
@@ -287,7 +287,7 @@ def test_deleted_and_made_again_at_once_it_waits_for_its_own_groups(native: bool
     play(scenario, gates=NATIVE if native else OFF, custom=not native, upstream_gates=OFF)
 
 
-def _of(cluster: Beside, pod: Json, jobset: Json) -> bool:
+def _of(cluster: InCluster, pod: Json, jobset: Json) -> bool:
     owner = cluster.look("Job", pod["metadata"]["ownerReferences"][0]["name"])
     alive = "deletionTimestamp" not in pod["metadata"]
     mine = owner is not None and owner["metadata"]["uid"] == pod["metadata"]["ownerReferences"][0]["uid"]
@@ -318,7 +318,7 @@ class JustBegun(Client):
 def test_a_server_that_forbids_everything_in_its_first_seconds_is_asked_again() -> None:
     """Seen on kube-apiserver 1.37 that was killed: the controllers lost their lease, began anew, and ended of a 403."""
 
-    async def scenario(cluster: Beside) -> None:
+    async def scenario(cluster: InCluster) -> None:
         begun = JustBegun(cluster.as_("phalanx-controllers"))
         await cluster.start_phalanx(begun)
         assert {("list", "podgroups"), ("get", "secrets"), ("create", "secrets")} <= begun.asked
@@ -332,7 +332,7 @@ def test_a_server_that_forbids_everything_in_its_first_seconds_is_asked_again() 
 def test_controllers_wait_for_their_namespace() -> None:
     """Of a cluster that was set up anew under them: `kubectl apply -k deploy/` follows."""
 
-    async def scenario(cluster: Beside) -> None:
+    async def scenario(cluster: InCluster) -> None:
         lease = LeaseSettings("phalanx-controllers", "not-yet")
         starting = asyncio.create_task(cluster.start_phalanx(namespace="not-yet", lease=lease))
         done, _ = await asyncio.wait({starting}, timeout=0.5)

@@ -10,14 +10,14 @@ import pytest
 from phalanx.base.errors import NotFound
 from phalanx.cli import owners
 from phalanx.cli.conditions import from_conditions
-from phalanx.cli.output import Answer
-from support.cluster_mode import GANG, Beside, group_of, job, jobset, play, pods, running
+from phalanx.cli.output import CommandResult
+from support.cluster_mode import GANG, InCluster, group_of, job, jobset, play, pods, running
 
 Json = dict[str, Any]
 
 
 def test_the_pods_of_a_job_that_asks_are_a_gang_of_the_second_scheduler() -> None:
-    async def scenario(cluster: Beside) -> None:
+    async def scenario(cluster: InCluster) -> None:
         made = await cluster.apply(job("train", 3))
         pods = await cluster.eventually("Pod", running(3))
         (workload,) = cluster.all("Workload")
@@ -30,7 +30,7 @@ def test_the_pods_of_a_job_that_asks_are_a_gang_of_the_second_scheduler() -> Non
         assert {pod["spec"]["schedulerName"] for pod in pods} == {"phalanx"}
         assert all("schedulingGroup" not in pod["spec"] for pod in pods)
         assert workload["metadata"]["ownerReferences"][0]["uid"] == made["metadata"]["uid"]
-        assert "Created PodGroup" in await cluster.told("PodGroupCreated")
+        assert "Created PodGroup" in await cluster.announced("PodGroupCreated")
         await cluster.delete("Job", "train", propagation="Background")
         for kind in ("PodGroup", "Workload", "Pod"):
             await cluster.eventually(kind, lambda found: not found)
@@ -39,7 +39,7 @@ def test_the_pods_of_a_job_that_asks_are_a_gang_of_the_second_scheduler() -> Non
 
 
 def test_a_gang_that_does_not_fit_starts_no_pod_and_others_run_as_ever() -> None:
-    async def scenario(cluster: Beside) -> None:
+    async def scenario(cluster: InCluster) -> None:
         await cluster.apply(job("big", 1000))
         await cluster.apply(job("plain", 2, annotations={}))
         (group,) = await cluster.eventually(
@@ -58,7 +58,7 @@ def test_a_gang_that_does_not_fit_starts_no_pod_and_others_run_as_ever() -> None
 
 
 def test_every_job_of_a_jobset_joins_its_own_group_of_the_tree() -> None:
-    async def scenario(cluster: Beside) -> None:
+    async def scenario(cluster: InCluster) -> None:
         annotations = {"scheduling.phalanx.dev/group-tree": "Job"}
         await cluster.apply(jobset("js", annotations, ("driver", 1, 1), ("worker", 2, 2)))
         pods = await cluster.eventually("Pod", running(5))
@@ -73,7 +73,7 @@ def test_every_job_of_a_jobset_joins_its_own_group_of_the_tree() -> None:
 
 
 def test_the_minimum_follows_the_size_of_the_job() -> None:
-    async def scenario(cluster: Beside) -> None:
+    async def scenario(cluster: InCluster) -> None:
         await cluster.apply(job("train", 2, completions=None, completionMode="NonIndexed", suspend=True))
         (group,) = await cluster.eventually("PodGroup", bool)
         assert group["spec"]["schedulingPolicy"]["gang"]["minCount"] == 2
@@ -88,7 +88,7 @@ def test_the_minimum_follows_the_size_of_the_job() -> None:
     play(scenario)
 
 
-async def end(cluster: Beside, pods: list[Json]) -> None:
+async def end(cluster: InCluster, pods: list[Json]) -> None:
     for pod in pods:
         await cluster.patch("Pod", pod["metadata"]["name"], {"status": {"phase": "Succeeded"}}, subresource="status")
 
@@ -96,7 +96,7 @@ async def end(cluster: Beside, pods: list[Json]) -> None:
 def test_the_last_wave_of_a_job_may_be_small() -> None:
     """Parallelism 3, completions 5, all three end together: two are left, and a gang of three would wait for ever."""
 
-    async def scenario(cluster: Beside) -> None:
+    async def scenario(cluster: InCluster) -> None:
         await cluster.apply(job("train", 3, completions=5))
         first = await cluster.eventually("Pod", running(3))
         await end(cluster, first)
@@ -111,17 +111,17 @@ def test_the_last_wave_of_a_job_may_be_small() -> None:
 
 
 def test_a_pod_that_is_lost_after_others_of_its_gang_succeeded_is_replaced() -> None:
-    async def scenario(cluster: Beside) -> None:
+    async def scenario(cluster: InCluster) -> None:
         await cluster.apply(jobset("js", GANG, ("a", 1, 2), ("b", 1, 2)))
         first = await cluster.eventually("Pod", running(4))
         lost = first.pop()
         await end(cluster, first)
         await cluster.eventually("Pod", lambda all_: running(1)(all_))
         await cluster.delete("Pod", lost["metadata"]["name"])
-        news = await cluster.eventually(
+        updates = await cluster.eventually(
             "Pod", lambda all_: running(1)([p for p in all_ if p not in first and _new(p, lost)])
         )
-        assert all(group_of(pod) for pod in news)
+        assert all(group_of(pod) for pod in updates)
         (group,) = cluster.all("PodGroup")
         assert group["spec"]["schedulingPolicy"] == {"gang": {"minCount": 1}}
 
@@ -133,7 +133,7 @@ def _new(pod: Json, than: Json) -> bool:
 
 
 def test_names_that_do_not_fit_into_a_label_are_shortened() -> None:
-    async def scenario(cluster: Beside) -> None:
+    async def scenario(cluster: InCluster) -> None:
         await cluster.apply(job("a-job-with-a-rather-long-name-of-fifty-characters", 2))
         pods = await cluster.eventually("Pod", running(2))
         (group,) = cluster.all("PodGroup")
@@ -144,7 +144,7 @@ def test_names_that_do_not_fit_into_a_label_are_shortened() -> None:
 
 
 def test_pods_that_no_webhook_saw_are_labelled() -> None:
-    async def scenario(cluster: Beside) -> None:
+    async def scenario(cluster: InCluster) -> None:
         cluster.webhook_on = False
         await cluster.apply(job("train", 3, pod={"schedulerName": "nobody"}))
         pods = await cluster.eventually("Pod", lambda pods: len(pods) == 3 and all(group_of(pod) for pod in pods))
@@ -155,13 +155,13 @@ def test_pods_that_no_webhook_saw_are_labelled() -> None:
 
 
 def test_a_job_that_began_without_groups_is_left_alone() -> None:
-    async def scenario(cluster: Beside) -> None:
+    async def scenario(cluster: InCluster) -> None:
         await cluster.stop_phalanx()
         cluster.webhook_on = False
         await cluster.apply(job("old", 2))
         await cluster.eventually("Pod", running(2))
         await cluster.start_phalanx()
-        assert "start it again" in await cluster.told("NotGrouped")
+        assert "start it again" in await cluster.announced("NotGrouped")
         assert cluster.all("PodGroup") == [] and cluster.all("Workload") == []
         assert not any(group_of(pod) for pod in cluster.all("Pod"))
 
@@ -171,7 +171,7 @@ def test_a_job_that_began_without_groups_is_left_alone() -> None:
 def test_only_who_would_have_had_groups_is_told_that_it_has_none() -> None:
     """The controller of LeaderWorkerSets copies the annotations of a set onto the StatefulSet it makes of it."""
 
-    async def scenario(cluster: Beside) -> None:
+    async def scenario(cluster: InCluster) -> None:
         await cluster.stop_phalanx()
         cluster.webhook_on = False
         maker = await cluster.apply({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "maker"}})
@@ -185,17 +185,17 @@ def test_only_who_would_have_had_groups_is_told_that_it_has_none() -> None:
         await cluster.apply(job("old", 1))
         await cluster.eventually("Pod", running(2))
         await cluster.start_phalanx()
-        await cluster.told("NotGrouped")
+        await cluster.announced("NotGrouped")
         await cluster.apply(job("next", 1))  # its group tells that the new process looked at everything
         await cluster.eventually("PodGroup", lambda groups: len(groups) == 1)
-        told = [event for event in cluster.all("Event") if event["reason"] == "NotGrouped"]
-        assert {(event.get("regarding") or event["involvedObject"])["kind"] for event in told} == {"Job"}
+        announced = [event for event in cluster.all("Event") if event["reason"] == "NotGrouped"]
+        assert {(event.get("regarding") or event["involvedObject"])["kind"] for event in announced} == {"Job"}
 
     play(scenario)
 
 
 def test_groups_survive_a_restart_of_the_controllers() -> None:
-    async def scenario(cluster: Beside) -> None:
+    async def scenario(cluster: InCluster) -> None:
         await cluster.apply(job("train", 2))
         await cluster.eventually("Pod", running(2))
         (before,) = cluster.all("PodGroup")
@@ -209,9 +209,9 @@ def test_groups_survive_a_restart_of_the_controllers() -> None:
 
 
 def test_a_workload_that_cannot_be_grouped_says_why() -> None:
-    async def scenario(cluster: Beside) -> None:
+    async def scenario(cluster: InCluster) -> None:
         await cluster.apply(job("bad", 2, annotations={**GANG, "scheduling.phalanx.dev/min-count": "9"}))
-        assert "9" in await cluster.told("InvalidSchedulingConfiguration")
+        assert "9" in await cluster.announced("InvalidSchedulingConfiguration")
         await cluster.eventually("Pod", running(2))
         assert cluster.all("PodGroup") == []
 
@@ -219,7 +219,7 @@ def test_a_workload_that_cannot_be_grouped_says_why() -> None:
 
 
 def test_an_object_of_somebody_else_is_not_taken_over() -> None:
-    async def scenario(cluster: Beside) -> None:
+    async def scenario(cluster: InCluster) -> None:
         annotations = {"scheduling.phalanx.dev/group-tree": "Job"}
         theirs = {
             "apiVersion": "scheduling.phalanx.dev/v1beta1",
@@ -229,7 +229,7 @@ def test_an_object_of_somebody_else_is_not_taken_over() -> None:
         }
         await cluster.apply(theirs)
         await cluster.apply(jobset("js", annotations, ("w", 1, 2)))
-        assert "was made by hand" in await cluster.told("NameConflict")
+        assert "was made by hand" in await cluster.announced("NameConflict")
         (group,) = cluster.all("PodGroup")
         assert group["spec"] == theirs["spec"]
 
@@ -237,7 +237,7 @@ def test_an_object_of_somebody_else_is_not_taken_over() -> None:
 
 
 def test_groups_have_the_priority_of_their_pods() -> None:
-    async def scenario(cluster: Beside) -> None:
+    async def scenario(cluster: InCluster) -> None:
         await cluster.create("PriorityClass", "high", value=1000)
         await cluster.apply(job("train", 2, pod={"priorityClassName": "high"}))
         await cluster.eventually("Pod", running(2))
@@ -250,7 +250,7 @@ def test_groups_have_the_priority_of_their_pods() -> None:
 def test_the_groups_of_a_workload_are_found_where_they_are_custom_resources(monkeypatch: pytest.MonkeyPatch) -> None:
     """`phalanx why job/train`: one question for each of its groups."""
 
-    async def scenario(cluster: Beside) -> None:
+    async def scenario(cluster: InCluster) -> None:
         await cluster.apply(job("train", 3, suspend=True))
         (group,) = await cluster.eventually("PodGroup", bool)
 
@@ -266,9 +266,9 @@ def test_the_groups_of_a_workload_are_found_where_they_are_custom_resources(monk
 
         asked: list[tuple[str, str]] = []
 
-        async def ask(kind: str, name: str) -> Answer:
+        async def ask(kind: str, name: str) -> CommandResult:
             asked.append((kind, name))
-            return Answer(0)
+            return CommandResult(0)
 
         monkeypatch.setattr(owners, "SchedulerClient", Asked)
         monkeypatch.setattr(owners.Where, "connection", lambda _: SimpleNamespace(namespace="default"))
@@ -281,7 +281,7 @@ def test_the_groups_of_a_workload_are_found_where_they_are_custom_resources(monk
 def test_conditions_are_found_where_groups_are_custom_resources() -> None:
     """`phalanx why` without a scheduler that answers: what the API server knows."""
 
-    async def scenario(cluster: Beside) -> None:
+    async def scenario(cluster: InCluster) -> None:
         await cluster.apply(job("train", 3))
         await cluster.eventually("Pod", running(3))
         (group,) = await cluster.eventually("PodGroup", _scheduled)

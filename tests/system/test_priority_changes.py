@@ -55,9 +55,9 @@ def test_pods_of_a_gang_keep_its_priority_until_it_starts_over() -> None:
             await cluster.settle(60)
             assert priorities(cluster) == [("Running", 0)] * 3
             assert not old & {pod["metadata"]["uid"] for pod in cluster.all("Pod")}, "the roll-out is complete"
-            told = [event["message"] for event in cluster.all("Event") if event["reason"] == "GroupsUnchanged"]
-            assert told
-            assert "when StatefulSet w has no pods" in told[0]
+            announced = [event["message"] for event in cluster.all("Event") if event["reason"] == "GroupsUnchanged"]
+            assert announced
+            assert "when StatefulSet w has no pods" in announced[0]
             for replicas in (0, 3):
                 await cluster.patch("StatefulSet", "w", {"spec": {"replicas": replicas}})
                 await cluster.settle(60)

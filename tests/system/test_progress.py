@@ -33,8 +33,8 @@ def test_a_terminal_sees_how_far_it_is_and_nothing_stays(monkeypatch: pytest.Mon
     terminal = Terminal()
     monkeypatch.setattr(sys, "stderr", terminal)
     monkeypatch.setattr(module, "AFTER", 0.0)
-    with progress("replaying run.jsonl") as tell:
-        tell(1, 4)
+    with progress("replaying run.jsonl") as notify:
+        notify(1, 4)
         assert terminal.drew.wait(30)
     assert "replaying run.jsonl" in terminal.getvalue() and terminal.getvalue().endswith("\r\x1b[K")
 
@@ -46,22 +46,22 @@ def test_what_is_quick_or_no_terminal_says_nothing(monkeypatch: pytest.MonkeyPat
         pass
     monkeypatch.setattr(sys, "stderr", file)
     monkeypatch.setattr(module, "AFTER", 0.0)
-    with progress("in a log") as tell:
-        tell(1, 2)
+    with progress("in a log") as notify:
+        notify(1, 2)
     assert terminal.getvalue() == "" and file.getvalue() == ""
 
 
 def test_a_line_says_the_share_and_the_time() -> None:
     shown = Progress("restoring")
     assert shown.line(3.0).endswith("restoring, 3 s")
-    shown.tell(1, 4)
+    shown.notify(1, 4)
     assert shown.line(65.0).endswith("25%, 65 s")
     assert shown.line(125.0).endswith("25%, 2 min 5 s")
 
 
 def test_what_can_be_counted_is_counted() -> None:
     shown = Progress("starting", "nodes")
-    shown.tell(1200, 5000)
+    shown.notify(1200, 5000)
     assert "starting 1,200 of 5,000 nodes" in shown.line(4.0) and shown.line(4.0).endswith("24%, 4 s")
 
 
@@ -89,7 +89,7 @@ def test_a_benchmark_tells_how_far_it_is() -> None:
         "sys.exit(bench.watched([sys.executable, '-c', sys.argv[1]], 'bench made-up'))"
     )
     script = (
-        "import sys; sys.path.insert(0, 'bench'); from told import counted\n"
+        "import sys; sys.path.insert(0, 'bench'); from progress import counted\n"
         "for number in counted(range(3)): print('figure', number, flush=True); number != 1 or sys.stdin.readline()"
     )
     process = subprocess.Popen([sys.executable, "-c", program, script], stdin=subprocess.PIPE, stdout=subprocess.PIPE,

@@ -33,12 +33,12 @@ from phalanx.model.objects.devices import (
 )
 from phalanx.serve.callers import Caller, Callers
 from phalanx.serve.diagnostics import Diagnostics
-from phalanx.serve.engine_view import Reader
+from phalanx.serve.engine_view import EngineReader
 from phalanx.serve.scheduler import SchedulerService
 from phalanx.serve.start_checks import other_holders
-from phalanx.web.history import History
+from phalanx.web.history import UsageHistory
 from phalanx.web.questions import Questions
-from support.cluster_mode import DEFINITIONS, GANG, OFF, Beside, beside, group_of, job, jobset, pods, running
+from support.cluster_mode import DEFINITIONS, GANG, OFF, InCluster, beside, group_of, job, jobset, pods, running
 from support.rights import Recording, Use, documents, grants
 
 Json = dict[str, Any]
@@ -46,14 +46,14 @@ NATIVE = Gates({"WorkloadWithJob": False})
 LEASE = LeaseSettings("phalanx-scheduler", "phalanx-system", retry=0.05)
 
 
-async def namespace(cluster: Beside) -> None:
+async def namespace(cluster: InCluster) -> None:
     await cluster.create("Namespace", "phalanx-system")
 
 
 # -- the scheduler ---------------------------------------------------------------------------------------------------
 
 
-async def use_scheduler(cluster: Beside, client: Recording) -> None:
+async def use_scheduler(cluster: InCluster, client: Recording) -> None:
     """Everything a scheduler does: leads, places gangs and trees, explains, preempts, binds volumes, survives doubt."""
     await Elector(client, LEASE, "me", SystemClock()).lead(lambda: asyncio.sleep(0.2))  # type: ignore[arg-type]
     assert await other_holders(client, LEASE, SystemClock()) == []  # type: ignore[arg-type]
@@ -85,7 +85,7 @@ async def use_scheduler(cluster: Beside, client: Recording) -> None:
     await service.stop()
 
 
-async def use_claims(cluster: Beside, client: Recording) -> None:
+async def use_claims(cluster: InCluster, client: Recording) -> None:
     """Allocate, reserve and release a claim; the same for the claim of a pod's extended resources."""
     request = {"name": "r", "exactly": {"deviceClassName": "gpu"}}
     await cluster.create("ResourceClaim", "c", "default", spec={"devices": {"requests": [request]}})
@@ -111,13 +111,13 @@ async def use_claims(cluster: Beside, client: Recording) -> None:
 async def ask(service: SchedulerService, client: Recording) -> None:
     """What people ask it, from the command line and in the dashboard."""
     diagnostics = Diagnostics(service.engine, client, Gates(), lambda: True)  # type: ignore[arg-type]
-    reader = Reader(service.engine, service.now)
-    questions = Questions(reader, diagnostics, client, History(reader, service.now))  # type: ignore[arg-type]
+    reader = EngineReader(service.engine, service.now)
+    questions = Questions(reader, diagnostics, client, UsageHistory(reader, service.now))  # type: ignore[arg-type]
     item = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "asked"}, "spec": pods()["spec"]}
     outlook = json.loads(await questions.whatif(json.dumps({"text": json.dumps(item)}).encode()))
     assert outlook["outlook"]
-    told = json.loads(await questions.events({"key": "pod/default/p"}))
-    assert "problem" not in told
+    announced = json.loads(await questions.events({"key": "pod/default/p"}))
+    assert "problem" not in announced
     await check_caller(client)
 
 
@@ -135,12 +135,12 @@ CLAIM = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage":
 
 async def perform(client: GroupApi, outcomes: dict[int, Outcome], *decisions: d.Decision) -> None:
     clock, rng = SystemClock(), random.Random(1)
-    told = asyncio.Event()
+    announced = asyncio.Event()
 
     def report(outcome: Outcome) -> None:
         outcomes[outcome.decision] = outcome
         if len(outcomes) == len(decisions):
-            told.set()
+            announced.set()
 
     recorder = Recorder(client, "phalanx", "phalanx-1", Ticking(), rng)
     executor = Executor(client, recorder, report, clock, rng, scheduler_name="phalanx")
@@ -149,7 +149,7 @@ async def perform(client: GroupApi, outcomes: dict[int, Outcome], *decisions: d.
     for _ in range(3):  # the same news again, much later: a series
         recorder.record(about, "Normal", "R", "A", "note")
     executor.submit(list(decisions))
-    await asyncio.wait_for(told.wait(), 20)
+    await asyncio.wait_for(announced.wait(), 20)
     await asyncio.wait_for(recorder.flush(), 20)
     for task in tasks:
         task.cancel()
@@ -169,7 +169,7 @@ class Ticking(SystemClock):
 # -- the controllers -------------------------------------------------------------------------------------------------
 
 
-async def use_controllers(cluster: Beside, client: Recording) -> None:
+async def use_controllers(cluster: InCluster, client: Recording) -> None:
     """Everything the controllers do: lead, share a certificate, tell whom to trust, make, follow and remove groups."""
     await serve_webhook_configurations(cluster)
     for resource in (*(kind.resource for kind in FOLLOWED), *READ):
@@ -202,11 +202,11 @@ async def use_controllers(cluster: Beside, client: Recording) -> None:
     await cluster.create("ClusterTrainingRuntime", "torch", spec=RUNTIME)
     await cluster.apply(TRAIN_JOB)
     for kind, spec in (("StatefulSet", {"podManagementPolicy": "Parallel"}), ("Deployment", {})):
-        wish = GANG if kind == "StatefulSet" else {"scheduling.phalanx.dev/topology": "kubernetes.io/hostname"}
+        requested = GANG if kind == "StatefulSet" else {"scheduling.phalanx.dev/topology": "kubernetes.io/hostname"}
         labels = {"app": kind.lower()}
         template = {"metadata": {"labels": labels}, **pods()}
         body = {"replicas": 1, "selector": {"matchLabels": labels}, "template": template, **spec}
-        await cluster.create(kind, kind.lower(), metadata={"annotations": wish}, spec=body)
+        await cluster.create(kind, kind.lower(), metadata={"annotations": requested}, spec=body)
     await cluster.eventually("CompositePodGroup", lambda found: len(found) == 3)
     for owner in ("MPIJob", "PyTorchJob", "RayCluster", "TrainJob", "StatefulSet", "Deployment"):
         await cluster.eventually("PodGroup", lambda found, kind=owner: any(_owner(g) == kind for g in found))
@@ -265,7 +265,7 @@ TRAIN_JOB = {
 }
 
 
-async def second_writer(cluster: Beside, client: Recording) -> None:
+async def second_writer(cluster: InCluster, client: Recording) -> None:
     """A controller that was killed after a write and has not heard of it."""
     api = GroupApi(client)  # type: ignore[arg-type]
     await api.decide()
@@ -280,14 +280,14 @@ async def second_writer(cluster: Beside, client: Recording) -> None:
     await fresh.writer.write(owner, wanted, ())
 
 
-async def serve_webhook_configurations(cluster: Beside) -> None:
+async def serve_webhook_configurations(cluster: InCluster) -> None:
     """As an administrator applies it; `cluster.admit` stands for the calls, so that none is needed here."""
     body = documents("50-webhook.yaml")[0]
     body["webhooks"][0]["namespaceSelector"] = {"matchLabels": {"nobody": "here"}}
     await cluster.apply(body)
 
 
-async def install(cluster: Beside, resource: Resource) -> None:
+async def install(cluster: InCluster, resource: Resource) -> None:
     """Any kind, as a custom resource that keeps everything."""
     names, group = {"plural": resource.plural, "kind": resource.kind}, resource.group
     schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
@@ -380,9 +380,9 @@ def test_a_configuration_that_is_applied_later_or_again_is_told_too(monkeypatch:
                 return [base64.b64decode(bundle) for bundle in bundles] == [phalanx.authority]
 
             await serve_webhook_configurations(cluster)
-            (told,) = await cluster.eventually("MutatingWebhookConfiguration", trusted)
-            service = told["webhooks"][0]["clientConfig"]["service"]
-            again = [{**told["webhooks"][0], "clientConfig": {"service": service}}]
+            (announced,) = await cluster.eventually("MutatingWebhookConfiguration", trusted)
+            service = announced["webhooks"][0]["clientConfig"]["service"]
+            again = [{**announced["webhooks"][0], "clientConfig": {"service": service}}]
             await cluster.patch("MutatingWebhookConfiguration", "phalanx", {"webhooks": again})
             await cluster.eventually("MutatingWebhookConfiguration", trusted)
 

@@ -15,7 +15,7 @@ import pytest
 from phalanx.base import informer
 from phalanx.base.client import Resource
 from phalanx.base.errors import ApiProblem, Unreachable
-from phalanx.base.informer import Change, Informer
+from phalanx.base.informer import Informer, ObjectChange
 from phalanx.base.retry import retrying
 from phalanx.kube import client as http
 from phalanx.kube.client import HttpClient
@@ -206,7 +206,7 @@ def test_watches_on_connections_that_fell_silent_are_given_up_and_resumed(
     server.live()
     names: set[str] = set()
 
-    def follow(change: Change[Json]) -> None:
+    def follow(change: ObjectChange[Json]) -> None:
         (names.add if change.object is not None else names.discard)(change.name)
 
     async def scenario(client: HttpClient) -> None:

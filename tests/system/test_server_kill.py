@@ -15,7 +15,7 @@ import pytest
 
 from phalanx.base.client import Resource
 from phalanx.base.errors import AlreadyExists, ApiProblem, NotFound, Unreachable
-from phalanx.base.informer import Change, Informer
+from phalanx.base.informer import Informer, ObjectChange
 from phalanx.kube.client import HttpClient
 from phalanx.kube.config import load
 from support.processes import Server
@@ -144,7 +144,7 @@ def test_every_acknowledged_object_survives_and_watches_go_on(server: Server) ->
     rng = random.Random(50)
     mirror: dict[str, Json] = {}
 
-    def follow(change: Change[Json]) -> None:
+    def follow(change: ObjectChange[Json]) -> None:
         if change.object is None:
             del mirror[change.name]
         else:

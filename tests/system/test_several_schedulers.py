@@ -66,8 +66,8 @@ def sizes(cluster: SimulatedCluster) -> Counter[str]:
 class DistantClient(Client):
     """An API server on another machine: answers and watch events take their time."""
 
-    def __init__(self, client: Client, answer: float = 0.004, news: float = 0.03) -> None:
-        self._client, self._answer, self._news = client, answer, news
+    def __init__(self, client: Client, answer: float = 0.004, updates: float = 0.03) -> None:
+        self._client, self._answer, self._updates = client, answer, updates
 
     async def call(self, call: Call) -> bytes:
         await asyncio.sleep(self._answer / 2)
@@ -81,7 +81,7 @@ class DistantClient(Client):
 
         async def read() -> None:
             async for event in self._client.events(call):
-                late.put_nowait((loop.time() + self._news, event))
+                late.put_nowait((loop.time() + self._updates, event))
 
         reading = asyncio.create_task(read())
         try:

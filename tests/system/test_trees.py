@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from phalanx.model.groups import forest
 from support.lifecycle.events import Happenings
-from support.lifecycle.sequences import BRANCHES, Story, Tree, tell
+from support.lifecycle.sequences import BRANCHES, Story, Tree, notify
 from support.lifecycle.trees import tell_all
 
 TESTS = Path(__file__).parents[1]
@@ -30,7 +30,7 @@ def test_a_branch_is_told_in_a_copy_to_the_byte_as_it_is_told_alone(
             file.write(f"{story.branch} {life.cluster.history}\n")
         await ends(story, life)
 
-    def told() -> dict[int, str]:
+    def announced() -> dict[int, str]:
         lines = [line.split() for line in histories.read_text().splitlines()]
         histories.unlink()
         return {int(branch): history for branch, history in lines}
@@ -39,11 +39,11 @@ def test_a_branch_is_told_in_a_copy_to_the_byte_as_it_is_told_alone(
     monkeypatch.setattr(Tree, "ends", lambda tree, branch: True)
     tree = Tree(name, 3)
     assert not tell_all([tree]).broken
-    together = told()
+    together = announced()
     assert len(together) == BRANCHES
     for branch in (0, 4, 9):
-        tell([tree.story(branch)])
-        assert told() == {branch: together[branch]}
+        notify([tree.story(branch)])
+        assert announced() == {branch: together[branch]}
 
 
 def test_what_breaks_in_a_branch_is_found_and_made_short(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -60,7 +60,7 @@ def test_what_breaks_in_a_branch_is_found_and_made_short(monkeypatch: pytest.Mon
 
 def test_a_story_is_told_from_the_command_line_as_make_lives_does() -> None:
     command = [sys.executable, "-m", "support.lifecycle", "--story", "Job beside its controller"]
-    told = subprocess.run(
+    announced = subprocess.run(
         [*command, "--seed", "1", "--branch", "0"], capture_output=True, text=True, check=False, cwd=TESTS
     )
-    assert (told.stdout, told.returncode) == ("nothing broke\n", 0), told.stderr
+    assert (announced.stdout, announced.returncode) == ("nothing broke\n", 0), announced.stderr

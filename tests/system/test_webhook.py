@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 
 from phalanx.controllers.cluster_mode.linking import Abilities
-from support.cluster_mode import GANG, LABEL, Beside, beside, job, jobset, review
+from support.cluster_mode import GANG, LABEL, InCluster, beside, job, jobset, review
 
 Json = dict[str, Any]
 
 
-def play(scenario: Callable[[Beside], Coroutine[Any, Any, None]], **options: Any) -> None:
+def play(scenario: Callable[[InCluster], Coroutine[Any, Any, None]], **options: Any) -> None:
     async def run() -> None:
         async with beside(upstream=False, nodes=0, schedulers=(), **options) as cluster:
             await scenario(cluster)
@@ -35,13 +35,13 @@ def pod_of(owner: Json, name: str = "p", labels: Json | None = None, **spec: Any
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": {"containers": [], **spec}}
 
 
-async def answer(cluster: Beside, body: Any) -> tuple[int, Json]:
+async def answer(cluster: InCluster, body: Any) -> tuple[int, Json]:
     code, text = await cluster.post(body if isinstance(body, bytes) else json.dumps(body).encode())
     return code, json.loads(text)["response"] if code == 200 else {}
 
 
 def test_a_pod_without_labels_gets_its_label_and_scheduler() -> None:
-    async def scenario(cluster: Beside) -> None:
+    async def scenario(cluster: InCluster) -> None:
         owner = await cluster.apply(job("train", 2))
         code, response = await answer(cluster, review(pod_of(owner)))
         patch = json.loads(base64.b64decode(response["patch"]))
@@ -56,7 +56,7 @@ def test_a_pod_without_labels_gets_its_label_and_scheduler() -> None:
 
 
 def test_other_labels_and_a_scheduler_chosen_by_hand_are_kept() -> None:
-    async def scenario(cluster: Beside) -> None:
+    async def scenario(cluster: InCluster) -> None:
         owner = await cluster.apply(job("train", 2))
         linked = await cluster.admit(pod_of(owner, labels={"a/b": "c"}, schedulerName="other"))
         assert linked["metadata"]["labels"].keys() == {"a/b", LABEL}
@@ -78,7 +78,7 @@ def test_other_labels_and_a_scheduler_chosen_by_hand_are_kept() -> None:
     ],
 )
 def test_what_is_not_the_creation_of_a_pod_passes(change: Json) -> None:
-    async def scenario(cluster: Beside) -> None:
+    async def scenario(cluster: InCluster) -> None:
         owner = await cluster.apply(job("train", 2))
         assert await answer(cluster, review(pod_of(owner), **change)) == (
             200,
@@ -89,7 +89,7 @@ def test_what_is_not_the_creation_of_a_pod_passes(change: Json) -> None:
 
 
 def test_a_pod_that_is_spoken_for_passes_unchanged() -> None:
-    async def scenario(cluster: Beside) -> None:
+    async def scenario(cluster: InCluster) -> None:
         owner = await cluster.apply(job("train", 2))
         alone = {"apiVersion": "v1", "kind": "Pod", "metadata": {"generateName": "x-"}, "spec": {}}
         for pod in (
@@ -104,7 +104,7 @@ def test_a_pod_that_is_spoken_for_passes_unchanged() -> None:
 
 
 def test_nonsense_is_told_apart_from_pods() -> None:
-    async def scenario(cluster: Beside) -> None:
+    async def scenario(cluster: InCluster) -> None:
         for body in (b"", b"{", b"[]", b"\xff\xfe", b'{"request": 5}', b'{"request": {}}'):
             assert (await answer(cluster, body))[0] == 400, body
         old = {**review({}), "apiVersion": "admission.k8s.io/v1beta1"}
@@ -120,7 +120,7 @@ def test_nonsense_is_told_apart_from_pods() -> None:
 
 
 def test_a_fault_inside_lets_the_pod_pass() -> None:
-    async def scenario(cluster: Beside) -> None:
+    async def scenario(cluster: InCluster) -> None:
         owner = await cluster.apply(job("train", 2))
         assert cluster.phalanx is not None and cluster.phalanx.controllers is not None
         cluster.phalanx.controllers.directory.abilities = None  # type: ignore[assignment]
@@ -132,7 +132,7 @@ def test_a_fault_inside_lets_the_pod_pass() -> None:
 
 
 def test_a_pod_that_comes_before_the_news_of_its_job_waits_for_it() -> None:
-    async def scenario(cluster: Beside) -> None:
+    async def scenario(cluster: InCluster) -> None:
         late = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "late", "uid": "u"}}
         asking = asyncio.create_task(cluster.admit(pod_of(late)))
         assert cluster.phalanx is not None and cluster.phalanx.controllers is not None
@@ -145,7 +145,7 @@ def test_a_pod_that_comes_before_the_news_of_its_job_waits_for_it() -> None:
 
 
 def test_a_pod_whose_owner_never_appears_is_not_held_up_for_long() -> None:
-    async def scenario(cluster: Beside) -> None:
+    async def scenario(cluster: InCluster) -> None:
         ghost = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "ghost", "uid": "u"}}
         began = time.monotonic()
         pod = pod_of(ghost)
@@ -160,7 +160,7 @@ def test_a_pod_whose_owner_never_appears_is_not_held_up_for_long() -> None:
 
 
 def test_answers_take_less_than_five_milliseconds_in_the_middle_of_many_workloads() -> None:
-    async def scenario(cluster: Beside) -> None:
+    async def scenario(cluster: InCluster) -> None:
         owner: Json = {}
         for number in range(300):
             owner = await cluster.apply(jobset(f"js-{number}", GANG, ("w", 4, 8)))
@@ -184,7 +184,7 @@ def test_answers_take_less_than_five_milliseconds_in_the_middle_of_many_workload
 def test_replicas_and_subgroups_are_told_from_names_where_labels_are_missing() -> None:
     """Our webhook may run before the one of LeaderWorkerSet, which adds the labels."""
 
-    async def scenario(cluster: Beside) -> None:
+    async def scenario(cluster: InCluster) -> None:
         prefix = "leaderworkerset.sigs.k8s.io/"
         worker = {"spec": {"containers": [{"name": "c", "image": "i"}]}}
         await cluster.apply(
@@ -211,7 +211,7 @@ def test_replicas_and_subgroups_are_told_from_names_where_labels_are_missing() -
 
 
 def test_the_field_is_used_where_the_server_keeps_it() -> None:
-    async def scenario(cluster: Beside) -> None:
+    async def scenario(cluster: InCluster) -> None:
         owner = await cluster.apply(job("train", 2))
         assert cluster.phalanx is not None and cluster.phalanx.controllers is not None
         cluster.phalanx.controllers.directory.abilities = Abilities(scheduling_group=True)

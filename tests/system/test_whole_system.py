@@ -49,11 +49,11 @@ def test_a_seed_replays_exactly() -> None:
     command = [sys.executable, "-m", "support.simulation", "--seed", "900006", "--steps", "60000", "--story"]
     environment = {**os.environ, "PYTHONHASHSEED": "0"}
     both = [subprocess.Popen(command, env=environment, cwd=TESTS, stdout=subprocess.PIPE, text=True) for _ in range(2)]
-    told = [run.communicate(timeout=240)[0] for run in both]
-    assert both[0].returncode == 0, told[0]
-    first, second = (text.split("story ")[1].split(" ")[0] for text in told)
+    announced = [run.communicate(timeout=240)[0] for run in both]
+    assert both[0].returncode == 0, announced[0]
+    first, second = (text.split("story ")[1].split(" ")[0] for text in announced)
     assert first == second
-    assert "fault " in told[0]
+    assert "fault " in announced[0]
 
 
 # -- bugs put in on purpose, one for each promise

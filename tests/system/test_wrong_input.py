@@ -84,8 +84,8 @@ def test_it_is_told_what_to_do(
     monkeypatch.setattr(sys, "argv", ["phalanx", *typed.split()])
     with pytest.raises(SystemExit) as end:
         main()
-    out, told = capsys.readouterr()
-    assert said in told and "Traceback" not in told, told
+    out, announced = capsys.readouterr()
+    assert said in announced and "Traceback" not in announced, announced
     assert (end.value.code, out) == (2, "")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from phalanx.cel.devices import DeviceSelector, compile_device_selector, device_value
+from phalanx.cel.devices import CompiledSelector, compile_device_selector, device_value
 from phalanx.cel.syntax import CompileError
 from phalanx.cel.values import EvaluationError
 
@@ -22,9 +22,9 @@ DEVICE = device_value(
 )
 
 
-def selector(expression: str) -> DeviceSelector:
+def selector(expression: str) -> CompiledSelector:
     found = compile_device_selector(expression)
-    assert isinstance(found, DeviceSelector), str(found)
+    assert isinstance(found, CompiledSelector), str(found)
     return found
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from phalanx.cel.devices import DeviceSelector, compile_device_selector
+from phalanx.cel.devices import CompiledSelector, compile_device_selector
 from phalanx.cel.environment import Environment
 from phalanx.cel.estimate import MOST, estimate
 from phalanx.cel.program import Program
@@ -34,7 +34,7 @@ NAME = 'device.attributes["dra.example.com"].name'
 )
 def test_selector_of_devices(expression: str, cost: int) -> None:
     selector = compile_device_selector(expression)
-    assert isinstance(selector, DeviceSelector)
+    assert isinstance(selector, CompiledSelector)
     assert selector.max_cost == cost
 
 

@@ -40,5 +40,5 @@ def test_the_latest_events_of_a_flood_are_written_and_the_others_counted_and_tol
     with caplog.at_level(logging.WARNING, logger="phalanx.kube.recorder"):
         found = run(test)
     assert [number for number in range(25) if b'"pod-%02d"' % number in found] == list(range(15, 25))
-    told = [entry.getMessage() for entry in caplog.records]
-    assert told == ["events dropped: 1, 1 in all (10 were waiting to be written); nothing else is lost"]
+    announced = [entry.getMessage() for entry in caplog.records]
+    assert announced == ["events dropped: 1, 1 in all (10 were waiting to be written); nothing else is lost"]

@@ -10,7 +10,7 @@ import msgspec
 
 from phalanx.base.client import Resource, WatchEvent
 from phalanx.base.errors import Expired, Unreachable
-from phalanx.base.informer import Change, Informer
+from phalanx.base.informer import Informer, ObjectChange
 from phalanx.kube.client import HttpClient
 from support.http_client import CONFIG_MAPS, config_map, eventually
 
@@ -22,7 +22,7 @@ class Mirror:
         self.objects: dict[str, dict[str, Any]] = {}
         self.log: list[str] = []
 
-    def take(self, change: Change[dict[str, Any]]) -> None:
+    def take(self, change: ObjectChange[dict[str, Any]]) -> None:
         if change.name == "kube-root-ca.crt":
             return  # every namespace has it
         if change.object is None:

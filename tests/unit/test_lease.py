@@ -201,7 +201,7 @@ def test_who_lost_the_lease_and_begins_anew_waits_as_long_as_anybody_else_and_no
         settings = LeaseSettings("sched", namespace, duration=15.0, renew_deadline=10.0, retry=0.01)
         before = Elector(client, settings, "first life", clock)
         assert await before._try() == "held"
-        again, stranger = before.heir(client, "second life"), Elector(client, settings, "stranger", clock)
+        again, stranger = before.successor(client, "second life"), Elector(client, settings, "stranger", clock)
         for waited, outcome in ((0.0, "taken"), (14.9, "taken"), (0.2, "held")):
             clock.advance(waited)
             assert await again._try() == outcome
@@ -210,7 +210,7 @@ def test_who_lost_the_lease_and_begins_anew_waits_as_long_as_anybody_else_and_no
         body = json.loads(await client.get(LEASES, "sched", namespace))
         body["spec"]["renewTime"] = "2030-01-01T00:00:00.000000Z"
         await client.update(LEASES, "sched", body, namespace)
-        third = again.heir(client, "third life")
+        third = again.successor(client, "third life")
         clock.advance(20.0)
         assert await third._try() == "taken"
         clock.advance(15.1)

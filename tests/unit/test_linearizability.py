@@ -12,7 +12,7 @@ from phalanx.local.api.change import Changes
 from phalanx.local.api.write import Writer
 from phalanx.local.store.contract import Change, Entry
 from phalanx.local.store.store import Store
-from phalanx.local.store.window import Run
+from phalanx.local.store.window import ChangeRun
 from support.histories import run_history
 from support.linearizability import NEVER, Operation, check_watch, linearizable
 
@@ -136,13 +136,13 @@ def acknowledged_before_the_disk(patched: pytest.MonkeyPatch) -> None:
 
 
 def a_change_withheld_from_watchers(patched: pytest.MonkeyPatch) -> None:
-    some_after = Run.some_after
+    some_after = ChangeRun.some_after
 
-    def lossy(self: Run, revision: int, changes: int, size: int) -> Sequence[Change]:
+    def lossy(self: ChangeRun, revision: int, changes: int, size: int) -> Sequence[Change]:
         batch = some_after(self, revision, changes, size)
         return batch[1:] if len(batch) > 2 else batch
 
-    patched.setattr(Run, "some_after", lossy)
+    patched.setattr(ChangeRun, "some_after", lossy)
 
 
 def lists_of_yesterday(patched: pytest.MonkeyPatch) -> None:

@@ -302,19 +302,19 @@ def _timed(call: Any, rounds: int = 200) -> float:
 
 
 def test_names_of_kernel_settings_are_looked_at() -> None:
-    def told(*found: str, **spec: Any) -> list[str]:
+    def announced(*found: str, **spec: Any) -> list[str]:
         return errors(securityContext={"sysctls": [{"name": name, "value": "1"} for name in found]}, **spec)
 
-    assert told("kernel.shm_rmid_forced", "net/ipv4/ip_forward") == []
+    assert announced("kernel.shm_rmid_forced", "net/ipv4/ip_forward") == []
     at = "spec.securityContext.sysctls"
-    assert told("foo-", "") == [
+    assert announced("foo-", "") == [
         f'{at}[0].name: Invalid value: "foo-": must have at most 253 characters and match regex '
         r"^([a-z0-9]([-_a-z0-9]*[a-z0-9])?[\./])*[a-z0-9]([-_a-z0-9]*[a-z0-9])?$",
         f"{at}[1].name: Required value",
     ]
-    assert told("a.b", "a.b") == [f'{at}[1].name: Duplicate value: "a.b"']
+    assert announced("a.b", "a.b") == [f'{at}[1].name: Duplicate value: "a.b"']
     host = f"{at}[0].name: Invalid value: \"net.core.x\": may not be specified when 'hostNetwork' is true"
-    assert told("net.core.x", hostNetwork=True) == [host]
+    assert announced("net.core.x", hostNetwork=True) == [host]
 
 
 def test_a_host_name_override_is_a_name_of_64_bytes_and_of_no_host_network() -> None:

@@ -11,11 +11,11 @@ import pytest
 
 from phalanx.base.clock import ManualClock
 from phalanx.base.errors import ServiceUnavailable
-from phalanx.local.store import Bounds, Store
+from phalanx.local.store import Store, WindowBounds
 from phalanx.local.store import log as log_module
 from phalanx.local.store.contract import Change, Compacted, Entry, Key, RevisionMismatch, SlowWatcher
 from phalanx.local.store.log import Log
-from phalanx.local.store.rows import Row
+from phalanx.local.store.rows import StoredRow
 from phalanx.local.store.watchers import StoreWatcher
 
 POD: Key = ("pods", "default", "p")
@@ -29,7 +29,7 @@ def test_a_write_is_seen_by_others_only_when_it_is_durable(tmp_path: Path, monke
     gate = threading.Event()
     commit = Log.commit
 
-    def slow_commit(self: Log, rows: Sequence[Row], discard: Sequence[int] = (), floor: int = 0) -> None:
+    def slow_commit(self: Log, rows: Sequence[StoredRow], discard: Sequence[int] = (), floor: int = 0) -> None:
         assert gate.wait(30)
         commit(self, rows, discard, floor)
 
@@ -92,7 +92,7 @@ def test_deleting_what_is_not_there_is_a_mismatch() -> None:
 
 def test_a_watcher_that_never_reads_is_cut_off_and_others_go_on() -> None:
     async def scenario() -> None:
-        store = Store.open(":memory:", window=Bounds(changes=10))
+        store = Store.open(":memory:", window=WindowBounds(changes=10))
         dead, other, late = store.watch("pods"), store.watch("nodes"), store.watch("pods", since=0)
         for _ in range(3):
             await put(store, "p")
@@ -110,7 +110,7 @@ def test_a_watcher_that_never_reads_is_cut_off_and_others_go_on() -> None:
 
 def test_watchers_that_never_read_hold_nothing_of_their_own() -> None:
     async def scenario() -> None:
-        store = Store.open(":memory:", window=Bounds(changes=100))
+        store = Store.open(":memory:", window=WindowBounds(changes=100))
         dead = [store.watch("pods") for _ in range(60)]
         for _ in range(1000):
             await put(store, "p")
@@ -142,7 +142,7 @@ def test_what_is_handed_out_at_a_time_is_bounded_and_the_same_for_all() -> None:
 def test_old_changes_are_given_back_while_nobody_writes(tmp_path: Path) -> None:
     async def scenario() -> None:
         clock = ManualClock()
-        store = Store.open(tmp_path / "s.db", window=Bounds(seconds=60), clock=clock)
+        store = Store.open(tmp_path / "s.db", window=WindowBounds(seconds=60), clock=clock)
         follower = store.watch("pods")
         for _ in range(50):
             await put(store, "p")
@@ -200,7 +200,7 @@ def test_a_watch_from_the_future_starts_there() -> None:
 
 def test_the_window_is_bounded_by_bytes_too() -> None:
     async def scenario() -> None:
-        store = Store.open(":memory:", window=Bounds(changes=1000, bytes=50_000))
+        store = Store.open(":memory:", window=WindowBounds(changes=1000, bytes=50_000))
         for _ in range(30):
             await put(store, "p", b"x" * 10_000)
         assert 20 < store.oldest < 30
@@ -214,13 +214,13 @@ def test_the_window_is_bounded_by_bytes_too() -> None:
 
 def test_deletions_at_the_top_do_not_let_revisions_be_used_again(tmp_path: Path) -> None:
     async def scenario() -> None:
-        store = Store.open(tmp_path / "s.db", window=Bounds(changes=1))
+        store = Store.open(tmp_path / "s.db", window=WindowBounds(changes=1))
         await put(store, "p")
         await store.delete(POD, lambda revision: b"{}")
         await put(store, "q")
         last = await store.delete(("pods", "default", "q"), lambda revision: b"{}")
         await store.close()
-        store = Store.open(tmp_path / "s.db", window=Bounds(changes=1))
+        store = Store.open(tmp_path / "s.db", window=WindowBounds(changes=1))
         assert store.count == 0
         assert (await put(store, "r")).revision == last.revision + 1
         await store.close()
@@ -232,7 +232,7 @@ def test_the_file_does_not_grow_for_ever(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(log_module, "CHECKPOINT_BYTES", 256 << 10)
 
     async def scenario() -> None:
-        store = Store.open(tmp_path / "s.db", window=Bounds(changes=100))
+        store = Store.open(tmp_path / "s.db", window=WindowBounds(changes=100))
         sizes = []
         for _ in range(6):
             for _ in range(20):

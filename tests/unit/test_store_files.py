@@ -17,7 +17,7 @@ from phalanx.base.errors import ConfigProblem, ServiceUnavailable
 from phalanx.local.store import Store, backup
 from phalanx.local.store.contract import Key, RevisionMismatch
 from phalanx.local.store.log import Log
-from phalanx.local.store.rows import APPLICATION_ID, FORMAT, Row, checksum
+from phalanx.local.store.rows import APPLICATION_ID, FORMAT, StoredRow, checksum
 
 
 def key(index: int) -> Key:
@@ -212,8 +212,8 @@ def test_a_directory_of_the_first_version_is_upgraded_and_loses_nothing(tmp_path
     path = tmp_path / "store.db"
     old = sqlite3.connect(path)
     old.executescript(FORMAT_1 % APPLICATION_ID)
-    rows = [Row(i, "pods", "default", f"p{i}", i, 0, False, b"v%d" % i) for i in range(1, 8)]
-    rows.append(Row(8, "pods", "default", "p3", 3, 3, True, b"gone"))
+    rows = [StoredRow(i, "pods", "default", f"p{i}", i, 0, False, b"v%d" % i) for i in range(1, 8)]
+    rows.append(StoredRow(8, "pods", "default", "p3", 3, 3, True, b"gone"))
     for row in rows:
         old.execute(
             "INSERT INTO log VALUES (?,?,?,?,?,?,?,?,?)", (*row[:6], int(row.deleted), checksum(row), row.value)

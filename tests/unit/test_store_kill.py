@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from phalanx.local.store import Bounds, Store
+from phalanx.local.store import Store, WindowBounds
 
 STORM = """
 import asyncio, os, sys, zlib
@@ -68,7 +68,7 @@ async def check(path: Path, acknowledged: dict[str, tuple[str, int]], floor: int
     """Every acknowledged write is there, or something newer on the same key; nothing is half there."""
     import zlib
 
-    store = Store.open(path, window=Bounds(changes=200))
+    store = Store.open(path, window=WindowBounds(changes=200))
     revisions = {verb_revision[1] for verb_revision in acknowledged.values()} | {floor}
     assert store.revision >= max(revisions)
     for name, (verb, revision) in acknowledged.items():

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from phalanx.local.store import Bounds, Store
+from phalanx.local.store import Store, WindowBounds
 from phalanx.local.store.contract import Compacted, Entry, Key, RevisionMismatch, SlowWatcher
 from phalanx.local.store.watchers import StoreWatcher
 
@@ -53,7 +53,7 @@ class StoreLaws(RuleBasedStateMachine):
         self.replays: list[Replay] = []
 
     def reopen(self) -> Store:
-        return Store.open(self.path, window=Bounds(changes=12), indexer=lambda resource, value: len(value))
+        return Store.open(self.path, window=WindowBounds(changes=12), indexer=lambda resource, value: len(value))
 
     def run(self, awaitable: Coroutine[Any, Any, Any]) -> Any:
         return self.loop.run_until_complete(awaitable)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from phalanx.base import tasks as module
-from phalanx.base.tasks import EndedEarly, end, kept, run_all, told
+from phalanx.base.tasks import EndedEarly, announced, end, kept, run_all
 
 
 async def _forever() -> None:
@@ -142,5 +142,5 @@ def test_what_others_do_without_for_a_while_is_begun_again_and_ends_when_told(
 def test_what_others_do_without_fails_and_the_log_says_of_what(
     work: Callable[[], Coroutine[Any, Any, None]], caplog: pytest.LogCaptureFixture
 ) -> None:
-    asyncio.run(told("the demo", work))
+    asyncio.run(announced("the demo", work))
     assert "the demo failed; the rest goes on without it" in caplog.text and "Traceback" in caplog.text

@@ -16,7 +16,7 @@ import pytest
 
 from phalanx.base import informer as informer_module
 from phalanx.base.errors import Unauthorized, Unreachable
-from phalanx.base.informer import Change, Informer
+from phalanx.base.informer import Informer, ObjectChange
 from phalanx.kube.client import HttpClient
 from phalanx.kube.config import Connection, ExecPlugin
 from phalanx.local.api.tls import load_identity
@@ -273,7 +273,7 @@ def test_an_answer_that_came_astray_neither_ends_an_informer_nor_empties_it(
             return http(b'{"kind": "Status", "code": 410, "reason": "Expired"}', "410 Gone")
         return stray if asked["list"] in (2, 3) else listed("a", "b")
 
-    def take(change: Change[Any]) -> None:
+    def take(change: ObjectChange[Any]) -> None:
         seen.append(("+" if change.object is not None else "-") + change.name)
 
     async def follow(client: HttpClient) -> None:

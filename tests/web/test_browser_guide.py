@@ -97,9 +97,9 @@ def test_the_guide_leads_from_a_waiting_gang_to_a_planned_preemption(up: Up, tmp
         assert list(example) == list(yaml.safe_load_all((ROOT / "examples" / "urgent.yaml").read_text()))
         shot(page, "guide-plan")
         commands.append(page.locator("#guide .command code").inner_text())
-        told = int(re.findall(r"(\d+) pods evicted", typed(up, commands[-1]))[0])
+        announced = int(re.findall(r"(\d+) pods evicted", typed(up, commands[-1]))[0])
         on_page = page.locator(".cost tr", has_text="pods evicted").locator("td").first.inner_text()
-        assert told == int(on_page)  # the terminal and the page speak of the same plan
+        assert announced == int(on_page)  # the terminal and the page speak of the same plan
         next_one.click()
 
         step(page, "Apply it")

@@ -93,14 +93,14 @@ def test_a_scheduler_that_stands_by_does_not_say_that_nobody_waits(small: Watche
         page = watched_page(context)
         page.goto(small.dashboard.link())
         page.locator("#state[data-state=live]").wait_for()
-        told = "phalanx.cluster.apply({now: phalanx.cluster.now, queue: phalanx.cluster.queue, standby: %s})"
-        page.evaluate(told % "'phalanx-7d4'")
+        announced = "phalanx.cluster.apply({now: phalanx.cluster.now, queue: phalanx.cluster.queue, standby: %s})"
+        page.evaluate(announced % "'phalanx-7d4'")
         page.locator("#standby", has_text="phalanx-7d4 leads").wait_for()
         assert "port-forward pod/phalanx-7d4" in page.locator("#standby code").inner_text()
         page.locator("#view", has_text="This scheduler stands by").wait_for()
         assert "nothing waits" not in page.locator("body").inner_text().lower()
         accessible(page, "standing by")
-        page.evaluate(told % "null")
+        page.evaluate(announced % "null")
         page.locator("#standby").wait_for(state="hidden")
         assert not page.problems, page.problems
 

@@ -11,7 +11,7 @@ import pytest
 from phalanx.engine.engine import Engine
 from phalanx.engine.events import PodChanged
 from phalanx.serve.diagnostics import Diagnostics
-from phalanx.serve.engine_view import Reader
+from phalanx.serve.engine_view import EngineReader
 from phalanx.serve.scheduler import SchedulerService
 from phalanx.testing.builders import pod
 from phalanx.web.feed import KEPT_CHANGES
@@ -174,7 +174,7 @@ def test_who_waits_is_listed_in_the_order_in_which_it_will_be_tried() -> None:
         built.spec["priority"] = priority
         engine.apply(PodChanged(built.build()))
     engine.step(200.0, 100)  # there is no node: all are tried and sleep
-    queue = Reader(engine, lambda: 200.0).queue()
+    queue = EngineReader(engine, lambda: 200.0).queue()
     assert [root["name"] for root in queue["roots"]] == ["p3", "p2", "p1", "p0"]
     assert (queue["total"], queue["pods"], queue["counts"]) == (4, 4, {"waiting": 4})
     assert queue["oldest"] == 103.0  # since the first of them asked

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from phalanx.engine import decisions as d
-from phalanx.web.history import EVERY, KEPT, SPANS, History
+from phalanx.web.history import EVERY, KEPT, SPANS, UsageHistory
 
 
 class _Reader:
@@ -33,7 +33,7 @@ def _evict(namespace: str) -> d.Evict:
 
 def test_longer_spans_join_samples_and_stay_bounded() -> None:
     now = [0.0]
-    history = History(_Reader(), lambda: now[0])  # type: ignore[arg-type]
+    history = UsageHistory(_Reader(), lambda: now[0])  # type: ignore[arg-type]
     for turn in range(int(8 * 86400 / EVERY)):
         now[0] = turn * EVERY
         if turn % 12 == 0:

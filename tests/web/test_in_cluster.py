@@ -14,7 +14,7 @@ from phalanx.base.errors import ApiProblem, Forbidden, ServiceUnavailable, Unaut
 from phalanx.serve.authenticated_diagnostics import Guarded
 from phalanx.serve.scheduler_process import SchedulerProcess, SchedulerSettings
 from phalanx.web.in_cluster import DashboardAtHealth
-from phalanx.web.tokens import Tokens
+from phalanx.web.tokens import LoginTokens
 from support.dashboard import Browser
 from support.local_cluster import LocalCluster, local_cluster
 
@@ -42,8 +42,8 @@ class AtHealth:
     def browser(self, token: str = "") -> Browser:
         browser = Browser(self.url)
         if token:
-            code, told = browser.ask("POST", "/dashboard/api/session", {"token": token})
-            assert code == 200, told
+            code, announced = browser.ask("POST", "/dashboard/api/session", {"token": token})
+            assert code == 200, announced
         return browser
 
 
@@ -62,8 +62,8 @@ def test_the_page_is_there_and_says_nothing_without_a_token(health: AtHealth) ->
     code, page = browser.ask("GET", "/dashboard/")
     assert code == 200 and b"Phalanx" in page
     assert browser.ask("GET", "/dashboard/api/snapshot")[0] == 401
-    code, told = browser.ask("POST", "/dashboard/api/session", {"token": "made-up"})
-    assert code == 401, told
+    code, announced = browser.ask("POST", "/dashboard/api/session", {"token": "made-up"})
+    assert code == 401, announced
     assert browser.ask("POST", "/dashboard/api/session", {"once": "made-up"})[0] == 401
     assert browser.ask("GET", "/readyz") == (200, b"ok")
 
@@ -89,8 +89,8 @@ def test_who_may_only_look_cannot_ask(health: AtHealth, monkeypatch: pytest.Monk
     browser = health.browser(health.cluster.token)
     assert browser.get("/dashboard/api/session")["may"] == "look"
     assert len(browser.get("/dashboard/api/snapshot")["nodes"]) == 3
-    code, told = browser.ask("POST", "/dashboard/api/whatif", {"text": "a: 1"})
-    assert code == 403 and "verb post" in told["message"]
+    code, announced = browser.ask("POST", "/dashboard/api/whatif", {"text": "a: 1"})
+    assert code == 403 and "verb post" in announced["message"]
 
 
 def test_who_is_no_longer_let_in_is_out_and_who_logs_out_is_out_at_once(
@@ -98,8 +98,8 @@ def test_who_is_no_longer_let_in_is_out_and_who_logs_out_is_out_at_once(
 ) -> None:
     browser, other = health.browser(health.cluster.token), health.browser(health.cluster.token)
     assert other.ask("DELETE", "/dashboard/api/session")[0] == 200
-    code, told = other.ask("GET", "/dashboard/api/snapshot")
-    assert code == 401, told
+    code, announced = other.ask("GET", "/dashboard/api/snapshot")
+    assert code == 401, announced
     stream = browser.follow(browser.get("/dashboard/api/snapshot")["id"], "/dashboard/api/feed")
 
     async def check(self: Guarded, token: str, path: str, verb: str) -> None:
@@ -109,8 +109,8 @@ def test_who_is_no_longer_let_in_is_out_and_who_logs_out_is_out_at_once(
     monkeypatch.setattr(Guarded, "check", check)
     monkeypatch.setattr("phalanx.web.tokens.AGAIN_SECONDS", 0.0)  # a minute has passed
     for _ in range(2):  # and the reason is told to every request, whichever of them was the first
-        code, told = browser.ask("GET", "/dashboard/api/snapshot")
-        assert code == 401 and "no longer lets you in: no permission" in told["message"], told
+        code, announced = browser.ask("GET", "/dashboard/api/snapshot")
+        assert code == 401 and "no longer lets you in: no permission" in announced["message"], announced
     with pytest.raises(AssertionError, match="the stream ended"):
         while True:
             stream.next()
@@ -128,7 +128,7 @@ def test_a_token_is_kept_locked_and_a_silent_api_server_ends_nothing() -> None:
         return "look"
 
     async def story() -> None:
-        tokens = Tokens(check, lambda: now[0])
+        tokens = LoginTokens(check, lambda: now[0])
         may, key = await tokens.enter("secret-token")
         assert may == await tokens.may(key) == "look"
         assert not any(b"secret-token" in kept.locked for kept in tokens._kept.values())

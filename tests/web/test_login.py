@@ -26,8 +26,8 @@ def test_a_link_logs_in_one_browser_once(watched: Watched) -> None:
     assert mine.login(link) == 200
     assert mine.get("/api/session")["may"] == "ask"
     assert other.login(link) == 401
-    code, told = other.ask("GET", "/api/snapshot")
-    assert (code, told["message"]) == (401, "you are not logged in here")
+    code, announced = other.ask("GET", "/api/snapshot")
+    assert (code, announced["message"]) == (401, "you are not logged in here")
 
 
 def test_the_cookie_is_out_of_reach_of_scripts_and_of_other_sites(watched: Watched) -> None:
@@ -43,8 +43,8 @@ def test_who_logs_out_is_out_with_every_copy_of_the_cookie(watched: Watched) -> 
     assert browser.ask("DELETE", "/api/session", Origin="http://evil.example")[0] == 403  # no other page logs you out
     assert browser.ask("DELETE", "/api/session")[0] == 200
     browser.cookie = kept
-    code, told = browser.ask("GET", "/api/snapshot")
-    assert code == 401 and told["message"] == "you are logged out"
+    code, announced = browser.ask("GET", "/api/snapshot")
+    assert code == 401 and announced["message"] == "you are logged out"
     assert watched.browser().ask("GET", "/api/snapshot")[0] == 200  # others stay
 
 
@@ -115,8 +115,8 @@ def test_a_login_that_ends_ends_the_pages_it_opened() -> None:
         standing.publish({"sample": {"t": 2}})
         with pytest.raises(AssertionError, match="ended"):
             stream.until(lambda change: False)
-        code, told = browser.ask("GET", "/api/snapshot")
-        assert code == 401 and "expired" in told["message"]
+        code, announced = browser.ask("GET", "/api/snapshot")
+        assert code == 401 and "expired" in announced["message"]
     finally:
         standing.stop()
 
@@ -142,8 +142,8 @@ def test_links_nobody_uses_do_not_pile_up() -> None:
 
 @pytest.mark.parametrize("host", ["evil.example", "evil.example:7480", "10.0.0.7:80", "localhost.evil.example", ""])
 def test_a_name_that_was_bent_to_loopback_is_refused(watched: Watched, host: str) -> None:
-    code, told = watched.browser().ask("GET", "/api/snapshot", Host=host)
-    assert code in (400, 403), told
+    code, announced = watched.browser().ask("GET", "/api/snapshot", Host=host)
+    assert code in (400, 403), announced
 
 
 def test_requests_of_other_pages_are_refused(watched: Watched) -> None:

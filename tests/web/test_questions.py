@@ -67,8 +67,8 @@ BOMB = "\n".join(["a0: &a0 [x,x,x]", *(f"a{n}: &a{n} [*a{n - 1},*a{n - 1},*a{n -
     ],
 )  # fmt: skip
 def test_bad_input_gets_a_sentence(watched: Watched, text: str, counts: Any, words: str) -> None:
-    code, told = ask(watched, text, counts)
-    assert code == 400 and words in told["message"], told
+    code, announced = ask(watched, text, counts)
+    assert code == 400 and words in announced["message"], announced
 
 
 def test_a_body_that_is_no_question_is_refused(watched: Watched) -> None:

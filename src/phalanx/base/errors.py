@@ -108,7 +108,7 @@ class Conflict(ApiProblem):
     reason, code = "Conflict", 409
 
 
-class Gone(ApiProblem):
+class ResourceExpired(ApiProblem):
     reason, code = "Gone", 410
 
 
@@ -154,7 +154,7 @@ _BY_REASON: dict[str, type[ApiProblem]] = {
     cls.reason: cls
     for cls in (
         BadRequest, Unauthorized, Forbidden, NotFound, MethodNotAllowed, NotAcceptable, AlreadyExists, Conflict,
-        Gone, Expired, RequestEntityTooLarge, UnsupportedMediaType, Invalid, TooManyRequests, InternalError,
+        ResourceExpired, Expired, RequestEntityTooLarge, UnsupportedMediaType, Invalid, TooManyRequests, InternalError,
         ServiceUnavailable, Timeout,
     )
 }  # fmt: skip

@@ -21,7 +21,7 @@ from typing import Any, Generic, NamedTuple, TypeVar, cast
 import msgspec
 
 from phalanx.base.client import Client, Resource, Snapshots
-from phalanx.base.errors import ApiProblem, Expired, Gone, NotFound, Unreachable
+from phalanx.base.errors import ApiProblem, Expired, NotFound, ResourceExpired, Unreachable
 from phalanx.base.retry import FIRST_DELAY, delay
 
 T = TypeVar("T")
@@ -38,7 +38,7 @@ SHARED_BODIES = 512  # whose metadata is kept for the other informers of the API
 SHARED_BYTES = 16 << 10  # of one body; larger ones are rare and would be held on to
 
 
-class Change(NamedTuple, Generic[T]):
+class ObjectChange(NamedTuple, Generic[T]):
     namespace: str
     name: str
     object: T | None  # None: gone
@@ -110,7 +110,7 @@ class Informer(Generic[T]):
         client: Client,
         resource: Resource,
         type_: type[T],
-        sink: Callable[[Change[T]], None],
+        sink: Callable[[ObjectChange[T]], None],
         *,
         namespace: str = "",
         labels: str = "",
@@ -182,7 +182,7 @@ class Informer(Generic[T]):
                 failures, absent, self.served = 0, 0, True
                 self.synced.set()
                 await self._follow(revision)
-            except (Expired, Gone):
+            except (Expired, ResourceExpired):
                 self.relists += 1
                 continue
             except NotFound as problem:
@@ -295,7 +295,7 @@ class Informer(Generic[T]):
                     if self._since_yield >= YIELD_EVERY:
                         self._since_yield = 0
                         await asyncio.sleep(0)
-            except (Expired, Gone, NotFound):
+            except (Expired, ResourceExpired, NotFound):
                 raise
             except msgspec.DecodeError as error:
                 garbled += 1
@@ -358,7 +358,7 @@ class Informer(Generic[T]):
             log.error("%s %s/%s cannot be read and is left out: %s", self.resource.kind, namespace, name, error)
             return
         self._known.setdefault(namespace, {})[name] = state
-        self._sink(Change(namespace, name, typed))
+        self._sink(ObjectChange(namespace, name, typed))
 
     def _gone(self, namespace: str, name: str) -> None:
         names = self._known.get(namespace)
@@ -366,7 +366,7 @@ class Informer(Generic[T]):
             return
         if not names:
             del self._known[namespace]
-        self._sink(Change(namespace, name, None))
+        self._sink(ObjectChange(namespace, name, None))
 
 
 def _behind(now: str, before: str) -> bool:

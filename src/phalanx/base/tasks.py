@@ -47,7 +47,7 @@ async def contained(name: str, work: Coroutine[Any, Any, object]) -> None:
         raise EndedEarly(f"{name} raised {type(raised).__name__}: {raised}") from raised
 
 
-async def told(name: str, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+async def announced(name: str, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
     """For work that others do without when it fails: they go on, and the log says what it failed of."""
     try:
         await work()

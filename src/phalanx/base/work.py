@@ -22,7 +22,7 @@ K = TypeVar("K", bound=Hashable)
 log = logging.getLogger(__name__)
 
 FIRST_DELAY, LONGEST_DELAY = 0.02, 30.0
-LONGEST_DELAY_OF_NEWS = 1.0
+LONGEST_UPDATE_DELAY = 1.0
 WORTH_TELLING = 4  # the failure in a row at which the log says so
 
 
@@ -58,7 +58,7 @@ class WorkQueue(Generic[K]):
             self._waiting.add(key)
             return
         if (failing := self._failing.get(key)) is not None:
-            earliest = failing.last + failing.delay(LONGEST_DELAY_OF_NEWS)
+            earliest = failing.last + failing.delay(LONGEST_UPDATE_DELAY)
             if (wait := earliest - asyncio.get_running_loop().time()) > 0:
                 self.add_after(key, wait)
                 return
@@ -151,11 +151,11 @@ class WorkQueue(Generic[K]):
         if now >= failing.due:  # a burst of news about what must wait is no reason to wait longer
             failing.count += 1
             failing.due = now + failing.delay(LONGEST_DELAY)
-            self._tell(key, error, failing.count)
+            self._notify(key, error, failing.count)
         failing.last = now
         self.add_after(key, failing.due - now)
 
-    def _tell(self, key: K, error: BaseException, failures: int) -> None:
+    def _notify(self, key: K, error: BaseException, failures: int) -> None:
         if isinstance(error, Conflict):
             log.debug("%s: %s changed meanwhile, looking again", self.name, key)
         elif isinstance(error, ApiProblem):

@@ -158,7 +158,7 @@ _JSON_PATCH_FIELDS = t.ObjectFields(
 
 
 @dataclass(slots=True)
-class Evaluation:
+class BindingEvaluation:
     """One object against one binding: variables and the cost units that are left."""
 
     variables: dict[str, Any]
@@ -193,7 +193,7 @@ class Variables(FieldMap):
     """`variables`: each is evaluated when an expression first asks for it."""
 
     programs: Mapping[str, Program | CompileError]
-    evaluation: Evaluation
+    evaluation: BindingEvaluation
     known: dict[str, Any] = field(default_factory=dict)
 
     def get_field(self, name: Any) -> Any:

@@ -9,15 +9,15 @@ from typing import Any
 from . import types as t
 from .declarations import Functions, Overload
 from .syntax import (
-    Call,
+    CallExpression,
     Const,
     ExpressionError,
+    ExpressionProblem,
     Fold,
     Ident,
     ListExpr,
     MapExpr,
     Node,
-    Problem,
     Select,
     StructExpr,
 )
@@ -80,12 +80,12 @@ class _Checker:
         self.checked = checked
         self.subst = Substitution()
         self.scopes: list[dict[str, Type]] = []
-        self.problems: list[Problem] = []
+        self.problems: list[ExpressionProblem] = []
         self.visitors: dict[type, Callable[[Any], Type]] = {
             Const: lambda node: _CONSTANTS[type(node.value)],
             Ident: self.ident,
             Select: self.select,
-            Call: self.call,
+            CallExpression: self.call,
             ListExpr: self.list_literal,
             MapExpr: self.map_literal,
             StructExpr: self.struct,
@@ -100,7 +100,7 @@ class _Checker:
         return found
 
     def report(self, node: Node, message: str) -> Type:
-        self.problems.append(Problem(node.pos, message))
+        self.problems.append(ExpressionProblem(node.pos, message))
         return t.ERROR
 
     def undeclared(self, node: Node, name: str) -> Type:
@@ -163,7 +163,7 @@ class _Checker:
             return self.report(node, f"undefined field '{name}'")
         return self.report(node, f"type '{operand}' does not support field selection")
 
-    def call(self, node: Call) -> Type:
+    def call(self, node: CallExpression) -> Type:
         if node.function == "_?._":
             return self.optional_select(node)
         target, name = node.target, node.function.removeprefix(".")
@@ -209,7 +209,7 @@ class _Checker:
                 result = t.DYN
         return tuple(found), result or t.ERROR
 
-    def optional_select(self, node: Call) -> Type:
+    def optional_select(self, node: CallExpression) -> Type:
         operand, name = node.args
         found = self.subst.resolve(self.visit(operand), keep_params=True)
         inner = found.params[0] if t.is_optional(found) else found

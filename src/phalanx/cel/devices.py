@@ -19,7 +19,7 @@ from .estimate import estimate
 from .functions.numbers import QUANTITY, quantity, semver
 from .program import Program
 from .sizes import Sized
-from .syntax import Call, CompileError, Const, Node, Select
+from .syntax import CallExpression, CompileError, Const, Node, Select
 from .values import EvaluationError, FieldMap, kind_of, type_name
 
 MAX_COST = 1_000_000  # cost units that one evaluation may use (CELSelectorExpressionMaxCost)
@@ -57,7 +57,7 @@ _SIZES = {
 }
 
 
-class Domains(FieldMap):
+class DomainMap(FieldMap):
     """Attributes or capacity by domain: a domain that the device does not have is an empty map."""
 
     __slots__ = ("_domains",)
@@ -133,14 +133,14 @@ def device_value(
             problem = problem or f"capacity {name}: {error}"
     fields = {
         "driver": driver,
-        "attributes": Domains(by_domain),
-        "capacity": Domains(amounts),
+        "attributes": DomainMap(by_domain),
+        "capacity": DomainMap(amounts),
         "allowMultipleAllocations": allow_multiple_allocations,
     }
     return DeviceValue({"device": fields}, problem)
 
 
-class DeviceSelector:
+class CompiledSelector:
     """A compiled selector; equal expressions share one."""
 
     __slots__ = ("expression", "max_cost", "program", "reads")
@@ -196,18 +196,18 @@ def _attribute_read(node: Any) -> str | None:
 
 def _constant_index(node: Any) -> tuple[Any, str]:
     """Return the operand and the index of `operand["index"]`; ("" as index where it is something else)."""
-    if isinstance(node, Call) and node.function == "_[_]" and isinstance(node.args[1], Const):
+    if isinstance(node, CallExpression) and node.function == "_[_]" and isinstance(node.args[1], Const):
         index = node.args[1].value
         return node.args[0], index if isinstance(index, str) else ""
     return None, ""
 
 
 @lru_cache(maxsize=_INTERNED)
-def compile_device_selector(expression: str) -> DeviceSelector | CompileError:
+def compile_device_selector(expression: str) -> CompiledSelector | CompileError:
     """Return the selector of an expression, or why it does not compile. Results are interned by expression."""
     program = _ENVIRONMENT.compile(expression)
     if isinstance(program, CompileError):
         return CompileError(f"compilation failed: {program.message}", program.problems)
     if program.type.kind not in ("bool", "dyn"):
         return CompileError(f"must evaluate to bool or the unknown type, not {program.type}")
-    return DeviceSelector(program)
+    return CompiledSelector(program)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from .declarations import Overload, smaller_of_two
-from .frame import Frame, Run
+from .frame import EvaluationFrame, Run
 from .types import Type
 from .values import CostLimitExceeded, EvaluationError, equal, kind_of
 
@@ -39,7 +39,7 @@ def call_closure(name: str, overloads: tuple[Overload, ...], args: list[Run], st
     if static and len(overloads) == 1:
         return _known(overloads[0], args)
 
-    def run(frame: Frame) -> Any:
+    def run(frame: EvaluationFrame) -> Any:
         values = tuple([arg(frame) for arg in args])
         overload = _matching(overloads, values)
         if overload is None:
@@ -56,7 +56,7 @@ def call_closure(name: str, overloads: tuple[Overload, ...], args: list[Run], st
 def _known(overload: Overload, args: list[Run]) -> Run:
     implementation, cost = overload.run, overload.cost
 
-    def run(frame: Frame) -> Any:
+    def run(frame: EvaluationFrame) -> Any:
         values = tuple([arg(frame) for arg in args])
         value = implementation(*values)
         frame.cost += 1 if cost is None else cost(values, value)
@@ -64,7 +64,7 @@ def _known(overload: Overload, args: list[Run]) -> Run:
             raise CostLimitExceeded
         return value
 
-    def two(frame: Frame) -> Any:
+    def two(frame: EvaluationFrame) -> Any:
         value = implementation(left(frame), right(frame))
         frame.cost += 1
         if frame.cost > frame.limit:
@@ -80,7 +80,7 @@ def _known(overload: Overload, args: list[Run]) -> Run:
 def equality_closure(left: Run, right: Run, negate: bool) -> Run:
     """Return the closure of == or !=, which take values of any kind."""
 
-    def run(frame: Frame) -> bool:
+    def run(frame: EvaluationFrame) -> bool:
         a, b = left(frame), right(frame)
         kind = type(a)
         if kind is str and type(b) is str:

@@ -16,7 +16,7 @@ from .functions.authorizer import CHECK_COST
 from .macros import UNUSED
 from .program import LIST_COST, MAP_COST, STRUCT_COST
 from .sizes import Sized
-from .syntax import Call, Const, Fold, Ident, ListExpr, MapExpr, Node, Select, StructExpr
+from .syntax import CallExpression, Const, Fold, Ident, ListExpr, MapExpr, Node, Select, StructExpr
 from .types import Type
 
 MOST = 2**64 - 1
@@ -36,7 +36,7 @@ _COMPARISONS = frozenset({"_<_", "_<=_", "_>_", "_>=_"})
 _NAME_PATTERN = 128  # code points of the longest pattern of a named format
 
 
-class Part(NamedTuple):
+class ArgumentEstimate(NamedTuple):
     """An argument of a call: its node, its size and the size of its elements."""
 
     node: Node
@@ -74,7 +74,7 @@ class _Estimate:
             Const: lambda node: 0,
             Ident: self.ident,
             Select: self.select,
-            Call: self.call,
+            CallExpression: self.call,
             ListExpr: self.list_literal,
             MapExpr: self.map_literal,
             StructExpr: lambda node: STRUCT_COST + sum(self.cost(v) for _, v, _ in node.fields),
@@ -212,7 +212,7 @@ class _Estimate:
 
     # -- calls ---------------------------------------------------------------------------------------------------------
 
-    def call(self, node: Call) -> int:
+    def call(self, node: CallExpression) -> int:
         function = self.checked.namespaced.get(id(node), node.function)
         nodes = list(node.args)
         if node.target is not None and id(node) not in self.checked.namespaced:
@@ -226,7 +226,7 @@ class _Estimate:
         if function == "dyn":
             self.copy(node, nodes[0])
             return 1 + costs[0]
-        parts = [Part(one, self.size(one), self.element(one)) for one in nodes]
+        parts = [ArgumentEstimate(one, self.size(one), self.element(one)) for one in nodes]
         if function in ("_[_]", "_[?_]"):
             self.index(node, nodes[0])
             return 1 + sum(costs)
@@ -241,20 +241,20 @@ class _Estimate:
                 self.entries[id(node)] = (_union(first[0], second[0]), _union(first[1], second[1]))
         return min(MOST, own + sum(costs))
 
-    def choice(self, node: Call, nodes: list[Node]) -> None:
+    def choice(self, node: CallExpression, nodes: list[Node]) -> None:
         self.sizes[id(node)] = _union(self.size(nodes[1]), self.size(nodes[2]))
         first, second = self.entry(nodes[1]), self.entry(nodes[2])
         if first and second:
             self.entries[id(node)] = (_union(first[0], second[0]), _union(first[1], second[1]))
 
-    def index(self, node: Call, operand: Node) -> None:
+    def index(self, node: CallExpression, operand: Node) -> None:
         entry = self.entry(operand)
         if entry is not None:
             self.sizes[id(node)] = entry[1]
         step = "@items" if self.type_of(operand).kind == "list" else "@values"
         self.paths[id(node)] = [*self.paths.get(id(operand), []), step]
 
-    def own_cost(self, function: str, parts: list[Part]) -> tuple[int, Size | None]:
+    def own_cost(self, function: str, parts: list[ArgumentEstimate]) -> tuple[int, Size | None]:
         """Return (cost, size of the result) of a call without its arguments."""
         if function in ("_==_", "_!=_") or function in _COMPARISONS:
             return self.comparison(function, parts), None
@@ -272,11 +272,11 @@ class _Estimate:
         is_list = self.type_of(parts[0].node).kind == "list" if parts else False
         return rule(parts, is_list)
 
-    def converts_text(self, parts: list[Part]) -> bool:
+    def converts_text(self, parts: list[ArgumentEstimate]) -> bool:
         """Return whether a conversion copies text: between strings and bytes."""
         return self.type_of(parts[0].node).kind in ("string", "bytes")
 
-    def comparison(self, function: str, parts: list[Part]) -> int:
+    def comparison(self, function: str, parts: list[ArgumentEstimate]) -> int:
         kinds = {self.type_of(part.node).kind for part in parts}
         if function in _COMPARISONS and not kinds & {"string", "bytes", "dyn"}:
             return 1
@@ -300,11 +300,11 @@ def _literal_size(node: Node) -> Size | None:
     return None
 
 
-Rule = Callable[[list[Part], bool], tuple[int, Size | None]]
+Rule = Callable[[list[ArgumentEstimate], bool], tuple[int, Size | None]]
 
 
 def _reads(times: int = 1, keeps: bool = False) -> Rule:
-    def rule(parts: list[Part], _: bool) -> tuple[int, Size | None]:
+    def rule(parts: list[ArgumentEstimate], _: bool) -> tuple[int, Size | None]:
         return _times(parts[0].size.most, times * STRING_FACTOR), parts[0].size if keeps else None
 
     return rule
@@ -314,34 +314,34 @@ def _argument(index: int) -> Rule:
     return lambda parts, _: (_times(parts[index].size.most, STRING_FACTOR), None)
 
 
-def _traverses(parts: list[Part], is_list: bool) -> tuple[int, Size | None]:
+def _traverses(parts: list[ArgumentEstimate], is_list: bool) -> tuple[int, Size | None]:
     if not is_list:
         return _times(parts[0].size.most, STRING_FACTOR), None
     each = 1 + _times(parts[0].element.most, STRING_FACTOR) if parts[0].element != ONE else 1
     return min(MOST, parts[0].size.most * each), None
 
 
-def _includes(parts: list[Part], is_list: bool) -> tuple[int, Size | None]:
+def _includes(parts: list[ArgumentEstimate], is_list: bool) -> tuple[int, Size | None]:
     return _traverses(parts, is_list) if is_list else (parts[0].size.most, None)
 
 
-def _pattern(parts: list[Part], _: bool) -> tuple[int, Size | None]:
+def _pattern(parts: list[ArgumentEstimate], _: bool) -> tuple[int, Size | None]:
     text = _times(min(MOST, parts[0].size.most + 1), STRING_FACTOR)
     return min(MOST, text * _times(parts[1].size.most, REGEX_FACTOR)), Size(0, parts[0].size.most)
 
 
-def _contains(parts: list[Part], _: bool) -> tuple[int, Size | None]:
+def _contains(parts: list[ArgumentEstimate], _: bool) -> tuple[int, Size | None]:
     return (
         min(MOST, _times(parts[0].size.most, STRING_FACTOR) * _times(parts[1].size.most, STRING_FACTOR)),
         None,
     )
 
 
-def _in(parts: list[Part], _: bool) -> tuple[int, Size | None]:
+def _in(parts: list[ArgumentEstimate], _: bool) -> tuple[int, Size | None]:
     return parts[1].size.most if parts[1].size.most < MOST else MOST, None
 
 
-def _replace(parts: list[Part], _: bool) -> tuple[int, Size | None]:
+def _replace(parts: list[ArgumentEstimate], _: bool) -> tuple[int, Size | None]:
     size, old, new = parts[0].size, parts[1].size, parts[2].size
     if old.least == 0:
         most = min(MOST, (size.most + 1) * new.most + size.most)
@@ -352,13 +352,13 @@ def _replace(parts: list[Part], _: bool) -> tuple[int, Size | None]:
     return _times(size.most, 2 * STRING_FACTOR), Size(0, most)
 
 
-def _split(parts: list[Part], _: bool) -> tuple[int, Size | None]:
+def _split(parts: list[ArgumentEstimate], _: bool) -> tuple[int, Size | None]:
     limit = parts[2].node if len(parts) > 2 else None
     most = limit.value if isinstance(limit, Const) and limit.value >= 0 else parts[0].size.most
     return _times(parts[0].size.most, 2 * STRING_FACTOR), Size(0, most)
 
 
-def _join(parts: list[Part], _: bool) -> tuple[int, Size | None]:
+def _join(parts: list[ArgumentEstimate], _: bool) -> tuple[int, Size | None]:
     count = parts[0].size.most
     most = min(MOST, count * parts[0].element.most)
     if len(parts) > 1:
@@ -366,7 +366,7 @@ def _join(parts: list[Part], _: bool) -> tuple[int, Size | None]:
     return _times(most, STRING_FACTOR), Size(0, most)
 
 
-def _to_bytes(parts: list[Part], _: bool) -> tuple[int, Size | None]:
+def _to_bytes(parts: list[ArgumentEstimate], _: bool) -> tuple[int, Size | None]:
     return _times(parts[0].size.most, STRING_FACTOR), Size(parts[0].size.least, min(MOST, 4 * parts[0].size.most))
 
 
@@ -374,30 +374,30 @@ def _product(factor: int) -> Rule:
     return lambda parts, _: (min(MOST, 1 + factor * parts[0].size.most * parts[1].size.most), None)
 
 
-def _square(parts: list[Part], _: bool) -> tuple[int, Size | None]:
+def _square(parts: list[ArgumentEstimate], _: bool) -> tuple[int, Size | None]:
     return min(MOST, LIST_COST + 2 * parts[0].size.most ** 2), parts[0].size
 
 
-def _linear(parts: list[Part], _: bool) -> tuple[int, Size | None]:
+def _linear(parts: list[ArgumentEstimate], _: bool) -> tuple[int, Size | None]:
     return min(MOST, LIST_COST + parts[0].size.most), parts[0].size
 
 
-def _range(parts: list[Part], _: bool) -> tuple[int, Size | None]:
+def _range(parts: list[ArgumentEstimate], _: bool) -> tuple[int, Size | None]:
     node = parts[0].node
     most = max(node.value, 0) if isinstance(node, Const) else MOST
     return min(MOST, LIST_COST + most), Size(0, most)
 
 
-def _check(_: list[Part], __: bool) -> tuple[int, Size | None]:
+def _check(_: list[ArgumentEstimate], __: bool) -> tuple[int, Size | None]:
     return CHECK_COST, None
 
 
-def _selector(parts: list[Part], _: bool) -> tuple[int, Size | None]:
+def _selector(parts: list[ArgumentEstimate], _: bool) -> tuple[int, Size | None]:
     size = parts[1].size.most
     return min(MOST, LIST_COST + _times(size, STRING_FACTOR) + _times(_times(size, 0.5), 50)), None
 
 
-def _validate(parts: list[Part], _: bool) -> tuple[int, Size | None]:
+def _validate(parts: list[ArgumentEstimate], _: bool) -> tuple[int, Size | None]:
     return _times(_times(parts[1].size.most, STRING_FACTOR), _NAME_PATTERN * REGEX_FACTOR), None
 
 

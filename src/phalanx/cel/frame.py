@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 
-class Frame:
+class EvaluationFrame:
     """One evaluation: variables, loop variables by slot, and the cost so far."""
 
     __slots__ = ("cost", "limit", "slots", "variables")
@@ -18,4 +18,4 @@ class Frame:
         self.limit = limit
 
 
-Run = Callable[[Frame], Any]
+Run = Callable[[EvaluationFrame], Any]

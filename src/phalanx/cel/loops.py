@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from .frame import Frame, Run
+from .frame import EvaluationFrame, Run
 from .macros import UNUSED
-from .syntax import Call, Const, Fold, ListExpr, MapExpr, Node
+from .syntax import CallExpression, Const, Fold, ListExpr, MapExpr, Node
 from .values import CostLimitExceeded, EvaluationError, FieldMap, kind_of
 
 
@@ -38,7 +38,7 @@ class Loops:
         if slot is None:
             return None
 
-        def run(frame: Frame) -> Any:
+        def run(frame: EvaluationFrame) -> Any:
             frame.cost += 1
             value = frame.slots[slot]
             if type(value) is EvaluationError:  # an accumulator keeps the error of its last step
@@ -50,9 +50,9 @@ class Loops:
     def _collects(self, node: Fold) -> _Collects | None:
         """Return how a loop adds to its list or map, if that is all it does; it then adds in place."""
         test, step = None, node.step
-        if isinstance(step, Call) and step.function == "_?_:_":
+        if isinstance(step, CallExpression) and step.function == "_?_:_":
             test, step = step.args[0], step.args[1]
-        if not isinstance(step, Call) or not isinstance(node.init, (ListExpr, MapExpr)) or node.var == UNUSED:
+        if not isinstance(step, CallExpression) or not isinstance(node.init, (ListExpr, MapExpr)) or node.var == UNUSED:
             return None
         planned = None if test is None else self._plan(test)
         if step.function == "_+_" and isinstance(step.args[1], ListExpr) and not step.args[1].optional:
@@ -76,7 +76,7 @@ class Loops:
         if collects is not None:
             return _collecting(over, names, accu, collects, result)
 
-        def run(frame: Frame) -> Any:
+        def run(frame: EvaluationFrame) -> Any:
             elements = _elements(over(frame), len(names) == 2)
             slots = frame.slots
             slots[accu] = _value_or_error(init, frame)
@@ -114,7 +114,7 @@ def _collecting(over: Run, names: list[int], accu: int, collects: _Collects, res
     """Return the closure of a loop that adds in place: it costs what copying would, and does not copy."""
     test, key_of, value_of, cost = collects
 
-    def run(frame: Frame) -> Any:
+    def run(frame: EvaluationFrame) -> Any:
         elements = _elements(over(frame), len(names) == 2)
         slots = frame.slots
         found: list[Any] = []
@@ -143,7 +143,7 @@ def _collecting(over: Run, names: list[int], accu: int, collects: _Collects, res
     return run
 
 
-def _value_or_error(run: Run, frame: Frame) -> Any:
+def _value_or_error(run: Run, frame: EvaluationFrame) -> Any:
     try:
         return run(frame)
     except CostLimitExceeded:

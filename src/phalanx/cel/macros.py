@@ -7,7 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from .syntax import Call, Const, ExpressionError, Fold, Ident, ListExpr, MapExpr, Node, Problem, Select
+from .syntax import (
+    CallExpression,
+    Const,
+    ExpressionError,
+    ExpressionProblem,
+    Fold,
+    Ident,
+    ListExpr,
+    MapExpr,
+    Node,
+    Select,
+)
 
 ACCUMULATOR = "@result"
 UNUSED = "#unused"
@@ -16,7 +27,7 @@ Expansion = Callable[[int, Node, list[Node]], Node | None]
 
 
 def _call(pos: int, function: str, *args: Node) -> Node:
-    return Call(pos, function, None, list(args))
+    return CallExpression(pos, function, None, list(args))
 
 
 def _accu(pos: int) -> Node:
@@ -26,15 +37,15 @@ def _accu(pos: int) -> Node:
 def _variable(node: Node, what: str = "argument must be a simple name") -> str:
     if isinstance(node, Ident) and not node.name.startswith("."):
         if node.name == ACCUMULATOR:
-            raise ExpressionError([Problem(node.pos, "iteration variable overwrites accumulator variable")])
+            raise ExpressionError([ExpressionProblem(node.pos, "iteration variable overwrites accumulator variable")])
         return node.name
-    raise ExpressionError([Problem(node.pos, what)])
+    raise ExpressionError([ExpressionProblem(node.pos, what)])
 
 
 def _two(args: list[Node]) -> tuple[str, str]:
     first, second = _variable(args[0]), _variable(args[1])
     if first == second:
-        raise ExpressionError([Problem(args[1].pos, f"duplicate variable name: {second}")])
+        raise ExpressionError([ExpressionProblem(args[1].pos, f"duplicate variable name: {second}")])
     return first, second
 
 
@@ -42,7 +53,7 @@ def expand_has(pos: int, arg: Node) -> Node:
     """Expand `has(a.b)`."""
     if isinstance(arg, Select) and not arg.test:
         return Select(pos, arg.operand, arg.name, test=True)
-    raise ExpressionError([Problem(arg.pos, "invalid argument to has() macro")])
+    raise ExpressionError([ExpressionProblem(arg.pos, "invalid argument to has() macro")])
 
 
 def _fold(
@@ -135,18 +146,18 @@ def _bind(pos: int, _: Node, args: list[Node]) -> Node:
 def _sort_by(pos: int, target: Node, args: list[Node]) -> Node:
     name = "@sort_input"
     keys = _map(pos, Ident(pos, name), args)
-    return _bound(pos, name, target, Call(pos, "@sortByAssociatedKeys", Ident(pos, name), [keys]))
+    return _bound(pos, name, target, CallExpression(pos, "@sortByAssociatedKeys", Ident(pos, name), [keys]))
 
 
 def _optional(pos: int, function: str, *args: Node) -> Node:
-    return Call(pos, function, Ident(pos, "optional"), list(args))
+    return CallExpression(pos, function, Ident(pos, "optional"), list(args))
 
 
 def _with_value(pos: int, target: Node, name: str, body: Node, wrap: bool) -> Node:
     """Return the body for the value of an optional, else none. The target gets a name, so that it is evaluated once."""
     source = "@optional"
-    value = _bound(pos, name, Call(pos, "value", Ident(pos, source), []), body)
-    present = Call(pos, "hasValue", Ident(pos, source), [])
+    value = _bound(pos, name, CallExpression(pos, "value", Ident(pos, source), []), body)
+    present = CallExpression(pos, "hasValue", Ident(pos, source), [])
     chosen = _call(pos, "_?_:_", present, _optional(pos, "of", value) if wrap else value, _optional(pos, "none"))
     return _bound(pos, source, target, chosen)
 

@@ -5,7 +5,18 @@ from __future__ import annotations
 from typing import Any
 
 from .macros import MEMBER_MACROS, NAMESPACED_MACROS, expand_has
-from .syntax import Call, Const, ExpressionError, Ident, ListExpr, MapExpr, Node, Problem, Select, StructExpr
+from .syntax import (
+    CallExpression,
+    Const,
+    ExpressionError,
+    ExpressionProblem,
+    Ident,
+    ListExpr,
+    MapExpr,
+    Node,
+    Select,
+    StructExpr,
+)
 from .tokens import Token, tokenize
 from .values import MAX_INT
 
@@ -46,7 +57,7 @@ def parse(source: str) -> Node:
     """Return the syntax tree, or raise ExpressionError."""
     if len(source) > MAX_CODE_POINTS:
         message = f"expression code point size exceeds limit: size: {len(source)}, limit {MAX_CODE_POINTS}"
-        raise ExpressionError([Problem(0, message)])
+        raise ExpressionError([ExpressionProblem(0, message)])
     return _Parser(source).whole()
 
 
@@ -71,7 +82,7 @@ class _Parser:
         return self.problem(token.pos, f"Syntax error: {how} input '{token.text}' expecting {expecting}")
 
     def problem(self, pos: int, message: str) -> ExpressionError:
-        return ExpressionError([Problem(pos, message)])
+        return ExpressionError([ExpressionProblem(pos, message)])
 
     def take(self, kind: str) -> Token | None:
         token = self.tokens[self.at]
@@ -100,7 +111,7 @@ class _Parser:
         if mark:
             yes = self.logic("||", "_||_")
             self.expect(":")
-            node = Call(mark.pos, "_?_:_", None, [node, yes, self.expression()])
+            node = CallExpression(mark.pos, "_?_:_", None, [node, yes, self.expression()])
         self.depth -= 1
         return node
 
@@ -118,7 +129,7 @@ class _Parser:
             joined: list[Node] = []
             between: list[int] = []
             for i in range(0, len(terms) - 1, 2):
-                joined.append(Call(places[i], function, None, [terms[i], terms[i + 1]]))
+                joined.append(CallExpression(places[i], function, None, [terms[i], terms[i + 1]]))
                 if i + 1 < len(places):
                     between.append(places[i + 1])
             if len(terms) % 2:
@@ -146,7 +157,7 @@ class _Parser:
             stronger = found + 1
             if stronger < 3:
                 right = self.climb(right, stronger)
-            left = Call(pos, _LEVELS[found][kind], None, [left, right])
+            left = CallExpression(pos, _LEVELS[found][kind], None, [left, right])
         self.depth -= chain
         return left
 
@@ -167,7 +178,7 @@ class _Parser:
         else:
             node = self.member(self.primary())
         if len(marks) % 2:
-            node = Call(marks[0].pos, "!_" if marks[0].kind == "!" else "-_", None, [node])
+            node = CallExpression(marks[0].pos, "!_" if marks[0].kind == "!" else "-_", None, [node])
         return node
 
     def literal(self, minus: Token | None = None) -> Node:
@@ -242,7 +253,7 @@ class _Parser:
                 optional = self.take("?") is not None
                 index = self.expression()
                 self.expect("]")
-                node = Call(opening.pos, "_[?_]" if optional else "_[_]", None, [node, index])
+                node = CallExpression(opening.pos, "_[?_]" if optional else "_[_]", None, [node, index])
             else:
                 self.depth -= chain
                 return node
@@ -252,7 +263,7 @@ class _Parser:
     def after_dot(self, node: Node, pos: int) -> Node:
         if self.take("?"):
             field = self.expect("ident")
-            return Call(pos, "_?._", None, [node, Const(field.pos, field.text)])
+            return CallExpression(pos, "_?._", None, [node, Const(field.pos, field.text)])
         field = self.take("word") or self.take("in") or self.expect("ident")
         if field.kind != "ident":
             self.at -= 1
@@ -301,9 +312,9 @@ class _Parser:
         if target is None:
             if function == "has" and len(args) == 1:
                 return expand_has(pos, args[0])
-            return Call(pos, function, None, args)
+            return CallExpression(pos, function, None, args)
         expand: Any = MEMBER_MACROS.get((function, len(args)))
         if expand is None and isinstance(target, Ident):
             expand = NAMESPACED_MACROS.get((f"{target.name}.{function}", len(args)))
         node = expand(pos, target, args) if expand else None
-        return node if node is not None else Call(pos, function, target, args)
+        return node if node is not None else CallExpression(pos, function, target, args)

@@ -12,9 +12,9 @@ from typing import Any
 from .checker import Checked
 from .declarations import Overload
 from .dispatch import call_closure, equality_closure
-from .frame import Frame, Run
+from .frame import EvaluationFrame, Run
 from .loops import Loops
-from .syntax import Call, Const, Fold, Ident, ListExpr, MapExpr, Node, Select, StructExpr
+from .syntax import CallExpression, Const, Fold, Ident, ListExpr, MapExpr, Node, Select, StructExpr
 from .types import Type
 from .values import (
     NONE,
@@ -48,7 +48,7 @@ class Program:
 
     def evaluate(self, variables: Mapping[str, Any], cost_limit: int) -> tuple[Any, int]:
         """Return (value, cost), or raise EvaluationError."""
-        frame = Frame(variables, self.slots, cost_limit)
+        frame = EvaluationFrame(variables, self.slots, cost_limit)
         value = self.run(frame)
         if frame.cost > cost_limit:
             raise CostLimitExceeded
@@ -117,7 +117,7 @@ class _Planner:
             Const: self.const,
             Ident: self.ident,
             Select: self.select,
-            Call: self.call,
+            CallExpression: self.call,
             ListExpr: self.list_literal,
             MapExpr: self.map_literal,
             StructExpr: self.struct,
@@ -150,7 +150,7 @@ class _Planner:
             named = found.params[0] if found.params else found
             return self.constant(node, TypeValue(_type_name(named)))
 
-        def run(frame: Frame) -> Any:
+        def run(frame: EvaluationFrame) -> Any:
             frame.cost += 1
             try:
                 return frame.variables[name]
@@ -169,7 +169,7 @@ class _Planner:
         if node.test:
             return _presence(operand, name, cost - 1)
 
-        def run(frame: Frame) -> Any:
+        def run(frame: EvaluationFrame) -> Any:
             value = operand(frame)
             frame.cost += cost
             if type(value) is dict:
@@ -181,7 +181,7 @@ class _Planner:
 
         return run
 
-    def call(self, node: Call) -> Run:
+    def call(self, node: CallExpression) -> Run:
         special = _SPECIAL.get(node.function)
         if special is not None and node.target is None:
             return special(self, node)
@@ -213,21 +213,21 @@ class _Planner:
         except EvaluationError:
             return None
 
-    def logic(self, node: Call) -> Run:
+    def logic(self, node: CallExpression) -> Run:
         terms: list[Run] = []
         pending: list[Node] = [node]
         while pending:
             one = pending.pop()
-            if isinstance(one, Call) and one.function == node.function and one.target is None:
+            if isinstance(one, CallExpression) and one.function == node.function and one.target is None:
                 pending.extend(reversed(one.args))
             else:
                 terms.append(self.plan(one))
         return _logic(terms, node.function == "_||_")
 
-    def conditional(self, node: Call) -> Run:
+    def conditional(self, node: CallExpression) -> Run:
         condition, yes, no = (self.plan(a) for a in node.args)
 
-        def run(frame: Frame) -> Any:
+        def run(frame: EvaluationFrame) -> Any:
             chosen = condition(frame)
             if chosen is True:
                 return yes(frame)
@@ -237,10 +237,10 @@ class _Planner:
 
         return run
 
-    def not_strictly_false(self, node: Call) -> Run:
+    def not_strictly_false(self, node: CallExpression) -> Run:
         operand = self.plan(node.args[0])
 
-        def run(frame: Frame) -> bool:
+        def run(frame: EvaluationFrame) -> bool:
             try:
                 value = operand(frame)
             except CostLimitExceeded:
@@ -252,18 +252,18 @@ class _Planner:
 
         return run
 
-    def index(self, node: Call) -> Run:
+    def index(self, node: CallExpression) -> Run:
         operand, index = (self.plan(a) for a in node.args)
         cost = 1 if _is_attribute(node.args[0]) else 2
         get = optional_field if node.function == "_[?_]" else index_value
 
-        def run(frame: Frame) -> Any:
+        def run(frame: EvaluationFrame) -> Any:
             value = operand(frame)
             key = index(frame)
             frame.cost += cost
             return get(value, key)
 
-        def constant_key(frame: Frame) -> Any:
+        def constant_key(frame: EvaluationFrame) -> Any:
             value = operand(frame)
             frame.cost += cost
             return get(value, literal)
@@ -271,13 +271,13 @@ class _Planner:
         literal = self.constants.get(id(node.args[1]))
         return run if literal is None else constant_key
 
-    def optional_select(self, node: Call) -> Run:
+    def optional_select(self, node: CallExpression) -> Run:
         operand = self.plan(node.args[0])
         assert isinstance(node.args[1], Const)
         name = self.checked.fields.get(id(node), node.args[1].value)
         cost = 1 if _is_attribute(node.args[0]) else 2
 
-        def run(frame: Frame) -> Any:
+        def run(frame: EvaluationFrame) -> Any:
             value = operand(frame)
             frame.cost += cost
             return optional_field(value, name)
@@ -290,7 +290,7 @@ class _Planner:
             return self.constant(node, [self.constants[id(e)] for e in node.elements])
         optional = node.optional
 
-        def run(frame: Frame) -> Any:
+        def run(frame: EvaluationFrame) -> Any:
             values = [one(frame) for one in runs]
             frame.cost += LIST_COST
             if optional:
@@ -307,7 +307,7 @@ class _Planner:
             if len(set(map(repr, keys))) == len(keys):
                 return self.constant(node, {self.constants[id(k)]: self.constants[id(v)] for k, v, _ in node.entries})
 
-        def run(frame: Frame) -> Any:
+        def run(frame: EvaluationFrame) -> Any:
             result: dict[Any, Any] = {}
             for key_of, value_of, optional in parts:
                 key, value = key_of(frame), value_of(frame)
@@ -328,7 +328,7 @@ class _Planner:
         parts = [(name, self.plan(value), optional) for name, value, optional in node.fields]
         type_name = node.name.removeprefix(".")
 
-        def run(frame: Frame) -> Any:
+        def run(frame: EvaluationFrame) -> Any:
             fields: dict[str, Any] = {}
             for name, value_of, optional in parts:
                 value = value_of(frame)
@@ -342,7 +342,7 @@ class _Planner:
         return run
 
 
-_SPECIAL: dict[str, Callable[[_Planner, Call], Run]] = {
+_SPECIAL: dict[str, Callable[[_Planner, CallExpression], Run]] = {
     "_&&_": _Planner.logic,
     "_||_": _Planner.logic,
     "_?_:_": _Planner.conditional,
@@ -366,7 +366,7 @@ def _parsed(overloads: tuple[Overload, ...], values: tuple[Any, ...]) -> Run | N
         return None
     charge = overloads[0].cost(values, value) if overloads[0].cost else 1
 
-    def run(frame: Frame) -> Any:
+    def run(frame: EvaluationFrame) -> Any:
         frame.cost += charge
         return value
 
@@ -380,7 +380,9 @@ def _type_name(named: Type) -> str:
 
 
 def _is_attribute(node: Node) -> bool:
-    return isinstance(node, (Ident, Select)) or (isinstance(node, Call) and node.function in ("_[_]", "_[?_]", "_?._"))
+    return isinstance(node, (Ident, Select)) or (
+        isinstance(node, CallExpression) and node.function in ("_[_]", "_[?_]", "_?._")
+    )
 
 
 def _optional(value: Any) -> Optional:
@@ -390,7 +392,7 @@ def _optional(value: Any) -> Optional:
 
 
 def _presence(operand: Run, name: str, cost: int) -> Run:
-    def run(frame: Frame) -> bool:
+    def run(frame: EvaluationFrame) -> bool:
         value = operand(frame)
         frame.cost += cost
         return has_field(value, name)
@@ -399,7 +401,7 @@ def _presence(operand: Run, name: str, cost: int) -> Run:
 
 
 def _optional_or(left: Run, right: Run, unwrap: bool) -> Run:
-    def run(frame: Frame) -> Any:
+    def run(frame: EvaluationFrame) -> Any:
         value = left(frame)
         if not isinstance(value, Optional):
             raise EvaluationError("no such overload")
@@ -413,7 +415,7 @@ def _optional_or(left: Run, right: Run, unwrap: bool) -> Run:
 def _logic(terms: list[Run], decisive: bool) -> Run:
     """Return && (decisive value False) or || (True): the decisive value wins over an error on either side."""
 
-    def run(frame: Frame) -> bool:
+    def run(frame: EvaluationFrame) -> bool:
         error: EvaluationError | None = None
         for term in terms:
             try:

@@ -33,7 +33,7 @@ class Select:
 
 
 @dataclass(slots=True, eq=False)
-class Call:
+class CallExpression:
     """A function call, an operator, or a call on a target."""
 
     pos: int
@@ -83,11 +83,11 @@ class Fold:
     result: Node
 
 
-Node = Const | Ident | Select | Call | ListExpr | MapExpr | StructExpr | Fold
+Node = Const | Ident | Select | CallExpression | ListExpr | MapExpr | StructExpr | Fold
 
 
 @dataclass(slots=True)
-class Problem:
+class ExpressionProblem:
     """One mistake in an expression; `pos` is an offset in code points."""
 
     pos: int
@@ -99,7 +99,7 @@ class CompileError:
     """Why an expression does not compile: the text that users see, as Kubernetes prints it."""
 
     message: str
-    problems: list[Problem] = field(default_factory=list)
+    problems: list[ExpressionProblem] = field(default_factory=list)
 
     def __str__(self) -> str:
         return self.message
@@ -108,7 +108,7 @@ class CompileError:
 class ExpressionError(Exception):
     """Raised inside the compiler; callers get a CompileError."""
 
-    def __init__(self, problems: list[Problem]) -> None:
+    def __init__(self, problems: list[ExpressionProblem]) -> None:
         super().__init__("; ".join(p.message for p in problems))
         self.problems = problems
 
@@ -117,7 +117,7 @@ MAX_PROBLEMS = 100  # as many as an error message shows
 MAX_SHOWN = 16 * 1024  # characters of an error message; problems beyond are counted
 
 
-def render(source: str, problems: list[Problem]) -> str:
+def render(source: str, problems: list[ExpressionProblem]) -> str:
     """Return the problems with their lines, a caret below each place."""
     lines = source.split("\n")
     shown: list[str] = []

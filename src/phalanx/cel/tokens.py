@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any, NamedTuple
 
-from .syntax import ExpressionError, Problem
+from .syntax import ExpressionError, ExpressionProblem
 from .values import MAX_INT, MAX_UINT, Uint
 
 
@@ -37,7 +37,7 @@ _HEX_DIGITS = {"x": 2, "X": 2, "u": 4, "U": 8}
 
 
 def _fail(pos: int, message: str) -> ExpressionError:
-    return ExpressionError([Problem(pos, message)])
+    return ExpressionError([ExpressionProblem(pos, message)])
 
 
 def tokenize(source: str) -> list[Token]:

@@ -8,7 +8,7 @@ from typing import Any
 from .checker import Checked
 from .functions.standard import compiled
 from .functions.times import parse_duration, parse_timestamp
-from .syntax import Call, Const, Fold, Ident, ListExpr, MapExpr, Node, Problem, Select, StructExpr
+from .syntax import CallExpression, Const, ExpressionProblem, Fold, Ident, ListExpr, MapExpr, Node, Select, StructExpr
 from .types import Type, is_optional
 from .values import EvaluationError
 
@@ -23,7 +23,7 @@ def children(node: Node) -> Iterator[Node]:
     """Yield the parts of a node."""
     if isinstance(node, Select):
         yield node.operand
-    elif isinstance(node, Call):
+    elif isinstance(node, CallExpression):
         if node.target is not None:
             yield node.target
         yield from node.args
@@ -40,9 +40,9 @@ def children(node: Node) -> Iterator[Node]:
         yield from (node.range, node.init, node.condition, node.step, node.result)
 
 
-def literal_problems(checked: Checked) -> list[Problem]:
+def literal_problems(checked: Checked) -> list[ExpressionProblem]:
     """Return the literals that cannot be what they are used as."""
-    problems: list[Problem] = []
+    problems: list[ExpressionProblem] = []
     pending: list[Node] = [checked.node]
     seen: set[int] = set()
     exempt: set[int] = set()  # arguments of format(): they may be of several types
@@ -52,7 +52,7 @@ def literal_problems(checked: Checked) -> list[Problem]:
             continue
         seen.add(id(node))
         pending.extend(children(node))
-        if isinstance(node, Call):
+        if isinstance(node, CallExpression):
             problems += _argument_problems(node)
             if node.function == "format" and node.target is not None:
                 exempt.update(map(id, node.args))
@@ -64,7 +64,7 @@ def literal_problems(checked: Checked) -> list[Problem]:
     return problems
 
 
-def _argument_problems(node: Call) -> list[Problem]:
+def _argument_problems(node: CallExpression) -> list[ExpressionProblem]:
     if not node.args or not isinstance(node.args[-1], Const):
         return []
     found = _CHECKS.get((node.function, node.target is not None))
@@ -75,7 +75,7 @@ def _argument_problems(node: Call) -> list[Problem]:
     try:
         parse(literal.value)
     except EvaluationError:
-        return [Problem(literal.pos, message)]
+        return [ExpressionProblem(literal.pos, message)]
     return []
 
 
@@ -83,7 +83,7 @@ def _unknown(one: Type) -> bool:
     return one.kind == "dyn" or any(map(_unknown, one.params))
 
 
-def _mixed(checked: Checked, elements: list[tuple[Node, bool]]) -> list[Problem]:
+def _mixed(checked: Checked, elements: list[tuple[Node, bool]]) -> list[ExpressionProblem]:
     first: Type | None = None
     for node, optional in elements:
         found = checked.types[id(node)]
@@ -92,7 +92,7 @@ def _mixed(checked: Checked, elements: list[tuple[Node, bool]]) -> list[Problem]
         if first is None:
             first = found
         elif first != found and not _unknown(first) and not _unknown(found):
-            return [Problem(node.pos, f"expected type '{first}' but found '{found}'")]
+            return [ExpressionProblem(node.pos, f"expected type '{first}' but found '{found}'")]
     return []
 
 

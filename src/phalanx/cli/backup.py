@@ -14,7 +14,7 @@ import click
 from phalanx.base.errors import ConfigProblem
 from phalanx.cli.clusters import known_cluster
 from phalanx.cli.messages import size
-from phalanx.cli.output import output_option, tell
+from phalanx.cli.output import notify, output_option
 from phalanx.cli.progress import progress
 
 PATH = "/phalanx/v1/backup"
@@ -80,7 +80,7 @@ def backup(file: str, name: str, data: str, kubeconfig: str, context: str, outpu
     bytes_ = target.stat().st_size
     held = f"{len(rows)} objects at revision {revision} in {target} ({size(bytes_)})"
     found = {"file": str(target), "objects": len(rows), "revision": revision, "bytes": bytes_}
-    tell(found, f"{held}; {then}", output)
+    notify(found, f"{held}; {then}", output)
     return 0
 
 
@@ -150,9 +150,9 @@ def restore(file: str | None, name: str, data: str, replace: bool, as_is: bool, 
         if Path(file).is_file() and not _database(Path(file)):
             raise ConfigProblem("FILE", f"{file} is not a backup; make one with: phalanx backup FILE")
         with progress(f"restoring {file}", "objects") as count:
-            objects, revision = backups.restore(Path(file), store, replace=replace, tell=count)
+            objects, revision = backups.restore(Path(file), store, replace=replace, notify=count)
         text = f"{objects} objects in {store}, at revision {revision}"
     found = {"store": str(store), "objects": objects, "revision": revision}
     start = f"--name {name}" if name else f"--data {data}"
-    tell(found, f"{text}; start with: phalanx up {start}", output)
+    notify(found, f"{text}; start with: phalanx up {start}", output)
     return 0

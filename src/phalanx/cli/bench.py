@@ -10,13 +10,13 @@ from pathlib import Path
 
 import click
 
-from phalanx.cli.output import output_option, tell
+from phalanx.cli.output import notify, output_option
 from phalanx.cli.progress import Progress
 
 DESCRIPTOR = "PHALANX_BENCH_PROGRESS"  # bench/told.py writes to it how far a script is
 
 
-PARTS = ("stage", "told")  # used by the scripts, no benchmarks themselves
+PARTS = ("stage", "progress")  # used by the scripts, no benchmarks themselves
 
 
 def _scripts() -> dict[str, Path]:
@@ -62,7 +62,7 @@ def bench(suite: str, arguments: tuple[str, ...], output: str) -> int:
         first = {name: path.read_text().partition("\n")[0].strip('" ') for name, path in scripts.items()}
         lines = [f"{name:12} {line}" for name, line in first.items()]
         text = "\n".join([*lines, f"suites of the engine: {', '.join(_suites())}"])
-        tell({"scripts": first, "suites": _suites()}, text, output)
+        notify({"scripts": first, "suites": _suites()}, text, output)
         return 0
     if suite not in scripts and suite not in _suites():
         raise click.UsageError(f"there is no benchmark {suite!r}; see what there is with: phalanx bench list")
@@ -81,8 +81,8 @@ def watched(command: list[str], title: str) -> int:
     try:
         running = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment, pass_fds=(theirs,))
         os.close(theirs)
-        told = threading.Thread(target=_listen, args=(ours, shown), daemon=True, name="bench-progress")
-        told.start()
+        announced = threading.Thread(target=_listen, args=(ours, shown), daemon=True, name="bench-progress")
+        announced.start()
         with running:
             assert running.stdout is not None
             for line in running.stdout:
@@ -96,4 +96,4 @@ def _listen(descriptor: int, shown: Progress) -> None:
     with os.fdopen(descriptor) as lines:
         for line in lines:
             done, _, total = line.partition(" ")
-            shown.tell(int(done), int(total))
+            shown.notify(int(done), int(total))

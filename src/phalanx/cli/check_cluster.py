@@ -7,7 +7,7 @@ import msgspec
 
 from phalanx.base.clock import SystemClock
 from phalanx.cli.options import name_option
-from phalanx.cli.output import Answer, output_option, say
+from phalanx.cli.output import CommandResult, output_option, say
 from phalanx.cli.scheduler_client import Paint, connection_of, run
 from phalanx.kube.client import HttpClient
 from phalanx.serve.cluster_check import FAILS, UNKNOWN, WORKS, Check, ClusterCheck
@@ -39,13 +39,13 @@ def check_cluster(kubeconfig: str, context: str, namespace: str, output: str) ->
     return run(say(lambda: _check(kubeconfig, context, namespace), output, watch=False))
 
 
-async def _check(kubeconfig: str, context: str, namespace: str) -> list[Answer]:
+async def _check(kubeconfig: str, context: str, namespace: str) -> list[CommandResult]:
     connection = connection_of(kubeconfig, context)
     async with HttpClient(connection, user_agent="phalanx-cli", timeout=15) as client:
         checks = await ClusterCheck(client, SystemClock(), namespace).run()
     failed = any(check.state == FAILS for check in checks)
     data = {"server": connection.server, "works": not failed, "checks": msgspec.to_builtins(checks)}
-    return [Answer(1 if failed else 0, data, render(checks, Paint()))]
+    return [CommandResult(1 if failed else 0, data, render(checks, Paint()))]
 
 
 def render(checks: list[Check], paint: Paint) -> str:

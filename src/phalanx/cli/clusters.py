@@ -15,10 +15,10 @@ import click
 from phalanx.base.errors import ConfigProblem
 from phalanx.cli.completion import complete_cluster
 from phalanx.cli.messages import age
-from phalanx.cli.output import encoded, for_programs, output_option, table, tell
+from phalanx.cli.output import encoded, for_programs, notify, output_option, table
 
 if TYPE_CHECKING:
-    from phalanx.serve.clusters import Home, Record
+    from phalanx.serve.clusters import ClusterRecord, Home
 
 STOPPED = 1  # exit code of `status` where nothing runs
 PATIENCE = 30.0
@@ -128,7 +128,7 @@ def status(name: str, data: str, output: str) -> int:
     return 0 if row.get("ready") else STOPPED
 
 
-def _look(record: Record) -> tuple[bool, dict[str, int]]:
+def _look(record: ClusterRecord) -> tuple[bool, dict[str, int]]:
     """Whether it answers, and how much there is of what people ask for first."""
     import asyncio
 
@@ -188,7 +188,7 @@ def down(name: str, data: str, delete: bool, output: str) -> int:
         shutil.rmtree(home.path)
     then = "" if delete else f"; start it again with: phalanx up {_address(name, data)}".rstrip()
     text = f"{home.title} {'stopped' if ran else 'did not run'}{' and is deleted' if delete else ''}{then}"
-    tell({"name": name, "ran": ran, "deleted": delete}, text, output)
+    notify({"name": name, "ran": ran, "deleted": delete}, text, output)
     return 0
 
 
@@ -218,7 +218,7 @@ def kubeconfig(name: str, data: str, merge: bool, output: str) -> int:
         import yaml
 
         text = source.read_text()
-        tell(yaml.safe_load(text), text.rstrip("\n"), output)
+        notify(yaml.safe_load(text), text.rstrip("\n"), output)
         return 0
     first = os.environ.get("KUBECONFIG", "").split(os.pathsep)[0]
     into = Path(first) if first else Path.home() / ".kube" / "config"
@@ -226,11 +226,11 @@ def kubeconfig(name: str, data: str, merge: bool, output: str) -> int:
         raise ConfigProblem("KUBECONFIG", f"{into} is the cluster's own kubeconfig: there is nothing to merge")
     context = merge_kubeconfig(source, into)
     text = f"{into}: current context is now {context}; try: kubectl get nodes"
-    tell({"file": str(into), "context": context}, text, output)
+    notify({"file": str(into), "context": context}, text, output)
     return 0
 
 
-def known_cluster(name: str, data: str) -> tuple[Home, Record]:
+def known_cluster(name: str, data: str) -> tuple[Home, ClusterRecord]:
     from phalanx.serve.clusters import all_homes, home_of
 
     home = home_of(name, data)

@@ -7,7 +7,7 @@ from typing import Any
 
 from phalanx.base.client import Client, Resource
 from phalanx.base.errors import ApiProblem, NotFound
-from phalanx.cli.output import Answer
+from phalanx.cli.output import CommandResult
 from phalanx.kube.group_api import CUSTOM, NATIVE
 
 _GROUPS = (NATIVE, CUSTOM)  # those of a cluster that serves them itself, and custom resources
@@ -29,7 +29,7 @@ _SCHEDULED = ("PodScheduled", "PodGroupInitiallyScheduled", "CompositePodGroupIn
 MOST_EVENTS = 3
 
 
-async def from_conditions(client: Client, kind: str, namespace: str, name: str, problem: str) -> Answer:
+async def from_conditions(client: Client, kind: str, namespace: str, name: str, problem: str) -> CommandResult:
     """The answer of `why`; raises ApiProblem when the object is not there either."""
     name = name.partition("/")[0]
     found: dict[str, Any] = {}
@@ -67,5 +67,5 @@ async def from_conditions(client: Client, kind: str, namespace: str, name: str, 
         text = condition.get("message") or condition.get("reason") or ""
         lines.append(f"  {condition['type']}={condition['status']}: {text}")
     lines += [f"  event {event.get('reason')}: {event.get('message')}" for event in events[-MOST_EVENTS:]]
-    told = f"note: {note}; give --scheduler URL to ask a scheduler"
-    return Answer(0 if scheduled else 1, answer, "\n".join(lines), (told,))
+    announced = f"note: {note}; give --scheduler URL to ask a scheduler"
+    return CommandResult(0 if scheduled else 1, answer, "\n".join(lines), (announced,))

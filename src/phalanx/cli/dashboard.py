@@ -7,7 +7,7 @@ import msgspec
 
 from phalanx.base.errors import ApiProblem, ConfigProblem
 from phalanx.cli.options import name_option
-from phalanx.cli.output import output_option, tell
+from phalanx.cli.output import notify, output_option
 from phalanx.cli.scheduler_client import connection_of, run
 from phalanx.kube.client import HttpClient
 from phalanx.web.dashboard import LINK
@@ -43,5 +43,5 @@ async def _link(kubeconfig: str, context: str, output: str) -> int:
             text = "this API server has no dashboard: it was started with --dashboard off, or is not `phalanx up`"
             raise ConfigProblem("dashboard", text) from None
     url = msgspec.json.decode(found)["url"]
-    tell({"url": url}, url, output)
+    notify({"url": url}, url, output)
     return 0

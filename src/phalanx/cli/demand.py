@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 import msgspec
 
-from phalanx.cli.output import Answer, say, table, watch_option
+from phalanx.cli.output import CommandResult, say, table, watch_option
 from phalanx.cli.scheduler_client import SchedulerClient, Where, asking_options, run
 from phalanx.engine.explain.values import GroupDemand, NodeDemand
 
@@ -34,11 +34,13 @@ def demand(watch: bool, namespace: str, kubeconfig: str, context: str, scheduler
     return run(say(lambda: _demand(where, wide=output == "wide"), output, watch))
 
 
-async def _demand(where: Where, *, wide: bool) -> list[Answer]:
+async def _demand(where: Where, *, wide: bool) -> list[CommandResult]:
     async with SchedulerClient(where.connection(), where.scheduler) as asker:
         body = await asker.ask_listing("demand", where.namespace)
     found = msgspec.json.decode(body, type=NodeDemand)
-    return [Answer(1 if found.groups else 0, msgspec.json.decode(body), render(found, wide=wide), tuple(found.notes))]
+    return [
+        CommandResult(1 if found.groups else 0, msgspec.json.decode(body), render(found, wide=wide), tuple(found.notes))
+    ]
 
 
 def render(found: NodeDemand, *, wide: bool = False) -> str:

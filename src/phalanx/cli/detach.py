@@ -16,14 +16,14 @@ import click
 from phalanx.base.errors import ConfigProblem
 from phalanx.cli.progress import Progress
 
-Tell = Callable[[int, int], None]
+Notify = Callable[[int, int], None]
 TAIL = 15  # lines of the log that are shown when the start failed
 
 
 _COUNT = struct.Struct("qq")  # done, total: less than a pipe writes in one piece
 
 
-def detached(start: Callable[[Tell], int], log: Path, patience: float, hint: str) -> int:
+def detached(start: Callable[[Notify], int], log: Path, patience: float, hint: str) -> int:
     """Run `start` in a process of its own; the exit code of the start. Call before any thread or event loop exists.
 
     `start` is given a function to tell (done, total), which is shown here while the start is waited for.
@@ -38,12 +38,12 @@ def detached(start: Callable[[Tell], int], log: Path, patience: float, hint: str
         _to_log(log)
         code = 1
 
-        def tell(done: int, total: int) -> None:
+        def notify(done: int, total: int) -> None:
             with suppress(BlockingIOError, BrokenPipeError):  # the reader is gone; the output was for a terminal only
                 os.write(counted, _COUNT.pack(done, total))
 
         try:
-            code = start(tell)
+            code = start(notify)
         except ConfigProblem as problem:
             click.echo(f"error: {problem}", err=True)
             code = 2
@@ -57,18 +57,18 @@ def detached(start: Callable[[Tell], int], log: Path, patience: float, hint: str
     shown = Progress("starting", "nodes")
     shown.start()
     try:
-        return _wait(child, log, patience, hint, lambda: _told(counts, shown))
+        return _wait(child, log, patience, hint, lambda: _announced(counts, shown))
     finally:
         shown.stop()
         os.close(counts)
 
 
-def _told(counts: int, shown: Progress) -> None:
+def _announced(counts: int, shown: Progress) -> None:
     """The newest count that has come through the pipe."""
     with suppress(BlockingIOError):
         found = os.read(counts, _COUNT.size * 4096)
         if found:
-            shown.tell(*_COUNT.unpack(found[-_COUNT.size :]))
+            shown.notify(*_COUNT.unpack(found[-_COUNT.size :]))
 
 
 def _wait(child: int, log: Path, patience: float, hint: str, look: Callable[[], None]) -> int:

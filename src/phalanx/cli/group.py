@@ -82,7 +82,7 @@ def _read(name: str) -> list[Json]:
 
 
 def _group(document: Json, related: list[Json]) -> Any:
-    from phalanx.controllers.grouping import Refused
+    from phalanx.controllers.grouping import GroupingRefused
     from phalanx.controllers.workloads.registry import kind_of
 
     kind = kind_of(document)
@@ -94,7 +94,7 @@ def _group(document: Json, related: list[Json]) -> Any:
     try:
         others = kind.provider_groups(document) if kind.provider_groups is not None else None
         return others or kind.group(document, [other for other in related if other is not document])
-    except Refused as refused:
+    except GroupingRefused as refused:
         raise _Problem(str(refused)) from None
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise _Problem(f"a field is missing or has the wrong type ({error!r})") from None

@@ -10,7 +10,7 @@ from rich.live import Live
 from rich.text import Text
 
 from phalanx.cli.messages import short_names
-from phalanx.serve.demo_table import GOOD, Row
+from phalanx.serve.demo_table import GOOD, DemoRow
 
 STYLE = {"Running": "green", "Completed": "green", "Scheduling": "yellow", "Waiting": "cyan", "Preempting": "magenta",
          "Preempted": "magenta", "Degraded": "red", "TimedOut": "red", "Invalid": "red"}  # fmt: skip
@@ -26,7 +26,7 @@ class LiveTable:
         self._console = console or Console()
         self._live: Live | None = None
         self._seen: dict[tuple[str, str, str], tuple[str, int]] = {}
-        self._rows: list[Row] = []
+        self._rows: list[DemoRow] = []
         self._started = False
 
     def start(self) -> None:
@@ -45,7 +45,7 @@ class LiveTable:
     def _picture(self) -> Text:
         return picture(self._rows, self._console.width, self._console.height)
 
-    def show(self, rows: list[Row]) -> None:
+    def show(self, rows: list[DemoRow]) -> None:
         self._rows = rows
         if not self._started:
             return
@@ -66,7 +66,7 @@ class LiveTable:
                 sys.stdout.flush()
 
 
-def picture(rows: list[Row], width: int, height: int) -> Text:
+def picture(rows: list[DemoRow], width: int, height: int) -> Text:
     """Draw waiting groups first, each with its reason on its own line; say how many rows do not fit the screen."""
     rows = sorted(rows, key=lambda row: (row.status in GOOD, row.namespace, row.name, row.kind))
     namespaces = {row.namespace for row in rows}
@@ -96,7 +96,7 @@ def picture(rows: list[Row], width: int, height: int) -> Text:
     return drawn
 
 
-def _name(row: Row, name: str, several: bool) -> str:
+def _name(row: DemoRow, name: str, several: bool) -> str:
     kind = "" if row.kind == "PodGroup" else " (tree)"
     return f"{row.namespace}/{name}{kind}" if several else f"{name}{kind}"
 
@@ -107,7 +107,7 @@ def _line(cells: tuple[str, ...], widths: list[int], width: int) -> str:
     return line if len(line) <= width else line[: width - 1] + "…"
 
 
-def _reason(row: Row, width: int) -> list[str]:
+def _reason(row: DemoRow, width: int) -> list[str]:
     if row.status in GOOD or not row.message:
         return []
     lines = textwrap.wrap(row.message, max(20, width - 5))

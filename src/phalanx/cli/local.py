@@ -15,10 +15,10 @@ import click
 
 from phalanx.cli.progress import Progress
 from phalanx.serve.apiserver import ApiServer
-from phalanx.serve.cluster import Cluster, ClusterSettings
-from phalanx.serve.clusters import Record
+from phalanx.serve.cluster import ClusterSettings, ServedCluster
+from phalanx.serve.clusters import ClusterRecord
 from phalanx.serve.diagnostics import Diagnostics
-from phalanx.serve.engine_view import Reader
+from phalanx.serve.engine_view import EngineReader
 from phalanx.serve.parts import parts_of
 from phalanx.serve.process import configure_logging, run
 from phalanx.serve.scheduler import SchedulerService
@@ -32,7 +32,7 @@ def start_cluster(
     *,
     demo: bool = False,
     dashboard: Dashboard | None = None,
-    tell: Callable[[int, int], None] | None = None,
+    notify: Callable[[int, int], None] | None = None,
 ) -> int:
     """Runs until a signal; the exit code. With `demo` sample workloads are made and followed in a live table.
 
@@ -43,21 +43,21 @@ def start_cluster(
         click.echo(f"note: {note}", err=True)
     started = time.monotonic()
     starting = Progress("starting", "nodes")
-    readers: list[Reader] = []  # of the scheduler's present life, for the live table
+    readers: list[EngineReader] = []  # of the scheduler's present life, for the live table
 
     def follow(server: ApiServer, service: SchedulerService, diagnostics: Diagnostics) -> None:
-        readers[:] = [Reader(service.engine, server.context.clock.now)]
+        readers[:] = [EngineReader(service.engine, server.context.clock.now)]
         if dashboard is not None:
             dashboard.follow(server, service, diagnostics)
 
-    parts = parts_of(settings, follow, tell or starting.tell)
-    cluster = Cluster(settings, [*parts, dashboard.part] if dashboard is not None else parts)
+    parts = parts_of(settings, follow, notify or starting.notify)
+    cluster = ServedCluster(settings, [*parts, dashboard.part] if dashboard is not None else parts)
     home, kubeconfig = settings.server.home, settings.server.kubeconfig_path
 
     def ready() -> str:
         if announce is not None:
             announce(
-                Record(
+                ClusterRecord(
                     settings.server.name,
                     os.getpid(),
                     cluster.server.url,
@@ -82,7 +82,7 @@ def start_cluster(
 
     async def show_demo() -> None:
         from phalanx.cli.live import LiveTable
-        from phalanx.serve.demo import apply_demo, begin_anew
+        from phalanx.serve.demo import apply_demo, start_over
         from phalanx.serve.demo_table import Board
 
         table = LiveTable()
@@ -91,7 +91,7 @@ def start_cluster(
         try:
             await board.ready.wait()
             client = cluster.server.client("phalanx-demo")
-            if await begin_anew(client):
+            if await start_over(client):
                 say("The demo ran here before; it starts again from the beginning.\n")
             table.start()
             await apply_demo(client)

@@ -32,7 +32,7 @@ watch_option = click.option("-w", "--watch", is_flag=True, help="Print again whe
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class CommandResult:
     """What a command found: for programs, for people, and what it says about it."""
 
     code: int
@@ -63,12 +63,12 @@ def encoded(data: Any, output: str) -> str:
     return str(yaml.safe_dump(data, sort_keys=False, allow_unicode=True)).rstrip("\n")
 
 
-def tell(data: Any, text: str, output: str) -> None:
+def notify(data: Any, text: str, output: str) -> None:
     """One answer that is known at once: plain values for programs, a line for people."""
     click.echo(encoded(data, output) if for_programs(output) else text)
 
 
-def shown(answers: list[Answer], output: str) -> str:
+def shown(answers: list[CommandResult], output: str) -> str:
     """One answer as it is; several below each other, or as a list."""
     found = [answer for answer in answers if answer.data is not None]
     if for_programs(output):
@@ -79,7 +79,7 @@ def shown(answers: list[Answer], output: str) -> str:
     return "\n\n".join(answer.text for answer in found)
 
 
-async def say(ask: Callable[[], Awaitable[list[Answer]]], output: str, watch: bool) -> int:
+async def say(ask: Callable[[], Awaitable[list[CommandResult]]], output: str, watch: bool) -> int:
     """Print what `ask` finds; the worst answer is the exit code. With `watch` again and again, when it changed."""
     from phalanx.cli.scheduler_client import SchedulerUnavailable
 

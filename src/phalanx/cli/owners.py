@@ -9,10 +9,10 @@ import msgspec
 
 from phalanx.base.client import Client, Resource
 from phalanx.base.errors import ApiProblem, NotFound
-from phalanx.cli.output import Answer, CommandError
+from phalanx.cli.output import CommandError, CommandResult
 from phalanx.cli.scheduler_client import SchedulerClient, Where, target
 from phalanx.controllers import resources as r
-from phalanx.controllers.grouping.core import Refused
+from phalanx.controllers.grouping.core import GroupingRefused
 from phalanx.controllers.workloads.kind import WorkloadKind
 from phalanx.controllers.workloads.registry import BY_NAME, group
 from phalanx.kube.group_api import GroupApi
@@ -23,18 +23,18 @@ Json = dict[str, Any]
 _EVENTS = Resource("", "v1", "events", "Event")
 _NAMESPACES = Resource("", "v1", "namespaces", "Namespace", namespaced=False)
 
-AskOne = Callable[[str, str], Awaitable[Answer]]  # about one pod or group: kind, name
+AskOne = Callable[[str, str], Awaitable[CommandResult]]  # about one pod or group: kind, name
 MOST_PODS = 3  # of a workload without groups that are asked about
 
 
-async def each_root(ask_one: AskOne, what: str, where: Where) -> list[Answer]:
+async def each_root(ask_one: AskOne, what: str, where: Where) -> list[CommandResult]:
     """One answer for a pod or group, or one for every root group of a workload."""
     owner, _, owned = what.partition("/")
     found = BY_NAME.get(owner.partition(".")[0].lower())
     if found is None or not owned:
         return [await ask_one(*target(what))]
     connection = where.connection()
-    answers: list[Answer] = []
+    answers: list[CommandResult] = []
     async with SchedulerClient(connection, where.scheduler) as asker:
         namespace = where.namespace or connection.namespace
         client = GroupApi(asker.client)
@@ -79,7 +79,9 @@ async def not_waiting(client: Client, namespace: str, name: str) -> str:
     return f"pod {namespace}/{name} is for the scheduler {scheduler!r} (spec.schedulerName), which must be asked"
 
 
-async def _instead(client: Client, body: Json, kind: str, namespace: str) -> tuple[Answer, list[tuple[str, str]]]:
+async def _instead(
+    client: Client, body: Json, kind: str, namespace: str
+) -> tuple[CommandResult, list[tuple[str, str]]]:
     """Why a workload has no groups, and the pods of it to ask about."""
     name = body["metadata"]["name"]
     refused = [
@@ -94,10 +96,10 @@ async def _instead(client: Client, body: Json, kind: str, namespace: str) -> tup
         for condition in (body.get("status") or {}).get("conditions") or ()
         if condition.get("status") == "False" and condition.get("message")
     ]
-    told = [*refused[-1:], *conditions[-1:]][:1]
+    announced = [*refused[-1:], *conditions[-1:]][:1]
     pods = [pod for pod in await _items(client, r.PODS, namespace) if _belongs(pod, body)]
-    if told:
-        notes = [f"{kind.lower()}/{name} in {namespace} has no groups: {told[0]}"]
+    if announced:
+        notes = [f"{kind.lower()}/{name} in {namespace} has no groups: {announced[0]}"]
     elif not pods and not body.get("status") and _asks(body):
         notes = [f"{kind.lower()}/{name} in {namespace} has neither groups nor pods yet: no controller has come to it"]
     else:
@@ -108,13 +110,13 @@ async def _instead(client: Client, body: Json, kind: str, namespace: str) -> tup
     waiting = [("Pod", pod["metadata"]["name"]) for pod in pods if not (pod.get("spec") or {}).get("nodeName")]
     if len(waiting) > MOST_PODS:
         notes.append(f"{len(waiting)} of its pods wait; the first {MOST_PODS}:")
-    return Answer(1 if told and not waiting else 0, notes=tuple(notes)), waiting[:MOST_PODS]
+    return CommandResult(1 if announced and not waiting else 0, notes=tuple(notes)), waiting[:MOST_PODS]
 
 
 def _asks(body: Json) -> bool:
     try:
         return bool(group(body))
-    except Refused:
+    except GroupingRefused:
         return True
 
 

@@ -62,7 +62,7 @@ def nodes(
         making.stop()
 
     def make(client: Any) -> Loop:
-        simulated = SimulatedNodes(client, count, parsed, originals=originals, tell=making.tell)
+        simulated = SimulatedNodes(client, count, parsed, originals=originals, notify=making.notify)
         return Loop("nodes", simulated.run, ready=lambda: made(simulated))
 
     making.start()

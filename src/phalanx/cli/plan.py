@@ -9,11 +9,11 @@ import msgspec
 
 from phalanx.cli.completion import complete_target
 from phalanx.cli.messages import plural
-from phalanx.cli.output import Answer, say, watch_option
+from phalanx.cli.output import CommandResult, say, watch_option
 from phalanx.cli.owners import each_root
 from phalanx.cli.scheduler_client import SchedulerClient, Where, asking_options, joined, run
 from phalanx.engine.explain.values import PlanAnswer, Price
-from phalanx.engine.preemption.cost import NOBODY, Cost
+from phalanx.engine.preemption.cost import NO_VICTIMS, Cost
 from phalanx.engine.preemption.result import describe, proof
 from phalanx.serve.repair import Move
 
@@ -49,13 +49,13 @@ def plan(
     """
     where, asked = Where(namespace, kubeconfig, context, scheduler), joined(what)
 
-    async def ask_one(kind: str, name: str) -> Answer:
+    async def ask_one(kind: str, name: str) -> CommandResult:
         return await (_repair if repairing else _plan)(kind, name, where)
 
     return run(say(lambda: each_root(ask_one, asked, where), output, watch))
 
 
-async def _plan(kind: str, name: str, where: Where) -> Answer:
+async def _plan(kind: str, name: str, where: Where) -> CommandResult:
     connection = where.connection()
     async with SchedulerClient(connection, where.scheduler) as asker:
         query = {"kind": kind, "namespace": where.namespace or connection.namespace, "name": name}
@@ -64,16 +64,16 @@ async def _plan(kind: str, name: str, where: Where) -> Answer:
     good = answer.result in ("fits", "plan", "underWay")
     about = f"{kind.lower()}/{name} -n {query['namespace']}"
     then = f"phalanx why {about} --watch" if good else f"phalanx why {about}    # what would help instead"
-    return Answer(0 if good else 1, msgspec.json.decode(body), render(answer), next=then)
+    return CommandResult(0 if good else 1, msgspec.json.decode(body), render(answer), next=then)
 
 
-async def _repair(kind: str, name: str, where: Where) -> Answer:
+async def _repair(kind: str, name: str, where: Where) -> CommandResult:
     connection = where.connection()
     async with SchedulerClient(connection, where.scheduler) as asker:
         query = {"kind": kind, "namespace": where.namespace or connection.namespace, "name": name, "repair": "true"}
         body = await asker.ask("GET", "plan", query)
     move = msgspec.json.decode(body, type=Move)
-    return Answer(0 if move.placed == move.moved else 1, msgspec.json.decode(body), render_repair(move))
+    return CommandResult(0 if move.placed == move.moved else 1, msgspec.json.decode(body), render_repair(move))
 
 
 def render_repair(move: Move) -> str:
@@ -129,7 +129,7 @@ def cost_lines(answer: PlanAnswer) -> list[str]:
 
 
 def _cost(price: Price) -> Cost:
-    priority = NOBODY if price.highest_priority is None else price.highest_priority
+    priority = NO_VICTIMS if price.highest_priority is None else price.highest_priority
     return Cost(
         price.budget_violations,
         priority,

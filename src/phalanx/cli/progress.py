@@ -46,7 +46,7 @@ class Progress:
             sys.stdout.write(line)
             sys.stdout.flush()
 
-    def tell(self, done: int, total: int) -> None:
+    def notify(self, done: int, total: int) -> None:
         self._part = min(1.0, done / total) if total else None
         self._counted = f" {done:,} of {total:,} {self._unit}" if self._unit else ""
 
@@ -80,6 +80,6 @@ def progress(what: str, unit: str = "") -> Iterator[Callable[[int, int], None]]:
     shown = Progress(what, unit)
     shown.start()
     try:
-        yield shown.tell
+        yield shown.notify
     finally:
         shown.stop()

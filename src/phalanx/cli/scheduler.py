@@ -179,8 +179,8 @@ def replay(file: Path, output: str) -> int:
         config = read_config(head["config"], installed_plugins())
         # Recordings of 0.1.0 name no slice: searches ran to their end in one step.
         settings = replace(config.engine(), search_slice=head.get("slice", 0))
-        with progress(f"replaying {file.name}") as tell:
-            counts = play(file, Engine(settings, Gates(head.get("gates"))), tell)
+        with progress(f"replaying {file.name}") as notify:
+            counts = play(file, Engine(settings, Gates(head.get("gates"))), notify)
     except ReplayProblem as problem:
         if for_programs(output):
             click.echo(encoded({"same": False, "problem": str(problem)}, output))

@@ -44,7 +44,7 @@ LABEL = re.compile(r" +\w[\w ]{2,10}: +")
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class TableLine:
     """One line of a table. `ask`: KIND/NAMESPACE/NAME to ask why about, the path of a domain in the view of racks."""
 
     cells: tuple[str, ...]
@@ -148,7 +148,7 @@ class Screen:
 
     # ---- rows
 
-    def rows(self, view: int | None = None) -> list[Row]:
+    def rows(self, view: int | None = None) -> list[TableLine]:
         """Of a view, as far as they match what is searched for."""
         if not self.state:
             return []
@@ -162,11 +162,11 @@ class Screen:
             found.sort(key=lambda row: row.order[column] if row.order else row.cells[column].strip())
         return found[::-1] if self._reversed.get(view) else found
 
-    def chosen(self) -> Row | None:
+    def chosen(self) -> TableLine | None:
         rows = self.rows()
         return rows[min(self._chosen.get(self.view, 0), len(rows) - 1)] if rows else None
 
-    def _queue(self) -> list[Row]:
+    def _queue(self) -> list[TableLine]:
         rows = []
         roots = self.state["queue"]["roots"]
         names = short_names({root["name"] for root in roots})
@@ -184,7 +184,7 @@ class Screen:
                 root["words"],
             )
             order = (number, *cells[1:3], root["pods"], -root["priority"], root["asked"], *cells[6:])
-            rows.append(Row(cells, self._reason(root), root["key"], COLOURS.get(place, ""), order))
+            rows.append(TableLine(cells, self._reason(root), root["key"], COLOURS.get(place, ""), order))
         return rows
 
     def _reason(self, root: Json) -> str:
@@ -196,13 +196,13 @@ class Screen:
             text += f" [{root['message']}]"
         return text
 
-    def _groups(self) -> list[Row]:
+    def _groups(self) -> list[TableLine]:
         groups: dict[str, Json] = self.state["groups"]
         below: dict[str, list[str]] = {}
         for key, group in groups.items():
             parent = group["parent"] if group["parent"] in groups else ""
             below.setdefault(parent, []).append(key)
-        rows: list[Row] = []
+        rows: list[TableLine] = []
         names = short_names({key.split("/", 2)[2] for key in groups})
 
         def add(key: str, depth: int) -> None:
@@ -218,7 +218,7 @@ class Screen:
                 more += f", revision {group['revision']}"
             cells = ("  " * depth + names[name], namespace, policy, placed, topology, reason)
             order = (name, namespace, policy, group["placed"], topology, reason)
-            rows.append(Row(cells, f"{kind} {namespace}/{name}: {more}", key, COLOURS.get(reason, ""), order))
+            rows.append(TableLine(cells, f"{kind} {namespace}/{name}: {more}", key, COLOURS.get(reason, ""), order))
             for child in below.get(key, ()):
                 add(child, depth + 1)
 
@@ -226,7 +226,7 @@ class Screen:
             add(key, 0)
         return rows
 
-    def _racks(self) -> list[Row]:
+    def _racks(self) -> list[TableLine]:
         resources, keys = self.state["resources"], self.state["keys"]
         rows = []
         for domain in self.state["domains"]:
@@ -246,17 +246,17 @@ class Screen:
             more = f"{used:.0%} in use{closed}; enter shows {'its nodes' if keys else 'it'}"
             style = "green" if used < 0.5 else "yellow" if used < 0.95 else "red"
             order = (*cells[:1], domain["nodes"], domain["empty"], used, *domain["free"][:MOST_RESOURCES])
-            rows.append(Row(cells, more, "/".join(domain["path"]), style, order))
+            rows.append(TableLine(cells, more, "/".join(domain["path"]), style, order))
         return rows
 
-    def _devices(self) -> list[Row]:
+    def _devices(self) -> list[TableLine]:
         rows = []
         for each in self.state.get("devices") or ():
             numbers = [each[name] for name in ("devices", "inUse", "tainted", "free", "mostOnNode")]
             where = " > ".join(each["path"]) or "everywhere"
             more = f"{each['free']} of {each['devices']} devices of class {each['deviceClass']} are free in {where}"
             cells = (each["deviceClass"], where, *map(str, numbers))
-            rows.append(Row(cells, more, "", "green" if each["free"] else "red", (*cells[:2], *numbers)))
+            rows.append(TableLine(cells, more, "", "green" if each["free"] else "red", (*cells[:2], *numbers)))
         return rows
 
     def _heads(self) -> tuple[str, ...]:
@@ -371,7 +371,7 @@ class Screen:
             "there are no devices",
         )[self.view]
 
-    def _widths(self, rows: list[Row], width: int) -> list[int]:
+    def _widths(self, rows: list[TableLine], width: int) -> list[int]:
         """As wide as what is in a column, 0 for one that says the same in all rows; namespaces give way first, then
         reasons, then names; the reason has the rest."""
         heads = self._heads()

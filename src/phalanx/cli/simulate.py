@@ -61,8 +61,8 @@ def simulate(
         raise CommandError(str(problem)) from None
     played = []
     for name, chosen in zip(names, settings, strict=True):
-        with progress(f"simulate {name}", "jobs") as tell:
-            played.append(Player(jobs, nodes, chosen, estimates, seed).play(tell))
+        with progress(f"simulate {name}", "jobs") as notify:
+            played.append(Player(jobs, nodes, chosen, estimates, seed).play(notify))
     results = [measure.measure(run) for run in played]
     if out:
         _write(out, "".join(json.dumps(line) + "\n" for line in played[0].lines))

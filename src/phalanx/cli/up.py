@@ -143,8 +143,8 @@ def up(
     )
     shown = None if dashboard == "off" else Dashboard(dashboard)
 
-    def start(tell: Callable[[int, int], None] | None = None) -> int:
-        return start_cluster(settings, log_level, demo=demo, dashboard=shown, tell=tell)
+    def start(notify: Callable[[int, int], None] | None = None) -> int:
+        return start_cluster(settings, log_level, demo=demo, dashboard=shown, notify=notify)
 
     if not detach or home is None:
         return start()

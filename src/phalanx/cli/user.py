@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from phalanx.base.errors import ConfigProblem
-from phalanx.cli.output import encoded, for_programs, output_option, suggest, table, tell
+from phalanx.cli.output import encoded, for_programs, notify, output_option, suggest, table
 
 if TYPE_CHECKING:
     from phalanx.serve.clusters import Home
@@ -92,7 +92,7 @@ def add(name: str, groups: tuple[str, ...], certificate: bool, place: str, clust
     except OSError as problem:
         raise ConfigProblem("--kubeconfig", f"cannot write {target}: {problem.strerror or problem}") from None
     found = {"name": name, "groups": list(groups), "kubeconfig": str(target.absolute())}
-    tell(found, f"user {name} added: KUBECONFIG={target.absolute()}", output)
+    notify(found, f"user {name} added: KUBECONFIG={target.absolute()}", output)
     suggest(f"kubectl create rolebinding {name} --clusterrole view --user {name}    # until then it may do nothing")
     return 0
 
@@ -138,7 +138,7 @@ def remove(name: str, cluster: str, data: str, output: str) -> int:
     if not remove_user(directory / FILE, name):
         raise ConfigProblem(home.title, f"there is no user {name}; `phalanx user list` shows who is there")
     (directory / "users" / f"{name}.kubeconfig").unlink(missing_ok=True)
-    tell({"name": name, "removed": True}, f"user {name} removed", output)
+    notify({"name": name, "removed": True}, f"user {name} removed", output)
     return 0
 
 

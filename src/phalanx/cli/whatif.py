@@ -10,7 +10,7 @@ import msgspec
 
 from phalanx.cli.documents import Unreadable, read_documents
 from phalanx.cli.messages import plural
-from phalanx.cli.output import Answer, CommandError, say
+from phalanx.cli.output import CommandError, CommandResult, say
 from phalanx.cli.plan import cost_lines, nodes_in_words, some_of
 from phalanx.cli.scheduler_client import Paint, SchedulerClient, Where, asking_options, run
 from phalanx.engine.explain.values import GroupPlace, Outlook, Would
@@ -85,7 +85,7 @@ def whatif(
     }
     documents = [document for name in files for document in read(name)]
 
-    async def ask() -> list[Answer]:
+    async def ask() -> list[CommandResult]:
         given = " ".join(f"-f {name}" for name in files)
         answer, outlook = await _whatif(documents, cluster, where, output == "wide", when)
         if "-" in files or add_nodes or without:
@@ -96,7 +96,7 @@ def whatif(
     return run(say(ask, output, watch=False))
 
 
-async def _drain(nodes: tuple[str, ...], domain: str, where: Where) -> list[Answer]:
+async def _drain(nodes: tuple[str, ...], domain: str, where: Where) -> list[CommandResult]:
     connection = where.connection()
     question = msgspec.json.encode({"drain": {"nodes": list(nodes), "domain": domain}})
     async with SchedulerClient(connection, where.scheduler) as asker:
@@ -104,7 +104,7 @@ async def _drain(nodes: tuple[str, ...], domain: str, where: Where) -> list[Answ
     answer = msgspec.json.decode(body, type=DrainAnswer)
     lines = [f"drain of {plural(len(answer.nodes), 'node')}: {', '.join(answer.nodes[:MOST_NODES])}"]
     lines += [render_move(move) for move in answer.moves] or ["  no pod is on them"]
-    return [Answer(0 if answer.fits else 1, msgspec.json.decode(body), "\n".join(lines))]
+    return [CommandResult(0 if answer.fits else 1, msgspec.json.decode(body), "\n".join(lines))]
 
 
 def render_move(move: Move) -> str:
@@ -144,7 +144,7 @@ def _remedy(outlook: Outlook, command: str) -> str:
 
 async def _whatif(
     documents: list[Any], cluster: dict[str, Any], where: Where, wide: bool, when: bool
-) -> tuple[Answer, Outlook]:
+) -> tuple[CommandResult, Outlook]:
     connection = where.connection()
     namespace = where.namespace or connection.namespace
     question = msgspec.json.encode({"items": documents, "namespace": namespace, "cluster": cluster})
@@ -154,7 +154,7 @@ async def _whatif(
     outlook = msgspec.json.decode(body, type=Outlook)
     text = "\n".join(render(item, Paint(), wide=wide) for item in outlook.items) or "nothing to place"
     notes = tuple(f"note: {note}" for note in outlook.notes)
-    return Answer(0 if outlook.fits else 1, msgspec.json.decode(body), text, notes), outlook
+    return CommandResult(0 if outlook.fits else 1, msgspec.json.decode(body), text, notes), outlook
 
 
 def render(item: Would, paint: Paint, *, wide: bool = False) -> str:

@@ -10,7 +10,7 @@ import msgspec
 from phalanx.base.errors import NotFound
 from phalanx.cli.completion import complete_target
 from phalanx.cli.messages import age, plural
-from phalanx.cli.output import Answer, CommandError, say, watch_option
+from phalanx.cli.output import CommandError, CommandResult, say, watch_option
 from phalanx.cli.owners import each_root, not_waiting
 from phalanx.cli.scheduler_client import (
     Paint,
@@ -22,7 +22,7 @@ from phalanx.cli.scheduler_client import (
     run,
 )
 from phalanx.engine.explain.headline import sentence_case
-from phalanx.engine.explain.values import Level, PodLine, QueuePlace, Report, StoryLine, Why
+from phalanx.engine.explain.values import HistoryEntry, Level, PodLine, QueuePlace, Report, Why
 
 MOST_PODS = 10  # listed; `-o wide` and JSON have them all
 MOST_REASONS = 5
@@ -62,13 +62,13 @@ def why(
     where, asked = Where(namespace, kubeconfig, context, scheduler), joined(what)
     wide = output == "wide"
 
-    async def ask_one(kind: str, name: str) -> Answer:
+    async def ask_one(kind: str, name: str) -> CommandResult:
         return await _why(kind, name, where, wide, story)
 
     return run(say(lambda: each_root(ask_one, asked, where), output, watch))
 
 
-async def _why(kind: str, name: str, where: Where, wide: bool, story: bool) -> Answer:
+async def _why(kind: str, name: str, where: Where, wide: bool, story: bool) -> CommandResult:
     connection = where.connection()
     namespace = where.namespace or connection.namespace
     async with SchedulerClient(connection, where.scheduler) as asker:
@@ -92,7 +92,7 @@ async def _why(kind: str, name: str, where: Where, wide: bool, story: bool) -> A
         if waits is not None
         else ""
     )
-    return Answer(0 if report.scheduled and report.items else 1, msgspec.json.decode(body), text, next=then)
+    return CommandResult(0 if report.scheduled and report.items else 1, msgspec.json.decode(body), text, next=then)
 
 
 def render(item: Why, paint: Paint, *, story: bool = False, wide: bool = False, now: float | None = None) -> str:
@@ -135,11 +135,11 @@ def render(item: Why, paint: Paint, *, story: bool = False, wide: bool = False, 
     lines += _section("hint", item.hints)
     lines += _section("pods", _pods(item.pods, item.summary, None if wide else MOST_PODS) if item.kind != "Pod" else [])
     if story:
-        lines += _section("story", [_story(line) for line in item.story] or ["nothing is remembered of it"])
+        lines += _section("story", [_history_lines(line) for line in item.story] or ["nothing is remembered of it"])
     return "\n".join(lines)
 
 
-def _story(line: StoryLine) -> str:
+def _history_lines(line: HistoryEntry) -> str:
     times = f" (x{line.times})" if line.times > 1 else ""
     of = f" [{line.of}]" if line.of else ""
     return f"{line.time} {line.what}{' ' + line.detail if line.detail else ''}{times}{of}"

@@ -13,7 +13,7 @@ import msgspec
 
 from phalanx.base.client import Resource
 from phalanx.base.errors import Conflict, NotFound
-from phalanx.controllers.grouping.core import Refused
+from phalanx.controllers.grouping.core import GroupingRefused
 from phalanx.controllers.runtime.controller import MALFORMED, Cache, Caches, Controller, Json, Key
 from phalanx.controllers.runtime.groups import Groups
 from phalanx.controllers.workloads.kind import ExpectedPod, WorkloadKind
@@ -56,7 +56,7 @@ class PodSetsController(Controller):
         related = self._groups.around(owner)
         try:
             pods = list(islice(kind.pods(owner, related, kind.group(owner, related)), MOST_PODS + 1))
-        except (Refused, *MALFORMED):
+        except (GroupingRefused, *MALFORMED):
             return  # the controller of the kind reports it
         sets = pod_sets(pods) if len(pods) <= MOST_PODS else []
         if sets == ((workload.get("status") or {}).get("podSets") or []):

@@ -87,7 +87,7 @@ class Engine:
         self.illegal_transitions = scheduler.illegal_transitions
         self.outbox, self.faults = scheduler.outbox, scheduler.faults
         self._binding, self._cycle = scheduler.binding, scheduler.cycle
-        self._status, self._reminders = scheduler.status, scheduler.reminders
+        self._status, self._status_writes = scheduler.status, scheduler.status_writes
         self.device_domains = DeviceDomains(self.indexes.devices)
         self._apply: dict[type[Any], Callable[[Any], None]] = {
             e.PodChanged: lambda event: self._pod_changed(event.object),
@@ -190,7 +190,7 @@ class Engine:
         self.queue.wake(ClusterChange(Wake.NODE_CHANGED, -1, old=node))
 
     def _object_changed(self, obj: Any) -> None:
-        self._tell(KINDS[type(obj)], self.objects.put(obj), obj)
+        self._notify(KINDS[type(obj)], self.objects.put(obj), obj)
 
     def _gone(self, event: e.Gone) -> None:
         if event.kind == "Pod":
@@ -202,9 +202,9 @@ class Engine:
         else:
             old = self.objects.remove(event.kind, event.namespace, event.name, event.uid)
             if old is not None:
-                self._tell(event.kind, old, None)
+                self._notify(event.kind, old, None)
 
-    def _tell(self, kind: str, old: Any | None, new: Any | None) -> None:
+    def _notify(self, kind: str, old: Any | None, new: Any | None) -> None:
         for plugin in self.scheduler.observers:
             try:
                 plugin.observe(kind, old, new)
@@ -311,7 +311,7 @@ class Engine:
             self._attempt(root)
         if turn is not None and limit:
             self._go_on(turn)
-        self.groups.members.statuses.tell()
+        self.groups.members.statuses.notify()
         return self.outbox.take()
 
     def _answer_places(self) -> None:
@@ -335,7 +335,7 @@ class Engine:
             )
 
     def _say_again(self) -> None:
-        for decision in self._reminders.take():
+        for decision in self._status_writes.take():
             if isinstance(decision, d.SetPodCondition):
                 self._status.again(decision)
             else:
@@ -404,7 +404,7 @@ class Engine:
         name = older.key if len(spaces) == 1 else "an older unit of another namespace"  # its name is not for everyone
         message = f"strictFIFO: waits until {name} has started"
         came_from, root.equivalence_class, root.errors = root.equivalence_class, None, 0
-        self.unit_lifecycle.tell(root, "refused", message)
+        self.unit_lifecycle.notify(root, "refused", message)
         for record in root.records.values():
             self._status.say(record, UNSCHEDULABLE, message, event=False)
         if root.group is not None:
@@ -453,7 +453,7 @@ class Engine:
         protection = self.preemption.victim_index.minimum_runtime
         tables = (
             self.queue,
-            self._reminders,
+            self._status_writes,
             self.groups.room,
             self.groups.members.health,
             protection,

@@ -123,7 +123,7 @@ class Executor:
     def heard(self, namespace: str, name: str, pod: Pod | None) -> None:
         """The informer's word about a pod (None: gone) ends any doubt about its bind."""
         doubt = self._doubtful.get(f"{namespace}/{name}")
-        if doubt is not None and (answer := _told_by(doubt[0], pod)) is not None and not doubt[1].done():
+        if doubt is not None and (answer := _reported_by(doubt[0], pod)) is not None and not doubt[1].done():
             doubt[1].set_result(answer)
 
     async def run(self) -> None:
@@ -232,11 +232,11 @@ class Executor:
         absent = 0
         for attempt in count():
             try:
-                return _told_by(bind, _POD.decode(await self._client.get(PODS, bind.name, bind.namespace)))
+                return _reported_by(bind, _POD.decode(await self._client.get(PODS, bind.name, bind.namespace)))
             except (ApiProblem, msgspec.DecodeError) as unreadable:
                 absent = absent + 1 if isinstance(unreadable, NotFound) else 0
                 if absent == 2:  # one may have come astray
-                    return _told_by(bind, None)
+                    return _reported_by(bind, None)
                 if attempt == WORTH_TELLING:
                     log.warning("bind of %s/%s: unknown whether it was done (%s)", bind.namespace, bind.name, problem)
                 known = unreadable if isinstance(unreadable, ApiProblem) else Unreachable(str(unreadable))
@@ -250,9 +250,9 @@ class Executor:
         if key not in self._doubtful:
             await asyncio.sleep(seconds)
             return None
-        told = self._doubtful[key][1]
-        await asyncio.wait((told,), timeout=seconds)
-        return told.result() if told.done() else None
+        announced = self._doubtful[key][1]
+        await asyncio.wait((announced,), timeout=seconds)
+        return announced.result() if announced.done() else None
 
     async def _evict(self, evict: d.Evict) -> None:
         for binds in tuple(self._binding.values()):
@@ -327,7 +327,7 @@ def _in_doubt(problem: ApiProblem) -> bool:
     return verdict(problem) != "final" or isinstance(problem, Conflict | AlreadyExists)
 
 
-def _told_by(bind: d.Bind, pod: Pod | None) -> Answer | None:
+def _reported_by(bind: d.Bind, pod: Pod | None) -> Answer | None:
     """What the pod itself says about its bind; None: it is not bound."""
     if pod is None:
         return NOT_FOUND, f"pod {bind.namespace}/{bind.name} is gone"

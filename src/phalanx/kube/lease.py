@@ -53,7 +53,7 @@ class Elector:
         self.leading = False
         self._renewed = float("-inf")  # our monotonic time before the last write of ours that stood
 
-    def heir(self, client: Client, identity: str) -> Elector:
+    def successor(self, client: Client, identity: str) -> Elector:
         """For the same process after it lost the lease: it waits as long as any other candidate, no longer.
 
         What it wrote last is remembered as seen then. A write whose answer got lost is news to it, and counts from now.
@@ -110,7 +110,7 @@ class Elector:
         return max(0.0, self._clock.monotonic() - self._renewed - self._settings.renew_deadline)
 
     async def _acquire(self) -> None:
-        told = ""
+        announced = ""
         while True:
             began = self._clock.monotonic()
             try:
@@ -118,8 +118,8 @@ class Elector:
                     self._renewed = began
                     return
             except (ApiProblem, msgspec.DecodeError) as problem:
-                level = logging.DEBUG if str(problem) == told else logging.WARNING  # once, not every other second
-                told = str(problem)
+                level = logging.DEBUG if str(problem) == announced else logging.WARNING  # once, not every other second
+                announced = str(problem)
                 log.log(level, "asking for the lease %s: %s; asking again", self._settings.name, problem)
             await asyncio.sleep(self._settings.retry)
 

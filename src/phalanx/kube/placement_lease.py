@@ -23,7 +23,7 @@ import msgspec
 from phalanx.base.client import Client
 from phalanx.base.clock import Clock, rfc3339_micro
 from phalanx.base.errors import AlreadyExists, ApiProblem, Conflict, Forbidden, NotFound
-from phalanx.base.informer import Change, Informer
+from phalanx.base.informer import Informer, ObjectChange
 from phalanx.kube.lease import LEASES
 
 log = logging.getLogger(__name__)
@@ -65,7 +65,7 @@ class PlacementLease:
         self._changed_at = clock.monotonic()  # when it was last seen to change
         self._verified = float("-inf")  # before the last read or write that showed us as the holder
         self._without_until = float("-inf")  # no right to use the Lease: schedule without it
-        self._news = asyncio.Event()
+        self._updates = asyncio.Event()
         self._informer: Informer[Json] = Informer(
             client,
             LEASES,
@@ -106,7 +106,7 @@ class PlacementLease:
     def _mine(self) -> bool:
         return _holder(self._lease) == self._identity
 
-    def _sink(self, change: Change[Json]) -> None:
+    def _sink(self, change: ObjectChange[Json]) -> None:
         lease = change.object
         if lease is not None and self._lease is not None and _revision(lease) <= _revision(self._lease):
             return  # a read of ours was quicker than the watch
@@ -117,7 +117,7 @@ class PlacementLease:
         if (lease is None) != (self._lease is None) or (lease and _revision(lease) != _revision(self._lease or {})):
             self._changed_at = self._clock.monotonic()
         self._lease = lease
-        self._news.set()
+        self._updates.set()
 
     # ---- turns
 
@@ -145,8 +145,8 @@ class PlacementLease:
         try:
             async with asyncio.timeout(PATIENCE):
                 while not self._mine:
-                    self._news.clear()
-                    await self._news.wait()
+                    self._updates.clear()
+                    await self._updates.wait()
         except TimeoutError:
             return
 

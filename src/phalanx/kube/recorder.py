@@ -30,7 +30,7 @@ QUEUE = 10_000
 SERIES_INTERVAL = 30.0  # seconds between two writes of one series
 SERIES_END = 360.0  # a repeat after this long is news again
 REMEMBERED = 20_000
-TOLD_EVERY = 60.0  # seconds between two lines of the log about events that were dropped
+REPEAT_EVERY = 60.0  # seconds between two lines of the log about events that were dropped
 
 
 class ObjectRef(msgspec.Struct, frozen=True):
@@ -69,7 +69,7 @@ class Recorder:
         self._queue: asyncio.Queue[tuple[str, Any]] = asyncio.Queue(QUEUE)
         self._series: OrderedDict[tuple[Any, ...], _Series] = OrderedDict()
         self.dropped = 0
-        self._told = (float("-inf"), 0)  # when the log last said how many were dropped, and how many those were
+        self._announced = (float("-inf"), 0)  # when the log last said how many were dropped, and how many those were
 
     def record(
         self,
@@ -126,10 +126,10 @@ class Recorder:
 
     def _drop(self, why: str) -> None:
         self.dropped += 1
-        now, (last, told) = self._clock.monotonic(), self._told
-        if now - last >= TOLD_EVERY:
-            self._told = (now, self.dropped)
-            fresh = self.dropped - told
+        now, (last, announced) = self._clock.monotonic(), self._announced
+        if now - last >= REPEAT_EVERY:
+            self._announced = (now, self.dropped)
+            fresh = self.dropped - announced
             log.warning("events dropped: %d, %d in all (%s); nothing else is lost", fresh, self.dropped, why)
 
     async def run(self) -> None:

@@ -35,7 +35,7 @@ WAITING_SECONDS = 1.0  # before it is written that a pod or group waits: most ar
 StatusDecision = d.SetPodCondition | d.SetGroupCondition | d.Nominate
 
 
-class _Wish(msgspec.Struct):
+class _Request(msgspec.Struct):
     resource: Resource
     namespace: str
     name: str
@@ -54,7 +54,7 @@ class StatusWriter:
     ) -> None:
         self._client, self._report, self._clock, self._rng = client, report, clock, rng
         self._writers = writers
-        self._wishes: dict[str, _Wish] = {}  # by uid
+        self._requested: dict[str, _Request] = {}  # by uid
         self._order: asyncio.Queue[str] = asyncio.Queue()
         self._writing: dict[str, asyncio.Event] = {}
         self._no_strategic: set[Resource] = set()  # the server said so: it is not asked again for every write
@@ -63,14 +63,16 @@ class StatusWriter:
 
     def submit(self, decision: StatusDecision) -> None:
         resource = GROUPS[decision.kind] if isinstance(decision, d.SetGroupCondition) else PODS
-        wish = self._wishes.get(decision.uid)
-        if wish is None:
-            wish = self._wishes[decision.uid] = _Wish(resource, decision.namespace, decision.name, decision.uid)
-        if not wish.queued:
-            self._enqueue(wish, wait=not isinstance(decision, d.Nominate) and decision.reason == WAITING)
-        wish.ids.append(decision.id)
+        requested = self._requested.get(decision.uid)
+        if requested is None:
+            requested = self._requested[decision.uid] = _Request(
+                resource, decision.namespace, decision.name, decision.uid
+            )
+        if not requested.queued:
+            self._enqueue(requested, wait=not isinstance(decision, d.Nominate) and decision.reason == WAITING)
+        requested.ids.append(decision.id)
         if isinstance(decision, d.Nominate):
-            wish.nominated = decision.node
+            requested.nominated = decision.node
             return
         condition: dict[str, Any] = {
             "type": decision.type,
@@ -79,23 +81,23 @@ class StatusWriter:
             "message": decision.message,
         }
         if isinstance(decision, d.SetGroupCondition) and decision.counts:
-            wish.counts |= decision.counts
+            requested.counts |= decision.counts
         if decision.observed_generation:
             condition["observedGeneration"] = decision.observed_generation
-        wish.conditions[decision.type] = self._dated(decision.uid, condition)
+        requested.conditions[decision.type] = self._dated(decision.uid, condition)
 
-    def _enqueue(self, wish: _Wish, *, wait: bool) -> None:
+    def _enqueue(self, requested: _Request, *, wait: bool) -> None:
         """Write it now; or, if it only says that members are missing, unless more happens within a moment."""
         if not wait:
-            wish.queued = True
-            self._order.put_nowait(wish.uid)
-        elif not wish.timed:
-            wish.timed = True
-            asyncio.get_running_loop().call_later(WAITING_SECONDS, self._still_waits, wish)
+            requested.queued = True
+            self._order.put_nowait(requested.uid)
+        elif not requested.timed:
+            requested.timed = True
+            asyncio.get_running_loop().call_later(WAITING_SECONDS, self._still_waits, requested)
 
-    def _still_waits(self, wish: _Wish) -> None:
-        if self._wishes.get(wish.uid) is wish and not wish.queued:
-            self._enqueue(wish, wait=False)
+    def _still_waits(self, requested: _Request) -> None:
+        if self._requested.get(requested.uid) is requested and not requested.queued:
+            self._enqueue(requested, wait=False)
 
     def _dated(self, uid: str, condition: dict[str, Any]) -> dict[str, Any]:
         key, status = (uid, condition["type"]), condition["status"]
@@ -109,9 +111,9 @@ class StatusWriter:
 
     async def withdraw(self, uid: str) -> None:
         """Drop what is still to be written about an object and wait for the write under way, if any."""
-        wish = self._wishes.pop(uid, None)
-        if wish is not None:
-            for id_ in wish.ids:
+        requested = self._requested.pop(uid, None)
+        if requested is not None:
+            for id_ in requested.ids:
                 self._report(Outcome(id_))
         writing = self._writing.get(uid)
         if writing is not None:
@@ -119,7 +121,7 @@ class StatusWriter:
 
     async def pod_condition_now(self, namespace: str, name: str, uid: str, condition: dict[str, Any]) -> None:
         """Write one pod condition before going on (the eviction reason must stand before the deletion)."""
-        await self._write(_Wish(PODS, namespace, name, uid, {condition["type"]: self._dated(uid, condition)}))
+        await self._write(_Request(PODS, namespace, name, uid, {condition["type"]: self._dated(uid, condition)}))
 
     async def run(self) -> None:
         await run_all((f"status writer {number}", self._worker()) for number in range(self._writers))
@@ -130,68 +132,72 @@ class StatusWriter:
             writing = self._writing.get(uid)
             if writing is not None:
                 await writing.wait()  # one write per object at a time, in order
-            wish = self._wishes.pop(uid, None)
-            if wish is None:
+            requested = self._requested.pop(uid, None)
+            if requested is None:
                 continue
             done = self._writing[uid] = asyncio.Event()
             problem, message = "", ""
             try:
-                await self._write(wish)
+                await self._write(requested)
             except (NotFound, Conflict) as error:
                 # Deleted or replaced: there is nothing to update.
                 problem, message = (NOT_FOUND if isinstance(error, NotFound) else CONFLICT), error.message
             except ApiProblem as error:
                 problem, message = (PERMANENT if verdict(error) == "final" else TRANSIENT), error.message
-                log.warning("status of %s %s/%s: %s", wish.resource.kind, wish.namespace, wish.name, error)
+                log.warning(
+                    "status of %s %s/%s: %s", requested.resource.kind, requested.namespace, requested.name, error
+                )
             except Exception as error:  # a defect here must not lose the update: report it, the engine sends it again
                 problem, message = TRANSIENT, f"{type(error).__name__}: {error}"
-                log.exception("status of %s %s/%s", wish.resource.kind, wish.namespace, wish.name)
+                log.exception("status of %s %s/%s", requested.resource.kind, requested.namespace, requested.name)
             finally:
                 if self._writing.get(uid) is done:
                     del self._writing[uid]
                 done.set()
-            for id_ in wish.ids:
+            for id_ in requested.ids:
                 self._report(Outcome(id_, problem, message))
 
-    async def _write(self, wish: _Wish) -> None:
-        status: dict[str, Any] = dict(wish.counts)
-        if wish.conditions:
-            status["conditions"] = list(wish.conditions.values())
-        if wish.nominated is not None:
-            status["nominatedNodeName"] = wish.nominated or None
-        if wish.resource in self._no_strategic:
-            await self._rewrite(wish)
+    async def _write(self, requested: _Request) -> None:
+        status: dict[str, Any] = dict(requested.counts)
+        if requested.conditions:
+            status["conditions"] = list(requested.conditions.values())
+        if requested.nominated is not None:
+            status["nominatedNodeName"] = requested.nominated or None
+        if requested.resource in self._no_strategic:
+            await self._rewrite(requested)
             return
         # The uid in the patch makes it fail on an object of the same name that is not ours.
-        patch = {"metadata": {"uid": wish.uid}, "status": status}
+        patch = {"metadata": {"uid": requested.uid}, "status": status}
         try:
             await retrying(
                 lambda: self._client.patch(
-                    wish.resource,
-                    wish.name,
+                    requested.resource,
+                    requested.name,
                     patch,
-                    wish.namespace,
+                    requested.namespace,
                     patch_type="application/strategic-merge-patch+json",
                     subresource="status",
                 ),
                 self._rng,
             )
         except UnsupportedMediaType:
-            self._no_strategic.add(wish.resource)
-            await self._rewrite(wish)
+            self._no_strategic.add(requested.resource)
+            await self._rewrite(requested)
 
-    async def _rewrite(self, wish: _Wish) -> None:
+    async def _rewrite(self, requested: _Request) -> None:
         """Custom resources have no strategic merge: read, merge by type, write."""
         for attempt in range(5):
-            obj = msgspec.json.decode(await self._client.get(wish.resource, wish.name, wish.namespace))
-            if obj["metadata"]["uid"] != wish.uid:
-                raise NotFound(f"{wish.resource.kind} {wish.namespace}/{wish.name} was replaced")
+            obj = msgspec.json.decode(await self._client.get(requested.resource, requested.name, requested.namespace))
+            if obj["metadata"]["uid"] != requested.uid:
+                raise NotFound(f"{requested.resource.kind} {requested.namespace}/{requested.name} was replaced")
             status = obj.setdefault("status", {})
-            kept = [c for c in status.get("conditions") or () if c["type"] not in wish.conditions]
-            status["conditions"] = kept + list(wish.conditions.values())
-            status.update(wish.counts)
+            kept = [c for c in status.get("conditions") or () if c["type"] not in requested.conditions]
+            status["conditions"] = kept + list(requested.conditions.values())
+            status.update(requested.counts)
             try:
-                await self._client.update(wish.resource, wish.name, obj, wish.namespace, subresource="status")
+                await self._client.update(
+                    requested.resource, requested.name, obj, requested.namespace, subresource="status"
+                )
                 return
             except Conflict:
                 if attempt == 4:

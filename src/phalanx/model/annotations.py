@@ -7,9 +7,9 @@ from difflib import get_close_matches
 
 PREFIX = "scheduling.phalanx.dev/"
 _LEVELS = ("", "replicated-job-", "subgroup-")  # levels of a workload that lie between its objects
-_WISHES = ("gang", "topology", "disruption", "min-count", "min-groups", "preferred-topology")
+_REQUESTS = ("gang", "topology", "disruption", "min-count", "min-groups", "preferred-topology")
 _WRITTEN_BY_PEOPLE = (
-    *(level + wish for level in _LEVELS for wish in _WISHES),
+    *(level + requested for level in _LEVELS for requested in _REQUESTS),
     "api",
     "group-tree",
     "match-device-attribute",

@@ -116,10 +116,10 @@ _UNITS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, 
 
 
 def _every(text: str, zone: ZoneInfo | None) -> Schedule:
-    told = text.removeprefix("@every ")
-    parts = _DURATION.findall(told)
-    if not parts or _DURATION.sub("", told):
-        raise BadSchedule(f'failed to parse duration {text}: time: invalid duration "{told}"')
+    announced = text.removeprefix("@every ")
+    parts = _DURATION.findall(announced)
+    if not parts or _DURATION.sub("", announced):
+        raise BadSchedule(f'failed to parse duration {text}: time: invalid duration "{announced}"')
     seconds = sum(float(amount) * _UNITS[unit] for amount, unit in parts)
     return Schedule(_NEVER, _NEVER, _NEVER, _NEVER, _NEVER, False, zone, max(1, int(seconds)))
 

@@ -154,10 +154,10 @@ def _name_repeated(value: Any, path: str, texts: list[str], unknown: Collection[
         names: set[str] = set()
         for name, inner in value if isinstance(value, _Twice) else value.items():
             at = f"{path}.{name}" if path else name
-            nobody_knows = f'unknown field "{at}"'
-            if nobody_knows in unknown:  # reported once, without its content
+            not_defined = f'unknown field "{at}"'
+            if not_defined in unknown:  # reported once, without its content
                 if name not in names:
-                    texts.append(nobody_knows)
+                    texts.append(not_defined)
                 names.add(name)
                 continue
             if name in names:

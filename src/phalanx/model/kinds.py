@@ -179,8 +179,8 @@ class Registry:
 
     def _changed(self) -> None:
         self.generation += 1
-        for tell in self.on_change:
-            tell()
+        for notify in self.on_change:
+            notify()
 
     def by_path(self, group: str, version: str, plural: str) -> Kind | None:
         return self._by_path.get((group, version, plural))

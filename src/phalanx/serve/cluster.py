@@ -15,7 +15,7 @@ from phalanx.engine.framework.config import SchedulerConfig, default_config
 from phalanx.kube.placement_lease import PLACEMENT_LEASE
 from phalanx.local.api.limits import Limits
 from phalanx.serve.apiserver import ApiServer
-from phalanx.serve.component import Component, Group, Supervised
+from phalanx.serve.component import Component, ComponentGroup, Supervised
 from phalanx.serve.metrics import restarts_text
 from phalanx.serve.plugin_times import LIMIT
 from phalanx.serve.settings import ServerSettings
@@ -46,7 +46,7 @@ class ClusterSettings(msgspec.Struct, frozen=True):
     slow_plugin: float = LIMIT  # seconds after which the scheduler names a plugin
 
 
-class Cluster:
+class ServedCluster:
     """API server first, then the other parts in order. `parts` come from the composition root.
 
     A part that dies is created again, and /readyz fails meanwhile; only the API server's own end is the cluster's.
@@ -62,9 +62,9 @@ class Cluster:
     ) -> None:
         self.settings = settings
         self.server = ApiServer(settings.server, clock=clock or SystemClock(), limits=limits)
-        self._group = Group()
+        self._group = ComponentGroup()
         self._started = False
-        self._supervised = [Supervised(partial(part, self.server), self._tell_ready) for part in parts]
+        self._supervised = [Supervised(partial(part, self.server), self._report_ready) for part in parts]
 
     async def start(self) -> None:
         """Returns when everything answers. Raises ConfigProblem; nothing runs then."""
@@ -79,14 +79,14 @@ class Cluster:
             await self.stop()
             raise
         self._started = True
-        self._tell_ready()
+        self._report_ready()
 
     @property
     def restarts(self) -> dict[str, int]:
         """Return how often each part died and was created again."""
         return {part.name: part.restarts for part in self._supervised}
 
-    def _tell_ready(self) -> None:
+    def _report_ready(self) -> None:
         self.server.ready = self._started and not any(part.trouble for part in self._supervised)
 
     async def stop(self) -> None:

@@ -26,7 +26,7 @@ from phalanx.kube.client import HttpClient
 from phalanx.kube.group_api import CUSTOM, NATIVE, GroupApi
 from phalanx.kube.lease import LEASES, LeaseSettings
 from phalanx.serve.roles import PARTS, rights_of
-from phalanx.serve.start_checks import Right, check_version, missing_rights, other_holders, outdated_resources
+from phalanx.serve.start_checks import RequiredRight, check_version, missing_rights, other_holders, outdated_resources
 
 Json = dict[str, Any]
 
@@ -48,11 +48,11 @@ _HOOKS = Resource(
 _SUBJECTS = Resource("authorization.k8s.io", "v1", "subjectaccessreviews", "SubjectAccessReview", False)
 _SELF = Resource("authentication.k8s.io", "v1", "selfsubjectreviews", "SelfSubjectReview", False)
 _INSTALL = (
-    Right("create", "", "namespaces"),
-    Right("create", "rbac.authorization.k8s.io", "clusterroles"),
-    Right("create", "apiextensions.k8s.io", "customresourcedefinitions"),
-    Right("create", "admissionregistration.k8s.io", "mutatingwebhookconfigurations"),
-    Right("create", "admissionregistration.k8s.io", "validatingadmissionpolicies"),
+    RequiredRight("create", "", "namespaces"),
+    RequiredRight("create", "rbac.authorization.k8s.io", "clusterroles"),
+    RequiredRight("create", "apiextensions.k8s.io", "customresourcedefinitions"),
+    RequiredRight("create", "admissionregistration.k8s.io", "mutatingwebhookconfigurations"),
+    RequiredRight("create", "admissionregistration.k8s.io", "validatingadmissionpolicies"),
 )
 _GATE = re.compile(r'^kubernetes_feature_enabled\{name="([^"]+)"[^}]*\} ([01])', re.MULTILINE)
 
@@ -166,7 +166,7 @@ class ClusterCheck:
             missing += await self._denied(f"{prefix}{part}", rights_of(part, self._namespace))
         return self._of_rights("the accounts phalanx-scheduler and phalanx-controllers", missing)
 
-    def _of_rights(self, who: str, missing: Sequence[Right]) -> Check:
+    def _of_rights(self, who: str, missing: Sequence[RequiredRight]) -> Check:
         if not missing:
             return Check("rights", WORKS, f"{who}: all rights of their roles")
         todo = "kubectl apply -k deploy/ (its roles), and run the parts as the service accounts it names"
@@ -177,11 +177,11 @@ class ClusterCheck:
         found = msgspec.json.decode(await self._client.create(_SELF, body), type=dict[str, Any])
         return str(((found.get("status") or {}).get("userInfo") or {}).get("username") or "")
 
-    async def _denied(self, user: str, rights: Sequence[Right]) -> list[Right]:
+    async def _denied(self, user: str, rights: Sequence[RequiredRight]) -> list[RequiredRight]:
         groups = ["system:serviceaccounts", f"system:serviceaccounts:{self._namespace}", "system:authenticated"]
         slots = asyncio.Semaphore(REVIEWS_AT_ONCE)
 
-        async def denied(right: Right) -> bool:
+        async def denied(right: RequiredRight) -> bool:
             resource, _, subresource = right.resource.partition("/")
             about = {"verb": right.verb, "group": right.group, "resource": resource, "subresource": subresource,
                      "namespace": right.namespace, "name": right.name}  # fmt: skip
@@ -290,7 +290,7 @@ def _reach(namespace: str) -> str:
     return f"kubectl -n {namespace} get pods,networkpolicies; the control plane must reach the pods' network"
 
 
-def _listed(rights: Sequence[Right]) -> str:
+def _listed(rights: Sequence[RequiredRight]) -> str:
     shown = "; ".join(str(right) for right in rights[:3])
     return shown + (f" and {len(rights) - 3} more" if len(rights) > 3 else "")
 

@@ -155,7 +155,7 @@ class ClusterMode:
             return
         identity = f"{socket.gethostname()}_{random.SystemRandom().getrandbits(64):016x}"
         before = self._before
-        made = before.heir(client, identity) if before is not None else None
+        made = before.successor(client, identity) if before is not None else None
         self._elector = made or Elector(client, self._settings.lease, identity, self._clock)
         await self._elector.lead(controllers.work)
 
@@ -201,12 +201,12 @@ class ClusterMode:
         listen = settings.health or Listen("127.0.0.1", 0)
         registry = CollectorRegistry()
         answers = Counter("phalanx_webhook_answers", "Answers of the webhook.", ["outcome"], registry=registry)
-        told: dict[str, int] = {}
+        announced: dict[str, int] = {}
 
         def refresh() -> None:
             for outcome, count in (self.webhook.counts if self.webhook is not None else {}).items():
-                answers.labels(outcome).inc(count - told.get(outcome, 0))
-                told[outcome] = count
+                answers.labels(outcome).inc(count - announced.get(outcome, 0))
+                announced[outcome] = count
 
         watchdog = Watchdog(
             lambda: self.controllers.informers if self.controllers is not None else [],

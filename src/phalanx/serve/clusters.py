@@ -24,7 +24,7 @@ LOG = "log"
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 
 
-class Record(msgspec.Struct, frozen=True):
+class ClusterRecord(msgspec.Struct, frozen=True):
     """What a running cluster says of itself; after its end, what it last was."""
 
     name: str
@@ -50,10 +50,10 @@ class Home(msgspec.Struct, frozen=True):
     def log(self) -> Path:
         return self.path / LOG
 
-    def record(self) -> Record | None:
+    def record(self) -> ClusterRecord | None:
         """None: nothing was ever started here, or the file is not ours."""
         try:
-            return msgspec.json.decode((self.path / RECORD).read_bytes(), type=Record)
+            return msgspec.json.decode((self.path / RECORD).read_bytes(), type=ClusterRecord)
         except (OSError, msgspec.DecodeError):
             return None
 
@@ -98,7 +98,7 @@ class Announce(msgspec.Struct, frozen=True):
 
     descriptor: int
 
-    def __call__(self, record: Record) -> None:
+    def __call__(self, record: ClusterRecord) -> None:
         content = msgspec.json.encode(record)
         os.ftruncate(self.descriptor, 0)
         os.pwrite(self.descriptor, content, 0)

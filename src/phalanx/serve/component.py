@@ -177,7 +177,7 @@ class Supervised:
             log.exception("%s did not stop cleanly", self.name)
 
 
-class Group:
+class ComponentGroup:
     """Components in order: each starts when the one before is ready, and they stop the other way round."""
 
     def __init__(self, components: list[Component] | None = None) -> None:

@@ -23,7 +23,7 @@ from phalanx.controllers.volumes.controller import VolumesController
 from phalanx.controllers.volumes.ephemeral import EphemeralVolumesController
 from phalanx.controllers.volumes.protection import ClaimProtection
 from phalanx.controllers.workloads.kind import Local
-from phalanx.controllers.workloads.legacy_spelling import tell_unknown_annotations
+from phalanx.controllers.workloads.legacy_spelling import report_unknown_annotations
 from phalanx.controllers.workloads.registry import KINDS
 from phalanx.model.gates import Gates
 
@@ -52,7 +52,7 @@ class ControllersService:
             TemplateClaimsController(self._caches, self.events),
             DeviceTaintEviction(self._caches, clock, self.events),
         ]
-        tell_unknown_annotations(local)  # last: the reconcilers decide which kinds the API server must have
+        report_unknown_annotations(local)  # last: the reconcilers decide which kinds the API server must have
 
     def failures(self) -> dict[str, int]:
         """Reconciles that raised something, by controller."""

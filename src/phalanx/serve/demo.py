@@ -62,9 +62,9 @@ def _others_run(nodes: Mapping[str, str]) -> bool:
     return sum(bool(node) for name, node in nodes.items() if name.startswith(("training-", "inference-"))) >= 16
 
 
-async def begin_anew(client: Client, namespace: str = "default") -> bool:
+async def start_over(client: Client, namespace: str = "default") -> bool:
     """Delete the workloads of an earlier demo run; return whether there were any."""
-    if not await _told_before(client, namespace):
+    if not await _reported_before(client, namespace):
         return False
     await remove_demo(client, namespace)
     for resource in (r.PODS, r.JOBS):
@@ -72,7 +72,7 @@ async def begin_anew(client: Client, namespace: str = "default") -> bool:
     return True
 
 
-async def _told_before(client: Client, namespace: str) -> bool:
+async def _reported_before(client: Client, namespace: str) -> bool:
     """The evaluation does not wait any more, or what it waited for is gone."""
     try:
         await client.get(r.JOBS, "evaluation", namespace)

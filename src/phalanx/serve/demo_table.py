@@ -18,7 +18,7 @@ GOOD = ("Running", "Completed")  # states that need no reason
 Json = dict[str, Any]
 
 
-class Row(msgspec.Struct, frozen=True):
+class DemoRow(msgspec.Struct, frozen=True):
     namespace: str
     name: str
     kind: str
@@ -37,7 +37,7 @@ class Board:
     def __init__(
         self,
         client: Client,
-        show: Callable[[list[Row]], None],
+        show: Callable[[list[DemoRow]], None],
         *,
         headline: Callable[[str], str] = lambda key: "",
         interval: float = 0.25,
@@ -66,12 +66,12 @@ class Board:
             await asyncio.sleep(self._interval)
             await self._changed.wait()
 
-    def rows(self) -> list[Row]:
+    def rows(self) -> list[DemoRow]:
         rows = [self._row(group, "CompositePodGroup") for group in self._composites]
         rows += [self._row(group, "PodGroup") for group in self._groups]
         return sorted(rows, key=lambda row: (row.namespace, row.name, row.kind))
 
-    def _row(self, group: Json, kind: str) -> Row:
+    def _row(self, group: Json, kind: str) -> DemoRow:
         meta, spec = group["metadata"], group["spec"]
         pods = self._members(meta["namespace"], meta["name"], kind)
         placed = [pod for pod in pods if pod["spec"].get("nodeName")]
@@ -82,7 +82,7 @@ class Board:
             status, message = "Running", ""  # its condition is written after its pods have their nodes
         if status not in GOOD:
             message = self._headline(f"{kind.lower()}/{meta['namespace']}/{meta['name']}") or message
-        return Row(
+        return DemoRow(
             meta["namespace"],
             meta["name"],
             kind,

@@ -23,7 +23,7 @@ from phalanx.engine.explain.node_pools import DeclaredPool
 from phalanx.model.gates import Gates
 from phalanx.model.groups import GroupKey
 from phalanx.serve import question_rights
-from phalanx.serve.engine_view import Reader
+from phalanx.serve.engine_view import EngineReader
 from phalanx.serve.forked_query import Aside
 from phalanx.serve.manifests import Manifests
 from phalanx.serve.redaction import redacted
@@ -73,7 +73,7 @@ class Diagnostics:
     ) -> None:
         """`pools`: nodes that an autoscaler may create, for `demand`; none: more of the existing types."""
         self._engine = engine
-        self._reader = Reader(engine, now)
+        self._reader = EngineReader(engine, now)
         self._client = client
         self._gates = gates
         self._aside = Aside()

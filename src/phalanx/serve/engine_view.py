@@ -45,7 +45,7 @@ class Layout(NamedTuple):
     resources: tuple[str, ...]
 
 
-class Reader:
+class EngineReader:
     """Follows one engine. `changed` returns the nodes to send again; the rest is read each time."""
 
     def __init__(self, engine: Engine, now: Callable[[], float]) -> None:
@@ -111,14 +111,14 @@ class Reader:
         """Names of nodes that may look different since the last time, gone ones included; None: all of them."""
         columns = self._engine.columns
         promised = {node for node, _ in self._engine.nominations.all()}
-        news = columns.log.since(self._position) if self._position >= 0 else None
+        updates = columns.log.since(self._position) if self._position >= 0 else None
         self._position = columns.log.position
         again = (promised ^ self._reserved) | self._binding
         self._reserved = promised
-        if news is None or any(record is None for _, record, _ in news):
+        if updates is None or any(record is None for _, record, _ in updates):
             self._queue.nodes_changed()
             return None
-        return {columns.names[row] for row, _, _ in news} | again
+        return {columns.names[row] for row, _, _ in updates} | again
 
     def names(self) -> list[str]:
         return list(self._engine.columns.row_of)

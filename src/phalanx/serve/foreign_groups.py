@@ -18,7 +18,7 @@ import msgspec
 from phalanx.base.client import Client, Resource
 from phalanx.base.clock import Clock, rfc3339
 from phalanx.base.errors import ApiProblem, NotFound
-from phalanx.base.informer import Change
+from phalanx.base.informer import ObjectChange
 from phalanx.base.retry import retrying
 from phalanx.engine import decisions as d
 from phalanx.engine import events
@@ -84,7 +84,7 @@ class ForeignGroups:
         self._wake = asyncio.Event()
 
     @property
-    def resources(self) -> Iterator[tuple[Resource, type[Any], Callable[[Change[Any]], list[events.Event]]]]:
+    def resources(self) -> Iterator[tuple[Resource, type[Any], Callable[[ObjectChange[Any]], list[events.Event]]]]:
         """What to follow besides the kinds of Kubernetes."""
         for dialect in self.dialects:
             yield dialect.resource, ForeignGroup, partial(self._group_changed, dialect)
@@ -93,7 +93,7 @@ class ForeignGroups:
 
     # -- objects on their way to the engine
 
-    def translate(self, kind: str, change: Change[Any]) -> list[events.Event] | None:
+    def translate(self, kind: str, change: ObjectChange[Any]) -> list[events.Event] | None:
         """Return the events for a change of an object of Kubernetes; None: nothing to translate."""
         if kind == "Pod":
             return self._pod_changed(change)
@@ -104,7 +104,7 @@ class ForeignGroups:
             self._native.add(key) if change.object is not None else self._native.discard(key)
         return None
 
-    def _pod_changed(self, change: Change[objects.Pod]) -> list[events.Event] | None:
+    def _pod_changed(self, change: ObjectChange[objects.Pod]) -> list[events.Event] | None:
         key, pod = (change.namespace, change.name), change.object
         found = self._group_of(pod) if pod is not None else None
         before = self._pods.pop(key, None)
@@ -145,7 +145,7 @@ class ForeignGroups:
         group = PodSchedulingGroup(leaves.get(subgroup, leaves[""]))
         return msgspec.structs.replace(pod, spec=msgspec.structs.replace(pod.spec, scheduling_group=group))
 
-    def _group_changed(self, dialect: Dialect, change: Change[ForeignGroup]) -> list[events.Event]:
+    def _group_changed(self, dialect: Dialect, change: ObjectChange[ForeignGroup]) -> list[events.Event]:
         name = GroupName(dialect.name, change.namespace, change.name)
         if change.object is None and name not in self._groups:
             return []
@@ -210,7 +210,7 @@ class ForeignGroups:
 
     # -- HyperNodes
 
-    def _node_changed(self, change: Change[objects.Node]) -> list[events.Event] | None:
+    def _node_changed(self, change: ObjectChange[objects.Node]) -> list[events.Event] | None:
         if change.object is None:
             self._nodes.pop(change.name, None)
             self._tiers.pop(change.name, None)
@@ -222,7 +222,7 @@ class ForeignGroups:
             self._tiers[change.name] = of_node[change.name]
         return [events.NodeChanged(self._labelled(change.object))]
 
-    def _hypernode_changed(self, change: Change[HyperNode]) -> list[events.Event]:
+    def _hypernode_changed(self, change: ObjectChange[HyperNode]) -> list[events.Event]:
         if change.object is None:
             self._hypernodes.pop(change.name, None)
         else:

@@ -11,7 +11,7 @@ from phalanx.engine import decisions as d
 from phalanx.engine.events import Outcome
 from phalanx.engine.groups.group_state import Phase
 from phalanx.model.groups import Group, GroupKey, PodKey
-from phalanx.serve.engine_view import Reader
+from phalanx.serve.engine_view import EngineReader
 from phalanx.serve.histograms import Histograms, exponential
 from phalanx.serve.scheduler import SchedulerService
 
@@ -22,7 +22,7 @@ GROUPS_PER_SCRAPE = 2000  # whose state is computed (16 ms): with more groups th
 class GroupMetrics:
     def __init__(self, service: SchedulerService, registry: CollectorRegistry) -> None:
         self._service = service
-        self._reader = Reader(service.engine, service.now)
+        self._reader = EngineReader(service.engine, service.now)
         self._binding: dict[GroupKey, tuple[float, set[int]]] = {}  # since when, Binds without an answer
         self._root_of: dict[int, GroupKey] = {}  # the group of each of these Binds
         self._known: dict[GroupKey, str] = {}  # states of the last complete pass over all groups

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any
 
 from phalanx.base.errors import ApiProblem
-from phalanx.controllers.cluster_mode.kueue import Found, WantedPlace
+from phalanx.controllers.cluster_mode.kueue import FoundPlace, WantedPlace
 from phalanx.engine import decisions as d
 from phalanx.engine.events import PlaceReleased, PlaceRequested
 from phalanx.model.gates import Gates
@@ -25,7 +25,7 @@ class EnginePlaces:
         self._service = service
         self._gates = gates
         self._classes = classes
-        self._waiting: dict[str, asyncio.Future[Found]] = {}
+        self._waiting: dict[str, asyncio.Future[FoundPlace]] = {}
         self._lost: list[tuple[str, str]] = []
         self.scheduler_names: Sequence[str] = tuple(service.engine.profiles)
         service.on_decisions.append(self._decided)
@@ -34,14 +34,14 @@ class EnginePlaces:
     def ready(self) -> bool:
         return self._service.synced
 
-    async def reserve(self, wanted: WantedPlace) -> Found:
+    async def reserve(self, wanted: WantedPlace) -> FoundPlace:
         try:
             manifests = Manifests(self._gates, await self._classes(), tuple(self.scheduler_names))
             manifests.read(wanted.manifests, wanted.namespace)
         except ApiProblem as problem:
-            return Found(placed=False, message=str(problem))
+            return FoundPlace(placed=False, message=str(problem))
         question = manifests.question
-        answer: asyncio.Future[Found] = asyncio.get_running_loop().create_future()
+        answer: asyncio.Future[FoundPlace] = asyncio.get_running_loop().create_future()
         self._waiting[wanted.key] = answer
         self._service.apply(
             PlaceRequested(
@@ -60,7 +60,7 @@ class EnginePlaces:
             async with asyncio.timeout(ANSWER_SECONDS):
                 return await answer
         except TimeoutError:
-            return Found(placed=False, message="the scheduler has not answered yet")
+            return FoundPlace(placed=False, message="the scheduler has not answered yet")
         finally:
             self._waiting.pop(wanted.key, None)
 
@@ -80,6 +80,6 @@ class EnginePlaces:
                 key = f"{decision.namespace}/{decision.name}"
                 waiting = self._waiting.get(key)
                 if waiting is not None and not waiting.done():
-                    waiting.set_result(Found(decision.placed, decision.message, decision.nodes))
+                    waiting.set_result(FoundPlace(decision.placed, decision.message, decision.nodes))
                 elif not decision.placed:
                     self._lost.append((key, decision.message))

@@ -15,7 +15,7 @@ import msgspec
 
 from phalanx.base.errors import BadRequest
 from phalanx.controllers.cluster_mode.linking import DEFAULT_SCHEDULER, requests_gang, scheduler_for
-from phalanx.controllers.grouping import Grouping, Link, Refused
+from phalanx.controllers.grouping import Grouping, GroupingRefused, Link
 from phalanx.controllers.workloads.kind import WorkloadKind
 from phalanx.controllers.workloads.registry import READ, kind_of
 from phalanx.engine.engine import Engine
@@ -68,7 +68,7 @@ class Manifests:
                     self._take(kind, doc)
                 elif doc["kind"] not in _READ:
                     self.notes.append(f"{_title(doc)}: of a kind that is not known here; left out")
-            except Refused as refused:
+            except GroupingRefused as refused:
                 raise BadRequest(f"{_title(doc)}: {refused}") from None
             except (KeyError, TypeError, ValueError, AttributeError) as problem:
                 raise BadRequest(f"{_title(doc)}: a field is missing or has the wrong type ({problem!r})") from None

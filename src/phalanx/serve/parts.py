@@ -14,7 +14,7 @@ from phalanx.controllers.cluster_mode.provisioning_requests import ProvisioningR
 from phalanx.engine.engine import Engine
 from phalanx.local.nodes.autoscaler import Autoscaler
 from phalanx.local.nodes.devices import parse_devices
-from phalanx.local.nodes.fleet import Tell
+from phalanx.local.nodes.fleet import Notify
 from phalanx.local.nodes.node_groups import NodeGroup, parse_node_groups
 from phalanx.local.nodes.simulation import SimulatedNodes
 from phalanx.local.nodes.topology import Topology, parse_topology
@@ -36,14 +36,14 @@ from phalanx.serve.scheduler import SchedulerService
 Follow = Callable[[ApiServer, SchedulerService, Diagnostics], None]
 
 
-def parts_of(settings: ClusterSettings, follow: Follow | None = None, tell: Tell | None = None) -> list[Part]:
+def parts_of(settings: ClusterSettings, follow: Follow | None = None, notify: Notify | None = None) -> list[Part]:
     """`tell` hears how many simulated nodes have been made. Raises ConfigProblem when a setting makes no sense; nothing
     has started then."""
     parts: list[Part] = []
     groups = parse_node_groups(settings.autoscale, _topology(settings))
     source = DemandSource(groups)
     if settings.run_nodes:
-        parts.append(simulated_nodes(settings, tell))
+        parts.append(simulated_nodes(settings, notify))
     if settings.run_controllers:
         parts.append(controllers)
     if settings.run_scheduler:
@@ -134,7 +134,7 @@ def _topology(settings: ClusterSettings) -> Topology | None:
     return parse_topology(spec) if spec else None
 
 
-def simulated_nodes(settings: ClusterSettings, tell: Tell | None = None) -> Part:
+def simulated_nodes(settings: ClusterSettings, notify: Notify | None = None) -> Part:
     topology = _topology(settings)
     drivers = parse_devices(settings.devices)
 
@@ -145,7 +145,7 @@ def simulated_nodes(settings: ClusterSettings, tell: Tell | None = None) -> Part
             topology,
             usual=settings.usual_nodes,
             clock=server.context.clock,
-            tell=tell,
+            notify=notify,
             devices=drivers,
         )
         return Loop("nodes", nodes.run, ready=nodes.ready.wait)

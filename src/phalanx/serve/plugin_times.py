@@ -113,10 +113,10 @@ class PluginTimes:
         for slow in found:
             for listener in self.on_slow:
                 listener(slow)
-            self._tell(slow)
+            self._notify(slow)
         return found
 
-    def _tell(self, slow: Slow) -> None:
+    def _notify(self, slow: Slow) -> None:
         key, now = (slow.plugin, slow.point), self._clock.monotonic()
         if now - self._said.get(key, -SAID_EVERY) < SAID_EVERY:
             return

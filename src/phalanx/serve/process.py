@@ -17,7 +17,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Protocol, runtime_checkable
 
 from phalanx.base.errors import ConfigProblem
-from phalanx.base.tasks import cause_of_end, told
+from phalanx.base.tasks import announced, cause_of_end
 from phalanx.kube.lease import LeaderLost
 from phalanx.serve.log_limit import limit_libraries
 
@@ -85,7 +85,7 @@ class _Ending:
     """Hears signals even while the event loop is busy, and ends the process when ending takes too long."""
 
     def __init__(self) -> None:
-        self.told = asyncio.Event()
+        self.announced = asyncio.Event()
         self._loop = asyncio.get_running_loop()
         self._soon = False
         for number in (signal.SIGINT, signal.SIGTERM):
@@ -94,7 +94,7 @@ class _Ending:
 
     def _heard(self) -> None:
         self.soon()
-        self._loop.call_soon_threadsafe(self.told.set)
+        self._loop.call_soon_threadsafe(self.announced.set)
 
     def soon(self) -> None:
         """From now on the process has LAST_RESORT seconds; then it says where it stands and ends with code 1.
@@ -107,7 +107,7 @@ class _Ending:
 
     def not_yet(self) -> None:
         """What was to end did, and the process goes on."""
-        if self._soon and not self.told.is_set():
+        if self._soon and not self.announced.is_set():
             self._soon = False
             faulthandler.cancel_dump_traceback_later()
 
@@ -135,7 +135,7 @@ async def _live(
 ) -> int:
     """From start to stop; the exit code. Raises LeaderLost where that can be made good."""
     starting = asyncio.create_task(what.start(), name="start")
-    stopping = asyncio.ensure_future(ending.told.wait())
+    stopping = asyncio.ensure_future(ending.announced.wait())
     beside: list[asyncio.Future[None]] = []
     try:
         await asyncio.wait((starting, stopping), return_when=asyncio.FIRST_COMPLETED)
@@ -149,7 +149,7 @@ async def _live(
         if line := ready():
             say(line)
         if then is not None:
-            beside.append(asyncio.ensure_future(told("beside the control plane", then)))
+            beside.append(asyncio.ensure_future(announced("beside the control plane", then)))
         failing = asyncio.create_task(what.until_failure(), name="the control plane")
         await asyncio.wait((failing, stopping), return_when=asyncio.FIRST_COMPLETED)
         if failing.done():

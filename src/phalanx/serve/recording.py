@@ -121,17 +121,17 @@ def read_head(path: Path) -> dict[str, Any]:
     return head
 
 
-Tell = Callable[[int, int], None]  # done, total
-_TELL_EVERY = 1000  # lines
+Notify = Callable[[int, int], None]  # done, total
+_REPORT_EVERY = 1000  # lines
 
 
-def _lines(path: Path, tell: Tell) -> Iterator[tuple[int, _Line]]:
+def _lines(path: Path, notify: Notify) -> Iterator[tuple[int, _Line]]:
     with open(path, "rb") as file:
         total, done = os.fstat(file.fileno()).st_size, 0
         for number, line in enumerate(file, 1):
             done += len(line)
-            if number % _TELL_EVERY == 0:
-                tell(done, total)
+            if number % _REPORT_EVERY == 0:
+                notify(done, total)
             try:
                 yield number, _LINE.decode(line)
             except msgspec.DecodeError as error:
@@ -140,14 +140,14 @@ def _lines(path: Path, tell: Tell) -> Iterator[tuple[int, _Line]]:
                 raise ReplayProblem(f"{path}:{number}: {error}") from error
 
 
-def replay(path: Path, engine: Engine, tell: Tell = lambda done, total: None) -> dict[str, int]:
+def replay(path: Path, engine: Engine, notify: Notify = lambda done, total: None) -> dict[str, int]:
     """Feed the recording to a fresh engine; raises ReplayProblem at the first decision that differs.
 
     `tell` hears now and then how many bytes are done.
     """
     counts = {"events": 0, "steps": 0, "decisions": 0}
     produced: list[bytes] = []
-    for number, line in _lines(path, tell):
+    for number, line in _lines(path, notify):
         if line.head is not None:
             continue
         if line.out:

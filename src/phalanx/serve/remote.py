@@ -19,7 +19,7 @@ from phalanx.serve.start_checks import check_version
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
-TELL_EVERY = 10.0  # seconds between two lines about a server that is away
+REPORT_EVERY = 10.0  # seconds between two lines about a server that is away
 
 
 async def connected(connection: Connection, name: str, *, connections: int = 64) -> HttpClient:
@@ -35,7 +35,7 @@ async def wait_for_server(client: HttpClient) -> None:
     """Return when the API server answers and accepts our token. Logs what it waits for; a server, or a token, may come
     later. Raises ConfigProblem if the server is too old."""
     rng = random.Random()
-    told = -TELL_EVERY
+    announced = -REPORT_EVERY
     loop = asyncio.get_running_loop()
     for attempt in itertools.count():
         try:
@@ -46,8 +46,8 @@ async def wait_for_server(client: HttpClient) -> None:
         except ApiProblem as problem:
             if verdict(problem) != "uncertain" and not isinstance(problem, Unauthorized | NotFound):
                 return
-            if loop.time() - told >= TELL_EVERY:
-                told = loop.time()
+            if loop.time() - announced >= REPORT_EVERY:
+                announced = loop.time()
                 log.warning("waiting for the API server at %s: %s", client.server, _cause(problem))
             await asyncio.sleep(delay(min(attempt, 5), problem, rng))
 
@@ -70,14 +70,14 @@ async def answered(what: str, ask: Callable[[], Awaitable[T]]) -> T:
     """Asks until there is an answer. At a start nothing is final: an API server that has just begun knows no roles yet
     and forbids every request, and a missing API may be installed a moment later."""
     rng = random.Random()
-    told = -TELL_EVERY
+    announced = -REPORT_EVERY
     loop = asyncio.get_running_loop()
     for attempt in itertools.count():
         try:
             return await ask()
         except ApiProblem as problem:
-            if loop.time() - told >= TELL_EVERY:
-                told = loop.time()
+            if loop.time() - announced >= REPORT_EVERY:
+                announced = loop.time()
                 log.warning("%s: %s; asking again", what, problem)
             await asyncio.sleep(delay(min(attempt, 5), problem, rng))
     raise AssertionError("unreachable: the loop returns")

@@ -17,7 +17,7 @@ from typing import Any
 
 from phalanx.base.client import Client, Resource
 from phalanx.base.clock import Clock, OnwardTime
-from phalanx.base.informer import Change, Informer
+from phalanx.base.informer import Informer, ObjectChange
 from phalanx.base.tasks import begin, cause_of_end, end, run_all
 from phalanx.engine import events
 from phalanx.engine.decisions import Decision
@@ -157,7 +157,7 @@ class SchedulerService:
 
         update, delete = f"{resource.kind}Update", f"{resource.kind}Delete"
 
-        def sink(change: Change[Any]) -> None:
+        def sink(change: ObjectChange[Any]) -> None:
             if self.executor.doubtful and resource.kind == "Pod":
                 self.executor.heard(change.namespace, change.name, change.object)
             began = self._clock.monotonic()
@@ -178,10 +178,10 @@ class SchedulerService:
         client: Client,
         resource: Resource,
         type_: type[Any],
-        translate: Callable[[Change[Any]], list[events.Event]],
+        translate: Callable[[ObjectChange[Any]], list[events.Event]],
         rng: random.Random,
     ) -> None:
-        def sink(change: Change[Any]) -> None:
+        def sink(change: ObjectChange[Any]) -> None:
             self._apply_all(translate(change))
 
         self._informers.append(Informer(client, resource, type_, sink, optional=True, rng=rng))

@@ -114,7 +114,7 @@ def load_config(path: str, scheduler_name: str = "") -> tuple[SchedulerConfig, d
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
-class Beside(Protocol):
+class InCluster(Protocol):
     """Something that shows what the scheduler does, at its health address."""
 
     def routes(self) -> dict[str, Handler]:
@@ -129,7 +129,7 @@ class Beside(Protocol):
 
 
 Leader = Callable[[], str | None]  # None: this process leads; "": no leader is known
-MakeBeside = Callable[[SchedulerService, Diagnostics, Guarded, HttpClient, Clock, Leader], Beside]
+MakeInCluster = Callable[[SchedulerService, Diagnostics, Guarded, HttpClient, Clock, Leader], InCluster]
 
 
 class SchedulerProcess:
@@ -140,13 +140,13 @@ class SchedulerProcess:
         settings: SchedulerSettings,
         *,
         clock: Clock | None = None,
-        beside: MakeBeside | None = None,
+        beside: MakeInCluster | None = None,
         before: Elector | None = None,
     ) -> None:
         """before: the elector of a life of this process that lost the lease."""
         self._settings, self._before = settings, before
-        self._make_beside = beside
-        self._beside: Beside | None = None
+        self._make_in_cluster = beside
+        self._with_others: InCluster | None = None
         self._showing: asyncio.Task[None] | None = None
         self._clock = clock or SystemClock()
         self._rng = random.Random()  # seeded by the system; nothing made of it need be secret
@@ -207,8 +207,8 @@ class SchedulerProcess:
             await self.health.start_secure(Secure(settings.secure, self._certificate(), callers))
         await wait_for_server(client)
         self._checks = asyncio.create_task(self._check(client, groups), name="checks")
-        if self._beside is not None:
-            self._showing = asyncio.create_task(kept("the dashboard", self._beside.run), name="dashboard")
+        if self._with_others is not None:
+            self._showing = asyncio.create_task(kept("the dashboard", self._with_others.run), name="dashboard")
         self._task = asyncio.create_task(self._run(client, service), name="the scheduler")
         ready = asyncio.create_task(self._ready(service))
         await asyncio.wait({ready, self._task}, return_when=asyncio.FIRST_COMPLETED)
@@ -240,9 +240,9 @@ class SchedulerProcess:
         DemandMetrics(metrics, service, diagnostics)
         guarded = Guarded(diagnostics, callers)
         routes: dict[str, Handler] = dict.fromkeys(PATHS, guarded.handle)
-        if self._make_beside is not None:
-            self._beside = self._make_beside(service, diagnostics, guarded, client, self._clock, self.leader)
-            routes |= self._beside.routes()
+        if self._make_in_cluster is not None:
+            self._with_others = self._make_in_cluster(service, diagnostics, guarded, client, self._clock, self.leader)
+            routes |= self._with_others.routes()
         return routes
 
     def leader(self) -> str | None:
@@ -274,7 +274,7 @@ class SchedulerProcess:
         lease = self._lease()
         identity = f"{socket.gethostname()}_{self._rng.getrandbits(64):016x}"
         before = self._before
-        made = Elector(client, lease, identity, self._clock) if before is None else before.heir(client, identity)
+        made = Elector(client, lease, identity, self._clock) if before is None else before.successor(client, identity)
         self._elector = made
         await self._elector.lead(lambda: self._lead(client, service), lambda: service.settled)
 
@@ -298,7 +298,7 @@ class SchedulerProcess:
                 settings = replace(settings, secure=replace(settings.secure, port=health.secure_port))
         if settings.record is not None:
             settings = replace(settings, record=next_recording(settings.record))
-        return SchedulerProcess(settings, clock=self._clock, beside=self._make_beside, before=self._elector)
+        return SchedulerProcess(settings, clock=self._clock, beside=self._make_in_cluster, before=self._elector)
 
     async def until_failure(self) -> None:
         tasks = [task for task in (self._task, *self._watching) if task is not None]
@@ -319,9 +319,9 @@ class SchedulerProcess:
                 await asyncio.wait({self._task}, timeout=25)  # what it has begun to write ends
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
-        if self._showing is not None and self._beside is not None:
+        if self._showing is not None and self._with_others is not None:
             await end((self._showing,))
-            await self._beside.close()
+            await self._with_others.close()
         await end([*self._watching, *([self._checks] if self._checks is not None else [])])
         if self.health is not None:
             await self.health.stop()

@@ -46,7 +46,7 @@ def check_version(server: str, answer: bytes) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Right:
+class RequiredRight:
     verb: str
     group: str
     resource: str  # with the subresource: pods/binding
@@ -59,22 +59,26 @@ class Right:
 
 
 SCHEDULER_RIGHTS = (
-    Right("list", "", "nodes"),
-    Right("watch", "", "nodes"),
-    Right("list", "", "pods"),
-    Right("watch", "", "pods"),
-    Right("create", "", "pods/binding"),
-    Right("patch", "", "pods/status"),
+    RequiredRight("list", "", "nodes"),
+    RequiredRight("watch", "", "nodes"),
+    RequiredRight("list", "", "pods"),
+    RequiredRight("watch", "", "pods"),
+    RequiredRight("create", "", "pods/binding"),
+    RequiredRight("patch", "", "pods/status"),
 )
-CONTROLLER_RIGHTS = (Right("list", "", "pods"), Right("watch", "", "pods"), Right("patch", "", "pods"))
+CONTROLLER_RIGHTS = (
+    RequiredRight("list", "", "pods"),
+    RequiredRight("watch", "", "pods"),
+    RequiredRight("patch", "", "pods"),
+)
 
 
-def of_lease(lease: LeaseSettings) -> tuple[Right, ...]:
+def of_lease(lease: LeaseSettings) -> tuple[RequiredRight, ...]:
     group, resource = LEASES.group, LEASES.plural
-    return tuple(Right(verb, group, resource, lease.namespace, lease.name) for verb in ("get", "update"))
+    return tuple(RequiredRight(verb, group, resource, lease.namespace, lease.name) for verb in ("get", "update"))
 
 
-async def missing_rights(client: Client, rights: Sequence[Right]) -> list[Right]:
+async def missing_rights(client: Client, rights: Sequence[RequiredRight]) -> list[RequiredRight]:
     """Return those of these rights that the API server denies us."""
     missing = []
     for right in rights:
@@ -88,9 +92,9 @@ async def missing_rights(client: Client, rights: Sequence[Right]) -> list[Right]
     return missing
 
 
-async def report_missing_rights(client: Client, rights: Sequence[Right]) -> None:
+async def report_missing_rights(client: Client, rights: Sequence[RequiredRight]) -> None:
     """Log which rights are missing until none is."""
-    known: list[Right] = []
+    known: list[RequiredRight] = []
     while True:
         try:
             missing = await missing_rights(client, rights)

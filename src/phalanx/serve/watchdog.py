@@ -64,11 +64,11 @@ class Watchdog:
 
     def _look(self) -> None:
         """Runs in its own thread: a blocked loop cannot report itself."""
-        told = 0.0
+        announced = 0.0
         while not self._end.wait(BEAT):
             still = self._loop.time() - self._beat
-            if still > LOOP_STILL and self._beat != told:
-                told = self._beat
+            if still > LOOP_STILL and self._beat != announced:
+                announced = self._beat
                 frame = sys._current_frames().get(self._main)
                 where = "".join(traceback.format_stack(frame)[-6:]) if frame is not None else "unknown\n"
                 log.error("the event loop has stood still for %.0f s, here:\n%s", still, where)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from phalanx.simulate.play import Played, Run
+from phalanx.simulate.play import JobRun, Played
 
 SIZES = (("1", 1, 1), ("2-8", 2, 8), ("9-32", 9, 32), ("33-128", 33, 128), (">128", 129, 10**9))  # GPUs of a job
 LONG_WAIT = 60.0  # seconds after which a waiting job should know when it starts
@@ -22,7 +22,7 @@ def size_class(gpus: int) -> str:
     return next((name for name, low, high in SIZES if low <= gpus <= high), "0")
 
 
-def wait_of(run: Run) -> float:
+def wait_of(run: JobRun) -> float:
     """Return the seconds a finished job waited; work that was lost by an eviction counts as wait."""
     assert run.end is not None
     return max(0.0, run.end - run.job.submit - run.job.duration)
@@ -63,15 +63,15 @@ def measure(played: Played) -> dict[str, Any]:
     }
 
 
-def _grouped(runs: Sequence[Run], key: Any) -> dict[str, list[Run]]:
-    found: dict[str, list[Run]] = {}
+def _grouped(runs: Sequence[JobRun], key: Any) -> dict[str, list[JobRun]]:
+    found: dict[str, list[JobRun]] = {}
     for run in runs:
         found.setdefault(key(run), []).append(run)
     names = [name for name, _, _ in SIZES]
     return dict(sorted(found.items(), key=lambda item: names.index(item[0]) if item[0] in names else -1))
 
 
-def _numbers(runs: Sequence[Run]) -> dict[str, Any]:
+def _numbers(runs: Sequence[JobRun]) -> dict[str, Any]:
     if not runs:
         return {"jobs": 0}
     waits = np.array([wait_of(run) for run in runs])
@@ -92,7 +92,7 @@ def _numbers(runs: Sequence[Run]) -> dict[str, Any]:
     }
 
 
-def promises(runs: Sequence[Run]) -> dict[str, Any]:
+def promises(runs: Sequence[JobRun]) -> dict[str, Any]:
     """Return how many starts were promised, how often the first promise was kept, and by how much starts were early."""
     promised = [r for r in runs if r.first_promise is not None and r.start is not None and r.promised_at != r.start]
     early = [r.first_promise - r.start for r in promised if r.first_promise is not None and r.start is not None]
@@ -128,7 +128,7 @@ def _sampled(times: Floats, used: Floats, queue: Floats, begin: float, end: floa
     return [(float(t), round(float(used[i]), 4), int(queue[i])) for t, i in zip(points, at, strict=True)]
 
 
-def _queue_by_size(runs: Sequence[Run], begin: float, end: float) -> dict[str, list[int]]:
+def _queue_by_size(runs: Sequence[JobRun], begin: float, end: float) -> dict[str, list[int]]:
     points = np.linspace(begin, end, POINTS)
     found: dict[str, list[int]] = {}
     for name, group in _grouped(runs, lambda r: size_class(r.job.gpus)).items():

@@ -15,21 +15,21 @@ from phalanx.engine.reservations import (
     Demand,
     PlanSettings,
     PromiseBook,
-    Topology,
+    TopologyLevels,
     Unit,
     expected_seconds,
 )
 from phalanx.engine.reservations.units import LONGEST_SECONDS
 from phalanx.simulate.estimates import estimate_of
-from phalanx.simulate.trace import LEVELS, Cluster, Job
+from phalanx.simulate.trace import LEVELS, Job, TraceCluster
 
 END, NODE, SUBMIT, WAKE = 0, 1, 2, 3  # order of events at one time
 MILLI = 1000  # CPUs are counted in thousandths
-JOBS_PER_TELL = 200
+JOBS_PER_REPORT = 200
 
 
 @dataclass(slots=True)
-class Run:
+class JobRun:
     """What happened to one job."""
 
     job: Job
@@ -52,8 +52,8 @@ class Run:
 class Played:
     """A finished simulation."""
 
-    cluster: Cluster
-    runs: list[Run]
+    cluster: TraceCluster
+    runs: list[JobRun]
     lines: list[dict[str, Any]]  # the schedule, one JSON object each
     samples: list[tuple[float, int, int]]  # (time, GPUs used, jobs waiting) after every change
     settings: PlanSettings
@@ -63,23 +63,27 @@ class Played:
 
 
 class Player:
-    def __init__(self, jobs: list[Job], cluster: Cluster, settings: PlanSettings, estimates: str, seed: int) -> None:
+    def __init__(
+        self, jobs: list[Job], cluster: TraceCluster, settings: PlanSettings, estimates: str, seed: int
+    ) -> None:
         self.jobs, self.cluster, self.settings = jobs, cluster, settings
         self.estimates, self.seed = estimates, seed
-        self.runs = [Run(job, estimate=estimate_of(job, estimates, seed)) for job in jobs]
+        self.runs = [JobRun(job, estimate=estimate_of(job, estimates, seed)) for job in jobs]
         self.by_name = {job.name: run for job, run in zip(jobs, self.runs, strict=True)}
         self.lines: list[dict[str, Any]] = []
         self.samples: list[tuple[float, int, int]] = []
         self.used = 0
         self.heap: list[tuple[float, int, int, int]] = []
         self.free = _amounts(jobs, cluster)
-        topology = Topology([[n.domains[i] for n in cluster.nodes] for i in range(len(LEVELS))], len(cluster.nodes))
+        topology = TopologyLevels(
+            [[n.domains[i] for n in cluster.nodes] for i in range(len(LEVELS))], len(cluster.nodes)
+        )
         begin = min(job.submit for job in jobs)
         self.book = PromiseBook(begin, self.free, topology, settings)
         self.levels: dict[tuple[int, int], int] = {}
         self.down: set[int] = set()
 
-    def play(self, tell: Callable[[int, int], None] | None = None) -> Played:
+    def play(self, notify: Callable[[int, int], None] | None = None) -> Played:
         """Run until every job that can run has ended. `tell`: called with jobs done and all jobs."""
         for job in self.jobs:
             heapq.heappush(self.heap, (job.submit, SUBMIT, job.index, 0))
@@ -96,8 +100,8 @@ class Player:
             if soon != wake and soon < FOREVER and self.book.waiting:
                 heapq.heappush(self.heap, (soon, WAKE, 0, 0))
                 wake = soon
-            if tell is not None and ended // JOBS_PER_TELL != before // JOBS_PER_TELL:
-                tell(ended, len(self.jobs))
+            if notify is not None and ended // JOBS_PER_REPORT != before // JOBS_PER_REPORT:
+                notify(ended, len(self.jobs))
         return Played(
             self.cluster,
             self.runs,
@@ -119,7 +123,7 @@ class Player:
             return self._end(now, self.runs[index], generation)
         return 0
 
-    def _unit(self, run: Run) -> Unit:
+    def _unit(self, run: JobRun) -> Unit:
         job = run.job
         key = (job.pods, job.gpus_per_pod)
         if key not in self.levels:
@@ -129,7 +133,7 @@ class Player:
         expected = expected_seconds(run.estimate)
         return Unit(job.name, demand, job.priority, job.submit, job.index, expected, float(max(1, job.gpus)))
 
-    def _end(self, now: float, run: Run, generation: int) -> int:
+    def _end(self, now: float, run: JobRun, generation: int) -> int:
         if generation != run.generation:
             return 0
         self.book.end(run.job.name, now)
@@ -152,7 +156,7 @@ class Player:
                 self._evict(now, run)
         self.book.change_capacity(event.node, np.zeros_like(self.free[:, event.node]), now)
 
-    def _evict(self, now: float, run: Run) -> None:
+    def _evict(self, now: float, run: JobRun) -> None:
         assert run.start is not None
         job = run.job
         self.book.end(job.name, now, completed=False)
@@ -183,7 +187,7 @@ class Player:
             self._start(now, run, start.where)
         self.samples.append((now, self.used, len(self.book.waiting)))
 
-    def _start(self, now: float, run: Run, where: Assignment) -> None:
+    def _start(self, now: float, run: JobRun, where: Assignment) -> None:
         job = run.job
         run.start = now
         run.nodes = [row for row, n in zip(where.rows.tolist(), where.counts.tolist(), strict=True) for _ in range(n)]
@@ -193,7 +197,7 @@ class Player:
         heapq.heappush(self.heap, (now + job.duration - run.done_work, END, job.index, run.generation))
 
 
-def _amounts(jobs: list[Job], cluster: Cluster) -> np.ndarray[Any, np.dtype[np.integer[Any]]]:
+def _amounts(jobs: list[Job], cluster: TraceCluster) -> np.ndarray[Any, np.dtype[np.integer[Any]]]:
     """Return what the nodes offer, (resource, node): GPUs, and CPUs unless these cannot run out before the GPUs."""
     gpus = np.array([node.gpus for node in cluster.nodes])
     cpus = np.array([node.cpus for node in cluster.nodes])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from phalanx.simulate.measure import wait_of
-from phalanx.simulate.play import Played, Run
+from phalanx.simulate.play import JobRun, Played
 
 SHOWN_DIFFERENCES = 8
 
@@ -88,7 +88,7 @@ def _most_different(runs: tuple[Played, Played]) -> list[dict[str, Any]]:
     ]
 
 
-def _why(a: Run, b: Run) -> str:
+def _why(a: JobRun, b: JobRun) -> str:
     """Say what distinguishes the two runs of a job."""
     slow, which = (a, "a") if wait_of(a) > wait_of(b) else (b, "b")
     if slow.evictions != (a.evictions if slow is b else b.evictions):

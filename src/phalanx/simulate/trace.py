@@ -49,7 +49,7 @@ class ClusterNode:
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class DomainRule:
     """Gangs of more than `above` and up to `up_to` GPUs must stay in one domain of a level."""
 
     above: float
@@ -65,10 +65,10 @@ class NodeEvent:
 
 
 @dataclass(frozen=True, slots=True)
-class Cluster:
+class TraceCluster:
     name: str
     nodes: tuple[ClusterNode, ...]
-    rules: tuple[Rule, ...] = ()
+    rules: tuple[DomainRule, ...] = ()
     events: tuple[NodeEvent, ...] = ()
 
     @property
@@ -186,7 +186,7 @@ def _job(row: _Row, index: int) -> Job:
     )
 
 
-def read_cluster(path: str | Path) -> Cluster:
+def read_cluster(path: str | Path) -> TraceCluster:
     """Return the cluster of a file; `node_events` lets nodes fail, drain and join while the trace plays."""
     path = Path(path)
     try:
@@ -207,7 +207,7 @@ def read_cluster(path: str | Path) -> Cluster:
     rows = {name: i for i, name in enumerate(nodes)}
     events = [_event(f"{path}, node_events[{i}]", item, rows) for i, item in enumerate(data.get("node_events") or [])]
     events.sort(key=lambda e: (e.at, e.node))
-    return Cluster(str(data.get("name") or path.stem), tuple(nodes.values()), rules, tuple(events))
+    return TraceCluster(str(data.get("name") or path.stem), tuple(nodes.values()), rules, tuple(events))
 
 
 def _node(where: str, item: Any) -> ClusterNode:
@@ -221,9 +221,9 @@ def _node(where: str, item: Any) -> ClusterNode:
     return ClusterNode(name, gpus, cpus, tuple(str(item.get(level) or "") for level in LEVELS))
 
 
-def _rule(where: str, item: Any) -> Rule:
+def _rule(where: str, item: Any) -> DomainRule:
     try:
-        return Rule(float(item["above_gpus"]), float(item["up_to_gpus"]), LEVELS.index(item["same"]))
+        return DomainRule(float(item["above_gpus"]), float(item["up_to_gpus"]), LEVELS.index(item["same"]))
     except (KeyError, TypeError, ValueError):
         raise ConfigProblem(where, f"needs `above_gpus`, `up_to_gpus` and `same` ({', '.join(LEVELS)})") from None
 

@@ -72,11 +72,11 @@ class Cluster:
             obj = builder.build() if hasattr(builder, "build") else builder
             kind = type(obj).__name__
             self.objects[kind][_key(obj.metadata.namespace, obj.metadata.name)] = obj
-            self._tell(obj)
+            self._notify(obj)
         self._validate()
         return self
 
-    def _tell(self, obj: Any) -> None:
+    def _notify(self, obj: Any) -> None:
         self.engine.apply(cast("Event", CHANGED_BY_KIND[type(obj).__name__](obj)))
 
     def gone(self, kind: str, name: str) -> Self:
@@ -131,7 +131,7 @@ class Cluster:
         kinds = sorted(self.objects, key=lambda kind: last.get(kind, 0))
         found = [obj for kind in kinds for obj in self.objects[kind].values()]
         for index in order if order is not None else range(len(found)):
-            self._tell(found[index])
+            self._notify(found[index])
         return self
 
     # ---- time
@@ -257,7 +257,7 @@ class Cluster:
     def message(self, pod: str) -> str:
         return str(self.messages(pod)[-1])
 
-    def told(self, pod: str) -> str:
+    def announced(self, pod: str) -> str:
         """Return "reason: message" of the condition last set on a pod; "" if none."""
         found = self.of(d.SetPodCondition, pod)
         return f"{found[-1].reason}: {found[-1].message}" if found else ""

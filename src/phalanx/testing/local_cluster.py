@@ -23,7 +23,7 @@ import yaml
 from phalanx.base.clock import SystemClock
 from phalanx.local.api.limits import Limits
 from phalanx.model.gates import Gates
-from phalanx.serve.cluster import Cluster, ClusterSettings
+from phalanx.serve.cluster import ClusterSettings, ServedCluster
 from phalanx.serve.parts import parts_of
 from phalanx.serve.settings import ALWAYS_ALLOW, Listen, ServerSettings
 from phalanx.testing.movable_time import MovableClock, MovableLoop
@@ -46,7 +46,7 @@ class Reply:
 class LocalCluster:
     """`kubeconfig` is for clients and kubectl, `url` and `token` for everything else."""
 
-    def __init__(self, cluster: Cluster, kubeconfig: Path, loop: asyncio.AbstractEventLoop | None = None) -> None:
+    def __init__(self, cluster: ServedCluster, kubeconfig: Path, loop: asyncio.AbstractEventLoop | None = None) -> None:
         self.cluster = cluster
         self.kubeconfig = kubeconfig
         self._loop = loop or usual_loop()
@@ -241,7 +241,7 @@ def local_cluster(
     chosen = ClusterSettings(server, **settings)
     loop = MovableLoop() if movable else usual_loop()
     clock = MovableClock(loop) if isinstance(loop, MovableLoop) else SystemClock()
-    return LocalCluster(Cluster(chosen, parts_of(chosen), clock=clock, limits=limits), kubeconfig, loop)
+    return LocalCluster(ServedCluster(chosen, parts_of(chosen), clock=clock, limits=limits), kubeconfig, loop)
 
 
 def usual_loop() -> asyncio.AbstractEventLoop:

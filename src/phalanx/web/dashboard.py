@@ -16,11 +16,11 @@ from phalanx.base.errors import ConfigProblem
 from phalanx.serve.apiserver import ApiServer
 from phalanx.serve.component import Loop
 from phalanx.serve.diagnostics import BASE, Diagnostics
-from phalanx.serve.engine_view import Reader
+from phalanx.serve.engine_view import EngineReader
 from phalanx.serve.scheduler import SchedulerService
 from phalanx.serve.settings import Listen
 from phalanx.web.feed import Feed
-from phalanx.web.history import History
+from phalanx.web.history import UsageHistory
 from phalanx.web.login import Login
 from phalanx.web.logouts import FILE
 from phalanx.web.questions import MOST_TEXT, Questions
@@ -41,7 +41,7 @@ class Dashboard:
         self._listen = Listen.parse(listen or DEFAULT)
         if not self._listen.loopback:
             raise ConfigProblem("--dashboard", f"{self._listen.host} is not a loopback address; use 127.0.0.1:PORT")
-        self._reader: Reader | None = None
+        self._reader: EngineReader | None = None
         self._runner: web.AppRunner | None = None
         self._loop: Loop | None = None
         self.url = ""
@@ -50,8 +50,8 @@ class Dashboard:
         """Called for every life of the scheduler: open pages go on with the next one."""
         clock = server.context.clock
         if self._reader is None:
-            self._reader = reader = Reader(service.engine, clock.now)
-            self._history = History(reader, clock.now)
+            self._reader = reader = EngineReader(service.engine, clock.now)
+            self._history = UsageHistory(reader, clock.now)
             self._feed = Feed(reader, self._history, clock, name=server.settings.shown_name)
             data = server.settings.data
             self._login = Login.keyed(server.token, clock.now, data / FILE if data else None)

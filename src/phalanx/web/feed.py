@@ -17,8 +17,8 @@ import msgspec
 
 from phalanx.base.clock import Clock
 from phalanx.model.groups.keys import TOPOLOGY_KEYS
-from phalanx.serve.engine_view import FLAGS, Layout, NodeRow, Reader
-from phalanx.web.history import EVERY, History
+from phalanx.serve.engine_view import FLAGS, EngineReader, Layout, NodeRow
+from phalanx.web.history import EVERY, UsageHistory
 
 log = logging.getLogger(__name__)
 
@@ -35,8 +35,8 @@ PULSE = 15.0  # seconds: a comment, so that dead connections are noticed
 class Feed:
     def __init__(
         self,
-        reader: Reader,
-        history: History,
+        reader: EngineReader,
+        history: UsageHistory,
         clock: Clock,
         leader: Callable[[], str | None] = lambda: None,
         *,
@@ -58,7 +58,7 @@ class Feed:
         self._groups: dict[str, Json] = {}
         self._queue: Json = {}
         self._dirty = asyncio.Event()
-        self._news = asyncio.Condition()
+        self._updates = asyncio.Condition()
         self._looking = asyncio.Lock()
         self._closed = False
         self.pages = 0
@@ -103,8 +103,8 @@ class Feed:
     async def close(self) -> None:
         """Ends every open stream."""
         self._closed = True
-        async with self._news:
-            self._news.notify_all()
+        async with self._updates:
+            self._updates.notify_all()
 
     # ---- changes
 
@@ -165,8 +165,8 @@ class Feed:
         self._ring.clear()
         self._bytes = 0
         self.number += 1
-        async with self._news:
-            self._news.notify_all()
+        async with self._updates:
+            self._updates.notify_all()
 
     async def _publish(self, change: Json) -> None:
         self.number += 1
@@ -175,8 +175,8 @@ class Feed:
         self._bytes += len(text)
         while len(self._ring) > KEPT_CHANGES or self._bytes > KEPT_BYTES:
             self._bytes -= len(self._ring.popleft()[1])
-        async with self._news:
-            self._news.notify_all()
+        async with self._updates:
+            self._updates.notify_all()
 
     # ---- for pages
 
@@ -219,8 +219,8 @@ class Feed:
                 if found:
                     continue
                 try:
-                    async with asyncio.timeout(PULSE), self._news:
-                        await self._news.wait_for(lambda: self._closed or self.number > seen)  # noqa: B023 - awaited here
+                    async with asyncio.timeout(PULSE), self._updates:
+                        await self._updates.wait_for(lambda: self._closed or self.number > seen)  # noqa: B023 - awaited here
                 except TimeoutError:
                     yield b": here\n\n"
         finally:

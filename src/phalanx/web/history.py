@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from phalanx.engine import decisions as d
-from phalanx.serve.engine_view import Reader
+from phalanx.serve.engine_view import EngineReader
 
 Json = dict[str, Any]
 
@@ -21,8 +21,8 @@ SPANS = {"day": (60.0, 1440), "week": (600.0, 1008)}
 EVICTED_SECONDS = 24 * 3600  # evictions by namespace and priority are counted for so long, in whole hours
 
 
-class History:
-    def __init__(self, reader: Reader, now: Callable[[], float]) -> None:
+class UsageHistory:
+    def __init__(self, reader: EngineReader, now: Callable[[], float]) -> None:
         self._reader, self._now = reader, now
         self.samples: deque[Json] = deque(maxlen=KEPT)
         self._longer: dict[str, deque[Json]] = {name: deque(maxlen=kept) for name, (_, kept) in SPANS.items()}

@@ -18,14 +18,14 @@ from phalanx.base.clock import Clock
 from phalanx.base.errors import Forbidden
 from phalanx.serve.authenticated_diagnostics import Guarded
 from phalanx.serve.diagnostics import BASE, Diagnostics
-from phalanx.serve.engine_view import Reader
+from phalanx.serve.engine_view import EngineReader
 from phalanx.serve.scheduler import SchedulerService
 from phalanx.web.feed import Feed
-from phalanx.web.history import History
+from phalanx.web.history import UsageHistory
 from phalanx.web.login import ASK, LOOK, Login
 from phalanx.web.questions import Questions
 from phalanx.web.site import Site
-from phalanx.web.tokens import Tokens
+from phalanx.web.tokens import LoginTokens
 
 PREFIX = "/dashboard"
 SESSION_SECONDS = 3600.0
@@ -43,8 +43,8 @@ class DashboardAtHealth:
         clock: Clock,
         leader: Callable[[], str | None],
     ) -> None:
-        reader = Reader(service.engine, clock.now)
-        history = History(reader, clock.now)
+        reader = EngineReader(service.engine, clock.now)
+        history = UsageHistory(reader, clock.now)
         self._feed = feed = Feed(reader, history, clock, leader)
         service.on_decisions.append(history.decided)
         service.on_step.append(feed.touch)
@@ -63,7 +63,7 @@ class DashboardAtHealth:
             Questions(reader, diagnostics, client, history, objects=False),
             login,
             prefix=PREFIX,
-            tokens=Tokens(rights, clock.now),
+            tokens=LoginTokens(rights, clock.now),
         )
 
     def routes(self) -> dict[str, Handler]:

@@ -17,7 +17,7 @@ import yaml
 from phalanx.base.errors import BadRequest
 from phalanx.model import yaml_body
 from phalanx.model.groups import GroupKey
-from phalanx.serve.engine_view import Reader
+from phalanx.serve.engine_view import EngineReader
 from phalanx.serve.queue_view import text_of
 
 Json = dict[str, Any]
@@ -36,7 +36,7 @@ _COUNTS = {
 _DROPPED = ("nodeName", "schedulingGates", "priority", "preemptionPolicy", "volumes", "resourceClaims")
 
 
-def manifest_of(reader: Reader, root: str, change: str = "", group: str = "", to: str = "") -> str:
+def manifest_of(reader: EngineReader, root: str, change: str = "", group: str = "", to: str = "") -> str:
     """YAML of a root that waits, under names of its own; "" if it is not known. `change`, `group`, `to`: a remedy."""
     documents: list[Json] = []
     for key, source in reader.sources(root):

@@ -11,8 +11,8 @@ import msgspec
 from phalanx.base.client import Client, Resource
 from phalanx.base.errors import ApiProblem, BadRequest, NotFound
 from phalanx.serve.diagnostics import BASE, Diagnostics
-from phalanx.serve.engine_view import Reader
-from phalanx.web.history import SPANS, History
+from phalanx.serve.engine_view import EngineReader
+from phalanx.web.history import SPANS, UsageHistory
 from phalanx.web.manifest import counts_in, manifest_of, parse, with_counts
 from phalanx.web.objects import described
 
@@ -33,7 +33,13 @@ class _Asked(msgspec.Struct):
 
 class Questions:
     def __init__(
-        self, reader: Reader, diagnostics: Diagnostics, client: Client, history: History, *, objects: bool = True
+        self,
+        reader: EngineReader,
+        diagnostics: Diagnostics,
+        client: Client,
+        history: UsageHistory,
+        *,
+        objects: bool = True,
     ) -> None:
         """`objects`: a login may read any object; False: only kubectl lines are given."""
         self._objects = objects

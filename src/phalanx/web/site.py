@@ -28,7 +28,7 @@ from phalanx.web import guard
 from phalanx.web.feed import Feed
 from phalanx.web.login import ASK, LOOK, Login
 from phalanx.web.questions import MOST_TEXT, Questions
-from phalanx.web.tokens import Tokens
+from phalanx.web.tokens import LoginTokens
 
 log = logging.getLogger(__name__)
 
@@ -37,7 +37,7 @@ _PACKED = 1 << 11  # answers from so many bytes on are compressed
 
 class Site:
     def __init__(
-        self, feed: Feed, questions: Questions, login: Login, *, prefix: str = "", tokens: Tokens | None = None
+        self, feed: Feed, questions: Questions, login: Login, *, prefix: str = "", tokens: LoginTokens | None = None
     ) -> None:
         """`tokens`: people may log in with a token of the API server."""
         self._feed, self._questions, self._login = feed, questions, login

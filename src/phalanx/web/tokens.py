@@ -34,7 +34,7 @@ class _Kept:
     ended: str = ""  # why it no longer lets in
 
 
-class Tokens:
+class LoginTokens:
     def __init__(self, check: TokenCheck, now: Callable[[], float]) -> None:
         self._check, self._now = check, now
         self._kept: OrderedDict[bytes, _Kept] = OrderedDict()  # by digest of the key

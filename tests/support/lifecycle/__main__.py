@@ -21,7 +21,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # before numpy comes: a proc
 
 from support.lifecycle.kinds import kinds
 from support.lifecycle.run import Broken
-from support.lifecycle.sequences import BRANCHES, Tree, tell
+from support.lifecycle.sequences import BRANCHES, Tree, notify
 from support.lifecycle.trees import tell_all, trees_of
 
 AT_ONCE = 50  # trees of a kind before the clock is looked at; fewer would pay more for clusters than for stories
@@ -29,20 +29,20 @@ AT_ONCE = 50  # trees of a kind before the clock is looked at; fewer would pay m
 
 class Told(NamedTuple):
     kind: str
-    stories: list[str]  # what each is about
+    reasons_by_state: list[str]  # what each is about
     ended: int  # of them, as they are told until nothing is left
     events: int  # that happened; those which stories share once
     broken: list[str]
     seconds: float  # of CPU
 
 
-def _tell(kind: str, first: int, trees: int) -> Told:
+def _notify(kind: str, first: int, trees: int) -> Told:
     began = _cpu()
-    told = tell_all(trees_of(kind, range(first, first + trees)))
-    stories = [_about(tree, note.branch) for tree, note in told.branches]
-    ended = sum(note.ended for _, note in told.branches)
-    events = len(stories) + sum(len(tree.shared()) for tree in {tree for tree, _ in told.branches})
-    return Told(kind, stories, ended, events, told.broken, _cpu() - began)
+    announced = tell_all(trees_of(kind, range(first, first + trees)))
+    reasons_by_state = [_about(tree, note.branch) for tree, note in announced.branches]
+    ended = sum(note.ended for _, note in announced.branches)
+    events = len(reasons_by_state) + sum(len(tree.shared()) for tree in {tree for tree, _ in announced.branches})
+    return Told(kind, reasons_by_state, ended, events, announced.broken, _cpu() - began)
 
 
 def _about(tree: Tree, branch: int | None) -> str:
@@ -76,7 +76,7 @@ def _all(asked: argparse.Namespace) -> Iterator[Told]:
                 turn = next(turns, None)
                 if turn is None:
                     break
-                under_way.add(pool.submit(_tell, *turn))
+                under_way.add(pool.submit(_notify, *turn))
             if not under_way:
                 return
             over, under_way = wait(under_way, return_when=FIRST_COMPLETED)
@@ -85,7 +85,7 @@ def _all(asked: argparse.Namespace) -> Iterator[Told]:
 
 def _one(name: str, seed: int, branch: int | None) -> int:
     try:
-        tell([Tree(name, seed).story(branch)])
+        notify([Tree(name, seed).story(branch)])
     except Broken as how:
         print(f"broken: {how}")
         return 1
@@ -105,22 +105,22 @@ def main() -> int:
     if asked.story:
         return _one(asked.story, asked.seed, asked.branch)
     began, broken = time.monotonic(), 0
-    stories: dict[str, list[str]] = {kind: [] for kind in kinds()}
+    reasons_by_state: dict[str, list[str]] = {kind: [] for kind in kinds()}
     ended, events, cpu = Counter[str](), Counter[str](), Counter[str]()
     for turn in _all(asked):
-        stories[turn.kind] += turn.stories
+        reasons_by_state[turn.kind] += turn.reasons_by_state
         ended[turn.kind] += turn.ended
         events[turn.kind] += turn.events
         cpu[turn.kind] += turn.seconds
         broken += len(turn.broken)
         for how in turn.broken:
             print(f"broken: {how}", flush=True)
-    for kind, told in stories.items():
+    for kind, announced in reasons_by_state.items():
         print(
-            f"{kind}: {len(told)} stories, {len(set(told))} of them distinct, {ended[kind]} to the end, "
+            f"{kind}: {len(announced)} stories, {len(set(announced))} of them distinct, {ended[kind]} to the end, "
             f"{events[kind]} events, {cpu[kind]:.0f} s of CPU"
         )
-    total = sum(map(len, stories.values()))
+    total = sum(map(len, reasons_by_state.values()))
     print(
         f"{total} stories from seed {asked.seed} on: {broken} broke a promise; "
         f"{cpu.total() / max(1, total) * 1000:.0f} ms of CPU each, {cpu.total() / 60:.1f} minutes in all, "

@@ -181,7 +181,7 @@ def _hand_made(variant: Variant) -> Variant:
     return replace(variant, make=make)
 
 
-def _beside(variant: Variant) -> Variant:
+def _with_others(variant: Variant) -> Variant:
     return replace(variant, events=tuple(event for event in variant.events if event != "gates_off_and_on"), beside=True)
 
 
@@ -206,7 +206,7 @@ VARIANTS: dict[str, Variant] = {
         for variant in (_JOB, _JOB_SET, _STATEFUL_SET, _DEPLOYMENT, _LEADER_WORKER_SET, _MPI_JOB)
     },
     **{
-        f"{variant.kind} beside its controller": _beside(variant)
+        f"{variant.kind} beside its controller": _with_others(variant)
         for variant in (_JOB, _JOB_SET, _STATEFUL_SET, _DEPLOYMENT, _LEADER_WORKER_SET, _RAY_CLUSTER, _PYTORCH_JOB)
     },
 }

@@ -224,8 +224,8 @@ class Life:
         for pod in self.live():
             if pod["spec"].get("nodeName"):
                 continue
-            told = [c for c in pod["status"].get("conditions") or () if c["type"] == "PodScheduled"]
-            if not told or told[0]["status"] != "False" or not told[0].get("message"):
+            announced = [c for c in pod["status"].get("conditions") or () if c["type"] == "PodScheduled"]
+            if not announced or announced[0]["status"] != "False" or not announced[0].get("message"):
                 raise Broken(f"pod {pod['metadata']['name']} waits and does not say why")
         if len(self.live()) < self.wanted() and not self.complaints():
             raise Broken(f"{self.kind} wants {self.wanted()} pods, has {len(self.live())}, and does not say why")
@@ -278,9 +278,9 @@ class Life:
 
     def refused(self) -> bool:
         """What its user asks for now cannot be: a gang of more than there are, pods of another priority than it."""
-        told = [c.get("message") or "" for pod in self.live() for c in pod["status"].get("conditions") or ()]
+        announced = [c.get("message") or "" for pod in self.live() for c in pod["status"].get("conditions") or ()]
         said = {str(event["reason"]) for event in self.events() if event["type"] == "Warning"}
-        return any("same priority" in message for message in told) or (
+        return any("same priority" in message for message in announced) or (
             bool(said & DOES_NOT_FIT) and self.least_of_its_author() > self.variant.wanted(self.sizes)
         )
 

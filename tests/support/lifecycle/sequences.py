@@ -108,14 +108,14 @@ class Story:
     like: Json
     steps: Sequence[Step]
     branch: int | None = None  # None: its events were not drawn, or it has not come so far
-    told: list[str] = field(default_factory=list)
+    announced: list[str] = field(default_factory=list)
 
     def broken(self, how: object) -> Broken:
         branch = "" if self.branch is None else f" branch {self.branch}"
-        told = " > ".join(self.told)
-        return Broken(f"{self.tree.name} {json.dumps(self.like)}, seed {self.tree.seed}{branch}: {told}: {how}")
+        announced = " > ".join(self.announced)
+        return Broken(f"{self.tree.name} {json.dumps(self.like)}, seed {self.tree.seed}{branch}: {announced}: {how}")
 
-    async def tell(self, cluster: SimulatedCluster, crash: Crash) -> None:
+    async def notify(self, cluster: SimulatedCluster, crash: Crash) -> None:
         """Raises Broken, with everything that is needed to see it again."""
         with self.complaints():
             life = await self.begin(cluster, crash)
@@ -140,13 +140,13 @@ class Story:
         life.sizes, life.completions, life.crash = own, own.get("parallelism", 0), crash
         await cluster.apply(priority_class(100))
         await life.make()
-        self.told.append("make")
+        self.announced.append("make")
         await cluster.settle(QUIET)
         life.check("make", {}, set())
         return life
 
     async def happens(self, life: Happenings, step: Step) -> None:
-        self.told.append(step.event)
+        self.announced.append(step.event)
         life.rng = random.Random(step.draws)
         before = {pod["metadata"]["uid"]: pod for pod in life.running()}
         replaced = await getattr(life, step.event)()
@@ -155,34 +155,34 @@ class Story:
         life.check(step.event, before, replaced)
 
     async def end(self, life: Happenings) -> None:
-        self.told.append("delete")
+        self.announced.append("delete")
         await life.delete()
         await life.cluster.settle(QUIET)
         life.nothing_left()
 
     async def leave(self, life: Happenings) -> None:
-        self.told.append("leave")
+        self.announced.append("leave")
         await life.leave()
 
 
-def tell(stories: Sequence[Story]) -> None:
+def notify(reasons_by_state: Sequence[Story]) -> None:
     """One after the other on one cluster; raises Broken."""
 
     async def on(cluster: SimulatedCluster, crash: Crash) -> None:
-        for story in stories:
-            await story.tell(cluster, crash)
+        for story in reasons_by_state:
+            await story.notify(cluster, crash)
 
-    on_a_cluster(stories[0].tree, on)
+    on_a_cluster(reasons_by_state[0].tree, on)
 
 
 def live(name: str, seed: int, events: Sequence[str], like: Json | None = None) -> None:
     """A story of one's own on a cluster of its own; what is not said is drawn."""
     tree = Tree(name, seed)
     steps = [Step(event, f"{name} {seed} {number}") for number, event in enumerate(events)]
-    tell([Story(tree, {**tree.like(), **(like or {})}, steps)])
+    notify([Story(tree, {**tree.like(), **(like or {})}, steps)])
 
 
-def on_a_cluster(first: Tree, tell: Callable[[SimulatedCluster, Crash], Awaitable[None]]) -> None:
+def on_a_cluster(first: Tree, notify: Callable[[SimulatedCluster, Crash], Awaitable[None]]) -> None:
     """On a fresh one, where stories of this tree can be told."""
 
     async def main(loop: VirtualLoop) -> None:
@@ -192,7 +192,7 @@ def on_a_cluster(first: Tree, tell: Callable[[SimulatedCluster, Crash], Awaitabl
         crash = Crash()
         try:
             await _start(cluster, first.variant, crash)
-            await tell(cluster, crash)
+            await notify(cluster, crash)
         finally:
             await cluster.stop()
 

@@ -21,7 +21,7 @@ from support.lifecycle.crashes import Crash
 from support.lifecycle.events import Happenings
 from support.lifecycle.kinds import kinds
 from support.lifecycle.run import Broken
-from support.lifecycle.sequences import TRUNK, Story, Tree, on_a_cluster, tell
+from support.lifecycle.sequences import TRUNK, Story, Tree, notify, on_a_cluster
 
 ON_ONE_CLUSTER = 25  # trees; then a fresh one
 
@@ -51,7 +51,7 @@ class Notes:
         return notes
 
 
-async def in_a_copy(tell: Callable[[], Awaitable[None]]) -> None:
+async def in_a_copy(notify: Callable[[], Awaitable[None]]) -> None:
     """Of this process, which waits until it has ended."""
     loop = asyncio.get_running_loop()
     copy = os.fork()
@@ -59,7 +59,7 @@ async def in_a_copy(tell: Callable[[], Awaitable[None]]) -> None:
         status = 1
         try:
             asyncio._set_running_loop(loop)  # asyncio knows by the process whose it is
-            await tell()
+            await notify()
             status = 0
         finally:
             os._exit(status)
@@ -116,15 +116,15 @@ def trees_of(kind: str, seeds: Sequence[int]) -> list[Tree]:
 
 
 def tell_all(trees: Sequence[Tree]) -> Told:
-    told = Told([], [])
+    announced = Told([], [])
     for where in dict.fromkeys(tree.where for tree in trees):
         left = [tree for tree in trees if tree.where == where]
         while left:
-            left = left[_tell_some(left[:ON_ONE_CLUSTER], told) :]
-    return told
+            left = left[_tell_some(left[:ON_ONE_CLUSTER], announced) :]
+    return announced
 
 
-def _tell_some(trees: Sequence[Tree], told: Told) -> int:
+def _tell_some(trees: Sequence[Tree], announced: Told) -> int:
     """On one cluster; how many. The first whose trunk breaks is the last."""
     notes = Notes()
     found: list[list[Note]] = []
@@ -141,10 +141,12 @@ def _tell_some(trees: Sequence[Tree], told: Told) -> int:
     except Broken:
         pass  # noted
     except Exception as error:
-        told.broken.append(f"a cluster of {trees[0].name} {trees[0].seed} to {trees[-1].seed}: {error!r}")
+        announced.broken.append(f"a cluster of {trees[0].name} {trees[0].seed} to {trees[-1].seed}: {error!r}")
     for number, noted in enumerate(found):
-        told.branches.extend((trees[number], note) for note in noted if not note.broken)
-        told.broken.extend(shortest(trees[: number + 1], note.branch, note.broken) for note in noted if note.broken)
+        announced.branches.extend((trees[number], note) for note in noted if not note.broken)
+        announced.broken.extend(
+            shortest(trees[: number + 1], note.branch, note.broken) for note in noted if note.broken
+        )
     return max(1, len(found))
 
 
@@ -172,9 +174,9 @@ def shortest(trees: Sequence[Tree], branch: int | None, how: str) -> str:
     return alone
 
 
-def _breaks(stories: Sequence[Story]) -> str | None:
+def _breaks(reasons_by_state: Sequence[Story]) -> str | None:
     try:
-        tell(stories)
+        notify(reasons_by_state)
     except Broken as how:
         return str(how)
     return None

@@ -45,7 +45,7 @@ def main() -> int:
             print("\n".join(result.story))
         if result.violation is not None:
             print(f"{steps} steps, {seeds} seeds until a promise was broken ({spent:.0f} s)")
-            return _tell(result)
+            return _notify(result)
         if (asked.seconds and spent > asked.seconds) or (asked.total and steps >= asked.total):
             break
     print(f"{steps} steps, {seeds} seeds, no promise broken ({time.monotonic() - began:.0f} s)")
@@ -76,7 +76,7 @@ def _line(result: Result, spent: float, steps: int) -> str:
     )
 
 
-def _tell(failed: Result) -> int:
+def _notify(failed: Result) -> int:
     assert failed.violation is not None
     print(f"\nBROKEN at step {failed.steps}: {failed.violation}")
     print(f"  the promise: {PROMISES[failed.violation.promise]}")

@@ -18,13 +18,13 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from phalanx.local.store.commits import COMPACT_IDLE, CommitThread, Outcome
+from phalanx.local.store.commits import COMPACT_IDLE, CommitOutcome, CommitThread
 from phalanx.local.store.log import Log
-from phalanx.local.store.rows import Row
+from phalanx.local.store.rows import StoredRow
 from phalanx.local.store.space import Space
 
 FILES = ("store.db", "store.db-wal", "store.db.mark")
-TORN = 4096  # bytes at most of a write that a crash cut off
+PARTIAL = 4096  # bytes at most of a write that a crash cut off
 WAL_HEAD, FRAME_HEAD = 32, 24  # bytes, as SQLite writes them
 
 
@@ -36,7 +36,7 @@ class Disk:
         self._number = 0
         self._earlier: Path | None = None
         self._cut: Path | None = None  # the files at the moment of a crash
-        self._under_way: list[Row] = []  # what the commit that was cut off had in it
+        self._under_way: list[StoredRow] = []  # what the commit that was cut off had in it
         self.torn: Counter[str] = Counter()  # what crashes left behind
         self.full = False
         self.failing = 0.0  # how likely a commit fails with an input/output error
@@ -47,14 +47,14 @@ class Disk:
     def path(self) -> Path:
         return self.folder / "store.db"
 
-    def commits(self, log: Log, report: Callable[[Outcome], None]) -> CommitThread:
+    def commits(self, log: Log, report: Callable[[CommitOutcome], None]) -> CommitThread:
         self._cut = None
         return _Commits(log, report, disk=self)
 
     def space(self, monotonic: Callable[[], float]) -> Space:
         return Space(self.path, reserve_bytes=0, free=lambda: 0 if self.full else 1 << 40, monotonic=monotonic)
 
-    def before_commit(self, rows: Sequence[Row]) -> None:
+    def before_commit(self, rows: Sequence[StoredRow]) -> None:
         """Raise the errors that SQLite raises."""
         if self.full and rows:
             raise sqlite3.OperationalError("database or disk is full")
@@ -68,7 +68,7 @@ class Disk:
         """Copy the files that a disk which lies about syncs may later give back."""
         self._earlier = self._copy(self.folder)
 
-    def cut_off(self, under_way: list[Row]) -> None:
+    def cut_off(self, under_way: list[StoredRow]) -> None:
         """Cut the power: later writes are lost."""
         self._cut, self._under_way = self._copy(self.folder), under_way
 
@@ -83,7 +83,7 @@ class Disk:
         elif self._rng.random() < 0.5:
             self.torn["torn tail"] += 1
             with wal.open("ab") as file:
-                file.write(self._rng.randbytes(self._rng.randrange(1, TORN)))
+                file.write(self._rng.randbytes(self._rng.randrange(1, PARTIAL)))
         if self._rng.random() < 0.5 and self._tear_page(wal):
             self.torn["torn page"] += 1
 
@@ -154,14 +154,14 @@ class Disk:
 class _Commits(CommitThread):
     """Does the work of the commit thread without a thread: a batch is what arrived during the last commit."""
 
-    def __init__(self, log: Log, report: Callable[[Outcome], None], disk: Disk) -> None:
+    def __init__(self, log: Log, report: Callable[[CommitOutcome], None], disk: Disk) -> None:
         super().__init__(log, report)
         self.disk = disk
         self._due: asyncio.TimerHandle | None = None
         self.started = self.dead = False
         commit = log.commit
 
-        def checked(rows: Sequence[Row], discard: Sequence[int] = (), floor: int = 0) -> None:
+        def checked(rows: Sequence[StoredRow], discard: Sequence[int] = (), floor: int = 0) -> None:
             disk.before_commit(rows)
             commit(rows, discard, floor)
 
@@ -170,7 +170,7 @@ class _Commits(CommitThread):
     def start(self) -> None:
         self.started = True
 
-    def submit(self, epoch: int, row: Row) -> None:
+    def submit(self, epoch: int, row: StoredRow) -> None:
         self._queue.append((epoch, row))
         if self._due is None:
             self._due = asyncio.get_running_loop().call_later(self.disk.latency(), self._turn)

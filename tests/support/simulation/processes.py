@@ -35,7 +35,7 @@ from phalanx.local.client import LocalClient
 from phalanx.local.nodes import SimulatedNodes, parse_topology
 from phalanx.local.nodes.devices import parse_devices
 from phalanx.local.store import Store
-from phalanx.local.store.window import Bounds
+from phalanx.local.store.window import WindowBounds
 from phalanx.local.system_controllers import SystemControllers
 from phalanx.model import builtin
 from phalanx.model.gates import Gates
@@ -135,7 +135,7 @@ class ApiServer(Process):
             store = Store.open(
                 self.disk.path,
                 indexer=index_of,
-                window=Bounds(changes=self.rng.choice((200, 2000))),  # a short memory: watchers meet 410
+                window=WindowBounds(changes=self.rng.choice((200, 2000))),  # a short memory: watchers meet 410
                 clock=self.clock,
                 commits=self.disk.commits,
                 space=self.disk.space(self.clock.monotonic),
@@ -210,7 +210,9 @@ class Scheduler(Process):
             engine = Engine(replace(default_config().engine(), search_slice=rng.choice(SLICES)), gates)
             self._lives += 1
             identity, before = f"{self.name}_{self._lives}", self.elector
-            made = Elector(client, LEASE, identity, self.clock) if before is None else before.heir(client, identity)
+            made = (
+                Elector(client, LEASE, identity, self.clock) if before is None else before.successor(client, identity)
+            )
             self.elector = made
             service = SchedulerService(client, engine, gates, self.clock, rng, may_act=lambda: made.holds)
             service.on_decisions.append(lambda decisions: self._decided(self.name, decisions))

@@ -141,20 +141,20 @@ class World:
         seconds = rng.uniform(*ROUND)
         drawn = faults.draw(rng, seconds, self._drawn)
         self._drawn += len(drawn)
-        self.tell(f"round {self.rounds}")
+        self.notify(f"round {self.rounds}")
         acting = asyncio.create_task(self._act(user, seconds), name="user")
         happening = [asyncio.create_task(self._happen(fault), name=str(fault)) for fault in drawn]
         await asyncio.gather(acting, *happening)
         await self._calm("faults stop")
         if self.rounds % 3 == 0:
-            self.tell("the user cleans up")
+            self.notify("the user cleans up")
             await user.clean()
 
     async def _act(self, user: User, seconds: float) -> None:
         end = self.loop.time() + seconds
         rng = self._rng["user"]
         while self.loop.time() < end:
-            self.tell(f"user {await user.act()}")
+            self.notify(f"user {await user.act()}")
             await asyncio.sleep(rng.expovariate(1 / 6.0))
 
     async def _happen(self, fault: Fault) -> None:
@@ -162,7 +162,7 @@ class World:
             return
         self.faults.append(fault)
         await asyncio.sleep(fault.at)
-        self.tell(str(fault))
+        self.notify(str(fault))
         match fault.kind:
             case "crash":
                 await self._crash(fault.target, fault.seconds)
@@ -237,12 +237,12 @@ class World:
             await asyncio.sleep(1.0)
             for name, process in self.processes.items():
                 if name not in self._down and not process.up:
-                    self.tell(f"{name} had ended and is started again")
+                    self.notify(f"{name} had ended and is started again")
                     process.start()
 
     # -- what the parts tell
 
-    def tell(self, text: str) -> None:
+    def notify(self, text: str) -> None:
         self.story.append(f"{self.loop.time():10.3f} s  {text}")
 
     def _opened(self, store: Store) -> None:
@@ -283,7 +283,7 @@ class World:
     def _decided(self, name: str, made: list[Decision]) -> None:
         for decision in made:
             if isinstance(decision, Evict):
-                self.tell(f"{name} evicts {decision.name} for {decision.preemptor or decision.reason}")
+                self.notify(f"{name} evicts {decision.name} for {decision.preemptor or decision.reason}")
 
     # -- checks
 
@@ -316,7 +316,7 @@ class World:
 
     async def _calm(self, why: str) -> None:
         """Stop all faults: within a bounded time everything must settle, and then every invariant must hold."""
-        self.tell(why)
+        self.notify(why)
         self.network.weather, self.front.moods = CALM, GOOD
         began = self.loop.time()
         while self.loop.time() - self.ledger.last_change < QUIET or not self._healthy():
@@ -353,10 +353,10 @@ class World:
             resource = {"pods": PODS, "nodes": NODES, "podgroups": GROUPS}.get(follower.resource.plural)
             if resource is None:
                 continue
-            told = {key: int(state.split()[1]) for key, state in follower.known.items()}
+            announced = {key: int(state.split()[1]) for key, state in follower.known.items()}
             there = {key[1:]: revision for key, revision in ledger.newest.items() if key[0] == resource}
-            if told != there:
-                wrong = sorted(set(told.items()) ^ set(there.items()))
+            if announced != there:
+                wrong = sorted(set(announced.items()) ^ set(there.items()))
                 raise Violation("watch-equals-list", f"{resource}: {wrong[:4]}")
         self._check_accounted(leader)
 
@@ -368,10 +368,10 @@ class World:
             entry = self.api.store.get(key)
             body = msgspec.json.decode(entry.value) if entry is not None else {}
             conditions = (body.get("status") or {}).get("conditions") or ()
-            told = [
+            announced = [
                 c for c in conditions if c["type"] == "PodScheduled" and c["status"] == "False" and c.get("message")
             ]
-            if not told:
+            if not announced:
                 raise Violation("accounted", f"{key[2]} waits and is not told why")
 
 

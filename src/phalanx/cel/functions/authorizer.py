@@ -20,7 +20,7 @@ CHECK_COST = 350_000  # two checks are what one expression can afford
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class AccessQuestion:
     """What is asked. An empty `service_account` asks about the user of the request."""
 
     verb: str = ""
@@ -33,7 +33,7 @@ class Question:
     service_account: tuple[str, str] | None = None  # (namespace, name)
 
 
-Decide = Callable[[Question], tuple[bool, str]]
+Decide = Callable[[AccessQuestion], tuple[bool, str]]
 """Question → (allowed, reason)."""
 
 
@@ -48,7 +48,7 @@ class AuthorizerValue:
 @dataclass(frozen=True, slots=True)
 class _Check:
     decide: Decide
-    question: Question
+    question: AccessQuestion
 
 
 class PathCheck(_Check):
@@ -90,11 +90,11 @@ for _class, _type in (
 def _path(authorizer: AuthorizerValue, path: str) -> PathCheck:
     if not path:
         raise EvaluationError("path must not be empty")
-    return PathCheck(authorizer.decide, Question(path=path, service_account=authorizer.service_account))
+    return PathCheck(authorizer.decide, AccessQuestion(path=path, service_account=authorizer.service_account))
 
 
 def _group(authorizer: AuthorizerValue, group: str) -> GroupCheck:
-    return GroupCheck(authorizer.decide, Question(group=group, service_account=authorizer.service_account))
+    return GroupCheck(authorizer.decide, AccessQuestion(group=group, service_account=authorizer.service_account))
 
 
 def _resource(check: GroupCheck, resource: str) -> ResourceCheck:

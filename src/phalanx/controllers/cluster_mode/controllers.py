@@ -14,16 +14,16 @@ from phalanx.base import informer
 from phalanx.base.client import Client
 from phalanx.base.clock import Clock
 from phalanx.base.errors import Conflict, NotFound
-from phalanx.base.informer import Change, Informer
+from phalanx.base.informer import Informer, ObjectChange
 from phalanx.base.tasks import run_all
 from phalanx.base.work import WorkQueue
 from phalanx.controllers import resources as r
-from phalanx.controllers.cluster_mode.directory import Directory, Pods, finished
+from phalanx.controllers.cluster_mode.directory import Directory, UnfinishedPods, finished
 from phalanx.controllers.cluster_mode.gang_budgets import GangBudgets
 from phalanx.controllers.cluster_mode.linking import requests_gang
 from phalanx.controllers.cluster_mode.protection import CompositeProtection
 from phalanx.controllers.cluster_mode.writer import NAME, ClusterWriter, HandsOff
-from phalanx.controllers.grouping.core import GROUP_TEMPLATE, PARENT_COMPOSITE, Refused
+from phalanx.controllers.grouping.core import GROUP_TEMPLATE, PARENT_COMPOSITE, GroupingRefused
 from phalanx.controllers.grouping.names import LABEL
 from phalanx.controllers.grouping.user_workload import made_by_hand
 from phalanx.controllers.runtime.cache import Cache, Caches, Handler, Json, Key
@@ -49,7 +49,7 @@ class GroupController(Controller):
         groups: Groups,
         directory: Directory,
         writer: ClusterWriter,
-        pods: Pods,
+        pods: UnfinishedPods,
         relabel: Callable[[str, Key], None],
     ) -> None:
         super().__init__()
@@ -82,7 +82,7 @@ class GroupController(Controller):
                 self._warn(owner, "NotGrouped", note)
             return
         try:
-            if isinstance(wanted, Refused):
+            if isinstance(wanted, GroupingRefused):
                 raise wanted
             kind = BY_KIND[owner["kind"]]
             await self._writer.write(owner, wanted, self._in_use(owner), apart=kind.replicated is not None)
@@ -93,7 +93,7 @@ class GroupController(Controller):
             for reason, note in wanted.notes:
                 self._warn(owner, reason, note)
             self._relabel(owner["kind"], key)
-        except Refused as refused:
+        except GroupingRefused as refused:
             self._warn(owner, refused.reason, refused.message)
         except HandsOff as reason:
             await self._hand_over(owner, str(reason))
@@ -134,7 +134,7 @@ class ClusterControllers:
         self.events = Events(client, clock)
         self._caches.client.refused = self.events.written_too_often
         self._groups = Groups(self._caches, self.events)
-        self.pods = Pods()
+        self.pods = UnfinishedPods()
         followed = {kind.resource.kind: self._caches.of(kind.resource, optional=True) for kind in FOLLOWED}
         read = {resource.kind: self._caches.of(resource, optional=True) for resource in READ}
         classes = self._caches.of(r.PRIORITY_CLASSES, optional=True)
@@ -186,7 +186,7 @@ class ClusterControllers:
 
     # ---- news
 
-    def _pod_changed(self, change: Change[PodView]) -> None:
+    def _pod_changed(self, change: ObjectChange[PodView]) -> None:
         key = Key(change.namespace, change.name)
         pod, old = self.pods.take(change)
         if self._budgets is not None:

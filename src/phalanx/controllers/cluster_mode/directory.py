@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
-from phalanx.base.informer import Change
+from phalanx.base.informer import ObjectChange
 from phalanx.controllers.cluster_mode.completed_slots import CompletedSlots, minimum_of
 from phalanx.controllers.cluster_mode.linking import (
     Abilities,
@@ -24,7 +24,7 @@ from phalanx.controllers.cluster_mode.linking import (
     scheduler_for,
 )
 from phalanx.controllers.grouping.compare import Difference, difference
-from phalanx.controllers.grouping.core import POD_GROUPS, Grouping, Json, Link, Refused
+from phalanx.controllers.grouping.core import POD_GROUPS, Grouping, GroupingRefused, Json, Link
 from phalanx.controllers.grouping.names import LABEL, SUBDOMAIN
 from phalanx.controllers.grouping.priorities import policy_of, value_of
 from phalanx.controllers.grouping.replacement import with_successor
@@ -36,10 +36,10 @@ from phalanx.controllers.workloads.registry import BY_KIND, places
 
 MANAGED_BY = "app.kubernetes.io/managed-by"
 MANAGER = "phalanx-controllers"
-Wanted = Grouping | Refused | None  # None: does not ask, or is not enrolled
+Wanted = Grouping | GroupingRefused | None  # None: does not ask, or is not enrolled
 
 
-class Member(NamedTuple):
+class PodMembership(NamedTuple):
     """The group that a pod belongs to."""
 
     owner: Json
@@ -47,14 +47,14 @@ class Member(NamedTuple):
     link: Link
 
 
-class Pods:
+class UnfinishedPods:
     """Indexes pods that have not finished, by the workloads they may be part of."""
 
     def __init__(self) -> None:
         self._pods: dict[Key, PodView] = {}
         self._by_place: dict[tuple[str, str, str], dict[Key, None]] = {}  # (kind, namespace, name)
 
-    def take(self, change: Change[PodView]) -> tuple[PodView | None, PodView | None]:
+    def take(self, change: ObjectChange[PodView]) -> tuple[PodView | None, PodView | None]:
         """Apply a watch event: the pod as it is, unless deleted or finished, and as it was."""
         key = Key(change.namespace, change.name)
         old = self._pods.pop(key, None)
@@ -79,7 +79,7 @@ class Pods:
 
 class Directory:
     def __init__(
-        self, groups: Groups, followed: dict[str, Cache], pods: Pods, read: dict[str, Cache], classes: Cache
+        self, groups: Groups, followed: dict[str, Cache], pods: UnfinishedPods, read: dict[str, Cache], classes: Cache
     ) -> None:
         """Take caches by kind; followed: of workloads; read: of objects they refer to; classes: PriorityClasses."""
         self._classes = classes
@@ -137,12 +137,12 @@ class Directory:
             if not found:
                 return None
             if any(link.workload for link in found.links.values()) and not self.abilities.workload_ref:
-                raise Refused(
+                raise GroupingRefused(
                     "this cluster drops spec.workloadRef from pods, so groups of the first Workload version cannot "
                     "be used; ask with the annotation scheduling.phalanx.dev/gang instead",
                     "UnsupportedByCluster",
                 )
-        except Refused as refused:
+        except GroupingRefused as refused:
             return refused
         found = self._vacancies.without_those(owner, found, kind.jobs(owner, found))
         if not self.abilities.scheduling_group:
@@ -208,7 +208,7 @@ class Directory:
 
     # ---- pods
 
-    def member(self, pod: PodView, namespace: str = "") -> Member | None:
+    def member(self, pod: PodView, namespace: str = "") -> PodMembership | None:
         """Return the group of a pod, as far as the caches know."""
         namespace = pod.metadata.namespace or namespace
         for place in places(pod):
@@ -222,7 +222,7 @@ class Directory:
                 if link is None and BY_KIND[place.kind].replicated is not None:
                     link = link_of(self._late_replica(owner, place), place)
                 if link is not None:
-                    return Member(owner, place, link)
+                    return PodMembership(owner, place, link)
         return None
 
     def _late_replica(self, owner: Json, place: WorkloadSlot) -> Mapping[str, Link]:
@@ -240,7 +240,7 @@ class Directory:
         after, priority = self.going(found), self._kept_priority(pod, found, namespace)
         return pod_patch(pod, found.link, self.abilities, scheduler, after=after, early=early, priority=priority)
 
-    def _kept_priority(self, pod: PodView, member: Member, namespace: str) -> Priority | None:
+    def _kept_priority(self, pod: PodView, member: PodMembership, namespace: str) -> Priority | None:
         """Return the priority of the gang for its pods.
 
         Another priority that was requested since takes effect when no pod is in the gang any more, as in a local
@@ -260,7 +260,7 @@ class Directory:
         found = self.member(pod)
         return found is not None and self._lags(found, pod.metadata.namespace)
 
-    def going(self, member: Member) -> str:
+    def going(self, member: PodMembership) -> str:
         """Return the uid of the pod's group if that is being deleted or is of an earlier workload of the same name."""
         known = self._groups.pod_groups.get(member.owner["metadata"]["namespace"], member.link.pod_group)
         if known is None or not (deleting(known) or of_namesake(known, member.owner)):
@@ -282,15 +282,15 @@ class Directory:
             cache = self._followed.get(place.kind)
             if cache is not None and cache.served and BY_KIND[place.kind].owner_is_certain:
                 while cache.get(namespace, place.name) is None:
-                    await self._news((place.kind, namespace, place.name))
+                    await self._updates((place.kind, namespace, place.name))
 
     async def _counted(self, pod: PodView, namespace: str) -> None:
         """Wait until the group's count includes the new pods of a grown workload: else the first ones start alone."""
         found = self.member(pod, namespace)
         while found is not None and self._lags(found, namespace):
-            await self._news((POD_GROUPS.kind, namespace, found.link.pod_group))
+            await self._updates((POD_GROUPS.kind, namespace, found.link.pod_group))
 
-    def _lags(self, member: Member, namespace: str) -> bool:
+    def _lags(self, member: PodMembership, namespace: str) -> bool:
         known = self._groups.pod_groups.get(namespace, member.link.pod_group)
         wanted = self.wanted(member.owner)
         if known is None or deleting(known) or not isinstance(wanted, Grouping):
@@ -300,7 +300,7 @@ class Directory:
             return False
         return minimum_of(known) < minimum_of(group)
 
-    async def _news(self, key: tuple[str, str, str]) -> None:
+    async def _updates(self, key: tuple[str, str, str]) -> None:
         """Wait for the next watch event of one object: (kind, namespace, name)."""
         future = asyncio.get_running_loop().create_future()
         waiting = self._waiting.setdefault(key, [])

@@ -49,7 +49,7 @@ class WantedPlace(msgspec.Struct, frozen=True):
         return f"{self.namespace}/{self.name}"
 
 
-class Found(msgspec.Struct, frozen=True):
+class FoundPlace(msgspec.Struct, frozen=True):
     placed: bool
     message: str = ""
     nodes: Sequence[str] = ()
@@ -60,7 +60,7 @@ class Places(Protocol):
 
     scheduler_names: Sequence[str]
 
-    async def reserve(self, wanted: WantedPlace) -> Found: ...
+    async def reserve(self, wanted: WantedPlace) -> FoundPlace: ...
     def release(self, namespace: str, name: str) -> None: ...
     def held(self, namespace: str, name: str) -> bool: ...
     def lost(self) -> Iterable[tuple[str, str]]: ...  # since the last call: (namespace/name, why)

@@ -16,7 +16,7 @@ import msgspec
 from phalanx.base.errors import AlreadyExists, Conflict, Invalid, NotFound
 from phalanx.controllers.cluster_mode.directory import MANAGED_BY, MANAGER, is_ours
 from phalanx.controllers.grouping.compare import Difference, difference, dropped_note, noting_dropped, with_counts_of
-from phalanx.controllers.grouping.core import WORKLOADS, WORKLOADS_V1ALPHA1, Grouping, Json, Refused, flat
+from phalanx.controllers.grouping.core import WORKLOADS, WORKLOADS_V1ALPHA1, Grouping, GroupingRefused, Json, flat
 from phalanx.controllers.grouping.priorities import default_class, value_of
 from phalanx.controllers.resources import PODS, PRIORITY_CLASSES
 from phalanx.controllers.runtime.controller import Cache, Caches
@@ -71,9 +71,11 @@ class ClusterWriter:
                 return  # the news of its end brings us back
         if kept:
             names = ", ".join(kept[:5])
-            raise Refused(f"{names} keep the rules they were made with while pods are in them", "GroupsUnchanged")
+            raise GroupingRefused(
+                f"{names} keep the rules they were made with while pods are in them", "GroupsUnchanged"
+            )
         if plan and not apart:
-            raise Refused(
+            raise GroupingRefused(
                 f"Workload {plan} cannot be changed as asked while pods are in its groups; "
                 f"it is replaced when {_shown(owner)} has no pods",
                 "GroupsUnchanged",
@@ -82,7 +84,7 @@ class ClusterWriter:
     async def _replace(self, owner: Json, obj: Json, in_use: Collection[str]) -> None:
         """Recreate the whole tree because immutable fields differ: a parent stays while it has children."""
         if in_use:
-            raise Refused(
+            raise GroupingRefused(
                 f"{obj['kind']} {obj['metadata']['name']} cannot be changed as asked while pods are in its groups; "
                 f"it is replaced when {_shown(owner)} has no pods",
                 "GroupsUnchanged",
@@ -135,7 +137,7 @@ class ClusterWriter:
         if not controlled_by(known, owner["metadata"]["uid"]):
             if of_namesake(known, owner):
                 return _State.LEAVING
-            raise Refused(_clash(known, owner), "NameConflict")
+            raise GroupingRefused(_clash(known, owner), "NameConflict")
         if not is_ours(known):
             raise HandsOff(f"{known['kind']} {meta['name']}")
         if deleting(known):
@@ -175,7 +177,7 @@ class ClusterWriter:
         """Return the priority of a class, or of the default class, as admission does for pods."""
         found = value_of(name, self._classes)
         if found is None:
-            raise Refused(f"there is no PriorityClass {name}; create it or name another", "NoPriorityClass")
+            raise GroupingRefused(f"there is no PriorityClass {name}; create it or name another", "NoPriorityClass")
         return found
 
     def _cache(self, kind: str) -> Cache:

@@ -11,7 +11,7 @@ Json = dict[str, Any]
 Ports = tuple[tuple[str, int, str, str], ...]  # name, number, protocol, application protocol
 
 
-class Address(NamedTuple):
+class EndpointAddress(NamedTuple):
     ip: str
     node: str
     namespace: str
@@ -23,11 +23,11 @@ class Address(NamedTuple):
     terminating: bool
 
 
-def addresses_of(service: Json, pods: list[Json]) -> dict[Ports, list[Address]]:
+def addresses_of(service: Json, pods: list[Json]) -> dict[Ports, list[EndpointAddress]]:
     """Return addresses by resolved ports: a named port may differ from pod to pod."""
     spec: Json = service["spec"]
     anyway = bool(spec.get("publishNotReadyAddresses"))
-    found: dict[Ports, list[Address]] = {}
+    found: dict[Ports, list[EndpointAddress]] = {}
     for pod in pods:
         ip = (pod.get("status") or {}).get("podIP")
         if not ip or finished(pod):
@@ -35,7 +35,7 @@ def addresses_of(service: Json, pods: list[Json]) -> dict[Ports, list[Address]]:
         meta, pod_spec = pod["metadata"], pod.get("spec") or {}
         serving, terminating = ready(pod), deleting(pod)
         named = pod_spec.get("subdomain") == service["metadata"]["name"]
-        address = Address(
+        address = EndpointAddress(
             ip,
             pod_spec.get("nodeName") or "",
             meta["namespace"],
@@ -82,11 +82,11 @@ def port_list(ports: Ports, *, unnamed: bool) -> list[Json]:
     return found
 
 
-def _reference(address: Address) -> Json:
+def _reference(address: EndpointAddress) -> Json:
     return {"kind": "Pod", "namespace": address.namespace, "name": address.pod, "uid": address.uid}
 
 
-def slice_entry(address: Address, zone: str) -> Json:
+def slice_entry(address: EndpointAddress, zone: str) -> Json:
     entry: Json = {
         "addresses": [address.ip],
         "conditions": {
@@ -105,7 +105,7 @@ def slice_entry(address: Address, zone: str) -> Json:
     return entry
 
 
-def subsets(found: dict[Ports, list[Address]], limit: int) -> tuple[list[Json], bool]:
+def subsets(found: dict[Ports, list[EndpointAddress]], limit: int) -> tuple[list[Json], bool]:
     """Return the subsets of Endpoints, and whether addresses had to be left out."""
     made: list[Json] = []
     left, truncated = limit, False
@@ -124,7 +124,7 @@ def subsets(found: dict[Ports, list[Address]], limit: int) -> tuple[list[Json], 
     return made, truncated
 
 
-def _entry(address: Address) -> Json:
+def _entry(address: EndpointAddress) -> Json:
     entry: Json = {"ip": address.ip, "targetRef": _reference(address)}
     if address.hostname:
         entry["hostname"] = address.hostname

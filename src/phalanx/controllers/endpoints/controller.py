@@ -12,7 +12,14 @@ import msgspec
 
 from phalanx.base.errors import NotFound
 from phalanx.controllers import resources as r
-from phalanx.controllers.endpoints.addresses import Address, Ports, addresses_of, port_list, slice_entry, subsets
+from phalanx.controllers.endpoints.addresses import (
+    EndpointAddress,
+    Ports,
+    addresses_of,
+    port_list,
+    slice_entry,
+    subsets,
+)
 from phalanx.controllers.runtime.cache import MARKED, by_labels
 from phalanx.controllers.runtime.controller import Caches, Controller, Json, Key
 from phalanx.controllers.runtime.ownership import controller_reference, deleting
@@ -88,7 +95,7 @@ class EndpointsController(Controller):
         except NotFound:
             return
 
-    async def _write_endpoints(self, key: Key, service: Json, found: dict[Ports, list[Address]]) -> None:
+    async def _write_endpoints(self, key: Key, service: Json, found: dict[Ports, list[EndpointAddress]]) -> None:
         made, truncated = subsets(found, PER_ENDPOINTS)
         metadata: Json = {"name": key.name, "labels": _labels(service, ENDPOINTS_BY)}
         if truncated:
@@ -102,7 +109,7 @@ class EndpointsController(Controller):
             metadata["resourceVersion"] = current["metadata"]["resourceVersion"]
             self._endpoints.remember(_decoded(await self._client.update(r.ENDPOINTS, key.name, body, key.namespace)))
 
-    async def _write_slices(self, key: Key, service: Json, found: dict[Ports, list[Address]]) -> None:
+    async def _write_slices(self, key: Key, service: Json, found: dict[Ports, list[EndpointAddress]]) -> None:
         mine = [
             entry for entry in self._slices.by_index("service", f"{key.namespace}/{key.name}") if not deleting(entry)
         ]
@@ -124,7 +131,7 @@ class EndpointsController(Controller):
                 continue
 
     def _dealt(
-        self, room: list[Json], ports: list[Json], addresses: list[Address]
+        self, room: list[Json], ports: list[Json], addresses: list[EndpointAddress]
     ) -> list[tuple[Json | None, list[Json], list[Json]]]:
         """Distribute addresses over slices. An address stays in its slice: one pod's change updates one slice."""
         new = {address.uid: slice_entry(address, self._zone(address.node)) for address in addresses}

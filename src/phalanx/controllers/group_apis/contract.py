@@ -17,7 +17,7 @@ from phalanx.base.client import Resource
 Json = dict[str, Any]
 
 
-class Part(msgspec.Struct, frozen=True):
+class ReplicaPart(msgspec.Struct, frozen=True):
     """Identical pods of a replica: its leader, its workers, a launcher, …"""
 
     name: str
@@ -32,7 +32,7 @@ class Replica(msgspec.Struct, frozen=True):
     namespace: str
     owner: Json  # owner reference: the leader pod, as in KEP-407, or the workload itself
     min_member: int
-    parts: Sequence[Part]
+    parts: Sequence[ReplicaPart]
     labels: Mapping[str, str] = field(default_factory=dict)
     annotations: Mapping[str, str] = field(default_factory=dict)  # of the workload, for providers that inherit some
     priority_class: str = ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from phalanx.base.client import Client
 from phalanx.base.errors import AlreadyExists, NotFound
 from phalanx.controllers.group_apis.contract import Replica, SchedulerProvider
-from phalanx.controllers.grouping.core import Refused
+from phalanx.controllers.grouping.core import GroupingRefused
 
 
 async def create_pod_group_if_not_exists(client: Client, provider: SchedulerProvider, replica: Replica) -> None:
@@ -24,7 +24,7 @@ async def create_pod_group_if_not_exists(client: Client, provider: SchedulerProv
         return
     except NotFound as problem:
         kind = f"{provider.resource.kind} of {provider.resource.api_version}"
-        raise Refused(
+        raise GroupingRefused(
             f"{kind} is not installed in this cluster; install {provider.name} or choose another provider",
             "APINotAvailable",
         ) from problem

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from phalanx.controllers.grouping.core import Grouping, Link, Refused
+from phalanx.controllers.grouping.core import Grouping, GroupingRefused, Link
 
-__all__ = ["Grouping", "Link", "Refused"]
+__all__ = ["Grouping", "GroupingRefused", "Link"]

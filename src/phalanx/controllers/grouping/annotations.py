@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import msgspec
 
-from phalanx.controllers.grouping.core import Json, Refused
+from phalanx.controllers.grouping.core import GroupingRefused, Json
 from phalanx.model.annotation_values import MAX_INT32, BadValue, shortened, whole_number
 
 DOMAIN = "scheduling.phalanx.dev"
@@ -43,23 +43,25 @@ def workload_annotations(annotations: Json | None, prefix: str = "") -> Workload
     """Read `scheduling.phalanx.dev/<prefix><wish>`; raises Refused for invalid values."""
     found = annotations or {}
 
-    def value(wish: str) -> str:
-        return str(found.get(f"{DOMAIN}/{prefix}{wish}") or "").strip()
+    def value(requested: str) -> str:
+        return str(found.get(f"{DOMAIN}/{prefix}{requested}") or "").strip()
 
-    def choice(wish: str, *allowed: str) -> str:
-        text = value(wish)
+    def choice(requested: str, *allowed: str) -> str:
+        text = value(requested)
         if text and text not in allowed:
-            raise Refused(f"annotation {DOMAIN}/{prefix}{wish}: {shortened(text)!r} is not one of {', '.join(allowed)}")
+            raise GroupingRefused(
+                f"annotation {DOMAIN}/{prefix}{requested}: {shortened(text)!r} is not one of {', '.join(allowed)}"
+            )
         return text
 
-    def count(wish: str) -> int | None:
-        text = value(wish)
+    def count(requested: str) -> int | None:
+        text = value(requested)
         if not text:
             return None
         try:
             return whole_number(text, 1, MAX_INT32)
         except BadValue as problem:
-            raise Refused(f"annotation {DOMAIN}/{prefix}{wish}: {problem}") from None
+            raise GroupingRefused(f"annotation {DOMAIN}/{prefix}{requested}: {problem}") from None
 
     asked = choice("gang", "true", "false")
     return WorkloadAnnotations(

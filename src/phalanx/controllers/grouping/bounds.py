@@ -6,7 +6,7 @@ limits is refused with a condition before anything is counted or listed, and one
 
 from __future__ import annotations
 
-from phalanx.controllers.grouping.core import Json, Refused
+from phalanx.controllers.grouping.core import GroupingRefused, Json
 
 MOST_PODS = 100_000  # of one object, as kube-apiserver limits the parallelism of an Indexed Job
 MOST_PARTS = 10_000  # Jobs of one JobSet, replicas of one LeaderWorkerSet: each is an object with groups of its own
@@ -17,13 +17,15 @@ TOO_MANY = "TooManyPods"  # reason of the condition and the event; also the type
 def check_pods(what: str, count: int) -> None:
     """Raise Refused where a workload requests more pods than one object may have."""
     if count > MOST_PODS:
-        raise Refused(f"{what} asks for {count} pods; one object may have {MOST_PODS}: no more are made", TOO_MANY)
+        raise GroupingRefused(
+            f"{what} asks for {count} pods; one object may have {MOST_PODS}: no more are made", TOO_MANY
+        )
 
 
 def check_parts(what: str, count: int) -> None:
     """Raise Refused where a workload requests more Jobs or replicas than one object may have."""
     if count > MOST_PARTS:
-        raise Refused(f"{what} asks for {count}; one object may have {MOST_PARTS}: no more are made", TOO_MANY)
+        raise GroupingRefused(f"{what} asks for {count}; one object may have {MOST_PARTS}: no more are made", TOO_MANY)
 
 
 def count_in(spec: Json, field: str, default: int = 1) -> int:

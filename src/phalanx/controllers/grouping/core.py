@@ -32,7 +32,7 @@ ADOPTED = "scheduling.phalanx.dev/adopted"  # on a user's Workload that is delet
 MAX_TEMPLATES = 8  # per list of a Workload
 
 
-class Refused(Exception):
+class GroupingRefused(Exception):
     """The workload's request cannot work. `message` says what its author must change."""
 
     def __init__(self, message: str, reason: str = "InvalidSchedulingConfiguration") -> None:

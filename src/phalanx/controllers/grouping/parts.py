@@ -19,8 +19,8 @@ from phalanx.controllers.grouping.core import (
     MAX_TEMPLATES,
     POD_GROUPS,
     WORKLOADS,
+    GroupingRefused,
     Json,
-    Refused,
     carried_annotations,
     controller_ref,
     namespace_of,
@@ -48,7 +48,7 @@ def disruption_of(policy: Json, asked: Json | None) -> Json | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Leaf:
+class LeafTemplate:
     name: str
     policy: Json  # {"basic": {}} or {"gang": {"minCount": n}}
     constraints: Json | None = None  # schedulingConstraints
@@ -71,18 +71,18 @@ class Leaf:
         return {key: copy.deepcopy(value) for key, value in found.items() if value is not None}
 
 
-class Node(msgspec.Struct, frozen=True):
+class TemplateNode(msgspec.Struct, frozen=True):
     name: str
     policy: Json  # {"basic": {}} or {"gang": {"minGroupCount": n}}
-    children: Sequence[Node | Leaf]
+    children: Sequence[TemplateNode | LeafTemplate]
     constraints: Json | None = None
     disruption: Json | None = None
     priority_class: str = ""
 
     def template(self) -> Json:
         found = {"name": self.name, **self.spec()}
-        composites = [child.template() for child in self.children if isinstance(child, Node)]
-        leaves = [child.template() for child in self.children if isinstance(child, Leaf)]
+        composites = [child.template() for child in self.children if isinstance(child, TemplateNode)]
+        leaves = [child.template() for child in self.children if isinstance(child, LeafTemplate)]
         if composites:
             found["compositePodGroupTemplates"] = composites
         if leaves:
@@ -99,10 +99,10 @@ class Node(msgspec.Struct, frozen=True):
         return {key: copy.deepcopy(value) for key, value in found.items() if value is not None}
 
 
-def workload(owner: Json, name: str, templates: Sequence[Leaf | Node]) -> Json:
+def workload(owner: Json, name: str, templates: Sequence[LeafTemplate | TemplateNode]) -> Json:
     """Return the Workload of an owner: leaves or composites at the top level, not both (a rule of the API)."""
     check(templates)
-    field = "compositePodGroupTemplates" if isinstance(templates[0], Node) else "podGroupTemplates"
+    field = "compositePodGroupTemplates" if isinstance(templates[0], TemplateNode) else "podGroupTemplates"
     return {
         "apiVersion": WORKLOADS.api_version,
         "kind": WORKLOADS.kind,
@@ -112,13 +112,13 @@ def workload(owner: Json, name: str, templates: Sequence[Leaf | Node]) -> Json:
 
 
 def pod_group(
-    owner: Json, name: str, workload_name: str, template: Leaf, *, parent: str = "", labels: Json | None = None
+    owner: Json, name: str, workload_name: str, template: LeafTemplate, *, parent: str = "", labels: Json | None = None
 ) -> Json:
     return _group(POD_GROUPS, owner, name, workload_name, template, parent, labels)
 
 
 def composite(
-    owner: Json, name: str, workload_name: str, template: Node, *, parent: str = "", labels: Json | None = None
+    owner: Json, name: str, workload_name: str, template: TemplateNode, *, parent: str = "", labels: Json | None = None
 ) -> Json:
     return _group(COMPOSITE_POD_GROUPS, owner, name, workload_name, template, parent, labels)
 
@@ -128,7 +128,7 @@ def _group(
     owner: Json,
     name: str,
     workload_name: str,
-    template: Leaf | Node,
+    template: LeafTemplate | TemplateNode,
     parent: str,
     labels: Json | None,
 ) -> Json:
@@ -150,44 +150,46 @@ def _metadata(owner: Json, name: str, labels: Json | None) -> Json:
     return {**meta, "labels": dict(labels)} if labels else meta
 
 
-def check(templates: Sequence[Leaf | Node]) -> None:
+def check(templates: Sequence[LeafTemplate | TemplateNode]) -> None:
     """Refuse what the API server would reject, with a message that refers to the author's own fields."""
     _check_width(templates, "the Workload")
     every = list(_walk(templates))
     for template in every:
         if problems := dns.dns_label(template.name):
-            raise Refused(
+            raise GroupingRefused(
                 f"group template name {template.name!r} is not a DNS label ({problems[0]}); choose a shorter name"
             )
         # Inside a tree the API accepts both together: parts that start on their own and are disrupted as one.
-        alone = isinstance(template, Leaf) and template in templates
+        alone = isinstance(template, LeafTemplate) and template in templates
         if alone and "basic" in template.policy and "all" in (template.disruption or {}):
-            raise Refused(
+            raise GroupingRefused(
                 f"group {template.name}: disruptionMode all needs a gang policy, or use disruptionMode single"
             )
         gang_policy = template.policy.get("gang")
         if gang_policy is not None and min(gang_policy.values(), default=0) < 1:
-            raise Refused(f"group {template.name}: a gang needs at least 1 member; use the basic policy instead")
+            raise GroupingRefused(
+                f"group {template.name}: a gang needs at least 1 member; use the basic policy instead"
+            )
     classes = sorted({template.priority_class for template in every})
     if len(classes) > 1:
         shown = ", ".join(repr(name) for name in classes)
-        raise Refused(f"all pods of one Workload need the same priorityClassName, found {shown}")
+        raise GroupingRefused(f"all pods of one Workload need the same priorityClassName, found {shown}")
 
 
-def _check_width(templates: Sequence[Leaf | Node], where: str) -> None:
+def _check_width(templates: Sequence[LeafTemplate | TemplateNode], where: str) -> None:
     if len(templates) > MAX_TEMPLATES:
-        raise Refused(
+        raise GroupingRefused(
             f"{where} would need {len(templates)} groups and may have {MAX_TEMPLATES}; "
             f"put several parts into one group",
             "TooManyGroups",
         )
     for template in templates:
-        if isinstance(template, Node):
+        if isinstance(template, TemplateNode):
             _check_width(template.children, f"group {template.name}")
 
 
-def _walk(templates: Sequence[Leaf | Node]) -> Iterator[Leaf | Node]:
+def _walk(templates: Sequence[LeafTemplate | TemplateNode]) -> Iterator[LeafTemplate | TemplateNode]:
     for template in templates:
         yield template
-        if isinstance(template, Node):
+        if isinstance(template, TemplateNode):
             yield from _walk(template.children)

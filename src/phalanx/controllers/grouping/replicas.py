@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from phalanx.controllers.grouping.annotations import DOMAIN, WorkloadAnnotations, workload_annotations
-from phalanx.controllers.grouping.core import Grouping, Json, Link, Refused
+from phalanx.controllers.grouping.core import Grouping, GroupingRefused, Json, Link
 from phalanx.controllers.grouping.names import by_uid, of_template
-from phalanx.controllers.grouping.parts import BASIC, Leaf, disruption_of, pod_group, workload
+from phalanx.controllers.grouping.parts import BASIC, LeafTemplate, disruption_of, pod_group, workload
 from phalanx.controllers.grouping.user_workload import with_hand_made
 from phalanx.controllers.grouping.v1alpha1 import API, ONLY_GROUP, first_workload
 
@@ -22,9 +22,9 @@ TEMPLATE = "replicas"
 Policy = Callable[[Json, WorkloadAnnotations], Json]  # of the requested gang; raises Refused
 
 
-def interchangeable(obj: Json, wish: WorkloadAnnotations) -> Json:
+def interchangeable(obj: Json, requested: WorkloadAnnotations) -> Json:
     kind = obj["kind"]
-    raise Refused(
+    raise GroupingRefused(
         f"pods of a {kind} are replaced one by one and cannot be a gang; use a StatefulSet with "
         f"podManagementPolicy Parallel, a Job or a LeaderWorkerSet, or remove the annotation {DOMAIN}/gang"
     )
@@ -32,15 +32,15 @@ def interchangeable(obj: Json, wish: WorkloadAnnotations) -> Json:
 
 def group_set(obj: Json, related: Sequence[Json] = (), *, policy: Policy = interchangeable) -> Grouping:
     """Return one group of all its pods."""
-    wish = workload_annotations(obj["metadata"].get("annotations"))
+    requested = workload_annotations(obj["metadata"].get("annotations"))
     template = obj["spec"]["template"].get("spec") or {}
     named = template.get("schedulingGroup") is not None or template.get("workloadRef") is not None
     owned = any(ref.get("controller") for ref in obj["metadata"].get("ownerReferences") or ())
-    if named or owned or not wish:
+    if named or owned or not requested:
         return Grouping()
-    chosen = policy(obj, wish) if wish.gang or wish.min_count is not None else BASIC
-    mode = disruption_of(chosen, wish.mode)
-    leaf = Leaf(TEMPLATE, chosen, wish.constraints, mode, (), template.get("priorityClassName") or "")
+    chosen = policy(obj, requested) if requested.gang or requested.min_count is not None else BASIC
+    mode = disruption_of(chosen, requested.mode)
+    leaf = LeafTemplate(TEMPLATE, chosen, requested.constraints, mode, (), template.get("priorityClassName") or "")
     meta = obj["metadata"]
     if (meta.get("annotations") or {}).get(API) == "v1alpha1":
         return with_hand_made(obj, _first_version(obj, chosen), related)

@@ -10,9 +10,9 @@ from collections.abc import Iterator, Sequence
 import msgspec
 
 from phalanx.controllers.grouping.annotations import workload_annotations
-from phalanx.controllers.grouping.core import Grouping, Json, Link, Refused
+from phalanx.controllers.grouping.core import Grouping, GroupingRefused, Json, Link
 from phalanx.controllers.grouping.names import fitting
-from phalanx.controllers.grouping.parts import Leaf, disruption_of, gang, pod_group, workload
+from phalanx.controllers.grouping.parts import LeafTemplate, disruption_of, gang, pod_group, workload
 from phalanx.controllers.grouping.user_workload import with_hand_made
 
 
@@ -36,22 +36,22 @@ def one_gang(
     owner: Json, roles: Sequence[Role], related: Sequence[Json], *, minimum: int | None = None, priority_class: str = ""
 ) -> Grouping:
     """Build one gang of all roles. minimum: the object's own field; an annotation takes precedence."""
-    wish = workload_annotations(owner["metadata"].get("annotations"))
+    requested = workload_annotations(owner["metadata"].get("annotations"))
     free = [role for role in roles if not role.linked]
-    everybody = sum(max(role.count, role.least) for role in free)
-    if wish.gang is False or not everybody:
+    all_pods = sum(max(role.count, role.least) for role in free)
+    if requested.gang is False or not all_pods:
         return Grouping()
     classes = sorted({role.priority_class for role in free})
     if len(classes) > 1 and not priority_class:
         shown = ", ".join(f"{role.name} ({role.priority_class or 'none'})" for role in free)
-        raise Refused(f"all pods of one gang need the same priorityClassName, found {shown}")
-    count = wish.min_count or minimum or sum(role.least for role in free)
-    if count > everybody:
-        raise Refused(f"a gang of {count} can never form: there are only {everybody} pods; lower the minimum")
+        raise GroupingRefused(f"all pods of one gang need the same priorityClassName, found {shown}")
+    count = requested.min_count or minimum or sum(role.least for role in free)
+    if count > all_pods:
+        raise GroupingRefused(f"a gang of {count} can never form: there are only {all_pods} pods; lower the minimum")
     name = fitting(owner["metadata"]["name"])
     policy = gang(max(1, count))
-    mode = disruption_of(policy, wish.mode)
-    leaf = Leaf("all", policy, wish.constraints, mode, (), priority_class or classes[0])
+    mode = disruption_of(policy, requested.mode)
+    leaf = LeafTemplate("all", policy, requested.constraints, mode, (), priority_class or classes[0])
     link = Link(pod_group=name, template=leaf.name)
     found = Grouping(
         workload=workload(owner, name, [leaf]),

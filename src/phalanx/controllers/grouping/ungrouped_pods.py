@@ -19,18 +19,18 @@ from phalanx.model.groups.keys import COMPLETED_IN
 class Gang(NamedTuple):
     """The pods that should be in a group."""
 
-    everybody: int  # pods that are wanted at the same time
+    all_pods: int  # pods that are wanted at the same time
     pods: list[Json]  # those that are there
 
 
-def without_outsiders(grouping: Grouping, everybody: int, pods: Iterable[Json]) -> Grouping:
+def without_ungrouped(grouping: Grouping, all_pods: int, pods: Iterable[Json]) -> Grouping:
     """Reduce the count of a workload with one group."""
     if len(grouping.groups) != 1:
         return grouping
-    return each_without_outsiders(grouping, {grouping.groups[0]["metadata"]["name"]: Gang(everybody, list(pods))})
+    return each_without_ungrouped(grouping, {grouping.groups[0]["metadata"]["name"]: Gang(all_pods, list(pods))})
 
 
-def each_without_outsiders(grouping: Grouping, gangs: Mapping[str, Gang]) -> Grouping:
+def each_without_ungrouped(grouping: Grouping, gangs: Mapping[str, Gang]) -> Grouping:
     """Reduce the counts of several gangs. gangs: by the name of their group."""
     groups = [_without(group, gangs.get(group["metadata"]["name"])) for group in grouping.groups]
     return grouping if groups == grouping.groups else replace(grouping, groups=groups)
@@ -41,7 +41,7 @@ def _without(group: Json, who: Gang | None) -> Json:
     if who is None or gang is None:
         return group
     outside = sum(stands(pod) and outside_of(pod, group["metadata"]["name"]) for pod in who.pods)
-    most = max(1, who.everybody - outside)
+    most = max(1, who.all_pods - outside)
     if not outside or int(gang["minCount"]) <= most:
         return group
     policy = {"gang": {**gang, "minCount": most}}

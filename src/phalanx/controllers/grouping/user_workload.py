@@ -19,9 +19,9 @@ from phalanx.controllers.grouping.core import (
     POD_GROUPS,
     WORKLOADS,
     Grouping,
+    GroupingRefused,
     Json,
     Link,
-    Refused,
     controller_ref,
     namespace_of,
 )
@@ -64,7 +64,9 @@ def made_by_hand(owner: Json, related: Sequence[Json]) -> Json | None:
             by_hand.append(workload)
     if len(by_hand) > 1:
         names = ", ".join(sorted(workload["metadata"]["name"] for workload in by_hand))
-        raise Refused(f"several Workloads say they are about it: {names}; delete all but one", "AmbiguousWorkload")
+        raise GroupingRefused(
+            f"several Workloads say they are about it: {names}; delete all but one", "AmbiguousWorkload"
+        )
     return by_hand[0] if by_hand else None
 
 
@@ -99,7 +101,7 @@ def _relinked(link: Link, workload: str, chosen: Mapping[str, str], templates: M
         return replace(link, template=chosen.get(link.pod_group, link.template))
     groups = [name for kind, name in templates if kind == POD_GROUPS.kind]  # KEP-4671: pods name the group in it
     if link.group not in groups and len(groups) != 1:
-        raise Refused(
+        raise GroupingRefused(
             f"Workload {workload} has no group {link.group!r}, and none can be added: delete it, "
             "and make it again with that group if you want one of your own",
             "WorkloadDoesNotFit",
@@ -116,7 +118,7 @@ def _remade(obj: Json, workload: str, templates: Mapping[tuple[str, str], Json],
     if template is None:
         field = "compositePodGroupTemplate" if kind == COMPOSITE_POD_GROUPS.kind else "podGroupTemplate"
         there = ", ".join(fitting) or "none"
-        raise Refused(
+        raise GroupingRefused(
             f"Workload {workload} has no {field} {wanted!r} (there is {there}); name one so, or delete the Workload to "
             f"have one made",
             "WorkloadDoesNotFit",
@@ -136,7 +138,7 @@ def _check_count(workload: str, name: str, template: Json, obj: Json) -> None:
         theirs = ((template.get("schedulingPolicy") or {}).get("gang") or {}).get(count)
         ours = ((obj["spec"].get("schedulingPolicy") or {}).get("gang") or {}).get(count)
         if theirs is not None and ours is not None and int(theirs) > int(ours):
-            raise Refused(
+            raise GroupingRefused(
                 f"template {name!r} of Workload {workload} wants {theirs} members and will only ever have {ours}; "
                 f"lower its {count}",
                 "WorkloadDoesNotFit",
@@ -167,7 +169,9 @@ def workload_above(obj: Json, related: Sequence[Json]) -> Json:
         key = (COMPOSITE_POD_GROUPS.kind, parent)
         above = next((found for found in related if (found.get("kind"), found["metadata"]["name"]) == key), None)
         if above is None:
-            raise Refused(f"CompositePodGroup {parent} above does not exist yet; create it", "ParentWorkloadNotReady")
+            raise GroupingRefused(
+                f"CompositePodGroup {parent} above does not exist yet; create it", "ParentWorkloadNotReady"
+            )
         named = (above["spec"].get("workloadRef") or {}).get("workloadName")
         found = next((workload for workload in workloads if workload["metadata"]["name"] == named), None)
         what = f"Workload {named} of CompositePodGroup {parent}"
@@ -176,10 +180,10 @@ def workload_above(obj: Json, related: Sequence[Json]) -> Json:
         found = next((one for one in workloads if _same_reference(one["spec"].get("controllerRef"), about)), None)
         what = f"a Workload of {owner['kind']} {owner['name']}"
     else:
-        raise Refused(
+        raise GroupingRefused(
             f"annotation {GROUP_TEMPLATE} names a template of somebody else's Workload, but nobody owns this "
             f"{obj['kind']}; name the group above it in {PARENT_COMPOSITE}"
         )
     if found is None:
-        raise Refused(f"{what} does not exist yet; create it", "ParentWorkloadNotReady")
+        raise GroupingRefused(f"{what} does not exist yet; create it", "ParentWorkloadNotReady")
     return found

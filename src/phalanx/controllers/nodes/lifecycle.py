@@ -116,8 +116,8 @@ class NodeLifecycleController(Controller):
             self.queue.add_after(Key("", name), left)
             return node
         now = rfc3339(self._clock.now())
-        news = [change for type_ in REPORTED if (change := _unknown(node, type_, now)) is not None]
-        return await self._patch(node, {"status": {"conditions": news}}, "status") if news else node
+        updates = [change for type_ in REPORTED if (change := _unknown(node, type_, now)) is not None]
+        return await self._patch(node, {"status": {"conditions": updates}}, "status") if updates else node
 
     # ---- taints
 

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from phalanx.base.client import Client, Resource
-from phalanx.base.informer import Change, Informer
+from phalanx.base.informer import Informer, ObjectChange
 from phalanx.base.tasks import run_all
 from phalanx.controllers.runtime.ownership import controller_of
 from phalanx.controllers.runtime.write_guard import WriteGuard
@@ -175,7 +175,7 @@ class Cache:
             self._keep(key, new)
             self._index(key, new, old)
 
-    def _take(self, change: Change[bytes]) -> None:
+    def _take(self, change: ObjectChange[bytes]) -> None:
         key = Key(change.namespace, change.name)
         new: Json | None = None
         if change.object is None:
@@ -187,9 +187,9 @@ class Cache:
             self._bodies[key] = change.object
             self._keep(key, new)
             self._index(key, new, old)
-        told = _concerned(new, old)
+        announced = _concerned(new, old)
         for of, handler in self._handlers:
-            if of not in told:
+            if of not in announced:
                 continue
             try:
                 handler(key, new, old)

@@ -24,7 +24,7 @@ REMEMBERED = 20_000
 class Events:
     def __init__(self, client: Client, clock: Clock, instance: str = "phalanx") -> None:
         self._client, self._clock, self._instance = client, clock, instance
-        self._told: OrderedDict[tuple[str, str, str], None] = OrderedDict()
+        self._announced: OrderedDict[tuple[str, str, str], None] = OrderedDict()
         self._queue: asyncio.Queue[Json] = asyncio.Queue(WAITING)
         self.dropped = 0
 
@@ -45,11 +45,11 @@ class Events:
         meta = about["metadata"]
         note = note[:MAX_NOTE]
         key = (meta["uid"], reason, note + distinct)
-        if key in self._told:
+        if key in self._announced:
             return  # a reconciler records the same Event every time it runs
-        self._told[key] = None
-        if len(self._told) > REMEMBERED:
-            self._told.popitem(last=False)
+        self._announced[key] = None
+        if len(self._announced) > REMEMBERED:
+            self._announced.popitem(last=False)
         digest = fnv1a_32(f"{meta['uid']}/{reason}/{note}{distinct}".encode())
         event = {
             "apiVersion": EVENTS.api_version,

@@ -33,7 +33,7 @@ from phalanx.controllers.grouping.core import (
     WORKLOADS,
     WORKLOADS_V1ALPHA1,
     Grouping,
-    Refused,
+    GroupingRefused,
     flat,
 )
 from phalanx.controllers.grouping.priorities import default_class
@@ -45,7 +45,7 @@ from phalanx.controllers.runtime.events import Events
 from phalanx.controllers.runtime.ownership import controlled_by, controller_of, deleting, index_by_controller
 
 
-class State(Enum):
+class GroupPhase(Enum):
     READY = "everything exists"
     LEAVING = "everything exists, but some of it is being deleted and will be made again"
     REPLACING = "something stood in the way and is being deleted; look again when it is gone"
@@ -124,7 +124,7 @@ class Groups:
         idle: bool = False,
         in_use: bool = False,
         keep: Collection[tuple[str, str]] = (),
-    ) -> State:
+    ) -> GroupPhase:
         """Create what is missing, follow changed counts, remove what is left over, except what to `keep` (kind, name).
 
         in_use: pods are in the groups, so only their counts are updated; other policies take effect later. idle: no pod
@@ -137,7 +137,7 @@ class Groups:
         surplus = [obj for obj in self.owned(owner) if (obj["kind"], obj["metadata"]["name"]) not in wanted]
         await self._delete(self._left_by_predecessor(owner))
         await self._delete([obj for obj in surplus if not deleting(obj) and (not in_use or _is_plan(obj))])
-        state = State.READY
+        state = GroupPhase.READY
         levels: list[list[Json]] = [
             [grouping.workload] if grouping.workload is not None else [],
             *_by_level(grouping.composites),
@@ -145,13 +145,13 @@ class Groups:
         for number, level in enumerate([*levels, grouping.groups]):
             if grouping.owned_by_workload and number == len(levels):
                 level = [self._with_workload(obj, grouping) for obj in level]
-            if idle and state is not State.READY:
+            if idle and state is not GroupPhase.READY:
                 break
             states = await together(
                 self._ensure_one(owner, uid, obj, controller, announce, in_use and not _is_plan(obj)) for obj in level
             )
             for found in states:
-                if found is State.REPLACING or state is State.READY:
+                if found is GroupPhase.REPLACING or state is GroupPhase.READY:
                     state = found
         return state
 
@@ -186,7 +186,7 @@ class Groups:
 
     async def _ensure_one(
         self, owner: Json, uid: str, wanted: Json, controller: str, announce: bool, in_use: bool
-    ) -> State:
+    ) -> GroupPhase:
         kind, meta = wanted["kind"], wanted["metadata"]
         cache = self._cache(kind)
         known = self.known(wanted)
@@ -200,13 +200,13 @@ class Groups:
                 if announce:
                     note = f"Created {kind} {meta['name']} for {owner['kind']} {owner['metadata']['name']}"
                     self.events.normal(owner, controller, f"{kind}Created", note)
-                return State.READY
+                return GroupPhase.READY
         if not controlled_by(known, uid):
             if of_namesake(known, owner):
-                return State.REPLACING  # an earlier object of the owner's name left it, and it is being deleted
-            raise Refused(_clash(known, kind, meta["name"], owner), "NameConflict")
+                return GroupPhase.REPLACING  # an earlier object of the owner's name left it, and it is being deleted
+            raise GroupingRefused(_clash(known, kind, meta["name"], owner), "NameConflict")
         # One that is being deleted still holds pods, which may wait for a count that is no longer wanted.
-        kept = State.LEAVING if deleting(known) else State.READY
+        kept = GroupPhase.LEAVING if deleting(known) else GroupPhase.READY
         found = difference(known, wanted, default_class(self._classes))
         if found is Difference.COUNTS:
             try:
@@ -224,7 +224,7 @@ class Groups:
             self.events.warning(owner, controller, "GroupsUnchanged", note)
             return kept
         await self._delete([known])
-        return State.REPLACING
+        return GroupPhase.REPLACING
 
     def leaving(self, owner: Json, grouping: Grouping) -> bool:
         """Return True if a wanted object is still being deleted."""

@@ -22,15 +22,15 @@ class PodEvents:
         self._allowed: OrderedDict[str, tuple[float, float]] = OrderedDict()  # uid -> (events left, since when)
 
     def created(self, pod: Json) -> None:
-        self._tell(pod, "SuccessfulCreate", f"Created pod: {pod['metadata']['name']}")
+        self._notify(pod, "SuccessfulCreate", f"Created pod: {pod['metadata']['name']}")
 
     def deleted(self, pod: Json) -> None:
-        self._tell(pod, "SuccessfulDelete", f"Deleted pod: {pod['metadata']['name']}")
+        self._notify(pod, "SuccessfulDelete", f"Deleted pod: {pod['metadata']['name']}")
 
     def failed(self, owner: Json, problem: Exception) -> None:
         self._events.warning(owner, self._controller, "FailedCreate", f"Error creating: {problem}")
 
-    def _tell(self, pod: Json, reason: str, note: str) -> None:
+    def _notify(self, pod: Json, reason: str, note: str) -> None:
         meta, reference = pod["metadata"], controller_of(pod)
         if reference is None or not self._may(str(reference["uid"])):
             return

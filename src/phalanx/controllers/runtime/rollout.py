@@ -22,7 +22,7 @@ class Allowance(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
+class ReplicaSetShare:
     """What a rollout needs to know about one ReplicaSet."""
 
     name: str
@@ -52,7 +52,7 @@ def resolve(value: Any, total: int, rounding: Callable[[float], int]) -> int:
     return int(rounding(int(str(value).rstrip("%")) * total / 100))
 
 
-def grown(new: Share, old: Sequence[Share], replicas: int, allowed: Allowance) -> int:
+def grown(new: ReplicaSetShare, old: Sequence[ReplicaSetShare], replicas: int, allowed: Allowance) -> int:
     """Return the replicas of the new ReplicaSet in the next step."""
     if new.wanted >= replicas:
         return replicas
@@ -60,7 +60,7 @@ def grown(new: Share, old: Sequence[Share], replicas: int, allowed: Allowance) -
     return min(replicas, new.wanted + max(0, room))
 
 
-def shrunk(new: Share, old: Sequence[Share], replicas: int, allowed: Allowance) -> dict[str, int]:
+def shrunk(new: ReplicaSetShare, old: Sequence[ReplicaSetShare], replicas: int, allowed: Allowance) -> dict[str, int]:
     """Return the replicas of the old ReplicaSets in the next step; only those that change."""
     minimum = replicas - allowed.unavailable
     total = new.wanted + sum(share.wanted for share in old)
@@ -85,7 +85,7 @@ def shrunk(new: Share, old: Sequence[Share], replicas: int, allowed: Allowance) 
     return {share.name: sizes[share.name] for share in old if sizes[share.name] != share.wanted}
 
 
-def shared_out(shares: Sequence[Share], replicas: int, allowed: Allowance) -> dict[str, int]:
+def shared_out(shares: Sequence[ReplicaSetShare], replicas: int, allowed: Allowance) -> dict[str, int]:
     """Return proportionally scaled sizes after a change of scale while several ReplicaSets have pods."""
     present = sum(share.wanted for share in shares)
     target = replicas + allowed.surge if replicas else 0
@@ -105,7 +105,7 @@ def shared_out(shares: Sequence[Share], replicas: int, allowed: Allowance) -> di
     return sizes
 
 
-def _fraction(share: Share, target: int, present: int, left: int) -> int:
+def _fraction(share: ReplicaSetShare, target: int, present: int, left: int) -> int:
     if not share.wanted or not left:
         return 0
     before = share.maximum or present

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from phalanx.base.clock import Clock, rfc3339
-from phalanx.controllers.grouping.core import Refused
+from phalanx.controllers.grouping.core import GroupingRefused
 from phalanx.controllers.runtime.controller import Cache
 
 Json = dict[str, Any]
@@ -30,7 +30,7 @@ def set_condition(
     )
 
 
-def follow_refusal(conditions: list[Json], type_: str, refusal: Refused | None, clock: Clock) -> None:
+def follow_refusal(conditions: list[Json], type_: str, refusal: GroupingRefused | None, clock: Clock) -> None:
     """Set the condition of this type that says why a workload's request is refused; None: remove it."""
     if refusal is not None:
         set_condition(conditions, type_, "True", refusal.reason, refusal.message, clock)

@@ -61,7 +61,7 @@ def _no_jobs(workload: Json, found: Grouping) -> dict[str, str]:
     return {}
 
 
-def _nobody(workload: Json) -> tuple[str, str]:
+def _no_match(workload: Json) -> tuple[str, str]:
     return ("", "")
 
 
@@ -86,7 +86,7 @@ class WorkloadKind(msgspec.Struct, frozen=True):
     creates: Resource | None = None  # what that is
     owner_is_certain: bool = True  # where a pod has a place in such a workload, the workload exists
     reads: tuple[Resource, ...] = ()  # other objects its groups depend on
-    referenced_object: Callable[[Json], tuple[str, str]] = _nobody  # (kind, name) of the one it depends on
+    referenced_object: Callable[[Json], tuple[str, str]] = _no_match  # (kind, name) of the one it depends on
     workload_name: Callable[[str], str] | None = None  # of a Workload that its author may have created for it
     replicated: Replicated | None = None
     jobs: Callable[[Json, Grouping], Mapping[str, str]] = _no_jobs  # part -> name of the Job that makes its pods

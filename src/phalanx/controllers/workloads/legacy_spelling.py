@@ -9,7 +9,7 @@ from phalanx.model.annotations import unknown
 CONTROLLER = "workload-annotations"
 
 
-def tell_unknown_annotations(local: Local) -> None:
+def report_unknown_annotations(local: Local) -> None:
     """Watch every local kind that may request groups; an unknown annotation becomes an Event on the object."""
     from phalanx.controllers.workloads.registry import KINDS
 

@@ -9,7 +9,7 @@ import msgspec
 from phalanx.model.groups.keys import GROUP_LABEL
 
 
-class Owner(msgspec.Struct, rename="camel", gc=False):
+class MemberOwner(msgspec.Struct, rename="camel", gc=False):
     kind: str = ""
     name: str = ""
     uid: str = ""
@@ -23,7 +23,7 @@ class _Meta(msgspec.Struct, rename="camel", gc=False):
     uid: str = ""
     labels: dict[str, str] | None = None
     annotations: dict[str, str] | None = None
-    owner_references: list[Owner] | None = None
+    owner_references: list[MemberOwner] | None = None
     deletion_timestamp: str | None = None
 
 
@@ -60,7 +60,7 @@ class PodView(msgspec.Struct, gc=False):
         return self.metadata.labels or {}
 
     @property
-    def controller(self) -> Owner | None:
+    def controller(self) -> MemberOwner | None:
         return next((ref for ref in self.metadata.owner_references or () if ref.controller), None)
 
     @property

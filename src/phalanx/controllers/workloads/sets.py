@@ -15,11 +15,11 @@ from phalanx.base.work import WorkQueue
 from phalanx.controllers import resources as r
 from phalanx.controllers.grouping.annotations import GANG
 from phalanx.controllers.grouping.compare import Difference, difference
-from phalanx.controllers.grouping.core import Grouper, Grouping, Link, Refused
+from phalanx.controllers.grouping.core import Grouper, Grouping, GroupingRefused, Link
 from phalanx.controllers.grouping.priorities import keep_priority, value_of
 from phalanx.controllers.grouping.replacement import with_successor
 from phalanx.controllers.grouping.replicas import group_set
-from phalanx.controllers.grouping.ungrouped_pods import without_outsiders
+from phalanx.controllers.grouping.ungrouped_pods import without_ungrouped
 from phalanx.controllers.grouping.user_workload import made_by_hand
 from phalanx.controllers.runtime.controller import Caches, Controller, Json, Key
 from phalanx.controllers.runtime.events import Events
@@ -87,7 +87,7 @@ class SetGroupsController(Controller):
                 self._report_unused(owner)
                 if self._groups.owned(owner):
                     await self._groups.remove(owner)
-        except Refused as refusal:
+        except GroupingRefused as refusal:
             self._events.warning(owner, self.name, refusal.reason, refusal.message)
 
     def _report_unused(self, owner: Json) -> None:
@@ -108,7 +108,7 @@ class SetGroupsController(Controller):
         uid = owner["metadata"]["uid"]
         known = partial(self._groups.pod_groups.get, owner["metadata"]["namespace"])
         found = with_successor(found, uid, known, self._priority_of)
-        return without_outsiders(found, replicas_of(owner), filter(active, self._pods.by_index("controller", uid)))
+        return without_ungrouped(found, replicas_of(owner), filter(active, self._pods.by_index("controller", uid)))
 
     def _priority_of(self, name: str) -> int | None:
         return value_of(name, self._classes)
@@ -140,7 +140,7 @@ class SetGroupsController(Controller):
             return
         try:
             wanted = self._wanted(owner)
-        except Refused as refusal:
+        except GroupingRefused as refusal:
             raise Invalid(refusal.message) from refusal
         link = wanted.links.get("")
         if link is None:

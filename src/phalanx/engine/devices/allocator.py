@@ -16,8 +16,8 @@ from typing import NamedTuple, Protocol
 import msgspec
 
 from phalanx.engine.devices.inventory import CounterKey, Device
-from phalanx.engine.devices.requests import AttributeConstraint, ClaimSpec, Request
-from phalanx.engine.devices.selectors import SelectorFailure, Selectors
+from phalanx.engine.devices.requests import AllocationRequest, AttributeConstraint, ClaimSpec
+from phalanx.engine.devices.selectors import DeviceSelectors, SelectorFailure
 from phalanx.model.objects.devices import MAX_RESULTS
 
 BUDGET = 20_000  # steps of one search
@@ -54,7 +54,7 @@ class ClaimDemand(NamedTuple):
 
 
 class Pick(NamedTuple):
-    request: Request
+    request: AllocationRequest
     device: Device
     takes: dict[str, int] | None  # capacity, of a device that is shared
 
@@ -66,7 +66,7 @@ class _Unit(msgspec.Struct, eq=False):
     """One request of one claim, with the alternative that is tried."""
 
     demand: int
-    request: Request
+    request: AllocationRequest
     candidates: list[Device]
     need: int
     distinct: tuple[str, ...] = ()  # attributes whose values must differ, across the units of the same claim
@@ -80,7 +80,7 @@ class Allocator:
     """One problem. `exhausted`: a negative answer is no proof."""
 
     def __init__(
-        self, demands: Sequence[ClaimDemand], usage: Usage, selectors: Selectors, budget: int = BUDGET
+        self, demands: Sequence[ClaimDemand], usage: Usage, selectors: DeviceSelectors, budget: int = BUDGET
     ) -> None:
         self._demands = demands
         self._usage = usage
@@ -129,14 +129,14 @@ class Allocator:
 
     # ---- candidates
 
-    def _selected(self, request: Request, device: Device) -> bool:
+    def _selected(self, request: AllocationRequest, device: Device) -> bool:
         """Raises SelectorFailure where the selectors fail on the device."""
         verdict = request.selects(device, self._selectors)
         if isinstance(verdict, SelectorFailure):
             raise verdict
         return verdict
 
-    def _free(self, request: Request, device: Device) -> bool:
+    def _free(self, request: AllocationRequest, device: Device) -> bool:
         """Whether a device can serve the request beside what is taken already."""
         if device.taints and not request.tolerates(device):
             return False
@@ -157,7 +157,7 @@ class Allocator:
         counters = device.pool.counters
         return all(usage.counted(counter) + amount <= counters[counter] for counter, amount in device.counters)
 
-    def _candidates(self, demand: ClaimDemand, request: Request) -> list[Device] | None:
+    def _candidates(self, demand: ClaimDemand, request: AllocationRequest) -> list[Device] | None:
         """Devices for a request; None: all of them are wanted and one cannot be had."""
         if request.everything:
             wanted = [device for device in demand.devices if self._selected(request, device)]
@@ -380,7 +380,7 @@ class _Assignment:
         self._picks.append((unit, device, takes if device.multiple and not request.admin else None))
         return takes
 
-    def _share(self, request: Request, device: Device) -> dict[str, int] | None:
+    def _share(self, request: AllocationRequest, device: Device) -> dict[str, int] | None:
         takes = request.takes(device)
         if takes is None:
             return None

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from phalanx.engine.devices.holdings import Held, Holdings, held_by
 from phalanx.engine.devices.inventory import Device, DeviceKey, Inventory, in_order
 from phalanx.engine.devices.requests import ClaimSpecs
-from phalanx.engine.devices.selectors import Compiler, Selectors
+from phalanx.engine.devices.selectors import Compiler, DeviceSelectors
 from phalanx.engine.state.claims import EXTENDED, ClaimKey, ClaimUse
 from phalanx.engine.state.columns import Columns
 from phalanx.engine.state.journal import ChangeLog
@@ -43,7 +43,7 @@ class ClaimTables:
         self.objects = objects
         self._claims = objects.table(ResourceClaim)
         self.inventory = Inventory()
-        self.selectors = Selectors(compiler)
+        self.selectors = DeviceSelectors(compiler)
         self.specs = ClaimSpecs(lambda name: objects.get(DeviceClass, "", name))
         self.holdings = Holdings(self.inventory)
         self.assumed: dict[ClaimKey, Held] = {}

@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 from phalanx.engine.devices.holdings import Holdings
 from phalanx.engine.devices.inventory import Device
-from phalanx.engine.devices.requests import ClaimSpec, Request
-from phalanx.engine.devices.selectors import Selectors
+from phalanx.engine.devices.requests import AllocationRequest, ClaimSpec
+from phalanx.engine.devices.selectors import DeviceSelectors
 from phalanx.model.objects.devices import MAX_RESULTS
 
 
@@ -23,7 +23,7 @@ class NotSimple(Exception):
 class Simple(NamedTuple):
     """The one request of a claim, and the attribute that its devices must have in common."""
 
-    request: Request
+    request: AllocationRequest
     attribute: str = ""
 
 
@@ -42,7 +42,9 @@ def simple(spec: ClaimSpec) -> Simple | None:
     return None
 
 
-def free(claim: Simple, devices: Sequence[Device], holdings: Holdings, selectors: Selectors) -> list[list[Device]]:
+def free(
+    claim: Simple, devices: Sequence[Device], holdings: Holdings, selectors: DeviceSelectors
+) -> list[list[Device]]:
     """Devices that could serve the claim, by common value in the order of devices. Raises NotSimple."""
     request, attribute = claim
     answers, whole, parts = request.answers, holdings.whole, holdings.parts

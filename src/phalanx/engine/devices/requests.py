@@ -11,7 +11,7 @@ import msgspec
 
 from phalanx.engine.devices.capacity import consumption
 from phalanx.engine.devices.inventory import Device, qualified
-from phalanx.engine.devices.selectors import SelectorFailure, Selectors, Verdict
+from phalanx.engine.devices.selectors import DeviceSelectors, SelectorFailure, Verdict
 from phalanx.model.objects import DeviceClass, ResourceClaim
 from phalanx.model.objects.devices import (
     ClaimConfiguration,
@@ -30,7 +30,7 @@ class BadClaim(Exception):
     """The claim cannot be allocated whatever is free: a class is missing, or it contradicts itself."""
 
 
-class Request(msgspec.Struct, eq=False):
+class AllocationRequest(msgspec.Struct, eq=False):
     """One request or one alternative of a request, with its class. Compare by identity."""
 
     name: str  # "req", or "req/alternative"
@@ -44,14 +44,14 @@ class Request(msgspec.Struct, eq=False):
     config: tuple[ClaimConfiguration, ...]  # of the class
     answers: dict[Device, Verdict] = msgspec.field(default_factory=dict)
 
-    def selects(self, device: Device, selectors: Selectors) -> Verdict:
+    def selects(self, device: Device, selectors: DeviceSelectors) -> Verdict:
         """Whether class and request select a device, whatever its taints and whoever uses it."""
         answer = self.answers.get(device)
         if answer is None:
             answer = self.answers[device] = self._selects(device, selectors)
         return answer
 
-    def _selects(self, device: Device, selectors: Selectors) -> Verdict:
+    def _selects(self, device: Device, selectors: DeviceSelectors) -> Verdict:
         for expression, where in self.selectors:
             verdict = selectors.verdict(expression, device)
             if isinstance(verdict, SelectorFailure):
@@ -75,14 +75,14 @@ class AttributeConstraint(msgspec.Struct, frozen=True):
     distinct: bool
     requests: frozenset[str]  # names as in the claim; empty: all
 
-    def concerns(self, request: Request) -> bool:
+    def concerns(self, request: AllocationRequest) -> bool:
         return not self.requests or request.main in self.requests or request.name in self.requests
 
 
 class ClaimSpec(msgspec.Struct, eq=False):
     """Compare by identity: equal claims share one."""
 
-    requests: tuple[tuple[Request, ...], ...]  # alternatives of each request, best first
+    requests: tuple[tuple[AllocationRequest, ...], ...]  # alternatives of each request, best first
     constraints: tuple[AttributeConstraint, ...]
     config: tuple[ClaimConfiguration, ...]
     problem: str = ""  # why it cannot be allocated at all
@@ -126,7 +126,7 @@ class ClaimSpecs:
                 request.answers.pop(device, None)
 
     def _compile(self, spec: ResourceClaimSpec, key: Hashable, name: str) -> ClaimSpec:
-        requests: list[tuple[Request, ...]] = []
+        requests: list[tuple[AllocationRequest, ...]] = []
         problem = error = ""
         for each in spec.devices.requests:
             parts: list[tuple[str, ExactDeviceRequest | DeviceSubRequest]] = []
@@ -160,7 +160,7 @@ class ClaimSpecs:
 
 def _request(
     full: str, main: str, part: ExactDeviceRequest | DeviceSubRequest, found: DeviceClass, claim: str
-) -> Request:
+) -> AllocationRequest:
     selectors: list[tuple[str, str]] = []
     for source, where in ((found.spec.selectors, f"class {found.metadata.name}"), (part.selectors, f"claim {claim}")):
         for number, selector in enumerate(source):
@@ -170,7 +170,7 @@ def _request(
     mode = part.allocation_mode or "ExactCount"
     if mode not in ("ExactCount", ALL):
         raise BadClaim(f"unsupported count mode {mode}")
-    return Request(
+    return AllocationRequest(
         name=full,
         main=main,
         selectors=tuple(selectors),

@@ -33,7 +33,7 @@ Verdict = bool | SelectorFailure
 MOST_SHARED = 10_000  # verdicts kept for each expression
 
 
-class Selectors:
+class DeviceSelectors:
     """What expressions say about devices. Devices that are gone are forgotten with their verdicts."""
 
     def __init__(self, compiler: Compiler) -> None:

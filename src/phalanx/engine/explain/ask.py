@@ -16,11 +16,12 @@ from phalanx.engine.explain import headline, hints
 from phalanx.engine.explain.blockers import blockers_of, total_blockers
 from phalanx.engine.explain.device_hints import for_devices
 from phalanx.engine.explain.levels import levels_of, placed_enough, pods_of
-from phalanx.engine.explain.rehearsal import Rehearsal
 from phalanx.engine.explain.relax import for_pod, relaxations
 from phalanx.engine.explain.remedies import applied_object, owner_of_pod, with_how
 from phalanx.engine.explain.trial import verdict_of
+from phalanx.engine.explain.trial_attempt import TrialAttempt
 from phalanx.engine.explain.values import (
+    HistoryEntry,
     Level,
     NodeReason,
     PodLine,
@@ -29,7 +30,6 @@ from phalanx.engine.explain.values import (
     QueuePlace,
     Relaxation,
     Report,
-    StoryLine,
     Verdict,
     Why,
     proof_of,
@@ -164,8 +164,8 @@ class _Asked:
     def _judge(self, record: PodRecord) -> tuple[Verdict, list[NodeReason], list[Relaxation]]:
         """Evaluate one pod against all nodes now: the attempt that would be made, without committing it."""
         state = self._engine.cluster
-        with Rehearsal(self._engine) as rehearsal:
-            answer = rehearsal.attempt(SinglePod(record))
+        with TrialAttempt(self._engine) as trial_attempt:
+            answer = trial_attempt.attempt(SinglePod(record))
             if isinstance(answer, Placed):
                 return Verdict("placed", state.columns.names[answer.assignment[0][1]]), [], []
             verdict = verdict_of(answer)
@@ -193,7 +193,7 @@ class _Asked:
             where = f"is on node {member.node}" if state == "running" else f"has {state}"
             line = PodLine(pod.name, state, member.node)
             return Why("Pod", pod.namespace, pod.name, root_key(leaf), True, where, pods=[line])
-        whole = self._story(leaf)
+        whole = self._history_lines(leaf)
         said = record.said.partition(": ")[2] if record is not None else ""
         if member.state is MemberState.FOREIGN:
             name = member.pod.spec.scheduler_name
@@ -223,7 +223,7 @@ class _Asked:
             raise Unknown("this scheduler runs without groups (feature gates GenericWorkload and GangScheduling)")
         if self._groups.forest.named(key) is None:
             raise Unknown(f"the scheduler knows no {key.kind} {key.namespace}/{key.name}")
-        return self._story(key)
+        return self._history_lines(key)
 
     def workload(self, namespace: str, name: str) -> list[Why]:
         """Return one item per scheduling unit of a Workload: its groups or implicit groups. NAME/GROUP/KEY selects one
@@ -239,9 +239,9 @@ class _Asked:
             roots[forest.resolve(key).root or key] = None
         if not roots and self._engine.objects.get(Workload, namespace, name) is None:
             raise Unknown(f"the scheduler knows no Workload {namespace}/{name}")
-        return [self._story(key) for key in roots]
+        return [self._history_lines(key) for key in roots]
 
-    def _story(self, key: GroupKey) -> Why:
+    def _history_lines(self, key: GroupKey) -> Why:
         groups = self._groups
         assert groups is not None
         resolution = groups.forest.resolve(key)
@@ -331,8 +331,8 @@ class _Asked:
     def _try(self, tree: GroupTree) -> tuple[Verdict, list[Relaxation]]:
         """Make the attempt that would be made now, without committing it."""
         engine = self._engine
-        with Rehearsal(engine) as rehearsal:
-            answer = rehearsal.attempt(tree)
+        with TrialAttempt(engine) as trial_attempt:
+            answer = trial_attempt.attempt(tree)
         if not self._relax or not isinstance(answer, Refused):
             return verdict_of(answer), []
         changes = relaxations(engine.cluster, tree.group, answer, engine.attempts.points(tree))
@@ -384,7 +384,7 @@ class _Asked:
 
     # ---- parts of an answer
 
-    def story(self, item: Why) -> list[StoryLine]:
+    def story(self, item: Why) -> list[HistoryEntry]:
         """Return the history of the scheduling unit, and that of the pod if the query is about a pod."""
         keys = {item.root: item.root if item.kind == "Pod" else ""}
         if item.kind == "Pod":
@@ -394,7 +394,7 @@ class _Asked:
         if record is not None:
             notes.append((Note(record.created, "asked for a node", ""), ""))
         notes.sort(key=lambda entry: entry[0].time)
-        return [StoryLine(rfc3339(note.time), note.what, note.detail, note.times, of) for note, of in notes]
+        return [HistoryEntry(rfc3339(note.time), note.what, note.detail, note.times, of) for note, of in notes]
 
     def _queue(
         self, root: SchedulingUnit | None, reasons: Sequence[str] = (), proof: Proof | None = None

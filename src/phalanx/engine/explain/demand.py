@@ -14,9 +14,9 @@ from collections.abc import Collection, Sequence
 from math import ceil
 from typing import TYPE_CHECKING
 
-from phalanx.engine.explain.node_pools import DeclaredPool, Pool, pools_of
-from phalanx.engine.explain.rehearsal import Rehearsal
-from phalanx.engine.explain.values import GroupDemand, NodeDemand, NodesNeeded, PodRequest, ShapeDemand
+from phalanx.engine.explain.node_pools import DeclaredPool, NodePool, pools_of
+from phalanx.engine.explain.trial_attempt import TrialAttempt
+from phalanx.engine.explain.values import GroupDemand, NodeDemand, NodesNeeded, PodDemand, ShapeDemand
 from phalanx.engine.reservations import Reason
 from phalanx.engine.scheduling.attempt.answers import Answer, Cause, NominatedAfterPreemption, Placed, Refused
 from phalanx.engine.scheduling.queue.units import (
@@ -43,12 +43,12 @@ _WAITS = (QueueName.ACTIVE, QueueName.BACKOFF, QueueName.WAITING, QueueName.SEAR
 
 
 Amounts = dict[str, float]  # in the unit of the engine's columns: millicores, bytes, devices
-Candidates = Sequence[tuple[Pool, Node]]  # nodes that do not exist, each with its pool
+Candidates = Sequence[tuple[NodePool, Node]]  # nodes that do not exist, each with its pool
 
 
 def demand(scheduler: Scheduler, declared: Sequence[DeclaredPool] = ()) -> NodeDemand:
     """Return what every waiting unit lacks. `declared`: nodes that may be created; without any, the existing types."""
-    with Rehearsal(scheduler) as kept:
+    with TrialAttempt(scheduler) as kept:
         return _Demand(scheduler, declared, kept).answer()
 
 
@@ -68,12 +68,12 @@ def unused(
 
 
 class _Demand:
-    def __init__(self, scheduler: Scheduler, declared: Sequence[DeclaredPool], kept: Rehearsal) -> None:
+    def __init__(self, scheduler: Scheduler, declared: Sequence[DeclaredPool], kept: TrialAttempt) -> None:
         self._scheduler = scheduler
         self._columns = scheduler.columns
         self._kept = kept
         self._declared = declared
-        self._pools: list[Pool] = []
+        self._pools: list[NodePool] = []
         self._number = 0  # of the next node without a declared name
         self._used: set[str] = set()  # nodes on which waiting units were placed
 
@@ -104,7 +104,7 @@ class _Demand:
             if held.planned.start is not None and held.reason is Reason.STARVING:
                 return None  # running pods will end, no node is missing
             self._scheduler.starts.lift(unit)
-        with Rehearsal(self._scheduler) as trial:
+        with TrialAttempt(self._scheduler) as trial:
             answer = trial.attempt(target, evict=True, gates=False)
             missing = _missing(target, answer)
         if not missing:
@@ -141,8 +141,8 @@ class _Demand:
         try:
             for _, node in nodes:
                 columns.set_node(node)
-            with Rehearsal(self._scheduler) as rehearsal:
-                answer = rehearsal.attempt(target, gates=False)
+            with TrialAttempt(self._scheduler) as trial_attempt:
+                answer = trial_attempt.attempt(target, gates=False)
                 if not isinstance(answer, Placed) or len(answer.assignment) < wanted:
                     return None
                 return {columns.names[row] for _, row in answer.assignment}
@@ -162,7 +162,7 @@ class _Demand:
                 best = found
         return best
 
-    def _in_best_domain(self, target: AttemptUnit, pools: list[Pool], asked: Amounts, wanted: int) -> Candidates:
+    def _in_best_domain(self, target: AttemptUnit, pools: list[NodePool], asked: Amounts, wanted: int) -> Candidates:
         """Try the domains of the unit's topology key in the order of the fewest nodes that can be enough there."""
         key = _key_of(target)
         domains = list(dict.fromkeys(d for pool in pools for d in pool.domains(key))) if key else [""]
@@ -217,7 +217,7 @@ class _Demand:
                 at[name] += max(0.0, float(columns.alloc_cell[rid][row] - columns.used_cell[rid][row]))
         return found
 
-    def _fewest(self, target: AttemptUnit, pools: list[Pool], nodes: Candidates, wanted: int) -> Candidates:
+    def _fewest(self, target: AttemptUnit, pools: list[NodePool], nodes: Candidates, wanted: int) -> Candidates:
         """Return the fewest of these nodes that are enough: a prefix of every pool, without nodes that stay unused."""
         used = self._fits(target, nodes, wanted)
         if used is None:
@@ -251,10 +251,10 @@ class _Demand:
             (tuple(sorted(self._request(r).items())), tuple(sorted(_selector(r).items()))) for r in target.records
         )
         requests = [
-            PodRequest(count, {name: _text(name, value) for name, value in amounts}, dict(selector))
+            PodDemand(count, {name: _text(name, value) for name, value in amounts}, dict(selector))
             for (amounts, selector), count in alike.items()
         ]
-        by_place: dict[tuple[str, str], list[tuple[Pool, Node]]] = {}
+        by_place: dict[tuple[str, str], list[tuple[NodePool, Node]]] = {}
         for pool, node in nodes:
             by_place.setdefault((pool.name, node.metadata.labels.get(key, "") if key else ""), []).append((pool, node))
         needed = [

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from phalanx.engine.devices.inventory import Device
-from phalanx.engine.devices.requests import AttributeConstraint, Request
+from phalanx.engine.devices.requests import AllocationRequest, AttributeConstraint
 from phalanx.engine.devices.selectors import SelectorFailure
 from phalanx.engine.devices.state import DeviceState, extended_key
 from phalanx.engine.state.claims import MISSING, NAMED, claim_names
@@ -76,7 +76,7 @@ def freed_by(state: DeviceState, pods: Iterable[PodRecord], leaving: Iterable[Po
     return sorted(found)
 
 
-def _request(state: DeviceState, request: Request, limits: Sequence[AttributeConstraint] = ()) -> str:
+def _request(state: DeviceState, request: AllocationRequest, limits: Sequence[AttributeConstraint] = ()) -> str:
     devices = list(state.inventory.devices.values())
     out: dict[str, int] = {}
     free: dict[str, int] = {}  # by the node of a device; "": several nodes
@@ -111,7 +111,7 @@ def _alike(devices: Iterable[Device], attribute: str) -> int:
     return max(counts.values(), default=0)
 
 
-def ruled_out(state: DeviceState, request: Request, device: Device) -> str:
+def ruled_out(state: DeviceState, request: AllocationRequest, device: Device) -> str:
     """Return why a device cannot serve a request now; "" if it can."""
     for expression, where in request.selectors:
         verdict = state.selectors.verdict(expression, device)
@@ -140,7 +140,7 @@ def _place(where: str) -> str:
     return where if owner.startswith("class ") else f"{selector} of the request"
 
 
-def _full(state: DeviceState, request: Request, device: Device) -> bool:
+def _full(state: DeviceState, request: AllocationRequest, device: Device) -> bool:
     takes = request.takes(device) or {}
     return any(
         state.holdings.consumed(device, name) + amount > device.capacity[name].value for name, amount in takes.items()

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from phalanx.engine.devices.requests import Request
+from phalanx.engine.devices.requests import AllocationRequest
 from phalanx.engine.devices.state import DeviceState
 from phalanx.engine.explain.device_hints import ruled_out
 from phalanx.model.objects import DeviceClass
@@ -39,7 +39,7 @@ def device_table(state: DeviceState, keys: Sequence[str]) -> list[DeviceCounts]:
     return found
 
 
-def _any_of(state: DeviceState, name: str) -> Request | None:
+def _any_of(state: DeviceState, name: str) -> AllocationRequest | None:
     """Return a request for one device of a class; None if the class cannot be compiled."""
     exactly = ExactDeviceRequest(device_class_name=name, allocation_mode="ExactCount", count=1)
     spec = ResourceClaimSpec(devices=DeviceClaim(requests=[DeviceRequest(name="any", exactly=exactly)]))
@@ -47,7 +47,7 @@ def _any_of(state: DeviceState, name: str) -> Request | None:
     return None if compiled.problem or compiled.error else compiled.requests[0][0]
 
 
-def _counts(state: DeviceState, name: str, request: Request, keys: Sequence[str]) -> list[DeviceCounts]:
+def _counts(state: DeviceState, name: str, request: AllocationRequest, keys: Sequence[str]) -> list[DeviceCounts]:
     columns = state.columns
     by_domain: dict[tuple[str, ...], DeviceCounts] = {}
     on_node: dict[tuple[tuple[str, ...], str], int] = {}

@@ -6,14 +6,14 @@ from collections.abc import Mapping
 
 from phalanx.engine.explain.values import Level, PodLine
 from phalanx.engine.groups.group_state import revision_of
-from phalanx.engine.scheduling.commit.group_units import Groups
+from phalanx.engine.scheduling.commit.group_units import GroupUnits
 from phalanx.engine.state.records import PodRecord
 from phalanx.model.groups import ON_NODE, Group, GroupKey, MemberState
 
 MOST_PODS = 200  # maximum number listed by name; counts are always complete
 
 
-def levels_of(groups: Groups, head: GroupKey) -> list[Level]:
+def levels_of(groups: GroupUnits, head: GroupKey) -> list[Level]:
     """Return the levels, parents first, siblings by age."""
     found = []
     depth: dict[GroupKey, int] = {}
@@ -25,13 +25,13 @@ def levels_of(groups: Groups, head: GroupKey) -> list[Level]:
     return found
 
 
-def placed_enough(groups: Groups, group: Group) -> bool:
+def placed_enough(groups: GroupUnits, group: Group) -> bool:
     """Return True if the placed members meet the group's minimum. Composites in a cycle never do, because there is no
     level at which to start counting."""
     return not (group.composite and groups.forest.resolve(group.key).cycle) and group.satisfied
 
 
-def _level(groups: Groups, group: Group, depth: int) -> Level:
+def _level(groups: GroupUnits, group: Group, depth: int) -> Level:
     spec = group.spec
     if spec is None:
         return Level(group.key.kind, group.key.name, depth, policy="unknown", message="its object has not been seen")
@@ -61,7 +61,7 @@ def _level(groups: Groups, group: Group, depth: int) -> Level:
     )
 
 
-def _domains(groups: Groups, leaves: list[Group], key: str | None) -> list[str]:
+def _domains(groups: GroupUnits, leaves: list[Group], key: str | None) -> list[str]:
     if key is None:
         return []
     columns = groups.cluster.columns
@@ -75,7 +75,7 @@ def _domains(groups: Groups, leaves: list[Group], key: str | None) -> list[str]:
     return sorted(found)
 
 
-def pods_of(groups: Groups, key: GroupKey, records: Mapping[str, PodRecord]) -> list[PodLine]:
+def pods_of(groups: GroupUnits, key: GroupKey, records: Mapping[str, PodRecord]) -> list[PodLine]:
     """Return the members below a group: pending ones first, then by name."""
     found = []
     for leaf in groups.forest.leaves(key):

@@ -27,7 +27,7 @@ class DeclaredPool(msgspec.Struct, frozen=True):
     nodes: Sequence[Node]
 
 
-class Pool(msgspec.Struct, frozen=True):
+class NodePool(msgspec.Struct, frozen=True):
     """Nodes of one shape that do not exist. `examples`: by domain of a topology key, for pools without an end."""
 
     name: str
@@ -54,21 +54,21 @@ class Pool(msgspec.Struct, frozen=True):
         return [_twin(like, f"{self.name}-new-{n}") for n in range(first, first + most)]
 
 
-def pools_of(columns: Columns, declared: Sequence[DeclaredPool], keys: Iterable[str]) -> list[Pool]:
+def pools_of(columns: Columns, declared: Sequence[DeclaredPool], keys: Iterable[str]) -> list[NodePool]:
     """Return what can be created. `keys`: topology keys of the units that wait."""
     if declared:
-        left = [Pool(p.name, nodes=[n for n in p.nodes if n.metadata.name not in columns.row_of]) for p in declared]
+        left = [NodePool(p.name, nodes=[n for n in p.nodes if n.metadata.name not in columns.row_of]) for p in declared]
         return [pool for pool in left if pool.nodes]
     return list(_existing_types(columns, set(keys)))
 
 
-def _existing_types(columns: Columns, keys: set[str]) -> Iterator[Pool]:
+def _existing_types(columns: Columns, keys: set[str]) -> Iterator[NodePool]:
     """Group nodes that differ only in their name and their place."""
     types: dict[tuple[object, ...], list[Node]] = {}
     for node in columns.nodes:
         if node is None:
             continue
-        labels = {k: v for k, v in node.metadata.labels.items() if not _tells_place(k, keys)}
+        labels = {k: v for k, v in node.metadata.labels.items() if not _names_place(k, keys)}
         allocatable = tuple(sorted((name, str(amount)) for name, amount in node.status.allocatable.items()))
         taints = tuple((taint.key, taint.value, taint.effect) for taint in _taints(node))
         types.setdefault((allocatable, taints, tuple(sorted(labels.items()))), []).append(node)
@@ -79,12 +79,12 @@ def _existing_types(columns: Columns, keys: set[str]) -> Iterator[Pool]:
             place = tuple(node.metadata.labels.get(key) for key in sorted(keys))
             by_place.setdefault(place, node)
         first = same[0]
-        yield Pool(
+        yield NodePool(
             first.metadata.labels.get(INSTANCE_TYPE) or f"like-{first.metadata.name}", examples=list(by_place.values())
         )
 
 
-def _tells_place(label: str, keys: set[str]) -> bool:
+def _names_place(label: str, keys: set[str]) -> bool:
     return label == HOSTNAME or label in keys or "topology" in label
 
 

@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING
 
 from phalanx.engine.explain.ask import Unknown
 from phalanx.engine.explain.device_hints import devices_of, freed_by
-from phalanx.engine.explain.rehearsal import Rehearsal
+from phalanx.engine.explain.trial_attempt import TrialAttempt
 from phalanx.engine.explain.values import NodeShare, PlanAnswer, Price, VictimLine
 from phalanx.engine.groups.admission import HeldBy, hold_of
 from phalanx.engine.groups.rank_placement import ring_cost_of
 from phalanx.engine.placement.messages import plural
-from phalanx.engine.preemption import NOBODY, Cost, Hopeless, Plan, Planned
+from phalanx.engine.preemption import NO_VICTIMS, Cost, Hopeless, Plan, Planned
 from phalanx.engine.preemption.cost import cost_from, provable
 from phalanx.engine.preemption.result import summary
 from phalanx.engine.preemption.single_pod import Candidate, Chooser
 from phalanx.engine.preemption.victim_index import EvictionUnit, VictimIndex
 from phalanx.engine.scheduling.attempt.answers import Cause, NominatedAfterPreemption, Placed, Refused
-from phalanx.engine.scheduling.commit.group_units import Groups
+from phalanx.engine.scheduling.commit.group_units import GroupUnits
 from phalanx.engine.scheduling.lifecycle.members import root_key
 from phalanx.engine.scheduling.queue.units import SinglePod
 from phalanx.engine.state.records import PodRecord
@@ -78,8 +78,8 @@ def _pod(engine: Scheduler, namespace: str, name: str) -> PlanAnswer:
     under_way = _under_way(engine, root)
     if under_way is not None:
         return under_way
-    with Rehearsal(engine) as rehearsal:
-        answer = rehearsal.attempt(SinglePod(record), evict=True)
+    with TrialAttempt(engine) as trial_attempt:
+        answer = trial_attempt.attempt(SinglePod(record), evict=True)
         devices = devices_of(engine.indexes.devices, [record])
     if isinstance(answer, Placed):
         return PlanAnswer(root, "fits", FITS, places=_shares(engine, answer.assignment), devices=devices)
@@ -117,7 +117,7 @@ def _candidate(engine: Scheduler, chooser: Chooser, root: str, found: Candidate)
 # ---- groups
 
 
-def _group(engine: Scheduler, groups: Groups, leaf: GroupKey) -> PlanAnswer:
+def _group(engine: Scheduler, groups: GroupUnits, leaf: GroupKey) -> PlanAnswer:
     head = groups.forest.resolve(leaf).root
     if head is None:
         return PlanAnswer(root_key(leaf), "none", groups.forest.resolve(leaf).message)
@@ -134,9 +134,9 @@ def _group(engine: Scheduler, groups: Groups, leaf: GroupKey) -> PlanAnswer:
     if hold is not None and hold.by is not HeldBy.GATES:
         return PlanAnswer(name, "none", hold.message)
     tree = groups.tree(root, group)
-    with Rehearsal(engine) as rehearsal:
+    with TrialAttempt(engine) as trial_attempt:
         # Also for a group whose pods are gated, so that the plan can be seen before it is carried out.
-        answer = rehearsal.attempt(tree, evict=True, gates=hold is None)
+        answer = trial_attempt.attempt(tree, evict=True, gates=hold is None)
         devices = devices_of(engine.indexes.devices, tree.records)
     if isinstance(answer, Placed):
         ring, shares = _ring_cost(engine, answer.assignment), _shares(engine, answer.assignment)
@@ -222,7 +222,7 @@ def _price_of(victim_index: VictimIndex, units: Sequence[EvictionUnit]) -> Price
 def _price(cost: Cost) -> Price:
     return Price(
         budget_violations=cost.budgets,
-        highest_priority=None if cost.priority == NOBODY else cost.priority,
+        highest_priority=None if cost.priority == NO_VICTIMS else cost.priority,
         stopped_pods=cost.stopped,
         pods=cost.pods,
         broken_gangs=cost.gangs,

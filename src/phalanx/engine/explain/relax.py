@@ -20,7 +20,7 @@ from phalanx.engine.framework.evaluation import Evaluation
 from phalanx.engine.framework.traits import traits_of
 from phalanx.engine.groups.build import Built
 from phalanx.engine.groups.group_plugins import GroupPlugins
-from phalanx.engine.placement import Certificate, Composite, Leaf, Problem, ShapeRow, Subtree
+from phalanx.engine.placement import Certificate, Composite, Leaf, PlacementProblem, ShapeRow, Subtree
 from phalanx.engine.placement.messages import domain_word, plural
 from phalanx.engine.placement.plain import code_of_filter
 from phalanx.engine.placement.problem import groups as parts_below
@@ -121,7 +121,7 @@ class _Relaxer:
         ]
         return sorted(found, key=lambda other: (-len(sizes[other]), other))
 
-    def _with_key(self, key: str | None, problem: Problem) -> Problem:
+    def _with_key(self, key: str | None, problem: PlacementProblem) -> PlacementProblem:
         if key is None or key in problem.domains:
             return problem
         ids: dict[str, int] = {}
@@ -272,7 +272,7 @@ class _Relaxer:
         # Only count resources: the filters do not know these nodes.
         return self._fits(replace(trial, coupled=False), grown=True) is True
 
-    def _with_nodes(self, problem: Problem, kind: NodeType, count: int) -> Problem:
+    def _with_nodes(self, problem: PlacementProblem, kind: NodeType, count: int) -> PlacementProblem:
         row = kind.row
         rids = [self._columns.resources[name] for name in problem.resources]
         fresh = np.repeat(self._columns.alloc[rids, row][:, None], count, axis=1)

@@ -12,7 +12,7 @@ from phalanx.engine.framework.cluster_state import ClusterState
 from phalanx.engine.groups.build import Built
 from phalanx.engine.groups.find_placement import Found, find
 from phalanx.engine.groups.group_plugins import GroupPlugins
-from phalanx.engine.placement import Composite, Leaf, Problem, Subtree
+from phalanx.engine.placement import Composite, Leaf, PlacementProblem, Subtree
 from phalanx.engine.scheduling.attempt.answers import Answer, Cause, NominatedAfterPreemption, Placed
 from phalanx.engine.state.records import PodRecord
 from phalanx.model.groups import Group
@@ -25,7 +25,7 @@ _RESULTS = {
     Cause.PLUGIN: "refused",
     Cause.PERMIT: "refused",
     Cause.HELD: "untried",
-    Cause.TORN: "error",
+    Cause.PARTIAL: "error",
     Cause.ERROR: "error",
 }
 
@@ -50,16 +50,16 @@ def fits(state: ClusterState, group: Group, built: Built, points: GroupPlugins |
     return False if isinstance(found, Status) or found.proved else None
 
 
-def changed(problem: Problem, **changes: Any) -> Problem:
+def changed(problem: PlacementProblem, **changes: Any) -> PlacementProblem:
     """Return a separate problem with some fields changed, even if the original shares its arrays with the columns."""
-    kept = {each.name: getattr(problem, each.name) for each in fields(Problem)}
-    return Problem(**{**kept, **changes})
+    kept = {each.name: getattr(problem, each.name) for each in fields(PlacementProblem)}
+    return PlacementProblem(**{**kept, **changes})
 
 
 Edit = Callable[[Subtree], Subtree]
 
 
-def edited(built: Built, edit: Edit, change: Callable[[Problem], Problem] | None = None) -> Built:
+def edited(built: Built, edit: Edit, change: Callable[[PlacementProblem], PlacementProblem] | None = None) -> Built:
     """Return the same pods as another problem. `edit` is called for every group of the tree, children first."""
     pending: dict[int, list[PodRecord]] = {}
     group_of: dict[int, Group] = {}

@@ -133,7 +133,7 @@ class Preempting(_Value, frozen=True):
     text: str = ""
 
 
-class StoryLine(_Value, frozen=True):
+class HistoryEntry(_Value, frozen=True):
     """One entry in the history of a pod or group."""
 
     time: str
@@ -164,7 +164,7 @@ class Why(_Value, frozen=True):
     preemption: Preempting | None = None
     relaxations: list[Relaxation] = []
     pods: list[PodLine] = []
-    story: list[StoryLine] = []  # its history, oldest first; the first entries and the latest ones
+    story: list[HistoryEntry] = []  # its history, oldest first; the first entries and the latest ones
     hints: list[str] = []  # what was probably intended
 
 
@@ -277,7 +277,7 @@ class PlanAnswer(_Value, frozen=True):
     devices: list[str] = []  # "driver/pool/device" that its claims would get now; empty if pods must be evicted first
 
 
-class PodRequest(_Value, frozen=True):
+class PodDemand(_Value, frozen=True):
     """Pods that ask for the same: how many, and what a node must have for one of them."""
 
     pods: int
@@ -303,7 +303,7 @@ class GroupDemand(_Value, frozen=True):
     name: str
     priority: int = 0
     pods: int = 0  # that wait
-    requests: list[PodRequest] = []
+    requests: list[PodDemand] = []
     topology_key: str = ""  # one domain of this key must hold the whole unit
     nodes: list[NodesNeeded] = []
     message: str = ""

@@ -18,9 +18,9 @@ from phalanx.engine.explain.ask import reasons_of
 from phalanx.engine.explain.blockers import blockers_of
 from phalanx.engine.explain.device_hints import devices_of, for_devices
 from phalanx.engine.explain.plans import planned
-from phalanx.engine.explain.rehearsal import Rehearsal
 from phalanx.engine.explain.relax import for_pod, relaxations
 from phalanx.engine.explain.trial import verdict_of
+from phalanx.engine.explain.trial_attempt import TrialAttempt
 from phalanx.engine.explain.values import GroupPlace, NodeReason, NodeShare, Outlook, Relaxation, Verdict, Would
 from phalanx.engine.framework.cluster_state import FIRST_ASKED
 from phalanx.engine.groups.admission import hold_of
@@ -63,8 +63,8 @@ def whatif(engine: Scheduler, question: Question, *, relax: bool = True, when: b
 
     `when`: for a unit that does not fit now, estimate the earliest start from the expected end of running pods.
     """
-    with TrialState(engine) as trial, Rehearsal(engine) as rehearsal:
-        asked = AskedUnits(engine, trial, rehearsal, relax, when)
+    with TrialState(engine) as trial, TrialAttempt(engine) as trial_attempt:
+        asked = AskedUnits(engine, trial, trial_attempt, relax, when)
         asked.put(question)
         items = [asked.judge(root) for root in asked.roots()]
         return Outlook(bool(items) and all(item.fits for item in items), items, asked.notes)
@@ -126,11 +126,13 @@ class _Root(msgspec.Struct):
 
 
 class AskedUnits:
-    def __init__(self, engine: Scheduler, trial: TrialState, rehearsal: Rehearsal, relax: bool, when: bool) -> None:
+    def __init__(
+        self, engine: Scheduler, trial: TrialState, trial_attempt: TrialAttempt, relax: bool, when: bool
+    ) -> None:
         self._engine = engine
         self._cluster = engine.cluster
         self._trial = trial
-        self._rehearsal = rehearsal
+        self._trial_attempt = trial_attempt
         self._relax = relax
         self._when = when
         self._groups = engine.groups if engine.cluster.grouping else None
@@ -299,7 +301,7 @@ class AskedUnits:
     def _pod(self, root: _Root) -> Would:
         (record,) = root.records
         state = self._cluster
-        answer = self._rehearsal.attempt(SinglePod(record), evict=True)
+        answer = self._trial_attempt.attempt(SinglePod(record), evict=True)
         if not isinstance(answer, Placed):
             refused = answer.refused if isinstance(answer, NominatedAfterPreemption) else answer
             if refused.diagnosis is None or refused.diagnosis.pre_filter is not None:
@@ -328,7 +330,7 @@ class AskedUnits:
             assert isinstance(tree, Refused)
             return self._no(root, tree)
         group, state = tree.group, self._cluster
-        answer = self._rehearsal.attempt(tree, evict=True)
+        answer = self._trial_attempt.attempt(tree, evict=True)
         if not isinstance(answer, Placed):
             changes: list[Relaxation] = []
             if self._relax and isinstance(answer, Refused):

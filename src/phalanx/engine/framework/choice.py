@@ -16,14 +16,14 @@ def choose(state: ClusterState, record: PodRecord, evaluation: Evaluation, block
     columns = state.columns
     if record.nominated:
         row = columns.row_of.get(record.nominated, -1)
-        if row >= 0 and evaluation.feasible[row] and _room_beside_nominated(state, record, evaluation, row, []):
+        if row >= 0 and evaluation.feasible[row] and _room_besides_nominated(state, record, evaluation, row, []):
             return row
     row = evaluation.best()
     if row < 0 or not state.nominations:
         return row
     allowed = None
     while row >= 0:
-        if _room_beside_nominated(state, record, evaluation, row, blocked):
+        if _room_besides_nominated(state, record, evaluation, row, blocked):
             return row
         if allowed is None:
             allowed = columns.alive.copy()
@@ -32,7 +32,7 @@ def choose(state: ClusterState, record: PodRecord, evaluation: Evaluation, block
     return -1
 
 
-def _room_beside_nominated(
+def _room_besides_nominated(
     state: ClusterState, record: PodRecord, evaluation: Evaluation, row: int, blocked: list[tuple[str, Finding]]
 ) -> bool:
     """Return True if the pod also fits with the nominated pods of equal or higher priority on the node. This is the

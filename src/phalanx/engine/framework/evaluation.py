@@ -175,11 +175,11 @@ class Evaluation:
                 raw = raw[self.columns.alive[: self.columns.n]]
             term.constant = len(raw) > 0 and term.set_feasible is None and bool((raw == raw[0]).all())
             term.sample = raw[:1]  # of a row in use: free rows have 0
-        self._tell_feasible()
+        self._report_feasible()
         self._rescale(force=True)
         self._sum()
 
-    def _tell_feasible(self) -> bool:
+    def _report_feasible(self) -> bool:
         """Pass the feasible rows to scores that depend on them. Return True if any raw score changed."""
         changed = False
         for term in self._normalised:
@@ -242,7 +242,7 @@ class Evaluation:
             stale = self._look_at(np.array(sorted(touched)))
         if not stale:
             return
-        if self._tell_feasible():
+        if self._report_feasible():
             self._combine()
         elif self._rescale(force=False):
             self._sum()

@@ -9,7 +9,7 @@ from phalanx.engine.state.objects import Objects
 from phalanx.engine.state.shapes import Shape
 
 BUDGET = 160 * 1024 * 1024  # bytes, approximately
-FEW_ASLEEP = 64  # up to this many evaluations of unschedulable shapes are kept
+FEW_WAITING = 64  # up to this many evaluations of unschedulable shapes are kept
 _PER_ROW = 80  # bytes per row and evaluation: a few float64 and bool columns
 
 
@@ -35,7 +35,7 @@ class Evaluations:
 
     def rest(self, shape: Shape) -> None:
         """Drop the evaluation of an unschedulable shape if many are cached: most are not retried soon."""
-        if len(self._known) > FEW_ASLEEP:
+        if len(self._known) > FEW_WAITING:
             self._known.pop(shape, None)
 
     def quiet(self, shape: Shape) -> bool:

@@ -10,7 +10,7 @@ import enum
 import msgspec
 
 from phalanx.engine.groups.build import Built
-from phalanx.model.groups import Group, GroupForest, GroupKey, PodKey, Shortage
+from phalanx.model.groups import Group, GroupForest, GroupKey, PodKey, QuorumShortage
 
 KUEUE = "kueue.x-k8s.io/"  # prefix of the scheduling gates by which Kueue holds pods back
 
@@ -45,9 +45,9 @@ def hold_of(forest: GroupForest, key: GroupKey) -> Hold | None:
     if gated:
         names = ", ".join(map(str, gated[:3])) + (f" and {len(gated) - 3} more" if len(gated) > 3 else "")
         # The last reported message may count missing members that exist by now.
-        told = {key: None} | {leaf: None for pod in gated[:3] if (leaf := forest.leaf_of(pod)) is not None}
+        announced = {key: None} | {leaf: None for pod in gated[:3] if (leaf := forest.leaf_of(pod)) is not None}
         admits = "; Kueue has not admitted it" if _kueue_gates(forest, gated[0]) else ""
-        return Hold(HeldBy.GATES, f"waiting for scheduling gates of {names}{admits}", tuple(told))
+        return Hold(HeldBy.GATES, f"waiting for scheduling gates of {names}{admits}", tuple(announced))
     return None
 
 
@@ -60,7 +60,7 @@ def _kueue_gates(forest: GroupForest, pod: PodKey) -> bool:
     return bool(gates) and all(gate.name.startswith(KUEUE) for gate in gates)
 
 
-def shortages_of(forest: GroupForest, group: Group) -> tuple[Shortage, ...]:
+def shortages_of(forest: GroupForest, group: Group) -> tuple[QuorumShortage, ...]:
     """Return the missing members of the highest incomplete group, from this group upwards.
 
     The tree may run without that group.
@@ -74,9 +74,9 @@ def shortages_of(forest: GroupForest, group: Group) -> tuple[Shortage, ...]:
     return forest.quorum(short.key, 3).shortages if short is not None else ()
 
 
-def all_short(forest: GroupForest, built: Built) -> list[Shortage]:
+def all_short(forest: GroupForest, built: Built) -> list[QuorumShortage]:
     """Return the missing members if every group with pending pods lacks members; else an empty list."""
-    found: dict[Shortage, None] = {}
+    found: dict[QuorumShortage, None] = {}
     for part, records in built.pending.items():
         if records:
             shortages = shortages_of(forest, built.group_of[part])

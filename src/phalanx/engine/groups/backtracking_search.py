@@ -48,7 +48,7 @@ class _Unit(msgspec.Struct, eq=False):
     used: int = 0
 
 
-class _Seats(msgspec.Struct, eq=False):
+class _Assignment(msgspec.Struct, eq=False):
     """Hold a leaf of the target: how many members it still needs and where they may go."""
 
     need: int
@@ -83,7 +83,7 @@ class BacktrackingSearch:
             for number, (shape, row) in enumerate(zip(built.shapes, built.problem.shapes, strict=True))
         }
         self._must: list[_Unit] = []
-        self._leaves: list[_Seats] = []
+        self._leaves: list[_Assignment] = []
         self._units: list[_Unit] = []
         self._domain: dict[int, list[int]] = {}  # id of a group -> domains of its members so far, one per member
         self._content: list[tuple[int, ...]] = [()] * n  # units of the members on a row, sorted
@@ -147,7 +147,7 @@ class BacktrackingSearch:
                 if group.key is not None:
                     areas.append((id(group), self._built.problem.domains[group.key]))
                     self._domain[id(group)] = [group.pinned] if group.pinned >= 0 else []
-            assignment = _Seats(leaf.need, areas)
+            assignment = _Assignment(leaf.need, areas)
             by_shape: dict[int, list[PodRecord]] = {}
             for record in self._built.pending[id(leaf)]:
                 by_shape.setdefault(record.shape.id, []).append(record)

@@ -18,7 +18,7 @@ from phalanx.engine.framework.evaluation import Evaluation
 from phalanx.engine.groups.counts import limit
 from phalanx.engine.groups.expected_pods import ExpectedPods, is_reserved_for
 from phalanx.engine.groups.rank_order import in_rank_order
-from phalanx.engine.placement.problem import Composite, Floats, Ints, Leaf, Problem, ShapeRow, Subtree
+from phalanx.engine.placement.problem import Composite, Floats, Ints, Leaf, PlacementProblem, ShapeRow, Subtree
 from phalanx.engine.slices import in_slices, worked
 from phalanx.engine.state.columns import Columns
 from phalanx.engine.state.pod_rules import ANTI, terms_of_shape
@@ -39,7 +39,7 @@ class Unplaceable(Exception):
 
 @dataclass(slots=True)
 class Built:
-    problem: Problem
+    problem: PlacementProblem
     shapes: list[Shape]
     evaluations: list[Evaluation]
     pending: dict[int, list[PodRecord]]  # id(Leaf) -> its pending pods, in queue order
@@ -109,7 +109,7 @@ class Given(msgspec.Struct, frozen=True, eq=False):
 _ELSEWHERE: Floats = np.zeros((0, 0))
 
 
-class BorrowedProblem(Problem):
+class BorrowedProblem(PlacementProblem):
     """A placement problem over the columns as they are now."""
 
     def __init__(self, capacity: Capacity | None = None, **parts: Any) -> None:

@@ -15,7 +15,7 @@ from phalanx.engine.framework.cluster_state import ClusterState
 from phalanx.engine.groups.build import HOSTNAME, Built
 from phalanx.engine.groups.rank_order import Rank, ranks_of
 from phalanx.engine.groups.rank_placement import paths_of, seated
-from phalanx.engine.groups.rank_variants import NODE, Pieces, Variant
+from phalanx.engine.groups.rank_variants import NODE, Pieces, RankVariant
 from phalanx.engine.placement.problem import Ints, Leaf, ShapeRow, Subtree
 from phalanx.engine.placement.slots import base_slots
 from phalanx.engine.state.columns import Columns
@@ -69,7 +69,7 @@ class _Bundle:
         return sorted({rank for members in self.pending.values() for rank in members})
 
 
-def together(state: ClusterState, built: Built) -> Iterator[tuple[Variant, Built]]:
+def together(state: ClusterState, built: Built) -> Iterator[tuple[RankVariant, Built]]:
     """Yield trees in which equal ranks of groups that are placed together have one domain."""
     if not any(group.policy.co_place_with for group in built.group_of.values()):
         return
@@ -85,7 +85,7 @@ def together(state: ClusterState, built: Built) -> Iterator[tuple[Variant, Built
             assert division is not None
             for leaf, members in bundle.pending.items():
                 pieces[leaf] = _pieces(bundle.key, division, members, built.pending[leaf])
-        made = Variant(built, state.columns)
+        made = RankVariant(built, state.columns)
         yield made, made.made(pieces, {})
 
 

@@ -19,7 +19,7 @@ from phalanx.engine.groups.co_placement import together
 from phalanx.engine.groups.group_plugins import GroupPlugins
 from phalanx.engine.groups.outcomes import assignment_of, explained
 from phalanx.engine.groups.rank_placement import by_rank
-from phalanx.engine.groups.rank_variants import Variant, at_home, spread
+from phalanx.engine.groups.rank_variants import RankVariant, at_home, spread
 from phalanx.engine.groups.trial import Assignment, SequentialTrial, holds, open_to_members
 from phalanx.engine.placement import SearchOutcome, SearchVerdict, place
 from phalanx.model.groups import Group
@@ -32,7 +32,7 @@ class Found:
     outcome: SearchOutcome
 
 
-class NotFound(msgspec.Struct, frozen=True):
+class NoPlacement(msgspec.Struct, frozen=True):
     outcome: SearchOutcome
     rules: bool = False  # resources suffice, but no placement satisfies the affinity, spreading and volume rules
     used: int = 0  # expansions of a backtracking search that gave up; 0: it was complete or not needed
@@ -54,7 +54,7 @@ class NotFound(msgspec.Struct, frozen=True):
 
 def find(
     state: ClusterState, group: Group, built: Built, points: GroupPlugins | None = None, *, ranks: bool = True
-) -> Found | NotFound | Status:
+) -> Found | NoPlacement | Status:
     """Find a placement; return a Status if a plugin allows none. Raises PluginFailure.
 
     `ranks`: prefer placements that follow the ranks of members and their nominated nodes.
@@ -72,7 +72,7 @@ def find(
     return found
 
 
-def _instead(state: ClusterState, group: Group, variant: tuple[Variant, Built]) -> Found | None:
+def _instead(state: ClusterState, group: Group, variant: tuple[RankVariant, Built]) -> Found | None:
     made, built = variant
     found = _find(state, group, built, None)
     if not isinstance(found, Found) or not found.assignment:
@@ -80,13 +80,13 @@ def _instead(state: ClusterState, group: Group, variant: tuple[Variant, Built]) 
     return Found(found.assignment, made.satisfied(found.satisfied), found.outcome)
 
 
-def _find(state: ClusterState, group: Group, built: Built, points: GroupPlugins | None) -> Found | NotFound | Status:
+def _find(state: ClusterState, group: Group, built: Built, points: GroupPlugins | None) -> Found | NoPlacement | Status:
     outcome = place(built.problem, explained=False) if points is None else points.search(group, built)
     if isinstance(outcome, Status):
         return outcome
     assignment = assignment_of(built, outcome, row_of=state.columns.row_of) if outcome.placed else []
     if not built.coupled or (outcome.placed and not assignment):
-        return Found(assignment, outcome.satisfied, outcome) if outcome.placed else NotFound(outcome)
+        return Found(assignment, outcome.satisfied, outcome) if outcome.placed else NoPlacement(outcome)
     try:
         return _by_filters(state, built, outcome, assignment, points)
     finally:
@@ -96,7 +96,7 @@ def _find(state: ClusterState, group: Group, built: Built, points: GroupPlugins 
 
 def _by_filters(
     state: ClusterState, built: Built, outcome: SearchOutcome, assignment: Assignment, points: GroupPlugins | None
-) -> Found | NotFound:
+) -> Found | NoPlacement:
     if outcome.placed and holds(state, assignment):
         return Found(assignment, outcome.satisfied, outcome)
     # The backtracking search does not know the placements that a plugin generates.
@@ -105,4 +105,4 @@ def _by_filters(
     found = careful.run() if free and (outcome.placed or open_to_members(state, built)) else None
     if found:
         return Found(by_rank(state.columns, built, found), careful.satisfied, outcome)
-    return NotFound(outcome, rules=outcome.placed, used=careful.expansions if careful.exhausted else 0)
+    return NoPlacement(outcome, rules=outcome.placed, used=careful.expansions if careful.exhausted else 0)

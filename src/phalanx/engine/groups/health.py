@@ -121,7 +121,7 @@ class GroupHealth:
     def next_time(self) -> float | None:
         return next(iter(self._later.values()), None)
 
-    def tell(self, leaves: Iterable[GroupKey]) -> list[GroupKey]:
+    def notify(self, leaves: Iterable[GroupKey]) -> list[GroupKey]:
         """Write changed conditions once per step, so that all events of a step are one change.
 
         `leaves`: leaves whose members changed. Returns the groups whose state may have changed.

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from phalanx.engine.groups.build import Built
 from phalanx.engine.placement import Certificate, sentence
 from phalanx.engine.placement.messages import domain_word
-from phalanx.model.groups import Group, GroupForest, Shortage
+from phalanx.model.groups import Group, GroupForest, QuorumShortage
 
 UNSCHEDULABLE = "pod group is unschedulable"
 WAITING = "WaitingForMembers"  # reason of conditions
@@ -80,7 +80,7 @@ def refused_pod(pod: str, message: str) -> str:
     return f"{UNSCHEDULABLE}, pod {pod.removeprefix('?')}: {message}"
 
 
-def lacking(shortages: Iterable[Shortage]) -> str:
+def lacking(shortages: Iterable[QuorumShortage]) -> str:
     """Return the message for a group that is incomplete, or has an incomplete ancestor, while its tree runs."""
     return f"waiting for members: {'; '.join(map(str, shortages))}"
 

@@ -10,7 +10,7 @@ from phalanx.engine.framework import Emit
 from phalanx.engine.groups.co_placement import cycle, partner
 from phalanx.engine.groups.conditions import GroupConditions
 from phalanx.model.groups import Group, GroupForest, GroupKey
-from phalanx.model.groups.policies import Entry, Name
+from phalanx.model.groups.policies import Name, PolicyEntry
 from phalanx.model.groups.policy import FieldProblem
 from phalanx.model.objects import WorkloadPolicy
 
@@ -67,7 +67,7 @@ class PolicyStatuses:
     def again(self, name: Name) -> None:
         self._touched[name] = None
 
-    def tell(self) -> None:
+    def notify(self) -> None:
         """Write changed statuses once per step, so that all events of a step are one change."""
         for key, found in self._forest.policies.take_looked_up().items():
             group = self._forest.group(key)
@@ -91,17 +91,17 @@ class PolicyStatuses:
                 self._touched[name] = None
 
     def _annotations(self, key: GroupKey, group: Group | None, problems: tuple[FieldProblem, ...]) -> None:
-        told = tuple(map(str, problems))
-        if group is None or group.spec is None or not told:
+        announced = tuple(map(str, problems))
+        if group is None or group.spec is None or not announced:
             self._reported.pop(key, None)
             return
-        if self._reported.get(key) == told:
+        if self._reported.get(key) == announced:
             return
-        self._reported[key] = told
-        for problem in told:
+        self._reported[key] = announced
+        for problem in announced:
             self._conditions.annotation_ignored(key, group.spec.uid, f"annotation {problem}; it is ignored")
 
-    def _problems(self, entry: Entry) -> list[FieldProblem]:
+    def _problems(self, entry: PolicyEntry) -> list[FieldProblem]:
         found = list(entry.parsed.problems)
         for key, name in self._chosen.items():
             if name != entry.name:
@@ -123,7 +123,7 @@ class PolicyStatuses:
             return [FieldProblem("spec.ranks.coPlaceWith", f"no group {wanted} is in the tree of {group.key}")]
         return []
 
-    def _say(self, entry: Entry) -> None:
+    def _say(self, entry: PolicyEntry) -> None:
         uid, before = self._said.get(entry.name, ("", None))
         status, reason, message = self._verdict(entry)
         generation, matched = entry.policy.metadata.generation, self._matched[entry.name]
@@ -145,7 +145,7 @@ class PolicyStatuses:
             counts={"observedGeneration": generation, "matchedGroups": matched},
         )
 
-    def _verdict(self, entry: Entry) -> tuple[str, str, str]:
+    def _verdict(self, entry: PolicyEntry) -> tuple[str, str, str]:
         target = entry.policy.spec.target_ref
         older = self._forest.policies.older(entry)
         if older is not None:

@@ -59,7 +59,7 @@ def _assign(columns: Columns, built: Built, group: Group, changed: Assignment, p
         for at in positions
         if changed[at][0].nominated and columns.row_of.get(changed[at][0].nominated) == changed[at][1]
     }
-    everybody = sorted([*sitting, *records], key=lambda each: (ranks.get(each.key, LAST), by_name(each)))
+    all_pods = sorted([*sitting, *records], key=lambda each: (ranks.get(each.key, LAST), by_name(each)))
     number = {shape: i for i, shape in enumerate(built.shapes)}
     where = {changed[at][0].key: changed[at][1] for at in at_home} | {each.key: each.row for each in sitting}
     slots: dict[int, dict[int, int]] = {}
@@ -70,11 +70,11 @@ def _assign(columns: Columns, built: Built, group: Group, changed: Assignment, p
             counts[row] = counts.get(row, 0) + 1
     rows = {row for counts in slots.values() for row in counts} | set(where.values())
     paths = paths_of(columns, rows, built.problem.domains)
-    fixed = {m: where[each.key] for m, each in enumerate(everybody) if each.key in where}
-    shapes = [number.get(each.shape, -1) for each in everybody]
+    fixed = {m: where[each.key] for m, each in enumerate(all_pods) if each.key in where}
+    shapes = [number.get(each.shape, -1) for each in all_pods]
     found = pack(RankedMembers(shapes, fixed, slots), paths, exact=group.policy.rank_placement == PACK)
     queues: dict[tuple[int, int], list[PodRecord]] = {}  # (shape, row) -> members to place there
-    for m, each in reversed(list(enumerate(everybody))):
+    for m, each in reversed(list(enumerate(all_pods))):
         if m not in fixed:
             queues.setdefault((shapes[m], found[m]), []).append(each)
     for at in positions:

@@ -32,7 +32,7 @@ Pins = list[tuple[str, int] | None]  # (key, domain) of each child; None: not pi
 _PATTERNS: dict[str, Callable[[int, int], list[int]]] = {STRIPE: stripe, BALANCE: balance}
 
 
-class Variant:
+class RankVariant:
     """Hold a variant of a tree, and map its parts to those of the original."""
 
     def __init__(self, built: Built, columns: Columns) -> None:
@@ -100,7 +100,7 @@ class Variant:
         return leaf
 
 
-def spread(columns: Columns, built: Built) -> Iterator[tuple[Variant, Built]]:
+def spread(columns: Columns, built: Built) -> Iterator[tuple[RankVariant, Built]]:
     """Yield trees that follow Stripe and Balance, over as many domains as there are and then over fewer.
 
     Replacements and additional members follow the members that are placed already.
@@ -118,14 +118,14 @@ def spread(columns: Columns, built: Built) -> Iterator[tuple[Variant, Built]]:
             key, found = domains[id(part)]
             policy = chosen[id(part)].policy
             if any(rows for rows in slots):
-                where = _beside(columns, policy, slots, found, new_domains=fewer > 0)
+                where = _with_others(columns, policy, slots, found, new_domains=fewer > 0)
             else:
                 where = list(_pattern(policy, len(slots), found, fewer))
             if isinstance(part, Composite):
                 pins[id(part)] = [None if domain is None else (key, domain) for domain in where]
             elif where:
                 pieces[id(part)] = _pieces(key, _of_pending(slots, where), built.pending.get(id(part), []))
-        made = Variant(built, columns)
+        made = RankVariant(built, columns)
         yield made, made.made(pieces, pins)
 
 
@@ -148,7 +148,7 @@ def _of_pending(slots: Sequence[Sequence[int]], where: Sequence[int | None]) -> 
     return [domain for rows, domain in zip(slots, where, strict=True) if not rows and domain is not None]
 
 
-def _beside(
+def _with_others(
     columns: Columns, policy: Policy, slots: Sequence[Sequence[int]], found: Sequence[int], *, new_domains: bool
 ) -> list[int | None]:
     """Return the domain of every rank or child that is to be placed next to placed ones; empty if none has room.
@@ -197,7 +197,7 @@ def _pattern(policy: Policy, count: int, domains: Sequence[int], fewer: int) -> 
     return [chosen[at] for at in _PATTERNS[policy.rank_placement](count, len(chosen))]
 
 
-def at_home(columns: Columns, built: Built, assignment: Assignment) -> tuple[Variant, Built] | None:
+def at_home(columns: Columns, built: Built, assignment: Assignment) -> tuple[RankVariant, Built] | None:
     """Return the tree with members pinned to their feasible nominated nodes.
 
     None if the assignment uses these nodes already, or if there are too many of them.
@@ -221,7 +221,7 @@ def at_home(columns: Columns, built: Built, assignment: Assignment) -> tuple[Var
             pieces[leaf] += [(None, -1, rest)] if rest else []
     if not away or sum(map(len, pieces.values())) > MOST_PIECES:
         return None
-    made = Variant(built, columns)
+    made = RankVariant(built, columns)
     return made, made.made(pieces, {})
 
 

@@ -22,11 +22,11 @@ class Statuses:
         self.workloads = WorkloadStatuses(state.forest, lambda group: self.health.state(group).phase, emit)
         self.policies = PolicyStatuses(state.forest, conditions, emit)
 
-    def tell(self) -> None:
+    def notify(self) -> None:
         """Write changed statuses at the end of a step, so that all events of a step are one change."""
         changed = self._forest.take_changed()
-        self.policies.tell()
-        self.workloads.tell([*changed, *self.health.tell(changed)])
+        self.policies.notify()
+        self.workloads.notify([*changed, *self.health.notify(changed)])
 
     def unsaid(self, write: d.SetGroupCondition) -> None:
         """Handle a failed write: the status is written again on the next occasion."""

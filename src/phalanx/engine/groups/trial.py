@@ -125,9 +125,13 @@ class SequentialTrial:
     def run(self) -> Assignment | None:
         found = self._plainly()
         if found is None:
-            seating = BacktrackingSearch(self._cluster, self._built)
-            found = seating.run()
-            self.satisfied, self.exhausted, self.expansions = seating.satisfied, seating.exhausted, seating.expansions
+            assignment_search = BacktrackingSearch(self._cluster, self._built)
+            found = assignment_search.run()
+            self.satisfied, self.exhausted, self.expansions = (
+                assignment_search.satisfied,
+                assignment_search.exhausted,
+                assignment_search.expansions,
+            )
         return found
 
     def _plainly(self) -> Assignment | None:

@@ -65,7 +65,7 @@ class WorkloadStatuses:
         """Write the status again in the next step."""
         self._touched[place] = None
 
-    def tell(self, leaves: Iterable[GroupKey]) -> None:
+    def notify(self, leaves: Iterable[GroupKey]) -> None:
         """Write changed statuses once per step, so that all events of a step are one change.
 
         `leaves`: leaves whose members changed.
@@ -120,13 +120,13 @@ class WorkloadStatuses:
             total.update(numbers)
         templates = self._forest.leaf_templates(*place)
         empty = [name for name in templates if name not in sums]
-        told = {f"{name}/{WHOLE}": _verdict(sums[name], []) for name in templates if name in sums}
-        told[WHOLE] = _verdict(total, empty)
-        told[HEALTHY] = _health(total, empty)
+        announced = {f"{name}/{WHOLE}": _verdict(sums[name], []) for name in templates if name in sums}
+        announced[WHOLE] = _verdict(total, empty)
+        announced[HEALTHY] = _health(total, empty)
         if not sums and not said:
             return  # no group uses it yet
         counts = {name: total[name] for name in ("groups", "scheduledGroups", "pods", "scheduledPods")}
-        for type_, verdict in told.items():
+        for type_, verdict in announced.items():
             if said.get(type_) != verdict:
                 said[type_] = verdict
                 self._emit(

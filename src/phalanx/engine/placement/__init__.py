@@ -3,14 +3,14 @@
 from phalanx.engine.placement.messages import sentence
 from phalanx.engine.placement.outcome import Certificate, RuledOut, SearchOutcome, SearchVerdict, Share
 from phalanx.engine.placement.place import hopeless, place, placed_pods
-from phalanx.engine.placement.problem import DEFAULT_BUDGET, Composite, Leaf, Problem, ShapeRow, Subtree
+from phalanx.engine.placement.problem import DEFAULT_BUDGET, Composite, Leaf, PlacementProblem, ShapeRow, Subtree
 
 __all__ = [
     "DEFAULT_BUDGET",
     "Certificate",
     "Composite",
     "Leaf",
-    "Problem",
+    "PlacementProblem",
     "RuledOut",
     "SearchOutcome",
     "SearchVerdict",

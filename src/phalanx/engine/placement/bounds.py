@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from phalanx.engine.placement.problem import Bools, Composite, Floats, Ints, Leaf, Subtree, done, leaves
-from phalanx.engine.placement.state import State
+from phalanx.engine.placement.state import SearchState
 
 
 def wanted(leaf: Leaf, full: bool) -> int:
@@ -17,7 +17,7 @@ def wanted(leaf: Leaf, full: bool) -> int:
     return leaf.total if full else min(leaf.need, leaf.total)
 
 
-def demand_of(group: Subtree, state: State, full: bool) -> Floats:
+def demand_of(group: Subtree, state: SearchState, full: bool) -> Floats:
     """Return (R,) a lower bound on the amount of every resource that the group takes."""
     problem = state.problem
     total = np.zeros(problem.free.shape[0])
@@ -45,7 +45,7 @@ def demand_of(group: Subtree, state: State, full: bool) -> Floats:
 class Bounds:
     """Compute bounds. Answers are shared between groups with equal demand, such as replicas of one template."""
 
-    def __init__(self, state: State, full: bool, more: int = 0) -> None:
+    def __init__(self, state: SearchState, full: bool, more: int = 0) -> None:
         self.state = state
         self.full = full
         self.more = more  # children of the root required beyond its minimum

@@ -131,7 +131,7 @@ def choose_alike(
     devices = kinds[1]
     if not free[np.ix_(devices, room)].any():
         return None
-    spared = strangers(free, devices, request)[room]
+    spared = other_pods(free, devices, request)[room]
     few = np.concatenate([_tightest(room[~spared], slots, rank), _tightest(room[spared], slots, rank)])
     if int(slots[few].sum()) < count:
         return None
@@ -146,7 +146,7 @@ def choose_alike(
     return few[used], placed[0][used]
 
 
-def strangers(free: Floats, devices: Ints, request: Floats) -> NDArray[np.bool_]:
+def other_pods(free: Floats, devices: Ints, request: Floats) -> NDArray[np.bool_]:
     """Return (M,) nodes with free devices that the pod does not request."""
     found: NDArray[np.bool_] = (free[devices[request[devices] == 0]] > 0).any(axis=0)
     return found

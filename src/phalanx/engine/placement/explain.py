@@ -8,20 +8,20 @@ from numpy.typing import NDArray
 
 from phalanx.engine.placement.bounds import Bounds
 from phalanx.engine.placement.outcome import Certificate, RuledOut
-from phalanx.engine.placement.problem import Composite, Ints, Leaf, Problem, Subtree, done, leaves
+from phalanx.engine.placement.problem import Composite, Ints, Leaf, PlacementProblem, Subtree, done, leaves
 from phalanx.engine.placement.slots import limiting_resource
-from phalanx.engine.placement.state import Budget, State
+from phalanx.engine.placement.state import Budget, SearchState
 
 
-def explain(problem: Problem) -> Certificate:
+def explain(problem: PlacementProblem) -> Certificate:
     """Build the certificate of a problem that was not placed. Uses counting only, no search."""
-    state = State(problem, Budget(0))
+    state = SearchState(problem, Budget(0))
     return _Explainer(state).group(problem.root, 0)
 
 
-def explain_rest(problem: Problem, group: Subtree) -> Certificate | None:
+def explain_rest(problem: PlacementProblem, group: Subtree) -> Certificate | None:
     """Explain why pending pods below a group whose minimum is met do not fit; None: no pod is pending."""
-    explainer = _Explainer(State(problem, Budget(0)))
+    explainer = _Explainer(SearchState(problem, Budget(0)))
     late = _late(group)
     if late:
         return explainer.group(explainer.most_telling(late, 0), 0)
@@ -44,7 +44,7 @@ def _late(group: Subtree) -> list[Subtree]:
 
 
 class _Explainer:
-    def __init__(self, state: State) -> None:
+    def __init__(self, state: SearchState) -> None:
         self.state = state
         self.problem = state.problem
         self.bounds = Bounds(state, False)

@@ -12,16 +12,16 @@ from itertools import islice
 from typing import NamedTuple
 
 from phalanx.engine.placement.outcome import SearchOutcome, SearchVerdict, Share
-from phalanx.engine.placement.problem import Composite, Leaf, Problem, Subtree, done, groups, leaves
+from phalanx.engine.placement.problem import Composite, Leaf, PlacementProblem, Subtree, done, groups, leaves
 from phalanx.engine.placement.search import Extras, Search
-from phalanx.engine.placement.state import Budget, Exhausted, State
+from phalanx.engine.placement.state import Budget, Exhausted, SearchState
 
 TRIES = 16  # expansions per group for other domains and more children at once, and as many again for single changes
 DOMAINS = 4  # root domains tried
 CHANGES = 16  # single changes tried
 
 
-def improve(problem: Problem, first: SearchOutcome) -> SearchOutcome:
+def improve(problem: PlacementProblem, first: SearchOutcome) -> SearchOutcome:
     start = _other_domains(problem, first)
     climb = Climb(problem, start)
     best = climb.run()
@@ -29,7 +29,7 @@ def improve(problem: Problem, first: SearchOutcome) -> SearchOutcome:
     return best
 
 
-def _other_domains(problem: Problem, first: SearchOutcome) -> SearchOutcome:
+def _other_domains(problem: PlacementProblem, first: SearchOutcome) -> SearchOutcome:
     """Try other root domains and more children at once."""
     root = problem.root
     assert isinstance(root, Composite)
@@ -38,13 +38,13 @@ def _other_domains(problem: Problem, first: SearchOutcome) -> SearchOutcome:
     allowance = Budget(min(problem.budget, TRIES * len(groups(root))))
     pending = sum(not done(child) for child in root.children)
     beyond = max(0, pending - max(0, root.minimum - (len(root.children) - pending)))
-    probe = Search(State(problem, Budget(0)), False, Budget(0))
+    probe = Search(SearchState(problem, Budget(0)), False, Budget(0))
     for area in islice(probe.areas(root, 0), DOMAINS):
         for more in range(beyond, -1, -1):
             if most >= total or not allowance.left:
                 break
             budget = Budget(min(allowance.left, 4 * len(groups(root))))
-            state = State(problem, budget)
+            state = SearchState(problem, budget)
             state.areas, state.area_ids = list(probe.state.areas), dict(probe.state.area_ids)
             outcome = _assign(Search(state, False, budget, more, generous=True), root, area, inside=True)
             allowance.used += max(1, budget.used)
@@ -62,7 +62,7 @@ class Choice(NamedTuple):
 
 
 class Climb:
-    def __init__(self, problem: Problem, start: SearchOutcome) -> None:
+    def __init__(self, problem: PlacementProblem, start: SearchOutcome) -> None:
         assert isinstance(problem.root, Composite)
         self.problem = problem
         self.root: Composite = problem.root
@@ -143,7 +143,7 @@ class Climb:
         root = replace(self.root, children=kept, minimum=len(kept))
         originals[id(root)] = self.root
         budget = Budget(min(self.budget.left, 4 * len(groups(root))))
-        state = State(replace(self.problem, root=root), budget)
+        state = SearchState(replace(self.problem, root=root), budget)
         outcome = _assign(Search(state, False, budget), root, 0)
         self.budget.used += max(1, budget.used)
         if outcome is None:
@@ -170,7 +170,7 @@ def _pods(outcome: SearchOutcome) -> int:
     return int(sum(share.counts.sum() for share in outcome.shares))
 
 
-def gather(state: State, decisions: list[tuple[Subtree, int]], used: int) -> SearchOutcome:
+def gather(state: SearchState, decisions: list[tuple[Subtree, int]], used: int) -> SearchOutcome:
     outcome = SearchOutcome(SearchVerdict.PLACED, used)
     handles = {area: (key, domain) for (_, key, domain), area in state.area_ids.items()}
     for assign in state.assignment.values():

@@ -8,16 +8,16 @@ from phalanx.engine.placement.bounds import Bounds
 from phalanx.engine.placement.explain import explain
 from phalanx.engine.placement.local_search import gather, improve
 from phalanx.engine.placement.outcome import SearchOutcome, SearchVerdict
-from phalanx.engine.placement.problem import Composite, Leaf, Problem, Subtree, groups, leaves
+from phalanx.engine.placement.problem import Composite, Leaf, PlacementProblem, Subtree, groups, leaves
 from phalanx.engine.placement.search import Extras, Search
-from phalanx.engine.placement.state import Budget, Exhausted, State
+from phalanx.engine.placement.state import Budget, Exhausted, SearchState
 from phalanx.engine.placement.uniform import place_uniform
 from phalanx.engine.slices import worked
 
 FULL_TRIES = 8  # expansions per group for the attempt to place all pods
 
 
-def place(problem: Problem, *, explained: bool = True) -> SearchOutcome:
+def place(problem: PlacementProblem, *, explained: bool = True) -> SearchOutcome:
     """Place the complete tree if possible, else the minimums and then extra pods; otherwise explain why not."""
     worked(12 + problem.node_count // 64)
     quick = place_uniform(problem)
@@ -28,15 +28,15 @@ def place(problem: Problem, *, explained: bool = True) -> SearchOutcome:
     return quick
 
 
-def hopeless(problem: Problem) -> bool:
+def hopeless(problem: PlacementProblem) -> bool:
     """Return whether counting alone proves that the tree cannot fit.
 
     For the capacity that the largest possible preemption would free, True means UnschedulableAndUnresolvable.
     """
-    return not Bounds(State(problem, Budget(0)), False).possible(problem.root, 0)
+    return not Bounds(SearchState(problem, Budget(0)), False).possible(problem.root, 0)
 
 
-def _search(problem: Problem) -> SearchOutcome:
+def _search(problem: PlacementProblem) -> SearchOutcome:
     slack = any(leaf.total > leaf.need for leaf in leaves(problem.root)) or any(
         isinstance(g, Composite) and g.minimum < len(g.children) for g in groups(problem.root)
     )
@@ -45,7 +45,7 @@ def _search(problem: Problem) -> SearchOutcome:
     # Not all pods can be placed if a group has fewer members than its minimum: no pod below it may be placed.
     if slack and not any(_short_of_members(group) for group in every):
         budget = Budget(min(problem.budget, FULL_TRIES * len(every)))
-        state = State(problem, budget)
+        state = SearchState(problem, budget)
         search = Search(state, True, budget)
         try:
             if search.run(problem.root, 0):
@@ -55,7 +55,7 @@ def _search(problem: Problem) -> SearchOutcome:
         used = budget.used
     budget = Budget(problem.budget)
     budget.used = used
-    state = State(problem, budget)
+    state = SearchState(problem, budget)
     search = Search(state, False, budget)
     try:
         found = search.run(problem.root, 0)

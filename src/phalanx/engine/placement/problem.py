@@ -70,7 +70,7 @@ Subtree: TypeAlias = Leaf | Composite
 
 
 @dataclass(slots=True, eq=False)
-class Problem:
+class PlacementProblem:
     resources: Sequence[str]
     free: Floats  # (R, N) free amount of every resource, including the pod count
     shapes: Sequence[ShapeRow]

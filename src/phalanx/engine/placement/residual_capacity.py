@@ -16,7 +16,7 @@ from phalanx.engine.state.requests import is_device
 
 PLAIN = frozenset({"cpu", "memory", "ephemeral-storage"})
 SIZES = 4  # device counts per pod: powers of two, up to the most free on a node
-APPETITES = np.arange(3, 11) / 10.0  # cpu and memory per device, as shares of the node's amount per device
+DEMAND_SIZES = np.arange(3, 11) / 10.0  # cpu and memory per device, as shares of the node's amount per device
 PIECES = (0.25, 0.5, 1.0)  # pod sizes, as shares of the largest node, by resource
 PLAIN_SHARE = 0.1  # weight of pods without devices; each kind of device has weight 1
 CRUMB_SHARE = 0.05  # weight of capacity that no usual pod could use; breaks ties
@@ -86,7 +86,7 @@ class _Hosts:
         largest = 2.0 ** np.floor(np.log2(most[row]))
         self._sizes = largest / 2.0 ** np.arange(SIZES)
         self._sizes = self._sizes[self._sizes >= 1.0]
-        self._meals = self._sizes[:, None] * APPETITES  # (sizes, appetites)
+        self._typical_requests = self._sizes[:, None] * DEMAND_SIZES  # (sizes, appetites)
         # Converts an amount of each plain resource to the number of devices that it serves.
         self._fed = most[row] / np.where(most[plain] > 0, most[plain], 1.0)
 
@@ -99,5 +99,7 @@ class _Hosts:
             return total
         fed = (left[self._plain][:, at] * self._fed[:, None]).min(axis=0, initial=np.inf)
         whole = np.floor(here[at] / self._sizes[:, None])  # (sizes, K)
-        total[at] = np.minimum(np.floor(fed / self._meals[:, :, None] + ROUNDING), whole[:, None]).sum(axis=(0, 1))
+        total[at] = np.minimum(np.floor(fed / self._typical_requests[:, :, None] + ROUNDING), whole[:, None]).sum(
+            axis=(0, 1)
+        )
         return total

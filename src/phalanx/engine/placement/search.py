@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from phalanx.engine.placement.bounds import Bounds, wanted
 from phalanx.engine.placement.problem import Composite, Ints, Leaf, Subtree, done, leaves
-from phalanx.engine.placement.state import Budget, Exhausted, Slot, State
+from phalanx.engine.placement.state import Budget, Exhausted, SearchState, Slot
 
 GENEROUS_CHOICES = 512  # combinations of children that are sorted
 
@@ -41,7 +41,9 @@ class Frame(msgspec.Struct, eq=False):
 class Search:
     """Run one mode of the search: full (all pods) or only the minimums."""
 
-    def __init__(self, state: State, full: bool, budget: Budget, more: int = 0, *, generous: bool = False) -> None:
+    def __init__(
+        self, state: SearchState, full: bool, budget: Budget, more: int = 0, *, generous: bool = False
+    ) -> None:
         self.state = state
         self.full = full
         self.budget = budget
@@ -246,7 +248,7 @@ def _mixtures(entries: list[tuple[int, int]], need: int) -> Iterator[dict[int, i
 class Extras:
     """Place optional children, then pods beyond the minimums, and keep everything that is placed."""
 
-    def __init__(self, state: State, decisions: list[tuple[Subtree, int]], budget: Budget) -> None:
+    def __init__(self, state: SearchState, decisions: list[tuple[Subtree, int]], budget: Budget) -> None:
         self.state = state
         self.budget = budget
         self.areas: dict[int, int] = {id(group): area for group, area in decisions}
@@ -318,14 +320,14 @@ class Extras:
 
     def _grow(self, sitting: list[Leaf]) -> bool:
         """Place extra pods next to all others, oldest group first. Return True if all pods are placed."""
-        everybody = True
+        all_pods = True
         for leaf in sitting:
             for shape, count in leaf.demand:
                 assign = self.state.assignment[id(leaf)]
                 more = count - assign.counts.get(shape, 0)
                 if more > 0 and self.state.grow(assign, shape, more) < more:
-                    everybody = False
-        return everybody
+                    all_pods = False
+        return all_pods
 
     def _squeeze(self) -> None:
         """Pack exactly for the maximum number of pods, one cluster of overlapping slots after the other."""

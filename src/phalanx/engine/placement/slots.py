@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from phalanx.engine.placement.problem import Floats, Ints, Problem, ShapeRow
+from phalanx.engine.placement.problem import Floats, Ints, PlacementProblem, ShapeRow
 
 MANY = 1 << 40  # unlimited: slots of a shape without requests
 
@@ -24,7 +24,7 @@ def count_slots(request: Floats, free: Floats) -> Ints:
     return np.maximum(slots, 0, out=slots)
 
 
-def base_slots(problem: Problem, shape: ShapeRow) -> Ints:
+def base_slots(problem: PlacementProblem, shape: ShapeRow) -> Ints:
     """Return (N,) slots by mask, cap and the problem's free capacity."""
     if shape.slots is not None:
         return shape.slots
@@ -35,7 +35,7 @@ def base_slots(problem: Problem, shape: ShapeRow) -> Ints:
     return slots
 
 
-def limiting_resource(problem: Problem, shape: ShapeRow, nodes: Ints) -> str | None:
+def limiting_resource(problem: PlacementProblem, shape: ShapeRow, nodes: Ints) -> str | None:
     """Return the requested resource that limits these nodes, or the name of the rule if it is not capacity."""
     allowed = nodes[shape.mask[nodes]]
     if not len(allowed):

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from phalanx.engine.placement.exact import TooLarge, solve, solve_most
 from phalanx.engine.placement.exact_packing import choose_alike, solve_best
 from phalanx.engine.placement.pack import CHOOSY, Area, Item, fill, make_area, pack, smallest
-from phalanx.engine.placement.problem import Floats, Ints, Leaf, Problem
+from phalanx.engine.placement.problem import Floats, Ints, Leaf, PlacementProblem
 from phalanx.engine.placement.residual_capacity import split_resources
 from phalanx.engine.placement.slots import base_slots, count_slots
 from phalanx.engine.slices import worked
@@ -50,8 +50,8 @@ class Exhausted(Exception):
     """Report that the search budget is used up."""
 
 
-class State:
-    def __init__(self, problem: Problem, budget: Budget) -> None:
+class SearchState:
+    def __init__(self, problem: PlacementProblem, budget: Budget) -> None:
         self.problem = problem
         self.budget = budget
         self.free: Floats = problem.free.copy()

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import numpy as np
 
-from phalanx.engine.placement.exact_packing import choose_alike, strangers
+from phalanx.engine.placement.exact_packing import choose_alike, other_pods
 from phalanx.engine.placement.outcome import SearchOutcome, SearchVerdict, Share
 from phalanx.engine.placement.pack import fill
-from phalanx.engine.placement.problem import Ints, Leaf, Problem, ShapeRow
+from phalanx.engine.placement.problem import Ints, Leaf, PlacementProblem, ShapeRow
 from phalanx.engine.placement.residual_capacity import split_resources
 from phalanx.engine.placement.slots import base_slots
 from phalanx.engine.state.requests import is_device
 
 
-def place_uniform(problem: Problem) -> SearchOutcome | None:
+def place_uniform(problem: PlacementProblem) -> SearchOutcome | None:
     """Return the outcome, or None if the problem is not of this kind."""
     leaf = problem.root
     if not isinstance(leaf, Leaf) or len(leaf.demand) != 1 or leaf.preferred is not None:
@@ -48,7 +48,7 @@ def place_uniform(problem: Problem) -> SearchOutcome | None:
     return outcome
 
 
-def _domain(problem: Problem, leaf: Leaf, shape: ShapeRow, slots: Ints, need: int, total: int) -> int:
+def _domain(problem: PlacementProblem, leaf: Leaf, shape: ShapeRow, slots: Ints, need: int, total: int) -> int:
     """Choose the domain; -1 if none has room.
 
     Order: most members, smallest sufficient domain, fewest free devices that the pods do not request, busiest (so that
@@ -82,7 +82,9 @@ def _domain(problem: Problem, leaf: Leaf, shape: ShapeRow, slots: Ints, need: in
     return int(good[0])
 
 
-def _nodes(problem: Problem, shape: ShapeRow, slots: Ints, nodes: Ints | None, count: int) -> tuple[Ints, Ints]:
+def _nodes(
+    problem: PlacementProblem, shape: ShapeRow, slots: Ints, nodes: Ints | None, count: int
+) -> tuple[Ints, Ints]:
     """Choose nodes: highest score or tightest first, at most one node per pod.
 
     Where nodes have devices, choose those that leave the most residual capacity.
@@ -95,7 +97,7 @@ def _nodes(problem: Problem, shape: ShapeRow, slots: Ints, nodes: Ints | None, c
         best = choose_alike(free, kinds, rank if nodes is None else rank[nodes], shape.request, slots, count)
         if best is not None:
             return (best[0] if nodes is None else nodes[best[0]]), best[1]
-        others = room[~strangers(free, kinds[1], shape.request)[room]]
+        others = room[~other_pods(free, kinds[1], shape.request)[room]]
         if int(slots[others].sum()) >= count:
             room = others
     if shape.score is None and problem.order is None:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from phalanx.engine.framework import MAX_SCORE, Floats
-from phalanx.engine.plugins.pod_index import LabelClass, RuleSet, Watch, per_row
-from phalanx.engine.plugins.pod_trackers import News, PodTracker
+from phalanx.engine.plugins.pod_index import LabelClass, RuleSet, TrackerWatch, per_row
+from phalanx.engine.plugins.pod_trackers import PodTracker, Updates
 from phalanx.engine.state.columns import Columns
 from phalanx.engine.state.journal import Change
 from phalanx.engine.state.labels import LabelColumn
@@ -41,7 +41,7 @@ class AffinityScore(PodTracker[WeightedKeys]):
         self.raw: Floats = np.zeros(columns.capacity)
         self._own = [term for term in plugin.own_terms(shape) if term.kind == PREFERRED]
         self._columns: dict[str, LabelColumn] = {}  # by topology key
-        super().__init__(Watch(plugin.index, self._class_weights if self._own else None, self._rule_weights))
+        super().__init__(TrackerWatch(plugin.index, self._class_weights if self._own else None, self._rule_weights))
         self._namespaces_version = -1
 
     def rebuild(self) -> None:
@@ -87,9 +87,9 @@ class AffinityScore(PodTracker[WeightedKeys]):
                 found.append((term.key, weight))
         return tuple(found) or None
 
-    def _heard(self, news: News[WeightedKeys]) -> Sequence[int] | None:
+    def _heard(self, updates: Updates[WeightedKeys]) -> Sequence[int] | None:
         moved = False
-        for weights, row, sign in news:
+        for weights, row, sign in updates:
             for key, weight in weights:
                 column = self._column(key)
                 domain = int(column.ids[row])

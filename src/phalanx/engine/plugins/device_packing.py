@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from phalanx.engine.devices.inventory import Device
-from phalanx.engine.devices.requests import Request
+from phalanx.engine.devices.requests import AllocationRequest
 from phalanx.engine.devices.state import DeviceState
 from phalanx.engine.framework.interface import MAX_SCORE
 from phalanx.engine.plugins.device_filter import DeviceScore
@@ -19,7 +19,7 @@ class PackingScore(DeviceScore):
     of suitable whole devices on the node lowers it.
     """
 
-    def __init__(self, state: DeviceState, shape: Shape, columns: Columns, request: Request) -> None:
+    def __init__(self, state: DeviceState, shape: Shape, columns: Columns, request: AllocationRequest) -> None:
         super().__init__(state, shape, columns)
         self._request = request
 
@@ -52,7 +52,7 @@ class PackingScore(DeviceScore):
         return round(MAX_SCORE * request.count / max(whole, request.count))
 
 
-def left_over(state: DeviceState, request: Request, device: Device) -> float | None:
+def left_over(state: DeviceState, request: AllocationRequest, device: Device) -> float | None:
     """Return the largest fraction of a capacity that would remain free on a device; None: it has too little."""
     takes = request.takes(device)
     if takes is None:

@@ -15,8 +15,8 @@ import numpy as np
 from phalanx.engine.framework import Bools, ClusterChange, Finding, Handle, Rows, Traits, Wake
 from phalanx.engine.framework.config_args import InterPodAffinityArgs
 from phalanx.engine.plugins.affinity_score import AffinityScore
-from phalanx.engine.plugins.pod_index import LabelClass, PodIndex, RuleSet, Watch, per_row
-from phalanx.engine.plugins.pod_trackers import News, PodTracker
+from phalanx.engine.plugins.pod_index import LabelClass, PodIndex, RuleSet, TrackerWatch, per_row
+from phalanx.engine.plugins.pod_trackers import PodTracker, Updates
 from phalanx.engine.plugins.spread_rules import HOSTNAME, Counts
 from phalanx.engine.state.columns import Columns
 from phalanx.engine.state.journal import Change
@@ -68,7 +68,7 @@ class InterPodAffinity:
         return AffinityFilter(self, shape, columns)
 
     def track_score(self, shape: Shape, columns: Columns) -> AffinityScore | None:
-        if self.args.ignore_preferred_terms_of_existing_pods and not _has_wishes(shape):
+        if self.args.ignore_preferred_terms_of_existing_pods and not _has_preferences(shape):
             return None
         return AffinityScore(self, shape, columns)
 
@@ -102,7 +102,7 @@ class InterPodAffinity:
         return False
 
 
-def _has_wishes(shape: Shape) -> bool:
+def _has_preferences(shape: Shape) -> bool:
     return any(part is not None and part.preferred for part in (shape.affinity, shape.anti_affinity))
 
 
@@ -130,7 +130,7 @@ class _Counter:
         if before == 0 or before + sign == 0:
             turned.add((number, domain))
 
-    def anybody(self) -> Bools:
+    def any_pod(self) -> Bools:
         """Return (capacity,) the rows whose domain has at least one pod."""
         found: Bools = (self.counts > 0)[self.column.ids]
         return found
@@ -150,7 +150,7 @@ class AffinityFilter(PodTracker[Meaning]):
         self._counters: list[_Counter] = []  # affinity terms, anti-affinity terms, then keys of placed pods' terms
         self._forbidding: dict[str, int] = {}  # topology key -> number of its counter
         self._anywhere = 0  # pods that match all affinity terms and are in a domain of at least one
-        super().__init__(Watch(plugin.index, self._flags if own else None, self._against))
+        super().__init__(TrackerWatch(plugin.index, self._flags if own else None, self._against))
         self._namespaces_version = -1
 
     # ---- rebuild
@@ -220,7 +220,7 @@ class AffinityFilter(PodTracker[Meaning]):
         if mask is None:
             mask = np.ones(self.columns.capacity, dtype=np.bool_)
         for counter in self._counters[len(self._near) :]:
-            mask &= ~counter.anybody()
+            mask &= ~counter.any_pod()
         self.mask = mask
 
     def _near_mask(self) -> Bools | None:
@@ -230,7 +230,7 @@ class AffinityFilter(PodTracker[Meaning]):
         alone = self._anywhere == 0
         for counter in self._counters[: len(self._near)]:
             if not alone:
-                mask &= counter.anybody()
+                mask &= counter.any_pod()
             elif self._self_match:
                 # The first pod that matches its own affinity terms may go to any node that has the labels.
                 mask &= counter.column.ids > 0
@@ -240,12 +240,12 @@ class AffinityFilter(PodTracker[Meaning]):
 
     # ---- incremental update
 
-    def _heard(self, news: News[Meaning]) -> Sequence[int] | None:
-        if not news:
+    def _heard(self, updates: Updates[Meaning]) -> Sequence[int] | None:
+        if not updates:
             return ()
         was_alone = self._anywhere == 0
         turned: set[tuple[int, int]] = set()  # (counter, domain) that became empty or non-empty
-        for meaning, row, sign in news:
+        for meaning, row, sign in updates:
             if isinstance(meaning, int):
                 self._count_own(meaning, row, sign, turned)
             else:
@@ -292,7 +292,7 @@ class AffinityFilter(PodTracker[Meaning]):
         ):
             blocked: Bools = np.zeros(self.columns.capacity, dtype=np.bool_)
             for counter in counters:
-                blocked |= counter.anybody()
+                blocked |= counter.any_pod()
             findings.append(Finding(left[blocked[left]], reason))
             left = left[~blocked[left]]
         return [finding for finding in findings if len(finding.rows)]

@@ -17,7 +17,7 @@ from phalanx.model.objects.pod import NodeAffinity as Affinity
 from phalanx.model.objects.pod import NodeSelectorRequirement, NodeSelectorTerm
 
 
-class NodeAffinity:
+class NodeAffinityPlugin:
     name = "NodeAffinity"
     traits = Traits(depends=Depends.NODE, default_weight=2)
     normaliser = ByMax()

@@ -204,7 +204,7 @@ class PodIndex:
 T = TypeVar("T")
 
 
-class Watch(Generic[T]):
+class TrackerWatch(Generic[T]):
     """Follow the classes and rule sets that are relevant to one tracker, and their changes since its last update.
 
     `of_class` and `of_rules` return the meaning of a class or rule set for the tracker; None: not relevant. `begin` can
@@ -286,7 +286,7 @@ class Watch(Generic[T]):
             known[rules] = self._of_rules is not None and self._of_rules(rules) is not None
         return known[rules]
 
-    def news(self) -> list[tuple[T, int, int]] | None:
+    def updates(self) -> list[tuple[T, int, int]] | None:
         """Return (meaning, row, sign) of every added or removed pod; None: call `begin` again."""
         index = self.index
         index.sync()

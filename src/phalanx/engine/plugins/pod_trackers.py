@@ -6,17 +6,17 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Generic, TypeVar
 
-from phalanx.engine.plugins.pod_index import Watch
+from phalanx.engine.plugins.pod_index import TrackerWatch
 from phalanx.engine.state.journal import Change
 from phalanx.engine.state.labels import LabelColumn
 from phalanx.engine.state.records import PodRecord
 
 T = TypeVar("T")  # meaning of a label class or rule set for the tracker
-News = Sequence[tuple[T, int, int]]  # (meaning, row, sign) of every added or removed pod
+Updates = Sequence[tuple[T, int, int]]  # (meaning, row, sign) of every added or removed pod
 
 
 class PodTracker(ABC, Generic[T]):
-    def __init__(self, watch: Watch[T]) -> None:
+    def __init__(self, watch: TrackerWatch[T]) -> None:
         self._watch = watch
         self._key_versions: list[tuple[LabelColumn, int]] = []  # columns of topology keys and their last version
 
@@ -28,17 +28,17 @@ class PodTracker(ABC, Generic[T]):
 
     def update(self, changes: Sequence[Change]) -> Sequence[int] | None:
         if not self._stale(changes):
-            news = self._news()
-            if news is not None:
-                return self._heard(news)
+            updates = self._updates()
+            if updates is not None:
+                return self._heard(updates)
         self.rebuild()
         return None
 
-    def _news(self) -> News[T] | None:
-        return self._watch.news()
+    def _updates(self) -> Updates[T] | None:
+        return self._watch.updates()
 
     @abstractmethod
-    def _heard(self, news: News[T]) -> Sequence[int] | None:
+    def _heard(self, updates: Updates[T]) -> Sequence[int] | None:
         """Apply the changes; return the rows whose verdict may have changed; None: any row."""
 
     def _stale(self, changes: Sequence[Change]) -> bool:

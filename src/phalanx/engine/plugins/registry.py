@@ -16,7 +16,7 @@ from phalanx.engine.plugins.default_preemption import DefaultPreemption
 from phalanx.engine.plugins.dynamic_resources import DynamicResources
 from phalanx.engine.plugins.image_locality import ImageLocality
 from phalanx.engine.plugins.inter_pod_affinity import InterPodAffinity
-from phalanx.engine.plugins.node_affinity import NodeAffinity
+from phalanx.engine.plugins.node_affinity import NodeAffinityPlugin
 from phalanx.engine.plugins.node_name import NodeName
 from phalanx.engine.plugins.node_ports import NodePorts
 from phalanx.engine.plugins.node_unschedulable import NodeUnschedulable
@@ -59,7 +59,7 @@ def builtin(indexes: Indexes) -> dict[str, Factory]:
         "NodeName": NodeName,
         "NodeUnschedulable": NodeUnschedulable,
         "TaintToleration": TaintToleration,
-        "NodeAffinity": NodeAffinity,
+        "NodeAffinity": NodeAffinityPlugin,
         "NodePorts": NodePorts,
         "NodeResourcesFit": NodeResourcesFit,
         "VolumeRestrictions": partial(VolumeRestrictions, state=indexes.volumes),

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from phalanx.engine.framework import MAX_SCORE, Bools, Floats
-from phalanx.engine.plugins.pod_index import Watch, per_row
-from phalanx.engine.plugins.pod_trackers import News, PodTracker
+from phalanx.engine.plugins.pod_index import TrackerWatch, per_row
+from phalanx.engine.plugins.pod_trackers import PodTracker, Updates
 from phalanx.engine.plugins.spread_rules import HOSTNAME, Counts, Inclusion, counting, one_matcher, with_all_keys
 from phalanx.engine.state.columns import Columns
 from phalanx.engine.state.journal import Change
@@ -91,7 +91,7 @@ class SpreadScore(PodTracker[tuple[int, ...]]):
         self._watch_nodes = False
         self._selectors_version = -1
         self._constraints: tuple[SpreadConstraint, ...] = ()
-        super().__init__(Watch(plugin.index, lambda pods: counting(self._constraints, shape.namespace, pods)))
+        super().__init__(TrackerWatch(plugin.index, lambda pods: counting(self._constraints, shape.namespace, pods)))
 
     def rebuild(self) -> None:
         self._selectors_version = self.plugin.selectors_version
@@ -122,12 +122,12 @@ class SpreadScore(PodTracker[tuple[int, ...]]):
         self._key_versions = [(column, column.version) for column in (columns.label(c.key) for c in constraints)]
         self.set_feasible(columns.alive)
 
-    def _news(self) -> News[tuple[int, ...]] | None:
-        return super()._news() if self._soft else ()
+    def _updates(self) -> Updates[tuple[int, ...]] | None:
+        return super()._updates() if self._soft else ()
 
-    def _heard(self, news: News[tuple[int, ...]]) -> Sequence[int] | None:
+    def _heard(self, updates: Updates[tuple[int, ...]]) -> Sequence[int] | None:
         touched = False
-        for numbers, row, sign in news:
+        for numbers, row, sign in updates:
             for number in numbers:
                 soft = self._soft[number]
                 if soft.by_row or soft.included[row]:

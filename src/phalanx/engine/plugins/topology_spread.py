@@ -9,8 +9,8 @@ import numpy as np
 
 from phalanx.engine.framework import Bools, ClusterChange, Finding, Handle, Rows, Traits, Wake
 from phalanx.engine.framework.config_args import PodTopologySpreadArgs
-from phalanx.engine.plugins.pod_index import LabelClass, PodIndex, Watch, per_row
-from phalanx.engine.plugins.pod_trackers import News, PodTracker
+from phalanx.engine.plugins.pod_index import LabelClass, PodIndex, TrackerWatch, per_row
+from phalanx.engine.plugins.pod_trackers import PodTracker, Updates
 from phalanx.engine.plugins.spread_rules import (
     Counts,
     Inclusion,
@@ -149,7 +149,7 @@ class SpreadFilter(PodTracker[tuple[int, ...]]):
         self._constraints: tuple[SpreadConstraint, ...] = ()
         self._watch_nodes = False
         self._selectors_version = -1
-        super().__init__(Watch(plugin.index, lambda pods: counting(self._constraints, shape.namespace, pods)))
+        super().__init__(TrackerWatch(plugin.index, lambda pods: counting(self._constraints, shape.namespace, pods)))
 
     def rebuild(self) -> None:
         self._selectors_version = self.plugin.selectors_version
@@ -182,12 +182,12 @@ class SpreadFilter(PodTracker[tuple[int, ...]]):
             mask &= domains.fits[domains.ids]
         self.mask = mask
 
-    def _news(self) -> News[tuple[int, ...]] | None:
-        return super()._news() if self._domains else ()
+    def _updates(self) -> Updates[tuple[int, ...]] | None:
+        return super()._updates() if self._domains else ()
 
-    def _heard(self, news: News[tuple[int, ...]]) -> Sequence[int] | None:
+    def _heard(self, updates: Updates[tuple[int, ...]]) -> Sequence[int] | None:
         touched = False
-        for numbers, row, sign in news:
+        for numbers, row, sign in updates:
             for number in numbers:
                 domains = self._domains[number]
                 if domains.included[row]:

@@ -132,8 +132,8 @@ class BranchAndBound:
         partly = [u for u in relaxed.share if u not in out and relaxed.share[u] < units.pods[u]]
         if partly:
             return sorted(partly, key=lambda u: (-relaxed.share[u] / units.pods[u], -units.pods[u], u))
-        everybody = sorted(out | relaxed.units)
-        over = units.hits[:, everybody].sum(axis=1) > units.allowed
+        all_pods = sorted(out | relaxed.units)
+        over = units.hits[:, all_pods].sum(axis=1) > units.allowed
         guilty = [u for u in relaxed.share if u not in out and units.hits[over, u].any()]
         return sorted(guilty, key=lambda u: (-int(units.hits[over, u].sum()), u))
 

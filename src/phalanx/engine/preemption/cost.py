@@ -25,7 +25,7 @@ ORDER = ("budgets", "priority", "stopped", "pods", "gangs", "workloads", "kind",
 GROWING = 4  # number of leading parts that never decrease when one more unit is evicted
 PROVABLE = 6  # number of leading parts that can be proved minimal
 COUNTS = ("budgets", "stopped", "pods")  # growing parts that are sums; the order has no meaning
-NOBODY = -(2**63)
+NO_VICTIMS = -(2**63)
 POD, GROUP, COMPOSITE = range(3)  # kinds of victims in ascending importance, as in kube-scheduler 1.37
 Key = tuple[float, ...]  # parts of a cost in the order of `ORDER`
 K = TypeVar("K")
@@ -34,7 +34,7 @@ K = TypeVar("K")
 @dataclass(slots=True, frozen=True)
 class Cost:
     budgets: int = 0  # evicted pods beyond what disruption budgets allow
-    priority: int = NOBODY  # highest priority of an evicted unit; NOBODY: nothing is evicted
+    priority: int = NO_VICTIMS  # highest priority of an evicted unit; NOBODY: nothing is evicted
     stopped: int = 0  # evicted pods plus the remaining members of gangs that fall below their minimum
     pods: int = 0  # evicted pods
     gangs: int = 0  # gangs left running below their minimum

@@ -227,30 +227,30 @@ class CostBounds:
     def blame(self, stand: Stand, touched: Iterable[int]) -> list[Stand]:
         """Return the branches to search if the bound is below the real cost of these units."""
         touched = sorted(set(touched) - stand.out)
-        everybody = stand.out.union(touched)
+        all_pods = stand.out.union(touched)
         paid = self._paid(stand)
         open_ = {c for u in touched for c in self._of_unit.get(u, ()) if c not in paid}
-        due = [c for c in open_ if self._gone(self.charges[c], everybody) > self.charges[c].surplus]
+        due = [c for c in open_ if self._gone(self.charges[c], all_pods) > self.charges[c].surplus]
         due = [c for c in due if self.charges[c].surplus or len(self.charges[c].units) > 1]
         if due:
-            return self._decide(max(due, key=lambda c: (self.charges[c].weight, -c)), stand, everybody)
-        for gang in sorted(self._open_gangs(everybody)) if self._weight("gangs") else ():
-            gone = sum(pods for u, pods in self._gangs[gang].items() if u in everybody)
+            return self._decide(max(due, key=lambda c: (self.charges[c].weight, -c)), stand, all_pods)
+        for gang in sorted(self._open_gangs(all_pods)) if self._weight("gangs") else ():
+            gone = sum(pods for u, pods in self._gangs[gang].items() if u in all_pods)
             broken = self._surplus(gang) < gone < self.units.gang_running[gang]
             undecided = [u for u in self._gangs[gang] if u not in stand.out and u not in stand.kept]
             if broken and undecided and not self._broken_for_sure(gang, stand):
-                unit = min(undecided, key=lambda u: (u not in everybody, u))
+                unit = min(undecided, key=lambda u: (u not in all_pods, u))
                 return [self._keep(stand, {unit}), self._evict(stand, unit)]
         return []
 
-    def _decide(self, number: int, stand: Stand, everybody: frozenset[int]) -> list[Stand]:
+    def _decide(self, number: int, stand: Stand, all_pods: frozenset[int]) -> list[Stand]:
         """Branch on a charge: it is paid, or too few of its units are evicted for it to be due."""
         charge = self.charges[number]
         pay = Stand(stand.out, stand.kept, stand.paid | {number}, stand.whole)
         if charge.surplus == 0:
             return [self._keep(stand, charge.units), pay]
         whole = Stand(stand.out, stand.kept, stand.paid, stand.whole | {number})
-        unit = min(u for u in charge.units if u in everybody and u not in stand.out)
+        unit = min(u for u in charge.units if u in all_pods and u not in stand.out)
         cases = [self._keep(whole, {unit}), self._evict(whole, unit)]
         return cases if number in stand.whole else [*cases, pay]
 

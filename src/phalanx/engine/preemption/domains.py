@@ -12,7 +12,7 @@ from itertools import combinations
 import msgspec
 import numpy as np
 
-from phalanx.engine.placement.problem import Composite, Ints, Leaf, Problem, Subtree, done
+from phalanx.engine.placement.problem import Composite, Ints, Leaf, PlacementProblem, Subtree, done
 from phalanx.engine.preemption.covering import Contest, CoverItem
 
 MAX_SUBSETS = 70
@@ -33,7 +33,7 @@ class DomainChoice(msgspec.Struct, frozen=True, eq=False):
 class Domains:
     """Hold the node sets (areas) that the groups of a placement problem may use."""
 
-    def __init__(self, problem: Problem) -> None:
+    def __init__(self, problem: PlacementProblem) -> None:
         self.problem = problem
         self.leaves: list[Leaf] = []
         self._leaf_number: dict[int, int] = {}

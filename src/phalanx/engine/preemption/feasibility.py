@@ -9,7 +9,7 @@ import numpy as np
 
 from phalanx.engine.placement.outcome import SearchOutcome
 from phalanx.engine.placement.place import place
-from phalanx.engine.placement.problem import Floats, Ints, Leaf, Problem, ShapeRow
+from phalanx.engine.placement.problem import Floats, Ints, Leaf, PlacementProblem, ShapeRow
 from phalanx.engine.placement.slots import base_slots
 from phalanx.engine.preemption.cost import cheapest_first
 from phalanx.engine.preemption.problem import PreemptionProblem
@@ -43,7 +43,7 @@ class Feasibility:
     def parts_of(self, unit: int) -> Ints:
         return self._order[self._start[unit] : self._start[unit + 1]]
 
-    def without(self, evicted: Collection[int]) -> Problem:
+    def without(self, evicted: Collection[int]) -> PlacementProblem:
         """Return the placement problem with these units evicted."""
         base, units = self.problem.placement, self.problem.units
         gone = np.zeros(len(units), dtype=bool)

@@ -24,7 +24,7 @@ from phalanx.engine.preemption.problem import PreemptionProblem, Units
 from phalanx.engine.preemption.result import GaveUp, Hopeless, Plan, Planned, Victim
 from phalanx.engine.slices import worked
 
-NOBODY_LOWER = "No preemption victims found for incoming preemptor"
+NO_LOWER_PRIORITY = "No preemption victims found for incoming preemptor"
 NOT_ENOUGH = "evicting everything of lower priority would not make room"
 MAX_CHOICES = 4_000  # steps of the enumeration of topology domains
 INFINITE = float("inf")
@@ -59,7 +59,7 @@ class _Best:
         return self.value
 
 
-class _Seating:
+class _AssignmentSearch:
     """Bound the eviction cost of each assignment of groups to domains, and search one assignment for victims."""
 
     def __init__(
@@ -126,7 +126,7 @@ class Planner:
         if free.placed:
             return Plan(self.problem, (), free, Cost(), Cost(), costs.provable(), free.expansions)
         if not len(units):
-            return Hopeless(NOBODY_LOWER, free.expansions, free)
+            return Hopeless(NO_LOWER_PRIORITY, free.expansions, free)
         levels = [int(p) for p in np.unique(units.priority)]
         everything = self._at(levels[-1])
         if everything.verdict is SearchVerdict.IMPOSSIBLE:
@@ -224,11 +224,11 @@ class Planner:
         worked(len(self.problem.units) // UNITS_PER_STEP)
         freeing = NodeOptions(self.problem, prices, threshold)
         branching = BranchAndBound(freeing, SearchBudget(self.problem.budget))
-        seating = _Seating(self.problem, self.domains, freeing, branching)
+        assignment_search = _AssignmentSearch(self.problem, self.domains, freeing, branching)
         best = _Best(self.problem.units, prices)
         if known is not None:
             best.offer(known)
-        bound = self._choose(seating, best, prices)
+        bound = self._choose(assignment_search, best, prices)
         if best.evicted is None:
             fallback = self._fallback(freeing, branching)
             if fallback is None:
@@ -236,14 +236,14 @@ class Planner:
             best.offer(fallback)
         assert best.evicted is not None
         value = best.value
-        bound = 0.0 if seating.too_large or freeing.truncated else min(bound, value)
+        bound = 0.0 if assignment_search.too_large or freeing.truncated else min(bound, value)
         return Solved(best.evicted, value, max(0.0, min(value, prices.proved(bound))), prices)
 
-    def _choose(self, seating: _Seating, best: _Best, prices: CostBounds) -> float:
+    def _choose(self, assignment_search: _AssignmentSearch, best: _Best, prices: CostBounds) -> float:
         """Offer victim sets to `best`; return a lower bound over choices that were not searched completely."""
         bound = INFINITE
-        effort = seating.branching.effort
-        choices = Choices(self.domains, seating.price, MAX_CHOICES)
+        effort = assignment_search.branching.effort
+        choices = Choices(self.domains, assignment_search.price, MAX_CHOICES)
         for choice in choices.run(self.problem.placement.root):
             if prices.proved(choice.bound) >= best.value:
                 break
@@ -251,7 +251,7 @@ class Planner:
                 bound = min(bound, choice.bound)
                 break
             part = SearchBudget(max(effort.used + 1, min(effort.limit, effort.used + effort.limit // 3)), effort.used)
-            seating.look(choice.assignment, part, best)
+            assignment_search.look(choice.assignment, part, best)
             effort.used = part.used
             if part.truncated:
                 bound = min(bound, choice.bound)
@@ -261,8 +261,8 @@ class Planner:
     def _fallback(self, freeing: NodeOptions, branching: BranchAndBound) -> frozenset[int] | None:
         """Place the group with all units within the threshold evicted, then reprieve unneeded victims."""
         units = self.problem.units
-        everybody = frozenset(int(u) for u in np.flatnonzero(units.priority <= freeing.threshold))
-        outcome = self.fitting.outcome(everybody)
+        all_pods = frozenset(int(u) for u in np.flatnonzero(units.priority <= freeing.threshold))
+        outcome = self.fitting.outcome(all_pods)
         if not outcome.placed:
             return None
         placed: dict[int, list[tuple[int, int]]] = {}
@@ -272,7 +272,7 @@ class Planner:
         used = np.zeros(self.problem.placement.node_count, dtype=bool)
         used[list(placed)] = True
         near = {int(u) for u in units.part_unit[used[units.part_node]]}
-        return branching.spare(everybody & near, placed)
+        return branching.spare(all_pods & near, placed)
 
     # ---- the plan ------------------------------------------------------------------------------------------
 

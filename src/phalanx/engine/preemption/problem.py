@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from phalanx.engine.placement.problem import Floats, Ints, Problem
+from phalanx.engine.placement.problem import Floats, Ints, PlacementProblem
 
 DEFAULT_BUDGET = 3_000
 
@@ -55,7 +55,7 @@ class PreemptionProblem:
     `blockers` are evicted.
     """
 
-    placement: Problem
+    placement: PlacementProblem
     units: Units  # only units that this preemptor may evict
     # (shape, node) -> units that block the shape on the node by something other than capacity (a port, anti-affinity)
     blockers: Mapping[tuple[int, int], tuple[int, ...]] = field(default_factory=dict)

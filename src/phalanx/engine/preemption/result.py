@@ -11,7 +11,7 @@ import msgspec
 from phalanx.engine.placement.messages import plural
 from phalanx.engine.placement.outcome import SearchOutcome
 from phalanx.engine.preemption import cost as costs
-from phalanx.engine.preemption.cost import NOBODY, Cost, provable
+from phalanx.engine.preemption.cost import NO_VICTIMS, Cost, provable
 from phalanx.engine.preemption.problem import PreemptionProblem
 
 
@@ -81,7 +81,7 @@ Planned = Plan | Hopeless | GaveUp
 def cost_json(cost: Cost) -> dict[str, Any]:
     return {
         "budgetViolations": cost.budgets,
-        "highestPriority": None if cost.priority == NOBODY else cost.priority,
+        "highestPriority": None if cost.priority == NO_VICTIMS else cost.priority,
         "stoppedPods": cost.stopped,
         "pods": cost.pods,
         "brokenGangs": cost.gangs,
@@ -100,7 +100,7 @@ def summary(cost: Cost, units: int) -> str:
 def describe(cost: Cost) -> str:
     words = {
         "budgets": f"{cost.budgets} beyond disruption budgets",
-        "priority": "nothing evicted" if cost.priority == NOBODY else f"highest priority {cost.priority}",
+        "priority": "nothing evicted" if cost.priority == NO_VICTIMS else f"highest priority {cost.priority}",
         "stopped": f"{plural(cost.stopped, 'pod')} stopped",
         "pods": f"{plural(cost.pods, 'pod')} evicted",
         "gangs": f"{plural(cost.gangs, 'gang')} broken",

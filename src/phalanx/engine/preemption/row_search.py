@@ -13,7 +13,7 @@ from math import ceil
 from typing import Any
 
 from phalanx.engine.preemption import cost
-from phalanx.engine.preemption.cost import GROWING, NOBODY, PROVABLE, Cost, Key, beyond, stops
+from phalanx.engine.preemption.cost import GROWING, NO_VICTIMS, PROVABLE, Cost, Key, beyond, stops
 from phalanx.engine.preemption.victim_index import EvictionUnit, VictimIndex
 from phalanx.model.groups import GroupKey
 
@@ -21,7 +21,7 @@ Freed = tuple[EvictionUnit, dict[int, float]]  # a unit and what it frees on a r
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class EquivalentUnits:
     """Equivalent units: they differ in lost work alone. Units that lose least work come first."""
 
     units: tuple[EvictionUnit, ...]
@@ -69,11 +69,13 @@ class RowSearch:
         self._most.reverse()
         self._chosen: list[EvictionUnit] = []
         before = self.left
-        self._look(0, need, Taken(Cost(priority=NOBODY), {}, {}))
+        self._look(0, need, Taken(Cost(priority=NO_VICTIMS), {}, {}))
         self.proved = self.left > 0
         self.spent = before - max(0, self.left)
 
-    def _sorted(self, victim_index: VictimIndex, freed: Sequence[Freed], rids: tuple[int, ...]) -> list[Kind]:
+    def _sorted(
+        self, victim_index: VictimIndex, freed: Sequence[Freed], rids: tuple[int, ...]
+    ) -> list[EquivalentUnits]:
         """Group units by kind, cheapest first; omit units that alone cost more than the best known set."""
         found: dict[tuple[Any, ...], list[EvictionUnit]] = {}
         for unit, gives in freed:
@@ -96,7 +98,7 @@ class RowSearch:
             found.items(), key=lambda entry: (entry[0][0], entry[0][5])
         ):
             units.sort(key=lambda unit: (-unit.started, str(unit.key)))
-            kinds.append(Kind(tuple(units), what, units[0].priority, len(units[0].pods), counts, gangs))
+            kinds.append(EquivalentUnits(tuple(units), what, units[0].priority, len(units[0].pods), counts, gangs))
         return kinds
 
     def _stops(self, gang: GroupKey, gone: int) -> int:
@@ -129,7 +131,7 @@ class RowSearch:
             del self._chosen[-count:]
         self._look(at + 1, need, taken)
 
-    def _with(self, taken: Taken, kind: Kind, count: int) -> Taken:
+    def _with(self, taken: Taken, kind: EquivalentUnits, count: int) -> Taken:
         """Return `taken` with `count` more units of a kind evicted."""
         price, over = taken.price, taken.price.budgets
         hits, gone = taken.hits, taken.gone

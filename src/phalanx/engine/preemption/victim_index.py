@@ -13,7 +13,7 @@ from typing import Any
 from phalanx.base.clock import parse_rfc3339
 from phalanx.engine.framework.cluster_state import ClusterState
 from phalanx.engine.preemption.budgets import Budgets
-from phalanx.engine.preemption.cost import COMPOSITE, GROUP, NOBODY, POD, Cost, beyond, left_behind, unit_cost
+from phalanx.engine.preemption.cost import COMPOSITE, GROUP, NO_VICTIMS, POD, Cost, beyond, left_behind, unit_cost
 from phalanx.engine.preemption.minimum_runtime import MinimumRuntime
 from phalanx.engine.preemption.replica_budgets import ReplicaBudgets
 from phalanx.engine.state.columns import Columns
@@ -324,7 +324,7 @@ class VictimIndex:
             return Cost(work=-(2.0**60))
         gone: dict[GroupKey, int] = {}
         hit: set[GroupKey] = set()
-        pods, kind, priority, started = 0, POD, NOBODY, 0.0
+        pods, kind, priority, started = 0, POD, NO_VICTIMS, 0.0
         for unit in units:
             pods += len(unit.pods)
             priority = max(priority, unit.priority)

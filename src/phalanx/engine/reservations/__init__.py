@@ -1,7 +1,7 @@
 """Reservations: which room a unit may use, from when until when. Promised starts and backfill are planned here."""
 
 from phalanx.engine.reservations.book import PromiseBook
-from phalanx.engine.reservations.capacity import CapacityProfile, Topology
+from phalanx.engine.reservations.capacity import CapacityProfile, TopologyLevels
 from phalanx.engine.reservations.reservation import FOREVER, Assignment, Demand, Reason, Reservation
 from phalanx.engine.reservations.units import (
     Backfill,
@@ -26,7 +26,7 @@ __all__ = [
     "Reservation",
     "Start",
     "StartPromise",
-    "Topology",
+    "TopologyLevels",
     "Unit",
     "expected_seconds",
 ]

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from phalanx.engine.reservations.capacity import CapacityProfile, Ints, Topology
+from phalanx.engine.reservations.capacity import CapacityProfile, Ints, TopologyLevels
 from phalanx.engine.reservations.planner import build, rank
 from phalanx.engine.reservations.reservation import FOREVER, Assignment, Reason, Reservation
 from phalanx.engine.reservations.units import (
@@ -38,7 +38,7 @@ OVERRUNS_IGNORED = 0.01  # share of finished units that may overrun before expec
 class PromiseBook:
     """Free capacity over time, with everything that runs and waits."""
 
-    def __init__(self, now: float, free: Ints, topology: Topology, settings: PlanSettings | None = None) -> None:
+    def __init__(self, now: float, free: Ints, topology: TopologyLevels, settings: PlanSettings | None = None) -> None:
         """`free`: (resource, node) amounts of an empty cluster."""
         self.settings = settings or PlanSettings()
         self.now = now

@@ -19,7 +19,7 @@ FAILURES_BEFORE_JUMP = 4  # windows that fail before the whole window is searche
 FIRST_PIECES = 64  # room for pieces that a new profile allocates
 
 
-class Topology:
+class TopologyLevels:
     """Which domain of each level a node is in; equal for all profiles of a cluster."""
 
     def __init__(self, levels: Sequence[Sequence[str]], nodes: int) -> None:
@@ -52,7 +52,7 @@ class Topology:
 class CapacityProfile:
     """Free amounts per piece, resource and node. Piece `i` lasts from `times[i]` until `times[i + 1]`."""
 
-    def __init__(self, now: float, free: Ints, topology: Topology) -> None:
+    def __init__(self, now: float, free: Ints, topology: TopologyLevels) -> None:
         """`free`: (resource, node) amounts, without what runs."""
         self.topology = topology
         self._allocate(FIRST_PIECES, free.shape, free.dtype)

@@ -23,13 +23,13 @@ from phalanx.engine.preemption.victim_index import VictimIndex
 from phalanx.engine.scheduling.attempt.attempt import Attempts
 from phalanx.engine.scheduling.attempt.preemption import Preemption
 from phalanx.engine.scheduling.attempt.sliced_attempts import SlicedAttempts
-from phalanx.engine.scheduling.commit.admission import Admission
+from phalanx.engine.scheduling.commit.admission import UnitAdmission
 from phalanx.engine.scheduling.commit.admitted_places import AdmittedPlaces
 from phalanx.engine.scheduling.commit.binding import Binding
 from phalanx.engine.scheduling.commit.cycle import Cycle, Refusals
 from phalanx.engine.scheduling.commit.evictions import Evictions
 from phalanx.engine.scheduling.commit.group_reservations import GroupReservations
-from phalanx.engine.scheduling.commit.group_units import Groups
+from phalanx.engine.scheduling.commit.group_units import GroupUnits
 from phalanx.engine.scheduling.commit.maintenance import Maintenance
 from phalanx.engine.scheduling.commit.start_reservations import StartReservations
 from phalanx.engine.scheduling.lifecycle.gang_commits import Commits
@@ -38,7 +38,7 @@ from phalanx.engine.scheduling.lifecycle.isolation import Isolation
 from phalanx.engine.scheduling.lifecycle.members import Members
 from phalanx.engine.scheduling.lifecycle.pending_writes import PendingWrites
 from phalanx.engine.scheduling.lifecycle.pod_lifecycle import PodLifecycle
-from phalanx.engine.scheduling.lifecycle.pod_status import PodStatus
+from phalanx.engine.scheduling.lifecycle.pod_status import PodStatusWriter
 from phalanx.engine.scheduling.lifecycle.pods import Pods
 from phalanx.engine.scheduling.lifecycle.rejections import Rejections
 from phalanx.engine.scheduling.lifecycle.transitions import IllegalTransitions
@@ -119,8 +119,8 @@ class Scheduler:
         queue, emit = self.queue, self.outbox.emit
         isolation = self.isolation = Isolation(emit)
         self.history = History(state)
-        reminders = self.reminders = PendingWrites(state)
-        status = self.status = PodStatus(state, self.history, reminders, emit)
+        status_writes = self.status_writes = PendingWrites(state)
+        status = self.status = PodStatusWriter(state, self.history, status_writes, emit)
         victim_index = VictimIndex(state)
         conditions = GroupConditions(emit)
         commits = Commits(state, conditions, emit)
@@ -133,7 +133,7 @@ class Scheduler:
         waiting = Waiting(state, queue, victim_index)
         losses = Losses()
         members = Members(
-            state, unit_lifecycle, conditions, Statuses(state, conditions, losses, emit), commits, reminders
+            state, unit_lifecycle, conditions, Statuses(state, conditions, losses, emit), commits, status_writes
         )
         pods = self.pod_lifecycle = PodLifecycle(state, queue, members, unit_lifecycle, waiting.placed, emit)
         self.rejections = Rejections(state, members, emit)
@@ -146,8 +146,8 @@ class Scheduler:
         self.places = AdmittedPlaces(state, pods)
         refusals = Refusals(self.searches, pods, members, waiting, status, self.starts)
         self.cycle = Cycle(self.searches, refusals, self.binding, evictions, room, self.rejections, emit)
-        admission = Admission(members, pods, status, self.pods.admit)
-        self.groups = Groups(state, members, unit_lifecycle, admission, room, isolation)
+        admission = UnitAdmission(members, pods, status, self.pods.admit)
+        self.groups = GroupUnits(state, members, unit_lifecycle, admission, room, isolation)
         state.contested = self._contested
         pods.nominating = self.outbox.nominating
         self.observers = [o for p in self.profiles.values() for o in p.observers]

@@ -12,7 +12,7 @@ from phalanx.engine.preemption.victim_index import VictimIndex
 from phalanx.engine.scheduling.attempt.preemption import Preemption
 from phalanx.engine.scheduling.attempt.sliced_attempts import SlicedAttempts
 from phalanx.engine.scheduling.commit.admitted_places import AdmittedPlaces
-from phalanx.engine.scheduling.commit.group_units import Groups
+from phalanx.engine.scheduling.commit.group_units import GroupUnits
 from phalanx.engine.scheduling.commit.maintenance import Maintenance
 from phalanx.engine.scheduling.commit.start_reservations import StartReservations
 from phalanx.engine.scheduling.lifecycle.history import History
@@ -27,7 +27,7 @@ from phalanx.engine.state.requests import offered
 from phalanx.model.groups import PLACED, Group, GroupKey, MemberState, PodKey
 
 
-class Tables(Protocol):
+class SchedulerTables(Protocol):
     """The tables of a scheduler, which have to agree with each other."""
 
     @property
@@ -37,7 +37,7 @@ class Tables(Protocol):
     @property
     def pods(self) -> Pods: ...
     @property
-    def groups(self) -> Groups: ...
+    def groups(self) -> GroupUnits: ...
     @property
     def starts(self) -> StartReservations: ...
     @property
@@ -58,7 +58,7 @@ class Tables(Protocol):
     def indexes(self) -> Indexes: ...
 
 
-def validate(engine: Tables) -> None:
+def validate(engine: SchedulerTables) -> None:
     _columns_equal_rebuild(engine)
     _each_pending_pod_in_one_place(engine)
     _each_pod_in_its_state(engine)
@@ -73,7 +73,7 @@ def validate(engine: Tables) -> None:
     engine.history.validate()
 
 
-def _columns_equal_rebuild(engine: Tables) -> None:
+def _columns_equal_rebuild(engine: SchedulerTables) -> None:
     columns = engine.cluster.columns
     assert not columns.journal.recording, "a trial was left open"
     used = np.zeros_like(columns.used)
@@ -104,7 +104,7 @@ def _columns_equal_rebuild(engine: Tables) -> None:
     assert columns.count == len(columns.row_of) == int(columns.alive.sum())
 
 
-def _each_pending_pod_in_one_place(engine: Tables) -> None:
+def _each_pending_pod_in_one_place(engine: SchedulerTables) -> None:
     found: dict[str, QueueName] = {}
     members = engine.groups.members
     for root, place in engine.queue.places():
@@ -126,7 +126,7 @@ def _each_pending_pod_in_one_place(engine: Tables) -> None:
         assert key in engine.pods.records, f"{key} is queued but gone"
 
 
-def _each_pod_in_its_state(engine: Tables) -> None:
+def _each_pod_in_its_state(engine: SchedulerTables) -> None:
     pod_lifecycle = engine.pod_lifecycle
     pod_lifecycle.illegal.validate()
     for key, record in engine.pods.records.items():
@@ -148,7 +148,7 @@ def _each_pod_in_its_state(engine: Tables) -> None:
         assert all(engine.pods.records.get(key) is record for key, record in pods.items())
 
 
-def _no_overcommit(engine: Tables) -> None:
+def _no_overcommit(engine: SchedulerTables) -> None:
     """A node may hold too much only if pods we did not place, or a node that shrank, made it so: a pod that is still
     assumed was checked by us, so without it the node must not be fuller than with room for it."""
     columns = engine.cluster.columns
@@ -160,7 +160,7 @@ def _no_overcommit(engine: Tables) -> None:
                 assert not over, f"{record} over-commits {name} of {record.node_name}"
 
 
-def _nominations(engine: Tables) -> None:
+def _nominations(engine: SchedulerTables) -> None:
     reserved = {record.key: node for node, record in engine.cluster.nominations.all()}
     engine.groups.room.validate()
     engine.starts.validate()
@@ -183,7 +183,7 @@ def _nominations(engine: Tables) -> None:
             assert record.nominated == reserved.get(key, ""), f"{record} is not promised {record.nominated}"
 
 
-def _forest(engine: Tables) -> None:
+def _forest(engine: SchedulerTables) -> None:
     """Members are in the state of their records, and pending ones in the root of their tree."""
     members, forest = engine.groups.members, engine.cluster.forest
     seen: dict[GroupKey, Group] = {}
@@ -216,7 +216,7 @@ def _forest(engine: Tables) -> None:
             assert forest.leaf_of(PodKey(record.namespace, record.name)) == leaf, f"{record} waits in {leaf}"
 
 
-def _evictions(engine: Tables) -> None:
+def _evictions(engine: SchedulerTables) -> None:
     plans = {key: root.plan for key, root in engine.queue.units.items() if root.plan is not None}
     for key, plan in plans.items():
         assert plan.victims, f"the plan of {key} waits for nobody"
@@ -225,7 +225,7 @@ def _evictions(engine: Tables) -> None:
             assert record is not None and record.uid == uid, f"{key} waits for {victim}, which is gone"
 
 
-def _groups(engine: Tables) -> None:
+def _groups(engine: SchedulerTables) -> None:
     groups = engine.groups
     engine.unit_lifecycle.validate()
     if groups.busy:
@@ -240,25 +240,25 @@ def _groups(engine: Tables) -> None:
             assert state is found, f"{head} is {state.value}, and yet {found.value}"
 
 
-def _victim_index(engine: Tables) -> None:
+def _victim_index(engine: SchedulerTables) -> None:
     """Kept up change by change it says the same as when made anew."""
-    kept, anew = engine.preemption.victim_index, VictimIndex(engine.cluster)
+    kept, recomputed = engine.preemption.victim_index, VictimIndex(engine.cluster)
     kept.refresh()
-    anew.refresh()
+    recomputed.refresh()
     assert {k: (u.priority, set(u.pods)) for k, u in kept.units.items()} == {
-        k: (u.priority, set(u.pods)) for k, u in anew.units.items()
+        k: (u.priority, set(u.pods)) for k, u in recomputed.units.items()
     }, "units that could be evicted"
     for key, unit in kept.units.items():
-        assert abs(kept.lost(unit) - anew.lost(anew.units[key])) < 1e-3, f"work lost with {unit}"
+        assert abs(kept.lost(unit) - recomputed.lost(recomputed.units[key])) < 1e-3, f"work lost with {unit}"
     assert {row: {k: set(p) for k, p in here.items()} for row, here in kept.on_row.items()} == {
-        row: {k: set(p) for k, p in here.items()} for row, here in anew.on_row.items()
+        row: {k: set(p) for k, p in here.items()} for row, here in recomputed.on_row.items()
     }, "units on rows"
     assert {row: set(pods) for row, pods in kept.leaving.items()} == {
-        row: set(pods) for row, pods in anew.leaving.items()
+        row: set(pods) for row, pods in recomputed.leaving.items()
     }, "pods that are leaving"
 
 
-def _searches(engine: Tables) -> None:
+def _searches(engine: SchedulerTables) -> None:
     """Unfinished attempts are of roots that go on, and whoever stands by has somebody to wait for."""
     for key, search in engine.searches.unfinished.items():
         assert search.unit.key == key

@@ -9,7 +9,9 @@ import numpy.typing as npt
 
 from phalanx.engine.state.columns import Columns
 
-Sleeper = TypeVar("Sleeper")  # an unschedulable equivalence class: compared by identity, its content is not read
+WaitingShape = TypeVar(
+    "WaitingShape"
+)  # an unschedulable equivalence class: compared by identity, its content is not read
 Requests = tuple[tuple[int, float], ...]
 _NOTHING = -np.inf  # requests none of a resource: fits even where that resource is over-committed
 # A resource gets its own vector once this many classes request it; a rarely requested resource must not add a
@@ -17,10 +19,10 @@ _NOTHING = -np.inf  # requests none of a resource: fits even where that resource
 _MANY = 32
 
 
-class CapacityIndex(Generic[Sleeper]):
+class CapacityIndex(Generic[WaitingShape]):
     def __init__(self, columns: Columns) -> None:
         self._columns = columns
-        self._equivalence_classes: list[Sleeper | None] = []
+        self._equivalence_classes: list[WaitingShape | None] = []
         self._requests: list[Requests] = []
         self._slot: dict[int, int] = {}  # id(equivalence class) -> slot
         self._free: list[int] = []
@@ -36,7 +38,7 @@ class CapacityIndex(Generic[Sleeper]):
         """Return the ids of the resources that waiting classes request."""
         return set(self._wanted)
 
-    def add(self, equivalence_class: Sleeper, requests: Requests) -> None:
+    def add(self, equivalence_class: WaitingShape, requests: Requests) -> None:
         """Add a class. A row matters to it only if all `requests` (resource id, amount) fit; with () every row
         matters."""
         self.remove(equivalence_class)
@@ -65,7 +67,7 @@ class CapacityIndex(Generic[Sleeper]):
                 if wanted == rid:
                     needs[slot] = amount
 
-    def remove(self, equivalence_class: Sleeper) -> None:
+    def remove(self, equivalence_class: WaitingShape) -> None:
         slot = self._slot.pop(id(equivalence_class), -1)
         if slot < 0:
             return
@@ -81,7 +83,7 @@ class CapacityIndex(Generic[Sleeper]):
         self._used[slot] = False
         self._free.append(slot)
 
-    def passing(self, row: int) -> list[Sleeper]:
+    def passing(self, row: int) -> list[WaitingShape]:
         """Return the classes, in slot order, whose requests all fit the row in its current state."""
         if not self._slot:
             return []
@@ -91,7 +93,7 @@ class CapacityIndex(Generic[Sleeper]):
         # The same comparison as NodeResourcesFit, so that rounding can never hide a fit.
         for rid, needs in self._needs.items():
             mask &= used[rid][row] + needs[:count] <= alloc[rid][row]
-        found: list[Sleeper] = []
+        found: list[WaitingShape] = []
         whole = len(self._needs) == len(self._wanted)  # every resource has its own vector: no further check is needed
         for slot in np.flatnonzero(mask).tolist():
             equivalence_class = self._equivalence_classes[slot]

@@ -109,7 +109,7 @@ class Objects:
         table[key] = obj
         if isinstance(obj, Service):
             self._select(old, obj)
-        if old is None or not _told(old, obj):
+        if old is None or not _announced(old, obj):
             self.version += 1
         return old
 
@@ -129,7 +129,7 @@ class Objects:
         return old
 
 
-def _told(old: Any, new: Any) -> bool:
+def _announced(old: Any, new: Any) -> bool:
     """Return True if the change affects no decision: a write of a group's status, or a quota, which no plugin reads."""
     if isinstance(new, ResourceQuota):
         return True

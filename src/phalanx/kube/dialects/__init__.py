@@ -5,10 +5,12 @@ pods as a gang and writes the status in the words of that scheduler. Nothing is 
 """
 
 from phalanx.kube.dialects.contract import Dialect, ForeignGroup, GroupProgress, Translation
-from phalanx.kube.dialects.coscheduling import Coscheduling
-from phalanx.kube.dialects.kai import Kai
-from phalanx.kube.dialects.volcano import Volcano
+from phalanx.kube.dialects.coscheduling import CoschedulingDialect
+from phalanx.kube.dialects.kai import KaiDialect
+from phalanx.kube.dialects.volcano import VolcanoDialect
 
-DIALECTS: dict[str, Dialect] = {dialect.name: dialect for dialect in (Coscheduling(), Volcano(), Kai())}
+DIALECTS: dict[str, Dialect] = {
+    dialect.name: dialect for dialect in (CoschedulingDialect(), VolcanoDialect(), KaiDialect())
+}
 
 __all__ = ["DIALECTS", "Dialect", "ForeignGroup", "GroupProgress", "Translation"]

@@ -11,7 +11,7 @@ LABEL = "scheduling.x-k8s.io/pod-group"
 OLD_LABEL = "pod-group.scheduling.sigs.k8s.io"
 
 
-class Coscheduling:
+class CoschedulingDialect:
     name = "coscheduling"
     resource = Resource("scheduling.x-k8s.io", "v1alpha1", "podgroups", "PodGroup")
 

@@ -27,7 +27,7 @@ GROUP_NAME = "pod-group-name"
 SUBGROUP = "kai.scheduler/subgroup-name"
 
 
-class Kai:
+class KaiDialect:
     name = "kai"
     resource = Resource("scheduling.run.ai", "v2alpha2", "podgroups", "PodGroup")
 

@@ -26,7 +26,7 @@ GROUP_NAMES = ("scheduling.k8s.io/group-name", "scheduling.volcano.sh/group-name
 TASK = "volcano.sh/task-spec"
 
 
-class Volcano:
+class VolcanoDialect:
     name = "volcano"
     resource = Resource("scheduling.volcano.sh", "v1beta1", "podgroups", "PodGroup")
 

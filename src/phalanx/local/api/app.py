@@ -13,7 +13,7 @@ from urllib.parse import parse_qsl
 
 from phalanx.base.access import Access
 from phalanx.base.errors import ApiProblem, BadRequest, Forbidden, InternalError, MethodNotAllowed, NotFound
-from phalanx.local.api.audit import Audit, Record
+from phalanx.local.api.audit import Audit, AuditRecord
 from phalanx.local.api.auth import is_open
 from phalanx.local.api.discovery import Discovery
 from phalanx.local.api.fairness import Fairness, Flow
@@ -143,7 +143,7 @@ class App:
                 agent = value.decode("latin-1")
             elif name.startswith(IMPERSONATE):
                 acting = True
-        record: Record | None = scope.get("phalanx.audit")
+        record: AuditRecord | None = scope.get("phalanx.audit")
         if record is not None:
             record.user = user
         if acting:
@@ -168,7 +168,7 @@ class App:
         path: str = scope["path"]
         method: str = scope["method"]
         watched = self._rights is not None or self.audit is not None
-        record: Record | None = scope.get("phalanx.audit")
+        record: AuditRecord | None = scope.get("phalanx.audit")
         route = parse(path)
         if route is None:
             return await self._not_an_object(scope, receive, query, user)
@@ -206,7 +206,7 @@ class App:
         """Answer paths that name no object: questions to the scheduler, services/proxy, extensions and documents."""
         path: str = scope["path"]
         method: str = scope["method"]
-        record: Record | None = scope.get("phalanx.audit")
+        record: AuditRecord | None = scope.get("phalanx.audit")
         if path in self.questions:
             return await self._question(path, scope, receive, query, user)
         proxied = service_of(path)
@@ -232,7 +232,7 @@ class App:
         """Answer a question to the scheduler in this process, for callers that may use its path or read a namespace."""
         method: str = scope["method"]
         asked = Attributes(method.lower(), path=path)
-        record: Record | None = scope.get("phalanx.audit")
+        record: AuditRecord | None = scope.get("phalanx.audit")
         if record is not None:
             record.asked = asked
         access = None
@@ -254,7 +254,7 @@ class App:
             elif name == b"content-length" and value.isdigit() and int(value) > self._limits.body_bytes:
                 raise too_large(self._limits.body_bytes)
 
-    def _authorize(self, record: Record | None, user: User, asked: Attributes) -> None:
+    def _authorize(self, record: AuditRecord | None, user: User, asked: Attributes) -> None:
         """Raises Forbidden, in Kubernetes' words."""
         if record is not None and asked.verb != "impersonate":
             record.asked = asked

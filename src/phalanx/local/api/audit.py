@@ -25,7 +25,7 @@ from phalanx.local.api.view import encode
 log = logging.getLogger("phalanx.api")
 
 
-class Record(msgspec.Struct):
+class AuditRecord(msgspec.Struct):
     """One request, filled in as it becomes known."""
 
     uri: str
@@ -63,13 +63,13 @@ class Audit:
             os.close(self._descriptor)
             self._descriptor = -1
 
-    def begin(self, scope: Any) -> Record:
+    def begin(self, scope: Any) -> AuditRecord:
         raw = scope.get("raw_path") or scope["path"].encode()
         query: bytes = scope["query_string"]
         uri = raw + (b"?" + query if query else b"")
         client = scope.get("client")
         agent = next((value for name, value in scope["headers"] if name == b"user-agent"), b"")
-        return Record(
+        return AuditRecord(
             uri.decode("latin-1"),
             scope["method"],
             agent.decode("latin-1"),
@@ -78,7 +78,7 @@ class Audit:
             id=new_uid(self.rng),
         )
 
-    def write(self, record: Record, code: int, stage: str = "ResponseComplete") -> None:
+    def write(self, record: AuditRecord, code: int, stage: str = "ResponseComplete") -> None:
         event = _event(record, code, stage, self.clock.now())
         try:
             os.write(self._descriptor, encode(event) + b"\n")
@@ -89,7 +89,7 @@ class Audit:
             self._failing = True
 
 
-def _event(record: Record, code: int, stage: str, now: float) -> dict[str, Any]:
+def _event(record: AuditRecord, code: int, stage: str, now: float) -> dict[str, Any]:
     asked = record.asked
     event: dict[str, Any] = {
         "kind": "Event",

@@ -104,11 +104,11 @@ def shape_applied(request: Request, obj: Json, options: WriteOptions, repeated: 
         where = f"{metadata.get('namespace', '')}/{metadata['name']}; {obj['apiVersion']}, Kind={obj['kind']}"
         paths = [text.removeprefix('unknown field "').removesuffix('"') for text in unknown]
         problems = [f".{path}: field not declared in schema" for path in paths]
-        told = problems[0] if len(problems) == 1 else "\n  ".join(["errors:", *problems])
-        raise BadRequest(f"failed to create typed patch object ({where}): {told}")
+        announced = problems[0] if len(problems) == 1 else "\n  ".join(["errors:", *problems])
+        raise BadRequest(f"failed to create typed patch object ({where}): {announced}")
     if repeated and options.validation == "Strict":
-        told = ", ".join(yaml_lines_joined(repeated))
-        raise BadRequest(f"error strict decoding patch: error converting YAML to JSON: {told}")
+        announced = ", ".join(yaml_lines_joined(repeated))
+        raise BadRequest(f"error strict decoding patch: error converting YAML to JSON: {announced}")
     return () if options.validation == "Ignore" else tuple(repeated)
 
 

@@ -14,7 +14,7 @@ from phalanx.base.errors import InternalError
 from phalanx.base.ids import new_uid
 from phalanx.local.api.shared_text import Shared
 from phalanx.local.api.view import api_version, decode, encode
-from phalanx.local.api.webhook_calls import Caller, CallFailed, response_of, target_of
+from phalanx.local.api.webhook_calls import CallFailed, WebhookCaller, response_of, target_of
 from phalanx.local.store.contract import Change, Entry, StoreProtocol
 from phalanx.model.kinds import Json, Kind
 
@@ -27,7 +27,7 @@ _SPOKEN = ("v1", "v1beta1")
 class Conversions:
     def __init__(self, store: StoreProtocol, rng: Any) -> None:
         self._store, self._rng = store, rng
-        self._callers: dict[str, Caller] = {}  # by kind
+        self._callers: dict[str, WebhookCaller] = {}  # by kind
         self._kept = Shared(KEPT_BYTES)  # what several readers and watchers ask for is asked once
 
     def close(self) -> None:
@@ -104,7 +104,7 @@ class Conversions:
             if caller is None or caller.target != target:
                 if caller is not None:
                     caller.close()
-                caller = self._callers[kind.key] = Caller(target)
+                caller = self._callers[kind.key] = WebhookCaller(target)
             body = await caller.call(encode(review), TIMEOUT)
             answers = _converted(response_of(body, review))
             if len(answers) != len(objects):

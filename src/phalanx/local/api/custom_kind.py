@@ -148,12 +148,12 @@ def _as_it_was(path: str, new: Any, old: Any, schema: Any) -> bool:
         else:
             if known.get("x-kubernetes-list-type") != "map":
                 break  # items of a list without keys are what they are as a whole list
-            new, old = _twins(new, old, int(index), known.get("x-kubernetes-list-map-keys") or [])
+            new, old = _copies(new, old, int(index), known.get("x-kubernetes-list-map-keys") or [])
             schema = known.get("items")
     return bool(new == old)
 
 
-def _twins(new: Any, old: Any, index: int, keys: list[str]) -> tuple[Any, Any]:
+def _copies(new: Any, old: Any, index: int, keys: list[str]) -> tuple[Any, Any]:
     """An item of a list with keys, and the item that had the same keys before."""
     item = new[index] if isinstance(new, list) and index < len(new) else None
     if not isinstance(item, dict) or not isinstance(old, list):

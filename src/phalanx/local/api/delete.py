@@ -238,8 +238,8 @@ def _set_grace(metadata: Json, grace: int) -> None:
 
 def _usual_propagation(kind: Kind, metadata: Json) -> str:
     """Return the default propagation policy: background, or Orphan for old kinds."""
-    told = {FOREGROUND, ORPHAN} & set(metadata.get("finalizers") or ())
-    return "Orphan" if kind.storage_key in _LEAVES_DEPENDENTS and not told else ""
+    announced = {FOREGROUND, ORPHAN} & set(metadata.get("finalizers") or ())
+    return "Orphan" if kind.storage_key in _LEAVES_DEPENDENTS and not announced else ""
 
 
 def _warnings(kind: Kind, options: DeleteOptions) -> tuple[str, ...]:

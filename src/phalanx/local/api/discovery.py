@@ -139,8 +139,8 @@ class Discovery:
 
 def _storage_version_hash(kind: Kind) -> str:
     """Changes with the version a kind is stored in, and with nothing else; the same text as everywhere."""
-    told = f"{kind.group}/{kind.storage_version}/{kind.kind}"
-    return base64.b64encode(hashlib.sha256(told.encode()).digest()[:8]).decode()
+    announced = f"{kind.group}/{kind.storage_version}/{kind.kind}"
+    return base64.b64encode(hashlib.sha256(announced.encode()).digest()[:8]).decode()
 
 
 def _subresources(kind: Kind, version: str) -> list[tuple[str, tuple[str, str, str], list[str]]]:

@@ -12,7 +12,7 @@ from phalanx.base.errors import ApiProblem, BadRequest, Conflict, Forbidden, Int
 from phalanx.local.api.binding import set_condition
 from phalanx.local.api.change import Changes
 from phalanx.local.api.delete import DeleteOptions, Deletes, options_from
-from phalanx.local.api.gang_members import Gang, GangMembers
+from phalanx.local.api.gang_members import EvictedGang, GangMembers
 from phalanx.local.api.options import write_options
 from phalanx.local.api.problems import conflict, not_found
 from phalanx.local.api.request import Answer, Request
@@ -29,7 +29,7 @@ _DONE = encode({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": 
 _TRIES = 5
 
 
-class Evictions:
+class EvictionHandler:
     def __init__(self, changes: Changes, deletes: Deletes) -> None:
         self._changes = changes
         self._deletes = deletes
@@ -54,7 +54,9 @@ class Evictions:
         await self._delete(kind, request, options)
         return Answer(201, _DONE)
 
-    async def _evict_gang(self, request: Request, entry: Entry, pod: Json, gang: Gang, options: DeleteOptions) -> None:
+    async def _evict_gang(
+        self, request: Request, entry: Entry, pod: Json, gang: EvictedGang, options: DeleteOptions
+    ) -> None:
         """All members of a gang go, or none: every budget must have enough for all of them."""
         members = [(entry, pod), *((other, decode(other.value)) for other in gang.others)]
         self._check_together(gang, [member for _, member in members])
@@ -69,7 +71,7 @@ class Evictions:
             except NotFound:
                 continue  # gone by itself
 
-    def _check_together(self, gang: Gang, pods: list[Json]) -> None:
+    def _check_together(self, gang: EvictedGang, pods: list[Json]) -> None:
         needed: dict[str, int] = {}
         allowed: dict[str, int] = {}
         for pod in pods:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from phalanx.cel.admission import CONDITIONS_BUDGET, Evaluation
-from phalanx.cel.functions.authorizer import AuthorizerValue, Question, ResourceCheck
+from phalanx.cel.admission import CONDITIONS_BUDGET, BindingEvaluation
+from phalanx.cel.functions.authorizer import AccessQuestion, AuthorizerValue, ResourceCheck
 from phalanx.cel.program import Program
 from phalanx.cel.schemas import value_of
 from phalanx.cel.syntax import CompileError
@@ -39,7 +39,7 @@ def inputs(ctx: Context, about: Admitted, version: Version, objects: tuple[Json 
     request = {key: value for key, value in asked.items() if key not in _HIDDEN and value is not None}
     authorizer = _authorizer(ctx, about.request.user)
     kind = about.request.kind
-    about_this = Question(
+    about_this = AccessQuestion(
         group=kind.group,
         resource=kind.plural,
         subresource=about.request.subresource,
@@ -71,7 +71,7 @@ def namespace_of(ctx: Context, about: Admitted) -> Any:
 
 def conditions_hold(conditions: Sequence[Program | CompileError], variables: dict[str, Any]) -> bool:
     """Return whether all match conditions are true; raise EvaluationError if one fails and none is false."""
-    evaluation = Evaluation(variables, CONDITIONS_BUDGET)
+    evaluation = BindingEvaluation(variables, CONDITIONS_BUDGET)
     failed: list[str] = []
     for program in conditions:
         try:
@@ -85,7 +85,7 @@ def conditions_hold(conditions: Sequence[Program | CompileError], variables: dic
 
 
 def _authorizer(ctx: Context, user: User) -> AuthorizerValue:
-    def decide(asked: Question) -> tuple[bool, str]:
+    def decide(asked: AccessQuestion) -> tuple[bool, str]:
         if ctx.rights is None:
             return True, ""
         who = user

@@ -22,7 +22,7 @@ OURS = "phalanx-"  # how the user agents of our own programs begin
 class Shares(msgspec.Struct, frozen=True):
     """What one client, and all of them, may have at a time."""
 
-    seats: int = 128  # requests of one client being answered
+    slots_per_client: int = 128  # requests of one client being answered
     queue: int = 512  # requests of one client that wait
     turn: int = 16  # requests of one client begun in one turn of the loop; alone it may begin what all may
     turn_all: int = 32  # of all clients together; ours and leases do not count
@@ -122,7 +122,7 @@ class Fairness:
     def _may_begin(self, flow: Flow) -> bool:
         shares = self.shares
         turn = shares.turn if len(self._flows) > 1 else shares.turn_all
-        if flow.running >= shares.seats or flow.begun >= turn:
+        if flow.running >= shares.slots_per_client or flow.begun >= turn:
             return False
         return flow.ours or self._begun < shares.turn_all
 
@@ -157,5 +157,5 @@ class Fairness:
                 served.append(flow)
         for flow in served:
             self._flows.move_to_end(flow.name)
-        if any(flow.queue and flow.running < self.shares.seats for flow in self._flows.values()):
+        if any(flow.queue and flow.running < self.shares.slots_per_client for flow in self._flows.values()):
             self._arm()

@@ -20,7 +20,7 @@ _KINDS: dict[type[Any], str] = {
 }
 
 
-class Gang(msgspec.Struct, frozen=True):
+class EvictedGang(msgspec.Struct, frozen=True):
     """A group that goes as a whole, with its other members that still run or wait on a node."""
 
     group: GroupKey
@@ -63,7 +63,7 @@ class GangMembers:
             f" (disruption.maxUnavailableReplicas), and {down} are unavailable"
         )
 
-    def of(self, pod: Pod) -> Gang | None:
+    def of(self, pod: Pod) -> EvictedGang | None:
         """None: the pod goes alone."""
         leaf = group_of(pod)
         if leaf is None or self._store.latest((_KINDS[PodGroup], leaf.namespace, leaf.name)) is None:
@@ -73,7 +73,7 @@ class GangMembers:
         if found is None:
             return None
         leaves = {below.key for below in forest.leaves(found.key)}
-        return Gang(found.key, found.why, self._members(leaves, pod))
+        return EvictedGang(found.key, found.why, self._members(leaves, pod))
 
     def _forest(self, namespace: str) -> GroupForest:
         forest = GroupForest()

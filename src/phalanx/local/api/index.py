@@ -17,7 +17,7 @@ from phalanx.model.kinds import Kind
 from phalanx.model.selectable import Show, Shown
 
 
-class Owner(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+class IndexedOwner(msgspec.Struct, frozen=True, gc=False, rename="camel"):
     """One owner reference."""
 
     uid: str = ""
@@ -33,7 +33,7 @@ class Index(msgspec.Struct, gc=False, rename="camel"):
 
     uid: str = ""
     labels: dict[str, str] | None = None
-    owner_references: list[Owner] | None = None
+    owner_references: list[IndexedOwner] | None = None
     finalizers: list[str] | None = None
     deletion_timestamp: str | None = None
     deletion_grace_period_seconds: int | None = None

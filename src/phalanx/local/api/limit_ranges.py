@@ -16,17 +16,17 @@ _ANNOTATION = "kubernetes.io/limit-ranger"
 
 def fill_pod(store: StoreProtocol, pod: Json, namespace: str) -> None:
     """Give containers the requests and limits they lack."""
-    told: list[str] = []
+    announced: list[str] = []
     for item in _items(store, namespace, "Container"):
         for field, defaults in (("limits", item.get("default")), ("requests", item.get("defaultRequest"))):
             for place, word in (("containers", "container"), ("initContainers", "init container")):
                 for container in pod["spec"].get(place) or ():
                     given = _fill(container, field, defaults or {})
                     if given:
-                        told.append(f"{', '.join(given)} {field[:-1]} for {word} {container.get('name')}")
-    if told:
+                        announced.append(f"{', '.join(given)} {field[:-1]} for {word} {container.get('name')}")
+    if announced:
         metadata = pod["metadata"]
-        text = "LimitRanger plugin set: " + "; ".join(sorted(told))
+        text = "LimitRanger plugin set: " + "; ".join(sorted(announced))
         metadata["annotations"] = {**(metadata.get("annotations") or {}), _ANNOTATION: text}
 
 

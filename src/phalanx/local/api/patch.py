@@ -97,8 +97,8 @@ class Patches:
             view = _conforming(request, await changes.in_version(request, made))
             asked = gated_fields(view)
             stored, new_entry = await changes.create_object(request, options, view, applied=True)
-            told = await changes.dropped(request, asked, stored, new_entry)
-            return await changes.answer(request, stored, new_entry, 201, (*warnings, *told))
+            announced = await changes.dropped(request, asked, stored, new_entry)
+            return await changes.answer(request, stored, new_entry, 201, (*warnings, *announced))
 
         async def mutate(current: Json) -> Json:
             latest = changes.latest(request)

@@ -131,12 +131,12 @@ def _merge_scalars(old: list[Any], patch: list[Any], order: list[Any] | None, do
         if isinstance(value, CONTAINERS):
             raise bad_request("invalid patch format of primitive list: only scalars are allowed")
     # Sets throughout: lists of a 3 MiB body may be long, and the server serves others meanwhile.
-    gone = {_told_apart(value) for value in doomed}
-    merged = [value for value in old if not _plain(value) or _told_apart(value) not in gone]
-    there = {_told_apart(value) for value in merged if _plain(value)}
+    gone = {_distinguished(value) for value in doomed}
+    merged = [value for value in old if not _plain(value) or _distinguished(value) not in gone]
+    there = {_distinguished(value) for value in merged if _plain(value)}
     for value in patch:
-        if _told_apart(value) not in there:
-            there.add(_told_apart(value))
+        if _distinguished(value) not in there:
+            there.add(_distinguished(value))
             merged.append(value)
     if order is None:
         # What the patch names comes in its order, before whatever it cannot be compared with.
@@ -151,13 +151,13 @@ def _merge_keyed(old: list[Any], patch: list[Any], order: list[Any] | None, sche
     def lookup(item: Any) -> Any:
         return item.get(key) if isinstance(item, dict) else None
 
-    wishes = _read_keyed(patch, key)
-    merged = [] if wishes.replace else list(old)
-    if wishes.dead:
-        merged = [there for there in merged if not (_plain(lookup(there)) and there[key] in wishes.dead)]
+    preferences = _read_keyed(patch, key)
+    merged = [] if preferences.replace else list(old)
+    if preferences.dead:
+        merged = [there for there in merged if not (_plain(lookup(there)) and there[key] in preferences.dead)]
     place = {there[key]: i for i, there in enumerate(merged) if _plain(lookup(there))}
-    named = [_key_of(item, key) for item in wishes.changes]
-    for name, item in zip(named, wishes.changes, strict=True):
+    named = [_key_of(item, key) for item in preferences.changes]
+    for name, item in zip(named, preferences.changes, strict=True):
         if name in place:
             merged[place[name]] = _merge_object(merged[place[name]], item, schema.item)
         else:
@@ -172,7 +172,7 @@ def _merge_keyed(old: list[Any], patch: list[Any], order: list[Any] | None, sche
     return _reorder(merged, lookup, keys, [lookup(item) for item in old]) if keys else merged
 
 
-class _Wishes(NamedTuple):
+class _Requested(NamedTuple):
     """What a patch says about a list of objects that have a merge key."""
 
     changes: list[dict[str, Any]]
@@ -180,7 +180,7 @@ class _Wishes(NamedTuple):
     replace: bool  # nothing of the old list stays
 
 
-def _read_keyed(patch: list[Any], key: str) -> _Wishes:
+def _read_keyed(patch: list[Any], key: str) -> _Requested:
     changes: list[dict[str, Any]] = []
     dead: set[Any] = set()
     replace = False
@@ -198,7 +198,7 @@ def _read_keyed(patch: list[Any], key: str) -> _Wishes:
             changes.append(item)
         else:
             raise bad_request(f"unknown patch type found in patch: {directive!r}")
-    return _Wishes(changes, dead, replace)
+    return _Requested(changes, dead, replace)
 
 
 def _key_of(item: Any, key: str) -> Any:
@@ -208,7 +208,7 @@ def _key_of(item: Any, key: str) -> Any:
     return value
 
 
-def _told_apart(value: Any) -> tuple[bool, Any]:
+def _distinguished(value: Any) -> tuple[bool, Any]:
     """JSON's true is not 1, though Python's is."""
     return (isinstance(value, bool), value)
 
@@ -218,10 +218,10 @@ def _plain(value: Any) -> bool:
 
 
 def _check_order(given: list[Any], order: list[Any]) -> None:
-    places = {_told_apart(value): i for i, value in reversed(list(enumerate(order)))}
+    places = {_distinguished(value): i for i, value in reversed(list(enumerate(order)))}
     position = -1
     for value in given:
-        found = places.get(_told_apart(value))
+        found = places.get(_distinguished(value))
         if found is None:
             raise bad_request(f"The value {_shown(value)} of the patch list is not in its $setElementOrder list")
         if found < position:

@@ -16,7 +16,7 @@ from phalanx.cel.admission import (
     JSON_PATCH_TYPE,
     MESSAGE_BYTES,
     AdmissionEnvironment,
-    Evaluation,
+    BindingEvaluation,
     OutOfBudget,
     Variables,
     compile_variables,
@@ -37,7 +37,7 @@ from phalanx.local.api.rule_matching import (
     VALIDATING_BINDINGS,
     VALIDATING_POLICIES,
     Admitted,
-    Selectors,
+    RuleSelectors,
     matched_version,
 )
 from phalanx.local.api.view import decode, encode
@@ -57,7 +57,7 @@ class Match:
     """What a policy or a binding is about."""
 
     body: Json
-    selectors: Selectors
+    selectors: RuleSelectors
 
     def version(self, about: Admitted, ctx: Context) -> Version | None:
         """Return the version that the rules want; None if this write is none of their business."""
@@ -72,7 +72,7 @@ class Match:
 
 
 @dataclass(slots=True)
-class Policy:
+class AdmissionPolicy:
     """One policy with its compiled expressions and the bindings that use it."""
 
     name: str
@@ -93,7 +93,7 @@ class Policy:
 
 @dataclass(slots=True)
 class _Invocation:
-    policy: Policy
+    policy: AdmissionPolicy
     binding: Json
     version: Version
     params: Any
@@ -105,20 +105,20 @@ class _Refusal:
     reason: str = ""
 
 
-class Policies:
+class AdmissionPolicies:
     """All policies of a server."""
 
     def __init__(self, ctx: Context) -> None:
         self._ctx, self._store = ctx, ctx.store
-        self._known: dict[str, tuple[Sequence[Entry], Sequence[Entry], list[Policy]]] = {}
-        self._compiled: dict[Key, tuple[int, Policy]] = {}  # by key, with the revision it was compiled from
+        self._known: dict[str, tuple[Sequence[Entry], Sequence[Entry], list[AdmissionPolicy]]] = {}
+        self._compiled: dict[Key, tuple[int, AdmissionPolicy]] = {}  # by key, with the revision it was compiled from
 
     @property
     def active(self) -> bool:
         """Whether any policy is bound."""
         return bool(self._store.list(VALIDATING_BINDINGS) or self._store.list(MUTATING_BINDINGS))
 
-    def _policies(self, policies: str, bindings: str) -> list[Policy]:
+    def _policies(self, policies: str, bindings: str) -> list[AdmissionPolicy]:
         found = self._store.list(policies), self._store.list(bindings)
         known = self._known.get(policies)
         if known is not None and known[0] is found[0] and known[1] is found[1]:
@@ -136,7 +136,7 @@ class Policies:
             del self._compiled[gone]
         return made
 
-    def _compile(self, entry: Entry) -> Policy:
+    def _compile(self, entry: Entry) -> AdmissionPolicy:
         """Return a compiled policy; one that did not change is not compiled again."""
         known = self._compiled.get(entry.key)
         if known is None or known[0] != entry.revision:
@@ -166,13 +166,13 @@ class Policies:
                 for params in found:
                     yield _Invocation(policy, binding, version, params)
 
-    async def _evaluation(self, about: Admitted, invocation: _Invocation) -> Evaluation:
+    async def _evaluation(self, about: Admitted, invocation: _Invocation) -> BindingEvaluation:
         objects = await both(self._ctx, about, invocation.version)
         known = inputs(self._ctx, about, invocation.version, objects)
         known["namespaceObject"] = namespace_of(self._ctx, about)
         if invocation.policy.spec.get("paramKind"):
             known["params"] = invocation.params
-        evaluation = Evaluation(known)
+        evaluation = BindingEvaluation(known)
         known["variables"] = Variables(invocation.policy.variables, evaluation)
         return evaluation
 
@@ -196,7 +196,7 @@ class Policies:
             about.request.annotations[FAILURES] = encode(failures[:_MAX_FAILURES]).decode()
         _raise_first(about, refusals)
 
-    def _decisions(self, policy: Policy, evaluation: Evaluation) -> Iterator[tuple[int, _Refusal]]:
+    def _decisions(self, policy: AdmissionPolicy, evaluation: BindingEvaluation) -> Iterator[tuple[int, _Refusal]]:
         """Yield what the validations of a policy refuse, with their index."""
         try:
             if not conditions_hold(policy.conditions, evaluation.variables):
@@ -219,7 +219,7 @@ class Policies:
     def _act(
         self,
         about: Admitted,
-        policy: Policy,
+        policy: AdmissionPolicy,
         binding: Json,
         index: int,
         refusal: _Refusal,
@@ -246,11 +246,11 @@ class Policies:
 
     def _annotate(
         self,
-        policy: Policy,
+        policy: AdmissionPolicy,
         binding: Json,
         key: str,
         program: Compiled,
-        evaluation: Evaluation,
+        evaluation: BindingEvaluation,
         published: dict[str, list[str]],
         refusals: list[_Refusal],
     ) -> None:
@@ -293,7 +293,7 @@ class Policies:
 
 
 def _match(body: Json) -> Match:
-    return Match(body, Selectors.of(body))
+    return Match(body, RuleSelectors.of(body))
 
 
 def environment_of(spec: Json, *, patch: bool = False, composed: bool = True) -> AdmissionEnvironment:
@@ -301,7 +301,7 @@ def environment_of(spec: Json, *, patch: bool = False, composed: bool = True) ->
     return AdmissionEnvironment(params=bool(spec.get("paramKind")), patch=patch, composed=composed)
 
 
-def compile_policy(policy: Json) -> Policy:
+def compile_policy(policy: Json) -> AdmissionPolicy:
     """Compile all expressions of a policy; what does not compile is an error when it is evaluated."""
     spec: Json = policy.get("spec") or {}
     patch = bool(spec.get("mutations"))
@@ -313,7 +313,7 @@ def compile_policy(policy: Json) -> Policy:
         text = str(body.get("messageExpression") or "")
         message = environment.compile_to(text, STRING) if text.strip() else None
         validations.append((body, environment.compile_to(str(body.get("expression") or ""), BOOL), message))
-    return Policy(
+    return AdmissionPolicy(
         str(policy["metadata"]["name"]),
         spec,
         _match(spec.get("matchConstraints") or {}),
@@ -337,7 +337,7 @@ def _mutation(environment: AdmissionEnvironment, body: Json) -> tuple[str, Compi
     return form, environment.compile_to(text, APPLY_TYPE)
 
 
-def _message(body: Json, program: Compiled | None, evaluation: Evaluation) -> str:
+def _message(body: Json, program: Compiled | None, evaluation: BindingEvaluation) -> str:
     """Return the message of a validation that refuses: by its expression, its text, or the expression itself."""
     text = ""
     if program is not None:
@@ -354,7 +354,7 @@ def _message(body: Json, program: Compiled | None, evaluation: Evaluation) -> st
     return text or f"failed expression: {str(body.get('expression') or '').strip()}"
 
 
-def _denied(policy: Policy, binding: Json, why: str, mutates: bool = False) -> str:
+def _denied(policy: AdmissionPolicy, binding: Json, why: str, mutates: bool = False) -> str:
     name = binding["metadata"]["name"]
     if mutates:
         return f"policy '{policy.name}' with binding '{name}' denied request: {why}"

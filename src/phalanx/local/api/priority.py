@@ -15,7 +15,7 @@ _NOUN = {"podgroups": "pod group", "compositepodgroups": "composite pod group"}
 _POLICIES = ("PreemptLowerPriority", "Never")
 
 
-class PriorityClass(msgspec.Struct, frozen=True):
+class PriorityClassView(msgspec.Struct, frozen=True):
     revision: int
     name: str
     value: int
@@ -23,14 +23,14 @@ class PriorityClass(msgspec.Struct, frozen=True):
     default: bool
 
 
-_NONE = PriorityClass(0, "", 0, "PreemptLowerPriority", False)
+_NONE = PriorityClassView(0, "", 0, "PreemptLowerPriority", False)
 
 
 class Priorities:
     def __init__(self, ctx: Context) -> None:
         self._store = ctx.store
         self._gates = ctx.gates
-        self._known: dict[str, PriorityClass] = {}
+        self._known: dict[str, PriorityClassView] = {}
 
     def pod(self, kind: Kind, pod: Json) -> None:
         spec = pod.get("spec")
@@ -93,7 +93,7 @@ class Priorities:
                 f"PriorityClass {there.name} is already marked as default. Only one default can exist",
             )
 
-    def default(self) -> PriorityClass:
+    def default(self) -> PriorityClassView:
         """The global default; the lowest one should there be several. Without one: priority 0."""
         found = _NONE
         for entry in self._store.list(RESOURCE):
@@ -102,7 +102,7 @@ class Priorities:
                 found = known
         return found
 
-    def _resolve(self, kind: Kind, obj: Json, spec: Json) -> PriorityClass:
+    def _resolve(self, kind: Kind, obj: Json, spec: Json) -> PriorityClassView:
         name = spec.get("priorityClassName") or ""
         if not name:
             found = self.default()
@@ -114,12 +114,12 @@ class Priorities:
             raise forbidden(kind, _name(obj), f"no PriorityClass with name {name} was found")
         return self._read(entry)
 
-    def _read(self, entry: Entry) -> PriorityClass:
+    def _read(self, entry: Entry) -> PriorityClassView:
         name = entry.key[2]
         known = self._known.get(name)
         if known is None or known.revision != entry.revision:
             obj: Json = decode(entry.value)
-            known = self._known[name] = PriorityClass(
+            known = self._known[name] = PriorityClassView(
                 entry.revision,
                 name,
                 int(obj.get("value") or 0),

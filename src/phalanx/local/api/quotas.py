@@ -30,7 +30,7 @@ _SHORT = frozenset(
 _COMPUTE = ("cpu", "memory", "ephemeral-storage")
 
 
-class Charge(msgspec.Struct, frozen=True):
+class QuotaCharge(msgspec.Struct, frozen=True):
     """What one object counts for, and what scopes ask about it."""
 
     amounts: Amounts
@@ -48,18 +48,18 @@ class Quota(msgspec.Struct):
     used: Amounts = msgspec.field(default_factory=dict)
     hard: Amounts = msgspec.field(default_factory=dict)
 
-    def counts(self, charge: Charge) -> bool:
+    def counts(self, charge: QuotaCharge) -> bool:
         scopes = self.spec.get("scopes") or ()
         selector = (self.spec.get("scopeSelector") or {}).get("matchExpressions") or ()
         return all(_in_scope(scope, charge) for scope in scopes) and all(_selected(rule, charge) for rule in selector)
 
-    def add(self, charge: Charge, times: int) -> None:
+    def add(self, charge: QuotaCharge, times: int) -> None:
         if self.counts(charge):
             for name in self.hard.keys() & charge.amounts.keys():
                 self.used[name] = self.used.get(name, 0) + times * charge.amounts[name]
 
 
-def _in_scope(scope: str, charge: Charge) -> bool:
+def _in_scope(scope: str, charge: QuotaCharge) -> bool:
     if scope == "VolumeAttributesClass":
         return bool(charge.attributes)
     if not charge.pod:
@@ -80,7 +80,7 @@ def _in_scope(scope: str, charge: Charge) -> bool:
     return False
 
 
-def _selected(rule: Json, charge: Charge) -> bool:
+def _selected(rule: Json, charge: QuotaCharge) -> bool:
     scope, values = str(rule.get("scopeName")), rule.get("values") or ()
     if scope == "PriorityClass" and charge.pod:
         names = frozenset({charge.priority_class} - {""})
@@ -101,9 +101,9 @@ def _selected(rule: Json, charge: Charge) -> bool:
 class Ledger(msgspec.Struct):
     seen: object  # the quotas of the namespace as the store listed them
     quotas: list[Quota]
-    charges: dict[tuple[str, str], Charge] = msgspec.field(default_factory=dict)  # (storage key, name)
+    charges: dict[tuple[str, str], QuotaCharge] = msgspec.field(default_factory=dict)  # (storage key, name)
 
-    def set(self, key: Key, charge: Charge | None) -> bool:
+    def set(self, key: Key, charge: QuotaCharge | None) -> bool:
         """Whether anything changed."""
         place = (key[0], key[2])
         before = self.charges.get(place)
@@ -149,7 +149,7 @@ class Quotas:
             if over:
                 raise self._exceeded(kind, name, quota, asked, sorted(over))
 
-    def _complete(self, kind: Kind, new: Json, quota: Quota, before: Charge | None) -> None:
+    def _complete(self, kind: Kind, new: Json, quota: Quota, before: QuotaCharge | None) -> None:
         """Where cpu or memory is limited every container must say what it takes."""
         if kind.storage_key != "pods" or before is not None:
             return
@@ -244,7 +244,7 @@ class Quotas:
         return ledger
 
 
-def charge_of(kind: Kind, obj: Json) -> Charge:
+def charge_of(kind: Kind, obj: Json) -> QuotaCharge:
     found: Amounts = {f"count/{kind.key}": ONE}
     key, spec = kind.storage_key, obj.get("spec") or {}
     if key == "pods":
@@ -264,11 +264,11 @@ def charge_of(kind: Kind, obj: Json) -> Charge:
         if spec.get("storageClassName"):
             prefix = f"{spec['storageClassName']}.storageclass.storage.k8s.io"
             found[f"{prefix}/requests.storage"], found[f"{prefix}/persistentvolumeclaims"] = size, ONE
-        return Charge(found, attributes=_attributes_classes(obj))
+        return QuotaCharge(found, attributes=_attributes_classes(obj))
     elif key == "resourceclaims.resource.k8s.io":
         for name, count in _devices(spec).items():
             found[f"{name}.deviceclass.resource.k8s.io/devices"] = count * ONE
-    return Charge(found)
+    return QuotaCharge(found)
 
 
 def _devices(spec: Json) -> dict[str, int]:
@@ -276,10 +276,12 @@ def _devices(spec: Json) -> dict[str, int]:
     found: dict[str, int] = {}
     for request in (spec.get("devices") or {}).get("requests") or ():
         most: dict[str, int] = {}
-        for wish in [request.get("exactly"), *(request.get("firstAvailable") or ())]:
-            if wish:
-                name = str(wish.get("deviceClassName"))
-                count = DEVICES_OF_A_CLAIM if wish.get("allocationMode") == "All" else int(wish.get("count") or 1)
+        for requested in [request.get("exactly"), *(request.get("firstAvailable") or ())]:
+            if requested:
+                name = str(requested.get("deviceClassName"))
+                count = (
+                    DEVICES_OF_A_CLAIM if requested.get("allocationMode") == "All" else int(requested.get("count") or 1)
+                )
                 most[name] = max(most.get(name, 0), count)
         for name, count in most.items():
             found[name] = found.get(name, 0) + count
@@ -293,7 +295,7 @@ def _attributes_classes(claim: Json) -> frozenset[str]:
     return frozenset(filter(None, (asked, status.get("currentVolumeAttributesClassName"), target)))
 
 
-def _pod_charge(pod: Json, found: Amounts) -> Charge:
+def _pod_charge(pod: Json, found: Amounts) -> QuotaCharge:
     spec = pod.get("spec") or {}
     requests, limits = pod_amounts(spec, "requests"), pod_amounts(spec, "limits")
     if (pod.get("status") or {}).get("phase") not in ("Succeeded", "Failed"):  # a finished pod takes nothing any more
@@ -306,7 +308,7 @@ def _pod_charge(pod: Json, found: Amounts) -> Charge:
             found[f"limits.{name}"] = amount
     seconds = spec.get("activeDeadlineSeconds")
     best_effort = not any(table.get(name) for table in (requests, limits) for name in ("cpu", "memory"))
-    return Charge(
+    return QuotaCharge(
         found,
         True,
         seconds is not None and seconds >= 0,

@@ -40,14 +40,14 @@ class Admitted(msgspec.Struct):
         return self.request.name or str(((self.new or {}).get("metadata") or {}).get("name") or "")
 
 
-class Selectors(msgspec.Struct, frozen=True):
+class RuleSelectors(msgspec.Struct, frozen=True):
     """Selectors of namespaces and objects, compiled."""
 
     namespaces: LabelMatcher
     objects: LabelMatcher
 
     @classmethod
-    def of(cls, body: Json) -> Selectors:
+    def of(cls, body: Json) -> RuleSelectors:
         return cls(from_selector(body.get("namespaceSelector") or {}), from_selector(body.get("objectSelector") or {}))
 
     def choose(self, about: Admitted, store: StoreProtocol) -> bool:

@@ -56,8 +56,8 @@ class ServiceAccounts:
         if account is None:
             why = f'error looking up service account {namespace}/{name}: serviceaccount "{name}" not found'
             raise forbidden(kind, str(metadata.get("name") or ""), why)
-        wish = spec.get("automountServiceAccountToken")
-        if account.mount if wish is None else wish:
+        requested = spec.get("automountServiceAccountToken")
+        if account.mount if requested is None else requested:
             _mount(spec, account.volume)
         if account.pull_secrets and not spec.get("imagePullSecrets"):
             spec["imagePullSecrets"] = [dict(secret) for secret in account.pull_secrets]

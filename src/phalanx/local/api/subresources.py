@@ -13,7 +13,7 @@ from phalanx.local.api.binding import Bindings
 from phalanx.local.api.change import Changes
 from phalanx.local.api.connect import connect
 from phalanx.local.api.delete import Deletes
-from phalanx.local.api.eviction import Evictions
+from phalanx.local.api.eviction import EvictionHandler
 from phalanx.local.api.options import WriteOptions, write_options
 from phalanx.local.api.patch import APPLY_PATCH, Patches, pins, read_patch, transform
 from phalanx.local.api.problems import conflict, not_found
@@ -41,7 +41,7 @@ class Subresources:
         self._changes = changes
         self._patches = patches
         self._bindings = Bindings(changes)
-        self._evictions = Evictions(changes, deletes)
+        self._evictions = EvictionHandler(changes, deletes)
 
     async def handle(self, request: Request) -> Answer:
         if request.subresource in CONNECTIONS:

@@ -37,7 +37,7 @@ _OUT_OF_BUDGET = "validation failed due to running out of cost budget, no furthe
 
 
 @dataclass(slots=True)
-class Rule:
+class ValidationRule:
     """One rule and its compiled parts."""
 
     body: Json
@@ -60,7 +60,7 @@ class RuleNode:
     """A schema with rules, or with rules further down."""
 
     schema: Json
-    rules: list[Rule] = field(default_factory=list)
+    rules: list[ValidationRule] = field(default_factory=list)
     properties: dict[str, RuleNode] = field(default_factory=dict)
     items: RuleNode | None = None
     values: RuleNode | None = None
@@ -98,7 +98,7 @@ def _node(schema: Json, rules: Any, name: str, types: SchemaTypes, root: bool = 
     return None if node.empty else node
 
 
-def _rule(body: Json, own: t.Type, types: SchemaTypes) -> Rule:
+def _rule(body: Json, own: t.Type, types: SchemaTypes) -> ValidationRule:
     old = t.optional_of(own) if body.get("optionalOldSelf") else own
     environment = Environment({"self": own, "oldSelf": old}, types.objects)
     program = environment.compile(str(body.get("rule") or ""))
@@ -115,14 +115,14 @@ def _rule(body: Json, own: t.Type, types: SchemaTypes) -> Rule:
     elif isinstance(message, CompileError):
         message = CompileError(f"messageExpression compilation failed: {message.message}")
     uses_old = isinstance(program, Program) and mentions(program.checked.node, "oldSelf")
-    return Rule(body, program, message, uses_old)
+    return ValidationRule(body, program, message, uses_old)
 
 
 class _OutOfBudget(Exception):
     """No further rule is evaluated."""
 
 
-class Evaluation:
+class RuleEvaluation:
     """One object against the rules of its definition."""
 
     def __init__(self) -> None:
@@ -163,7 +163,7 @@ class Evaluation:
                 self.errors.append(problem[0])
 
     def _evaluate(
-        self, rule: Rule, variables: Json, path: str, kind: str, shown: Any
+        self, rule: ValidationRule, variables: Json, path: str, kind: str, shown: Any
     ) -> tuple[FieldError, bool] | None:
         """Return (problem, whether the rule was evaluated to false); None if the rule holds."""
         if isinstance(rule.program, CompileError):
@@ -179,7 +179,7 @@ class Evaluation:
         at = at or ROOT
         return _refusal(rule, at, None if kind in ("object", "array") else shown, self._message(rule, variables)), True
 
-    def _failure(self, rule: Rule, error: EvaluationError, path: str, kind: str) -> FieldError:
+    def _failure(self, rule: ValidationRule, error: EvaluationError, path: str, kind: str) -> FieldError:
         text, what = str(error), rule.text
         if text.startswith("no such overload"):
             reason = "call arguments did not match a supported operator, function or macro signature for rule"
@@ -193,7 +193,7 @@ class Evaluation:
             raise _OutOfBudget
         return invalid(path, kind, f"{text} evaluating rule: {what}")
 
-    def _message(self, rule: Rule, variables: Json) -> str:
+    def _message(self, rule: ValidationRule, variables: Json) -> str:
         if not isinstance(rule.message, Program):
             return rule.said
         try:
@@ -242,7 +242,7 @@ def _twin(value: Any, old: list[Any], keys: Any) -> Any:
     return next((o for o in old if isinstance(o, dict) and [o.get(k) for k in keys] == wanted), None)
 
 
-def _refusal(rule: Rule, path: str, value: Any, detail: str) -> FieldError:
+def _refusal(rule: ValidationRule, path: str, value: Any, detail: str) -> FieldError:
     reason = rule.body.get("reason")
     if reason == "FieldValueForbidden":
         return forbidden(path, detail)
@@ -268,7 +268,7 @@ def rule_errors(node: RuleNode | None, new: Json, old: Json | None, known: list[
         return []
     if any(error.type in _BLOCKING or " must be of type " in error.message for error in known):
         return [invalid(ROOT, None, _UNCHECKED)]
-    return Evaluation().run(node, new, old)
+    return RuleEvaluation().run(node, new, old)
 
 
 # -- the definition itself ---------------------------------------------------------------------------------------------
@@ -366,7 +366,7 @@ class _Definition:
             loose = "" if schema.get(LIST_TYPE) == "map" else path
             yield from self.errors(items, f"{path}.items", f"{name}.@items", place.below(schema, loose))
 
-    def cost_errors(self, rule: Rule, at: str, place: _Place, sized: Sized | None) -> Iterator[FieldError]:
+    def cost_errors(self, rule: ValidationRule, at: str, place: _Place, sized: Sized | None) -> Iterator[FieldError]:
         """Yield what the expressions of a rule can cost too much."""
         known = {"self": sized, "oldSelf": sized} if sized is not None else {}
         times = place.times if place.times is not None else (sized.cardinality if sized is not None else 1)
@@ -408,7 +408,7 @@ def _form_errors(rule: Json, schema: Json, at: str) -> Iterator[FieldError]:
         yield invalid(f"{at}.fieldPath", where, "must be a valid path")
 
 
-def _compile_errors(rule: Rule, at: str, loose: str) -> Iterator[FieldError]:
+def _compile_errors(rule: ValidationRule, at: str, loose: str) -> Iterator[FieldError]:
     if isinstance(rule.program, CompileError):
         yield invalid(f"{at}.rule", rule.body, rule.program.message)
     if isinstance(rule.message, CompileError):

@@ -86,14 +86,14 @@ class Present(msgspec.Struct):
     entries: Sequence[Entry]
 
 
-class Mark(msgspec.Struct):
+class WatchMark(msgspec.Struct):
     """Nothing is left to tell up to this revision."""
 
     revision: int
     initial_end: bool = False
 
 
-Step = Present | Mark | Sequence[Change]
+Step = Present | WatchMark | Sequence[Change]
 Steps = AsyncGenerator[Step, None]
 
 
@@ -148,20 +148,20 @@ async def _follow_store(
             yield Present(piece)
         present = ()
         if options.initial_end:
-            yield Mark(since, True)
+            yield WatchMark(since, True)
         end = clock.monotonic() + options.seconds
-        told = since
+        announced = since
         while (left := end - clock.monotonic()) > 0:
             try:
                 batch = await watcher.within(min(left, BOOKMARK_EVERY) if options.bookmarks else left)
             except (StopAsyncIteration, SlowWatcher):
                 return
             if not batch:
-                if options.bookmarks and watcher.progress > told:
-                    told = watcher.progress
-                    yield Mark(told)
+                if options.bookmarks and watcher.progress > announced:
+                    announced = watcher.progress
+                    yield WatchMark(announced)
                 continue
-            told = batch[-1].revision
+            announced = batch[-1].revision
             yield batch
             if len(batch) >= PIECE_CHANGES:
                 await asyncio.sleep(
@@ -191,7 +191,7 @@ class _Follow:
             async for step in steps:
                 if self._request.version.name != self._request.kind.storage_version:  # see Api.present
                     step = await self._converted(step)
-                if isinstance(step, Mark):
+                if isinstance(step, WatchMark):
                     found = [("BOOKMARK", self._bookmark(step))]
                 else:
                     found = [(event, self._object(value)) for event, value in self._seen(step)]
@@ -206,7 +206,7 @@ class _Follow:
                 except ApiProblem as problem:  # of a conversion webhook: nothing that comes after it could be shown
                     yield error_line(problem)
                     return
-                if isinstance(step, Mark):
+                if isinstance(step, WatchMark):
                     text = line("BOOKMARK", self._bookmark(step))
                 elif isinstance(step, Present):
                     text = b"".join([line(event, self._object(value)) for event, value in self._seen(step)])
@@ -217,7 +217,7 @@ class _Follow:
 
     async def _converted(self, step: Step) -> Step:
         kind, version = self._request.kind, self._request.version.name
-        if kind.convert is None or isinstance(step, Mark) or self._form.shape == "metadata":
+        if kind.convert is None or isinstance(step, WatchMark) or self._form.shape == "metadata":
             return step
         if isinstance(step, Present):
             return replace(step, entries=await self._ctx.conversions.entries(kind, version, step.entries))
@@ -281,7 +281,7 @@ class _Follow:
         headers, self._headers_sent = not self._headers_sent, True
         return maker.table([value], {"resourceVersion": revision_of(value)}, headers=headers)
 
-    def _bookmark(self, mark: Mark) -> bytes:
+    def _bookmark(self, mark: WatchMark) -> bytes:
         kind, version = self._request.kind, self._request.version
         metadata: dict[str, object] = {"resourceVersion": str(mark.revision), "creationTimestamp": None}
         if mark.initial_end:

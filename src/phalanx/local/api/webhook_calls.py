@@ -34,7 +34,7 @@ class CallFailed(Exception):
     """The webhook gave no answer that could be used; the text says why."""
 
 
-class Target(msgspec.Struct, frozen=True):
+class WebhookTarget(msgspec.Struct, frozen=True):
     host: str  # to connect to
     port: int
     name: str  # in its certificate
@@ -65,7 +65,7 @@ def response_of(body: bytes, asked: Json) -> Json:
     return response
 
 
-def target_of(client: Json, store: StoreProtocol) -> Target:
+def target_of(client: Json, store: StoreProtocol) -> WebhookTarget:
     """Raises CallFailed."""
     try:
         authority = base64.b64decode(client.get("caBundle") or "").decode()
@@ -75,10 +75,10 @@ def target_of(client: Json, store: StoreProtocol) -> Target:
     if service is None:
         parts = urlsplit(str(client.get("url") or ""))
         name = parts.hostname or ""
-        return Target(name, parts.port or 443, name, _clean(parts.path), authority)
+        return WebhookTarget(name, parts.port or 443, name, _clean(parts.path), authority)
     name, namespace = str(service.get("name")), str(service.get("namespace"))
     host, port = endpoint(store, namespace, name, int(service.get("port") or 443))
-    return Target(host, port, f"{name}.{namespace}.svc", _clean(str(service.get("path") or "")), authority)
+    return WebhookTarget(host, port, f"{name}.{namespace}.svc", _clean(str(service.get("path") or "")), authority)
 
 
 def _clean(path: str) -> str:
@@ -115,7 +115,7 @@ def endpoint(store: StoreProtocol, namespace: str, name: str, port: int) -> tupl
 class _Connection(http.client.HTTPSConnection):
     """Connects to an address and expects the certificate of another name."""
 
-    def __init__(self, target: Target, context: ssl.SSLContext, timeout: float) -> None:
+    def __init__(self, target: WebhookTarget, context: ssl.SSLContext, timeout: float) -> None:
         super().__init__(target.host, target.port, context=context, timeout=timeout)
         self._context_, self._name = context, target.name
 
@@ -129,10 +129,10 @@ class _Connection(http.client.HTTPSConnection):
             raise
 
 
-class Caller:
+class WebhookCaller:
     """One webhook at one target."""
 
-    def __init__(self, target: Target) -> None:
+    def __init__(self, target: WebhookTarget) -> None:
         self.target = target
         self._threads = ThreadPoolExecutor(THREADS, "phalanx-webhook")
         self._idle: queue.SimpleQueue[_Connection] = queue.SimpleQueue()

@@ -24,12 +24,12 @@ from phalanx.local.api.admission_views import both, copy_of_new, question, take
 from phalanx.local.api.context import Context
 from phalanx.local.api.expression_inputs import conditions_hold, inputs
 from phalanx.local.api.patch_json import json_patch
-from phalanx.local.api.policies import Policies
+from phalanx.local.api.policies import AdmissionPolicies
 from phalanx.local.api.problems import forbidden
 from phalanx.local.api.request import Request
-from phalanx.local.api.rule_matching import EXEMPT, MUTATING, VALIDATING, Admitted, Selectors, matched_version
+from phalanx.local.api.rule_matching import EXEMPT, MUTATING, VALIDATING, Admitted, RuleSelectors, matched_version
 from phalanx.local.api.view import decode, encode
-from phalanx.local.api.webhook_calls import Caller, CallFailed, Target, response_of, target_of
+from phalanx.local.api.webhook_calls import CallFailed, WebhookCaller, WebhookTarget, response_of, target_of
 from phalanx.local.store.contract import Entry
 from phalanx.model.kinds import SUBRESOURCE_KINDS, Json, Version
 
@@ -37,7 +37,7 @@ from phalanx.model.kinds import SUBRESOURCE_KINDS, Json, Version
 class Hook(msgspec.Struct, frozen=True):
     key: tuple[str, str, str]  # kind, configuration, name
     body: Json
-    selectors: Selectors
+    selectors: RuleSelectors
     conditions: tuple[Program | CompileError, ...] = ()
 
     @property
@@ -49,8 +49,8 @@ class Webhooks:
     def __init__(self, ctx: Context) -> None:
         self._ctx, self._store = ctx, ctx.store
         self._hooks: dict[str, tuple[Sequence[Entry], list[Hook]]] = {}
-        self._callers: dict[tuple[str, str, str], Caller] = {}
-        self.policies = Policies(ctx)
+        self._callers: dict[tuple[str, str, str], WebhookCaller] = {}
+        self.policies = AdmissionPolicies(ctx)
 
     @property
     def active(self) -> bool:
@@ -121,7 +121,7 @@ class Webhooks:
         for entry in entries:
             for body in decode(entry.value).get("webhooks") or ():
                 key = (table, entry.key[2], str(body["name"]))
-                hooks.append(Hook(key, body, Selectors.of(body), compiled_conditions(body)))
+                hooks.append(Hook(key, body, RuleSelectors.of(body), compiled_conditions(body)))
         self._hooks[table] = (entries, hooks)
         kept = {hook.key for hook in hooks}
         for gone in [key for key in self._callers if key[0] == table and key not in kept]:
@@ -183,12 +183,12 @@ class Webhooks:
                 return False
             raise forbidden(about.request.kind, about.name, str(problem)) from None
 
-    def _caller(self, hook: Hook, target: Target) -> Caller:
+    def _caller(self, hook: Hook, target: WebhookTarget) -> WebhookCaller:
         caller = self._callers.get(hook.key)
         if caller is None or caller.target != target:
             if caller is not None:
                 caller.close()
-            caller = self._callers[hook.key] = Caller(target)
+            caller = self._callers[hook.key] = WebhookCaller(target)
         return caller
 
     def _failed(self, hook: Hook, why: str) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 from phalanx.base.client import Client
 from phalanx.base.clock import Clock
 from phalanx.base.errors import AlreadyExists
-from phalanx.local.nodes.fleet import NODES, SIMULATED, Tell, node_object
+from phalanx.local.nodes.fleet import NODES, SIMULATED, Notify, node_object
 from phalanx.local.nodes.topology import HOSTNAME
 
 Json = dict[str, Any]
@@ -20,13 +20,13 @@ Json = dict[str, Any]
 _STATE = ("node.kubernetes.io/", "node.cloudprovider.kubernetes.io/")
 
 
-def twin_name(index: int) -> str:
+def copy_name(index: int) -> str:
     return f"twin-{index:05d}"
 
 
 def twin(node: Json, index: int, now: float) -> Json:
     """What to create for the node that is number `index`."""
-    name = twin_name(index)
+    name = copy_name(index)
     spec, status = node.get("spec") or {}, node.get("status") or {}
     secrets = _identities(node)
     labels = {
@@ -66,14 +66,14 @@ def _identities(node: Json) -> set[str]:
     return {text for text in found if len(text) > 3}
 
 
-async def create_twins(client: Client, nodes: Sequence[Json], clock: Clock, tell: Tell) -> int:
+async def create_copies(client: Client, nodes: Sequence[Json], clock: Clock, notify: Notify) -> int:
     """One twin for every node, in the order of their names; those that are there stay. Returns how many were made."""
     made = 0
     for index, node in enumerate(sorted(nodes, key=lambda one: str(one["metadata"]["name"]))):
         try:
             await client.create(NODES, twin(node, index, clock.now()))
             made += 1
-            tell(index + 1, len(nodes))
+            notify(index + 1, len(nodes))
         except AlreadyExists:
             continue
     return made

@@ -16,7 +16,7 @@ import msgspec
 
 from phalanx.base.client import Client
 from phalanx.base.errors import AlreadyExists, ApiProblem, NotFound
-from phalanx.base.informer import Change, Informer
+from phalanx.base.informer import Informer, ObjectChange
 from phalanx.base.retry import delay, verdict
 from phalanx.base.tasks import run_all
 from phalanx.base.work import WorkQueue
@@ -67,7 +67,7 @@ class DevicePublisher:
         nodes = Informer(self._client, NODES, _Node, self._on_node, labels=f"{SIMULATED}=true")
         await run_all((("nodes", nodes.run()), ("devices", self._work.run(self._step, AT_ONCE))))
 
-    def _on_node(self, change: Change[_Node]) -> None:
+    def _on_node(self, change: ObjectChange[_Node]) -> None:
         node, known = change.object, self._uids.get(change.name)
         if node is None:
             if known is not None:

@@ -108,10 +108,10 @@ def node_object(
     }
 
 
-Tell = Callable[[int, int], None]  # done, of so many
+Notify = Callable[[int, int], None]  # done, of so many
 
 
-def _nobody(done: int, total: int) -> None:
+def _no_match(done: int, total: int) -> None:
     """Ignore progress."""
 
 
@@ -121,7 +121,7 @@ async def create_fleet(
     topology: Topology | None,
     clock: Clock,
     usual: int = USUAL,
-    tell: Tell = _nobody,
+    notify: Notify = _no_match,
 ) -> int:
     """Make sure that nodes 0 … count-1 exist; those that are there stay as they are. Returns how many were made.
 
@@ -131,7 +131,7 @@ async def create_fleet(
     rng, attempt = random.Random(0), 0  # a single process creates nodes: no jitter needed
     while True:
         try:
-            return await _complete_fleet(client, count, topology, clock, usual, tell)
+            return await _complete_fleet(client, count, topology, clock, usual, notify)
         except ApiProblem as problem:
             if verdict(problem) == "final":
                 raise
@@ -141,12 +141,12 @@ async def create_fleet(
 
 
 async def _complete_fleet(
-    client: Client, count: int | None, topology: Topology | None, clock: Clock, usual: int, tell: Tell
+    client: Client, count: int | None, topology: Topology | None, clock: Clock, usual: int, notify: Notify
 ) -> int:
     there = await _standing(client)
     if count is None:
         count = 0 if there else usual
-    _tell_differences(there, count, topology)
+    _report_differences(there, count, topology)
     wanted = topology or Topology()
     indexes = (index for index in range(count) if node_name(index) not in there)
     now = clock.now()
@@ -159,7 +159,7 @@ async def _complete_fleet(
             with contextlib.suppress(AlreadyExists):
                 await client.create(NODES, node_body(index, count, wanted, now))
                 made += 1
-                tell(made, missing)
+                notify(made, missing)
 
     await asyncio.gather(*(create_some() for _ in range(min(AT_ONCE, count))))
     return made
@@ -171,7 +171,7 @@ async def _standing(client: Client) -> dict[str, dict[str, str]]:
     return {node["metadata"]["name"]: node["metadata"].get("labels") or {} for node in found or ()}
 
 
-def _tell_differences(there: dict[str, dict[str, str]], count: int, topology: Topology | None) -> None:
+def _report_differences(there: dict[str, dict[str, str]], count: int, topology: Topology | None) -> None:
     if len(there) > count > 0:
         log.warning("%d simulated nodes exist, more than the %d asked for: delete some with kubectl", len(there), count)
     if topology is None or count == 0:

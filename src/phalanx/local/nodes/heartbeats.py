@@ -16,7 +16,7 @@ import msgspec
 from phalanx.base.client import Client, Resource
 from phalanx.base.clock import Clock, rfc3339_micro
 from phalanx.base.errors import AlreadyExists, ApiProblem, NotFound
-from phalanx.local.nodes.kubelet import MANAGER, Node
+from phalanx.local.nodes.kubelet import MANAGER, SimulatedNode
 
 LEASES = Resource("coordination.k8s.io", "v1", "leases", "Lease")
 NAMESPACE = "kube-node-lease"
@@ -37,7 +37,7 @@ class Heartbeats:
         self,
         client: Client,
         clock: Clock,
-        nodes: Callable[[], Iterable[Node]],
+        nodes: Callable[[], Iterable[SimulatedNode]],
         shortest: float = SHORTEST_INTERVAL,
     ) -> None:
         self._client = client
@@ -57,7 +57,7 @@ class Heartbeats:
         every = interval(len(alive), self._shortest)
         now = self._clock.monotonic()
         late = 0.0  # beyond the time between two looks
-        due: list[Node] = []
+        due: list[SimulatedNode] = []
         for position, node in enumerate(alive):
             when = self._due.get(node.name)
             if when is None:
@@ -73,7 +73,7 @@ class Heartbeats:
         for start in range(0, len(due), AT_ONCE):
             await asyncio.gather(*(self._renew(node, every + late) for node in due[start : start + AT_ONCE]))
 
-    async def _renew(self, node: Node, every: float) -> None:
+    async def _renew(self, node: SimulatedNode, every: float) -> None:
         spec = {
             "holderIdentity": node.name,
             "leaseDurationSeconds": max(40, round(4 * every)),
@@ -89,7 +89,7 @@ class Heartbeats:
         except ApiProblem as problem:
             log.warning("heartbeat of %s: %s", node.name, problem.message)
 
-    def _lease(self, node: Node, spec: dict[str, object]) -> dict[str, object]:
+    def _lease(self, node: SimulatedNode, spec: dict[str, object]) -> dict[str, object]:
         owner = {"apiVersion": "v1", "kind": "Node", "name": node.name, "uid": node.view.metadata.uid}
         return {
             "apiVersion": LEASES.api_version,

@@ -18,14 +18,14 @@ from msgspec import field
 from phalanx.base.client import Client, Resource
 from phalanx.base.clock import Clock, parse_rfc3339, rfc3339
 from phalanx.base.errors import NotFound
-from phalanx.base.informer import Change, Informer
+from phalanx.base.informer import Informer, ObjectChange
 from phalanx.base.tasks import run_all
 from phalanx.base.work import WorkQueue
 from phalanx.local.nodes import pod_status
 from phalanx.local.nodes.container_exits import exit_code, starts_again
 from phalanx.local.nodes.fleet import NODES, SIMULATED, ready_conditions
-from phalanx.local.nodes.node_capacity import Ledger, amounts, host_ports, pod_requests
-from phalanx.local.nodes.pod_events import PodEvents
+from phalanx.local.nodes.node_capacity import NodeUsage, amounts, host_ports, pod_requests
+from phalanx.local.nodes.pod_events import KubeletEvents
 from phalanx.local.nodes.pod_rejections import no_room, unsuitable
 from phalanx.local.nodes.references import Need, missing, needs_of
 from phalanx.local.nodes.stopping import stopping
@@ -60,9 +60,9 @@ class KubeletOptions(msgspec.Struct, frozen=True):
     heartbeat_seconds: float = 10.0
 
 
-class Node(msgspec.Struct):
+class SimulatedNode(msgspec.Struct):
     view: KubeletNode
-    ledger: Ledger
+    ledger: NodeUsage
     pods: dict[PodName, None] = field(default_factory=dict)
     offers: dict[str, Any] = field(default_factory=dict)  # allocatable to be written; None takes a resource away
 
@@ -72,10 +72,10 @@ class Node(msgspec.Struct):
 
     @property
     def failed(self) -> bool:
-        return self.view.told_to_fail
+        return self.view.must_fail
 
 
-class Held(msgspec.Struct):
+class KnownPod(msgspec.Struct):
     """A pod as last heard of; decoded only while something is done about it."""
 
     uid: str
@@ -84,11 +84,11 @@ class Held(msgspec.Struct):
     body: bytes
 
 
-class Run(msgspec.Struct):
+class RunningPod(msgspec.Struct):
     """A pod that was admitted. Times are seconds of the clock."""
 
     uid: str
-    node: Node
+    node: SimulatedNode
     pod_started: float
     started: float  # of the current run of its containers
     restarts: int = 0
@@ -108,15 +108,15 @@ class Run(msgspec.Struct):
 
 class SimulatedKubelet:
     def __init__(self, client: Client, clock: Clock, options: KubeletOptions | None = None) -> None:
-        self.nodes: dict[str, Node] = {}
+        self.nodes: dict[str, SimulatedNode] = {}
         self.synced = asyncio.Event()
         self._client = client
         self._clock = clock
-        self._teller = PodEvents(client, clock)
+        self._teller = KubeletEvents(client, clock)
         self._options = options or KubeletOptions()
-        self._pods: dict[PodName, Held] = {}
-        self._runs: dict[PodName, Run] = {}
-        self._strangers: dict[str, dict[PodName, None]] = {}  # node name -> pods on nodes not known (yet)
+        self._pods: dict[PodName, KnownPod] = {}
+        self._runs: dict[PodName, RunningPod] = {}
+        self._other_pods: dict[str, dict[PodName, None]] = {}  # node name -> pods on nodes not known (yet)
         self._pod_work: WorkQueue[PodName] = WorkQueue("kubelet")
         self._node_work: WorkQueue[str] = WorkQueue("kubelet nodes")
 
@@ -142,7 +142,7 @@ class SimulatedKubelet:
 
     # -- what the watches say -----------------------------------------------------------------------------------
 
-    def _on_node(self, change: Change[KubeletNode]) -> None:
+    def _on_node(self, change: ObjectChange[KubeletNode]) -> None:
         known = self.nodes.get(change.name)
         view = kept(change.object) if change.object is not None else None
         if view is None:
@@ -150,14 +150,14 @@ class SimulatedKubelet:
                 del self.nodes[change.name]
                 for place in known.pods:
                     self._runs.pop(place, None)
-                    self._strangers.setdefault(change.name, {})[place] = None
+                    self._other_pods.setdefault(change.name, {})[place] = None
             return
         if known is None:
-            known = self.nodes[change.name] = Node(view, Ledger(amounts(view.status.allocatable)))
-            for place in self._strangers.pop(change.name, {}):
+            known = self.nodes[change.name] = SimulatedNode(view, NodeUsage(amounts(view.status.allocatable)))
+            for place in self._other_pods.pop(change.name, {}):
                 self._arrive(place, self._pods[place], known)
         else:
-            recovered = known.failed and not view.told_to_fail
+            recovered = known.failed and not view.must_fail
             if view.status.capacity != known.view.status.capacity:
                 known.offers |= new_offers(known.view.status, view.status)
             known.view = view
@@ -168,7 +168,7 @@ class SimulatedKubelet:
         if (view.ready == "True") == known.failed or not view.ready or known.offers:
             self._node_work.add(change.name)
 
-    def _on_pod(self, change: Change[bytes]) -> None:
+    def _on_pod(self, change: ObjectChange[bytes]) -> None:
         place = (change.namespace, change.name)
         before = self._pods.get(place)
         seen = glance(change.object) if change.object is not None else None
@@ -181,14 +181,14 @@ class SimulatedKubelet:
         # The node's own string, one of three phases, and a uid that other parts of the process keep too: there are tens
         # of thousands of pods.
         uid = sys.intern(seen.metadata.uid)
-        pod = Held(uid, node.name if node else name, sys.intern(seen.status.phase), change.object)
+        pod = KnownPod(uid, node.name if node else name, sys.intern(seen.status.phase), change.object)
         self._pods[place] = pod
         if node is None:
-            self._strangers.setdefault(name, {})[place] = None
+            self._other_pods.setdefault(name, {})[place] = None
         else:
             self._arrive(place, pod, node)
 
-    def _arrive(self, place: PodName, pod: Held, node: Node) -> None:
+    def _arrive(self, place: PodName, pod: KnownPod, node: SimulatedNode) -> None:
         node.pods[place] = None
         if pod.phase in FINISHED:
             node.ledger.give_back(pod.uid)
@@ -196,27 +196,27 @@ class SimulatedKubelet:
             self._resume(place, read_pod(pod.body), node)
         self._pod_work.add(place)
 
-    def _leave(self, place: PodName, pod: Held) -> None:
+    def _leave(self, place: PodName, pod: KnownPod) -> None:
         del self._pods[place]
         self._runs.pop(place, None)
-        strangers = self._strangers.get(pod.node)
-        if strangers is not None:
-            strangers.pop(place, None)
-            if not strangers:
-                del self._strangers[pod.node]
+        other_pods = self._other_pods.get(pod.node)
+        if other_pods is not None:
+            other_pods.pop(place, None)
+            if not other_pods:
+                del self._other_pods[pod.node]
         node = self.nodes.get(pod.node)
         if node is not None:
             node.pods.pop(place, None)
             node.ledger.give_back(pod.uid)
 
-    def _resume(self, place: PodName, pod: KubeletPod, node: Node) -> None:
+    def _resume(self, place: PodName, pod: KubeletPod, node: SimulatedNode) -> None:
         """A pod that an earlier life of this process had started."""
         try:
             started = parse_rfc3339(pod.status.start_time or "")
         except ValueError:
             started = self._clock.now()
         uid = sys.intern(pod.metadata.uid)
-        run = self._runs[place] = Run(uid, node, started, started, pod.restarts, up=True)
+        run = self._runs[place] = RunningPod(uid, node, started, started, pod.restarts, up=True)
         run.held = not pod.containers_ready
         node.ledger.take(uid, pod_requests(pod), host_ports(pod))
 
@@ -278,7 +278,7 @@ class SimulatedKubelet:
         except NotFound:
             return  # gone meanwhile; any other failure is tried again
 
-    async def _admit(self, place: PodName, pod: KubeletPod, node: Node) -> None:
+    async def _admit(self, place: PodName, pod: KubeletPod, node: SimulatedNode) -> None:
         requests, ports = pod_requests(pod), host_ports(pod)
         now = self._clock.now()
         refusal = unsuitable(pod, node.view) or no_room(node.ledger, requests, ports)
@@ -287,13 +287,13 @@ class SimulatedKubelet:
             return
         uid = sys.intern(pod.metadata.uid)
         node.ledger.take(uid, requests, ports)
-        run = self._runs[place] = Run(uid, node, now, now)
+        run = self._runs[place] = RunningPod(uid, node, now, now)
         if self._options.start_seconds > 0:
             self._wake(place, now + self._real(self._options.start_seconds))
         else:
             await self._live(place, pod, run)
 
-    async def _live(self, place: PodName, pod: KubeletPod, run: Run) -> None:
+    async def _live(self, place: PodName, pod: KubeletPod, run: RunningPod) -> None:
         """Whatever is due in the life of an admitted pod; then sleep until the next thing is."""
         now = self._clock.now()
         if not run.up and now < run.pod_started + self._real(self._options.start_seconds):
@@ -325,7 +325,7 @@ class SimulatedKubelet:
         if dues:
             self._wake(place, min(dues))
 
-    async def _report(self, place: PodName, pod: KubeletPod, run: Run, now: float) -> None:
+    async def _report(self, place: PodName, pod: KubeletPod, run: RunningPod, now: float) -> None:
         """That it runs, is ready, or is as its spec is now."""
         images = pod.missing if not run.up else []
         if images:
@@ -362,7 +362,7 @@ class SimulatedKubelet:
                 await self._write(place, pod, status)
 
     async def _hold(
-        self, place: PodName, pod: KubeletPod, run: Run, now: float, why: Mapping[str, tuple[str, str]]
+        self, place: PodName, pod: KubeletPod, run: RunningPod, now: float, why: Mapping[str, tuple[str, str]]
     ) -> None:
         """Report that its containers wait, and what for."""
         begun = rfc3339(run.pod_started)
@@ -374,7 +374,7 @@ class SimulatedKubelet:
         needs = needs_of(held.body) if held is not None else []
         return await missing(self._client, pod.metadata.namespace, needs) if needs else {}
 
-    def _new_spec(self, pod: KubeletPod, run: Run, now: float) -> dict[str, Any]:
+    def _new_spec(self, pod: KubeletPod, run: RunningPod, now: float) -> dict[str, Any]:
         """What another spec changes: ephemeral containers, and what its containers ask for, if the node has that."""
         status = pod_status.looked_into(pod, rfc3339(now))
         requests, ledger = pod_requests(pod), run.node.ledger
@@ -397,7 +397,7 @@ class SimulatedKubelet:
         reason, message = ("Infeasible", short.message) if never else ("Deferred", short.short)
         return status | pod_status.not_resized(rfc3339(now), reason, message)
 
-    async def _exit(self, place: PodName, pod: KubeletPod, run: Run, now: float) -> None:
+    async def _exit(self, place: PodName, pod: KubeletPod, run: RunningPod, now: float) -> None:
         """The containers ended by themselves."""
         code = exit_code(pod, run.restarts)
         if not starts_again(pod, code):
@@ -413,7 +413,7 @@ class SimulatedKubelet:
         run.back_at = now + self._real(wait)
         self._wake(place, run.back_at)
 
-    async def _restart(self, place: PodName, pod: KubeletPod, run: Run, now: float) -> None:
+    async def _restart(self, place: PodName, pod: KubeletPod, run: RunningPod, now: float) -> None:
         began, run.started = rfc3339(run.started), now
         held = now < self._ready_at(pod, run)
         status = pod_status.restarted(pod, run.last_exit, began, rfc3339(now), run.restarts + 1, held)
@@ -425,7 +425,7 @@ class SimulatedKubelet:
         self,
         place: PodName,
         pod: KubeletPod,
-        run: Run,
+        run: RunningPod,
         code: int,
         now: float,
         reason: str = "",
@@ -436,10 +436,10 @@ class SimulatedKubelet:
         run.over = True
         run.node.ledger.give_back(run.uid)
 
-    async def _stop(self, place: PodName, pod: KubeletPod, node: Node, run: Run | None) -> None:
+    async def _stop(self, place: PodName, pod: KubeletPod, node: SimulatedNode, run: RunningPod | None) -> None:
         now = self._clock.now()
         if run is None:  # never admitted, or finished in an earlier life
-            run = self._runs[place] = Run(sys.intern(pod.metadata.uid), node, now, now, over=pod.finished)
+            run = self._runs[place] = RunningPod(sys.intern(pod.metadata.uid), node, now, now, over=pod.finished)
         if run.deleted:
             return  # finalizers hold it
         if run.up and not run.over and not pod.finished:
@@ -452,7 +452,7 @@ class SimulatedKubelet:
         await self._client.delete(PODS, place[1], place[0], grace_seconds=0, uid=pod.metadata.uid)
         run.deleted = True
 
-    def _plan_stop(self, pod: KubeletPod, run: Run, now: float) -> None:
+    def _plan_stop(self, pod: KubeletPod, run: RunningPod, now: float) -> None:
         """Return when and how its containers end; planned again after a deletion with a shorter grace period."""
         grace = pod.metadata.deletion_grace_period_seconds
         if run.stopped is not None and grace == run.grace:
@@ -472,7 +472,7 @@ class SimulatedKubelet:
         """Seconds of pods' time as seconds of the clock."""
         return seconds / self._options.speed
 
-    def _ready_at(self, pod: KubeletPod, run: Run) -> float:
+    def _ready_at(self, pod: KubeletPod, run: RunningPod) -> float:
         """Return when its containers are ready: at once, unless an annotation says otherwise."""
         seconds = number(pod.metadata.annotations, READY_SECONDS)
         return run.started if seconds is None else run.started + self._real(seconds)

@@ -68,7 +68,7 @@ def host_ports(pod: KubeletPod) -> tuple[HostPort, ...]:
     return tuple(found)
 
 
-class Shortage(msgspec.Struct, frozen=True):
+class NodeShortage(msgspec.Struct, frozen=True):
     resource: str
     requested: int
     used: int
@@ -81,15 +81,15 @@ class Shortage(msgspec.Struct, frozen=True):
     @property
     def message(self) -> str:
         unit = NANO // 1000 if self.resource == "cpu" else NANO  # cpu is reported in thousandths
-        told = (-(-self.requested // unit), -(-self.used // unit), self.capacity // unit)
-        return f"{self.short}, requested: {told[0]}, used: {told[1]}, capacity: {told[2]}"
+        announced = (-(-self.requested // unit), -(-self.used // unit), self.capacity // unit)
+        return f"{self.short}, requested: {announced[0]}, used: {announced[1]}, capacity: {announced[2]}"
 
     @property
     def short(self) -> str:
         return f"Node didn't have enough resource: {self.resource}"
 
 
-class Ledger(msgspec.Struct):
+class NodeUsage(msgspec.Struct):
     """What the pods of one node use together."""
 
     allocatable: Amounts
@@ -99,25 +99,25 @@ class Ledger(msgspec.Struct):
         default_factory=dict
     )  # uid -> ports of the node, of those who have any
 
-    def shortage(self, requests: Amounts) -> Shortage | None:
+    def shortage(self, requests: Amounts) -> NodeShortage | None:
         if not self.allocatable:
             return None  # a node that does not say what it has takes everything
         slots = self.allocatable.get("pods", 0)
         if (len(self.pods) + 1) * NANO > slots:
-            return Shortage("pods", NANO, len(self.pods) * NANO, slots)
+            return NodeShortage("pods", NANO, len(self.pods) * NANO, slots)
         for name in _in_order(requests):
             capacity, used = self.allocatable.get(name, 0), self.used.get(name, 0)
             if requests[name] > capacity - used:
-                return Shortage(name, requests[name], used, capacity)
+                return NodeShortage(name, requests[name], used, capacity)
         return None
 
-    def shortage_for(self, uid: str, requests: Amounts) -> Shortage | None:
+    def shortage_for(self, uid: str, requests: Amounts) -> NodeShortage | None:
         """What a pod that is here already lacks to grow to this; `used` is what the others use."""
         held = self.pods.get(uid, {})
         for name in _in_order(requests) if self.allocatable else ():
             capacity, used = self.allocatable.get(name, 0), self.used.get(name, 0) - held.get(name, 0)
             if requests[name] > max(capacity - used, held.get(name, 0)):
-                return Shortage(name, requests[name], used, capacity)
+                return NodeShortage(name, requests[name], used, capacity)
         return None
 
     def ports_taken(self, wanted: tuple[HostPort, ...]) -> bool:

@@ -20,7 +20,7 @@ _EVENTS = Resource("", "v1", "events", "Event")
 COMPONENT = "kubelet"
 
 
-class PodEvents:
+class KubeletEvents:
     def __init__(self, client: Client, clock: Clock) -> None:
         self._client, self._clock = client, clock
 
@@ -28,13 +28,13 @@ class PodEvents:
         if pod.metadata.annotations.get(EVENTS, "").lower() not in ("true", "1", "yes"):
             return
         for container in pod.spec.containers:
-            await self._tell(pod, node, "Pulled", f'Container image "{container.image}" already present on machine')
-            await self._tell(pod, node, "Created", f"Created container: {container.name}")
-            await self._tell(pod, node, "Started", f"Started container {container.name}")
+            await self._notify(pod, node, "Pulled", f'Container image "{container.image}" already present on machine')
+            await self._notify(pod, node, "Created", f"Created container: {container.name}")
+            await self._notify(pod, node, "Started", f"Started container {container.name}")
 
     async def not_pulled(self, pod: KubeletPod, node: str, images: list[str]) -> None:
         for image in images:
-            await self._tell(
+            await self._notify(
                 pod, node, "Failed", f'Failed to pull image "{image}": an annotation says that it is missing', "Warning"
             )
 
@@ -42,11 +42,11 @@ class PodEvents:
         for need, text in lacking.items():
             if need.volume:
                 message = f'MountVolume.SetUp failed for volume "{need.volume}" : {text}'
-                await self._tell(pod, node, "FailedMount", message, "Warning")
+                await self._notify(pod, node, "FailedMount", message, "Warning")
             else:
-                await self._tell(pod, node, "Failed", f"Error: {text}", "Warning")
+                await self._notify(pod, node, "Failed", f"Error: {text}", "Warning")
 
-    async def _tell(self, pod: KubeletPod, node: str, reason: str, message: str, type_: str = "Normal") -> None:
+    async def _notify(self, pod: KubeletPod, node: str, reason: str, message: str, type_: str = "Normal") -> None:
         meta, now = pod.metadata, self._clock.now()
         when, mark = rfc3339(now), crc32(f"{reason} {message}".encode())
         about = {"kind": "Pod", "apiVersion": "v1", "name": meta.name, "namespace": meta.namespace, "uid": meta.uid}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from phalanx.local.nodes.node_capacity import Amounts, HostPort, Ledger
+from phalanx.local.nodes.node_capacity import Amounts, HostPort, NodeUsage
 from phalanx.local.nodes.views import KubeletNode, KubeletPod
 
 # Kubernetes 1.37: sysctls that are apart from node to pod, so that no pod can disturb another with them.
@@ -25,7 +25,7 @@ def unsuitable(pod: KubeletPod, node: KubeletNode) -> tuple[str, str] | None:
     return None
 
 
-def no_room(ledger: Ledger, requests: Amounts, ports: tuple[HostPort, ...]) -> tuple[str, str] | None:
+def no_room(ledger: NodeUsage, requests: Amounts, ports: tuple[HostPort, ...]) -> tuple[str, str] | None:
     if shortage := ledger.shortage(requests):
         return shortage.reason, f"Pod was rejected: {shortage.message}"
     if ports and ledger.ports_taken(ports):

@@ -9,10 +9,10 @@ from typing import Any
 from phalanx.base.client import Client
 from phalanx.base.clock import Clock, SystemClock
 from phalanx.base.tasks import run_all
-from phalanx.local.nodes.copied_nodes import create_twins
+from phalanx.local.nodes.copied_nodes import create_copies
 from phalanx.local.nodes.device_publisher import DevicePublisher
 from phalanx.local.nodes.devices import SimulatedDriver
-from phalanx.local.nodes.fleet import USUAL, Tell, create_fleet
+from phalanx.local.nodes.fleet import USUAL, Notify, create_fleet
 from phalanx.local.nodes.heartbeats import Heartbeats
 from phalanx.local.nodes.kubelet import KubeletOptions, SimulatedKubelet
 from phalanx.local.nodes.topology import Topology
@@ -33,7 +33,7 @@ class SimulatedNodes:
         originals: Sequence[dict[str, Any]] = (),
         clock: Clock | None = None,
         options: KubeletOptions | None = None,
-        tell: Tell | None = None,
+        notify: Notify | None = None,
         devices: Sequence[SimulatedDriver] = (),
     ) -> None:
         """`devices`: what drivers publish for every node. `tell`: how many of the missing nodes have been made."""
@@ -44,7 +44,7 @@ class SimulatedNodes:
         self._usual = usual
         self._originals = originals
         self._devices = DevicePublisher(client, devices)
-        self._tell: Tell = tell or (lambda done, total: None)
+        self._notify: Notify = notify or (lambda done, total: None)
         self._clock = clock or SystemClock()
         self.kubelet = SimulatedKubelet(client, self._clock, options)
         every = (options or KubeletOptions()).heartbeat_seconds
@@ -52,8 +52,8 @@ class SimulatedNodes:
 
     async def run(self) -> None:
         if self._originals:
-            await create_twins(self._client, self._originals, self._clock, self._tell)
-        await create_fleet(self._client, self._count, self._topology, self._clock, self._usual, self._tell)
+            await create_copies(self._client, self._originals, self._clock, self._notify)
+        await create_fleet(self._client, self._count, self._topology, self._clock, self._usual, self._notify)
         await self._devices.start()
         await run_all((("kubelet", self.kubelet.run()), ("heartbeats", self._beat()), ("devices", self._devices.run())))
 

@@ -14,8 +14,8 @@ LEAST_AFTER_HOOK = 2.0  # seconds
 
 def stopping(pod: KubeletPod, grace: float, usual: float) -> tuple[float, int]:
     """(seconds from the deletion to the end of the last container, its exit code)."""
-    told = number(pod.metadata.annotations, STOP_SECONDS)
-    needed = usual if told is None else told
+    announced = number(pod.metadata.annotations, STOP_SECONDS)
+    needed = usual if announced is None else announced
     sidecars = (c for c in pod.spec.init_containers or () if c.restart_policy == "Always")
     return max((_one(container, needed, grace) for container in (*pod.spec.containers, *sidecars)), default=(0.0, 0))
 

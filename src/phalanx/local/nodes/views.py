@@ -25,7 +25,7 @@ NODE_NOT_READY = "NodeNotReady"  # reason
 FINISHED = ("Succeeded", "Failed")
 
 
-class Meta(Struct, frozen=True, gc=False):
+class MetaView(Struct, frozen=True, gc=False):
     name: str = ""
     namespace: str = ""
     uid: str = ""
@@ -35,16 +35,16 @@ class Meta(Struct, frozen=True, gc=False):
     annotations: dict[str, str] = msgspec.field(default_factory=dict)
 
 
-class Sleep(Struct, frozen=True, gc=False):
+class SleepAction(Struct, frozen=True, gc=False):
     seconds: int = 0
 
 
-class Hook(Struct, frozen=True, gc=False):
-    sleep: Sleep | None = None  # the only hook that takes time where nothing runs
+class LifecycleHook(Struct, frozen=True, gc=False):
+    sleep: SleepAction | None = None  # the only hook that takes time where nothing runs
 
 
 class Lifecycle(Struct, frozen=True, gc=False):
-    pre_stop: Hook | None = None
+    pre_stop: LifecycleHook | None = None
 
 
 class ExitCodes(Struct, frozen=True, gc=False):
@@ -96,28 +96,28 @@ class Spec(Struct, frozen=True, gc=False):
     readiness_gates: list[ReadinessGate] | None = None
 
 
-class ContainerStatus(Struct, frozen=True, gc=False):
+class ContainerStatusView(Struct, frozen=True, gc=False):
     restart_count: int = 0
 
 
-class Condition(Struct, frozen=True, gc=False):
+class ConditionView(Struct, frozen=True, gc=False):
     type: str = ""
     status: str = ""
     reason: str = ""
 
 
-class Status(Struct, frozen=True, gc=False):
+class PodStatusView(Struct, frozen=True, gc=False):
     phase: str = ""
     observed_generation: int = 0
     start_time: str | None = None
-    container_statuses: list[ContainerStatus] | None = None
-    conditions: list[Condition] | None = None
+    container_statuses: list[ContainerStatusView] | None = None
+    conditions: list[ConditionView] | None = None
 
 
 class KubeletPod(Struct, frozen=True, gc=False):
-    metadata: Meta = Meta()
+    metadata: MetaView = MetaView()
     spec: Spec = Spec()
-    status: Status = Status()
+    status: PodStatusView = PodStatusView()
 
     @property
     def finished(self) -> bool:
@@ -152,10 +152,10 @@ class KubeletPod(Struct, frozen=True, gc=False):
     @property
     def missing(self) -> list[str]:
         """Return images of its containers that cannot be pulled."""
-        told = self.metadata.annotations.get(MISSING_IMAGE)
-        if not told:
+        announced = self.metadata.annotations.get(MISSING_IMAGE)
+        if not announced:
             return []
-        known = {image.strip() for image in told.split(",")}
+        known = {image.strip() for image in announced.split(",")}
         return [c.image for c in (*(self.spec.init_containers or ()), *self.spec.containers) if c.image in known]
 
     @property
@@ -187,7 +187,7 @@ glance = msgspec.json.Decoder(Glance).decode
 read_pod = msgspec.json.Decoder(KubeletPod).decode
 
 
-class Address(Struct, frozen=True, gc=False):
+class NodeAddress(Struct, frozen=True, gc=False):
     type: str = ""
     address: str = ""
 
@@ -196,20 +196,20 @@ class NodeInfo(Struct, frozen=True, gc=False):
     operating_system: str = ""
 
 
-class NodeStatus(Struct, frozen=True, gc=False):
+class NodeStatusView(Struct, frozen=True, gc=False):
     node_info: NodeInfo = NodeInfo()
     allocatable: Resources = msgspec.field(default_factory=dict)
     capacity: Resources = msgspec.field(default_factory=dict)
-    addresses: list[Address] | None = None
-    conditions: list[Condition] | None = None
+    addresses: list[NodeAddress] | None = None
+    conditions: list[ConditionView] | None = None
 
 
 class KubeletNode(Struct, frozen=True, gc=False):
-    metadata: Meta = Meta()
-    status: NodeStatus = NodeStatus()
+    metadata: MetaView = MetaView()
+    status: NodeStatusView = NodeStatusView()
 
     @property
-    def told_to_fail(self) -> bool:
+    def must_fail(self) -> bool:
         return self.metadata.annotations.get(FAIL, "").lower() in ("true", "1", "yes")
 
     @property
@@ -233,7 +233,7 @@ def kept(node: KubeletNode) -> KubeletNode:
     status, metadata = node.status, node.metadata
     return KubeletNode(
         msgspec.structs.replace(metadata, name=sys.intern(metadata.name), uid=sys.intern(metadata.uid)),
-        NodeStatus(
+        NodeStatusView(
             status.node_info if status.node_info.operating_system else NodeInfo(),
             _the_same(status.allocatable),
             _the_same(status.capacity),
@@ -243,7 +243,7 @@ def kept(node: KubeletNode) -> KubeletNode:
     )
 
 
-def new_offers(before: NodeStatus, after: NodeStatus) -> dict[str, str | None]:
+def new_offers(before: NodeStatusView, after: NodeStatusView) -> dict[str, str | None]:
     """Follow changes of capacity in allocatable."""
     found: dict[str, str | None] = {
         name: str(amount)

@@ -1,6 +1,6 @@
 """Durable revisioned storage: one writer, many readers, acknowledged means durable."""
 
 from phalanx.local.store.store import Store
-from phalanx.local.store.window import Bounds
+from phalanx.local.store.window import WindowBounds
 
-__all__ = ["Bounds", "Store"]
+__all__ = ["Store", "WindowBounds"]

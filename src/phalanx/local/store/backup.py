@@ -15,33 +15,33 @@ from phalanx.local.store import mark
 from phalanx.local.store.contract import Entry, Key
 from phalanx.local.store.log import Log
 from phalanx.local.store.mark import Mark
-from phalanx.local.store.rows import Row, StoreInUse
+from phalanx.local.store.rows import StoredRow, StoreInUse
 
 CHUNK = 2000  # rows per transaction
 # Clients remember revisions from before the disaster; nothing new may carry one of them (as etcd's --bump-revision).
 BUMP = 1_000_000_000
 
 
-Tell = Callable[[int, int], None]
+Notify = Callable[[int, int], None]
 
 
-def _nobody(done: int, total: int) -> None:
+def _no_match(done: int, total: int) -> None:
     """Ignore progress."""
 
 
 def write_snapshot(path: Path, entries: Iterable[Entry], revision: int) -> None:
     """A file (mode 600) with these objects at this revision. Blocks; call it in a thread."""
-    rows = (Row(entry.revision, *entry.key, entry.created, 0, False, entry.value) for entry in entries)
+    rows = (StoredRow(entry.revision, *entry.key, entry.created, 0, False, entry.value) for entry in entries)
     write_rows(path, sorted(rows), revision)
 
 
-def read_snapshot(path: Path) -> tuple[list[Row], int]:
+def read_snapshot(path: Path) -> tuple[list[StoredRow], int]:
     """The objects in a snapshot, or in the store of a server that does not run, and their revision; all verified."""
     if not path.is_file():
         raise ConfigProblem("FILE", f"there is no backup {path}")
     log = Log(path, accept=True)
     try:
-        live: dict[Key, Row] = {}
+        live: dict[Key, StoredRow] = {}
         for row in log.load():
             key = (row.resource, row.namespace, row.name)
             if row.deleted:
@@ -53,7 +53,7 @@ def read_snapshot(path: Path) -> tuple[list[Row], int]:
         log.close()
 
 
-def restore(file: Path, store: Path, *, replace: bool = False, tell: Tell = _nobody) -> tuple[int, int]:
+def restore(file: Path, store: Path, *, replace: bool = False, notify: Notify = _no_match) -> tuple[int, int]:
     """Make `store` of a backup; returns (objects, revision it starts at). What was there is moved aside."""
     rows, revision = read_snapshot(file)
     store.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -71,7 +71,7 @@ def restore(file: Path, store: Path, *, replace: bool = False, tell: Tell = _nob
             pass  # damaged: a good reason to restore
     revision += BUMP
     fresh = Path(f"{store}.restoring")
-    write_rows(fresh, rows, revision, tell)
+    write_rows(fresh, rows, revision, notify)
     identity = _identity(fresh)
     for path in there:
         path.replace(f"{path}.before-restore")
@@ -94,7 +94,7 @@ def accept(store: Path) -> tuple[int, int]:
     return len(rows), revision
 
 
-def write_rows(path: Path, rows: list[Row], revision: int, tell: Tell = _nobody) -> None:
+def write_rows(path: Path, rows: list[StoredRow], revision: int, notify: Notify = _no_match) -> None:
     """`tell` hears how many rows of how many are written."""
     for leftover in (path, Path(f"{path}-wal"), mark.path_of(path)):
         leftover.unlink(missing_ok=True)
@@ -102,7 +102,7 @@ def write_rows(path: Path, rows: list[Row], revision: int, tell: Tell = _nobody)
     try:
         for start in range(0, len(rows), CHUNK):
             log.commit(rows[start : start + CHUNK])
-            tell(min(start + CHUNK, len(rows)), len(rows))
+            notify(min(start + CHUNK, len(rows)), len(rows))
         log.settle(revision)
     finally:
         log.close()

@@ -18,7 +18,7 @@ import msgspec
 
 from phalanx.base.errors import ConfigProblem
 from phalanx.local.store.log import Log
-from phalanx.local.store.rows import Row
+from phalanx.local.store.rows import StoredRow
 from phalanx.local.store.space import Space
 
 log = logging.getLogger("phalanx.store")
@@ -30,7 +30,7 @@ VERIFY_PAUSE = 0.05  # seconds between slices
 COMPACT_IDLE = 256  # worth a sync of its own when the store is idle
 
 
-class Outcome(msgspec.Struct):
+class CommitOutcome(msgspec.Struct):
     """What became of a run of writes: `count` of them, oldest first; `error` None means durable."""
 
     count: int
@@ -45,14 +45,14 @@ class _Discard(msgspec.Struct):
 @dataclass(slots=True)
 class CommitThread:
     log: Log
-    report: Callable[[Outcome], None]  # called in the thread
+    report: Callable[[CommitOutcome], None]  # called in the thread
     space: Space | None = None
     verify_seconds: float = VERIFY_SECONDS
     integrity: str = ""  # what reading the file again found wrong; stays, for nothing mends itself
     verified: float = 0.0  # time of day when the last whole reading found nothing
     _verify_at: float = 0.0  # monotonic time of the next slice; 0: not begun to count
     _verify_after: int = 0  # revision that the slice begins behind
-    _queue: list[tuple[int, Row]] = field(default_factory=list)
+    _queue: list[tuple[int, StoredRow]] = field(default_factory=list)
     _discards: deque[_Discard] = field(default_factory=deque)
     _wake: threading.Condition = field(default_factory=threading.Condition)
     _stopping: bool = False
@@ -64,7 +64,7 @@ class CommitThread:
         self._thread = threading.Thread(target=self._run, name="phalanx-store", daemon=True)
         self._thread.start()
 
-    def submit(self, epoch: int, row: Row) -> None:
+    def submit(self, epoch: int, row: StoredRow) -> None:
         """Queue a write. All writes of an epoch fail once one of them did: they may build upon it."""
         with self._wake:
             self._queue.append((epoch, row))
@@ -141,11 +141,11 @@ class CommitThread:
     def _worth_compacting(self) -> bool:
         return len(self._discards) >= COMPACT_IDLE or (self._compact_due and bool(self._discards))
 
-    def _commit(self, batch: list[tuple[int, Row]]) -> None:
+    def _commit(self, batch: list[tuple[int, StoredRow]]) -> None:
         good = [row for epoch, row in batch if epoch > self._failed_epoch]
         lost = len(batch) - len(good)  # always the oldest ones: epochs only rise
         if lost:
-            self.report(Outcome(lost, OSError("an earlier write that this one built upon failed")))
+            self.report(CommitOutcome(lost, OSError("an earlier write that this one built upon failed")))
         if not good:
             return
         taken, discard, floor = self._take(2 * len(good) + 16)
@@ -154,11 +154,11 @@ class CommitThread:
         except (sqlite3.Error, OSError) as error:
             self._discards.extendleft(reversed(taken))
             self._failed_epoch = batch[-1][0]
-            self.report(Outcome(len(good), error))
+            self.report(CommitOutcome(len(good), error))
         else:
-            self.report(Outcome(len(good)))
+            self.report(CommitOutcome(len(good)))
 
-    def _store(self, rows: list[Row], discard: list[int], floor: int) -> None:
+    def _store(self, rows: list[StoredRow], discard: list[int], floor: int) -> None:
         try:
             self.log.commit(rows, discard, floor)
         except (sqlite3.Error, OSError):

@@ -14,7 +14,7 @@ from pathlib import Path
 from phalanx.base.errors import ConfigProblem
 from phalanx.local.store import mark
 from phalanx.local.store.mark import Marked, UnreadableMark
-from phalanx.local.store.rows import APPLICATION_ID, FORMAT, Row, StoreInUse, checksum, damaged, read_rows
+from phalanx.local.store.rows import APPLICATION_ID, FORMAT, StoredRow, StoreInUse, checksum, damaged, read_rows
 
 
 class Inspection:
@@ -125,7 +125,7 @@ class Inspection:
                 f"{accept}",
             )
 
-    def load(self) -> Generator[Row, None, None]:
+    def load(self) -> Generator[StoredRow, None, None]:
         """Every row in order of revision, each verified; to be read to the end once, before the first append."""
         if self._reader is None:
             return

@@ -19,7 +19,17 @@ from phalanx.base.errors import ConfigProblem
 from phalanx.local.store import mark
 from phalanx.local.store.inspection import Inspection, explained
 from phalanx.local.store.mark import Mark
-from phalanx.local.store.rows import ABOUT, APPLICATION_ID, FORMAT, SCHEMA, UPGRADES, Row, checksum, damaged, read_rows
+from phalanx.local.store.rows import (
+    ABOUT,
+    APPLICATION_ID,
+    FORMAT,
+    SCHEMA,
+    UPGRADES,
+    StoredRow,
+    checksum,
+    damaged,
+    read_rows,
+)
 
 CHECKPOINT_BYTES = 16 << 20  # of WAL; below it a checkpoint is not worth its syncs
 
@@ -40,7 +50,7 @@ class Log:
         self.identity = found.identity
         self.format = found.format  # 0: there is no store yet
 
-    def load(self) -> Generator[Row, None, None]:
+    def load(self) -> Generator[StoredRow, None, None]:
         """Every row in order of revision, each verified; to be read to the end once, before the first append."""
         return self._found.load()
 
@@ -109,7 +119,7 @@ class Log:
 
     # -- writing ------------------------------------------------------------------------------------------------
 
-    def commit(self, rows: Sequence[Row], discard: Sequence[int] = (), floor: int = 0) -> None:
+    def commit(self, rows: Sequence[StoredRow], discard: Sequence[int] = (), floor: int = 0) -> None:
         """Append rows and drop discarded ones in one durable transaction; if it raises, nothing happened."""
         self.begin()
         connection = self._open

@@ -38,7 +38,7 @@ class StoreInUse(ConfigProblem):
     """Another process has it."""
 
 
-class Row(NamedTuple):
+class StoredRow(NamedTuple):
     revision: int
     resource: str
     namespace: str
@@ -49,7 +49,7 @@ class Row(NamedTuple):
     value: bytes
 
 
-def checksum(row: Row) -> int:
+def checksum(row: StoredRow) -> int:
     head = "\0".join(map(str, row[:6])) + ("-" if row.deleted else "+")
     return zlib.crc32(row.value, zlib.crc32(head.encode()))
 
@@ -63,8 +63,8 @@ def damaged(path: Path, what: str) -> ConfigProblem:
     )
 
 
-def read_rows(cursor: sqlite3.Cursor, which: str) -> Generator[tuple[Row, int], None, None]:
+def read_rows(cursor: sqlite3.Cursor, which: str) -> Generator[tuple[StoredRow, int], None, None]:
     """Read rows with their checksums; `which` is our own SQL, never input."""
     fields = "rev, resource, namespace, name, created, previous, deleted, value, checksum"
     for record in cursor.execute(f"SELECT {fields} FROM log {which}"):
-        yield Row._make((*record[:6], bool(record[6]), record[7])), record[8]
+        yield StoredRow._make((*record[:6], bool(record[6]), record[7])), record[8]

@@ -18,18 +18,18 @@ from typing import Any, NamedTuple
 from phalanx.base.clock import Clock, SystemClock
 from phalanx.base.errors import ServiceUnavailable
 from phalanx.local.store import memory
-from phalanx.local.store.commits import CommitThread, Outcome
+from phalanx.local.store.commits import CommitOutcome, CommitThread
 from phalanx.local.store.contract import Build, Change, Entry, Indexer, Key, RevisionMismatch
 from phalanx.local.store.log import Log
-from phalanx.local.store.rows import Row
+from phalanx.local.store.rows import StoredRow
 from phalanx.local.store.space import Space
 from phalanx.local.store.tables import Tables
 from phalanx.local.store.watchers import Hub, StoreWatcher
-from phalanx.local.store.window import Bounds, Window
+from phalanx.local.store.window import Window, WindowBounds
 
 MEMORY = ":memory:"
 UNDER_ALARM = 30.0  # seconds of history while the disk is nearly full
-Commits = Callable[[Log, Callable[[Outcome], None]], CommitThread]  # who makes writes durable
+Commits = Callable[[Log, Callable[[CommitOutcome], None]], CommitThread]  # who makes writes durable
 
 
 def _no_index(resource: str, value: bytes) -> Any:
@@ -46,11 +46,11 @@ class Store:
     """Made by `Store.open`; see `contract.StoreProtocol` for what callers may rely on."""
 
     def __init__(
-        self, indexer: Indexer | None = None, window: Bounds | None = None, clock: Clock | None = None
+        self, indexer: Indexer | None = None, window: WindowBounds | None = None, clock: Clock | None = None
     ) -> None:
         self._index = indexer or _no_index
         self._tables = Tables()
-        self._window = Window(window or Bounds())
+        self._window = Window(window or WindowBounds())
         self._hub = Hub(self._window)
         self._clock = clock or SystemClock()
         self._expiry: asyncio.TimerHandle | None = None
@@ -59,7 +59,7 @@ class Store:
         self._epoch = 0
         self._pending: deque[_Pending] = deque()
         self._overlay: dict[Key, Change] = {}  # newest pending change per key
-        self._outcomes: deque[Outcome] = deque()  # from the commit thread
+        self._outcomes: deque[CommitOutcome] = deque()  # from the commit thread
         self._commits: CommitThread | None = None
         self._space: Space | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -72,7 +72,7 @@ class Store:
         path: str | Path,
         *,
         indexer: Indexer | None = None,
-        window: Bounds | None = None,
+        window: WindowBounds | None = None,
         clock: Clock | None = None,
         commits: Commits = CommitThread,
         space: Space | None = None,
@@ -239,7 +239,7 @@ class Store:
         if self._commits is not None:
             previous = change.previous.revision if change.previous else 0
             entry = change.entry
-            row = Row(entry.revision, *entry.key, entry.created, previous, change.deleted, entry.value)
+            row = StoredRow(entry.revision, *entry.key, entry.created, previous, change.deleted, entry.value)
             self._commits.submit(self._epoch, row)
         elif not self._flush_due:
             self._flush_due = True
@@ -249,10 +249,10 @@ class Store:
     def _flush(self) -> None:
         """Without a disk, what one turn of the loop queued is a batch."""
         self._flush_due = False
-        self._outcomes.append(Outcome(len(self._pending)))
+        self._outcomes.append(CommitOutcome(len(self._pending)))
         self._settle()
 
-    def _report(self, outcome: Outcome) -> None:
+    def _report(self, outcome: CommitOutcome) -> None:
         """In the commit thread."""
         self._outcomes.append(outcome)
         loop = self._loop

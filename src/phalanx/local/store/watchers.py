@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 
 from phalanx.local.store.contract import Change, SlowWatcher
-from phalanx.local.store.window import Run, Scope, Window, scopes_of
+from phalanx.local.store.window import ChangeRun, Scope, Window, scopes_of
 
 # Handed out at a time. Who looks on at the same pace gets the same pieces, and so shares what is made of them; who
 # does not read has no more than one of them on its way.
@@ -22,7 +22,12 @@ class StoreWatcher:
     """One reader of changes. Iterate it from one task only."""
 
     def __init__(
-        self, scope: Scope, run: Run, since: int, durable: Callable[[], int], on_close: Callable[[StoreWatcher], None]
+        self,
+        scope: Scope,
+        run: ChangeRun,
+        since: int,
+        durable: Callable[[], int],
+        on_close: Callable[[StoreWatcher], None],
     ) -> None:
         self.scope = scope
         self.run = run

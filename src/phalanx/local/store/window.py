@@ -18,7 +18,7 @@ NEAR_END = 16  # changes: where those who follow closely find their place
 Scope = tuple[str, str]  # (resource, namespace); namespace "" = all of them
 
 
-class Bounds(msgspec.Struct, frozen=True):
+class WindowBounds(msgspec.Struct, frozen=True):
     changes: int = 50_000
     bytes: int = 64 << 20  # of states that are kept only for the window
     seconds: float = 300.0  # kube-apiserver has etcd compacted every five minutes
@@ -41,7 +41,7 @@ def _revision(change: Change) -> int:
 _GONE = Change(0, False, Entry(("", "", ""), b"", 0, 0, None), None)  # keeps the place of what fell out
 
 
-class Run:
+class ChangeRun:
     """The changes of one scope, oldest first. Shared by all who follow it."""
 
     __slots__ = ("_changes", "_head", "_piece", "_piece_of", "fallen", "followers")
@@ -105,10 +105,10 @@ class Run:
 
 
 class Window(msgspec.Struct):
-    bounds: Bounds = msgspec.field(default_factory=Bounds)
+    bounds: WindowBounds = msgspec.field(default_factory=WindowBounds)
     floor: int = 0  # changes after this revision are all here
     _changes: deque[Change] = msgspec.field(default_factory=deque)
-    _runs: dict[Scope, Run] = msgspec.field(default_factory=dict)
+    _runs: dict[Scope, ChangeRun] = msgspec.field(default_factory=dict)
     _times: deque[tuple[float, int]] = msgspec.field(default_factory=deque)  # (when, the last revision then), rising
     bytes: int = 0
 
@@ -152,19 +152,19 @@ class Window(msgspec.Struct):
         self.floor = oldest.revision
         return oldest
 
-    def run(self, scope: Scope) -> Run:
+    def run(self, scope: Scope) -> ChangeRun:
         run = self._runs.get(scope)
         if run is None:
-            run = self._runs[scope] = Run()
+            run = self._runs[scope] = ChangeRun()
         return run
 
-    def follow(self, scope: Scope) -> Run:
+    def follow(self, scope: Scope) -> ChangeRun:
         """Who follows a run ends with `unfollow`."""
         run = self.run(scope)
         run.followers += 1
         return run
 
-    def unfollow(self, scope: Scope, run: Run) -> None:
+    def unfollow(self, scope: Scope, run: ChangeRun) -> None:
         run.followers -= 1
         if not run and not run.followers and self._runs.get(scope) is run:
             del self._runs[scope]

@@ -13,7 +13,7 @@ from phalanx.base.client import Client
 from phalanx.base.errors import Conflict, NotFound
 from phalanx.base.work import WorkQueue
 from phalanx.local.system_controllers.bootstrap_roles import CLUSTER_ROLES
-from phalanx.local.system_controllers.metadata_feed import Feed, Item
+from phalanx.local.system_controllers.metadata_feed import MetadataFeed, MetadataItem
 from phalanx.model.selectors import from_selector
 
 Json = dict[str, Any]
@@ -22,7 +22,7 @@ _ALL = ""  # one piece of work: which roles a change concerns is known only when
 
 
 class Aggregation:
-    def __init__(self, client: Client, feed: Feed) -> None:
+    def __init__(self, client: Client, feed: MetadataFeed) -> None:
         self._client, self._feed = client, feed
         self._work: WorkQueue[str] = WorkQueue("role aggregation")
         feed.listen(self._on_change)
@@ -32,7 +32,7 @@ class Aggregation:
         self._work.add(_ALL)
         await self._work.run(self._aggregate, workers=1)
 
-    def _on_change(self, before: Item | None, after: Item | None) -> None:
+    def _on_change(self, before: MetadataItem | None, after: MetadataItem | None) -> None:
         item = after if after is not None else before
         if item is not None and item.kind.key == _KEY:
             self._work.add(_ALL)

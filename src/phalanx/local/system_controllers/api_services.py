@@ -14,7 +14,7 @@ import msgspec
 from phalanx.base.client import Client, Resource
 from phalanx.base.errors import AlreadyExists, Conflict, Forbidden, NotFound
 from phalanx.base.work import WorkQueue
-from phalanx.local.system_controllers.metadata_feed import Feed, Item
+from phalanx.local.system_controllers.metadata_feed import MetadataFeed, MetadataItem
 from phalanx.model.kinds import Registry
 
 API_SERVICES = Resource("apiregistration.k8s.io", "v1", "apiservices", "APIService", namespaced=False)
@@ -50,7 +50,7 @@ _VERSIONS = {"v2": 30, "v1": 15, "v1beta1": 9, "v1alpha3": 3, "v1alpha2": 2, "v1
 
 
 class ApiServices:
-    def __init__(self, client: Client, registry: Registry, feed: Feed) -> None:
+    def __init__(self, client: Client, registry: Registry, feed: MetadataFeed) -> None:
         self._client, self._registry, self._feed = client, registry, feed
         self._work: WorkQueue[str] = WorkQueue("api services")
         feed.listen(self._on_change, self._on_kinds)
@@ -62,7 +62,7 @@ class ApiServices:
     def _on_kinds(self) -> None:
         self._work.add(_ALL)
 
-    def _on_change(self, before: Item | None, after: Item | None) -> None:
+    def _on_change(self, before: MetadataItem | None, after: MetadataItem | None) -> None:
         if after is None and before is not None and before.kind.key == _KEY:
             self._work.add(_ALL)
 

@@ -17,11 +17,19 @@ import msgspec
 from phalanx.base.client import Client, Propagation
 from phalanx.base.errors import Conflict, NotFound
 from phalanx.base.work import WorkQueue
-from phalanx.local.system_controllers.metadata_feed import FOREGROUND, ORPHAN, Body, Feed, Item, Meta, Owner
+from phalanx.local.system_controllers.metadata_feed import (
+    FOREGROUND,
+    ORPHAN,
+    MetadataBody,
+    MetadataFeed,
+    MetadataItem,
+    ObjectMetadata,
+    OwnerMetadata,
+)
 from phalanx.model.kinds import Kind, Registry
 
 log = logging.getLogger(__name__)
-_decode = msgspec.json.Decoder(Body).decode
+_decode = msgspec.json.Decoder(MetadataBody).decode
 
 OwnerState = Literal["solid", "waiting", "absent", "unknown"]
 KNOWN_ABSENT = 10_000  # uids never come back, so remembering them is safe; bounded for memory
@@ -30,10 +38,12 @@ LOOK_AGAIN = 5.0  # seconds
 
 
 class _Owners(msgspec.Struct):
-    solid: list[Owner] = msgspec.field(default_factory=list)
-    waiting: list[Owner] = msgspec.field(default_factory=list)  # the owner waits for its dependents to go first
-    absent: list[Owner] = msgspec.field(default_factory=list)
-    unknown: list[Owner] = msgspec.field(default_factory=list)  # of a kind that is not served: nothing can be said
+    solid: list[OwnerMetadata] = msgspec.field(default_factory=list)
+    waiting: list[OwnerMetadata] = msgspec.field(default_factory=list)  # the owner waits for its dependents to go first
+    absent: list[OwnerMetadata] = msgspec.field(default_factory=list)
+    unknown: list[OwnerMetadata] = msgspec.field(
+        default_factory=list
+    )  # of a kind that is not served: nothing can be said
 
 
 class _Names(msgspec.Struct, frozen=True):
@@ -45,18 +55,18 @@ class _DefinitionSpec(msgspec.Struct, frozen=True):
     names: _Names = _Names()
 
 
-class DefinitionView(Body, frozen=True):
+class DefinitionView(MetadataBody, frozen=True):
     spec: _DefinitionSpec = _DefinitionSpec()
 
 
 DEFINITIONS = "customresourcedefinitions.apiextensions.k8s.io"
-VIEWS: Mapping[str, type[Body]] = {DEFINITIONS: DefinitionView}
+VIEWS: Mapping[str, type[MetadataBody]] = {DEFINITIONS: DefinitionView}
 
 
 class GarbageCollector:
     """The feed must have been made with VIEWS."""
 
-    def __init__(self, client: Client, registry: Registry, feed: Feed) -> None:
+    def __init__(self, client: Client, registry: Registry, feed: MetadataFeed) -> None:
         self._client = client
         self._registry = registry
         self._feed = feed
@@ -74,7 +84,7 @@ class GarbageCollector:
 
     # -- the graph ----------------------------------------------------------------------------------------------
 
-    def _on_change(self, before: Item | None, after: Item | None) -> None:
+    def _on_change(self, before: MetadataItem | None, after: MetadataItem | None) -> None:
         for owner in before.meta.owners if before else ():
             found = self._dependents.get(owner.uid)
             if found is not None and before is not None:
@@ -103,7 +113,7 @@ class GarbageCollector:
         if after.meta.waits_for_dependents and not (before and before.meta.waits_for_dependents):
             self._wake_dependents(after.meta.uid)
 
-    def _follow_definition(self, before: Item | None, after: Item | None) -> None:
+    def _follow_definition(self, before: MetadataItem | None, after: MetadataItem | None) -> None:
         if after is not None and isinstance(after.body, DefinitionView):
             self._definitions[after.meta.name] = (after.body.spec.group, after.body.spec.names.kind)
         elif before is not None and isinstance(before.body, DefinitionView):
@@ -149,10 +159,10 @@ class GarbageCollector:
         elif item.meta.owners and not self._all_solid(item):
             await self._collect(item)
 
-    def _all_solid(self, item: Item) -> bool:
+    def _all_solid(self, item: MetadataItem) -> bool:
         return all(self._known_state(item, owner) == "solid" for owner in item.meta.owners)
 
-    def _known_state(self, item: Item, owner: Owner) -> OwnerState | None:
+    def _known_state(self, item: MetadataItem, owner: OwnerMetadata) -> OwnerState | None:
         """What the watches say; None: nothing."""
         if owner.uid in self._absent:
             return "absent"
@@ -166,7 +176,7 @@ class GarbageCollector:
             return None if item.meta.namespace else "unknown"
         return "waiting" if found.meta.waits_for_dependents else "solid"
 
-    async def _state(self, item: Item, owner: Owner) -> OwnerState:
+    async def _state(self, item: MetadataItem, owner: OwnerMetadata) -> OwnerState:
         known = self._known_state(item, owner)
         if known is not None:
             return known
@@ -187,7 +197,7 @@ class GarbageCollector:
         self._work.add_after(item.meta.uid, LOOK_AGAIN)
         return "waiting" if meta.waits_for_dependents else "solid"
 
-    async def _collect(self, item: Item) -> None:
+    async def _collect(self, item: MetadataItem) -> None:
         live = await self._live(item.kind, item.meta.name, item.meta.namespace)
         if live is None or live.uid != item.meta.uid or live.deleting or not live.owners:
             return
@@ -219,7 +229,7 @@ class GarbageCollector:
         item = self._feed.items.get(uid)
         return item is not None and item.meta.waits_for_dependents
 
-    async def _delete_dependents_first(self, item: Item) -> None:
+    async def _delete_dependents_first(self, item: MetadataItem) -> None:
         uid = item.meta.uid
         blocking = []
         for dependent in self._dependents.get(uid, ()):
@@ -232,7 +242,7 @@ class GarbageCollector:
             if not dependent_item.meta.deleting:
                 self._work.add(dependent_item.meta.uid)
 
-    async def _orphan_dependents(self, item: Item) -> None:
+    async def _orphan_dependents(self, item: MetadataItem) -> None:
         uids = list(self._dependents.get(item.meta.uid, ()))
         for start in range(0, len(uids), AT_ONCE):
             await asyncio.gather(*(self._let_go(uid, item.meta.uid) for uid in uids[start : start + AT_ONCE]))
@@ -248,42 +258,42 @@ class GarbageCollector:
 
     # -- calls --------------------------------------------------------------------------------------------------
 
-    async def _live(self, kind: Kind, name: str, namespace: str) -> Meta | None:
+    async def _live(self, kind: Kind, name: str, namespace: str) -> ObjectMetadata | None:
         try:
             return _decode(await self._client.get(kind.resource(), name, namespace)).metadata
         except NotFound:
             return None
 
-    async def _drop_owners(self, kind: Kind, live: Meta, uids: set[str]) -> None:
+    async def _drop_owners(self, kind: Kind, live: ObjectMetadata, uids: set[str]) -> None:
         # JSON-compatible copies of the typed references would lose `controller`: read the whole list once more.
         owners = [owner for owner in await self._owner_list(kind, live) if owner.get("uid") not in uids]
         await self._patch(kind, live, {"ownerReferences": owners or None})
 
-    async def _unblock_owners(self, kind: Kind, live: Meta) -> None:
+    async def _unblock_owners(self, kind: Kind, live: ObjectMetadata) -> None:
         owners = await self._owner_list(kind, live)
         await self._patch(kind, live, {"ownerReferences": [{**o, "blockOwnerDeletion": False} for o in owners]})
 
-    async def _owner_list(self, kind: Kind, live: Meta) -> list[dict[str, Any]]:
+    async def _owner_list(self, kind: Kind, live: ObjectMetadata) -> list[dict[str, Any]]:
         body = msgspec.json.decode(await self._client.get(kind.resource(), live.name, live.namespace))
         if body["metadata"]["resourceVersion"] != live.resource_version:
             raise Conflict(f"{kind.kind} {live.name} changed meanwhile")
         owners: list[dict[str, Any]] = body["metadata"].get("ownerReferences") or []
         return owners
 
-    async def _drop_finalizer(self, item: Item, finalizer: str) -> None:
+    async def _drop_finalizer(self, item: MetadataItem, finalizer: str) -> None:
         live = await self._live(item.kind, item.meta.name, item.meta.namespace)
         if live is not None and live.uid == item.meta.uid and live.has(finalizer):
             left = [name for name in live.finalizers or () if name != finalizer]
             await self._patch(item.kind, live, {"finalizers": left or None})
 
-    async def _patch(self, kind: Kind, live: Meta, metadata: dict[str, Any]) -> None:
+    async def _patch(self, kind: Kind, live: ObjectMetadata, metadata: dict[str, Any]) -> None:
         guard = {"uid": live.uid, "resourceVersion": live.resource_version}
         try:
             await self._client.patch(kind.resource(), live.name, {"metadata": guard | metadata}, live.namespace)
         except NotFound:
             return
 
-    async def _delete(self, kind: Kind, live: Meta, policy: Propagation) -> None:
+    async def _delete(self, kind: Kind, live: ObjectMetadata, policy: Propagation) -> None:
         try:
             await self._client.delete(kind.resource(), live.name, live.namespace, propagation=policy, uid=live.uid)
         except NotFound:

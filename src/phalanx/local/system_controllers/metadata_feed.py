@@ -17,7 +17,7 @@ import msgspec
 from msgspec.structs import force_setattr
 
 from phalanx.base.client import Client
-from phalanx.base.informer import Change, Informer
+from phalanx.base.informer import Informer, ObjectChange
 from phalanx.base.tasks import cause_of_end, contained, end
 from phalanx.model.kinds import Kind, Registry
 
@@ -28,7 +28,7 @@ GROUP_PROTECTION = "scheduling.k8s.io/podgroup-protection"
 LEFT_OUT = frozenset({"events"})
 
 
-class Owner(msgspec.Struct, rename="camel", frozen=True, gc=False):
+class OwnerMetadata(msgspec.Struct, rename="camel", frozen=True, gc=False):
     api_version: str = ""
     kind: str = ""
     name: str = ""
@@ -36,17 +36,17 @@ class Owner(msgspec.Struct, rename="camel", frozen=True, gc=False):
     block_owner_deletion: bool | None = None
 
 
-class Meta(msgspec.Struct, rename="camel", frozen=True, gc=False):
+class ObjectMetadata(msgspec.Struct, rename="camel", frozen=True, gc=False):
     name: str = ""
     namespace: str = ""
     uid: str = ""
     resource_version: str = ""
     deletion_timestamp: str | None = None
     finalizers: list[str] | None = None
-    owner_references: list[Owner] | None = None
+    owner_references: list[OwnerMetadata] | None = None
 
     @property
-    def owners(self) -> list[Owner]:
+    def owners(self) -> list[OwnerMetadata]:
         return self.owner_references or []
 
     @property
@@ -61,8 +61,8 @@ class Meta(msgspec.Struct, rename="camel", frozen=True, gc=False):
         return self.deleting and (self.has(FOREGROUND) or self.has(GROUP_PROTECTION))
 
 
-class Body(msgspec.Struct, frozen=True, gc=False):
-    metadata: Meta
+class MetadataBody(msgspec.Struct, frozen=True, gc=False):
+    metadata: ObjectMetadata
 
     def keep(self, namespace: str, name: str) -> None:
         """Called once, before it is shared: what is kept of many objects shares its strings with other users of
@@ -73,28 +73,30 @@ class Body(msgspec.Struct, frozen=True, gc=False):
         force_setattr(meta, "uid", sys.intern(meta.uid))
 
 
-class Item(msgspec.Struct, frozen=True):
+class MetadataItem(msgspec.Struct, frozen=True):
     kind: Kind
-    body: Body
+    body: MetadataBody
 
     @property
-    def meta(self) -> Meta:
+    def meta(self) -> ObjectMetadata:
         return self.body.metadata
 
 
-Listener = Callable[[Item | None, Item | None], None]  # (before, after); None: was not there, is gone
+Listener = Callable[[MetadataItem | None, MetadataItem | None], None]  # (before, after); None: was not there, is gone
 
 
-class Feed:
-    def __init__(self, client: Client, registry: Registry, views: Mapping[str, type[Body]] | None = None) -> None:
+class MetadataFeed:
+    def __init__(
+        self, client: Client, registry: Registry, views: Mapping[str, type[MetadataBody]] | None = None
+    ) -> None:
         """views: kind key -> what to read of objects of that kind instead of metadata alone."""
-        self.items: dict[str, Item] = {}  # by uid
+        self.items: dict[str, MetadataItem] = {}  # by uid
         self.by_namespace: Counter[str] = Counter()
         self.synced = asyncio.Event()
         self._client = client
         self._registry = registry
         self._views = views or {}
-        self._places: dict[str, dict[tuple[str, str], Item]] = {}  # kind key -> (namespace, name)
+        self._places: dict[str, dict[tuple[str, str], MetadataItem]] = {}  # kind key -> (namespace, name)
         self._listeners: list[Listener] = []
         self._on_kinds: list[Callable[[], None]] = []
         self._tasks: dict[str, asyncio.Task[None]] = {}
@@ -122,7 +124,7 @@ class Feed:
                 started = self._follow_kinds()
                 if self.synced.is_set():
                     for informer in started:
-                        telling = asyncio.create_task(self._tell_when_synced(informer))
+                        telling = asyncio.create_task(self._report_when_synced(informer))
                         self._telling[telling] = None
                         telling.add_done_callback(self._telling.pop)
                 else:
@@ -130,7 +132,7 @@ class Feed:
                         while not informer.synced.is_set():
                             await self._wait(informer.synced)
                     self.synced.set()
-                self._tell_kinds()
+                self._report_kinds()
             await self._wait(self._kinds_changed)
             self._kinds_changed.clear()
 
@@ -144,18 +146,18 @@ class Feed:
         if any(task.done() for task in self._tasks.values()):
             raise cause_of_end(self._tasks.values())
 
-    async def _read(self, key: str, informer: Informer[Body]) -> None:
+    async def _read(self, key: str, informer: Informer[MetadataBody]) -> None:
         await contained(f"feed {key}", informer.run())
 
-    async def _tell_when_synced(self, informer: Informer[Body]) -> None:
+    async def _report_when_synced(self, informer: Informer[MetadataBody]) -> None:
         await informer.synced.wait()
-        self._tell_kinds()
+        self._report_kinds()
 
-    def _tell_kinds(self) -> None:
-        for tell in self._on_kinds:
-            tell()
+    def _report_kinds(self) -> None:
+        for notify in self._on_kinds:
+            notify()
 
-    def _follow_kinds(self) -> list[Informer[Body]]:
+    def _follow_kinds(self) -> list[Informer[MetadataBody]]:
         wanted = {
             kind.key: kind
             for kind in self._registry.all()
@@ -165,27 +167,27 @@ class Feed:
             self._tasks.pop(key).cancel()
             for place in list(self._places.get(key, ())):
                 self._set(key, place, None)
-        started: list[Informer[Body]] = []
+        started: list[Informer[MetadataBody]] = []
         for key, kind in wanted.items():
             if key in self._tasks:
                 continue
-            view = self._views.get(key, Body)
+            view = self._views.get(key, MetadataBody)
             informer = Informer(self._client, kind.resource(), view, self._sink(kind), optional=True)
             self._tasks[key] = asyncio.create_task(self._read(key, informer), name=f"feed {key}")
             started.append(informer)
         return started
 
-    def _sink(self, kind: Kind) -> Callable[[Change[Body]], None]:
-        def sink(change: Change[Body]) -> None:
+    def _sink(self, kind: Kind) -> Callable[[ObjectChange[MetadataBody]], None]:
+        def sink(change: ObjectChange[MetadataBody]) -> None:
             item = None
             if change.object is not None:
                 change.object.keep(change.namespace, change.name)
-                item = Item(kind, change.object)
+                item = MetadataItem(kind, change.object)
             self._set(kind.key, (change.namespace, change.name), item)
 
         return sink
 
-    def _set(self, key: str, place: tuple[str, str], after: Item | None) -> None:
+    def _set(self, key: str, place: tuple[str, str], after: MetadataItem | None) -> None:
         places = self._places.setdefault(key, {})
         before = places.get(place)
         if before is not None:

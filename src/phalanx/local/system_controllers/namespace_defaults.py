@@ -12,7 +12,7 @@ import msgspec
 from phalanx.base.client import Client, Resource
 from phalanx.base.errors import AlreadyExists, Forbidden, NotFound
 from phalanx.base.work import WorkQueue
-from phalanx.local.system_controllers.metadata_feed import Feed, Item
+from phalanx.local.system_controllers.metadata_feed import MetadataFeed, MetadataItem
 
 SERVICE_ACCOUNTS = Resource("", "v1", "serviceaccounts", "ServiceAccount")
 CONFIG_MAPS = Resource("", "v1", "configmaps", "ConfigMap")
@@ -22,7 +22,7 @@ _FURNITURE = {("serviceaccounts", ACCOUNT), ("configmaps", CERTIFICATE)}
 
 
 class NamespaceDefaults:
-    def __init__(self, client: Client, feed: Feed, ca: bytes | None = None) -> None:
+    def __init__(self, client: Client, feed: MetadataFeed, ca: bytes | None = None) -> None:
         """ca: the certificate of the server's authority, PEM; None: served without TLS, nothing to trust."""
         self._client = client
         self._feed = feed
@@ -34,7 +34,7 @@ class NamespaceDefaults:
         await self._feed.synced.wait()
         await self._work.run(self.furnish, workers=2)
 
-    def _on_change(self, before: Item | None, after: Item | None) -> None:
+    def _on_change(self, before: MetadataItem | None, after: MetadataItem | None) -> None:
         if after is not None:
             if before is None and after.kind.key == "namespaces":
                 self._work.add(after.meta.name)

@@ -11,7 +11,7 @@ from phalanx.base.client import Client, Resource
 from phalanx.base.clock import Clock, rfc3339
 from phalanx.base.errors import Conflict, NotFound
 from phalanx.base.work import WorkQueue
-from phalanx.local.system_controllers.metadata_feed import Body, Feed, Item, Meta
+from phalanx.local.system_controllers.metadata_feed import MetadataBody, MetadataFeed, MetadataItem, ObjectMetadata
 from phalanx.model.kinds import Kind, Registry
 
 NAMESPACES = Resource("", "v1", "namespaces", "Namespace", namespaced=False)
@@ -21,7 +21,7 @@ AT_ONCE = 32
 
 
 class _List(msgspec.Struct):
-    items: list[Body] = []
+    items: list[MetadataBody] = []
 
 
 _decode_list = msgspec.json.Decoder(_List).decode
@@ -46,7 +46,7 @@ _FINE = (
 
 
 class NamespaceDeleter:
-    def __init__(self, client: Client, registry: Registry, feed: Feed, clock: Clock) -> None:
+    def __init__(self, client: Client, registry: Registry, feed: MetadataFeed, clock: Clock) -> None:
         self._client = client
         self._registry = registry
         self._feed = feed
@@ -59,7 +59,7 @@ class NamespaceDeleter:
         await self._feed.synced.wait()
         await self._work.run(self._step, workers=4)
 
-    def _on_change(self, before: Item | None, after: Item | None) -> None:
+    def _on_change(self, before: MetadataItem | None, after: MetadataItem | None) -> None:
         item = after or before
         assert item is not None
         if item.kind.key == "namespaces":
@@ -99,12 +99,12 @@ class NamespaceDeleter:
         except NotFound:
             return
 
-    async def _delete_content(self, namespace: str) -> dict[str, list[Meta]]:
+    async def _delete_content(self, namespace: str) -> dict[str, list[ObjectMetadata]]:
         """Ask for the deletion of everything; returns what is still there, by kind.
 
         Pods go first, and nothing else while there is one: what they mount or are guarded by outlives them.
         """
-        remaining: dict[str, list[Meta]] = {}
+        remaining: dict[str, list[ObjectMetadata]] = {}
         for kind in sorted(self._registry.all(), key=lambda kind: kind.key != PODS):
             if not kind.namespaced or not kind.stored or kind.stored_as or "list" not in kind.verbs:
                 continue
@@ -119,13 +119,13 @@ class NamespaceDeleter:
                 remaining[kind.key] = left
         return remaining
 
-    async def _list(self, kind: Kind, namespace: str) -> list[Meta]:
+    async def _list(self, kind: Kind, namespace: str) -> list[ObjectMetadata]:
         try:
             return [body.metadata for body in _decode_list(await self._client.list(kind.resource(), namespace)).items]
         except NotFound:  # the kind went away with its definition
             return []
 
-    async def _delete(self, kind: Kind, meta: Meta) -> None:
+    async def _delete(self, kind: Kind, meta: ObjectMetadata) -> None:
         try:
             await self._client.delete(
                 kind.resource(), meta.name, meta.namespace, propagation="Background", uid=meta.uid
@@ -133,7 +133,7 @@ class NamespaceDeleter:
         except (NotFound, Conflict):
             return  # gone, or replaced: the next look finds what is there
 
-    async def _explain(self, namespace: dict[str, Any], remaining: dict[str, list[Meta]]) -> None:
+    async def _explain(self, namespace: dict[str, Any], remaining: dict[str, list[ObjectMetadata]]) -> None:
         """Conditions that say what a namespace still waits for."""
         counts = ", ".join(
             f"{key if '.' in key else key + '.'} has {len(left)} resource instances"

@@ -17,7 +17,7 @@ from phalanx.base.client import Client, Resource
 from phalanx.base.clock import Clock, rfc3339
 from phalanx.base.errors import AlreadyExists, Forbidden, NotFound
 from phalanx.base.work import WorkQueue
-from phalanx.local.system_controllers.metadata_feed import Feed, Item
+from phalanx.local.system_controllers.metadata_feed import MetadataFeed, MetadataItem
 
 SERVICES = Resource("", "v1", "services", "Service")
 ENDPOINTS = Resource("", "v1", "endpoints", "Endpoints")
@@ -44,7 +44,7 @@ class ServiceAddress(NamedTuple):
 
 
 class OwnService:
-    def __init__(self, client: Client, feed: Feed, place: ServiceAddress, clock: Clock) -> None:
+    def __init__(self, client: Client, feed: MetadataFeed, place: ServiceAddress, clock: Clock) -> None:
         self._client, self._feed, self._clock = client, feed, clock
         self._bodies = _bodies(place)
         self._work: WorkQueue[str] = WorkQueue("own service")
@@ -58,7 +58,7 @@ class OwnService:
         for key in _KEYS:
             await self._ensure(key)
 
-    def _on_change(self, before: Item | None, after: Item | None) -> None:
+    def _on_change(self, before: MetadataItem | None, after: MetadataItem | None) -> None:
         if before is None and after is not None and after.kind.key == _CIDR:
             self._work.add(f"{_CIDR}/{after.meta.name}")
         if after is not None or before is None or before.kind.key not in _KEYS:

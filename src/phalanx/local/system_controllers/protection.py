@@ -15,7 +15,7 @@ from msgspec.structs import force_setattr
 from phalanx.base.client import Client
 from phalanx.base.errors import NotFound
 from phalanx.base.work import WorkQueue
-from phalanx.local.system_controllers.metadata_feed import Body, Feed, Item, Meta
+from phalanx.local.system_controllers.metadata_feed import MetadataBody, MetadataFeed, MetadataItem, ObjectMetadata
 from phalanx.model.groups.keys import AFTER_GROUP
 from phalanx.model.kinds import Registry
 
@@ -53,14 +53,14 @@ class _Annotations(msgspec.Struct, frozen=True, gc=False):
     after_group: str = msgspec.field(default="", name=AFTER_GROUP)
 
 
-class _PodMeta(Meta, rename="camel", frozen=True, gc=False):
+class _PodMeta(ObjectMetadata, rename="camel", frozen=True, gc=False):
     annotations: _Annotations | None = None
 
 
 _NO_SPEC, _NO_STATUS = _PodSpec(), _Status()
 
 
-class PodView(Body, frozen=True):
+class PodMetadata(MetadataBody, frozen=True):
     metadata: _PodMeta
     spec: _PodSpec = _NO_SPEC
     status: _Status = _NO_STATUS
@@ -83,7 +83,7 @@ class PodView(Body, frozen=True):
         return group.pod_group_name or ""
 
 
-class GroupView(Body, frozen=True):
+class GroupMetadata(MetadataBody, frozen=True):
     spec: _GroupSpec = _GroupSpec()
 
     @property
@@ -92,15 +92,15 @@ class GroupView(Body, frozen=True):
         return self.spec.parent_composite_pod_group_name or ""
 
 
-VIEWS: Mapping[str, type[Body]] = {PODS: PodView, POD_GROUPS: GroupView, COMPOSITES: GroupView}
+VIEWS: Mapping[str, type[MetadataBody]] = {PODS: PodMetadata, POD_GROUPS: GroupMetadata, COMPOSITES: GroupMetadata}
 
 
 class _PodList(msgspec.Struct):
-    items: list[PodView] = []
+    items: list[PodMetadata] = []
 
 
 class _GroupList(msgspec.Struct):
-    items: list[GroupView] = []
+    items: list[GroupMetadata] = []
 
 
 _decode_pods = msgspec.json.Decoder(_PodList).decode
@@ -110,13 +110,13 @@ _decode_groups = msgspec.json.Decoder(_GroupList).decode
 class GroupProtection:
     """The feed must have been made with VIEWS."""
 
-    def __init__(self, client: Client, registry: Registry, feed: Feed) -> None:
+    def __init__(self, client: Client, registry: Registry, feed: MetadataFeed) -> None:
         self._client = client
         self._registry = registry
         self._feed = feed
         self._references: dict[ServiceAddress, dict[ServiceAddress, None]] = {}  # group -> who refers to it
         self._made: dict[ServiceAddress, ServiceAddress] = {}  # who -> the group it refers to
-        self._deleting: dict[ServiceAddress, Meta] = {}  # groups on their way out
+        self._deleting: dict[ServiceAddress, ObjectMetadata] = {}  # groups on their way out
         self._work: WorkQueue[ServiceAddress] = WorkQueue("group protection")
         feed.listen(self._on_change)
 
@@ -124,7 +124,7 @@ class GroupProtection:
         await self._feed.synced.wait()
         await self._work.run(self._step, workers=2)
 
-    def _on_change(self, before: Item | None, after: Item | None) -> None:
+    def _on_change(self, before: MetadataItem | None, after: MetadataItem | None) -> None:
         item = after or before
         assert item is not None
         key = item.kind.key
@@ -133,7 +133,7 @@ class GroupProtection:
         place = (key, item.meta.namespace, item.meta.name)
         body = after.body if after is not None else None
         target = ""
-        if isinstance(body, PodView | GroupView):
+        if isinstance(body, PodMetadata | GroupMetadata):
             target = body.held
         group = (POD_GROUPS if key == PODS else COMPOSITES, item.meta.namespace, target)
         self._refer(place, group if target else None)
@@ -195,7 +195,7 @@ class GroupProtection:
             if kind is None:
                 continue
             answer = await self._client.list(kind.resource(), namespace)
-            found: list[PodView] | list[GroupView]
+            found: list[PodMetadata] | list[GroupMetadata]
             found = _decode_pods(answer).items if user == PODS else _decode_groups(answer).items
             if any(body.held == name for body in found):
                 return True

@@ -13,7 +13,7 @@ from phalanx.local.system_controllers.api_services import ApiServices
 from phalanx.local.system_controllers.bootstrap import bootstrap
 from phalanx.local.system_controllers.bootstrap_roles import bootstrap_roles
 from phalanx.local.system_controllers.garbage import GarbageCollector
-from phalanx.local.system_controllers.metadata_feed import Feed
+from phalanx.local.system_controllers.metadata_feed import MetadataFeed
 from phalanx.local.system_controllers.namespace_defaults import NamespaceDefaults
 from phalanx.local.system_controllers.namespaces import NamespaceDeleter
 from phalanx.local.system_controllers.own_service import OwnService, ServiceAddress
@@ -38,7 +38,7 @@ class SystemControllers:
         self.ready = asyncio.Event()
         self._client = client
         self._roles = roles
-        self._feed = Feed(client, registry, {**garbage.VIEWS, **protection.VIEWS})
+        self._feed = MetadataFeed(client, registry, {**garbage.VIEWS, **protection.VIEWS})
         self._furnishing = NamespaceDefaults(client, self._feed, ca)
         clock = clock or SystemClock()
         self._ca, self._clock = ca, clock
@@ -62,9 +62,9 @@ class SystemControllers:
         await self._own_service.furnish()
         await self._api_services.settle()
         parts = [(type(part).__name__, part.run()) for part in self._parts]
-        await run_all([("feed", self._feed.run()), *parts, ("readiness", self._tell_ready())])
+        await run_all([("feed", self._feed.run()), *parts, ("readiness", self._report_ready())])
 
-    async def _tell_ready(self) -> None:
+    async def _report_ready(self) -> None:
         await self._feed.synced.wait()
         self.ready.set()
         await asyncio.Event().wait()

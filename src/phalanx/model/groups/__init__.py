@@ -1,6 +1,6 @@
 """The group tree, from every dialect: PodGroup and CompositePodGroup objects, KEP-4671 Workloads, our pod label."""
 
-from phalanx.model.groups.answers import Invalid, Quorum, Resolution, Shortage
+from phalanx.model.groups.answers import InvalidTree, Quorum, QuorumShortage, Resolution
 from phalanx.model.groups.expected_pods import MIN_RESOURCES, TO_COME, announced
 from phalanx.model.groups.forest import GroupForest
 from phalanx.model.groups.group import KNOWN, ON_NODE, PLACED, Group, GroupSpec, Member, MemberState
@@ -39,13 +39,13 @@ __all__ = [
     "GroupForest",
     "GroupKey",
     "GroupSpec",
-    "Invalid",
+    "InvalidTree",
     "Member",
     "MemberState",
     "PodKey",
     "Quorum",
+    "QuorumShortage",
     "Resolution",
-    "Shortage",
     "announced",
     "group_of",
     "implicit_key",

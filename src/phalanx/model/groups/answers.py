@@ -29,7 +29,7 @@ class Resolution(msgspec.Struct, frozen=True):
         return f"waiting for {self.missing}, an ancestor of {self.group}, to appear"
 
 
-class Shortage(msgspec.Struct, frozen=True):
+class QuorumShortage(msgspec.Struct, frozen=True):
     """A group below its quorum."""
 
     group: GroupKey
@@ -47,7 +47,7 @@ class Quorum(msgspec.Struct, frozen=True):
 
     root: GroupKey
     ready: bool
-    shortages: tuple[Shortage, ...] = ()
+    shortages: tuple[QuorumShortage, ...] = ()
 
     @property
     def message(self) -> str:
@@ -60,7 +60,7 @@ class Quorum(msgspec.Struct, frozen=True):
         return f"waiting for minCount pods from a gang to appear in scheduling queue: {detail}{more}"
 
 
-class Invalid(msgspec.Struct, frozen=True):
+class InvalidTree(msgspec.Struct, frozen=True):
     """A tree that must not be scheduled; every group listed gets condition reason Invalid with the message."""
 
     groups: tuple[GroupKey, ...]

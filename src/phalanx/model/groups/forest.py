@@ -12,7 +12,7 @@ from itertools import islice
 import msgspec
 
 from phalanx.model.groups import hierarchy
-from phalanx.model.groups.answers import Invalid, Quorum, Resolution
+from phalanx.model.groups.answers import InvalidTree, Quorum, Resolution
 from phalanx.model.groups.expected_pods import expected
 from phalanx.model.groups.group import (
     PREEMPT_LOWER,
@@ -251,7 +251,7 @@ class GroupForest:
             return Quorum(root, True)
         return Quorum(root, False, tuple(islice(hierarchy.shortages(group), most)))
 
-    def invalid(self, key: GroupKey) -> Invalid | None:
+    def invalid(self, key: GroupKey) -> InvalidTree | None:
         """What is wrong with the tree of this group; None if nothing is."""
         alone = self._groups.get(key)
         if alone is not None and alone.spec is not None and alone.spec.parent is None and not alone.bad:
@@ -259,13 +259,13 @@ class GroupForest:
         resolution = self.resolve(key)
         if resolution.cycle:
             groups = sorted({g.key for member in resolution.cycle for g in self.tree(member) if g.spec is not None})
-            return Invalid(tuple(groups), resolution.message)
+            return InvalidTree(tuple(groups), resolution.message)
         if resolution.root is None or not self._groups[resolution.root].bad:
             return None
         tree = [g for g in self.tree(resolution.root) if g.spec is not None]
         problems = sorted({g.problem for g in tree if g.problem is not None})
         more = f" (and {len(problems) - 3} more)" if len(problems) > 3 else ""
-        return Invalid(tuple(g.key for g in tree), "; ".join(problems[:3]) + more)
+        return InvalidTree(tuple(g.key for g in tree), "; ".join(problems[:3]) + more)
 
     def gated(self, root: GroupKey) -> list[PodKey]:
         """Pending members with scheduling gates, by name: one is enough to hold the group."""

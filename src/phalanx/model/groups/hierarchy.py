@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 
-from phalanx.model.groups.answers import Resolution, Shortage, cycle_text
+from phalanx.model.groups.answers import QuorumShortage, Resolution, cycle_text
 from phalanx.model.groups.group import PREEMPT_LOWER, Group, GroupSpec, Templates
 from phalanx.model.groups.keys import POD_GROUP, GroupKey
 
@@ -46,13 +46,13 @@ def resolve(groups: Mapping[GroupKey, Group], key: GroupKey) -> Resolution:
     return Resolution(key, root=next(reversed(path)))
 
 
-def shortages(group: Group) -> Iterator[Shortage]:
+def shortages(group: Group) -> Iterator[QuorumShortage]:
     """The groups of a tree that have fewer members than they need."""
     if group.spec is None or group.ready:
         return
     known = group.ready_children if group.composite else group.known
     if not group.composite or len(group.children) < group.spec.minimum:
-        yield Shortage(group.key, len(group.children) if group.composite else known, group.spec.minimum)
+        yield QuorumShortage(group.key, len(group.children) if group.composite else known, group.spec.minimum)
     for child in group.sorted_children():
         if not child.ready:
             yield from shortages(child)

@@ -31,7 +31,7 @@ class Target(NamedTuple):
     name: str
 
 
-class Entry(msgspec.Struct, frozen=True):
+class PolicyEntry(msgspec.Struct, frozen=True):
     policy: WorkloadPolicy
     parsed: Parsed
 
@@ -64,15 +64,15 @@ class Effective(NamedTuple):
 class Policies:
     def __init__(self, defaults: Policy = DEFAULT) -> None:
         self.defaults = defaults
-        self.entries: dict[Name, Entry] = {}
-        self._by_target: dict[Target, list[Entry]] = {}  # the oldest first
+        self.entries: dict[Name, PolicyEntry] = {}
+        self._by_target: dict[Target, list[PolicyEntry]] = {}  # the oldest first
         self._looked_up: dict[GroupKey, Effective] = {}  # groups since `take_looked_up`
         self.chosen: dict[GroupKey, Name] = {}  # group -> the WorkloadPolicy that is in effect for it
 
     # ---- objects
 
     def put(self, policy: WorkloadPolicy) -> None:
-        entry = Entry(policy, parse_spec(policy.spec))
+        entry = PolicyEntry(policy, parse_spec(policy.spec))
         self.drop(*entry.name)
         self.entries[entry.name] = entry
         same = self._by_target.setdefault(entry.target, [])
@@ -88,7 +88,7 @@ class Policies:
         if not same:
             del self._by_target[entry.target]
 
-    def older(self, entry: Entry) -> Entry | None:
+    def older(self, entry: PolicyEntry) -> PolicyEntry | None:
         """The policy for the same target that counts in place of this one."""
         group = entry.policy.spec.target_ref.api_group
         first = next(
@@ -159,7 +159,7 @@ class Policies:
 
     def _chosen(
         self, key: GroupKey, workload: str | None, owners: Sequence[Source], above: Sequence[Group]
-    ) -> Entry | None:
+    ) -> PolicyEntry | None:
         namespace = key.namespace
         for group in (key, *(each.key for each in above)):
             if group.kind != WORKLOAD and (found := self._for(namespace, group.kind, group.name, _GROUP_APIS[0])):
@@ -172,7 +172,7 @@ class Policies:
                     return found
         return None
 
-    def _for(self, namespace: str, kind: str, name: str, api_group: str = _GROUP_APIS[0]) -> Entry | None:
+    def _for(self, namespace: str, kind: str, name: str, api_group: str = _GROUP_APIS[0]) -> PolicyEntry | None:
         same = self._by_target.get(Target(namespace, kind, name), ())
         return next((entry for entry in same if entry.is_about(api_group)), None)
 

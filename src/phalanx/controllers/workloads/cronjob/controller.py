@@ -51,16 +51,16 @@ class CronJobController(Controller):
         jobs = self._jobs.by_index("controller", owner["metadata"]["uid"])
         running = [job for job in jobs if _outcome(job) == ""]
         status = {**(owner.get("status") or {})}
-        self._tell_ended(owner, jobs)
+        self._report_ended(owner, jobs)
         successes = [job["status"].get("completionTime") for job in jobs if _outcome(job) == "Complete"]
         if any(successes):
             latest = max(time for time in successes if time)
             status["lastSuccessfulTime"] = max(latest, status.get("lastSuccessfulTime") or "")
         # A Job records its scheduled time, in case the status has not been written since.
-        told = [_scheduled_at(job) for job in jobs]
-        latest_told = max([status.get("lastScheduleTime") or "", *told])
-        if latest_told:
-            status["lastScheduleTime"] = latest_told
+        announced = [_scheduled_at(job) for job in jobs]
+        latest_reported = max([status.get("lastScheduleTime") or "", *announced])
+        if latest_reported:
+            status["lastScheduleTime"] = latest_reported
         made = await self._start_due(owner, running, status)
         if made is not None:
             running = [*([] if owner["spec"].get("concurrencyPolicy") == "Replace" else running), made]
@@ -69,7 +69,7 @@ class CronJobController(Controller):
         await self._trim(owner, jobs)
         await write_status(self._crons, owner, status)
 
-    def _tell_ended(self, owner: Json, jobs: list[Json]) -> None:
+    def _report_ended(self, owner: Json, jobs: list[Json]) -> None:
         """Record Jobs that the status lists as active and that are not: they finished or were deleted."""
         known = {job["metadata"]["uid"]: job for job in jobs}
         for reference in (owner.get("status") or {}).get("active") or ():

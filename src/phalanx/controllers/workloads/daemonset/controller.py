@@ -40,7 +40,7 @@ class DaemonSetController(Controller):
 
     def __init__(self, caches: Caches, clock: Clock, events: Events) -> None:
         super().__init__()
-        self._told = PodEvents(events, clock, self.name)
+        self._announced = PodEvents(events, clock, self.name)
         self._client, self._clock = caches.client, clock
         self._sets = caches.of(r.DAEMON_SETS)
         self._pods = caches.of(r.PODS)
@@ -128,16 +128,16 @@ class DaemonSetController(Controller):
         try:
             made: Json = msgspec.json.decode(await self._client.create(r.PODS, pod, owner["metadata"]["namespace"]))
         except (Invalid, Forbidden) as problem:
-            self._told.failed(owner, problem)
+            self._announced.failed(owner, problem)
             raise
         self._pods.remember(made)
-        self._told.created(made)
+        self._announced.created(made)
 
     async def _delete(self, owner: Json, pod: Json) -> None:
         meta = pod["metadata"]
         try:
             await self._client.delete(r.PODS, meta["name"], meta["namespace"], uid=meta["uid"])
-            self._told.deleted(pod)
+            self._announced.deleted(pod)
         except (NotFound, Conflict):  # gone, or another pod of that name by now
             return
 

@@ -14,9 +14,9 @@ from phalanx.controllers.runtime.controller import Caches, Controller, Json, Key
 from phalanx.controllers.runtime.events import Events
 from phalanx.controllers.runtime.hashing import hash_of
 from phalanx.controllers.runtime.ownership import controlled_by, controller_of, controller_reference, deleting
-from phalanx.controllers.runtime.rollout import Share, allowance, grown, shared_out, shrunk
+from phalanx.controllers.runtime.rollout import ReplicaSetShare, allowance, grown, shared_out, shrunk
 from phalanx.controllers.runtime.status import write_status
-from phalanx.controllers.workloads.deployment.status import Progress, status_of
+from phalanx.controllers.workloads.deployment.status import RolloutProgress, status_of
 from phalanx.model.annotation_values import MAX_INT64, BadValue, whole_number
 from phalanx.model.selectors import from_selector
 
@@ -84,7 +84,7 @@ class DeploymentController(Controller):
             deployment = self._deployments.get(*key) or deployment
             sets = [s for s in self._sets.by_index("controller", deployment["metadata"]["uid"]) if not deleting(s)]
             current = _current(deployment, sets)
-        progress = Progress(deployment, current, sets, created)
+        progress = RolloutProgress(deployment, current, sets, created)
         status, recheck = status_of(progress, self._clock)
         deployment = await write_status(self._deployments, deployment, status)
         if recheck is not None:
@@ -115,8 +115,8 @@ class DeploymentController(Controller):
                 await write_status(self._deployments, deployment, status)
                 raise
         self._sets.remember(made)
-        self._tell_scaled(deployment, made, 0, _wanted(made))
-        await self._tell_revision(deployment, newest)
+        self._report_scaled(deployment, made, 0, _wanted(made))
+        await self._report_revision(deployment, newest)
         return made
 
     async def _number(self, deployment: Json, current: Json, old: list[Json]) -> Json:
@@ -130,7 +130,7 @@ class DeploymentController(Controller):
                 want[HISTORY] = ",".join(filter(None, (have.get(HISTORY), have[REVISION])))
         if not want.items() <= have.items():
             current = await self._patch_set(current, {"metadata": {"annotations": want}})
-        await self._tell_revision(deployment, _revision(current))
+        await self._report_revision(deployment, _revision(current))
         return current
 
     def _new_set(self, deployment: Json, revision: int, collisions: int) -> Json:
@@ -160,7 +160,7 @@ class DeploymentController(Controller):
             },
         }
 
-    async def _tell_revision(self, deployment: Json, revision: int) -> None:
+    async def _report_revision(self, deployment: Json, revision: int) -> None:
         meta = deployment["metadata"]
         if (meta.get("annotations") or {}).get(REVISION) == str(revision):
             return
@@ -224,10 +224,10 @@ class DeploymentController(Controller):
         before = _wanted(replica_set)
         patch: Json = {"metadata": {"annotations": bounds}, "spec": {"replicas": replicas}}
         scaled = await self._patch_set(replica_set, patch)
-        self._tell_scaled(deployment, replica_set, before, replicas)
+        self._report_scaled(deployment, replica_set, before, replicas)
         return scaled
 
-    def _tell_scaled(self, deployment: Json, replica_set: Json, before: int, after: int) -> None:
+    def _report_scaled(self, deployment: Json, replica_set: Json, before: int, after: int) -> None:
         if before != after:
             name, way = replica_set["metadata"]["name"], "up" if after > before else "down"
             note = f"Scaled {way} replica set {name} from {before} to {after}"
@@ -266,10 +266,10 @@ def _bounds(deployment: Json) -> dict[str, str]:
     return {DESIRED: str(replicas), MAXIMUM: str(replicas + allowance(deployment["spec"]).surge)}
 
 
-def _share(replica_set: Json) -> Share:
+def _share(replica_set: Json) -> ReplicaSetShare:
     meta = replica_set["metadata"]
     maximum = (meta.get("annotations") or {}).get(MAXIMUM, "")
-    return Share(
+    return ReplicaSetShare(
         meta["name"],
         meta["creationTimestamp"],
         _wanted(replica_set),

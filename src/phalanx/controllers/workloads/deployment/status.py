@@ -17,7 +17,7 @@ _HAS_MINIMUM = "Deployment has minimum availability."
 _LACKS_MINIMUM = "Deployment does not have minimum availability."
 
 
-class Progress(msgspec.Struct, frozen=True):
+class RolloutProgress(msgspec.Struct, frozen=True):
     deployment: Json
     current: Json | None  # the ReplicaSet of the present template
     sets: list[Json]
@@ -41,7 +41,7 @@ class Progress(msgspec.Struct, frozen=True):
         )
 
 
-def status_of(progress: Progress, clock: Clock) -> tuple[Json, float | None]:
+def status_of(progress: RolloutProgress, clock: Clock) -> tuple[Json, float | None]:
     """Return the status, and in how many seconds the progress deadline must be checked again."""
     deployment = progress.deployment
     totals = {name: progress.total(name) for name in _COUNTERS}
@@ -66,7 +66,7 @@ def status_of(progress: Progress, clock: Clock) -> tuple[Json, float | None]:
     return status, recheck
 
 
-def _progressing(progress: Progress, conditions: list[Json], clock: Clock) -> float | None:
+def _progressing(progress: RolloutProgress, conditions: list[Json], clock: Clock) -> float | None:
     spec, before = progress.deployment["spec"], progress.deployment.get("status") or {}
     deadline = spec.get("progressDeadlineSeconds", 600)
     known = next((c for c in conditions if c["type"] == "Progressing"), None)
@@ -110,7 +110,7 @@ def _progressing(progress: Progress, conditions: list[Json], clock: Clock) -> fl
     return left + 0.1
 
 
-def _failure(progress: Progress, conditions: list[Json], clock: Clock) -> None:
+def _failure(progress: RolloutProgress, conditions: list[Json], clock: Clock) -> None:
     """Copy the ReplicaFailure condition of a ReplicaSet that cannot create pods, or remove it."""
     found = None
     for replica_set in [progress.current or {}, *progress.sets]:

@@ -16,7 +16,7 @@ from phalanx.controllers.runtime.events import Events
 from phalanx.controllers.runtime.ownership import controlled_by, controller_of, deleting, index_by_controller
 from phalanx.controllers.runtime.status import conditions_of, set_condition, write_status
 from phalanx.controllers.workloads.disaggregatedset import sets as s
-from phalanx.controllers.workloads.disaggregatedset.planner import Limits, Rollout, next_step
+from phalanx.controllers.workloads.disaggregatedset.planner import RoleLimits, Rollout, next_step
 from phalanx.model.rules.disaggregatedset import scaled
 
 NAME = "disaggregatedset"
@@ -307,15 +307,15 @@ def _rolled_target(role: Json, scalers: Roles, lws: Json) -> int:
     return max(target, s.replicas_of(lws)) if s.is_external(role) else target
 
 
-def _limits(role: Json | None, scalers: Roles) -> Limits:
+def _limits(role: Json | None, scalers: Roles) -> RoleLimits:
     strategy = ((role or {}).get("spec") or {}).get("rolloutStrategy") or {}
     rolling = strategy.get("rollingUpdateConfiguration")
     if role is None or rolling is None:
-        return Limits()
+        return RoleLimits()
     replicas = _target(role, scalers, 0)
     surge = scaled(rolling.get("maxSurge") or 0, replicas, up=True)
     unavailable = scaled(rolling.get("maxUnavailable") or 0, replicas, up=False)
-    return Limits(surge, unavailable) if unavailable else Limits(surge or 1, 0)
+    return RoleLimits(surge, unavailable) if unavailable else RoleLimits(surge or 1, 0)
 
 
 def _ready(roles: Roles, names: list[str]) -> bool:

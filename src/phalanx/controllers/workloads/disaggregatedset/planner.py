@@ -13,7 +13,7 @@ import msgspec
 Counts = Sequence[int]
 
 
-class Limits(msgspec.Struct, frozen=True):
+class RoleLimits(msgspec.Struct, frozen=True):
     """Surge and unavailability limits of one role."""
 
     surge: int = 1
@@ -27,7 +27,7 @@ class Rollout(msgspec.Struct, frozen=True):
     old: Counts
     new: Counts
     target: Counts
-    limits: Sequence[Limits]
+    limits: Sequence[RoleLimits]
 
     def minimum(self, role: int, new: Counts) -> int:
         """Return how many old replicas must stay in addition to `new`; none where the role grows."""

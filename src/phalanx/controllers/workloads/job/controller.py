@@ -8,7 +8,7 @@ from phalanx.base.clock import Clock, parse_rfc3339, rfc3339
 from phalanx.base.errors import ApiProblem, NotFound
 from phalanx.controllers import resources as r
 from phalanx.controllers.grouping.bounds import BATCH, TOO_MANY, check_pods
-from phalanx.controllers.grouping.core import GROUP_TEMPLATE, Refused
+from phalanx.controllers.grouping.core import GROUP_TEMPLATE, GroupingRefused
 from phalanx.controllers.runtime.cache import MARKED
 from phalanx.controllers.runtime.claiming import Claims, selector_of
 from phalanx.controllers.runtime.concurrent_writes import together
@@ -20,8 +20,8 @@ from phalanx.controllers.runtime.pod_events import PodEvents
 from phalanx.controllers.runtime.pods import condition, ready, removal_rank
 from phalanx.controllers.runtime.status import conditions_of, follow_refusal, set_condition, write_status
 from phalanx.controllers.workloads.job.groups import NAME, NOT_GROUPED, JobGroups, Membership, is_new
-from phalanx.controllers.workloads.job.pods import PodMaker, complete_for_good, news, run_of
-from phalanx.controllers.workloads.job.policy import Verdict, judge
+from phalanx.controllers.workloads.job.pods import PodMaker, complete_for_good, run_of, updates
+from phalanx.controllers.workloads.job.policy import JobVerdict, judge
 from phalanx.controllers.workloads.job.tally import TRACKING, Tally, free_indexes, surplus, tally_of
 from phalanx.model.groups.keys import COMPLETED_IN
 
@@ -39,7 +39,7 @@ class JobController(Controller):
         """Create the controller. groups None: Jobs get no scheduling objects (gate WorkloadWithJob off)."""
         super().__init__()
         self._client, self._clock, self._events = caches.client, clock, events
-        self._told = PodEvents(events, clock, NAME)
+        self._announced = PodEvents(events, clock, NAME)
         self._jobs = caches.of(r.JOBS)
         self._pods = caches.of(r.PODS)
         self._claims = Claims(self._pods, r.JOBS, TRACKING)
@@ -55,12 +55,12 @@ class JobController(Controller):
             groups.workloads.on_change(self._workload_changed)
 
     def _job_changed(self, key: Key, new: Json | None, old: Json | None) -> None:
-        if new is not None and old is not None and new.get("status", {}).get("startTime") and same_wishes(new, old):
+        if new is not None and old is not None and new.get("status", {}).get("startTime") and same_requests(new, old):
             return  # our own status, come back
         self.queue.add(key)
 
     def _pod_changed(self, key: Key, new: Json | None, old: Json | None) -> None:
-        if new is not None and old is not None and news(new) == news(old):
+        if new is not None and old is not None and updates(new) == updates(old):
             return
         for pod in (new, old):
             for name in self._may_have(pod) if pod is not None else ():
@@ -90,8 +90,8 @@ class JobController(Controller):
         uid = job["metadata"]["uid"] if job is not None else ""
         if job is not None and not is_finished(job) and job["spec"].get("managedBy", CONTROLLER) == CONTROLLER:
             await self._claims.of(job)  # adopts pods its selector matches, releases the others
-        pods, strangers = self._pods_of(key, uid)
-        await self._let_go(strangers)  # of an earlier Job of this name: no other controller releases them
+        pods, other_pods = self._pods_of(key, uid)
+        await self._let_go(other_pods)  # of an earlier Job of this name: no other controller releases them
         if job is None or job["spec"].get("managedBy", CONTROLLER) != CONTROLLER:
             return
         if is_finished(job):
@@ -102,7 +102,7 @@ class JobController(Controller):
         tally = tally_of(job, pods)
         verdict = judge(job, tally, self._clock.now())
         problem: ApiProblem | None = None
-        refusal: Refused | None = None
+        refusal: GroupingRefused | None = None
         if not deleting(job):
             self._note_failures(job, tally)
             membership = NOT_GROUPED
@@ -119,7 +119,7 @@ class JobController(Controller):
                     await self._arrange(job, tally, membership)
                 except ApiProblem as found:
                     problem = found
-                except Refused as found:
+                except GroupingRefused as found:
                     refusal = found
         # Whatever stands in the way of new pods, those that ended are counted and let go: a namespace waits for that.
         await self._write(job, tally, verdict, complete_for_good(job, tally, pods), refusal)
@@ -131,11 +131,11 @@ class JobController(Controller):
     def _pods_of(self, key: Key, uid: str) -> tuple[list[Json], list[Json]]:
         """Return the pods of this Job (by uid), and those of other Jobs of its name."""
         pods: list[Json] = []
-        strangers: list[Json] = []
+        other_pods: list[Json] = []
         for pod in self._pods.by_index("job", str(key)):
             reference = controller_of(pod)
-            (pods if reference is not None and reference["uid"] == uid else strangers).append(pod)
-        return pods, strangers
+            (pods if reference is not None and reference["uid"] == uid else other_pods).append(pod)
+        return pods, other_pods
 
     async def _arrange(self, job: Json, tally: Tally, membership: Membership) -> None:
         spec = job["spec"]
@@ -192,7 +192,7 @@ class JobController(Controller):
     async def _create(self, body: Json) -> Json:
         made: Json = msgspec.json.decode(await self._client.create(r.PODS, body, body["metadata"]["namespace"]))
         self._pods.remember(made)  # the next look must not make it again
-        self._told.created(made)
+        self._announced.created(made)
         return made
 
     async def _withdraw(self, tally: Tally, pods: list[Json]) -> None:
@@ -209,7 +209,7 @@ class JobController(Controller):
         meta = pod["metadata"]
         try:
             await self._client.delete(r.PODS, meta["name"], meta["namespace"], uid=meta["uid"])
-            self._told.deleted(pod)
+            self._announced.deleted(pod)
         except NotFound:
             return
 
@@ -235,7 +235,7 @@ class JobController(Controller):
     # ---- status
 
     async def _write(
-        self, job: Json, tally: Tally, verdict: Verdict | None, for_good: set[str], refusal: Refused | None
+        self, job: Json, tally: Tally, verdict: JobVerdict | None, for_good: set[str], refusal: GroupingRefused | None
     ) -> None:
         before = job.get("status") or {}
         conditions = conditions_of(job)
@@ -273,7 +273,7 @@ class JobController(Controller):
                 self._events.warning(job, NAME, verdict.reason, verdict.message)
             self.queue.add(Key(job["metadata"]["namespace"], job["metadata"]["name"]))  # to let go of what is left
 
-    def _conclude(self, status: Json, conditions: list[Json], verdict: Verdict, *, done: bool) -> None:
+    def _conclude(self, status: Json, conditions: list[Json], verdict: JobVerdict, *, done: bool) -> None:
         target = "SuccessCriteriaMet" if verdict.type == "Complete" else "FailureTarget"
         if not any(c["type"] == target and c["status"] == "True" for c in conditions):
             self._condition(conditions, target, "True", verdict.reason, verdict.message)
@@ -322,7 +322,7 @@ def _job_of(pod: Json) -> str:
     return ""
 
 
-def same_wishes(new: Json, old: Json) -> bool:
+def same_requests(new: Json, old: Json) -> bool:
     """Return True if an update changed nothing that its author sets."""
 
     def workload_annotations(obj: Json) -> tuple[object, ...]:

@@ -12,14 +12,14 @@ from phalanx.controllers.grouping.core import (
     GROUP_TEMPLATE,
     POD_GROUPS,
     Grouping,
+    GroupingRefused,
     Json,
     Link,
-    Refused,
     namespace_of,
     reference_to,
 )
 from phalanx.controllers.grouping.names import by_uid, fitting, of_template
-from phalanx.controllers.grouping.parts import BASIC, Leaf, disruption_of, gang, pod_group, workload
+from phalanx.controllers.grouping.parts import BASIC, LeafTemplate, disruption_of, gang, pod_group, workload
 from phalanx.controllers.grouping.user_workload import COPIED, with_hand_made
 from phalanx.controllers.workloads.job.indexes import parse_indexes
 
@@ -67,7 +67,7 @@ def template_name(job: str) -> str:
     return fitting(f"{job.replace('.', '-')}-pgt-0")
 
 
-def leaf_of(job: Json) -> Leaf:
+def leaf_of(job: Json) -> LeafTemplate:
     """Return the one template. Basic unless the Job requests a gang, in spec.scheduling or by annotation.
 
     A gang of spec.scheduling that names no disruptionMode gets none, as from the Job controller of Kubernetes 1.37: the
@@ -75,24 +75,26 @@ def leaf_of(job: Json) -> Leaf:
     """
     spec = job["spec"]
     asked: Json = spec.get("scheduling") or {}
-    wish = workload_annotations(job["metadata"].get("annotations"))
+    requested = workload_annotations(job["metadata"].get("annotations"))
     policy: Json = asked.get("schedulingPolicy") or {}
-    everybody = max(1, size_of(spec))
+    all_pods = max(1, size_of(spec))
     if policy.get("gang") is not None:
         count = policy["gang"].get("minCount")
-        chosen, mode = gang(everybody if count is None else int(count)), None
-    elif policy.get("basic") is None and wish.gang:
-        if (wish.min_count or 1) > everybody:
-            raise Refused(f"annotation min-count {wish.min_count} is more than the {everybody} pods of the Job")
-        chosen = gang(wish.min_count or everybody)
-        mode = disruption_of(chosen, wish.mode)
+        chosen, mode = gang(all_pods if count is None else int(count)), None
+    elif policy.get("basic") is None and requested.gang:
+        if (requested.min_count or 1) > all_pods:
+            raise GroupingRefused(
+                f"annotation min-count {requested.min_count} is more than the {all_pods} pods of the Job"
+            )
+        chosen = gang(requested.min_count or all_pods)
+        mode = disruption_of(chosen, requested.mode)
     else:
         chosen, mode = BASIC, None
-    return Leaf(
+    return LeafTemplate(
         name=template_name(job["metadata"]["name"]),
         policy=chosen,
-        constraints=asked.get("schedulingConstraints") or wish.constraints,
-        disruption=asked.get("disruptionMode") or wish.mode or mode,
+        constraints=asked.get("schedulingConstraints") or requested.constraints,
+        disruption=asked.get("disruptionMode") or requested.mode or mode,
         claims=asked.get("resourceClaims") or (),
         priority_class=(spec["template"].get("spec") or {}).get("priorityClassName") or "",
     )
@@ -138,7 +140,7 @@ def delegated(job: Json, parent: Json, *, shared: bool = False) -> Grouping:
     wanted = job["metadata"]["annotations"][GROUP_TEMPLATE]
     template = find_template(parent["spec"], wanted)
     if template is None:
-        raise Refused(
+        raise GroupingRefused(
             f"Workload {parent['metadata']['name']} has no podGroupTemplate {wanted!r}; correct the annotation "
             f"{GROUP_TEMPLATE}",
             "FailedWorkloadCompilation",

@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from phalanx.base.errors import ApiProblem
-from phalanx.controllers.grouping.core import GROUP_TEMPLATE, POD_GROUPS, Grouping, Link, Refused
-from phalanx.controllers.grouping.ungrouped_pods import without_outsiders
+from phalanx.controllers.grouping.core import GROUP_TEMPLATE, POD_GROUPS, Grouping, GroupingRefused, Link
+from phalanx.controllers.grouping.ungrouped_pods import without_ungrouped
 from phalanx.controllers.grouping.user_workload import made_by_hand
 from phalanx.controllers.runtime.controller import Json
 from phalanx.controllers.runtime.groups import Groups
@@ -51,8 +51,10 @@ class JobGroups:
                 await self._adopt(job)
                 return NOT_GROUPED
             return await (self._own(job, pods) if mode == BOTH else self._delegated(job, pods, mode))
-        except Refused as refused:
-            self._tell(job, "FailedWorkloadCompilation", f"Failed to compile Workload for Job {_name(job)}: {refused}")
+        except GroupingRefused as refused:
+            self._notify(
+                job, "FailedWorkloadCompilation", f"Failed to compile Workload for Job {_name(job)}: {refused}"
+            )
             return WAIT
 
     async def _own(self, job: Json, pods: list[Json]) -> Membership:
@@ -60,7 +62,7 @@ class JobGroups:
         about = self._groups.for_owner(job)
         workloads = [found for found in about if controlled_by(found, uid)]
         if len(workloads) > 1:
-            self._tell(job, "AmbiguousWorkload", f"Job {_name(job)} has several Workloads; delete all but one")
+            self._notify(job, "AmbiguousWorkload", f"Job {_name(job)} has several Workloads; delete all but one")
             return NOT_GROUPED
         by_hand = made_by_hand(job, about)
         grouping = group_job(job, about)
@@ -70,15 +72,17 @@ class JobGroups:
         if workloads and by_hand is None:
             templates = workloads[0]["spec"].get("podGroupTemplates") or []
             if len(templates) != 1:
-                raise Refused(f"Workload {_name(workloads[0])} has {len(templates)} PodGroupTemplates, want exactly 1")
-        grouping = without_outsiders(grouping, _at_once(job), pods)
+                raise GroupingRefused(
+                    f"Workload {_name(workloads[0])} has {len(templates)} PodGroupTemplates, want exactly 1"
+                )
+        grouping = without_ungrouped(grouping, _at_once(job), pods)
         try:
             if by_hand is not None:
                 await self._groups.adopt(job, by_hand)  # its author created it for this Job: it is deleted with it
             in_use = any(group_of(pod) == grouping.links[""].pod_group and active(pod) for pod in pods)
             await self._groups.ensure(job, grouping, NAME, announce=True, in_use=in_use)
         except ApiProblem as problem:
-            self._tell(job, "FailedWorkloadCreate", f"Failed to create Workload for Job {_name(job)}: {problem}")
+            self._notify(job, "FailedWorkloadCreate", f"Failed to create Workload for Job {_name(job)}: {problem}")
             raise
         return self._joined(job, grouping)
 
@@ -97,7 +101,7 @@ class JobGroups:
                 return NOT_GROUPED
             template = job["metadata"]["annotations"][GROUP_TEMPLATE]
             text = f"Job {_name(job)} waits for a Workload of {owner['kind']} {owner['name']} with template {template}"
-            self._tell(job, "WaitingForWorkload", text)
+            self._notify(job, "WaitingForWorkload", text)
             return WAIT
         grouping = delegated(job, parent)
         known = self._groups.pod_groups.get(job["metadata"]["namespace"], grouping.links[""].pod_group)
@@ -109,7 +113,7 @@ class JobGroups:
             return NOT_GROUPED
         try:
             await self._groups.ensure(job, grouping, NAME, announce=True)
-        except Refused:  # another Job of this template was quicker by a moment
+        except GroupingRefused:  # another Job of this template was quicker by a moment
             grouping = delegated(job, parent, shared=True)
             await self._groups.ensure(job, grouping, NAME, announce=True)
         return self._joined(job, grouping)
@@ -136,7 +140,7 @@ class JobGroups:
             if workload["metadata"]["name"] == named["name"]:
                 await self._groups.adopt(job, workload)
 
-    def _tell(self, job: Json, reason: str, note: str) -> None:
+    def _notify(self, job: Json, reason: str, note: str) -> None:
         self._groups.events.warning(job, NAME, reason, note)
 
 

@@ -96,12 +96,12 @@ def complete_for_good(job: Json, tally: Tally, pods: list[Json]) -> set[str]:
     if spec.get("completions") is not None:
         parallelism = int(spec.get("parallelism", 1))
         left = int(spec["completions"]) - tally.succeeded - len(tally.failed_indexes)
-        told = sum(COMPLETED_IN in (pod["metadata"].get("annotations") or {}) for pod in pods)
-        vacant = parallelism - min(parallelism, left) - told
+        announced = sum(COMPLETED_IN in (pod["metadata"].get("annotations") or {}) for pod in pods)
+        vacant = parallelism - min(parallelism, left) - announced
     return {pod["metadata"]["uid"] for pod in ended[: max(0, vacant)]}
 
 
-def news(pod: Json) -> tuple[Any, ...]:
+def updates(pod: Json) -> tuple[Any, ...]:
     """Return the pod fields that a Job depends on: it is requeued when these change, not for every condition."""
     meta, status = pod["metadata"], pod.get("status") or {}
     restarts = sum(int(c.get("restartCount") or 0) for c in status.get("containerStatuses") or ())

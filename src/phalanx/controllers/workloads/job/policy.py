@@ -17,33 +17,33 @@ Json = dict[str, Any]
 _REACHED = "Reached expected number of succeeded pods"
 
 
-class Verdict(msgspec.Struct, frozen=True):
+class JobVerdict(msgspec.Struct, frozen=True):
     type: str  # Complete or Failed
     reason: str
     message: str
 
 
-def judge(job: Json, tally: Tally, now: float) -> Verdict | None:
+def judge(job: Json, tally: Tally, now: float) -> JobVerdict | None:
     """Return how the Job ends now, or None when it continues."""
     return _decided(job) or _failed(job, tally, now) or _succeeded(job, tally)
 
 
-def _decided(job: Json) -> Verdict | None:
+def _decided(job: Json) -> JobVerdict | None:
     """Return the recorded decision, which is final: pods that end later change nothing."""
     for entry in (job.get("status") or {}).get("conditions") or ():
         if entry["status"] == "True" and entry["type"] in ("FailureTarget", "SuccessCriteriaMet"):
             type_ = "Failed" if entry["type"] == "FailureTarget" else "Complete"
-            return Verdict(type_, entry.get("reason", ""), entry.get("message", ""))
+            return JobVerdict(type_, entry.get("reason", ""), entry.get("message", ""))
     return None
 
 
-def _failed(job: Json, tally: Tally, now: float) -> Verdict | None:
+def _failed(job: Json, tally: Tally, now: float) -> JobVerdict | None:
     spec = job["spec"]
     if tally.fail_job:
-        return Verdict("Failed", "PodFailurePolicy", tally.fail_job)
+        return JobVerdict("Failed", "PodFailurePolicy", tally.fail_job)
     limit = int(spec.get("backoffLimit", 6))
     if tally.failed > limit:
-        return Verdict("Failed", "BackoffLimitExceeded", "Job has reached the specified backoff limit")
+        return JobVerdict("Failed", "BackoffLimitExceeded", "Job has reached the specified backoff limit")
     if spec["template"].get("spec", {}).get("restartPolicy") == "OnFailure":
         restarts = sum(
             int(container.get("restartCount") or 0)
@@ -51,31 +51,31 @@ def _failed(job: Json, tally: Tally, now: float) -> Verdict | None:
             for container in (pod.get("status") or {}).get("containerStatuses") or ()
         )
         if restarts >= limit if limit else restarts > 0:
-            return Verdict("Failed", "BackoffLimitExceeded", "Job has reached the specified backoff limit")
+            return JobVerdict("Failed", "BackoffLimitExceeded", "Job has reached the specified backoff limit")
     start = (job.get("status") or {}).get("startTime")
     deadline = spec.get("activeDeadlineSeconds")
     if deadline is not None and start and not spec.get("suspend") and now - parse_rfc3339(start) >= int(deadline):
-        return Verdict("Failed", "DeadlineExceeded", "Job was active longer than specified deadline")
+        return JobVerdict("Failed", "DeadlineExceeded", "Job was active longer than specified deadline")
     if tally.failed_indexes:
         most = spec.get("maxFailedIndexes")
         if most is not None and len(tally.failed_indexes) > int(most):
             text = "Job has exceeded the specified maximal number of failed indexes"
-            return Verdict("Failed", "MaxFailedIndexesExceeded", text)
+            return JobVerdict("Failed", "MaxFailedIndexesExceeded", text)
         if len(tally.failed_indexes | tally.completed_indexes) >= int(spec.get("completions") or 0):
-            return Verdict("Failed", "FailedIndexes", "Job has failed indexes")
+            return JobVerdict("Failed", "FailedIndexes", "Job has failed indexes")
     return None
 
 
-def _succeeded(job: Json, tally: Tally) -> Verdict | None:
+def _succeeded(job: Json, tally: Tally) -> JobVerdict | None:
     spec = job["spec"]
     for number, rule in enumerate((spec.get("successPolicy") or {}).get("rules") or ()):
         if _rule_met(rule, tally.completed_indexes):
-            return Verdict("Complete", "SuccessPolicy", f"Matched rules at index {number}")
+            return JobVerdict("Complete", "SuccessPolicy", f"Matched rules at index {number}")
     completions = spec.get("completions")
     if completions is None:
         idle = not tally.active and not tally.terminating
-        return Verdict("Complete", "CompletionsReached", _REACHED) if tally.succeeded and idle else None
-    return Verdict("Complete", "CompletionsReached", _REACHED) if tally.succeeded >= int(completions) else None
+        return JobVerdict("Complete", "CompletionsReached", _REACHED) if tally.succeeded and idle else None
+    return JobVerdict("Complete", "CompletionsReached", _REACHED) if tally.succeeded >= int(completions) else None
 
 
 def _rule_met(rule: Json, completed: set[int]) -> bool:

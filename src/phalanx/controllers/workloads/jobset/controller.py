@@ -14,18 +14,18 @@ from phalanx.base.clock import Clock
 from phalanx.base.errors import AlreadyExists, Forbidden, Invalid, NotFound
 from phalanx.controllers import resources as r
 from phalanx.controllers.grouping.bounds import BATCH
-from phalanx.controllers.grouping.core import Grouping, Refused
-from phalanx.controllers.grouping.ungrouped_pods import Gang, each_without_outsiders, stands
+from phalanx.controllers.grouping.core import Grouping, GroupingRefused
+from phalanx.controllers.grouping.ungrouped_pods import Gang, each_without_ungrouped, stands
 from phalanx.controllers.grouping.user_workload import made_by_hand
 from phalanx.controllers.runtime.cache import MARKED
 from phalanx.controllers.runtime.concurrent_writes import together
 from phalanx.controllers.runtime.controller import Cache, Caches, Controller, Json, Key
 from phalanx.controllers.runtime.events import Events
-from phalanx.controllers.runtime.groups import Groups, State
+from phalanx.controllers.runtime.groups import GroupPhase, Groups
 from phalanx.controllers.runtime.ownership import controlled_by, controller_of, deleting, index_by_controller
 from phalanx.controllers.runtime.pods import group_of
 from phalanx.controllers.runtime.status import conditions_of, write_status
-from phalanx.controllers.workloads.job.controller import same_wishes
+from phalanx.controllers.workloads.job.controller import same_requests
 from phalanx.controllers.workloads.jobset import policy as policy
 from phalanx.controllers.workloads.jobset.gang_config import check_links, uses_gang_config, workload_name
 from phalanx.controllers.workloads.jobset.grouping import group_job_set
@@ -40,8 +40,8 @@ from phalanx.controllers.workloads.jobset.jobs import (
     steering,
     with_host_names,
 )
-from phalanx.controllers.workloads.jobset.observed_state import Look
-from phalanx.controllers.workloads.jobset.shape import Shape, job_name, shape_of
+from phalanx.controllers.workloads.jobset.observed_state import ObservedJobSet
+from phalanx.controllers.workloads.jobset.shape import JobSetShape, job_name, shape_of
 from phalanx.controllers.workloads.jobset.status import children_of, counters
 
 NAME = "jobset-controller"
@@ -77,7 +77,7 @@ class JobSetController(Controller):
             self._pods.on_change(self._pod_changed, of=MARKED)
 
     def _set_changed(self, key: Key, new: Json | None, old: Json | None) -> None:
-        if new is None or old is None or not new.get("status") or not same_wishes(new, old):
+        if new is None or old is None or not new.get("status") or not same_requests(new, old):
             self.queue.add(key)  # and not for our own status, come back
 
     def _service_changed(self, key: Key, new: Json | None, old: Json | None) -> None:
@@ -85,7 +85,7 @@ class JobSetController(Controller):
             self._job_changed(key, new, old)
 
     def _job_changed(self, key: Key, new: Json | None, old: Json | None) -> None:
-        if new is not None and old is not None and same_wishes(new, old) and new.get("status") == old.get("status"):
+        if new is not None and old is not None and same_requests(new, old) and new.get("status") == old.get("status"):
             return
         for obj in (new, old):
             reference = controller_of(obj) if obj is not None else None
@@ -111,7 +111,7 @@ class JobSetController(Controller):
         children = children_of(jobset, self._jobs.by_index("controller", jobset["metadata"]["uid"]))
         status = {"restarts": 0, **(jobset.get("status") or {}), "conditions": conditions_of(jobset)}
         status["replicatedJobsStatus"] = counters(jobset, children)
-        look = Look(jobset, children, status, self._clock)
+        look = ObservedJobSet(jobset, children, status, self._clock)
         if look.finished:
             await self._delete_jobs(children.active)  # its groups stay as long as it does, as a record
             await self._expire(look)
@@ -120,14 +120,14 @@ class JobSetController(Controller):
             if look.finished:
                 self.queue.add(key)  # to clean up
         await write_status(self._sets, jobset, status)
-        for type_, reason, note in look.news:
+        for type_, reason, note in look.updates:
             (self._events.normal if type_ == "Normal" else self._events.warning)(jobset, NAME, reason, note)
 
-    async def _advance(self, look: Look) -> None:
+    async def _advance(self, look: ObservedJobSet) -> None:
         jobset, children = look.jobset, look.children
         try:
             shape_of(jobset)
-        except Refused as refusal:  # its request exceeds the limits, and is not counted
+        except GroupingRefused as refusal:  # its request exceeds the limits, and is not counted
             look.refuse(refusal)
             return
         await self._delete_jobs(children.previous)
@@ -140,8 +140,12 @@ class JobSetController(Controller):
             return
         try:
             grouping = await self._group(look)
-        except (Refused, Invalid, Forbidden) as problem:
-            look.refuse(problem if isinstance(problem, Refused) else Refused(str(problem), "GroupCreationFailed"))
+        except (GroupingRefused, Invalid, Forbidden) as problem:
+            look.refuse(
+                problem
+                if isinstance(problem, GroupingRefused)
+                else GroupingRefused(str(problem), "GroupCreationFailed")
+            )
             self.queue.add_after(look.key, RETRY)
             if jobset["spec"].get("suspend"):
                 await self._suspend_or_resume(look, Grouping())  # to stop is always possible
@@ -153,11 +157,11 @@ class JobSetController(Controller):
 
     # ---- groups
 
-    async def _group(self, look: Look) -> Grouping | None:
+    async def _group(self, look: ObservedJobSet) -> Grouping | None:
         """Return the grouping whose objects exist by now; None while they cannot be created yet."""
         if self._groups is None:
             if group_job_set(look.jobset):
-                look.refuse(Refused(GATES_OFF, "APINotAvailable"))
+                look.refuse(GroupingRefused(GATES_OFF, "APINotAvailable"))
             return Grouping()
         jobset = look.jobset
         meta = jobset["metadata"]
@@ -174,7 +178,7 @@ class JobSetController(Controller):
             await self._groups.adopt(jobset, by_hand)
         # Also for a suspended set: a capacity planner needs to know what it will request (the API design paper).
         idle = all(job["spec"].get("suspend") for job in look.children.active)
-        grouping = each_without_outsiders(grouping, self._gangs(look, shape, grouping))
+        grouping = each_without_ungrouped(grouping, self._gangs(look, shape, grouping))
         if idle and self._groups.leaving(jobset, grouping):
             # The remains of an earlier run are deleted, down to the last pod; nothing is created meanwhile.
             await self._groups.remove(jobset, plans=False)
@@ -184,9 +188,9 @@ class JobSetController(Controller):
             look.grouped()
         for reason, text in grouping.notes:
             self._events.warning(jobset, NAME, reason, text)
-        return None if state is State.REPLACING else grouping
+        return None if state is GroupPhase.REPLACING else grouping
 
-    def _gangs(self, look: Look, shape: Shape, grouping: Grouping) -> dict[str, Gang]:
+    def _gangs(self, look: ObservedJobSet, shape: JobSetShape, grouping: Grouping) -> dict[str, Gang]:
         """Return the pods that should be in the groups of its Jobs."""
         found: dict[str, Gang] = {}
         begun = (*look.children.active, *look.children.successful)
@@ -198,12 +202,12 @@ class JobSetController(Controller):
                     continue
                 before = found.get(link.pod_group, Gang(0, []))
                 pods = self._pods.by_index("controller", there.get(job, ""))
-                found[link.pod_group] = Gang(before.everybody + part.size, [*before.pods, *pods])
+                found[link.pod_group] = Gang(before.all_pods + part.size, [*before.pods, *pods])
         return found
 
     # ---- children
 
-    async def _serve(self, look: Look) -> None:
+    async def _serve(self, look: ObservedJobSet) -> None:
         """Create the Service and the shared claims; a failure is reported and does not block the rest."""
         jobset = look.jobset
         wanted = [(self._claims, claim) for claim in claims(jobset)]
@@ -215,7 +219,7 @@ class JobSetController(Controller):
             except (Invalid, Forbidden) as problem:
                 kind = cache.resource.kind
                 text = f"{kind} {body['metadata']['name']} cannot be created: {problem}"
-                look.news.append(("Warning", _CREATION_FAILED[kind], text))
+                look.updates.append(("Warning", _CREATION_FAILED[kind], text))
                 self.queue.add_after(look.key, RETRY)
 
     async def _ensure(self, cache: Cache, body: Json) -> None:
@@ -228,7 +232,7 @@ class JobSetController(Controller):
         except AlreadyExists:
             return
 
-    async def _create_jobs(self, look: Look, grouping: Grouping) -> None:
+    async def _create_jobs(self, look: ObservedJobSet, grouping: Grouping) -> None:
         jobset, children = look.jobset, look.children
         failure = jobset["spec"].get("failurePolicy") or {}
         if failure.get("restartStrategy") == "BlockingRecreate" and children.previous:
@@ -250,7 +254,7 @@ class JobSetController(Controller):
         if made:
             look.status["replicatedJobsStatus"] = counters(jobset, children)
 
-    def _body(self, look: Look, item: Json, index: int, grouping: Grouping) -> Json:
+    def _body(self, look: ObservedJobSet, item: Json, index: int, grouping: Grouping) -> Json:
         name = job_name(look.jobset["metadata"]["name"], item["name"], index)
         link = grouping.links.get(name)
         return build(
@@ -263,7 +267,7 @@ class JobSetController(Controller):
             own_domain=link is not None and _bound(grouping, link.pod_group, look.exclusive(item)),
         )
 
-    async def _create_job(self, look: Look, body: Json) -> Json | None:
+    async def _create_job(self, look: ObservedJobSet, body: Json) -> Json | None:
         meta = body["metadata"]
         known = self._jobs.get(meta["namespace"], meta["name"])
         if known is None:
@@ -282,26 +286,26 @@ class JobSetController(Controller):
         owner = controller_of(known)
         if not deleting(known) and (owner is None or owner["name"] != look.jobset["metadata"]["name"]):
             text = f"Job {meta['name']} already exists and is not part of this JobSet; delete it or rename the JobSet"
-            look.news.append(("Warning", "JobCreationFailed", text))
+            look.updates.append(("Warning", "JobCreationFailed", text))
         self.queue.add_after(look.key, RETRY)
         return None
 
-    async def _suspend_or_resume(self, look: Look, grouping: Grouping) -> None:
+    async def _suspend_or_resume(self, look: ObservedJobSet, grouping: Grouping) -> None:
         jobset = look.jobset
         if jobset["spec"].get("suspend"):
             running = [job for job in look.children.active if not job["spec"].get("suspend")]
             await together(self._patch_job(job, {"spec": {"suspend": True}}) for job in running)
-            look.condition("Suspended", "True", "SuspendedJobs", "jobset is suspended", news=True)
+            look.condition("Suspended", "True", "SuspendedJobs", "jobset is suspended", updates=True)
             look.not_restarting("JobSetSuspended", "jobset is suspended")
             return
         for item in look.turns():
             for job in look.children.of(item["name"]):
                 await self._bring_up_to_date(look, item, job, grouping)
         if look.known("Suspended") == "True":
-            look.condition("Suspended", "False", "ResumeJobs", "jobset is resumed", news=True)
+            look.condition("Suspended", "False", "ResumeJobs", "jobset is resumed", updates=True)
         look.note_order()
 
-    async def _bring_up_to_date(self, look: Look, item: Json, job: Json, grouping: Grouping) -> None:
+    async def _bring_up_to_date(self, look: ObservedJobSet, item: Json, job: Json, grouping: Grouping) -> None:
         """Resume a suspended Job with the JobSet's current template; follow the size of a running one."""
         if deleting(job):
             return
@@ -344,7 +348,7 @@ class JobSetController(Controller):
 
     # ---- ends
 
-    def _react(self, look: Look) -> None:
+    def _react(self, look: ObservedJobSet) -> None:
         found = policy.reaction(look.jobset, look.children.failed)
         failure, name = look.jobset["spec"].get("failurePolicy") or {}, found.job["metadata"]["name"]
         if found.action == policy.FAIL:
@@ -358,16 +362,16 @@ class JobSetController(Controller):
             return
         if found.action in (policy.RESTART_JOB, policy.RESTART_JOB_FREE):
             look.restart_job(found.job, counts=not free)
-            look.news.append(("Warning", found.event, f"restarting job {name}"))
+            look.updates.append(("Warning", found.event, f"restarting job {name}"))
         else:
             look.restart(counts=not free)
             text = f"restarting jobset (first failed job: {name})"
             reason = f"FailurePolicy_{found.rule}" if found.rule else "DefaultFailurePolicy"
             look.condition("RestartingJobSet", "True", reason, text)
-            look.news.append(("Warning", found.event, f"{text}, attempt {look.attempt + 1}"))
+            look.updates.append(("Warning", found.event, f"{text}, attempt {look.attempt + 1}"))
         self.queue.add_after(look.key, GATHERING)
 
-    async def _expire(self, look: Look) -> None:
+    async def _expire(self, look: ObservedJobSet) -> None:
         ttl, end = look.jobset["spec"].get("ttlSecondsAfterFinished"), look.ended_at
         if ttl is None or end is None:
             return

@@ -12,14 +12,14 @@ from phalanx.controllers.grouping.core import (
     ADOPTED,
     MAX_TEMPLATES,
     Grouping,
+    GroupingRefused,
     Json,
     Link,
-    Refused,
 )
 from phalanx.controllers.grouping.names import fitting
 from phalanx.controllers.grouping.parts import gang
 from phalanx.controllers.grouping.v1alpha1 import first_workload
-from phalanx.controllers.workloads.jobset.shape import Shape, turns
+from phalanx.controllers.workloads.jobset.shape import JobSetShape, turns
 
 OFF, GANG, REPLICATED = "Off", "Gang", "ReplicatedGang"
 
@@ -37,13 +37,13 @@ def workload_name(jobset: str) -> str:
     return f"w-{jobset}"[:253]
 
 
-def by_gang_config(jobset: Json, shape: Shape, related: Sequence[Json]) -> Grouping:
+def by_gang_config(jobset: Json, shape: JobSetShape, related: Sequence[Json]) -> Grouping:
     links, counts = _groups(jobset, shape)
     if not counts:
         return Grouping()
     notes = _mixed_priorities(shape, links)
     if len(counts) > MAX_TEMPLATES:
-        raise Refused(
+        raise GroupingRefused(
             f"gangConfig asks for {len(counts)} groups and a Workload holds {MAX_TEMPLATES}; use one gang for the "
             f"whole JobSet (spec.gangConfig), or spec.scheduling.replicatedJobs with several targets in one entry",
             "TooManyGroups",
@@ -57,7 +57,7 @@ def by_gang_config(jobset: Json, shape: Shape, related: Sequence[Json]) -> Group
     return Grouping(workload=workload, links=links, notes=notes)
 
 
-def _mixed_priorities(shape: Shape, links: Mapping[str, Link]) -> list[tuple[str, str]]:
+def _mixed_priorities(shape: JobSetShape, links: Mapping[str, Link]) -> list[tuple[str, str]]:
     """Return (reason, message) per gang with mixed priorities. KEP-4671: it has the lowest priority of its pods."""
     classes: dict[str, dict[str, str]] = {}  # group -> replicated job -> class
     for part in shape.parts:
@@ -76,18 +76,18 @@ def _mixed_priorities(shape: Shape, links: Mapping[str, Link]) -> list[tuple[str
     return found
 
 
-def _groups(jobset: Json, shape: Shape) -> tuple[dict[str, Link], dict[str, int]]:
+def _groups(jobset: Json, shape: JobSetShape) -> tuple[dict[str, Link], dict[str, int]]:
     """Return links by Job, and the size of every group by name."""
     spec = jobset["spec"]
     whole = _mode(spec)
     modes = {item["name"]: _mode(item) for item in spec.get("replicatedJobs") or ()}
     if whole not in (OFF, GANG):
-        raise Refused(f"spec.gangConfig.gangMode {whole!r} is not one of Gang, Off")
+        raise GroupingRefused(f"spec.gangConfig.gangMode {whole!r} is not one of Gang, Off")
     for name, mode in modes.items():
         if mode not in (OFF, GANG, REPLICATED):
-            raise Refused(f"gangMode {mode!r} of replicatedJob {name} is not one of Gang, Off, ReplicatedGang")
+            raise GroupingRefused(f"gangMode {mode!r} of replicatedJob {name} is not one of Gang, Off, ReplicatedGang")
         if mode != OFF and whole != OFF:
-            raise Refused(
+            raise GroupingRefused(
                 f"gangMode is set on the JobSet and on replicatedJob {name}; keep one of them and set the other to Off"
             )
     links: dict[str, Link] = {}
@@ -122,7 +122,7 @@ def _is_by_hand(workload: Json, name: str, jobset: Json) -> bool:
     )
 
 
-def check_links(shape: Shape, workloads: Sequence[Json]) -> None:
+def check_links(shape: JobSetShape, workloads: Sequence[Json]) -> None:
     """Check pod templates that name a group of a Workload themselves."""
     counts: dict[str, dict[str, int]] = {}
     for part in shape.parts:
@@ -142,14 +142,14 @@ def check_fit(workload: Json, counts: dict[str, int]) -> None:
     groups |= {g["name"]: g.get("policy") or {} for g in workload["spec"].get("podGroups") or ()}
     for group, pods in counts.items():
         if group not in groups:
-            raise Refused(
+            raise GroupingRefused(
                 f"Workload {name} has no group {group!r}, and none can be added: delete the Workload to have it made "
                 "for you",
                 "WorkloadDoesNotFit",
             )
         wanted = int((groups[group].get("gang") or {}).get("minCount") or 0)
         if wanted > pods:
-            raise Refused(
+            raise GroupingRefused(
                 f"group {group!r} of Workload {name} wants {wanted} pods and will only ever have {pods}; "
                 f"lower its minCount",
                 "WorkloadDoesNotFit",

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from phalanx.controllers.grouping.annotations import workload_annotations
-from phalanx.controllers.grouping.core import Grouping, Json, Refused
+from phalanx.controllers.grouping.core import Grouping, GroupingRefused, Json
 from phalanx.controllers.grouping.parts import disruption_of, gang
 from phalanx.controllers.grouping.user_workload import with_hand_made
 from phalanx.controllers.workloads.jobset.gang_config import by_gang_config, uses_gang_config
@@ -39,11 +39,13 @@ def _group(jobset: Json, related: Sequence[Json]) -> Grouping:
     if uses_gang_config(jobset):
         if tree or scheduling is not None:
             other = "spec.scheduling" if scheduling is not None else f"the annotation {TREE}"
-            raise Refused(f"gangConfig and {other} cannot be used together; remove one of them")
+            raise GroupingRefused(f"gangConfig and {other} cannot be used together; remove one of them")
         return by_gang_config(jobset, shape, related)
     if scheduling is not None:
         if tree:
-            raise Refused(f"spec.scheduling and the annotation {TREE} cannot be used together; remove one of them")
+            raise GroupingRefused(
+                f"spec.scheduling and the annotation {TREE} cannot be used together; remove one of them"
+            )
         return by_scheduling(jobset, shape, scheduling)
     if tree:
         return by_tree(jobset, shape)

@@ -6,7 +6,7 @@ import copy
 from typing import Any
 
 from phalanx.base.clock import Clock, parse_rfc3339
-from phalanx.controllers.grouping.core import Refused
+from phalanx.controllers.grouping.core import GroupingRefused
 from phalanx.controllers.runtime.controller import Key
 from phalanx.controllers.runtime.status import set_condition
 from phalanx.controllers.workloads.jobset.jobs import JOB_INDEX, PART, items_of, replicas_of
@@ -18,11 +18,11 @@ Json = dict[str, Any]
 GROUPED = "WorkloadSchedulingReady"
 
 
-class Look:
+class ObservedJobSet:
     def __init__(self, jobset: Json, children: Children, status: Json, clock: Clock) -> None:
         self.jobset, self.children, self.status = jobset, children, status
         self._clock = clock
-        self.news: list[tuple[str, str, str]] = []
+        self.updates: list[tuple[str, str, str]] = []
         self.key = Key(jobset["metadata"]["namespace"], jobset["metadata"]["name"])
         self.attempt = int(status.get("restarts") or 0)
 
@@ -78,16 +78,16 @@ class Look:
 
     # ---- writing
 
-    def condition(self, type_: str, status: str, reason: str, message: str, *, news: bool = False) -> None:
-        if news and self.known(type_) != status:
-            self.news.append(("Normal", reason, message))
+    def condition(self, type_: str, status: str, reason: str, message: str, *, updates: bool = False) -> None:
+        if updates and self.known(type_) != status:
+            self.updates.append(("Normal", reason, message))
         set_condition(self.status["conditions"], type_, status, reason, message, self._clock)
 
     def finish(self, type_: str, reason: str, message: str) -> None:
         self.condition(type_, "True", reason, message)
         self.not_restarting(f"JobSet{type_}", message)
         self.status["terminalState"] = type_
-        self.news.append(("Normal" if type_ == "Completed" else "Warning", reason, message))
+        self.updates.append(("Normal" if type_ == "Completed" else "Warning", reason, message))
 
     def restart(self, *, counts: bool) -> None:
         self.status["restarts"] = self.attempt + 1
@@ -129,16 +129,16 @@ class Look:
             if self.known("StartupPolicyInProgress"):
                 text = "in order startup policy has completed"
                 self.condition("StartupPolicyInProgress", "False", "InOrderStartupPolicyCompleted", text)
-                self.condition("StartupPolicyCompleted", "True", "InOrderStartupPolicyCompleted", text, news=True)
+                self.condition("StartupPolicyCompleted", "True", "InOrderStartupPolicyCompleted", text, updates=True)
         else:  # also after a restart: the order begins again
             text = "in order startup policy is in progress"
             if self.known("StartupPolicyCompleted") == "True":
                 self.condition("StartupPolicyCompleted", "False", "InOrderStartupPolicyInProgress", text)
-            self.condition("StartupPolicyInProgress", "True", "InOrderStartupPolicyInProgress", text, news=True)
+            self.condition("StartupPolicyInProgress", "True", "InOrderStartupPolicyInProgress", text, updates=True)
 
-    def refuse(self, refused: Refused) -> None:
+    def refuse(self, refused: GroupingRefused) -> None:
         self.condition(GROUPED, "False", refused.reason, refused.message)
-        self.news.append(("Warning", refused.reason, refused.message))
+        self.updates.append(("Warning", refused.reason, refused.message))
 
     def grouped(self) -> None:
         if self.known(GROUPED) == "False":

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from phalanx.controllers.grouping.core import MAX_TEMPLATES, Grouping, Json, Link, Refused
+from phalanx.controllers.grouping.core import MAX_TEMPLATES, Grouping, GroupingRefused, Json, Link
 from phalanx.controllers.grouping.names import hashed, joined
-from phalanx.controllers.grouping.parts import BASIC, Leaf, gang, pod_group, workload
-from phalanx.controllers.workloads.jobset.shape import Part, Shape, turns
+from phalanx.controllers.grouping.parts import BASIC, LeafTemplate, gang, pod_group, workload
+from phalanx.controllers.workloads.jobset.shape import JobSetShape, ReplicatedJobShape, turns
 
 # A template with the PodGroups made from it: (PodGroup name, Jobs whose pods are in it).
-Plan = list[tuple[Leaf, list[tuple[str, list[str]]]]]
+Plan = list[tuple[LeafTemplate, list[tuple[str, list[str]]]]]
 
 
-def by_scheduling(jobset: Json, shape: Shape, scheduling: Json) -> Grouping:
+def by_scheduling(jobset: Json, shape: JobSetShape, scheduling: Json) -> Grouping:
     _check(jobset, shape, scheduling)
     name = hashed(shape.name, "JobSet", shape.namespace, shape.name)
     plan = _plan(shape, scheduling, name)
@@ -27,44 +27,44 @@ def by_scheduling(jobset: Json, shape: Shape, scheduling: Json) -> Grouping:
     return Grouping(workload=workload(jobset, name, [leaf for leaf, _ in plan]), groups=groups, links=links)
 
 
-def _check(jobset: Json, shape: Shape, scheduling: Json) -> None:
+def _check(jobset: Json, shape: JobSetShape, scheduling: Json) -> None:
     entries = scheduling.get("replicatedJobs") or []
     for item in jobset["spec"].get("replicatedJobs") or ():
         if ((item.get("template") or {}).get("spec") or {}).get("scheduling") is not None:
-            raise Refused(
+            raise GroupingRefused(
                 f"replicatedJob {item['name']} has scheduling in its Job template and the JobSet has its own; keep one"
             )
     level = ("schedulingPolicy", "schedulingConstraints", "disruptionMode")
     if entries and any(scheduling.get(field) is not None for field in level):
-        raise Refused("spec.scheduling describes the whole JobSet and its replicatedJobs; keep one of the two")
+        raise GroupingRefused("spec.scheduling describes the whole JobSet and its replicatedJobs; keep one of the two")
     seen: set[str] = set()
     for entry in entries:
         targets = [shape.part(target) for target in entry.get("targetReplicatedJobs") or ()]
         if not targets:
-            raise Refused("an entry of spec.scheduling.replicatedJobs names no targetReplicatedJobs")
+            raise GroupingRefused("an entry of spec.scheduling.replicatedJobs names no targetReplicatedJobs")
         for part in targets:
             if part.name in seen:
-                raise Refused(
+                raise GroupingRefused(
                     f"replicatedJob {part.name} is the target of two entries of spec.scheduling.replicatedJobs"
                 )
             seen.add(part.name)
         if entry.get("job") is not None and len(targets) != 1:
-            raise Refused("an entry of spec.scheduling.replicatedJobs with `job` needs exactly one target")
+            raise GroupingRefused("an entry of spec.scheduling.replicatedJobs with `job` needs exactly one target")
         if len(targets) > 1 and shape.sequenced and not _is_basic(entry):
             _check_turns(jobset, targets)
     if entries and len(seen) != len(shape.parts):
         missing = ", ".join(part.name for part in shape.parts if part.name not in seen)
-        raise Refused(f"spec.scheduling.replicatedJobs must name every replicatedJob; missing: {missing}")
+        raise GroupingRefused(f"spec.scheduling.replicatedJobs must name every replicatedJob; missing: {missing}")
 
 
-def _check_turns(jobset: Json, targets: Sequence[Part]) -> None:
+def _check_turns(jobset: Json, targets: Sequence[ReplicatedJobShape]) -> None:
     """Refuse a gang whose later members are created only when the first ones run: it would wait for ever."""
     in_order = (jobset["spec"].get("startupPolicy") or {}).get("startupPolicyOrder") == "InOrder"
     waiting = [part.name for part in targets if in_order or {t.name for t in targets} & _upstream(jobset, part.name)]
     if in_order:
         waiting = waiting[1:]
     if waiting:
-        raise Refused(
+        raise GroupingRefused(
             f"replicatedJob {waiting[0]} starts after another member of its gang, so the gang could never fill; "
             f"give it an entry of its own in spec.scheduling.replicatedJobs"
         )
@@ -90,7 +90,7 @@ def _is_basic(level: Json) -> bool:
     return (level.get("schedulingPolicy") or {}).get("basic") is not None
 
 
-def _plan(shape: Shape, scheduling: Json, whole: str) -> Plan:
+def _plan(shape: JobSetShape, scheduling: Json, whole: str) -> Plan:
     entries = scheduling.get("replicatedJobs") or []
     free = [part for part in shape.parts if not part.linked and part.pods]
     if not entries and not _is_basic(scheduling) and not shape.sequenced:
@@ -128,7 +128,7 @@ def _plan(shape: Shape, scheduling: Json, whole: str) -> Plan:
     return plan
 
 
-def _jobs_alone(shape: Shape, entries: Sequence[Json]) -> int:
+def _jobs_alone(shape: JobSetShape, entries: Sequence[Json]) -> int:
     """Return the templates needed when every Job with a group of its own has a template of its own."""
     total = 0
     for entry in entries:
@@ -137,7 +137,7 @@ def _jobs_alone(shape: Shape, entries: Sequence[Json]) -> int:
     return total
 
 
-def _job_by_job(shape: Shape, part: Part, level: Json, share: bool) -> Plan:
+def _job_by_job(shape: JobSetShape, part: ReplicatedJobShape, level: Json, share: bool) -> Plan:
     """Return a PodGroup for each Job. KEP-969 has a template for each as well; where 8 are too few, they share one."""
     plan: Plan = []
     jobs = shape.jobs(part)
@@ -156,22 +156,28 @@ def _job_by_job(shape: Shape, part: Part, level: Json, share: bool) -> Plan:
     return plan
 
 
-def _leaf(name: str, level: Json, parts: Sequence[Part], pods: int, where: str, *, exclusive: str = "") -> Leaf:
+def _leaf(
+    name: str, level: Json, parts: Sequence[ReplicatedJobShape], pods: int, where: str, *, exclusive: str = ""
+) -> LeafTemplate:
     classes = sorted({part.priority_class for part in parts})
     if len(classes) > 1:
-        raise Refused(f"{where}: all pods of one group need the same priorityClassName, found {', '.join(classes)}")
+        raise GroupingRefused(
+            f"{where}: all pods of one group need the same priorityClassName, found {', '.join(classes)}"
+        )
     policy = level.get("schedulingPolicy") or {}
     if policy.get("basic") is not None:
         chosen = BASIC
     else:
         count = int((policy.get("gang") or {}).get("minCount") or 0)  # 0 means unset, as in the typed field
         if count > pods:
-            raise Refused(f"{where} has {pods} pods, and gang.minCount asks for {count}; lower it or leave it out")
+            raise GroupingRefused(
+                f"{where} has {pods} pods, and gang.minCount asks for {count}; lower it or leave it out"
+            )
         chosen = gang(count or pods)
     constraints = level.get("schedulingConstraints")
     if constraints is None and exclusive:
         constraints = {"topology": [{"key": exclusive}]}
-    return Leaf(
+    return LeafTemplate(
         name=name,
         policy=chosen,
         constraints=constraints,

@@ -7,14 +7,14 @@ from collections.abc import Sequence
 import msgspec
 
 from phalanx.controllers.grouping.bounds import check_parts, check_pods
-from phalanx.controllers.grouping.core import Json, Refused, namespace_of
+from phalanx.controllers.grouping.core import GroupingRefused, Json, namespace_of
 from phalanx.controllers.workloads.job.grouping import size_of
 from phalanx.model.annotation_values import MAX_INT32
 
 EXCLUSIVE = "alpha.jobset.sigs.k8s.io/exclusive-topology"
 
 
-class Part(msgspec.Struct, frozen=True):
+class ReplicatedJobShape(msgspec.Struct, frozen=True):
     """One ReplicatedJob."""
 
     name: str
@@ -40,20 +40,20 @@ class Part(msgspec.Struct, frozen=True):
         return self.pod_spec.get("schedulingGroup") is not None or self.pod_spec.get("workloadRef") is not None
 
 
-class Shape(msgspec.Struct, frozen=True):
+class JobSetShape(msgspec.Struct, frozen=True):
     name: str
     namespace: str
-    parts: tuple[Part, ...]
+    parts: tuple[ReplicatedJobShape, ...]
     sequenced: bool  # ReplicatedJobs start in order, so that one gang cannot contain them all
 
-    def part(self, name: str) -> Part:
+    def part(self, name: str) -> ReplicatedJobShape:
         for part in self.parts:
             if part.name == name:
                 return part
         known = ", ".join(part.name for part in self.parts)
-        raise Refused(f"there is no replicatedJob {name!r}; there are {known or 'none'}")
+        raise GroupingRefused(f"there is no replicatedJob {name!r}; there are {known or 'none'}")
 
-    def jobs(self, part: Part) -> list[str]:
+    def jobs(self, part: ReplicatedJobShape) -> list[str]:
         return [job_name(self.name, part.name, index) for index in range(part.replicas)]
 
 
@@ -70,15 +70,15 @@ def _turn(item: Json) -> tuple[str, ...]:
     return tuple(sorted(f"{entry['name']}/{entry.get('status')}" for entry in item.get("dependsOn") or ()))
 
 
-def turns(parts: Sequence[Part]) -> list[list[Part]]:
+def turns(parts: Sequence[ReplicatedJobShape]) -> list[list[ReplicatedJobShape]]:
     """Return the parts that start together, in the order of the JobSet: only these can be one gang."""
-    found: dict[tuple[str, ...], list[Part]] = {}
+    found: dict[tuple[str, ...], list[ReplicatedJobShape]] = {}
     for part in parts:
         found.setdefault(part.turn, []).append(part)
     return list(found.values())
 
 
-def shape_of(jobset: Json) -> Shape:
+def shape_of(jobset: Json) -> JobSetShape:
     meta, spec = jobset["metadata"], jobset["spec"]
     whole = (meta.get("annotations") or {}).get(EXCLUSIVE) or ""
     in_order = (spec.get("startupPolicy") or {}).get("startupPolicyOrder") == "InOrder"
@@ -90,7 +90,7 @@ def shape_of(jobset: Json) -> Shape:
         pod_spec = (job_spec.get("template") or {}).get("spec") or {}
         replicas = item.get("replicas")
         parts.append(
-            Part(
+            ReplicatedJobShape(
                 name=item["name"],
                 replicas=1 if replicas is None else int(replicas),
                 size=size_of(job_spec),
@@ -102,7 +102,9 @@ def shape_of(jobset: Json) -> Shape:
             )
         )
         if parts[-1].replicas < 0 or parts[-1].size < 0:
-            raise Refused(f"replicatedJob {item['name']}: replicas, parallelism and completions must not be negative")
+            raise GroupingRefused(
+                f"replicatedJob {item['name']}: replicas, parallelism and completions must not be negative"
+            )
     check_parts("the sum of its replicas", sum(part.replicas for part in parts))
     check_pods("the JobSet", sum(part.replicas * part.size for part in parts))
-    return Shape(meta["name"], namespace_of(jobset), tuple(parts), sequenced(spec))
+    return JobSetShape(meta["name"], namespace_of(jobset), tuple(parts), sequenced(spec))

@@ -10,7 +10,7 @@ from __future__ import annotations
 from phalanx.base.errors import Conflict
 from phalanx.controllers import resources as r
 from phalanx.controllers.group_apis import provider_of
-from phalanx.controllers.grouping.core import Grouping, Link, Refused
+from phalanx.controllers.grouping.core import Grouping, GroupingRefused, Link
 from phalanx.controllers.runtime.controller import Cache, Json
 from phalanx.controllers.runtime.groups import Groups
 from phalanx.controllers.runtime.ownership import controller_of, deleting
@@ -50,7 +50,7 @@ class PodAdmission:
             complete_pod(pod, namespace, grouped=grouped)
             if grouped and lws is not None:
                 self._link(pod, namespace, lws)
-        except (Refused, BadValue) as refusal:
+        except (GroupingRefused, BadValue) as refusal:
             raise Conflict(f"no group for this pod: {refusal}") from refusal
 
     def _link(self, pod: Json, namespace: str, lws: Json) -> None:

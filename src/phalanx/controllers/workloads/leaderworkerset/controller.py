@@ -17,11 +17,11 @@ from phalanx.base.errors import AlreadyExists, Conflict, NotFound
 from phalanx.controllers import resources as r
 from phalanx.controllers.group_apis import create_pod_group_if_not_exists, provider_of
 from phalanx.controllers.grouping.bounds import TOO_MANY
-from phalanx.controllers.grouping.core import PARENT_COMPOSITE, WORKLOADS, Grouping, Refused
+from phalanx.controllers.grouping.core import PARENT_COMPOSITE, WORKLOADS, Grouping, GroupingRefused
 from phalanx.controllers.runtime.cache import MARKED
 from phalanx.controllers.runtime.controller import Caches, Controller, Json, Key
 from phalanx.controllers.runtime.events import Events
-from phalanx.controllers.runtime.groups import Groups, State
+from phalanx.controllers.runtime.groups import GroupPhase, Groups
 from phalanx.controllers.runtime.ownership import controlled_by, controller_of, controller_reference, deleting
 from phalanx.controllers.runtime.pods import bound, condition, ready
 from phalanx.controllers.runtime.revisions import Revisions
@@ -33,7 +33,7 @@ from phalanx.controllers.workloads.leaderworkerset.admission import PodAdmission
 from phalanx.controllers.workloads.leaderworkerset.pods import is_grouped, is_leader
 from phalanx.controllers.workloads.leaderworkerset.progress import ProgressEvents
 from phalanx.controllers.workloads.leaderworkerset.restart import must_recreate
-from phalanx.controllers.workloads.leaderworkerset.rollout import Allowed, GroupState, Leaders, allowed_of, next_step
+from phalanx.controllers.workloads.leaderworkerset.rollout import Allowed, Leaders, ReplicaState, allowed_of, next_step
 from phalanx.controllers.workloads.leaderworkerset.rules import Replica, names_of, outdated, replica_of, without
 from phalanx.controllers.workloads.leaderworkerset.sets import (
     at_revision,
@@ -50,7 +50,7 @@ REFUSED_AGAIN = 5.0  # seconds: the way may be cleared without the set itself be
 
 
 @dataclass(slots=True)
-class Look:
+class ObservedReplicas:
     """The state that one reconcile reads: leaders by index, and the set as it was at each revision."""
 
     lws: Json
@@ -59,7 +59,7 @@ class Look:
     leaders: dict[int, Json]
     leader_set: Json | None
     allowed: Allowed
-    states: list[GroupState]
+    states: list[ReplicaState]
     outdated: set[Replica] = field(default_factory=set)  # run under policies that are no longer requested
 
 
@@ -129,7 +129,7 @@ class LeaderWorkerSetController(Controller):
             return  # everything goes with its owner
         try:
             grouping.check_size(lws)
-        except Refused as refusal:
+        except GroupingRefused as refusal:
             await self._refuse(lws, refusal)
             return
         look = await self._look(lws)
@@ -151,13 +151,13 @@ class LeaderWorkerSetController(Controller):
                 scheduling = ("False", "NotAsked", "Groups are not asked for; replicas that have one keep it")
             if go_on:
                 await self._arrange(look, partition, replicas)
-        except Refused as refusal:
+        except GroupingRefused as refusal:
             scheduling = ("False", refusal.reason, refusal.message)
             self._events.warning(lws, self.name, refusal.reason, refusal.message)
             self.queue.add_after(key, REFUSED_AGAIN)
         await self._finish(look, scheduling)
 
-    async def _refuse(self, lws: Json, refusal: Refused) -> None:
+    async def _refuse(self, lws: Json, refusal: GroupingRefused) -> None:
         """Report a set whose size exceeds the limits; running pods are left alone."""
         conditions = conditions_of(lws)
         if (condition(lws, TOO_MANY) or {}).get("message") != refusal.message:
@@ -165,7 +165,7 @@ class LeaderWorkerSetController(Controller):
         follow_refusal(conditions, TOO_MANY, refusal, self._clock)
         await write_status(self._owners, lws, {**(lws.get("status") or {}), "conditions": conditions})
 
-    async def _look(self, lws: Json) -> Look:
+    async def _look(self, lws: Json) -> ObservedReplicas:
         meta = lws["metadata"]
         earlier = {n.label(rev, n.REVISION) for rev in self._revisions.of(lws)}
         present = await self._revisions.present(lws, revision_data(lws), {n.NAME: meta["name"]})
@@ -183,7 +183,7 @@ class LeaderWorkerSetController(Controller):
         for pod in self._all_pods(lws):
             if found is not None and is_leader(pod) and controlled_by(pod, found["metadata"]["uid"]):
                 leaders[int(pod["metadata"]["name"].rpartition("-")[2])] = pod
-        look = Look(lws, revision, then, leaders, found, allowed_of(lws, self._limit(lws)), [])
+        look = ObservedReplicas(lws, revision, then, leaders, found, allowed_of(lws, self._limit(lws)), [])
         highest = max([look.allowed.replicas, *(index + 1 for index in leaders)])
         look.states = [self._state(look, index) for index in range(highest)]
         return look
@@ -199,14 +199,14 @@ class LeaderWorkerSetController(Controller):
             if target.get("kind") == KIND:
                 self.queue.add(Key(key.namespace, str(target.get("name"))))
 
-    def _state(self, look: Look, index: int) -> GroupState:
+    def _state(self, look: ObservedReplicas, index: int) -> ReplicaState:
         leader = look.leaders.get(index)
         if leader is None or deleting(leader):
-            return GroupState()
+            return ReplicaState()
         revision = n.label(leader, n.REVISION)
         workers = self._workers_of(leader)
         alone = n.size_of(look.then.get(revision, look.lws)) == 1
-        return GroupState(
+        return ReplicaState(
             ready=ready(leader) and (alone or (workers is not None and _complete(workers))),
             updated=revision == look.revision,
         )
@@ -216,7 +216,7 @@ class LeaderWorkerSetController(Controller):
         found = self._sets.get(meta["namespace"], meta["name"])
         return found if found is not None and controlled_by(found, meta["uid"]) else None
 
-    def _present(self, look: Look) -> Leaders | None:
+    def _present(self, look: ObservedReplicas) -> Leaders | None:
         if look.leader_set is None:
             return None
         spec = look.leader_set["spec"]
@@ -225,12 +225,12 @@ class LeaderWorkerSetController(Controller):
             replicas=int(spec.get("replicas", 1)),
             partition=int(rolling.get("partition") or 0),
             revision=n.label(look.leader_set, n.REVISION),
-            told=int(n.annotation(look.leader_set, n.REPLICAS) or look.allowed.replicas),
+            announced=int(n.annotation(look.leader_set, n.REPLICAS) or look.allowed.replicas),
         )
 
     # ---- groups
 
-    async def _make_groups(self, look: Look, partition: int, replicas: int, wanted: bool) -> bool:
+    async def _make_groups(self, look: ObservedReplicas, partition: int, replicas: int, wanted: bool) -> bool:
         """Create groups of every pod that exists or may be created next; False: retry when a deletion has finished."""
         if self._groups is None:
             return True
@@ -243,9 +243,9 @@ class LeaderWorkerSetController(Controller):
         if found.workload is None and keep:
             keep |= {(obj["kind"], obj["metadata"]["name"]) for obj in owned if obj["kind"] == WORKLOADS.kind}
         state = await self._groups.ensure(look.lws, without(found, look.outdated), self.name, keep=keep)
-        return state is not State.REPLACING
+        return state is not GroupPhase.REPLACING
 
-    def _wanted(self, look: Look, partition: int, replicas: int) -> Grouping:
+    def _wanted(self, look: ObservedReplicas, partition: int, replicas: int) -> Grouping:
         """Return groups of all existing replicas, and of those that may be created next."""
         there = {(index, n.label(leader, n.REVISION)): leader for index, leader in look.leaders.items()}
         pairs = set(there)
@@ -260,7 +260,7 @@ class LeaderWorkerSetController(Controller):
     def _all_pods(self, lws: Json) -> list[Json]:
         return self._pods.by_index("lws", f"{lws['metadata']['namespace']}/{lws['metadata']['name']}")
 
-    def _below(self, look: Look, index: int, earlier: str) -> set[tuple[int, str]]:
+    def _below(self, look: ObservedReplicas, index: int, earlier: str) -> set[tuple[int, str]]:
         current = (look.leader_set or {}).get("status", {}).get("currentRevision")
         owner = look.leader_set["metadata"]["uid"] if look.leader_set is not None else ""
         for revision in self._revisions.cache.by_index("controller", owner):
@@ -271,7 +271,7 @@ class LeaderWorkerSetController(Controller):
 
     # ---- arranging
 
-    async def _arrange(self, look: Look, partition: int, replicas: int) -> None:
+    async def _arrange(self, look: ObservedReplicas, partition: int, replicas: int) -> None:
         lws, meta = look.lws, look.lws["metadata"]
         if not unique_subdomains(lws):
             owner = controller_reference(lws, r.LEADER_WORKER_SETS)
@@ -320,7 +320,7 @@ class LeaderWorkerSetController(Controller):
         self._sets.remember(found)
         return found
 
-    async def _arrange_group(self, look: Look, index: int, leader: Json) -> None:
+    async def _arrange_group(self, look: ObservedReplicas, index: int, leader: Json) -> None:
         lws, meta, name = look.lws, look.lws["metadata"], leader["metadata"]["name"]
         revision = n.label(leader, n.REVISION)
         then = look.then.get(revision)
@@ -363,7 +363,7 @@ class LeaderWorkerSetController(Controller):
             selector_of_node = {topology: (node["metadata"].get("labels") or {}).get(topology, "")}
         await self._make_workers(look, leader, worker_set(then, leader, node_selector=selector_of_node))
 
-    async def _make_workers(self, look: Look, leader: Json, wanted: Json) -> None:
+    async def _make_workers(self, look: ObservedReplicas, leader: Json, wanted: Json) -> None:
         meta = wanted["metadata"]
         try:
             async with self._progress.creating(look.lws, f"StatefulSet {meta['name']}"):
@@ -400,7 +400,7 @@ class LeaderWorkerSetController(Controller):
         except (NotFound, Conflict):
             return
 
-    async def _finish(self, look: Look, scheduling: tuple[str, str, str] | None) -> None:
+    async def _finish(self, look: ObservedReplicas, scheduling: tuple[str, str, str] | None) -> None:
         lws = self._owners.get(look.lws["metadata"]["namespace"], look.lws["metadata"]["name"]) or look.lws
         existing = sum(not deleting(leader) for leader in look.leaders.values())
         status = status_of(look.lws, look.allowed, look.states, existing, scheduling, self._clock)

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from phalanx.controllers.group_apis.contract import Part, Replica
+from phalanx.controllers.group_apis.contract import Replica, ReplicaPart
 from phalanx.controllers.group_apis.native import Native, min_resources, to_come
 from phalanx.controllers.group_apis.registry import provider_of
 from phalanx.controllers.grouping.annotations import workload_annotations
@@ -27,15 +27,15 @@ from phalanx.controllers.grouping.core import (
     GROUP_TEMPLATE,
     PARENT_COMPOSITE,
     Grouping,
+    GroupingRefused,
     Json,
     Link,
-    Refused,
     namespace_of,
 )
 from phalanx.controllers.grouping.parts import (
     BASIC,
-    Leaf,
-    Node,
+    LeafTemplate,
+    TemplateNode,
     composite,
     disruption_of,
     gang,
@@ -56,13 +56,13 @@ NATIVE = Native.name
 
 def asked(lws: Json) -> bool:
     """Return True if the author requests groups. Pods that name a group themselves are left alone."""
-    wish = workload_annotations(lws["metadata"].get("annotations"))
-    if wish.gang is False or n.annotation(lws, n.OPT_OUT) == "false":
+    requested = workload_annotations(lws["metadata"].get("annotations"))
+    if requested.gang is False or n.annotation(lws, n.OPT_OUT) == "false":
         return False
     if any(names_group(template) for template in (n.leader_template(lws), n.worker_template(lws))):
         return False
     delegated = bool(n.annotation(lws, GROUP_TEMPLATE))  # its groups are created from a template of its parent
-    return lws["spec"].get("scheduling") is not None or wish.gang is True or delegated
+    return lws["spec"].get("scheduling") is not None or requested.gang is True or delegated
 
 
 def names_group(template: Json) -> bool:
@@ -138,7 +138,7 @@ def _add_replica(found: Grouping, lws: Json, index: int, revision: str, then: Js
     owner_workload = lws["metadata"]["name"]
     labels = {n.NAME: lws["metadata"]["name"], n.GROUP_INDEX: str(index), n.REVISION: revision}
     part = f"{index}@{revision}"
-    if isinstance(template, Leaf):
+    if isinstance(template, LeafTemplate):
         group = pod_group(lws, name, owner_workload, template, parent=parent, labels=labels)
         if leader_first(lws):
             whole = replica_of(then, index, revision, {})
@@ -171,7 +171,10 @@ def replica_of(lws: Json, index: int, revision: str, owner: Json) -> Replica:
         namespace=namespace_of(lws),
         owner=owner,
         min_member=1 if leader_first(lws) else size,
-        parts=[Part("leader", 1, leader.get("spec") or {}), Part("worker", size - 1, worker.get("spec") or {})],
+        parts=[
+            ReplicaPart("leader", 1, leader.get("spec") or {}),
+            ReplicaPart("worker", size - 1, worker.get("spec") or {}),
+        ],
         labels={n.NAME: lws["metadata"]["name"], n.GROUP_INDEX: str(index), n.REVISION: revision},
         annotations=lws["metadata"].get("annotations") or {},
         priority_class=(leader.get("spec") or {}).get("priorityClassName") or "",
@@ -181,24 +184,24 @@ def replica_of(lws: Json, index: int, revision: str, owner: Json) -> Replica:
 # -- templates -------------------------------------------------------------------------------------------------------
 
 
-def _template(lws: Json) -> Leaf | Node:
+def _template(lws: Json) -> LeafTemplate | TemplateNode:
     wanted: Json = lws["spec"].get("scheduling") or {}
-    wish = workload_annotations(lws["metadata"].get("annotations"))
+    requested = workload_annotations(lws["metadata"].get("annotations"))
     size = n.size_of(lws)
     policy: Json = wanted.get("schedulingPolicy") or {}
-    count = (policy.get("gang") or {}).get("minCount") or wish.min_count or size
+    count = (policy.get("gang") or {}).get("minCount") or requested.min_count or size
     chosen = BASIC if policy.get("basic") is not None else gang(1 if leader_first(lws) else int(count))
-    exclusive = n.annotation(lws, n.EXCLUSIVE) or wish.topology
+    exclusive = n.annotation(lws, n.EXCLUSIVE) or requested.topology
     constraints = wanted.get("schedulingConstraints") or ({"topology": [{"key": exclusive}]} if exclusive else None)
-    disruption = disruption_of(chosen, wanted.get("disruptionMode") or wish.mode)
+    disruption = disruption_of(chosen, wanted.get("disruptionMode") or requested.mode)
     priority = (n.leader_template(lws).get("spec") or {}).get("priorityClassName") or ""
     claims = wanted.get("resourceClaims") or ()
     inner = subgroup_topology(lws)
     if not inner or leader_first(lws) or "basic" in chosen:
-        return Leaf(TEMPLATE, chosen, constraints, disruption, claims, priority)
+        return LeafTemplate(TEMPLATE, chosen, constraints, disruption, claims, priority)
     sizes = subgroup_sizes(lws)
     leaves = [
-        Leaf(
+        LeafTemplate(
             _leaf_name(count, part == "leader"),
             gang(count),
             None if part == "leader" else {"topology": [{"key": inner}]},
@@ -209,14 +212,14 @@ def _template(lws: Json) -> Leaf | Node:
         for part, count in sizes.items()
     ]
     distinct = list({leaf.name: leaf for leaf in leaves}.values())
-    return Node(TEMPLATE, gang_of_groups(len(sizes)), distinct, constraints, disruption, priority)
+    return TemplateNode(TEMPLATE, gang_of_groups(len(sizes)), distinct, constraints, disruption, priority)
 
 
 def subgroup_topology(lws: Json) -> str:
     if not (lws["spec"]["leaderWorkerTemplate"].get("subGroupPolicy") or {}).get("subGroupSize"):
         return ""
-    wish = workload_annotations(lws["metadata"].get("annotations"), "subgroup-")
-    return n.annotation(lws, n.SUBGROUP_EXCLUSIVE) or wish.topology
+    requested = workload_annotations(lws["metadata"].get("annotations"), "subgroup-")
+    return n.annotation(lws, n.SUBGROUP_EXCLUSIVE) or requested.topology
 
 
 def subgroup_sizes(lws: Json) -> dict[str, int]:
@@ -231,8 +234,8 @@ def subgroup_sizes(lws: Json) -> dict[str, int]:
     return dict(counts)
 
 
-def _subgroups(lws: Json, template: Node) -> Iterable[tuple[str, Leaf]]:
-    leaves = {leaf.name: leaf for leaf in template.children if isinstance(leaf, Leaf)}
+def _subgroups(lws: Json, template: TemplateNode) -> Iterable[tuple[str, LeafTemplate]]:
+    leaves = {leaf.name: leaf for leaf in template.children if isinstance(leaf, LeafTemplate)}
     for part, count in subgroup_sizes(lws).items():
         yield part, leaves[_leaf_name(count, part == "leader")]
 
@@ -258,17 +261,19 @@ def _check(lws: Json) -> None:
     size = n.size_of(lws)
     wanted: Json = lws["spec"].get("scheduling") or {}
     count = ((wanted.get("schedulingPolicy") or {}).get("gang") or {}).get("minCount")
-    wish = workload_annotations(lws["metadata"].get("annotations"))
-    for asked_for in (count, wish.min_count):
+    requested = workload_annotations(lws["metadata"].get("annotations"))
+    for asked_for in (count, requested.min_count):
         if asked_for is not None and int(asked_for) > size:
-            raise Refused(f"a gang of {asked_for} pods can never form in replicas of size {size}; lower minCount")
+            raise GroupingRefused(
+                f"a gang of {asked_for} pods can never form in replicas of size {size}; lower minCount"
+            )
     leader, worker = (
         (template.get("spec") or {}).get("priorityClassName") or ""
         for template in (n.leader_template(lws), n.worker_template(lws))
     )
     if leader != worker:
-        raise Refused(
+        raise GroupingRefused(
             f"leader and workers of one group need the same priorityClassName, found {leader!r} and {worker!r}"
         )
     if n.annotation(lws, API) not in ("", "v1alpha1", "v1beta1"):
-        raise Refused(f"annotation {API}: {n.annotation(lws, API)!r} is not one of v1alpha1, v1beta1")
+        raise GroupingRefused(f"annotation {API}: {n.annotation(lws, API)!r} is not one of v1alpha1, v1beta1")

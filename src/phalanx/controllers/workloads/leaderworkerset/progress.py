@@ -32,7 +32,7 @@ class ProgressEvents:
             last = before.partition - 1
             which = f"replica {partition}" if last == partition else f"replicas {partition} to {last}"
             self._events.normal(lws, NAME, "GroupsUpdating", f"Updating {which} to revision {revision}")
-        if replicas < before.replicas and before.told == int(lws["spec"].get("replicas", 1)):
+        if replicas < before.replicas and before.announced == int(lws["spec"].get("replicas", 1)):
             text = f"Deleting surge replicas {replicas} to {before.replicas - 1} of revision {revision}"
             self._events.normal(lws, NAME, "GroupsProgressing", text)
 

@@ -23,10 +23,10 @@ class Leaders(msgspec.Struct, frozen=True):
     replicas: int
     partition: int
     revision: str  # of its template
-    told: int  # replicas of the LeaderWorkerSet when it was last written
+    announced: int  # replicas of the LeaderWorkerSet when it was last written
 
 
-class GroupState(msgspec.Struct, frozen=True):
+class ReplicaState(msgspec.Struct, frozen=True):
     ready: bool = False
     updated: bool = False  # runs the present template
 
@@ -52,14 +52,14 @@ def allowed_of(lws: Json, limit: int | None = None) -> Allowed:
 
 
 def next_step(
-    allowed: Allowed, leaders: Leaders | None, revision: str, states: Sequence[GroupState]
+    allowed: Allowed, leaders: Leaders | None, revision: str, states: Sequence[ReplicaState]
 ) -> tuple[int, int]:
     """Return (partition, replicas) that the leaders' StatefulSet should have now; `states` by group index."""
     partition, replicas = _step(allowed, leaders, revision, states)
     return max(partition, allowed.partition), replicas
 
 
-def _step(allowed: Allowed, leaders: Leaders | None, revision: str, states: Sequence[GroupState]) -> tuple[int, int]:
+def _step(allowed: Allowed, leaders: Leaders | None, revision: str, states: Sequence[ReplicaState]) -> tuple[int, int]:
     replicas = allowed.replicas
     if leaders is None:
         return 0, replicas
@@ -73,12 +73,12 @@ def _step(allowed: Allowed, leaders: Leaders | None, revision: str, states: Sequ
     unready = sum(not (_state(states, index).ready and _state(states, index).updated) for index in range(replicas))
     if leaders.replicas < replicas:
         return leaders.partition, replicas
-    if leaders.told != replicas:  # scaled in the middle of a rollout
+    if leaders.announced != replicas:  # scaled in the middle of a rollout
         return min(leaders.partition, replicas + allowed.surge), _wanted(allowed, unready)
     return min(_partition(allowed, leaders, states), leaders.partition), _wanted(allowed, unready)
 
 
-def _partition(allowed: Allowed, leaders: Leaders, states: Sequence[GroupState]) -> int:
+def _partition(allowed: Allowed, leaders: Leaders, states: Sequence[ReplicaState]) -> int:
     """Return the lowest partition that keeps at most the allowed number of groups unavailable."""
     tail = 0  # groups at the end that are done
     for index in range(leaders.replicas - 1, -1, -1):
@@ -104,5 +104,5 @@ def _wanted(allowed: Allowed, unready: int) -> int:
     return allowed.replicas + allowed.surge
 
 
-def _state(states: Sequence[GroupState], index: int) -> GroupState:
-    return states[index] if index < len(states) else GroupState()
+def _state(states: Sequence[ReplicaState], index: int) -> ReplicaState:
+    return states[index] if index < len(states) else ReplicaState()

@@ -10,13 +10,13 @@ from phalanx.controllers.grouping.bounds import TOO_MANY
 from phalanx.controllers.runtime.status import conditions_of, follow_refusal, set_condition
 from phalanx.controllers.workloads.leaderworkerset.names import NAME, WORKER_INDEX
 from phalanx.controllers.workloads.leaderworkerset.pods import is_grouped
-from phalanx.controllers.workloads.leaderworkerset.rollout import Allowed, GroupState
+from phalanx.controllers.workloads.leaderworkerset.rollout import Allowed, ReplicaState
 from phalanx.controllers.workloads.leaderworkerset.rules import Replica, replica_of
 
 Json = dict[str, Any]
 
 SCHEDULING_READY = "WorkloadSchedulingReady"
-_STORIES = {
+_REASONS_BY_STATE = {
     "Available": ("AllGroupsReady", "All replicas are ready"),
     "Progressing": ("GroupsProgressing", "Replicas are progressing"),
     "UpdateInProgress": ("GroupsUpdating", "Rolling Upgrade is in progress"),
@@ -26,22 +26,22 @@ _STORIES = {
 def status_of(
     lws: Json,
     allowed: Allowed,
-    states: Sequence[GroupState],
+    states: Sequence[ReplicaState],
     existing: int,
     scheduling: tuple[str, str, str] | None,
     clock: Clock,
 ) -> Json:
     """Compute the status. `states`: every existing group, surge included; `scheduling`: (status, reason, message)."""
     generation = lws["metadata"].get("generation", 0)
-    wanted = [states[i] if i < len(states) else GroupState() for i in range(allowed.replicas)]
+    wanted = [states[i] if i < len(states) else ReplicaState() for i in range(allowed.replicas)]
     rolled = wanted[allowed.partition :]
     present = min(existing, allowed.replicas)
     if sum(state.updated for state in rolled) < max(0, present - allowed.partition):
-        stories = ["UpdateInProgress", "Progressing"]
+        reasons_by_state = ["UpdateInProgress", "Progressing"]
     elif all(state.ready for state in wanted) and all(state.updated for state in rolled):
-        stories = ["Available"]
+        reasons_by_state = ["Available"]
     else:
-        stories = ["Progressing"]
+        reasons_by_state = ["Progressing"]
     conditions = conditions_of(lws)
     follow_refusal(conditions, TOO_MANY, None, clock)
     # Upstream keeps the old message on a condition that is no longer true; here the message is the current state.
@@ -50,12 +50,12 @@ def status_of(
         "Progressing": "All replicas are ready",
         "UpdateInProgress": "No rolling upgrade is in progress",
     }
-    for type_, (reason, message) in _STORIES.items():
+    for type_, (reason, message) in _REASONS_BY_STATE.items():
         known = any(entry["type"] == type_ for entry in conditions)
-        if type_ in stories:
+        if type_ in reasons_by_state:
             set_condition(conditions, type_, "True", reason, message, clock, observedGeneration=generation)
         elif known:
-            reason = _STORIES[stories[0]][0]
+            reason = _REASONS_BY_STATE[reasons_by_state[0]][0]
             set_condition(conditions, type_, "False", reason, instead[type_], clock, observedGeneration=generation)
     if scheduling is not None:
         set_condition(conditions, SCHEDULING_READY, *scheduling, clock, observedGeneration=generation)
@@ -70,9 +70,9 @@ def status_of(
     }
 
 
-def rolled_out(allowed: Allowed, states: Sequence[GroupState]) -> bool:
+def rolled_out(allowed: Allowed, states: Sequence[ReplicaState]) -> bool:
     """Return True if everything runs the current template: older revisions may be deleted."""
-    wanted = [states[i] if i < len(states) else GroupState() for i in range(allowed.replicas)]
+    wanted = [states[i] if i < len(states) else ReplicaState() for i in range(allowed.replicas)]
     return not allowed.partition and all(state.ready and state.updated for state in wanted)
 
 

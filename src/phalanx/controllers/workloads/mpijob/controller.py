@@ -13,18 +13,18 @@ from phalanx.base.clock import Clock
 from phalanx.base.errors import AlreadyExists, Conflict, NotFound
 from phalanx.controllers import resources as r
 from phalanx.controllers.grouping.bounds import BATCH, TOO_MANY, check_pods
-from phalanx.controllers.grouping.core import Grouping, Link, Refused
+from phalanx.controllers.grouping.core import Grouping, GroupingRefused, Link
 from phalanx.controllers.grouping.priorities import keep_priority
-from phalanx.controllers.grouping.ungrouped_pods import without_outsiders
+from phalanx.controllers.grouping.ungrouped_pods import without_ungrouped
 from phalanx.controllers.grouping.user_workload import made_by_hand
 from phalanx.controllers.runtime.concurrent_writes import together
 from phalanx.controllers.runtime.controller import Cache, Caches, CustomController, Json, Key
 from phalanx.controllers.runtime.events import Events
-from phalanx.controllers.runtime.groups import Groups, State
+from phalanx.controllers.runtime.groups import GroupPhase, Groups
 from phalanx.controllers.runtime.ownership import controller_of, controller_reference, deleting, index_by_controller
 from phalanx.controllers.runtime.pods import active, condition, finished, from_template, ready
 from phalanx.controllers.runtime.status import conditions_of, follow_refusal, set_condition, write_status
-from phalanx.controllers.workloads.mpijob.grouping import everybody, group_mpi_job, waits_for_workers
+from phalanx.controllers.workloads.mpijob.grouping import all_pods, group_mpi_job, waits_for_workers
 from phalanx.controllers.workloads.mpijob.names import JOB_NAME, JOB_ROLE, MPI_JOBS
 
 NAME = "mpijob"
@@ -65,11 +65,11 @@ class MPIJobController(CustomController):
         if any(entry["type"] in ("Succeeded", "Failed") and entry["status"] == "True" for entry in conditions):
             await self._clean(owner, workers)
             return
-        refusal: Refused | None = None
+        refusal: GroupingRefused | None = None
         try:
-            check_pods("the MPIJob", everybody(owner))
+            check_pods("the MPIJob", all_pods(owner))
             await self._arrange(owner, workers, launcher)
-        except Refused as refused:
+        except GroupingRefused as refused:
             refusal = refused if refused.reason == TOO_MANY else None
             self._events.warning(owner, NAME, refused.reason, refused.message)
         follow_refusal(conditions, TOO_MANY, refusal, self._clock)
@@ -118,9 +118,9 @@ class MPIJobController(CustomController):
             await self._groups.adopt(owner, by_hand)  # its author created it for this MPIJob: it is deleted with it
         launchers = self._pods.by_index("controller", launcher["metadata"]["uid"]) if launcher is not None else []
         pods = [pod for pod in (*workers.values(), *launchers) if active(pod)]
-        grouping = without_outsiders(grouping, everybody(owner), pods)
+        grouping = without_ungrouped(grouping, all_pods(owner), pods)
         state = await self._groups.ensure(owner, grouping, NAME, in_use=bool(pods))
-        return None if state is State.REPLACING else grouping
+        return None if state is GroupPhase.REPLACING else grouping
 
     def _worker(self, owner: Json, replicas: Json, index: int, name: str, link: Link | None) -> Json:
         pod = from_template(copy.deepcopy(replicas["template"]), owner, MPI_JOBS, name=name)

@@ -8,24 +8,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from phalanx.controllers.group_apis.contract import Part, Replica
+from phalanx.controllers.group_apis.contract import Replica, ReplicaPart
 from phalanx.controllers.grouping.annotations import workload_annotations
-from phalanx.controllers.grouping.core import Grouping, Json, Link, Refused, namespace_of
-from phalanx.controllers.grouping.parts import Leaf, disruption_of, gang, pod_group, workload
+from phalanx.controllers.grouping.core import Grouping, GroupingRefused, Json, Link, namespace_of
+from phalanx.controllers.grouping.parts import LeafTemplate, disruption_of, gang, pod_group, workload
 from phalanx.controllers.grouping.user_workload import with_hand_made
 
 
 def group_mpi_job(job: Json, related: Sequence[Json] = ()) -> Grouping:
-    wish = workload_annotations(job["metadata"].get("annotations"))
-    if wish.gang is False:
+    requested = workload_annotations(job["metadata"].get("annotations"))
+    if requested.gang is False:
         return Grouping()
     name = job["metadata"]["name"]
     workers, minimum = _workers(job), _minimum(job)
-    priority, mode = _priority(job), disruption_of(gang(minimum), wish.mode)
+    priority, mode = _priority(job), disruption_of(gang(minimum), requested.mode)
     if waits_for_workers(job):
         leaves = [
-            Leaf("worker", gang(minimum), wish.constraints, mode, (), priority),
-            Leaf("launcher", gang(1), None, mode, (), priority),
+            LeafTemplate("worker", gang(minimum), requested.constraints, mode, (), priority),
+            LeafTemplate("launcher", gang(1), None, mode, (), priority),
         ]
         if not workers:
             leaves = leaves[1:]
@@ -36,7 +36,7 @@ def group_mpi_job(job: Json, related: Sequence[Json] = ()) -> Grouping:
             links={part: Link(pod_group=groups[part], template=part) for part in groups},
         )
         return with_hand_made(job, apart, related)
-    leaf = Leaf("launcher-worker", gang(minimum), wish.constraints, mode, (), priority)
+    leaf = LeafTemplate("launcher-worker", gang(minimum), requested.constraints, mode, (), priority)
     link = Link(pod_group=name, template=leaf.name)
     together = Grouping(
         workload=workload(job, name, [leaf]),
@@ -50,7 +50,7 @@ def replica_of(job: Json, owner: Json) -> Replica:
     """Return, for other schedulers' providers, one PodGroup of the MPIJob's name, as mpi-operator creates it."""
     specs = job["spec"]["mpiReplicaSpecs"]
     parts = [
-        Part(role.lower(), count, ((specs.get(role) or {}).get("template") or {}).get("spec") or {})
+        ReplicaPart(role.lower(), count, ((specs.get(role) or {}).get("template") or {}).get("spec") or {})
         for role, count in (("Launcher", 1), ("Worker", _workers(job)))
     ]
     annotations = dict(job["metadata"].get("annotations") or {})
@@ -72,7 +72,7 @@ def waits_for_workers(job: Json) -> bool:
     return bool(job["spec"].get("launcherCreationPolicy") == "WaitForWorkersReady")
 
 
-def everybody(job: Json) -> int:
+def all_pods(job: Json) -> int:
     """Return the number of pods that start together."""
     return _workers(job) + (0 if waits_for_workers(job) else 1)
 
@@ -89,12 +89,12 @@ def _policy(job: Json) -> Json:
 
 
 def _minimum(job: Json) -> int:
-    total = everybody(job)
+    total = all_pods(job)
     asked = _policy(job).get("minAvailable")
-    wish = workload_annotations(job["metadata"].get("annotations")).min_count
-    count = int(asked) if asked is not None else wish or max(1, total)
+    requested = workload_annotations(job["metadata"].get("annotations")).min_count
+    count = int(asked) if asked is not None else requested or max(1, total)
     if count > max(1, total):
-        raise Refused(f"a gang of {count} can never form: only {total} pods start together; lower minAvailable")
+        raise GroupingRefused(f"a gang of {count} can never form: only {total} pods start together; lower minAvailable")
     return count
 
 

@@ -11,7 +11,7 @@ from phalanx.base.clock import Clock
 from phalanx.base.errors import ApiProblem, Conflict, NotFound
 from phalanx.controllers import resources as r
 from phalanx.controllers.grouping.bounds import BATCH, check_pods
-from phalanx.controllers.grouping.core import Refused
+from phalanx.controllers.grouping.core import GroupingRefused
 from phalanx.controllers.runtime.cache import MARKED
 from phalanx.controllers.runtime.claiming import Claims, selector_of
 from phalanx.controllers.runtime.concurrent_writes import together
@@ -30,7 +30,7 @@ class ReplicaSetController(Controller):
 
     def __init__(self, caches: Caches, clock: Clock, events: Events, admission: Sequence[Admission] = ()) -> None:
         super().__init__()
-        self._told = PodEvents(events, clock, self.name)
+        self._announced = PodEvents(events, clock, self.name)
         self._client, self._clock = caches.client, clock
         self._admission = admission
         self._sets = caches.of(self.resource)
@@ -86,9 +86,9 @@ class ReplicaSetController(Controller):
         except Conflict:
             raise  # something the pods need is not there yet: no failure, just later
         except ApiProblem as error:
-            self._told.failed(owner, error)
+            self._announced.failed(owner, error)
             return error.message
-        except Refused as refusal:
+        except GroupingRefused as refusal:
             return refusal.message
         return ""
 
@@ -107,14 +107,14 @@ class ReplicaSetController(Controller):
             await admit(body, owner)
         pod: Json = msgspec.json.decode(await self._client.create(r.PODS, body, owner["metadata"]["namespace"]))
         self._pods.remember(pod)
-        self._told.created(pod)
+        self._announced.created(pod)
 
     async def _delete(self, owner: Json, pod: Json) -> None:
         meta = pod["metadata"]
         self._going.expect(owner["metadata"]["uid"], meta["name"])
         try:
             await self._client.delete(r.PODS, meta["name"], meta["namespace"], uid=meta["uid"])
-            self._told.deleted(pod)
+            self._announced.deleted(pod)
         except ApiProblem as problem:
             self._going.seen(owner["metadata"]["uid"], meta["name"])
             if not isinstance(problem, NotFound | Conflict):  # gone, or another pod of that name by now

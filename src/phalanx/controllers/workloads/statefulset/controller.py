@@ -12,7 +12,7 @@ from phalanx.base.clock import Clock
 from phalanx.base.errors import AlreadyExists, Conflict, Forbidden, Invalid, NotFound
 from phalanx.controllers import resources as r
 from phalanx.controllers.grouping.bounds import BATCH, TOO_MANY, check_pods, count_in
-from phalanx.controllers.grouping.core import Refused
+from phalanx.controllers.grouping.core import GroupingRefused
 from phalanx.controllers.runtime.claiming import Claims
 from phalanx.controllers.runtime.concurrent_writes import together
 from phalanx.controllers.runtime.controller import Caches, Controller, Json, Key
@@ -33,7 +33,7 @@ class StatefulSetController(Controller):
 
     def __init__(self, caches: Caches, clock: Clock, events: Events, admission: Sequence[Admission] = ()) -> None:
         super().__init__()
-        self._told = PodEvents(events, clock, self.name)
+        self._announced = PodEvents(events, clock, self.name)
         self._client, self._clock = caches.client, clock
         self._admission = admission
         self._sets = caches.of(r.STATEFUL_SETS)
@@ -75,12 +75,12 @@ class StatefulSetController(Controller):
             return
         pods = await self._ours(owner)
         current, update = await self._both_revisions(owner)
-        refusal: Refused | None = None
+        refusal: GroupingRefused | None = None
         if not deleting(owner):
             try:
                 check_pods("spec.replicas", count_in(owner["spec"], "replicas"))
                 await self._arrange(owner, pods, current, update)
-            except Refused as problem:
+            except GroupingRefused as problem:
                 refusal = problem
             pods = await self._ours(owner)
             await self._volumes.settle(owner, sorted(pods))
@@ -212,28 +212,28 @@ class StatefulSetController(Controller):
         except AlreadyExists:
             return  # the cache is behind, or another pod has the name: its deletion requeues the set
         except (Invalid, Forbidden) as problem:
-            self._told.failed(owner, problem)
+            self._announced.failed(owner, problem)
             raise
         self._pods.remember(made)
-        self._told.created(made)
+        self._announced.created(made)
 
     async def _delete(self, pod: Json) -> None:
         meta = pod["metadata"]
         try:
             await self._client.delete(r.PODS, meta["name"], meta["namespace"], uid=meta["uid"])
-            self._told.deleted(pod)
+            self._announced.deleted(pod)
         except (NotFound, Conflict):  # gone, or another pod of that name by now
             return
 
     # ---- status
 
-    def _conditions(self, owner: Json, refusal: Refused | None) -> list[Json]:
+    def _conditions(self, owner: Json, refusal: GroupingRefused | None) -> list[Json]:
         conditions = conditions_of(owner)
         follow_refusal(conditions, TOO_MANY, refusal, self._clock)
         return conditions
 
     async def _write(
-        self, owner: Json, pods: dict[int, Json], current: Json, update: Json, refusal: Refused | None
+        self, owner: Json, pods: dict[int, Json], current: Json, update: Json, refusal: GroupingRefused | None
     ) -> None:
         spec = owner["spec"]
         alive = [pod for pod in pods.values() if not finished(pod)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from phalanx.controllers.grouping.annotations import DOMAIN, WorkloadAnnotations
-from phalanx.controllers.grouping.core import Grouping, Json, Refused
+from phalanx.controllers.grouping.core import Grouping, GroupingRefused, Json
 from phalanx.controllers.grouping.parts import gang
 from phalanx.controllers.grouping.replicas import group_set
 
@@ -14,15 +14,15 @@ def group_stateful_set(obj: Json, related: Sequence[Json] = ()) -> Grouping:
     return group_set(obj, related, policy=_policy)
 
 
-def _policy(obj: Json, wish: WorkloadAnnotations) -> Json:
+def _policy(obj: Json, requested: WorkloadAnnotations) -> Json:
     spec = obj["spec"]
     if spec.get("podManagementPolicy", "OrderedReady") != "Parallel":
-        raise Refused(
+        raise GroupingRefused(
             "podManagementPolicy OrderedReady starts one pod after the other, so a gang would wait for ever; "
             f'use podManagementPolicy Parallel, or {DOMAIN}/gang: "false" for a group without a gang'
         )
     replicas = int(spec.get("replicas", 1))
-    count = wish.min_count or max(1, replicas)
+    count = requested.min_count or max(1, replicas)
     if count > max(1, replicas):
-        raise Refused(f"annotation {DOMAIN}/min-count: {count} is more than the {replicas} replicas")
+        raise GroupingRefused(f"annotation {DOMAIN}/min-count: {count} is more than the {replicas} replicas")
     return gang(count)

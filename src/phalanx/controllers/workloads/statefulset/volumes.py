@@ -64,7 +64,7 @@ class Volumes:
         reference = {"apiVersion": "v1", "kind": "Pod", "name": meta["name"], "uid": meta["uid"]}
         for template in owner["spec"].get("volumeClaimTemplates") or ():
             claim = self._claims.get(meta["namespace"], _claim_name(template, owner, ordinal))
-            if claim is not None and not _somebody_elses(claim, owner):
+            if claim is not None and not _owned_by_other(claim, owner):
                 await self._set_owners(claim, [reference])
 
     async def settle(self, owner: Json, ordinals: Iterable[int]) -> None:
@@ -72,7 +72,7 @@ class Volumes:
         for template in owner["spec"].get("volumeClaimTemplates") or ():
             for ordinal in ordinals:
                 claim = self._claims.get(owner["metadata"]["namespace"], _claim_name(template, owner, ordinal))
-                if claim is None or _somebody_elses(claim, owner):
+                if claim is None or _owned_by_other(claim, owner):
                     continue
                 references = claim["metadata"].get("ownerReferences") or []
                 others = [ref for ref in references if ref.get("uid") != owner["metadata"]["uid"]]
@@ -109,7 +109,7 @@ def is_claim_of(owner: Json, name: str) -> bool:
     return any(name.startswith(_claim_name(template, owner, "")) for template in templates)
 
 
-def _somebody_elses(claim: Json, owner: Json) -> bool:
+def _owned_by_other(claim: Json, owner: Json) -> bool:
     """Return True if another controller owns it and decides whether it is retained."""
     mine = owner["metadata"]["uid"]
     references = claim["metadata"].get("ownerReferences") or ()

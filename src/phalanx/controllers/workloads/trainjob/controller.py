@@ -11,12 +11,12 @@ from phalanx.base.clock import Clock, parse_rfc3339
 from phalanx.base.errors import AlreadyExists, Forbidden, Invalid, NotFound
 from phalanx.controllers import resources as r
 from phalanx.controllers.grouping.bounds import TOO_MANY, check_pods, count_in
-from phalanx.controllers.grouping.core import Grouping, Refused
-from phalanx.controllers.grouping.ungrouped_pods import Gang, each_without_outsiders
+from phalanx.controllers.grouping.core import Grouping, GroupingRefused
+from phalanx.controllers.grouping.ungrouped_pods import Gang, each_without_ungrouped
 from phalanx.controllers.runtime.cache import MARKED
 from phalanx.controllers.runtime.controller import Caches, CustomController, Json, Key
 from phalanx.controllers.runtime.events import Events
-from phalanx.controllers.runtime.groups import Groups, State
+from phalanx.controllers.runtime.groups import GroupPhase, Groups
 from phalanx.controllers.runtime.ownership import controlled_by, controller_of, controller_reference, deleting
 from phalanx.controllers.runtime.pods import condition, group_of
 from phalanx.controllers.runtime.status import conditions_of, follow_refusal, set_condition, write_status
@@ -88,9 +88,11 @@ class TrainJobController(CustomController):
         found = self._sets.get(*key)
         try:
             if found is not None and not controlled_by(found, owner["metadata"]["uid"]):
-                raise Refused(f"JobSet {key.name} belongs to another owner; delete or rename it", "NameConflict")
+                raise GroupingRefused(
+                    f"JobSet {key.name} belongs to another owner; delete or rename it", "NameConflict"
+                )
             found = await self._arrange(owner, found)
-        except Refused as refused:
+        except GroupingRefused as refused:
             self._events.warning(owner, NAME, refused.reason, refused.message)
             if refused.reason == TOO_MANY:
                 follow_refusal(conditions, TOO_MANY, refused, self._clock)
@@ -153,14 +155,14 @@ class TrainJobController(CustomController):
         grouping = group_train_job(owner, related) if self._groups is not None else Grouping()
         if self._groups is not None:
             if grouping.groups:
-                grouping = each_without_outsiders(grouping, self._gangs(owner, related, grouping))
+                grouping = each_without_ungrouped(grouping, self._gangs(owner, related, grouping))
             # Once a JobSet exists its pods name the groups, which are not changed and are recreated when deleted.
             state = await self._groups.ensure(owner, grouping, NAME, in_use=found is not None)
-            if found is None and state is State.REPLACING:
+            if found is None and state is GroupPhase.REPLACING:
                 return None
         if found is not None:
             if self._groups is not None:
-                self._tell_size(owner, related)
+                self._report_size(owner, related)
             await self._suspend(found, bool(owner["spec"].get("suspend")))
             return found
         try:
@@ -169,14 +171,14 @@ class TrainJobController(CustomController):
         except AlreadyExists:
             return None
         except (Invalid, Forbidden) as problem:
-            raise Refused(
+            raise GroupingRefused(
                 f"JobSet {owner['metadata']['name']} cannot be created: {problem}", "FailedCreate"
             ) from problem
         made: Json = msgspec.json.decode(answer)
         self._sets.remember(made)
         return made
 
-    def _tell_size(self, owner: Json, related: list[Json]) -> None:
+    def _report_size(self, owner: Json, related: list[Json]) -> None:
         """Report a size change of a running TrainJob: the Trainer refuses it; here it is stored and has no effect."""
         steps = steps_of(owner, runtime_of(owner, related))
         made = as_made(owner, steps, related)
@@ -194,7 +196,7 @@ class TrainJobController(CustomController):
             if link is not None:
                 before = found.get(link.pod_group, Gang(0, []))
                 pods = [pod for pod in there if pod["metadata"]["labels"].get(PART) == step.name]
-                found[link.pod_group] = Gang(before.everybody + step.pods, [*before.pods, *pods])
+                found[link.pod_group] = Gang(before.all_pods + step.pods, [*before.pods, *pods])
         return found
 
     async def _suspend(self, found: Json, suspended: bool) -> None:

@@ -14,11 +14,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from phalanx.controllers.group_apis.contract import Part, Replica
+from phalanx.controllers.group_apis.contract import Replica, ReplicaPart
 from phalanx.controllers.grouping.annotations import workload_annotations
-from phalanx.controllers.grouping.core import Grouping, Json, Link, Refused, namespace_of
+from phalanx.controllers.grouping.core import Grouping, GroupingRefused, Json, Link, namespace_of
 from phalanx.controllers.grouping.names import fitting, hashed
-from phalanx.controllers.grouping.parts import BASIC, Leaf, Node, composite, disruption_of, gang, pod_group, workload
+from phalanx.controllers.grouping.parts import (
+    BASIC,
+    LeafTemplate,
+    TemplateNode,
+    composite,
+    disruption_of,
+    gang,
+    pod_group,
+    workload,
+)
 from phalanx.controllers.grouping.user_workload import with_hand_made
 from phalanx.controllers.runtime.ownership import controlled_by
 from phalanx.controllers.workloads.trainjob.template import ancestor_of, pod_of, resolved
@@ -36,8 +45,8 @@ class Step:
 
 
 def group_train_job(job: Json, related: Sequence[Json] = ()) -> Grouping:
-    wish = workload_annotations(job["metadata"].get("annotations"))
-    if wish.gang is False:
+    requested = workload_annotations(job["metadata"].get("annotations"))
+    if requested.gang is False:
         return Grouping()
     runtime = runtime_of(job, related)
     steps = as_made(job, steps_of(job, runtime), related)
@@ -48,7 +57,7 @@ def group_train_job(job: Json, related: Sequence[Json] = ()) -> Grouping:
     found = Grouping(may_be_flat=staged)
     if staged:
         # Later stages have no pods until the first ones are done: a gang of stages would wait for ever.
-        root = Node(ROOT, BASIC, [leaf for leaf, _ in leaves], priority_class=leaves[0][0].priority_class)
+        root = TemplateNode(ROOT, BASIC, [leaf for leaf, _ in leaves], priority_class=leaves[0][0].priority_class)
         found.workload = workload(job, name, [root])
         found.composites.append(composite(job, name, name, root))
     else:
@@ -60,21 +69,23 @@ def group_train_job(job: Json, related: Sequence[Json] = ()) -> Grouping:
     return with_hand_made(job, found, related)
 
 
-def _leaves(job: Json, runtime: Json, steps: Sequence[Step]) -> list[tuple[Leaf, list[str]]]:
-    wish = workload_annotations(job["metadata"].get("annotations"))
+def _leaves(job: Json, runtime: Json, steps: Sequence[Step]) -> list[tuple[LeafTemplate, list[str]]]:
+    requested = workload_annotations(job["metadata"].get("annotations"))
     asked: Json = runtime["spec"].get("scheduling") or {}
     priority = next((name for step in steps if (name := step.pod_spec.get("priorityClassName"))), "")
     by_name = {step.name: step for step in steps}
 
-    def leaf(name: str, members: Sequence[Step], source: Json, *, basic: bool = False) -> Leaf:
+    def leaf(name: str, members: Sequence[Step], source: Json, *, basic: bool = False) -> LeafTemplate:
         policy = source.get("schedulingPolicy") or {}
         total = sum(step.pods for step in members)
         if (policy.get("gang") or {}).get("minCount"):
-            raise Refused(f"group {name}: minCount is computed from the TrainJob's nodes; leave it out of the runtime")
+            raise GroupingRefused(
+                f"group {name}: minCount is computed from the TrainJob's nodes; leave it out of the runtime"
+            )
         chosen = BASIC if basic or policy.get("basic") is not None else gang(max(1, total))
-        constraints = source.get("schedulingConstraints") or wish.constraints
-        disruption = disruption_of(chosen, source.get("disruptionMode") or wish.mode)
-        return Leaf(name, chosen, constraints, disruption, (), priority)
+        constraints = source.get("schedulingConstraints") or requested.constraints
+        disruption = disruption_of(chosen, source.get("disruptionMode") or requested.mode)
+        return LeafTemplate(name, chosen, constraints, disruption, (), priority)
 
     entries = asked.get("replicatedJobs") or []
     if entries:
@@ -83,7 +94,9 @@ def _leaves(job: Json, runtime: Json, steps: Sequence[Step]) -> list[tuple[Leaf,
             targets = list(entry.get("targetReplicatedJobs") or ())
             unknown = [target for target in targets if target not in by_name]
             if unknown or not targets:
-                raise Refused(f"the runtime's scheduling names {unknown or 'no'} replicatedJobs that do not exist")
+                raise GroupingRefused(
+                    f"the runtime's scheduling names {unknown or 'no'} replicatedJobs that do not exist"
+                )
             members = [by_name[target] for target in targets]
             found.append((leaf("-".join(targets), members, entry), targets))
         return found
@@ -118,7 +131,7 @@ def runtime_of(job: Json, related: Sequence[Json]) -> Json:
     for found in related:
         if found.get("kind") == kind and found["metadata"]["name"] == name:
             return found
-    raise Refused(
+    raise GroupingRefused(
         f"{kind} {name!r} is needed to know how many pods the TrainJob has; give it too",
         "RuntimeNotFound",
     )
@@ -165,7 +178,7 @@ def replica_of(job: Json, runtime: Json, owner: Json) -> Replica:
         namespace=namespace_of(job),
         owner=owner,
         min_member=sum(step.pods for step in steps),
-        parts=[Part(step.name, step.pods, step.pod_spec) for step in steps],
+        parts=[ReplicaPart(step.name, step.pods, step.pod_spec) for step in steps],
         annotations=job["metadata"].get("annotations") or {},
         priority_class=next((name for step in steps if (name := step.pod_spec.get("priorityClassName"))), ""),
     )

@@ -10,7 +10,7 @@ import copy
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from phalanx.controllers.grouping.core import Json, Refused
+from phalanx.controllers.grouping.core import GroupingRefused, Json
 from phalanx.model.quantity import units
 
 ANCESTOR = "trainer.kubeflow.org/trainjob-ancestor-step"
@@ -28,7 +28,7 @@ def resolved(job: Json, runtime: Json) -> Json:
     except (AttributeError, KeyError, TypeError, ValueError) as problem:
         # Definitions of TrainJobs may keep any field of any type.
         text = f"the TrainJob or its runtime has a field of the wrong type: {problem!r}"
-        raise Refused(text, "InvalidTrainJob") from problem
+        raise GroupingRefused(text, "InvalidTrainJob") from problem
 
 
 def _resolved(job: Json, runtime: Json) -> Json:
@@ -36,7 +36,7 @@ def _resolved(job: Json, runtime: Json) -> Json:
     spec: Json = template.setdefault("spec", {})
     parts: list[Json] = spec.setdefault("replicatedJobs", [])
     if not parts:
-        raise Refused(f"runtime {runtime['metadata']['name']} has no replicatedJobs")
+        raise GroupingRefused(f"runtime {runtime['metadata']['name']} has no replicatedJobs")
     for part in parts:
         pod_of(part).setdefault("containers", [])
     _apply_patches(job, template)
@@ -109,7 +109,7 @@ def _sizes(job: Json, runtime: Json, parts: Sequence[Json]) -> None:
         if ancestor_of(part):
             part["replicas"] = 1
     if asked is not None and not sized:
-        raise Refused("trainer.numNodes: no replicatedJob of the runtime is the trainer", "InvalidTrainJob")
+        raise GroupingRefused("trainer.numNodes: no replicatedJob of the runtime is the trainer", "InvalidTrainJob")
 
 
 # -- the trainer and its initializers --------------------------------------------------------------------------------
@@ -148,7 +148,7 @@ def _trainer(job: Json, runtime: Json, parts: Sequence[Json]) -> None:
                 container["resources"] = _merge(container.get("resources") or {}, wanted)
     if wanted and not any(_containers(part) for part in nodes):
         text = "trainer.resourcesPerNode: no container of the runtime is the trainer's"
-        raise Refused(text, "InvalidTrainJob")
+        raise GroupingRefused(text, "InvalidTrainJob")
     if policy.get("torch") is not None:
         _torch(job, policy["torch"], _trainers(parts))
     elif policy.get("mpi") is not None:
@@ -248,7 +248,7 @@ def _overrides(job: Json) -> Iterator[tuple[list[str], Json]]:
 def _target(parts: dict[str, Json], name: str, where: str) -> Json:
     if name not in parts:
         known = ", ".join(parts)
-        raise Refused(f"{where}: the runtime has no replicatedJob {name!r}; it has {known}", "InvalidTrainJob")
+        raise GroupingRefused(f"{where}: the runtime has no replicatedJob {name!r}; it has {known}", "InvalidTrainJob")
     return parts[name]
 
 

@@ -26,7 +26,7 @@ from phalanx.engine.groups.admission import all_short, hold_of
 from phalanx.engine.groups.build import FEW_SHAPES, Built, Unplaceable, build
 from phalanx.engine.groups.counts import surplus
 from phalanx.engine.groups.expected_pods import reserved_for
-from phalanx.engine.groups.find_placement import Found, NotFound, find
+from phalanx.engine.groups.find_placement import Found, NoPlacement, find
 from phalanx.engine.groups.group_plugins import GroupPlugins
 from phalanx.engine.groups.outcomes import counter, expected_placements, leftovers
 from phalanx.engine.groups.trial import Assignment, fits_still
@@ -98,7 +98,7 @@ class Attempts:
         except PluginFailure as failure:
             return Refused(Cause.ERROR, str(failure))
         except Unplaceable as problem:
-            return Refused(Cause.TORN, str(problem))
+            return Refused(Cause.PARTIAL, str(problem))
 
     # ---- 1. gates
 
@@ -218,7 +218,7 @@ class Attempts:
         found = find(self._cluster, group, built, points) if status is None else status
         if isinstance(found, Status):
             return refused_by_plugin(found, built, messages.UNSCHEDULABLE)
-        if isinstance(found, NotFound):
+        if isinstance(found, NoPlacement):
             cause = Cause.RULES if found.rules else Cause.ROOM
             outcome = None if found.rules else found.outcome
             return Refused(cause, found.text(group, built), GroupSearch(built, outcome))

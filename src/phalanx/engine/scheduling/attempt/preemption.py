@@ -26,7 +26,7 @@ from phalanx.engine.groups.trial import Assignment, holds
 from phalanx.engine.placement import place
 from phalanx.engine.placement.problem import Leaf, Subtree, done
 from phalanx.engine.preemption.cost import Cost
-from phalanx.engine.preemption.plan import NOBODY_LOWER, plan
+from phalanx.engine.preemption.plan import NO_LOWER_PRIORITY, plan
 from phalanx.engine.preemption.problem import DEFAULT_BUDGET
 from phalanx.engine.preemption.result import GaveUp, Hopeless, Plan, Planned
 from phalanx.engine.preemption.single_pod import Candidate, Chooser, MoreRows
@@ -188,7 +188,7 @@ class Preemption:
             if isinstance(named, Status):
                 return _plan_of(Hopeless(named.message))
             areas = [placement.mask for placement in named]
-        found = _plan_of(Hopeless(NOBODY_LOWER))
+        found = _plan_of(Hopeless(NO_LOWER_PRIORITY))
         for area in areas:
             stager = PreemptionProblemBuilder(self.cluster, self.victim_index, built, tree.priority, area)
             worked(len(stager.units) // 8)
@@ -206,7 +206,7 @@ class Preemption:
     def _plan(self, stager: PreemptionProblemBuilder) -> PreemptionResult:
         whole = stager.built.problem.root
         if not stager.units and not self.victim_index.leaving:
-            return _plan_of(Hopeless(NOBODY_LOWER))
+            return _plan_of(Hopeless(NO_LOWER_PRIORITY))
         if not done(whole):
             tree, origin = raised(whole, {})
             return self._try(stager, tree, origin)

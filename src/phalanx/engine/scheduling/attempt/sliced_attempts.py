@@ -53,7 +53,7 @@ class SlicedAttempts:
         self.attempts = attempts
         self._preemption = preemption
         self.unfinished: dict[str, Unfinished] = {}  # by root key
-        self._crowded_out: set[str] = set()  # roots whose attempts were dropped because there were too many
+        self._taken_by_others: set[str] = set()  # roots whose attempts were dropped because there were too many
         self._touched: set[int] | None = None  # rows that changed while the attempt at hand was stopped
         self.spent = 0  # work of the present step
         self.missed: list[ClusterChange] | None = []  # of the last answer: what happened meanwhile; None: too much
@@ -95,7 +95,7 @@ class SlicedAttempts:
             if placed is not None:
                 self.spent += AT_ONCE + self.cluster.columns.n // ROWS_AT_ONCE
                 return placed
-            if unit.key in self._crowded_out and self.full:
+            if unit.key in self._taken_by_others and self.full:
                 return None
             search = self._begin(unit, tree, equivalence_key, 0)
         elif search.seen != self._seen():
@@ -140,9 +140,9 @@ class SlicedAttempts:
         search.seen = self._seen()
         if self.full:
             search.sliced.drop()  # it starts again when there is room for it
-            self._crowded_out.add(search.unit.key)
+            self._taken_by_others.add(search.unit.key)
         else:
-            self._crowded_out.discard(search.unit.key)
+            self._taken_by_others.discard(search.unit.key)
             self.unfinished[search.unit.key] = search
 
     def _once_more(self, search: Unfinished, tree: GroupTree) -> Answer | None:
@@ -219,7 +219,7 @@ class SlicedAttempts:
         for key in gone:
             self.unfinished.pop(key).sliced.drop()
         if not self.full:
-            self._crowded_out.clear()
+            self._taken_by_others.clear()
 
     def validate(self) -> None:
         assert len(self.unfinished) <= MOST

@@ -11,7 +11,7 @@ from phalanx.engine.groups.admission import HeldBy, hold_of
 from phalanx.engine.groups.messages import WAITING
 from phalanx.engine.scheduling.lifecycle.members import Members
 from phalanx.engine.scheduling.lifecycle.pod_lifecycle import PodLifecycle
-from phalanx.engine.scheduling.lifecycle.pod_status import GATED, GATED_MESSAGE, UNSCHEDULABLE, PodStatus
+from phalanx.engine.scheduling.lifecycle.pod_status import GATED, GATED_MESSAGE, UNSCHEDULABLE, PodStatusWriter
 from phalanx.engine.scheduling.queue.units import QueueName, SchedulingUnit, UnitState
 from phalanx.engine.state.records import PodRecord
 from phalanx.model.groups import Group, GroupKey, PodKey, Quorum
@@ -33,12 +33,12 @@ Newcomers = dict[str, PodRecord]
 AskGates = Callable[[SchedulingUnit, Iterable[PodRecord] | None], None]
 
 
-class Admission:
+class UnitAdmission:
     def __init__(
         self,
         members: Members,
         pod_lifecycle: PodLifecycle,
-        status: PodStatus,
+        status: PodStatusWriter,
         ask_gates: AskGates,
     ) -> None:
         """`ask_gates`: ask PreEnqueue plugins (`Pods.admit`)."""
@@ -143,15 +143,15 @@ class Admission:
         """Tell the root that waits for members, and every group below it that does; `leaves`: only those of them."""
         forest = self._forest
         quorum = forest.quorum(key, None if leaves is None else 4)
-        told = (
+        announced = (
             quorum.shortages
             if leaves is None
             else [s for leaf in sorted(leaves) for s in forest.quorum(leaf).shortages]
         )
-        for shortage in told:
+        for shortage in announced:
             if shortage.group != key:
                 self._members.say(shortage.group, WAITING, messages.lacking([shortage]))
-        short = {shortage.group for shortage in told}
+        short = {shortage.group for shortage in announced}
         tree = list(islice(forest.tree(key), FEW_GROUPS + 1))
         few = len(tree) <= FEW_GROUPS
         # In a large tree the counts of siblings are left out: to follow them would cost the tree for every pod.

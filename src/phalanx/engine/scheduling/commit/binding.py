@@ -13,7 +13,7 @@ from phalanx.engine.groups.trial import Assignment
 from phalanx.engine.scheduling.attempt.answers import Placed
 from phalanx.engine.scheduling.lifecycle.members import Members
 from phalanx.engine.scheduling.lifecycle.pod_lifecycle import TURN, OnHold, PodLifecycle
-from phalanx.engine.scheduling.lifecycle.pod_status import SCHEDULER_ERROR, UNSCHEDULABLE, PodStatus
+from phalanx.engine.scheduling.lifecycle.pod_status import SCHEDULER_ERROR, UNSCHEDULABLE, PodStatusWriter
 from phalanx.engine.scheduling.lifecycle.reserve_permit import ask
 from phalanx.engine.scheduling.queue.units import SchedulingUnit
 from phalanx.engine.state.records import PodRecord
@@ -29,7 +29,7 @@ class Binding:
         state: ClusterState,
         pods: PodLifecycle,
         members: Members,
-        status: PodStatus,
+        status: PodStatusWriter,
         emit: Emit,
         catch_up: Callable[[PodRecord], None],
     ) -> None:

@@ -35,7 +35,7 @@ from phalanx.engine.scheduling.commit.group_reservations import GroupReservation
 from phalanx.engine.scheduling.commit.start_reservations import StartReservations
 from phalanx.engine.scheduling.lifecycle.members import Members
 from phalanx.engine.scheduling.lifecycle.pod_lifecycle import PodLifecycle
-from phalanx.engine.scheduling.lifecycle.pod_status import PROMISED, SCHEDULER_ERROR, UNSCHEDULABLE, PodStatus
+from phalanx.engine.scheduling.lifecycle.pod_status import PROMISED, SCHEDULER_ERROR, UNSCHEDULABLE, PodStatusWriter
 from phalanx.engine.scheduling.lifecycle.rejections import Rejections
 from phalanx.engine.scheduling.queue.units import (
     ATTEMPT,
@@ -52,13 +52,13 @@ from phalanx.engine.state.shapes import Shape
 from phalanx.model.groups import Group, GroupKey
 from phalanx.model.groups.policy import FieldProblem
 
-SEATS_PER_WORK_UNIT = 2  # pods of a group that are committed with one unit of work
+PODS_PER_WORK_UNIT = 2  # pods of a group that are committed with one unit of work
 ROW_WORK = 8  # units of work to look for victims of a single pod on one row
 MOST_TURNS = 4  # times the slices that preemption for a single pod takes where nothing changes
 NO_PREEMPTION = PreemptionResult()
 
 
-class Sleep(msgspec.Struct, frozen=True):
+class GroupWait(msgspec.Struct, frozen=True):
     """What an equivalence class of groups waits for."""
 
     interests: tuple[Interest, ...]
@@ -142,7 +142,7 @@ class Cycle:
         if isinstance(target, GroupTree):
             answer = self._attempts.attempt(target, How(search=lambda: self._searches.answer(unit, target, key)))
             if answer is None:
-                self._units.tell(unit, "searching", "others are served before the search for a place goes on")
+                self._units.notify(unit, "searching", "others are served before the search for a place goes on")
             return answer
         try:
             answer = self._attempts.attempt(target, How(rows=self._rows(unit)))
@@ -208,7 +208,7 @@ class Cycle:
         """Assume and bind every pod of the assignment; Reserve and Permit have passed for all of them."""
         assert placed.built is not None
         assignment = placed.assignment
-        self._searches.spent += len(assignment) // SEATS_PER_WORK_UNIT
+        self._searches.spent += len(assignment) // PODS_PER_WORK_UNIT
         beginning = self._reservations.beginning(group) if placed.expected_placements else frozenset()
         self._units.commit(unit, len(assignment))
         whole = not any(leaf.placed for leaf in self._members.forest.leaves(group.key))
@@ -250,7 +250,7 @@ class Refusals:
         pods: PodLifecycle,
         members: Members,
         waiting: Waiting,
-        status: PodStatus,
+        status: PodStatusWriter,
         starts: StartReservations,
     ) -> None:
         self._cluster: ClusterState = searches.cluster
@@ -268,7 +268,7 @@ class Refusals:
     def join(self, unit: SchedulingUnit, group: Group | None, known: EquivalenceClass) -> None:
         """Refuse a unit without an attempt, as the units of this class were."""
         if group is not None:
-            self._tell(unit, group, known.waits_for.refusal)
+            self._notify(unit, group, known.waits_for.refusal)
             self.queue.join(unit, known)
         else:
             self.queue.join(unit, known)
@@ -288,7 +288,7 @@ class Refusals:
         message = self._starts.soon(unit)
         if not message:
             return False
-        self._units.tell(unit, "refused", message)
+        self._units.notify(unit, "refused", message)
         if isinstance(target, GroupTree):
             self._report(unit, target.group, UNSCHEDULABLE, message)
         else:
@@ -312,7 +312,7 @@ class Refusals:
         preemption = refused.preemption or NO_PREEMPTION
         only_rows = all(profile.plugins.get(name) in profile.row_filters for name in diagnosis.plugins)
         if (victims_leave or preemption.waits) and only_rows:
-            self._waiting.sleep_until_victims_are_gone(unit, diagnosis, refused.message)
+            self._waiting.wait_for_victims(unit, diagnosis, refused.message)
             return
         shared = refused.alike and not record.nominated
         self._waiting.sleep(
@@ -340,15 +340,15 @@ class Refusals:
         commits = self.members.commits
         if refused.cause is Cause.WHOLE or refused.again:
             # Room for the whole may come from anywhere: no event announces it, so it is tried again.
-            self._tell(unit, group, Refusal(refused.text, None, {}, at=self._cluster.now))
+            self._notify(unit, group, Refusal(refused.text, None, {}, at=self._cluster.now))
             self._units.back_off(unit)
         elif refused.cause is Cause.PERMIT:
-            self._units.tell(unit, "taken back", refused.message)
+            self._units.notify(unit, "taken back", refused.message)
             self._report(unit, group, UNSCHEDULABLE, refused.message)
         elif refused.cause is Cause.ERROR or refused.built is None:
-            if refused.cause is Cause.TORN:
+            if refused.cause is Cause.PARTIAL:
                 commits.release(group, unit.key)  # a gang that was never complete must not keep its nodes
-            self._units.tell(unit, "error", refused.message)
+            self._units.notify(unit, "error", refused.message)
             self._report(unit, group, SCHEDULER_ERROR, refused.message)
         else:
             if refused.releases:
@@ -368,15 +368,15 @@ class Refusals:
             if record.shape not in texts:
                 texts[record.shape] = self._own_message(record, message)
         refusal = Refusal(message, refused.outcome, texts, refused.reason or UNSCHEDULABLE, self._cluster.now)
-        self._tell(unit, group, refusal)
+        self._notify(unit, group, refusal)
         if refused.releases:
             self._units.back_off(unit)  # an eviction may be refused: try again
         else:
             self._sleep(unit, group, built, refusal)
 
-    def _tell(self, unit: SchedulingUnit, group: Group, refusal: Refusal) -> None:
+    def _notify(self, unit: SchedulingUnit, group: Group, refusal: Refusal) -> None:
         unit.refusal = refusal
-        self._units.tell(unit, "refused", refusal.message)
+        self._units.notify(unit, "refused", refusal.message)
         # Late children of a tree that runs are Unschedulable, as kube-scheduler 1.37 reports them.
         short = self._short_leaves(group) if group.composite and not group.satisfied else {}
         for record in unit.records.values():
@@ -446,14 +446,14 @@ class Refusals:
             self._worth,
             self._cluster.now,
             message=refusal.message,
-            waits_for=Sleep(tuple(interests), refusal, nodes),
+            waits_for=GroupWait(tuple(interests), refusal, nodes),
             needs=_least(built.shapes) if strict else (),
         )
         self._waiting.be_patient(equivalence_class, unit.priority)
         untold, equivalence_class.untold = equivalence_class.untold, []
         for twin in untold:
             if twin.equivalence_class is equivalence_class and (its := self.members.group_of(twin)):
-                self._tell(twin, its, refusal)
+                self._notify(twin, its, refusal)
         for shape in built.shapes:
             self._cluster.evaluations.rest(shape)
         if self._searches.missed != []:
@@ -462,7 +462,7 @@ class Refusals:
     def _worth(self, equivalence_class: EquivalenceClass, change: ClusterChange) -> bool:
         if self._units.expects(equivalence_class.key[1], change):  # type: ignore[index]
             return False  # one of its victims: it is tried when the last one is gone
-        sleep: Sleep = equivalence_class.waits_for
+        sleep: GroupWait = equivalence_class.waits_for
         if sleep.nodes and change.kind & Wake.NODE:
             return True
         return any(self._waiting.helps(interest, change) for interest in sleep.interests)

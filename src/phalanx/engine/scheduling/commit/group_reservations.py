@@ -28,7 +28,7 @@ from phalanx.model.groups import Group, GroupKey
 from phalanx.model.groups.expected_pods import expected
 from phalanx.model.groups.group import PLACED
 
-KEPT_FOR = 600.0  # seconds since the first pod was started
+RESERVED_FOR = 600.0  # seconds since the first pod was started
 
 
 class ReservedRoom(msgspec.Struct):
@@ -48,7 +48,7 @@ class GroupReservations:
         self._over: dict[GroupKey, None] = {}  # groups that had their time
         self._fresh = True  # groups that started before this process have not been looked at
         self._pods_on_unknown_nodes: dict[GroupKey, None] = {}  # groups with a reservation on a node that is gone
-        self._by_promise: dict[GroupKey, None] = {}  # kept for groups whose first pod has only a promise itself
+        self._by_reservation: dict[GroupKey, None] = {}  # kept for groups whose first pod has only a promise itself
         self._promises_seen = 0  # version of all promises when these groups were looked at
 
     # ---- promising
@@ -72,9 +72,9 @@ class GroupReservations:
 
     def _promise(self, key: GroupKey, places: dict[str, tuple[PodRecord, str]], begins: bool, inherit: bool) -> None:
         records = self._cluster.records
-        until = self._cluster.now + KEPT_FOR
+        until = self._cluster.now + RESERVED_FOR
         if inherit and key not in self.kept:  # it began before this process: its time runs since then
-            until = min(until, self._began(key) + KEPT_FOR)
+            until = min(until, self._began(key) + RESERVED_FOR)
             if until <= self._cluster.now:
                 self._over[key] = None
                 return
@@ -82,7 +82,7 @@ class GroupReservations:
         if kept is None:
             kept = self.kept[key] = ReservedRoom(until)
             self.kept = dict(sorted(self.kept.items(), key=lambda each: each[1].until))
-        self._by_promise[key] = None
+        self._by_reservation[key] = None
         if begins:  # for the first time, or now that room was made for it
             self.kept[key] = self.kept.pop(key)
             kept.until = until
@@ -150,7 +150,7 @@ class GroupReservations:
         if kept is None:
             return
         if not group.placed:
-            self._by_promise[key] = None
+            self._by_reservation[key] = None
         waiting = self._members.waiting_pods.get(key, {})
         for record in sorted(waiting.values(), key=lambda each: each.key):
             if kept.reservations and not record.nominated and record.key not in kept.claimed_by:
@@ -211,7 +211,7 @@ class GroupReservations:
                 self._find(group)
         if self.doubtful:
             self._promises_seen = self._cluster.nominations.version
-            for key in list(self._by_promise):
+            for key in list(self._by_reservation):
                 self._doubt(key)
         self._expire()
 
@@ -219,7 +219,7 @@ class GroupReservations:
     def doubtful(self) -> bool:
         """A first pod may have lost the promise that room was kept by: to somebody more important, because its group is
         held, or since somebody else took it back."""
-        return bool(self._by_promise) and self._cluster.nominations.version != self._promises_seen
+        return bool(self._by_reservation) and self._cluster.nominations.version != self._promises_seen
 
     def _doubt(self, key: GroupKey) -> None:
         group = self._members.forest.group(key)
@@ -227,7 +227,7 @@ class GroupReservations:
             if self._begun(group):
                 return
             self.release(key)
-        del self._by_promise[key]
+        del self._by_reservation[key]
 
     # ---- letting go
 
@@ -252,9 +252,9 @@ class GroupReservations:
         if unit is not None and unit.state is UnitState.EVICTING:
             return  # the nominations of its pods belong to a preemption now
         for name in kept.claimed_by:
-            heir = self._cluster.records.get(name)
-            if heir is not None and heir.state is PodState.PENDING and heir.nominated:
-                self._free(heir)
+            successor = self._cluster.records.get(name)
+            if successor is not None and successor.state is PodState.PENDING and successor.nominated:
+                self._free(successor)
 
     def _withdraw(self, reservation: PodRecord) -> None:
         self._free(reservation)

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from phalanx.engine.framework.cluster_state import ClusterState
-from phalanx.engine.scheduling.commit.admission import GANG, INVALID, Admission
+from phalanx.engine.scheduling.commit.admission import GANG, INVALID, UnitAdmission
 from phalanx.engine.scheduling.commit.group_reservations import GroupReservations
 from phalanx.engine.scheduling.lifecycle.isolation import Isolation
 from phalanx.engine.scheduling.lifecycle.members import Members, Notes, root_key
 from phalanx.engine.scheduling.lifecycle.unit_lifecycle import UnitLifecycle
 from phalanx.engine.scheduling.queue.units import GroupTree, Refusal, SchedulingUnit, UnitState
 from phalanx.engine.state.records import PodRecord
-from phalanx.model.groups import Group, GroupKey, Invalid, MemberState
+from phalanx.model.groups import Group, GroupKey, InvalidTree, MemberState
 
 Newcomers = dict[str, dict[str, PodRecord]]  # root key -> pods that were not in it before
 
 
-class Groups:
+class GroupUnits:
     """Turns pods with a group into roots, and has those roots attempted. One per engine."""
 
     def __init__(
@@ -23,7 +23,7 @@ class Groups:
         state: ClusterState,
         members: Members,
         unit_lifecycle: UnitLifecycle,
-        admission: Admission,
+        admission: UnitAdmission,
         room: GroupReservations,
         isolation: Isolation,
     ) -> None:
@@ -85,7 +85,7 @@ class Groups:
             if not self._admit_or_hold(unit, newcomers.get(key, {}), helps=helps) and (helps or not held):
                 assert unit.group is not None
                 notes.touched[unit.group] = None
-        trees: dict[GroupKey, Invalid | None] = {}
+        trees: dict[GroupKey, InvalidTree | None] = {}
         for head in {**notes.touched, **notes.judged}:
             self._look_or_report(head, trees)
         for leaf in notes.dirty:
@@ -160,7 +160,7 @@ class Groups:
         found = self.forest.resolve(key)
         return found.root or (min(found.cycle) if found.cycle else key)
 
-    def _look_or_report(self, head: GroupKey, trees: dict[GroupKey, Invalid | None]) -> None:
+    def _look_or_report(self, head: GroupKey, trees: dict[GroupKey, InvalidTree | None]) -> None:
         try:
             self._look(head, trees)
         except Exception as problem:
@@ -183,7 +183,7 @@ class Groups:
             assert unit.group is not None
             self.members.notes.judged[unit.group] = None
 
-    def _look(self, head: GroupKey, trees: dict[GroupKey, Invalid | None]) -> None:
+    def _look(self, head: GroupKey, trees: dict[GroupKey, InvalidTree | None]) -> None:
         """What has to be said or done about a tree whether or not pods of it wait. `trees`: what is known to be wrong
         with trees, so that each is judged once however many of its groups changed."""
         top = self._top(head)
@@ -204,7 +204,7 @@ class Groups:
         if self.conditions.targets:
             self._spare(head)
         if invalid is None:
-            self.commits.tell(group)
+            self.commits.notify(group)
             if self.conditions.is_true(head):
                 self._errors.pop(root_key(head), None)
             self.members.settle(head)

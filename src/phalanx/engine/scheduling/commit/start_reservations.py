@@ -25,7 +25,7 @@ from phalanx.engine.reservations import FOREVER, Reason
 from phalanx.engine.scheduling.attempt.start_times import Planned, StartTimes
 from phalanx.engine.scheduling.lifecycle.members import Members
 from phalanx.engine.scheduling.lifecycle.pod_lifecycle import PodLifecycle
-from phalanx.engine.scheduling.lifecycle.pod_status import PROMISED, UNSCHEDULABLE, PodStatus
+from phalanx.engine.scheduling.lifecycle.pod_status import PROMISED, UNSCHEDULABLE, PodStatusWriter
 from phalanx.engine.scheduling.lifecycle.unit_lifecycle import UnitLifecycle
 from phalanx.engine.scheduling.queue.queue import Queue
 from phalanx.engine.scheduling.queue.units import QueueName, SchedulingUnit, UnitState
@@ -69,7 +69,7 @@ class StartReservations:
         pod_lifecycle: PodLifecycle,
         unit_lifecycle: UnitLifecycle,
         members: Members,
-        status: PodStatus,
+        status: PodStatusWriter,
     ) -> None:
         self._cluster = state
         self._queue = queue
@@ -236,7 +236,7 @@ class StartReservations:
         self.held[unit.key] = HeldStart(unit, planned, placeholders, self._cluster.now, reason)
         self.given += 1
         text = self.text(unit)
-        self._unit_lifecycle.tell(unit, "reserved", text)
+        self._unit_lifecycle.notify(unit, "reserved", text)
         self._say(unit)
         group = self._members.group_of(unit)
         if group is not None:

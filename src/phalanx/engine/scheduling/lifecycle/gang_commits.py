@@ -66,20 +66,20 @@ class Commits:
             return UnitState.SCHEDULED
         return UnitState.NONE  # too few are there
 
-    def tell(self, group: Group) -> bool:
+    def notify(self, group: Group) -> bool:
         """True for every confirmed group whose ancestors are, as far as we had a hand in it."""
         if not self.confirmed(group):
             return False
         conditions = self._conditions
         ours = False
         for child in group.sorted_children():
-            ours = self.tell(child) or ours
+            ours = self.notify(child) or ours
         if not group.composite:
             ours = group.key in self._ours or group.marked > 0
         if ours and not conditions.is_true(group.key):
             # After a restart only what was not written before the crash is written; the event is not needed again.
-            news = group.key in self._ours or any(leaf.key in self._ours for leaf in self._forest.leaves(group.key))
-            conditions.say(group, "True", "Scheduled", "", event=news)
+            updates = group.key in self._ours or any(leaf.key in self._ours for leaf in self._forest.leaves(group.key))
+            conditions.say(group, "True", "Scheduled", "", event=updates)
         return ours
 
     # ---- release

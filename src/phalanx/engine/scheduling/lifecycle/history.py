@@ -23,17 +23,17 @@ _Note = tuple[float, str, str, int]  # the same while it is kept: half the price
 class History:
     def __init__(self, state: ClusterState) -> None:
         self._cluster = state
-        self.told: dict[
+        self.announced: dict[
             str, list[_Note]
         ] = {}  # "ns/name" of a pod, or root key -> notes; dict order is order of first note
 
     def note(self, key: str, what: str, detail: str = "") -> None:
-        notes = self.told.get(key)
+        notes = self.announced.get(key)
         if notes is None:
-            if len(self.told) >= MOST_OBJECTS:
-                for old in list(self.told)[: MOST_OBJECTS // 8]:
-                    del self.told[old]
-            self.told[key] = [(self._cluster.now, what, detail, 1)]
+            if len(self.announced) >= MOST_OBJECTS:
+                for old in list(self.announced)[: MOST_OBJECTS // 8]:
+                    del self.announced[old]
+            self.announced[key] = [(self._cluster.now, what, detail, 1)]
             return
         time, before, said, times = notes[-1]
         if before == what and said == detail:
@@ -45,18 +45,18 @@ class History:
 
     def follow(self, key: str, what: str, detail: str = "") -> None:
         """The same, but only of an object that has a story already."""
-        if key in self.told:
+        if key in self.announced:
             self.note(key, what, detail)
 
     def of(self, key: str) -> list[Note]:
-        return [Note(*note) for note in self.told.get(key, ())]
+        return [Note(*note) for note in self.announced.get(key, ())]
 
     def forget(self, key: str) -> None:
-        self.told.pop(key, None)
+        self.announced.pop(key, None)
 
     def __len__(self) -> int:
-        return len(self.told)
+        return len(self.announced)
 
     def validate(self) -> None:
-        assert len(self.told) <= MOST_OBJECTS
-        assert all(0 < len(notes) <= MOST_NOTES for notes in self.told.values())
+        assert len(self.announced) <= MOST_OBJECTS
+        assert all(0 < len(notes) <= MOST_NOTES for notes in self.announced.values())

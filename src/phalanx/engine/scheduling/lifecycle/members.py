@@ -63,7 +63,7 @@ class Members:
         conditions: GroupConditions,
         statuses: Statuses,
         commits: Commits,
-        reminders: PendingWrites,
+        status_writes: PendingWrites,
     ) -> None:
         self._cluster = state
         self._queue = unit_lifecycle.queue
@@ -73,7 +73,7 @@ class Members:
         self.statuses = statuses
         self.health = statuses.health
         self.commits = commits
-        self._reminders = reminders
+        self._status_writes = status_writes
         self.waiting_pods: dict[GroupKey, dict[str, PodRecord]] = {}  # leaf -> its pending pods
         self.home: dict[GroupKey, str] = {}  # leaf -> key of the root its pending pods are in
         self.groups_with_failed_binds: dict[GroupKey, None] = {}  # leaves with failed binds
@@ -316,7 +316,7 @@ class Members:
             # A 404 may be astray, and a group that is gone is in no tree. Elsewhere Workloads have no status.
             final = (e.NOT_FOUND, e.PERMANENT) if decision.kind in (WORKLOAD, POLICY) else (e.PERMANENT,)
             if event.problem not in final:
-                self._reminders.add(decision)
+                self._status_writes.add(decision)
 
     def _mark(self, leaves: Iterable[GroupKey | None], *, helps: bool) -> None:
         for leaf in leaves:

@@ -65,7 +65,7 @@ class PodLifecycle:
         self.units = units
         self._emit = emit
         # Most pods are bound at once and need no history.
-        self._note, self._noted = units.history.note, units.history.told
+        self._note, self._noted = units.history.note, units.history.announced
         self.illegal = units.illegal
         self.records = state.records
         self.holding: dict[str, OnHold] = {}  # pods that wait for Permit, PreBind or their turn
@@ -158,6 +158,11 @@ class PodLifecycle:
         unit = self.unit_of.pop(record.key, None)
         self._go(record, PENDING, why)
         return unit
+
+    def adopt_nomination(self, record: PodRecord, node: str) -> None:
+        """Reserve the node that the object of a pod of another scheduler names; nothing is written."""
+        record.nominated = ""  # a new record has the object's node, for which nothing is reserved yet
+        self.nominate(record, node, write=False)
 
     def nominate(self, record: PodRecord, node: str, *, write: bool = True, wake: bool = True) -> None:
         """Nominate a node for a pending pod, or for an expected one; "" clears the nomination.

@@ -19,11 +19,11 @@ PROMISED = "StartPromised"  # room is reserved and its users end in time: no nod
 GATED_MESSAGE = "Scheduling is blocked due to non-empty scheduling gates"
 
 
-class PodStatus:
-    def __init__(self, state: ClusterState, history: History, reminders: PendingWrites, emit: Emit) -> None:
+class PodStatusWriter:
+    def __init__(self, state: ClusterState, history: History, status_writes: PendingWrites, emit: Emit) -> None:
         self._cluster = state
         self._history = history
-        self._reminders = reminders
+        self._status_writes = status_writes
         self._emit = emit
 
     def not_written(self, record: PodRecord, decision: d.SetPodCondition, problem: str) -> None:
@@ -32,7 +32,7 @@ class PodStatus:
             return  # another condition was sent since
         record.said = ""
         if problem != PERMANENT:  # also a 404: it may be astray, and a pod that is gone has no record
-            self._reminders.add(decision)
+            self._status_writes.add(decision)
 
     def again(self, decision: d.SetPodCondition) -> None:
         """Write it again, unless another condition was sent since, or the pod is no longer pending."""

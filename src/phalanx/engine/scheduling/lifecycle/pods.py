@@ -14,7 +14,7 @@ from phalanx.engine.framework.cluster_state import ClusterState
 from phalanx.engine.preemption.victim_index import VictimIndex
 from phalanx.engine.scheduling.lifecycle.members import Members
 from phalanx.engine.scheduling.lifecycle.pod_lifecycle import PodLifecycle
-from phalanx.engine.scheduling.lifecycle.pod_status import GATED, GATED_MESSAGE, SCHEDULER_ERROR, PodStatus
+from phalanx.engine.scheduling.lifecycle.pod_status import GATED, GATED_MESSAGE, SCHEDULER_ERROR, PodStatusWriter
 from phalanx.engine.scheduling.lifecycle.rejections import Rejections
 from phalanx.engine.scheduling.lifecycle.reserve_permit import gate_of
 from phalanx.engine.scheduling.queue.units import SchedulingUnit
@@ -32,7 +32,7 @@ class Pods:
         state: ClusterState,
         pod_lifecycle: PodLifecycle,
         members: Members,
-        status: PodStatus,
+        status: PodStatusWriter,
         victim_index: VictimIndex,
         rejections: Rejections,
     ) -> None:
@@ -151,9 +151,8 @@ class Pods:
         self._forget_foreign(key)
         if node:
             record = self.foreign[key] = self._record(pod)
-            record.nominated = ""
             self._cluster.shapes.keep(record.shape)
-            self._pod_lifecycle.nominate(record, node, write=False)
+            self._pod_lifecycle.adopt_nomination(record, node)
 
     def _forget_foreign(self, key: str) -> None:
         record = self.foreign.pop(key, None)

@@ -130,7 +130,7 @@ class UnitLifecycle:
 
     # ---- waiting
 
-    def tell(self, unit: SchedulingUnit, what: str, detail: str) -> None:
+    def notify(self, unit: SchedulingUnit, what: str, detail: str) -> None:
         """Write something to the history that does not change the state."""
         self.history.note(unit.key, what, detail)
 

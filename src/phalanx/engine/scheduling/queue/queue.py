@@ -73,7 +73,7 @@ class Queue:
         self._searching: dict[str, SchedulingUnit] = {}  # the one that goes on next first
         self._gated: dict[str, SchedulingUnit] = {}  # held by a gate, by key
         self._equivalence_classes: dict[Hashable, EquivalenceClass] = {}
-        self._asleep: dict[int, dict[Hashable, EquivalenceClass]] = {bit: {} for bit in _bits(Wake.ANY)}
+        self._waiting_classes: dict[int, dict[Hashable, EquivalenceClass]] = {bit: {} for bit in _bits(Wake.ANY)}
         self._deadlines: list[tuple[float, int, EquivalenceClass]] = []
         self._owed: list[
             tuple[tuple[Any, ...], int, EquivalenceClass]
@@ -151,7 +151,7 @@ class Queue:
         equivalence_class.tried = now
         equivalence_class.needs = needs
         self._index(equivalence_class)
-        equivalence_class.asleep = True
+        equivalence_class.waiting_classes = True
         equivalence_class.deadline = now + self._times.flush_after
         self._arm(equivalence_class)
         self._into_bucket(unit, equivalence_class)
@@ -160,18 +160,18 @@ class Queue:
     def sleeping(self, key: Hashable) -> EquivalenceClass | None:
         """Return the class `key` if it is waiting: a unit that belongs to it need not be tried."""
         equivalence_class = self._equivalence_classes.get(key) if self.shares else None
-        return equivalence_class if equivalence_class is not None and equivalence_class.asleep else None
+        return equivalence_class if equivalence_class is not None and equivalence_class.waiting_classes else None
 
     def join(self, unit: SchedulingUnit, equivalence_class: EquivalenceClass) -> None:
         """Let a root sleep with its twins without having been tried."""
         self._leave(unit)
         self._into_bucket(unit, equivalence_class)
 
-    def put_aside(self, unit: SchedulingUnit, scout_of: EquivalenceClass | None) -> None:
+    def put_aside(self, unit: SchedulingUnit, representative_of: EquivalenceClass | None) -> None:
         """Its attempt is not finished: the others first. `scout_of`: those who wait for what becomes of it."""
         self._leave(unit)
         unit.place = SEARCH
-        unit.equivalence_class = scout_of
+        unit.equivalence_class = representative_of
         self.units[unit.key] = unit
         self._searching[unit.key] = unit
 
@@ -194,7 +194,7 @@ class Queue:
         equivalence_class = self._equivalence_classes.get(key)
         if equivalence_class is None:
             equivalence_class = self._equivalence_classes[key] = EquivalenceClass(key, Wake.NOTHING, None, "", None)
-            equivalence_class.asleep = False
+            equivalence_class.waiting_classes = False
         representative.equivalence_class = equivalence_class
         equivalence_class.untold.append(unit)
         self._into_bucket(unit, equivalence_class)
@@ -222,7 +222,7 @@ class Queue:
     def attempted(self, unit: SchedulingUnit, came_from: EquivalenceClass | None) -> None:
         """After an attempt of a root that was woken from a bucket: unless it went back to sleep there, its twins may
         go on."""
-        if came_from is not None and not came_from.asleep:
+        if came_from is not None and not came_from.waiting_classes:
             self._follow(came_from)
 
     # ---- time and events
@@ -242,7 +242,7 @@ class Queue:
         while self._deadlines and self._deadlines[0][0] <= now:
             equivalence_class = heapq.heappop(self._deadlines)[2]
             equivalence_class.armed = False
-            if not equivalence_class.asleep:
+            if not equivalence_class.waiting_classes:
                 continue
             if equivalence_class.deadline <= now:
                 self._rouse(equivalence_class)
@@ -253,14 +253,14 @@ class Queue:
         """When `flush` will have something to do."""
         while self._backoff and self._backoff[0][2].entry is not self._backoff[0]:
             heapq.heappop(self._backoff)
-        while self._deadlines and not self._deadlines[0][2].asleep:
+        while self._deadlines and not self._deadlines[0][2].waiting_classes:
             heapq.heappop(self._deadlines)[2].armed = False
         times = [heap[0][0] for heap in (self._backoff, self._deadlines) if heap]
         return min(times) if times else None
 
     def listens(self, kind: Wake) -> bool:
         """Return True if a change of that kind, which is not one of a row, can help any unit."""
-        awake = not self._searching and not self._asleep[int(kind)]
+        awake = not self._searching and not self._waiting_classes[int(kind)]
         return not awake or bool(self._gate_bits & int(kind))
 
     def wake(self, change: ClusterChange) -> None:
@@ -269,7 +269,7 @@ class Queue:
             self.heard(change)
         kind = int(change.kind)
         self._event = EVENTS.get(kind, "ClusterEvent")
-        sleeping = self._asleep[kind]
+        sleeping = self._waiting_classes[kind]
         if sleeping:
             roused = [b for b in sleeping.values() if b.worth is None or b.worth(b, change)]
             for equivalence_class in roused:
@@ -280,7 +280,7 @@ class Queue:
                 self._owe(passing, change)
             else:
                 for equivalence_class in passing:
-                    if equivalence_class.asleep and (
+                    if equivalence_class.waiting_classes and (
                         equivalence_class.worth is None or equivalence_class.worth(equivalence_class, change)
                     ):
                         self._rouse(equivalence_class)
@@ -292,7 +292,7 @@ class Queue:
     def _owe(self, equivalence_classes: Iterable[EquivalenceClass], change: ClusterChange) -> None:
         """Many could have the room, few will get it: each is asked when its turn comes, about the row as it is then."""
         for equivalence_class in equivalence_classes:
-            first = equivalence_class.first() if equivalence_class.asleep else None
+            first = equivalence_class.first() if equivalence_class.waiting_classes else None
             if first is None:
                 continue
             if not equivalence_class.owed:
@@ -311,7 +311,7 @@ class Queue:
                 return False
             heapq.heappop(self._owed)
             owed, equivalence_class.owed = equivalence_class.owed, {}
-            if owed and equivalence_class.asleep:
+            if owed and equivalence_class.waiting_classes:
                 self._asked += 1
                 if equivalence_class.worth is None or any(
                     equivalence_class.worth(equivalence_class, change) for change in owed.values()
@@ -373,9 +373,11 @@ class Queue:
         """Every class that was woken and has waiting units has one unit that is being tried."""
         scouts = {id(r.equivalence_class) for r in self.units.values() if r.place in (ACTIVE, SEARCH)}
         for equivalence_class in self._equivalence_classes.values():
-            assert equivalence_class.asleep or equivalence_class.first() is None or id(equivalence_class) in scouts, (
-                f"no unit of {equivalence_class.key} is tried"
-            )
+            assert (
+                equivalence_class.waiting_classes
+                or equivalence_class.first() is None
+                or id(equivalence_class) in scouts
+            ), f"no unit of {equivalence_class.key} is tried"
 
     # ---- inside
 
@@ -408,7 +410,7 @@ class Queue:
 
     def _leave(self, unit: SchedulingUnit) -> None:
         """Out of its present place. If it was the scout of an awake bucket, the next twin takes over."""
-        scout_of = unit.equivalence_class if unit.place in (ACTIVE, SEARCH) else None
+        representative_of = unit.equivalence_class if unit.place in (ACTIVE, SEARCH) else None
         unit.entry = None
         if unit.place is SEARCH:
             self._searching.pop(unit.key, None)
@@ -420,13 +422,13 @@ class Queue:
                 self._drop(unit.equivalence_class)
         unit.equivalence_class = None
         unit.place = NOWHERE
-        if scout_of is not None and not scout_of.asleep:
-            self._follow(scout_of)
+        if representative_of is not None and not representative_of.waiting_classes:
+            self._follow(representative_of)
 
     def _rouse(self, equivalence_class: EquivalenceClass) -> None:
         self._unindex(equivalence_class)
         equivalence_class.owed = {}
-        equivalence_class.asleep = False
+        equivalence_class.waiting_classes = False
         self._follow(equivalence_class)
 
     def _follow(self, equivalence_class: EquivalenceClass) -> None:
@@ -441,24 +443,24 @@ class Queue:
 
     def _drop(self, equivalence_class: EquivalenceClass) -> None:
         self._unindex(equivalence_class)
-        equivalence_class.asleep = False
+        equivalence_class.waiting_classes = False
         if self._equivalence_classes.get(equivalence_class.key) is equivalence_class:
             del self._equivalence_classes[equivalence_class.key]
         if len(self._deadlines) > 2 * len(self._equivalence_classes) + FEW_STALE:
             for _, _, each in self._deadlines:
-                each.armed = each.asleep
-            self._deadlines = [entry for entry in self._deadlines if entry[2].asleep]
+                each.armed = each.waiting_classes
+            self._deadlines = [entry for entry in self._deadlines if entry[2].waiting_classes]
             heapq.heapify(self._deadlines)
 
     def _index(self, equivalence_class: EquivalenceClass) -> None:
         for bit in _bits(equivalence_class.wakes):
-            self._asleep[bit][equivalence_class.key] = equivalence_class
+            self._waiting_classes[bit][equivalence_class.key] = equivalence_class
         if equivalence_class.needs is not None:
             self._capacity_index.add(equivalence_class, equivalence_class.needs)
 
     def _unindex(self, equivalence_class: EquivalenceClass) -> None:
         for bit in _bits(equivalence_class.wakes):
-            self._asleep[bit].pop(equivalence_class.key, None)
+            self._waiting_classes[bit].pop(equivalence_class.key, None)
         self._capacity_index.remove(equivalence_class)
 
 

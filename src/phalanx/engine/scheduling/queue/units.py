@@ -133,7 +133,6 @@ class EquivalenceClass:
 
     __slots__ = (
         "armed",
-        "asleep",
         "counts",
         "deadline",
         "heap",
@@ -145,6 +144,7 @@ class EquivalenceClass:
         "plugins",
         "tried",
         "untold",
+        "waiting_classes",
         "waits_for",
         "wakes",
         "worth",
@@ -162,7 +162,7 @@ class EquivalenceClass:
         self.needs: Requests | None = None  # also roused by changes of a row with room for this
         self.heap: list[tuple[tuple[Any, ...], int, SchedulingUnit]] = []
         self.left = 0  # entries of roots that have left since, at most
-        self.asleep = True
+        self.waiting_classes = True
         self.deadline = 0.0  # woken then even without an event
         self.armed = False  # has an entry among the deadlines
         self.owed: dict[tuple[int, int], ClusterChange] = {}  # (row, kind): it has yet to be asked about these

@@ -90,7 +90,7 @@ class Waiting:
         equivalence_class.plugins = diagnosis.plugins
         self.be_patient(equivalence_class, record.priority)
 
-    def sleep_until_victims_are_gone(self, unit: SchedulingUnit, diagnosis: Diagnosis, message: str) -> None:
+    def wait_for_victims(self, unit: SchedulingUnit, diagnosis: Diagnosis, message: str) -> None:
         """Let a single pod wait until its victims are gone, or until a node has room that is nominated to no other
         pod. Pods of one shape share an equivalence class: one question per change, however many of them wait."""
         record = unit.record
@@ -142,7 +142,7 @@ class Waiting:
         if priority <= self._floor:
             self._patient[id(equivalence_class)] = (equivalence_class, priority)
             if len(self._patient) > self._sweep_at:
-                self._patient = {key: entry for key, entry in self._patient.items() if entry[0].asleep}
+                self._patient = {key: entry for key, entry in self._patient.items() if entry[0].waiting_classes}
                 self._sweep_at = max(FEW_PATIENT, 2 * len(self._patient))
 
     def placed(self, priority: int) -> None:
@@ -155,7 +155,7 @@ class Waiting:
         self._floor = priority
         patient, self._patient = self._patient, {}
         for key, (equivalence_class, rank) in patient.items():
-            if not equivalence_class.asleep:
+            if not equivalence_class.waiting_classes:
                 continue
             if rank > priority:
                 self.queue.rouse(equivalence_class)

@@ -12,7 +12,7 @@ Item = TypeVar("Item")
 DESCRIPTOR = "PHALANX_BENCH_PROGRESS"  # phalanx.cli.bench sets it
 
 
-def told(done: int, total: int) -> None:
+def announced(done: int, total: int) -> None:
     descriptor = os.environ.get(DESCRIPTOR)
     if descriptor:
         os.write(int(descriptor), f"{done} {total}\n".encode())
@@ -21,7 +21,7 @@ def told(done: int, total: int) -> None:
 async def passing(seconds: float) -> None:
     """Tells every second how much of a stretch of time is over; to be cancelled at its end."""
     for second in itertools.count():
-        told(min(second, int(seconds)), int(seconds))
+        announced(min(second, int(seconds)), int(seconds))
         await asyncio.sleep(1)
 
 
@@ -29,5 +29,5 @@ def counted(items: Iterable[Item]) -> Iterator[Item]:
     """The same items; before each it is told how many are done of how many."""
     every = list(items)
     for number, item in enumerate(every):
-        told(number, len(every))
+        announced(number, len(every))
         yield item

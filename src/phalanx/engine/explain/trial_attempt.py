@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from phalanx.engine.scheduling.scheduler import Scheduler
 
 
-class Rehearsal:
+class TrialAttempt:
     """Run attempts for a query. Placed units stay placed until the end, so that the next unit is tried next to them."""
 
     def __init__(self, engine: Scheduler) -> None:
@@ -26,7 +26,7 @@ class Rehearsal:
         self._assignment: Assignment = []  # pods that are reserved
         self._reshaped: list[tuple[PodRecord, Shape, int]] = []  # with their previous shape and epoch
 
-    def __enter__(self) -> Rehearsal:
+    def __enter__(self) -> TrialAttempt:
         self._mark = self._cluster.columns.journal.mark()
         return self
 
