@@ -86,7 +86,7 @@ def test_of_a_leaderworkerset() -> None:
     play(scenario)
 
 
-@pytest.mark.parametrize("wish", ["gangConfig", "scheduling", "annotation"])
+@pytest.mark.parametrize("requested", ["gangConfig", "scheduling", "annotation"])
 def test_of_a_jobset(requested: str) -> None:
     async def scenario(cluster: World) -> None:
         await by_hand(cluster, "JobSet", "jobset.x-k8s.io", "js", template("all", 3))

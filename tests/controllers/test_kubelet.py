@@ -164,7 +164,7 @@ STOP = "simulation.phalanx.dev/stop-seconds"
 
 
 @pytest.mark.parametrize(
-    ("told", "sleep", "grace", "least", "most", "code"),
+    ("announced", "sleep", "grace", "least", "most", "code"),
     [
         ("5", 0, 30, 5, 6, 143),  # slow, and in time
         ("60", 0, 4, 4, 5, 137),  # too slow: killed when its time is up

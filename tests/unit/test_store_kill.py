@@ -19,7 +19,7 @@ from phalanx.local.store import Store, WindowBounds
 
 STORM = """
 import asyncio, os, sys, zlib
-from phalanx.local.store import Bounds, Store
+from phalanx.local.store import Store, WindowBounds
 
 async def writer(store, me):
     round = 0
@@ -35,7 +35,7 @@ async def writer(store, me):
         os.write(1, f"{verb} {key[2]} {entry.revision}\\n".encode())
 
 async def main():
-    store = Store.open(sys.argv[1], window=Bounds(changes=200))
+    store = Store.open(sys.argv[1], window=WindowBounds(changes=200))
     os.write(1, b"go\\n")
     await asyncio.gather(*(writer(store, me) for me in range(16)))
 

@@ -126,7 +126,8 @@ class DevicePublisher:
             if not owners or any(each["uid"] == uid for each in owners):
                 return
             await self._client.delete(SLICES, name, uid=known["metadata"]["uid"])
-        await self._client.create(SLICES, body)
+        with contextlib.suppress(AlreadyExists):  # an answer was lost, and the repeated request finds the slice
+            await self._client.create(SLICES, body)
 
     async def _publish_domains(self) -> None:
         for driver in self._drivers:

@@ -82,6 +82,7 @@ class StartReservations:
         self.overtaken: dict[str, Overtaken] = {}
         self._placed: list[tuple[int, float, int]] = []  # priority, age and order of units placed since the last sweep
         self._due = 0.0
+        self._ends_of, self._any_end = float("-inf"), False
         self._tried: dict[str, float] = {}  # by key of the unit: when its start was last planned
         self._seen: set[str] = set()  # keys of units in the queue at the last sweep that were tried before it
         self._heads: dict[str, SchedulingUnit] = {}  # scheduler name -> the first unit that waits, as of `_heads_of`
@@ -156,7 +157,12 @@ class StartReservations:
             self._seen = {key for key, unit in self._queue.units.items() if unit.place not in _NEW}
 
     def _unseen(self) -> bool:
-        return len(self._queue.units) > len(self._seen)
+        """Whether a unit came that may be promised a start: without a known end there is none to promise."""
+        if len(self._queue.units) <= len(self._seen):
+            return False
+        if self._cluster.now >= self._ends_of + SWEEP_SECONDS:  # looks at all pods: not in every step
+            self._ends_of, self._any_end = self._cluster.now, self.times.any_known_end()
+        return self._any_end
 
     def _is_late(self, held: HeldStart) -> bool:
         """Whether the promised start has passed: what runs there takes longer than expected."""
