@@ -54,15 +54,15 @@ def kept(nominations: Nominations, priority: int, own: Iterable[str]) -> list[st
             continue
         # pod names have no slash: this is a reservation for an expected pod
         group, _, number = record.name.rpartition("/")
-        whom = f"to come of group {group}" if number and group else "with a nominated node"
+        owner = f"to come of group {group}" if number and group else "with a nominated node"
         if owner_of(record) != record.key:
-            whom = "with a reserved start"
-        nodes.setdefault(whom, {})[node] = None
-        counts[whom] = counts.get(whom, 0) + 1
+            owner = "with a reserved start"
+        nodes.setdefault(owner, {})[node] = None
+        counts[owner] = counts.get(owner, 0) + 1
     found = []
-    for whom, where in sorted(nodes.items()):
+    for owner, where in sorted(nodes.items()):
         names = _few(sorted(where))
-        found.append(f"room on {names} is kept for {counts[whom]} pod{'s' * (counts[whom] > 1)} {whom}")
+        found.append(f"room on {names} is kept for {counts[owner]} pod{'s' * (counts[owner] > 1)} {owner}")
     return found[:MOST_NAMED]
 
 

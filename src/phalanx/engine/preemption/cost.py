@@ -34,7 +34,7 @@ K = TypeVar("K")
 @dataclass(slots=True, frozen=True)
 class Cost:
     budgets: int = 0  # evicted pods beyond what disruption budgets allow
-    priority: int = NO_VICTIMS  # highest priority of an evicted unit; NOBODY: nothing is evicted
+    priority: int = NO_VICTIMS  # highest priority of an evicted unit; NO_VICTIMS: nothing is evicted
     stopped: int = 0  # evicted pods plus the remaining members of gangs that fall below their minimum
     pods: int = 0  # evicted pods
     gangs: int = 0  # gangs left running below their minimum

@@ -136,7 +136,7 @@ class Applier:
 
 def _refresh_last_applied(metadata: Json, config: Json) -> None:
     """Keep the annotation of client-side apply up to date, as kube-apiserver does for `kubectl apply --server-side`:
-    whoever goes back to client-side apply then compares with what was applied last. Absent, it stays absent."""
+    a later client-side apply then compares with the configuration applied last. It is not added where it is absent."""
     annotations = metadata.get("annotations") or {}
     if not annotations.get(LAST_APPLIED):
         return

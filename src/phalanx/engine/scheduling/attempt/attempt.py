@@ -363,8 +363,8 @@ class Attempts:
     # ---- 4. Reserve and Permit
 
     def _reserve(self, unit: AttemptUnit, placed: Placed) -> Placed | Refused:
-        """Count the pods on their rows and ask Reserve and Permit; a refusal takes all of it back. A single pod may be
-        told by Permit to wait. The pods of a group do not wait half-way: not ready now is a refusal."""
+        """Count the pods on their rows and ask Reserve and Permit; a refusal takes all of it back. Permit may let a
+        single pod wait. Pods of a group do not wait one by one: if Permit does not allow them now, it is a refusal."""
         if isinstance(unit, SinglePod):
             return self._reserve_pod(unit.record, placed)
         refused = rehearse(self._cluster, placed.assignment, waiting_is_refusal=True)
