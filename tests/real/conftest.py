@@ -22,7 +22,7 @@ def _cluster(directory: pytest.TempPathFactory, *, groups: bool) -> Iterator[Rea
         yield cluster
         assert cluster.broken() == []
     finally:
-        cluster.stop()
+        cluster.close()
 
 
 @pytest.fixture(scope="module")

@@ -5,6 +5,7 @@ Skipped where the shared folder is not next to the checkout.
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -54,34 +55,32 @@ def _start(directory: Path, *, groups: bool, gates: str = GATES) -> RealCluster:
         )
         scheduler.said("caches are filled")
     except BaseException:
-        cluster.stop()
+        cluster.close()
         raise
     return cluster
 
 
 @pytest.fixture(scope="module")
 def native(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealCluster]:
-    cluster = _start(tmp_path_factory.mktemp("native"), groups=True)
-    yield cluster
-    cluster.stop()
+    with contextlib.closing(_start(tmp_path_factory.mktemp("native"), groups=True)) as cluster:
+        yield cluster
 
 
 @pytest.fixture(scope="module")
 def with_group_claims(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealCluster]:
     gates = f"{GATES},DRAWorkloadResourceClaims=true"
-    cluster = _start(tmp_path_factory.mktemp("claims"), groups=True, gates=gates)
-    yield cluster
-    cluster.stop()
+    with contextlib.closing(_start(tmp_path_factory.mktemp("claims"), groups=True, gates=gates)) as cluster:
+        yield cluster
 
 
 @pytest.fixture(scope="module")
 def custom(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The address of a proxy that lets the cases use the custom resources."""
-    cluster = _start(tmp_path_factory.mktemp("custom"), groups=False)
-    proxy = GroupProxy(cluster.url, TOKEN)
-    yield f"http://127.0.0.1:{proxy.port}"
-    proxy.stop()
-    cluster.stop()
+    with (
+        contextlib.closing(_start(tmp_path_factory.mktemp("custom"), groups=False)) as cluster,
+        contextlib.closing(GroupProxy(cluster.url, TOKEN)) as proxy,
+    ):
+        yield f"http://127.0.0.1:{proxy.port}"
 
 
 def failures(file: Path, results: Path, *options: str) -> list[str]:

@@ -50,7 +50,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealCluster]:
         yield real
         assert real.broken() == []
     finally:
-        real.stop()
+        real.close()
 
 
 def _served(cluster: RealCluster) -> bool:

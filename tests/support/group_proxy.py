@@ -43,7 +43,7 @@ class GroupProxy:
         port: int = self._runner.addresses[0][1]
         return port
 
-    def stop(self) -> None:
+    def close(self) -> None:
         asyncio.run_coroutine_threadsafe(self._stop(), self._loop).result(30)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(10)

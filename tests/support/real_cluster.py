@@ -181,7 +181,7 @@ class RealCluster:
         self.server.start()
         self.wait_ready()
 
-    def stop(self) -> None:
+    def close(self) -> None:
         for process in (*reversed(self.parts), self.server, self.etcd):
             process.kill()
 

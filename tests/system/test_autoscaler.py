@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ import pytest
 from phalanx.base.errors import ConfigProblem
 from phalanx.local.nodes.node_groups import parse_node_groups
 from phalanx.local.nodes.topology import RACK, parse_topology
-from support.local_cluster import LocalCluster, local_cluster
+from support.local_cluster import LocalCluster, advance_until, local_cluster
 
 NODES = "/api/v1/nodes"
 PODS = "/api/v1/namespaces/default/pods"
@@ -53,16 +52,6 @@ def nodes(cluster: LocalCluster) -> dict[str, str]:
     return {node["metadata"]["name"]: node["metadata"]["labels"][RACK] for node in cluster.list(NODES)}
 
 
-def until(true: Callable[[], bool], cluster: LocalCluster, seconds: float = 0.0) -> None:
-    """Wait until something is true; each round moves the cluster's time by `seconds`."""
-    end = time.monotonic() + 60
-    while not true():
-        assert time.monotonic() < end, "it never became true"
-        if seconds:
-            cluster.advance(seconds)
-        time.sleep(0.05)
-
-
 def bound(cluster: LocalCluster, name: str) -> list[str]:
     pods = cluster.list(PODS)
     return [p["spec"].get("nodeName", "") for p in pods if p["metadata"]["name"].startswith(f"{name}-")]
@@ -75,20 +64,20 @@ def test_a_gang_gets_exactly_the_nodes_it_needs_in_one_rack_and_they_go_with_it(
     assert nodes(up) == {}
     gang(up, "never", 2, gpus=16)  # older, and no shape has 16 GPUs
     gang(up, "train", 16, topology=RACK)
-    until(lambda: len(up.get(DEMAND)["groups"]) == 2, up)
+    advance_until(up, lambda: len(up.get(DEMAND)["groups"]) == 2)
     found = {group["name"]: group for group in up.get(DEMAND)["groups"]}
     assert [(each["shape"], each["count"], each["domain"]) for each in found["train"]["nodes"]] == [
         ("gpu8", 2, "rack-0")
     ]
     assert "nodes" not in found["never"] and "never fits" in found["never"]["message"]
-    until(lambda: all(bound(up, "train")), up, seconds=5)
+    advance_until(up, lambda: all(bound(up, "train")), seconds=5)
     assert nodes(up) == {"gpu8-000": "rack-0", "gpu8-001": "rack-0"}
     up.advance(600)  # however long it runs, no node with a pod goes
     assert set(bound(up, "train")) == set(nodes(up)) == {"gpu8-000", "gpu8-001"}
     assert not any(node["spec"].get("unschedulable") for node in up.list(NODES))
     for i in range(16):
         up.delete(f"{PODS}/train-{i}", query={"gracePeriodSeconds": "0"})
-    until(lambda: nodes(up) == {}, up, seconds=10)
+    advance_until(up, lambda: nodes(up) == {}, seconds=10)
 
 
 def test_the_minimum_stays_and_the_maximum_is_never_passed(started: Callable[..., LocalCluster]) -> None:
@@ -96,11 +85,11 @@ def test_the_minimum_stays_and_the_maximum_is_never_passed(started: Callable[...
     assert list(nodes(up)) == ["gpu8-000"]
     gang(up, "large", 3, gpus=8)  # would take three nodes
     gang(up, "small", 2, gpus=8)
-    until(lambda: all(bound(up, "small")), up, seconds=1)
+    advance_until(up, lambda: all(bound(up, "small")), seconds=1)
     assert not any(bound(up, "large")) and len(nodes(up)) == 2
     for i in range(2):
         up.delete(f"{PODS}/small-{i}", query={"gracePeriodSeconds": "0"})
-    until(lambda: len(nodes(up)) == 1, up, seconds=5)
+    advance_until(up, lambda: len(nodes(up)) == 1, seconds=5)
     up.advance(60)
     assert len(nodes(up)) == 1
 

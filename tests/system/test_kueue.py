@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ import pytest
 from phalanx.base.clock import rfc3339
 from phalanx.controllers.cluster_mode.kueue import CONTROLLER, FoundPlace, PlacementCheck, WantedPlace, manifests_of
 from phalanx.local.api.rights import Rights
-from support.local_cluster import LocalCluster, local_cluster
+from support.local_cluster import LocalCluster, advance_until, local_cluster
 from support.rights import Recording, grants
 
 DEFINITIONS = Path(__file__).parents[2] / "examples" / "crds" / "kueue.yaml"
@@ -49,12 +48,7 @@ def unattended(tmp_path: Path) -> Iterator[LocalCluster]:
 
 
 def until(cluster: LocalCluster, found: Callable[[], Any], seconds: float = 2.0) -> Any:
-    end = time.monotonic() + 60
-    while not (answer := found()):
-        assert time.monotonic() < end, "it never happened"
-        cluster.advance(seconds)
-        time.sleep(0.05)
-    return answer
+    return advance_until(cluster, found, seconds)
 
 
 def pod_set(count: int, gpus: int = 8, *, name: str = "main", **more: Any) -> dict[str, Any]:

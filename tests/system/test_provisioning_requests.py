@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ from phalanx.controllers.cluster_mode.provisioning_requests import (
 )
 from phalanx.local.api.rights import Rights
 from phalanx.local.nodes.fleet import node_object
-from support.local_cluster import LocalCluster, local_cluster
+from support.local_cluster import LocalCluster, advance_until, local_cluster
 from support.rights import Recording, grants
 
 DEFINITION = Path(__file__).parents[2] / "examples" / "crds" / "provisioningrequest.yaml"
@@ -40,13 +39,7 @@ def up(tmp_path: Path) -> Iterator[LocalCluster]:
 
 
 def until(cluster: LocalCluster, found: Callable[[], Any], seconds: float = 6.0) -> Any:
-    """Wait for something; each round moves the cluster's time by `seconds`."""
-    end = time.monotonic() + 60
-    while not (answer := found()):
-        assert time.monotonic() < end, "it never happened"
-        cluster.advance(seconds)
-        time.sleep(0.05)
-    return answer
+    return advance_until(cluster, found, seconds)
 
 
 def gang(cluster: LocalCluster) -> None:

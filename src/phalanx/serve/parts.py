@@ -26,7 +26,7 @@ from phalanx.serve.controllers import ControllersService
 from phalanx.serve.demand_metrics import DemandMetrics
 from phalanx.serve.diagnostics import PATHS, Diagnostics
 from phalanx.serve.kueue_places import EnginePlaces
-from phalanx.serve.leader_duties import Duty, with_duties
+from phalanx.serve.leader_duties import Duty, admission_checks, provisioning, with_duties
 from phalanx.serve.metrics import SchedulerMetrics, failures_text
 from phalanx.serve.plugin_times import PluginTimes
 from phalanx.serve.recording import next_recording
@@ -72,7 +72,8 @@ def autoscaler(groups: Sequence[NodeGroup], source: DemandSource) -> Part:
 def provisioning_requests(class_: str, source: DemandSource) -> Part:
     def make(server: ApiServer) -> Component:
         client = server.client("phalanx-scheduler")
-        return Loop("provisioning", ProvisioningRequests(client, class_, source.lacking, server.context.clock).run)
+        requests = ProvisioningRequests(client, class_, source.lacking, server.context.clock)
+        return Loop("provisioning", provisioning(requests).run)
 
     return make
 
@@ -122,7 +123,7 @@ def scheduler(settings: ClusterSettings, follow: Follow | None = None, source: D
         if settings.kueue:
             places = EnginePlaces(service, settings.server.gates, diagnostics.priority_classes)
             check = PlacementCheck(server.client("phalanx-scheduler"), places, server.context.clock)
-            duties.append(("admission checks", check.run))
+            duties.append(admission_checks(check))
         work = partial(with_duties, service.run, duties)
         return Loop("scheduler", work, ready=service.wait_synced, stop=service.stop)
 

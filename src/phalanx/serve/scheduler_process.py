@@ -38,7 +38,7 @@ from phalanx.serve.diagnostics import PATHS, Diagnostics
 from phalanx.serve.health import HealthServer, Secure, made_at_start
 from phalanx.serve.kueue_places import EnginePlaces
 from phalanx.serve.lacking_groups import LackingGroups
-from phalanx.serve.leader_duties import Duty, with_duties
+from phalanx.serve.leader_duties import Duty, admission_checks, provisioning, with_duties
 from phalanx.serve.metrics import SchedulerMetrics
 from phalanx.serve.plugin_times import LIMIT, PluginTimes
 from phalanx.serve.recording import next_recording
@@ -283,10 +283,10 @@ class SchedulerProcess:
         if self._settings.provisioning and self.diagnostics is not None:
             lacking = LackingGroups(service, self.diagnostics).ask
             requests = ProvisioningRequests(client, self._settings.provisioning, lacking, self._clock)
-            duties.append(("ProvisioningRequests", requests.run))
+            duties.append(provisioning(requests))
         if self._settings.kueue and self.diagnostics is not None:
             places = EnginePlaces(service, self._settings.gates, self.diagnostics.priority_classes)
-            duties.append(("admission checks", PlacementCheck(client, places, self._clock).run))
+            duties.append(admission_checks(PlacementCheck(client, places, self._clock)))
         await with_duties(service.run, duties)
 
     def again(self) -> SchedulerProcess:

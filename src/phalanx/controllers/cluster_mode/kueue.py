@@ -9,7 +9,6 @@ gives the quota to others and tries again later.
 
 from __future__ import annotations
 
-import asyncio
 import copy
 import logging
 from collections.abc import Iterable, Sequence
@@ -19,11 +18,10 @@ import msgspec
 
 from phalanx.base.client import Client, Resource
 from phalanx.base.clock import Clock, parse_rfc3339, rfc3339
-from phalanx.base.errors import ApiProblem, Conflict, NotFound
+from phalanx.base.errors import Conflict, NotFound
 
 CONTROLLER = "scheduling.phalanx.dev/placement"
 VERSIONS = ("v1beta2", "v1beta1")
-LOOK_SECONDS = 2.0
 RETRY_AFTER = 60.0  # seconds that a workload without a place keeps its quota
 PLACE_SECONDS = 600.0  # that a place is reserved for pods that do not come
 MOST_MESSAGE = 1024
@@ -75,20 +73,6 @@ class PlacementCheck:
         self._clock = clock
         self._version = ""
         self._asked: set[str] = set()  # workloads that have a place, or had one
-        self._missing = False  # Kueue is not installed, and the log says so
-
-    async def run(self) -> None:
-        while True:
-            try:
-                await self.look()
-                self._missing = False
-            except NotFound:
-                if not self._missing:
-                    log.warning("no admission checks: the server has no kueue.x-k8s.io; install Kueue")
-                self._missing, self._version = True, ""
-            except ApiProblem as problem:
-                log.warning("admission checks: %s; trying again", problem)
-            await asyncio.sleep(LOOK_SECONDS)
 
     async def look(self) -> None:
         """Answer every check of ours that is Pending, and end places that are not needed any more."""
@@ -158,6 +142,7 @@ class PlacementCheck:
                 answer = await self._client.list(Resource("kueue.x-k8s.io", version, plural, kind, namespaced))
             except NotFound:
                 if version == versions[-1]:
+                    self._version = ""
                     raise
                 continue
             self._version = version

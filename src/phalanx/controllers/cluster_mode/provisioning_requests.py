@@ -8,7 +8,6 @@ Pods name the request they consume in an annotation, so that the autoscaler does
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Sequence
@@ -18,7 +17,7 @@ import msgspec
 
 from phalanx.base.client import Client, Resource
 from phalanx.base.clock import Clock, parse_rfc3339
-from phalanx.base.errors import AlreadyExists, ApiProblem, ConfigProblem, NotFound
+from phalanx.base.errors import AlreadyExists, ConfigProblem, NotFound
 from phalanx.controllers.runtime.hashing import hash_of
 
 REQUESTS = Resource("autoscaling.x-k8s.io", "v1", "provisioningrequests", "ProvisioningRequest")
@@ -31,7 +30,6 @@ OWNER = "scheduling.phalanx.dev/provisions-for"  # label of requests and templat
 GROUP = "scheduling.phalanx.dev/group"  # annotation of requests: kind/namespace/name of the group
 ATTEMPT = "scheduling.phalanx.dev/attempt"  # annotation of requests: counts from 1
 MOST_POD_SETS = 32  # of one request, by its definition
-LOOK_SECONDS = 5.0
 FIRST_BACKOFF = 60.0  # seconds after a failed request; doubles
 LONGEST_BACKOFF = 1800.0
 _OVER = ("Failed", "BookingExpired", "CapacityRevoked")  # conditions after which a request gives no nodes any more
@@ -83,20 +81,6 @@ class ProvisioningRequests:
         self._lacking = lacking
         self._clock = clock
         self._consumed: dict[str, set[str]] = {}  # request -> pods that name it
-        self._missing = False  # the definition is not installed, and the log says so
-
-    async def run(self) -> None:
-        while True:
-            try:
-                await self.look()
-                self._missing = False
-            except NotFound:
-                if not self._missing:
-                    log.warning("no ProvisioningRequests: the server has no %s; install its definition", REQUESTS.group)
-                self._missing = True
-            except ApiProblem as problem:
-                log.warning("ProvisioningRequests: %s; trying again", problem)
-            await asyncio.sleep(LOOK_SECONDS)
 
     async def look(self) -> None:
         """Compare the groups that lack nodes with the requests there are."""

@@ -18,6 +18,7 @@ from phalanx.engine.groups.conditions import GroupConditions
 from phalanx.engine.scheduling.queue.units import UnitState
 from phalanx.model.groups import Group, GroupKey, Member, MemberState
 from phalanx.model.groups.keys import BOUND_IN_GROUP
+from phalanx.model.objects import ObjectMeta
 
 
 class Commits:
@@ -176,14 +177,19 @@ class Commits:
         self._released.add(meta.uid)
         assert part.spec is not None
         what = "child groups" if part.composite else f"members, only {leaf.placed} could be bound"
-        self._emit(
-            d.Evict,
-            namespace=meta.namespace,
-            name=meta.name,
-            uid=meta.uid,
-            reason="GangIncomplete",
-            message=f"{part.key} needs {part.spec.minimum} {what}; released so that the whole gang can be tried again",
-            event_reason="GangReleased",
-            event_message=f"Released from node {member.node}: {part.key} could not be completed",
-            preemptor=root_key,
-        )
+        release(self._emit, meta, member.node, root_key, f"{part.key} needs {part.spec.minimum} {what}")
+
+
+def release(emit: Emit, pod: ObjectMeta, node: str, root_key: str, why: str) -> None:
+    """Evict a member of a gang that cannot be completed, so that the whole gang is tried again."""
+    emit(
+        d.Evict,
+        namespace=pod.namespace,
+        name=pod.name,
+        uid=pod.uid,
+        reason="GangIncomplete",
+        message=f"{why}; released so that the whole gang can be tried again",
+        event_reason="GangReleased",
+        event_message=f"Released from node {node}: {why}",
+        preemptor=root_key,
+    )

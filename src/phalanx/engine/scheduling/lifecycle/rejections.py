@@ -13,9 +13,9 @@ from collections.abc import Iterable
 
 import msgspec
 
-from phalanx.engine import decisions as d
 from phalanx.engine.framework import Emit
 from phalanx.engine.framework.cluster_state import ClusterState
+from phalanx.engine.scheduling.lifecycle.gang_commits import release
 from phalanx.engine.scheduling.lifecycle.members import Members, root_key
 from phalanx.engine.state.records import PodRecord, PodState
 from phalanx.model.groups import Group, GroupKey, pod_key
@@ -86,7 +86,7 @@ class Rejections:
                 if record is None or record.uid not in commit.pods or record.state not in ON_NODE:
                     continue
                 if not record.terminating:
-                    self._evict(root, record, member.node, why)
+                    release(self._emit, member.pod.metadata, member.node, root_key(root), why)
         count = self._returns[root] = self._returns.get(root, 0) + 1
         assert group.spec is not None
         # From the uid, not from a random number: the same events give the same decisions.
@@ -95,16 +95,3 @@ class Rejections:
         self._members.restart_after[root] = self._held[root] = until
         self._members.notes.judged[root] = None
         self.returned.add(root_key(root))
-
-    def _evict(self, root: GroupKey, record: PodRecord, node: str, why: str) -> None:
-        self._emit(
-            d.Evict,
-            namespace=record.namespace,
-            name=record.name,
-            uid=record.uid,
-            reason="GangIncomplete",
-            message=f"{why}; {root} is returned as a whole and placed again",
-            event_reason="GangReleased",
-            event_message=f"Released from node {node}: {why}",
-            preemptor=root_key(root),
-        )
