@@ -291,3 +291,51 @@ def test_a_child_group_that_returns_keeps_the_balance_of_its_tree():
         world.gone("Pod", f"c1-{i}").see(pod(f"c1-{i}").cpu("1").group("c1"))
     world.step()
     assert racks_by_rank(world, "c1", 2) == [before[1]] * 2
+
+
+def full(priority=lambda rack: 0):
+    """Return a cluster of four racks of four nodes, each filled with two pods that may be preempted."""
+    world = Cluster().see(*(node(f"n{i}").cpu("2").label(RACK, f"r{i // 4}") for i in range(16)))
+    return world.see(
+        *(pod(f"low{i}-{k}").cpu("1").priority(priority(i // 4)).node(f"n{i}") for i in range(16) for k in range(2))
+    )
+
+
+def urgent(name, count):
+    members = [pod(f"{name}-{i}").cpu("1").priority(10).group(name).label(INDEX, str(i)) for i in range(count)]
+    return [pod_group(name).gang(count).priority(10), *members]
+
+
+def preempted(world):
+    """Let the gang preempt and start; return the number of victims."""
+    world.step()
+    world.step(15)
+    return len(world.evicted)
+
+
+@pytest.mark.parametrize(("how", "expected"), [("Stripe", [0, 1, 2, 3] * 2), ("Balance", [0, 0, 1, 1, 2, 2, 3, 3])])
+def test_a_preemption_plan_follows_the_pattern_where_it_costs_no_more(how, expected):
+    world = full().see(placement(how, RACK), *urgent("g", 8))
+    assert preempted(world) == 8
+    racks = racks_by_rank(world, "g", 8)
+    assert [racks.index(rack) for rack in racks] == [expected.index(rack) for rack in expected]
+
+
+def test_no_more_important_pod_is_evicted_for_a_pattern():
+    world = full(priority=lambda rack: 5 if rack == 0 else 0)  # pods in rack 0 matter more
+    world.see(placement("Stripe", RACK), *urgent("g", 9))
+    assert preempted(world) == 9
+    racks = racks_by_rank(world, "g", 9)
+    assert racks == racks[:3] * 3 and set(racks) == {"r1", "r2", "r3"}
+
+
+def test_equal_ranks_share_a_node_after_preemption():
+    world = full().see(
+        composite("tree").gang(2).priority(10),
+        workload_policy("p").target("PodGroup", "b").set(ranks={"coPlaceWith": "a"}),
+    )
+    for name in "ab":
+        members = [pod(f"{name}-{i}").cpu("1").priority(10).group(name).label(INDEX, str(i)) for i in range(4)]
+        world.see(pod_group(name).gang(4).parent("tree").priority(10), *members)
+    assert preempted(world) == 8
+    assert [world.bound[f"a-{i}"] for i in range(4)] == [world.bound[f"b-{i}"] for i in range(4)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from heapq import merge
@@ -99,6 +100,21 @@ class PreemptionProblemBuilder:
             placement, self.arrays, self.openings.blockers, node_names=self.columns.names, budget=budget
         )
         return Stage(problem, self.units, self.built, origin, self._restricted, self.openings.exact)
+
+    def with_tree(self, built: Built) -> PreemptionProblemBuilder:
+        """Return a builder for a variant of the tree with the same pods; it shares all arrays."""
+        other = copy.copy(self)
+        other.built = built
+        return other
+
+    def after_eviction(self, priority: int) -> Built:
+        """Return the built group with the capacity that it has if every unit up to this priority is evicted."""
+        arrays = self.arrays
+        chosen = arrays.priority[arrays.part_unit] <= priority
+        free = self.free.copy()
+        np.add.at(free.T, arrays.part_node[chosen], arrays.part_request[:, chosen].T)
+        problem = replace(self.built.problem, free=free, shapes=self.openings.shapes)
+        return replace(self.built, problem=problem)
 
     def overtaken(self, assignment: Sequence[tuple[PodRecord, int]]) -> bool:
         """Return whether these rows have less free than was counted; if so, count again for the next stage."""
@@ -383,20 +399,20 @@ def raised(root: Subtree, more: dict[int, int]) -> tuple[Subtree, dict[int, int]
     """
     origin: dict[int, int] = {}
 
-    def copy(group: Subtree) -> Subtree:
+    def copied(group: Subtree) -> Subtree:
         if isinstance(group, Leaf):
             extra = more.get(id(group), 0)
             fresh: Subtree = replace(group, minimum=group.satisfied + extra) if extra else replace(group)
             origin[id(fresh)] = id(group)
             return fresh
-        children = tuple(copy(child) for child in group.children)
+        children = tuple(copied(child) for child in group.children)
         minimum = group.minimum
         if any(id(below) in more for below in groups(group)[1:]):
             touched = sum(any(id(below) in more for below in groups(old)) or done(old) for old in group.children)
             minimum = max(minimum, touched)
         return replace(group, children=children, minimum=minimum)
 
-    return copy(root), origin
+    return copied(root), origin
 
 
 def leftovers(root: Subtree) -> list[Leaf]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -19,13 +20,15 @@ from phalanx.engine.framework.adapters import PluginFailure
 from phalanx.engine.framework.cluster_state import ClusterState
 from phalanx.engine.framework.diagnosis import Diagnosis, histogram
 from phalanx.engine.groups.build import Built, Unplaceable, build
+from phalanx.engine.groups.co_placement import together
 from phalanx.engine.groups.group_plugins import GroupPlugins
 from phalanx.engine.groups.outcomes import assignment_of, counter, satisfied_by
 from phalanx.engine.groups.preemption_problem import PreemptionProblemBuilder, Stage, latecomers, leftovers, raised
+from phalanx.engine.groups.rank_variants import spread
 from phalanx.engine.groups.trial import Assignment, holds
 from phalanx.engine.placement import place
 from phalanx.engine.placement.problem import Leaf, Subtree, done
-from phalanx.engine.preemption.cost import Cost
+from phalanx.engine.preemption.cost import PROVABLE, Cost
 from phalanx.engine.preemption.plan import NO_LOWER_PRIORITY, plan
 from phalanx.engine.preemption.problem import DEFAULT_BUDGET
 from phalanx.engine.preemption.result import GaveUp, Hopeless, Plan, Planned
@@ -192,7 +195,7 @@ class Preemption:
         for area in areas:
             stager = PreemptionProblemBuilder(self.cluster, self.victim_index, built, tree.priority, area)
             worked(len(stager.units) // 8)
-            found = self._plan(stager)
+            found = self._by_rank(stager, self._plan(stager))
             if found.units or found.assignment:
                 break
         assignment = list(found.assignment)
@@ -211,6 +214,22 @@ class Preemption:
             tree, origin = raised(whole, {})
             return self._try(stager, tree, origin)
         return self._extras(stager)
+
+    def _by_rank(self, stager: PreemptionProblemBuilder, cheapest: PreemptionResult) -> PreemptionResult:
+        """Return a plan that follows Stripe, Balance and coPlaceWith if it costs no more than the cheapest plan.
+
+        A pattern of ranks is a preference, so no further pod is evicted for it. Cross-node rules are not combined
+        with it.
+        """
+        if not isinstance(cheapest.plan, Plan) or not stager.openings.exact:
+            return cheapest
+        after = stager.after_eviction(cheapest.plan.cost.priority)
+        for _, variant in chain(together(self.cluster, after), spread(self.cluster.columns, after)):
+            found = self._plan(stager.with_tree(variant))
+            complete = len(found.assignment) >= len(cheapest.assignment)
+            if complete and isinstance(found.plan, Plan) and _provable(found.plan) <= _provable(cheapest.plan):
+                return found
+        return cheapest
 
     def _budget(self, stager: PreemptionProblemBuilder) -> int:
         """Those in a hurry have less of it."""
@@ -358,6 +377,10 @@ def _plan_of(
     plan: Planned, units: Sequence[EvictionUnit] = (), assignment: Sequence[tuple[PodRecord, int]] = ()
 ) -> PreemptionResult:
     return PreemptionResult(plan=plan, units=units, assignment=list(assignment))
+
+
+def _provable(found: Plan) -> tuple[float, ...]:
+    return found.cost.key()[:PROVABLE]
 
 
 def _note(answer: Planned) -> str:
