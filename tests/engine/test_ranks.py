@@ -72,6 +72,21 @@ def test_a_thousand_equal_members_are_packed_domain_by_domain():
     assert ring_cost(found, paths) == 255 + 31 + 3  # every node, rack and block is entered once
 
 
+def test_many_members_of_two_shapes_follow_each_other_from_node_to_node():
+    """64 leaders with 7 workers each: a leader shares its node with its workers, not with other leaders."""
+    paths = {node: (node // 16, node // 4, node) for node in range(64)}
+    slots = {0: dict.fromkeys(range(64), 1), 1: dict.fromkeys(range(64), 7)}
+    found = pack(RankedMembers([0, *[1] * 7] * 64, {}, slots), paths)
+    assert ring_cost(found, paths) == 63 + 15 + 3
+
+
+def test_a_few_members_of_many_return_to_their_neighbours():
+    paths = {node: (node // 16, node // 4, node) for node in range(64)}
+    fixed = {m: (511 - m) // 8 for m in range(512) if m not in (100, 400)}  # rank 0 is on the last node
+    found = pack(RankedMembers([0] * 512, fixed, {0: {(511 - m) // 8: 1 for m in (100, 400)}}), paths, exact=False)
+    assert (found[100], found[400]) == ((511 - 100) // 8, (511 - 400) // 8)
+
+
 def test_hops_are_levels():
     assert [hops((0, 0, 0), path) for path in ((0, 0, 0), (0, 0, 1), (0, 1, 2), (1, 2, 3))] == [0, 1, 2, 3]
 
@@ -173,6 +188,16 @@ def test_a_replacement_sits_with_its_neighbours():
     world.see(*(pod(f"h-{i}").cpu("1").group("g").label(INDEX, str(i)) for i in (7, 3)))
     world.step()
     assert world.bound["h-3"] == home
+
+
+def test_a_replacement_sits_with_neighbours_whose_ranks_are_annotations():
+    ranks = {"from": "Annotation", "key": "example.com/rank"}
+    world = cluster(nodes=2, racks=2).see(workload_policy("p").target("PodGroup", "g").set(ranks=ranks))
+    world.see(pod_group("g").gang(4))
+    member = lambda rank: pod(f"g-{rank}").cpu("1").group("g").annotate("example.com/rank", str(rank))  # noqa: E731
+    world.see(member(3).node("n0"), member(0).node("n1"), member(1), member(2))
+    world.step()
+    assert world.bound == {"g-1": "n1", "g-2": "n0"}
 
 
 def placement(how, key="", **more):

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from phalanx.engine.state.records import PodRecord
+from phalanx.engine.state.records import MAX_DIGITS, PodRecord
 from phalanx.model.groups.policy import ANNOTATION, INDEX, Policy
 
 Rank = tuple[int, int]  # compared in order; of a JobSet: index of the Job, completion index
@@ -56,15 +56,16 @@ def _has_no_index(record: PodRecord) -> bool:
     """Return True if no controller wrote an index on a pod: most pods, seen without reading key by key."""
     if record.labels:
         return INDEX_KEYS.isdisjoint(record.labels)
-    return record.pod is None or not record.pod.metadata.annotations
+    return not _annotations(record)
 
 
 def _annotations(record: PodRecord) -> Mapping[str, str]:
-    return record.pod.metadata.annotations or {} if record.pod is not None else {}
+    """Return the annotations of a pending pod; of a pod on a node only those that can be ranks."""
+    return record.pod.metadata.annotations or {} if record.pod is not None else record.numbers
 
 
 def _number(text: str, key: str) -> int:
-    if not text.isascii() or not text.isdigit() or len(text) > 10 or int(text) > MAX_RANK:
+    if not text.isascii() or not text.isdigit() or len(text) > MAX_DIGITS or int(text) > MAX_RANK:
         raise BadRank(f"{key}: {text[:40]!r} is not a rank")
     return int(text)
 

@@ -13,7 +13,8 @@ import msgspec
 
 Path = tuple[int, ...]
 EXPANSIONS = 4_000  # branches of the exact search
-MEMBERS = 200  # above this number, members of each shape are assigned separately
+MEMBERS = 200  # above this number of members the nearest free slot is taken, without a search
+FEW = 8  # members that join placed ones: the search is short
 
 
 def hops(a: Path, b: Path) -> int:
@@ -40,14 +41,64 @@ class RankedMembers(msgspec.Struct, frozen=True):
 def pack(members: RankedMembers, paths: Mapping[int, Path], *, exact: bool = True) -> list[int]:
     """Return a node for every member so that the ring cost is low; every slot is used.
 
-    With `exact`, branch and bound improves the assignment within its limits (MEMBERS, EXPANSIONS). Otherwise members
-    are assigned domain by domain.
+    With `exact`, branch and bound improves the assignment within its limits (MEMBERS, EXPANSIONS). Without it this is
+    done for a few members that join placed ones; other members are assigned domain by domain.
     """
     free = [m for m in range(len(members.shapes)) if m not in members.fixed]
     plain = _by_path(members, free, paths)
     if not members.fixed and len({members.shapes[m] for m in free}) <= 1:
         return plain  # every domain is entered once: this is the lower bound
-    return plain if not exact or len(members.shapes) > MEMBERS else _Search(members, paths, plain).best
+    if not exact and not (members.fixed and len(free) <= FEW):
+        return plain
+    kept = [m for m in range(len(members.shapes)) if not {m - 1, m, m + 1} <= members.fixed.keys()]
+    near = RankedMembers(
+        [members.shapes[m] for m in kept],
+        {at: members.fixed[m] for at, m in enumerate(kept) if m in members.fixed},
+        members.slots,
+    )
+    found = min(([plain[m] for m in kept], _by_nearest_slot(near, paths)), key=lambda each: ring_cost(each, paths))
+    if len(kept) <= MEMBERS:
+        found = _Search(near, paths, found).best
+    for m, node in zip(kept, found, strict=True):
+        plain[m] = node
+    return plain
+
+
+def _by_nearest_slot(members: RankedMembers, paths: Mapping[int, Path]) -> list[int]:
+    """Assign each member, in rank order, to the free slot of its shape that is nearest to the member before it."""
+    slots = {shape: _SlotTree(counts, paths) for shape, counts in members.slots.items()}
+    found: list[int] = []
+    last: Path = ()
+    for m, shape in enumerate(members.shapes):
+        found.append(members.fixed[m] if m in members.fixed else slots[shape].take(last))
+        last = paths[found[-1]]
+    return found
+
+
+class _SlotTree:
+    """Count the free slots of one shape by domain, so that the nearest one is found without looking at every node."""
+
+    def __init__(self, counts: Mapping[int, int], paths: Mapping[int, Path]) -> None:
+        self._left: dict[Path, int] = {}
+        self._below: dict[Path, list[Path]] = {}  # in descending order: the first one is taken from the end
+        for node in sorted(counts, key=lambda each: paths[each], reverse=True):
+            path = paths[node]
+            for depth in range(len(path) + 1):
+                if path[:depth] not in self._left and depth:
+                    self._below.setdefault(path[: depth - 1], []).append(path[:depth])
+                self._left[path[:depth]] = self._left.get(path[:depth], 0) + counts[node]
+
+    def take(self, last: Path) -> int:
+        """Return the node of the slot that is nearest to the node of path `last`, and use the slot."""
+        depth = next(depth for depth in range(len(last), -1, -1) if self._left.get(last[:depth], 0))
+        at = last[:depth]
+        while self._below.get(at):
+            while not self._left[self._below[at][-1]]:
+                self._below[at].pop()
+            at = self._below[at][-1]
+        for depth in range(len(at) + 1):
+            self._left[at[:depth]] -= 1
+        return at[-1]
 
 
 def _by_path(members: RankedMembers, free: Sequence[int], paths: Mapping[int, Path]) -> list[int]:

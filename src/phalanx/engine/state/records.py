@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 
 _NO_CLAIMS: tuple[ClaimKey, ...] = ()
+MAX_DIGITS = 10  # of a rank
 _NO_LABELS: dict[str, str] = {}  # shared by all records: must not be changed
 
 
@@ -35,6 +36,12 @@ class PodState(enum.IntEnum):
 _PENDING = PodState.PENDING
 
 
+def _numbers(annotations: dict[str, str]) -> dict[str, str]:
+    """Return the annotations that can be ranks of a member; a policy may name any of them later."""
+    found = {intern(key): value for key, value in annotations.items() if len(value) <= MAX_DIGITS and value.isdigit()}
+    return found or _NO_LABELS
+
+
 class PodRecord:
     __slots__ = (
         "bind",
@@ -49,6 +56,7 @@ class PodRecord:
         "namespace",
         "node_name",
         "nominated",
+        "numbers",
         "order",
         "pod",
         "preemption_policy",
@@ -82,6 +90,8 @@ class PodRecord:
         self.deadline = spec.active_deadline_seconds or 0  # seconds it may run; 0: no limit
         group = spec.scheduling_group
         self.group = (group.pod_group_name or "") if group is not None else ""
+        grouped = group is not None or spec.workload_ref is not None
+        self.numbers = _numbers(meta.annotations) if grouped and meta.annotations else _NO_LABELS
         self.claims = claims_of(pod) if spec.resource_claims else _NO_CLAIMS
         # ---- what changes
         self.shape = shape
