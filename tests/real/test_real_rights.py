@@ -36,6 +36,14 @@ def test_a_gang_is_bound_whole_with_the_shipped_roles(running: RealCluster) -> N
     assert running.forbidden() == []
 
 
+def test_the_first_state_is_streamed_and_not_listed(running: RealCluster) -> None:
+    """WatchList: one watch per resource, which begins with the objects that exist."""
+    log = (running.directory / "audit.log").read_text()
+    of_scheduler = [line for line in log.splitlines() if "phalanx-scheduler" in line and "/api/v1/pods?" in line]
+    assert any("sendInitialEvents=true" in line for line in of_scheduler)
+    assert not any("limit=2000" in line for line in of_scheduler)
+
+
 def test_a_policy_is_stored_and_gets_its_status(running: RealCluster) -> None:
     space = running.namespace("policies")
     running.gang(space, "train", 2)

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from phalanx.base.client import Resource, WatchEvent
-from phalanx.base.errors import Expired, Unreachable
+from phalanx.base.errors import Expired, Invalid, Unreachable
 from phalanx.base.informer import Informer, ObjectChange
 from phalanx.kube.client import HttpClient
 from support.http_client import CONFIG_MAPS, config_map, eventually
@@ -64,6 +64,8 @@ class Forgetful:
         return await self._inner.list(*args, **kwargs)
 
     async def watch(self, *args: Any, **kwargs: Any) -> AsyncIterator[WatchEvent]:
+        if kwargs.pop("initial"):
+            raise Invalid("sendInitialEvents is forbidden for watch unless the WatchList feature gate is enabled")
         self.watches += 1
         if self.watches == 1:
             await self._meanwhile()
@@ -126,8 +128,18 @@ def test_an_unreadable_object_does_not_stop_the_others(run, namespace):
     run(follow)
 
 
+class WithoutStreaming(HttpClient):
+    """A server without WatchList."""
+
+    def watch(self, *args: Any, **kwargs: Any) -> AsyncIterator[WatchEvent]:
+        if kwargs.get("initial"):
+            raise Invalid("sendInitialEvents is forbidden for watch unless the WatchList feature gate is enabled")
+        return super().watch(*args, **kwargs)
+
+
 def test_pages_are_put_together(run, namespace, monkeypatch):
     monkeypatch.setattr("phalanx.base.informer.PAGE", 3)
+    monkeypatch.setattr(HttpClient, "watch", WithoutStreaming.watch)
 
     async def follow(client: HttpClient) -> None:
         for number in range(8):
@@ -158,7 +170,9 @@ class PutBack:
         ]
         return msgspec.json.encode({"metadata": {"resourceVersion": str(self.revision)}, "items": items})
 
-    async def watch(self, *_: Any, resource_version: str, **__: Any) -> AsyncIterator[WatchEvent]:
+    async def watch(self, *_: Any, resource_version: str, initial: bool, **__: Any) -> AsyncIterator[WatchEvent]:
+        if initial:
+            raise Invalid("sendInitialEvents is forbidden for watch unless the WatchList feature gate is enabled")
         self.waiting_for.append(resource_version)
         if len(self.waiting_for) == 1:
             self.revision, self.objects = 80, {"stays": 60, "changed": 70, "deleted since": 65}
@@ -180,3 +194,101 @@ def test_a_server_that_was_put_back_to_an_earlier_state_is_read_anew():
         task.cancel()
 
     asyncio.run(follow())
+
+
+def change(type_: str, name: str, revision: int) -> WatchEvent:
+    meta = {"name": name, "namespace": "x", "uid": name, "resourceVersion": str(revision)}
+    return WatchEvent(type_, msgspec.json.encode({"metadata": meta}))
+
+
+def bookmark(revision: int, *, end: bool) -> WatchEvent:
+    annotations = {"k8s.io/initial-events-end": "true"} if end else {}
+    meta = {"resourceVersion": str(revision), "creationTimestamp": None, "annotations": annotations}
+    return WatchEvent("BOOKMARK", msgspec.json.encode({"metadata": meta}))
+
+
+class Streaming:
+    """A server that answers each watch with the next of the given streams, and stays silent after the last."""
+
+    def __init__(self, *streams: list[WatchEvent | Exception]) -> None:
+        self._streams = list(streams)
+        self.asked: list[str] = []
+
+    async def list(self, *_: Any, limit: int = 0, **__: Any) -> bytes:
+        self.asked.append("list")
+        items = [msgspec.json.decode(change("", name, 3).object) for name in ("a", "b", "c")]
+        return msgspec.json.encode({"metadata": {"resourceVersion": "9"}, "items": items})
+
+    async def watch(self, *_: Any, resource_version: str, initial: bool, **__: Any) -> AsyncIterator[WatchEvent]:
+        self.asked.append("initial" if initial else resource_version)
+        for event in self._streams.pop(0) if self._streams else ():
+            if isinstance(event, Exception):
+                raise event
+            yield event
+        if not self._streams:
+            await asyncio.Event().wait()
+
+
+def follow_streams(server: Streaming, asked: int) -> tuple[Mirror, Informer[dict[str, Any]]]:
+    mirror = Mirror()
+    follower = informer(server, mirror, "x")
+
+    async def follow() -> None:
+        task = asyncio.create_task(follower.run())
+        await eventually(lambda: len(server.asked) >= asked, f"{asked} requests; there were {server.asked}")
+        await follower.synced.wait()
+        task.cancel()
+
+    asyncio.run(follow())
+    return mirror, follower
+
+
+def test_the_state_comes_through_the_watch_and_no_list_is_read():
+    """Changes before the bookmark belong to the state; a bookmark without the annotation does not end it."""
+    first = [
+        *(change("ADDED", "a", 3), change("ADDED", "b", 4), bookmark(4, end=False)),
+        *(change("MODIFIED", "a", 5), change("DELETED", "b", 6), bookmark(6, end=True), change("ADDED", "c", 7)),
+    ]
+    server = Streaming([*first], [])
+    mirror, follower = follow_streams(server, 2)
+    assert server.asked == ["initial", "7"]
+    assert sorted(mirror.objects) == ["a", "c"] and mirror.objects["a"]["metadata"]["resourceVersion"] == "5"
+    assert follower.newest == 7
+
+
+def test_a_later_state_is_passed_on_as_differences():
+    before = [change("ADDED", "a", 3), change("ADDED", "b", 4), bookmark(6, end=True)]
+    after = [change("ADDED", "a", 3), change("ADDED", "c", 8), bookmark(9, end=True)]
+    server = Streaming([*before, Expired("too old")], [*after, Unreachable("reset")], [])
+    mirror, _ = follow_streams(server, 4)
+    assert server.asked[:2] == ["initial", "initial"]
+    assert mirror.log == ["+a", "+b", "-b", "+c"]
+
+
+def test_a_stream_that_ends_or_breaks_before_its_bookmark_is_read_in_pages():
+    for broken in ([change("ADDED", "a", 3)], [change("ADDED", "a", 3), Unreachable("reset")], [Expired("too old")]):
+        server = Streaming(broken, [])
+        mirror, _ = follow_streams(server, 3)
+        assert server.asked == ["initial", "list", "9"]
+        assert sorted(mirror.objects) == ["a", "b", "c"] and len(mirror.log) == 3
+
+
+def test_a_server_that_never_marks_the_end_is_read_in_pages(monkeypatch):
+    monkeypatch.setattr("phalanx.base.informer.INITIAL_SILENCE", 0.05)
+
+    class Silent(Streaming):
+        async def watch(self, *args: Any, initial: bool, **kwargs: Any) -> AsyncIterator[WatchEvent]:
+            async for event in super().watch(*args, initial=initial, **kwargs):
+                yield event
+            if initial:
+                await asyncio.Event().wait()
+
+    server = Silent([change("ADDED", "a", 3)], [])
+    mirror, _ = follow_streams(server, 3)
+    assert server.asked == ["initial", "list", "9"] and sorted(mirror.objects) == ["a", "b", "c"]
+
+
+def test_a_server_without_streaming_is_asked_once():
+    server = Streaming([Invalid("gate WatchList")], [Expired("too old")], [])
+    follow_streams(server, 5)
+    assert server.asked == ["initial", "list", "9", "list", "9"]

@@ -240,6 +240,10 @@ def streamed(*events: bytes) -> bytes:
     return b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n%x\r\n%b\r\n0\r\n\r\n" % (len(lines), lines)
 
 
+# What an API server without WatchList says.
+REFUSED = http(b'{"kind": "Status", "code": 422, "reason": "Invalid"}', "422 Unprocessable Entity")
+
+
 def event(type_: str, name: str, revision: int) -> bytes:
     meta = {"name": name, "namespace": "n", "uid": name, "resourceVersion": str(revision)}
     return json.dumps({"type": type_, "object": {"metadata": meta}}).encode()
@@ -267,6 +271,8 @@ def test_an_answer_that_came_astray_neither_ends_an_informer_nor_empties_it(
     asked = Counter[str]()
 
     def answer(line: str) -> bytes:
+        if "sendInitialEvents" in line:
+            return REFUSED
         kind = "watch" if "watch=true" in line else "list"
         asked[kind] += 1
         if kind == "watch":
@@ -294,6 +300,8 @@ def test_a_resource_that_stays_away_is_believed_to_be_gone(monkeypatch: pytest.M
 
     def answer(line: str) -> bytes:
         nonlocal lists
+        if "sendInitialEvents" in line:
+            return REFUSED
         if "watch=true" in line:
             return http(b'{"kind": "Status", "code": 410, "reason": "Expired"}', "410 Gone")
         lists += 1
@@ -328,6 +336,8 @@ def test_a_garbled_event_is_asked_for_again_and_nothing_is_missed(
     watches: list[str] = []
 
     def answer(line: str) -> bytes:
+        if "sendInitialEvents" in line:
+            return REFUSED
         if "watch=true" not in line:
             return listed("a", revision="6" if watches else "5")
         watches.append(line.partition("resourceVersion=")[2].partition("&")[0].partition(" ")[0])

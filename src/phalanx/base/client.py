@@ -124,11 +124,15 @@ class Client(ABC):
         fields: str = "",
         resource_version: str = "",
         bookmarks: bool = True,
+        initial: bool = False,
         timeout: float = 0.0,
     ) -> AsyncIterator[WatchEvent]:
-        """Events after `resource_version`; raises Expired when that is beyond the server's window."""
+        """Events after `resource_version`; raises Expired when that is beyond the server's window. initial: the objects
+        that exist come first, and a bookmark with the annotation `k8s.io/initial-events-end` after them."""
         query = selecting(labels, fields, resource_version)
         query |= _given(
+            sendInitialEvents="true" if initial else "",
+            resourceVersionMatch="NotOlderThan" if initial else "",
             allowWatchBookmarks="true" if bookmarks else "",
             timeoutSeconds=str(max(1, round(timeout))) if timeout else "",
         )

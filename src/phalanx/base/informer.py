@@ -1,7 +1,9 @@
 """List and watch one resource for ever, as a stream of typed changes that is complete and in order.
 
 Contract: after `synced`, the sink has seen exactly the state of the server at some revision, then every later change.
-A watch that breaks is resumed where it stopped; when the server has forgotten that point (410) the list is read again
+The first state comes through the watch itself where the server offers it (`sendInitialEvents`, WatchList), and as a
+list in pages where it does not.
+A watch that breaks is resumed where it stopped; when the server has forgotten that point (410) the state is read again
 and only the differences are passed on. No answer ends it: a garbled one, or a 404 that came astray, is asked for again,
 and nothing counts as gone before an answer that can be believed says so. A server that came back with an older state (a
 store put back from a backup) sends nothing until it reaches the old revision: after a break it is asked how far
@@ -15,13 +17,13 @@ import asyncio
 import logging
 import random
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from typing import Any, Generic, NamedTuple, TypeVar, cast
 
 import msgspec
 
-from phalanx.base.client import Client, Resource, Snapshots
-from phalanx.base.errors import ApiProblem, Expired, NotFound, ResourceExpired, Unreachable
+from phalanx.base.client import Client, Resource, Snapshots, WatchEvent
+from phalanx.base.errors import ApiProblem, BadRequest, Expired, Invalid, NotFound, ResourceExpired, Unreachable
 from phalanx.base.retry import FIRST_DELAY, delay
 
 T = TypeVar("T")
@@ -32,6 +34,8 @@ ABSENT_ANSWERS = 3  # 404s in a row before a resource that was served counts as 
 GARBLED_EVENTS = 3  # in a row before a watch is given up for a fresh list
 ABSENT_SECONDS = 5.0  # until an optional resource that is not served is asked for again
 WATCH_SECONDS = 240.0  # how long one watch may last; half of that again by chance, so that not all end together
+INITIAL_SILENCE = 60.0  # seconds between initial events after which the state is listed in pages instead
+INITIAL_END = "k8s.io/initial-events-end"  # annotation of the bookmark after the initial events
 YIELD_EVERY = 256  # changes handed to the sink before other tasks get a turn
 PUT_BACK = "?"  # instead of the revision of an object, when the server was put back to an earlier state
 SHARED_BODIES = 512  # whose metadata is kept for the other informers of the API server's own process
@@ -51,6 +55,15 @@ class _Meta(msgspec.Struct, rename="camel", gc=False):
     resource_version: str = ""
 
 
+class _MarkMeta(msgspec.Struct, rename="camel", gc=False):
+    resource_version: str = ""
+    annotations: dict[str, str] | None = None
+
+
+class _Bookmark(msgspec.Struct, gc=False):
+    metadata: _MarkMeta
+
+
 class _Peek(msgspec.Struct, gc=False):
     metadata: _Meta
 
@@ -66,6 +79,7 @@ class _List(msgspec.Struct):
 
 
 _peek = msgspec.json.Decoder(_Peek).decode
+_bookmark = msgspec.json.Decoder(_Bookmark).decode
 _LIST = msgspec.json.Decoder(_List)
 
 
@@ -139,6 +153,9 @@ class Informer(Generic[T]):
         self._sink = sink
         self._namespace, self._labels, self._fields = namespace, labels, fields
         self._optional = optional
+        self._streams = self._snapshots is None  # ask for the state through the watch
+        self._pages_next = False  # read the state in pages once: the last stream of initial events did not end
+        self._failures = self._absent = 0  # answers in a row since the state was last complete
         self._rng = rng or random.Random()
         # Namespace -> name -> "uid resourceVersion": no tuple and one string for each, since there are many.
         self._known: dict[str, dict[str, str]] = {}
@@ -173,37 +190,40 @@ class Informer(Generic[T]):
         return number
 
     async def run(self) -> None:
-        failures = absent = 0
         while True:
             self._move()
             try:
-                revision = await self._relist()
-                self._reach(revision)
-                failures, absent, self.served = 0, 0, True
-                self.synced.set()
-                await self._follow(revision)
+                streams, self._pages_next = self._streams and not self._pages_next, False
+                await self._follow("" if streams else await self._relist())
             except (Expired, ResourceExpired):
                 self.relists += 1
                 continue
             except NotFound as problem:
-                absent += 1
-                if self._optional and (absent >= ABSENT_ANSWERS or not self._known):
+                self._absent += 1
+                if self._optional and (self._absent >= ABSENT_ANSWERS or not self._known):
                     if self.served or not self.synced.is_set():
                         log.info("%s is not served here (%s); asking again later", self.resource.plural, problem)
                     self.served = False
-                    self._replace({})
+                    self._replace(())
                     self.synced.set()
                     await self._pause(ABSENT_SECONDS)
                     continue
-                failures = await self._later(failures, problem)
+                await self._later(problem)
             except ApiProblem as problem:
-                failures = await self._later(failures, problem)
+                await self._later(problem)
 
-    async def _later(self, failures: int, problem: ApiProblem) -> int:
+    def _complete(self, revision: str) -> None:
+        """Note that the sink has seen the whole state at `revision`."""
+        self._reach(revision)
+        self._failures, self._absent, self.served = 0, 0, True
+        self.synced.set()
+
+    async def _later(self, problem: ApiProblem) -> None:
+        failures = self._failures
         level = logging.WARNING if failures in (0, 3) or failures % 30 == 0 else logging.INFO
         log.log(level, "listing %s: %s; asking again", self.resource.plural, problem)
+        self._failures += 1
         await self._pause(delay(failures, problem, self._rng))
-        return failures + 1
 
     def _move(self) -> None:
         if self._time is None:
@@ -215,24 +235,66 @@ class Informer(Generic[T]):
         self._move()
 
     async def _relist(self) -> str:
-        found: dict[tuple[str, str], bytes] = {}
-        newest = 0
+        """Read the state as a list and pass on the differences; return its revision."""
         try:
             bodies, revision = await self._list()
-            for body in bodies:
-                meta = _peek(body).metadata
-                if not meta.name:
-                    raise Unreachable("an item of the list has no name")
-                found[sys.intern(meta.namespace), meta.name] = body
-                newest = max(newest, _number(meta.resource_version))
+            found = [self._read(body) for body in bodies]
         except msgspec.DecodeError as error:
             raise Unreachable(f"the list cannot be read: {error}") from error
+        if not all(read.meta.name for read in found):
+            raise Unreachable("an item of the list has no name")
         if not revision:
             raise Unreachable("the list has no resourceVersion: it is no list of the API server's")
         self._replace(found)
-        self.newest = newest
+        self.newest = max((_number(read.meta.resource_version) for read in found), default=0)
         await asyncio.sleep(0)
+        self._complete(revision)
         return revision
+
+    async def _initial(self, events: AsyncIterator[WatchEvent]) -> str:
+        """Read the state from the beginning of a watch; return its revision. The first state is passed on object by
+        object, a later one when it is complete, as differences."""
+        found: dict[tuple[str, str], _Read] | None = {} if self._known else None
+        newest = 0
+        try:
+            async with asyncio.timeout(INITIAL_SILENCE) as silence:
+                async for event in events:
+                    if event.type == "BOOKMARK":
+                        mark = _bookmark(event.object).metadata
+                        if INITIAL_END in (mark.annotations or ()):
+                            break
+                        continue
+                    read = self._checked(event)
+                    newest = max(newest, _number(read.meta.resource_version))
+                    if found is None:
+                        self._take(event.type, read)
+                    elif event.type == "DELETED":
+                        found.pop((read.meta.namespace, read.meta.name), None)
+                    else:
+                        found[read.meta.namespace, read.meta.name] = read
+                    if await self._yielded():
+                        silence.reschedule(asyncio.get_running_loop().time() + INITIAL_SILENCE)
+                else:
+                    raise Unreachable("the watch ended before its initial events did")
+        except (TimeoutError, msgspec.DecodeError) as error:
+            raise Unreachable(str(error) or f"no initial event for {INITIAL_SILENCE:.0f} s") from error
+        if not mark.resource_version:
+            raise Unreachable("the initial events have no resourceVersion")
+        if found is not None:
+            self._replace(found.values())
+        self.newest = newest
+        self._complete(mark.resource_version)
+        return mark.resource_version
+
+    async def _yielded(self) -> bool:
+        """Give other tasks a turn after every so many changes; whether this was one of those moments."""
+        self._since_yield += 1
+        if self._since_yield < YIELD_EVERY:
+            return False
+        self._since_yield = 0
+        self._move()
+        await asyncio.sleep(0)
+        return True
 
     async def _list(self) -> tuple[Sequence[bytes], str]:
         if self._snapshots is not None:
@@ -257,16 +319,18 @@ class Informer(Generic[T]):
             if not continue_:
                 return bodies, page.metadata.resource_version
 
-    def _replace(self, found: dict[tuple[str, str], bytes]) -> None:
+    def _replace(self, found: Iterable[_Read]) -> None:
         """Pass on the differences between what was known and what the server has."""
+        objects = {(read.meta.namespace, read.meta.name): read for read in found}
         for key in self.known:
-            if key not in found:
+            if key not in objects:
                 self._gone(*key)
-        for body in found.values():
-            self._set(self._read(body))
+        for read in objects.values():
+            self._set(read)
 
     async def _follow(self, revision: str) -> None:
-        """Watch until the server forgets `revision` (raises) or the connection needs a fresh list."""
+        """Watch until the server forgets `revision` (raises) or the connection needs a fresh list. Without a revision
+        the state comes first."""
         failures = garbled = 0
         broke = False
         while True:
@@ -274,28 +338,23 @@ class Informer(Generic[T]):
                 if broke:
                     await self._must_have_reached(revision)
                     broke = False
-                async for event in self._client.watch(
-                    self.resource,
-                    self._namespace,
-                    labels=self._labels,
-                    fields=self._fields,
-                    resource_version=revision,
-                    timeout=WATCH_SECONDS * (1 + 0.5 * self._rng.random()),
-                ):
+                events = self._watch(revision)
+                revision = revision or await self._initial(events)
+                async for event in events:
                     failures = 0
                     self._move()
                     if event.type == "BOOKMARK":
-                        revision = _peek(event.object).metadata.resource_version
+                        revision = _bookmark(event.object).metadata.resource_version
                         self._reach(revision)
                         continue
-                    revision = self._take(event.type, event.object) or revision
+                    read = self._checked(event)
+                    self._take(event.type, read)
+                    revision = read.meta.resource_version or revision
                     self.newest = self._reach(revision)
                     garbled = 0
-                    self._since_yield += 1
-                    if self._since_yield >= YIELD_EVERY:
-                        self._since_yield = 0
-                        await asyncio.sleep(0)
-            except (Expired, ResourceExpired, NotFound):
+                    await self._yielded()
+            except (Expired, ResourceExpired, NotFound) as problem:
+                self._note_failed_stream(revision, problem)
                 raise
             except msgspec.DecodeError as error:
                 garbled += 1
@@ -304,11 +363,31 @@ class Informer(Generic[T]):
                     raise Unreachable(f"the watch cannot be read: {error}") from error
                 await self._pause(FIRST_DELAY * garbled)
             except ApiProblem as problem:
+                self._note_failed_stream(revision, problem)
+                if not revision:
+                    raise
                 log.info("watch of %s broke (%s); resuming at %s", self.resource.plural, problem, revision)
                 broke = True
                 await self._pause(delay(failures, problem, self._rng))
                 failures += 1
             self._move()
+
+    def _watch(self, revision: str) -> AsyncIterator[WatchEvent]:
+        return self._client.watch(
+            self.resource,
+            self._namespace,
+            labels=self._labels,
+            fields=self._fields,
+            resource_version=revision,
+            initial=not revision,
+            timeout=WATCH_SECONDS * (1 + 0.5 * self._rng.random()),
+        )
+
+    def _note_failed_stream(self, revision: str, problem: ApiProblem) -> None:
+        """Read the state in pages at the next attempt; always if the server does not stream it (gate WatchList)."""
+        if not revision and not isinstance(problem, NotFound):
+            self._pages_next = True
+            self._streams = not isinstance(problem, Invalid | BadRequest)
 
     async def _must_have_reached(self, revision: str) -> None:
         """Raises Expired if the server is behind what it sent before: its state was restored from a backup."""
@@ -329,16 +408,17 @@ class Informer(Generic[T]):
             for name, state in names.items():
                 names[name] = f"{state.partition(' ')[0]} {PUT_BACK}"
 
-    def _take(self, type_: str, body: bytes) -> str:
-        read = self._read(body)
-        meta = read.meta
-        if not meta.name or type_ not in ("ADDED", "MODIFIED", "DELETED"):
-            raise msgspec.ValidationError(f"{type_} of an object called {meta.name!r}")
+    def _checked(self, event: WatchEvent) -> _Read:
+        read = self._read(event.object)
+        if not read.meta.name or event.type not in ("ADDED", "MODIFIED", "DELETED"):
+            raise msgspec.ValidationError(f"{event.type} of an object called {read.meta.name!r}")
+        return read
+
+    def _take(self, type_: str, read: _Read) -> None:
         if type_ == "DELETED":
-            self._gone(meta.namespace, meta.name)
+            self._gone(read.meta.namespace, read.meta.name)
         else:
             self._set(read)
-        return meta.resource_version
 
     def _set(self, read: _Read) -> None:
         body, meta, state = read
