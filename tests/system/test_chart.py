@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
-import shutil
+import os
 import subprocess
+from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from support.programs import program
 from support.rights import DEPLOY, installed
 
 Json = dict[str, Any]
@@ -21,14 +23,18 @@ VALUES = {
     "overlays/high-availability": {"dashboard": False},
     "overlays/dashboard": {"highAvailability": False},
 }
+SMALL = {"customResources": False, "highAvailability": False, "dashboard": False, "createNamespace": True}
+COMPONENTS = {  # of deploy/components, with the values that install the same
+    "kueue": {"kueue": True},
+    "dialects": {"dialects": ["volcano", "coscheduling", "kai"]},
+    "provisioning-requests": {"provisioningRequests": "best-effort-atomic-scale-up"},
+    "gang-budgets": {"gangBudgets": True},
+}
 
 
 def helm(*arguments: str, namespace: str = "phalanx-system", **values: Any) -> subprocess.CompletedProcess[str]:
-    program = shutil.which("helm")
-    if program is None:
-        pytest.skip("no helm on PATH")
     chosen = [f"--set-json={name}={json.dumps(value)}" for name, value in values.items()]
-    command = [program, "template", "phalanx", str(CHART), "--namespace", namespace, *chosen, *arguments]
+    command = [program("helm"), "template", "phalanx", str(CHART), "--namespace", namespace, *chosen, *arguments]
     return subprocess.run(command, capture_output=True, text=True, timeout=60)
 
 
@@ -42,13 +48,34 @@ def by_name(bodies: Any) -> dict[tuple[str, str, str], Json]:
     return {(b["kind"], b["metadata"].get("namespace", ""), b["metadata"]["name"]): b for b in bodies}
 
 
-@pytest.mark.parametrize("overlay", VALUES)
-def test_the_chart_is_what_the_overlay_is(overlay: str) -> None:
-    wanted = by_name(installed(overlay))
-    found = rendered(createNamespace=True, **VALUES[overlay])
+def same(found: dict[tuple[str, str, str], Json], wanted: dict[tuple[str, str, str], Json]) -> None:
     assert sorted(found) == sorted(wanted)
     for name, body in wanted.items():
         assert found[name] == body, name
+
+
+@pytest.mark.parametrize("overlay", VALUES)
+def test_the_chart_is_what_the_overlay_is(overlay: str) -> None:
+    same(rendered(createNamespace=True, **VALUES[overlay]), by_name(installed(overlay)))
+
+
+@pytest.mark.parametrize("component", COMPONENTS)
+def test_a_value_is_what_the_component_is(component: str, tmp_path: Path) -> None:
+    """A kustomization of a user, with one more component."""
+    kinds = {"apiVersion": "kustomize.config.k8s.io/v1beta1", "kind": "Kustomization"}
+    folder = os.path.relpath(DEPLOY, tmp_path.resolve())
+    images = yaml.safe_load((DEPLOY / "kustomization.yaml").read_text())["images"]
+    chosen = {"resources": [f"{folder}/base"], "components": [f"{folder}/components/{component}"], "images": images}
+    (tmp_path / "kustomization.yaml").write_text(yaml.safe_dump({**kinds, **chosen}))
+    command = [program("kubectl"), "kustomize", str(tmp_path)]
+    made = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
+    same(rendered(**SMALL, **COMPONENTS[component]), by_name(body for body in yaml.safe_load_all(made) if body))
+
+
+def test_the_chosen_dialects_and_class_reach_the_scheduler() -> None:
+    found = rendered(dialects=["kai"], provisioningRequests="check-capacity")
+    scheduler = found["Deployment", "phalanx-system", "phalanx-scheduler"]["spec"]["template"]["spec"]
+    assert {"--dialects=kai", "--provisioning-requests=check-capacity"} <= set(scheduler["containers"][0]["args"])
 
 
 def test_values_reach_the_deployments() -> None:
@@ -73,6 +100,8 @@ def test_values_reach_the_deployments() -> None:
         ({"image": {"repository": "p", "pullPolicy": "Sometimes"}}, "pullPolicy"),
         ({"image": {"repository": "p", "pullPolicy": "Always", "digest": "latest"}}, "digest"),
         ({"scheduler": {"extraArgs": ["rm"]}}, "extraArgs"),
+        ({"dialects": ["yunikorn"]}, "dialects"),
+        ({"provisioningRequests": "soon"}, "provisioningRequests"),
     ],
 )
 def test_wrong_values_are_refused_by_name(values: Json, named: str) -> None:

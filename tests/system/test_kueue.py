@@ -191,5 +191,5 @@ def test_the_optional_role_allows_exactly_what_the_checks_take(unattended: Local
 
     made = PlacementCheck(client, Everywhere(), server.context.clock)  # type: ignore[arg-type]
     unattended.call(made.look())
-    role = grants("phalanx-kueue", "optional/kueue.yaml")
+    role = grants("phalanx-kueue", "components/kueue/role.yaml")
     assert {grant.use for grant in role} == set(client.uses)

@@ -140,7 +140,7 @@ def test_the_optional_role_allows_exactly_what_requests_take(up: LocalCluster) -
     made = ProvisioningRequests(client, CHECK, lacking, server.context.clock)  # type: ignore[arg-type]
     for _ in range(2):  # replaces the request of the running part, then deletes it
         up.call(made.look())
-    role = grants("phalanx-provisioning-requests", "optional/provisioning-requests.yaml")
+    role = grants("phalanx-provisioning-requests", "components/provisioning-requests/role.yaml")
     assert {grant.use for grant in role} == set(client.uses)
 
 
