@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from phalanx.engine import decisions as d
+from phalanx.engine.explain.demand import demand
 from phalanx.testing import Cluster
 from phalanx.testing.builders import composite, node, pod, pod_group, workload_policy
 
@@ -61,28 +62,20 @@ def test_an_incomplete_child_of_a_running_tree_is_unschedulable_as_in_kubernetes
     assert reasons(run, "late") == {"Unschedulable"}
 
 
-def test_a_gang_with_a_promised_start_is_not_unschedulable() -> None:
-    config = (
-        "apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\n"
-        "profiles:\n- reservations: {starvationSeconds: 60}\n"
-    )
-    run = Cluster(config=config).see(*(node(f"n{i}").cpu(1) for i in range(4)))
+def test_a_gang_that_waits_for_a_promised_start_is_not_unschedulable() -> None:
+    run = Cluster().see(*(node(f"n{i}").cpu(1) for i in range(4)))
     long = [pod(f"long-{i}").cpu(1).created(run.now) for i in range(2)]
     for each in long:
         each.spec["activeDeadlineSeconds"] = 1000
     run.see(*long).step()
     gang(run, "train", 4)
-    assert reasons(run, "train") == {"Unschedulable"}
-    for number in range(8):
-        short = pod(f"short-{number}").cpu(1).created(run.now)
-        short.spec["activeDeadlineSeconds"] = 10
-        run.see(short).step()
-        run.step(10)
-        run.gone("Pod", f"short-{number}")
+    run.step(1)
     assert reasons(run, "train") == {"StartPromised"}
+    assert not demand(run.engine.scheduler).groups, "its nodes become free: an autoscaler adds none"
     run.gone("Node", "n3")  # the promise is broken: now a node is missing
     run.step(10)
     assert reasons(run, "train") == {"Unschedulable"}
+    assert [each.name for each in demand(run.engine.scheduler).groups] == ["train"]
 
 
 @pytest.mark.parametrize("nodes", [1, 4])

@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from phalanx.engine.explain.ask import why
+from phalanx.engine.explain.pending import PendingReasons
 from phalanx.engine.explain.whatif import Question, whatif
 from phalanx.testing import Cluster
 from phalanx.testing.builders import node, pod, pod_group
@@ -307,3 +309,39 @@ def test_with_strict_fifo_no_gang_overtakes_an_older_one() -> None:
 
 def _scheduled(run: Cluster, name: str) -> str:
     return " ".join(c.message or "" for c in run.objects["PodGroup"][name].status.conditions or ())
+
+
+def test_why_and_the_queue_say_when_a_gang_with_a_reservation_starts() -> None:
+    run = cluster(8)
+    gang(run, "long", 6, seconds=1000)
+    gang(run, "big", 8)
+    run.step(1.0)
+    (item,) = why(run.engine.scheduler, "PodGroup", "default", "big").items
+    assert item.headline.startswith("Starts by 1970-01-01T00:33:2") and "room is reserved for it" in item.headline
+    assert item.now is not None and item.now.proof is not None
+    assert item.now.proof.fits == 2, "what is reserved for the gang itself is room for it"
+    reason = PendingReasons(run.engine.scheduler).of(run.engine.queue.units["podgroup/default/big"])
+    assert (reason.reason, reason.headline) == ("Reserved", item.headline)
+    assert len(run.engine.starts.placeholders) == 8 and all(p.nominated for p in run.engine.starts.placeholders)
+
+
+def test_why_says_what_a_starving_gang_waits_for_if_no_end_is_known() -> None:
+    run = prepared("starvationSeconds: 60")
+    until_reserved(run)
+    (item,) = why(run.engine.scheduler, "PodGroup", "default", "big").items
+    assert item.headline.startswith("Waits for ") and item.headline.endswith("; room there is reserved for it")
+
+
+def test_a_unit_that_waits_for_reserved_room_names_the_owner_in_its_own_namespace_only() -> None:
+    run = cluster(8)
+    gang(run, "long", 6, seconds=1000)
+    gang(run, "big", 8)
+    run.step(1.0)
+    run.see(pod("mine").cpu(1).created(run.now), pod("theirs").ns("other").cpu(1).created(run.now))
+    run.see(pod_group("g").ns("other").gang(2))
+    run.see(*(pod(f"g-{i}").ns("other").group("g").cpu(1).created(run.now) for i in range(2)))
+    run.step()
+    assert "Room is reserved for PodGroup default/big." in run.message("mine")
+    for name in ("theirs", "g-0"):
+        assert "oom is reserved for 1 unit of other namespaces" in run.message(name), run.message(name)
+        assert "big" not in run.message(name) and "default" not in run.message(name)

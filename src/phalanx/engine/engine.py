@@ -385,7 +385,7 @@ class Engine:
             return
         places = self.places
         arrived = [(r, o) for r in root.records.values() if (o := places.owner_of(r))] if places.held else []
-        lifted = self.starts.lift(root) if self.starts.held else []
+        lifted = self.starts.lift(records) if self.starts.held else []
         lifted += places.lift(root) if arrived else []
         # without some reservations, this unit may fit where others of its equivalence class did not
         self.queue.shares = not lifted

@@ -118,7 +118,7 @@ class _Asked:
             root=f"pod/{record.key}",
             scheduled=False,
             summary=summary or "waiting for its first attempt",
-            headline=self._pod_headline(queue, verdict, reasons, blockers),
+            headline=self._reserved(root) or self._pod_headline(queue, verdict, reasons, blockers),
             blockers=blockers,
             priority=record.priority,
             queue=queue,
@@ -144,6 +144,11 @@ class _Asked:
         return (
             headline.sentence_case(blockers[0]) if blockers else headline.of_nodes(reasons, self._engine.columns.count)
         )
+
+    def _reserved(self, unit: SchedulingUnit | None) -> str:
+        """Return the sentence for a unit that waits in the queue and has a reservation."""
+        sentence = self._engine.starts.sentence(unit) if unit is not None and unit.plan is None else ""
+        return headline.sentence_case(sentence) if sentence else ""
 
     def _placed(self, record: PodRecord) -> Why:
         word = "is being bound to" if record.assumed else "is on"
@@ -279,7 +284,11 @@ class _Asked:
             root=root_key(head),
             scheduled=satisfied,
             summary=summary,
-            headline=self._group_headline(levels, queue, now or last, blockers) if group is not None and waits else "",
+            headline=(
+                (self._reserved(root) or self._group_headline(levels, queue, now or last, blockers))
+                if group is not None and waits
+                else ""
+            ),
             blockers=blockers,
             priority=groups.forest.priority(head) if groups.forest.group(head) is not None else 0,
             queue=queue,
@@ -333,9 +342,9 @@ class _Asked:
         engine = self._engine
         with TrialAttempt(engine) as trial_attempt:
             answer = trial_attempt.attempt(tree)
-        if not self._relax or not isinstance(answer, Refused):
-            return verdict_of(answer), []
-        changes = relaxations(engine.cluster, tree.group, answer, engine.attempts.points(tree))
+            if not self._relax or not isinstance(answer, Refused):
+                return verdict_of(answer), []
+            changes = relaxations(engine.cluster, tree.group, answer, engine.attempts.points(tree))
         return verdict_of(answer), changes
 
     def _summary(

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING
 from phalanx.engine.explain.node_pools import DeclaredPool, NodePool, pools_of
 from phalanx.engine.explain.trial_attempt import TrialAttempt
 from phalanx.engine.explain.values import GroupDemand, NodeDemand, NodesNeeded, PodDemand, ShapeDemand
-from phalanx.engine.reservations import Reason
 from phalanx.engine.scheduling.attempt.answers import Answer, Cause, NominatedAfterPreemption, Placed, Refused
 from phalanx.engine.scheduling.queue.units import (
     AttemptUnit,
@@ -100,10 +99,8 @@ class _Demand:
 
     def _of(self, unit: SchedulingUnit, target: AttemptUnit) -> GroupDemand | None:
         held = self._scheduler.starts.held.get(unit.key)
-        if held is not None:
-            if held.planned.start is not None and held.reason is Reason.STARVING:
-                return None  # running pods will end, no node is missing
-            self._scheduler.starts.lift(unit)
+        if held is not None and held.planned.start is not None:
+            return None  # running pods will end, no node is missing
         with TrialAttempt(self._scheduler) as trial:
             answer = trial.attempt(target, evict=True, gates=False)
             missing = _missing(target, answer)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from phalanx.engine.scheduling.commit.start_reservations import owner_of
+from phalanx.engine.reservations import Reason
+from phalanx.engine.reservations.holders import holder_of, waiting_pod
 from phalanx.engine.state.nominations import Nominations
 from phalanx.engine.state.records import PodRecord
 from phalanx.model.groups import POD_GROUP, Group, GroupForest, GroupKey, PodKey
@@ -50,13 +51,14 @@ def kept(nominations: Nominations, priority: int, own: Iterable[str]) -> list[st
     nodes: dict[str, dict[str, None]] = {}  # reserved for -> nodes
     counts: dict[str, int] = {}
     for node, record in nominations.all():
-        if owner_of(record) in mine or record.priority < priority or record.row >= 0:
+        if waiting_pod(record) in mine or record.priority < priority or record.row >= 0:
             continue
-        # pod names have no slash: this is a reservation for an expected pod
-        group, _, number = record.name.rpartition("/")
-        owner = f"to come of group {group}" if number and group else "with a nominated node"
-        if owner_of(record) != record.key:
-            owner = "with a reserved start"
+        holder = holder_of(record)
+        owner = "with a nominated node"
+        if holder.reason is Reason.EXPECTED:
+            owner = f"to come of group {holder.name}"
+        elif holder.reason is Reason.PROMISED:
+            owner = f"of {holder.kind} {holder.namespace}/{holder.name}, which waits for them"
         nodes.setdefault(owner, {})[node] = None
         counts[owner] = counts.get(owner, 0) + 1
     found = []

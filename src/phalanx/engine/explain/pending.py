@@ -23,6 +23,7 @@ WORDS = {
     "Preempting": "waiting for victims",
     "MembersMissing": "members missing",
     "Gated": "held at a gate",
+    "Reserved": "room is reserved",
     "NeverFits": "can never fit",
     "NoDomain": "topology label missing",
     "NodeSelector": "node selector",
@@ -56,6 +57,8 @@ class PendingReasons:
             return _reason("Preempting", f"Waits until {left} of {size} preempted pods have stopped", tried)
         if unit.place is QueueName.GATED:
             return self._held(unit)
+        if sentence := self._engine.starts.sentence(unit):
+            return _reason("Reserved", headline.sentence_case(sentence), tried)
         blockers = self._blockers_of(unit)
         if blockers:
             return _reason("NeverFits", headline.sentence_case(blockers[0]), tried)

@@ -23,6 +23,8 @@ class TrialAttempt:
     def __init__(self, engine: Scheduler) -> None:
         self._cluster = engine.cluster
         self._attempts = engine.attempts
+        self._starts = engine.starts
+        self._lifted: list[tuple[PodRecord, str]] = []  # reservations that do not count against the unit that is tried
         self._assignment: Assignment = []  # pods that are reserved
         self._reshaped: list[tuple[PodRecord, Shape, int]] = []  # with their previous shape and epoch
 
@@ -31,6 +33,7 @@ class TrialAttempt:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._put_back()
         release(self._cluster, self._assignment)
         self._cluster.columns.journal.rewind(self._mark)
         for record, shape, epoch in self._reshaped:
@@ -40,9 +43,16 @@ class TrialAttempt:
     def attempt(self, unit: AttemptUnit, *, evict: bool = False, gates: bool = True) -> Answer:
         """Make the attempt that the scheduler would make. `gates`: False tries a unit even if its gates hold it."""
         self._as_tried(unit.records)
+        self._put_back()
+        if self._starts.held:
+            self._lifted = self._starts.lift(unit.records)
         answer = self._attempts.attempt(unit, How(gates=gates, evict=evict))
         assert answer is not None, "questions are not answered in slices"
         return self._keep(answer)
+
+    def _put_back(self) -> None:
+        lifted, self._lifted = self._lifted, []
+        self._starts.put_back(lifted)
 
     def _as_tried(self, records: Iterable[PodRecord]) -> None:
         """Compute shapes again if the label interest changed, as the scheduler does before an attempt. Pods of a query

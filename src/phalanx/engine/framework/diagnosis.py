@@ -11,7 +11,7 @@ import numpy.typing as npt
 from phalanx.engine.framework.interface import Finding, Status
 
 NO_NODES = "no nodes available to schedule pods"
-NAMED = 3  # maximum number of groups named in one message
+NAMED = 3  # maximum number of units named in one message
 
 
 class Diagnosis(msgspec.Struct):
@@ -23,7 +23,7 @@ class Diagnosis(msgspec.Struct):
     # (capacity,) True on rows where preemption may help (no plugin answered "unresolvable")
     resolvable: npt.NDArray[np.bool_] = msgspec.field(default_factory=lambda: np.zeros(0, dtype=np.bool_))
     plugins: frozenset[str] = frozenset()  # plugins that rejected at least one node (or the pod)
-    reserved_for: tuple[str, ...] = ()  # groups with reservations for expected pods on rows that would fit otherwise
+    reserved_for: tuple[str, ...] = ()  # units with reservations on rows that would fit otherwise
     post_filter: str = ""
 
     def counts(self) -> dict[str, int]:
@@ -57,8 +57,8 @@ def histogram(counts: dict[str, int]) -> Sequence[str]:
     return sorted(f"{count} {reason}" for reason, count in counts.items())
 
 
-def reserved_text(groups: Sequence[str]) -> str:
-    """Name the groups that have reservations for expected pods; at most three of them."""
-    named = ", ".join(groups[:NAMED])
-    more = f" and {len(groups) - NAMED} more" if len(groups) > NAMED else ""
-    return f"room is reserved for expected pods of {named}{more}"
+def reserved_text(units: Sequence[str]) -> str:
+    """Name the units that have reservations; at most three of them."""
+    named = ", ".join(units[:NAMED])
+    more = f" and {len(units) - NAMED} more" if len(units) > NAMED else ""
+    return f"room is reserved for {named}{more}"

@@ -15,7 +15,6 @@ import numpy as np
 from phalanx.engine.framework.cluster_state import ClusterState
 from phalanx.engine.groups.quota_room import allowed
 from phalanx.engine.state.columns import PODS
-from phalanx.engine.state.nominations import Nominations
 from phalanx.engine.state.records import PodRecord
 from phalanx.model.groups import KNOWN, POD_GROUP, Group, GroupKey, announced
 from phalanx.model.objects import Pod
@@ -52,22 +51,6 @@ def owner_of(record: PodRecord) -> GroupKey:
 def is_reserved_for(record: PodRecord, groups: Container[GroupKey]) -> bool:
     """Return whether the record stands for an expected pod of one of these groups: their own room is theirs to use."""
     return is_expected(record) and owner_of(record) in groups
-
-
-def reserved_for(
-    nominations: Nominations, priority: int, nodes: Container[str] | None, own: Container[GroupKey] = ()
-) -> tuple[str, ...]:
-    """Return the groups whose expected pods have room reserved against a unit of this priority.
-
-    `nodes`: consider only these nodes; None means all.
-    """
-    found: set[str] = set()
-    for node, record in nominations.all():
-        if is_expected(record) and record.priority >= priority and (nodes is None or node in nodes):
-            owner = owner_of(record)
-            if owner not in own:
-                found.add(f"{owner.kind} {owner.namespace}/{owner.name}")
-    return tuple(sorted(found))
 
 
 def _free_slots(state: ClusterState) -> int:

@@ -25,11 +25,11 @@ from phalanx.engine.groups import completion, expected_pods, messages
 from phalanx.engine.groups.admission import all_short, hold_of
 from phalanx.engine.groups.build import FEW_SHAPES, Built, Unplaceable, build
 from phalanx.engine.groups.counts import surplus
-from phalanx.engine.groups.expected_pods import reserved_for
 from phalanx.engine.groups.find_placement import Found, NoPlacement, find
 from phalanx.engine.groups.group_plugins import GroupPlugins
 from phalanx.engine.groups.outcomes import counter, expected_placements, leftovers
 from phalanx.engine.groups.trial import Assignment, fits_still
+from phalanx.engine.reservations.holders import holders
 from phalanx.engine.scheduling.attempt.answers import (
     Answer,
     Cause,
@@ -129,7 +129,7 @@ class Attempts:
             diagnosis.plugins |= {plugin for plugin, _ in blocked}
             if blocked:
                 nodes = {state.columns.names[int(row)] for _, finding in blocked for row in finding.rows}
-                diagnosis.reserved_for = reserved_for(state.nominations, record.priority, nodes)
+                diagnosis.reserved_for = holders(state.nominations, record.namespace, record.priority, nodes)
         refused = Refused(Cause.ROOM, "", diagnosis, alike=True)
         if how.evict:
             return self._post_filter(record, refused, diagnosis, how.rows)
@@ -150,8 +150,8 @@ class Attempts:
         whole = self._whole(tree)
         answer = self._place(tree, built, points) if whole is None else self._place_whole(tree, built, whole, points)
         if isinstance(answer, Refused) and answer.cause in _FOR_ROOM and not answer.hopeless and state.nominations:
-            own = {leaf.key for leaf in tree.forest.leaves(tree.group.key)}
-            others = reserved_for(state.nominations, tree.priority, None, own)
+            own = {leaf.key.name for leaf in tree.forest.leaves(tree.group.key)}
+            others = holders(state.nominations, tree.group.key.namespace, tree.priority, None, own)
             answer.notes += f"; {reserved_text(others)}" if others else ""
         if how.evict and isinstance(answer, Refused) and (answer.cause is not Cause.WHOLE or whole is not None):
             searched = whole if answer.cause is Cause.WHOLE and whole else built

@@ -6,7 +6,7 @@ running first. The smallest number of endings after which the unit fits is found
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Iterable
 
 import msgspec
 
@@ -52,9 +52,9 @@ class StartTimes:
         group = self._cluster.forest.group(leaf) if leaf is not None else None
         return expected_seconds(group.policy.expected_duration_seconds if group is not None else None)
 
-    def expected_of_unit(self, unit: SchedulingUnit) -> float:
-        """Return the longest expected duration of its pods; no known end if one of them has none."""
-        return max((self.expected(record) for record in unit.records.values()), default=FOREVER)
+    def expected_of(self, records: Iterable[PodRecord]) -> float:
+        """Return the longest expected duration of these pods; no known end if one of them has none."""
+        return max((self.expected(record) for record in records), default=FOREVER)
 
     def end_of(self, record: PodRecord) -> float:
         """Return when a running pod is expected to end. One over its time has no known end: it lost its protection."""

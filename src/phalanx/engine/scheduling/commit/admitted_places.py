@@ -14,6 +14,7 @@ import msgspec
 
 from phalanx.engine.events import PlaceRequested
 from phalanx.engine.framework.cluster_state import ClusterState
+from phalanx.engine.reservations.holders import ADMITTED_MARK
 from phalanx.engine.scheduling.lifecycle.pod_lifecycle import PodLifecycle
 from phalanx.engine.scheduling.queue.units import SchedulingUnit
 from phalanx.engine.state.records import PodRecord
@@ -28,7 +29,6 @@ OWNER_LABELS = (
     "training.kubeflow.org/job-name",
     "ray.io/cluster",
 )
-_MARK = "/admitted"  # no pod can have such a name
 Place = Sequence[tuple[Pod, str]]  # pods that do not exist yet, with their nodes
 
 
@@ -68,7 +68,7 @@ class AdmittedPlaces:
             shape = self._cluster.shapes.of(pod)
             self._cluster.shapes.keep(shape)
             record = PodRecord(pod, shape, -self._number, self._cluster.now)
-            record.key, record.uid, record.nominated, record.group = record.key + _MARK, "", "", ""
+            record.key, record.uid, record.nominated, record.group = record.key + ADMITTED_MARK, "", "", ""
             self._pod_lifecycle.nominate(record, node, write=False, wake=False)
             placeholders.append(record)
         self.held[_key(event)] = HeldPlace(event, placeholders)

@@ -13,7 +13,7 @@ begins may use the room (backfill). Nothing is ever evicted for a reservation, a
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from copy import copy
 
 import msgspec
@@ -21,7 +21,9 @@ import msgspec
 from phalanx.base.clock import rfc3339
 from phalanx.engine.framework.cluster_state import ClusterState
 from phalanx.engine.framework.settings import ReservationSettings
+from phalanx.engine.placement.messages import plural
 from phalanx.engine.reservations import FOREVER, Reason
+from phalanx.engine.reservations.holders import WAITING_MARK, waiting_pod
 from phalanx.engine.scheduling.attempt.start_times import Planned, StartTimes
 from phalanx.engine.scheduling.lifecycle.members import Members
 from phalanx.engine.scheduling.lifecycle.pod_lifecycle import PodLifecycle
@@ -131,7 +133,6 @@ class StartReservations:
                 self._reserve(unit, Reason.STARVING)
             elif held.reason is Reason.PROMISED:
                 held.reason = Reason.STARVING
-                self._say(unit)
         self._promise(waiting)
 
     def _promise(self, waiting: list[SchedulingUnit]) -> None:
@@ -249,7 +250,7 @@ class StartReservations:
             self._members.conditions.promise(group, "True", "Reserved", text)
 
     def _say(self, unit: SchedulingUnit) -> None:
-        """Report on the pods of a starving unit when they start."""
+        """Report on the pods of a unit when they start."""
         if promise := self.promise(unit):
             for record in unit.records.values():
                 self._status.say(record, PROMISED, promise, event=False)
@@ -267,7 +268,7 @@ class StartReservations:
         names = self._cluster.columns.row_of
         records = held.unit.records
         return all(p.nominated in names for p in held.placeholders) and all(
-            owner_of(p) in records for p in held.placeholders
+            waiting_pod(p) in records for p in held.placeholders
         )
 
     def _release(self, key: str, lost: Reason | None = None) -> None:
@@ -299,10 +300,12 @@ class StartReservations:
 
     # ---- attempts
 
-    def lift(self, unit: SchedulingUnit) -> list[tuple[PodRecord, str]]:
-        """Before an attempt: ignore the unit's own reservation, and those that begin after it is expected to end."""
-        end = self._cluster.now + self.times.expected_of_unit(unit)
-        lifted = [h for key, h in self.held.items() if key == unit.key or self._begins_after(h, end)]
+    def lift(self, records: Collection[PodRecord]) -> list[tuple[PodRecord, str]]:
+        """Before an attempt of a unit with these pods: ignore its own reservation, and those that begin after it is
+        expected to end."""
+        end = self._cluster.now + self.times.expected_of(records)
+        own = {record.key for record in records}
+        lifted = [h for h in self.held.values() if not own.isdisjoint(h.unit.records) or self._begins_after(h, end)]
         nodes = [(placeholder, placeholder.nominated) for held in lifted for placeholder in held.placeholders]
         for placeholder, _ in nodes:
             self._pod_lifecycle.nominate(placeholder, "", write=False, wake=False)
@@ -340,11 +343,21 @@ class StartReservations:
     # ---- for people
 
     def promise(self, unit: SchedulingUnit) -> str:
-        """Say when and where a starving unit starts; "" if not known. For other units an autoscaler may add nodes."""
+        """Say when and where a unit starts for which room is reserved; "" if that is not known: it lacks nodes."""
         held = self.held.get(unit.key)
-        if held is None or held.planned.start is None or held.reason is Reason.PROMISED:
+        if held is None or held.planned.start is None:
             return ""
         return f"starts by {rfc3339(held.planned.start)} on {held.planned.where}, where room is reserved for it"
+
+    def sentence(self, unit: SchedulingUnit) -> str:
+        """Say what a unit waits for that has a reservation; "" if it has none."""
+        held = self.held.get(unit.key)
+        if held is None:
+            return ""
+        if promise := self.promise(unit):
+            return promise
+        pods = plural(held.planned.waits_for, "pod")
+        return f"waits for {pods} on {held.planned.where} to end; room there is reserved for it"
 
     def text(self, unit: SchedulingUnit) -> str:
         """Say how often a unit was overtaken and what is reserved for it; "" if neither."""
@@ -382,15 +395,8 @@ def _order(unit: SchedulingUnit) -> tuple[int, float, int]:
     return (-unit.priority, unit.asked, unit.order)
 
 
-_MARK = "/reserved"  # no pod can have such a name
-
-
 def copy_of(record: PodRecord) -> PodRecord:
     """Return a placeholder that looks like a pod to every filter and belongs to no object."""
     made = copy(record)
-    made.key, made.uid, made.nominated, made.row = record.key + _MARK, "", "", -1
+    made.key, made.uid, made.nominated, made.row = record.key + WAITING_MARK, "", "", -1
     return made
-
-
-def owner_of(placeholder: PodRecord) -> str:
-    return placeholder.key.removesuffix(_MARK)
