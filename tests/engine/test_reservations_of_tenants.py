@@ -128,3 +128,77 @@ def test_an_announcement_costs_what_the_cluster_could_hold(monkeypatch: pytest.M
     run.see(pod("other").cpu("1")).step()
     assert "other" in run.placed
     assert len(made) < 40 * 100, "of each attempt no more than the 20 pods that two nodes can hold, and those beside"
+
+
+# ---- starts of waiting units
+
+CONSERVATIVE = """
+apiVersion: kubescheduler.config.k8s.io/v1
+kind: KubeSchedulerConfiguration
+profiles:
+- reservations: {backfill: Conservative, %s}
+"""
+
+
+def busy_cluster(nodes: int, settings: str = "starvationSeconds: 300") -> Cluster:
+    """Nodes of which all but two are used for 1,000 seconds."""
+    run = Cluster(config=CONSERVATIVE % settings).see(*(node(f"n{i:02}").cpu(1) for i in range(nodes)))
+    for i in range(nodes - 2):
+        long = pod(f"long-{i}").cpu(1).created(run.now)
+        long.spec["activeDeadlineSeconds"] = 1000
+        run.see(long)
+    run.step()
+    return run
+
+
+def waiting_gang(run: Cluster, name: str, size: int, namespace: str = "default", priority: int = 0) -> None:
+    run.see(pod_group(name).ns(namespace).gang(size).priority(priority))
+    members = (pod(f"{name}-{i}").ns(namespace).cpu(1).group(name).priority(priority) for i in range(size))
+    run.see(*(member.created(run.now) for member in members)).step()
+
+
+def held(run: Cluster) -> dict[str, int]:
+    """Namespace -> nodes that reservations of its waiting units hold."""
+    nodes: dict[str, set[str]] = {}
+    for each in run.engine.starts.placeholders:
+        nodes.setdefault(each.namespace, set()).add(each.nominated)
+    return {namespace: len(names) for namespace, names in sorted(nodes.items())}
+
+
+def test_a_tenant_cannot_hold_room_by_asking() -> None:
+    run = busy_cluster(20)
+    for number in range(100):
+        waiting_gang(run, f"ask{number}", 3, "greedy")
+    for _ in range(40):
+        run.step(1.0)
+    assert held(run) == {"greedy": 3}, "at most a quarter of the nodes, however many gangs wait"
+    waiting_gang(run, "fair", 3, "modest")
+    for _ in range(5):
+        run.step(1.0)
+    assert held(run)["modest"] == 3, "another namespace has its own share"
+
+
+def test_nothing_is_reserved_beyond_a_quota_that_was_lowered() -> None:
+    run = busy_cluster(8).see(quota({"requests.cpu": "4"}, {"requests.cpu": "8"}))
+    waiting_gang(run, "gang", 8)
+    for _ in range(3):
+        run.step(1.0)
+    assert held(run) == {}
+    run.see(pod("other").ns("modest").cpu(1).created(run.now)).step()
+    assert "modest/other" in run.placed
+    run.gone("Pod", "modest/other").see(quota({"requests.cpu": "8"}, {"requests.cpu": "8"})).step(40.0)
+    assert held(run) == {"default": 8}
+
+
+def test_a_promise_that_a_unit_of_higher_priority_breaks_says_so() -> None:
+    run = busy_cluster(8)
+    waiting_gang(run, "gang", 8)
+    run.step(1.0)
+    assert held(run) == {"default": 8}
+    run.see(pod("urgent").cpu(1).priority(10).created(run.now)).step(2.0)
+    assert "urgent" in run.placed
+    run.step(2.0)
+    conditions = {c.type: c for c in run.objects["PodGroup"]["gang"].status.conditions or ()}
+    promise = conditions["scheduling.phalanx.dev/StartPromised"]
+    assert (promise.status, promise.reason) == ("False", "HigherPriority")
+    assert "a unit of higher priority took its room" in promise.message

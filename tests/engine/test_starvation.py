@@ -173,7 +173,7 @@ def test_where_nothing_waits_nothing_is_reserved(settings: str) -> None:
     for i in range(4):
         gang(run, f"g{i}", 2)
         run.step(1000.0)
-    assert not run.engine.starts.held and not run.engine.starts.overtaken
+    assert not run.engine.starts.held and not run.engine.starts.overtaking.of
 
 
 def test_whatif_says_when_a_gang_would_start() -> None:
@@ -215,7 +215,7 @@ def test_the_next_gang_is_promised_a_start_at_once_if_everything_in_its_way_has_
 
 
 def test_with_conservative_backfill_every_gang_is_promised_a_start() -> None:
-    run = cluster(8, "backfill: Conservative, maxReservedFraction: 1")
+    run = cluster(8, "backfill: Conservative, maxReservedFraction: 1, maxReservedFractionPerNamespace: 1")
     gang(run, "a", 4, seconds=1000)
     gang(run, "b", 4, seconds=2000)
     gang(run, "first", 4)

@@ -162,6 +162,7 @@ class Engine:
             row = self.columns.set_node(node)
             self.pod_lifecycle.node_appeared(name, row)
             self.queue.wake(ClusterChange(Wake.NODE_ADDED, row, new=node))
+            self.starts.node_came(name)
             return
         old = self.columns.nodes[row]
         assert old is not None
@@ -176,6 +177,8 @@ class Engine:
         self.columns.set_node(node)
         self.pod_lifecycle.externally_filled_rows.add(row)
         self.queue.wake(ClusterChange(Wake.NODE_CHANGED, row, old=old, new=node))
+        if old.spec != node.spec or old.status.allocatable != node.status.allocatable:
+            self.starts.node_came(name)
 
     def _node_gone(self, name: str, uid: str) -> None:
         row = self.columns.row_of.get(name, -1)
@@ -380,7 +383,7 @@ class Engine:
         for record in records:
             if record.shape_epoch != epoch or record.claims:
                 self._reshape(record)
-        if (older := self.starts.older(root)) is not None:
+        if (older := self.scheduler.strict_order.older(root)) is not None:
             self._wait_in_line(root, older)
             return
         places = self.places
@@ -396,7 +399,7 @@ class Engine:
                 self.starts.put_back(lifted)
             places.placed(arrived)
         if records and records[0].row >= 0:
-            self.starts.placed(root)
+            self.starts.placed(root, records)
 
     def _wait_in_line(self, root: SchedulingUnit, older: SchedulingUnit) -> None:
         """With `strictFIFO` no unit overtakes an older one: try this one again after a while."""

@@ -244,6 +244,10 @@ def _reservations(fields: Fields) -> ReservationSettings:
         max_overtaken=fields.whole("maxOvertaken", default.max_overtaken, 0),
         max_reserved_fraction=_within(fields, "maxReservedFraction", default.max_reserved_fraction, 0.0, 1.0),
         strict_fifo=fields.boolean("strictFIFO", default.strict_fifo),
+        max_reserved_fraction_per_namespace=_within(
+            fields, "maxReservedFractionPerNamespace", default.max_reserved_fraction_per_namespace, 0.0, 1.0
+        ),
+        nodes_to_come_seconds=_within(fields, "nodesToComeSeconds", default.nodes_to_come_seconds, 0.0, 1e9),
         preemption_patience_seconds=_within(fields, "preemptionPatienceSeconds", 0.0, 0.0, 1e9),
         size_exponent=_within(fields, "sizeExponent", default.size_exponent, 0.0, 10.0),
         duration_exponent=_within(fields, "durationExponent", default.duration_exponent, 0.0, 10.0),

@@ -49,6 +49,8 @@ class ReservationSettings:
     starvation_seconds: float = 300.0  # a unit overtaken for longer gets a reservation; 0: never
     max_overtaken: int = 100  # a unit overtaken by more younger units gets a reservation; 0: not counted
     max_reserved_fraction: float = 0.5  # maximum fraction of the cluster that reservations of waiting units may hold
+    max_reserved_fraction_per_namespace: float = 0.25  # the same for units of one namespace
+    nodes_to_come_seconds: float = 300.0  # how long nodes that come for a gang are held for it; 0: not at all
     strict_fifo: bool = False  # no unit overtakes an older one of equal or higher priority
     preemption_patience_seconds: float = 0.0  # no preemption for a unit that is expected to start this soon
     size_exponent: float = 0.5  # preference for large units among waiting units of equal priority

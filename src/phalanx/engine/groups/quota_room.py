@@ -7,7 +7,7 @@ as matching.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from phalanx.engine.framework.cluster_state import ClusterState
 from phalanx.engine.state.records import PodRecord
@@ -37,6 +37,24 @@ def allowed(state: ClusterState, namespace: str, pod: Pod, count: int, reserved:
             used += sum(_held(state, record, resource, name) for record in others)
             count = min(count, max(0, int((asked(resource, hard) - used) // each)))
     return count
+
+
+def exceeded(state: ClusterState, namespace: str, records: Sequence[PodRecord]) -> str:
+    """Say which quota of the namespace is exceeded already that counts one of these pods; "" if none is.
+
+    The API server counts pods when they are created, so pods that wait are within their quotas, unless a quota was
+    lowered since. Nothing is reserved for pods of a namespace beyond it.
+    """
+    quotas = [each for each in state.objects.all(ResourceQuota) if each.metadata.namespace == namespace]
+    pods = {record.shape: record.pod for record in records if record.pod is not None} if quotas else {}
+    for quota in quotas:
+        used = quota.status.used or {}
+        for name, hard in (quota.spec.hard or {}).items():
+            for pod in pods.values():
+                resource, each = _counted(name, pod, pod_request(pod).amounts)
+                if each > 0 and _applies(quota, pod) and asked(resource, used.get(name, "0")) > asked(resource, hard):
+                    return f"ResourceQuota {quota.metadata.name} is exceeded: {name} {used.get(name)} of {hard}"
+    return ""
 
 
 def _counted(name: str, pod: Pod, wants: dict[str, float]) -> tuple[str, float]:

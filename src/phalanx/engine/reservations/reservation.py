@@ -20,6 +20,7 @@ class Reason(StrEnum):
     RUNNING = "Running"  # bound pods use it
     PROMISED = "StartPromised"  # a waiting unit starts here
     STARVING = "Starving"  # a waiting unit was overtaken too long or too often
+    NODES_TO_COME = "NodesToCome"  # nodes came for a gang that lacks more of them
     NOMINATED = "Nominated"  # victims end here for a preemptor
     EXPECTED = "ExpectedPods"  # members that their controller has not created yet
     OVERRAN = "JobOverran"  # a running unit exceeded its expected duration

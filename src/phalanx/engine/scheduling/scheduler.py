@@ -32,6 +32,7 @@ from phalanx.engine.scheduling.commit.group_reservations import GroupReservation
 from phalanx.engine.scheduling.commit.group_units import GroupUnits
 from phalanx.engine.scheduling.commit.maintenance import Maintenance
 from phalanx.engine.scheduling.commit.start_reservations import StartReservations
+from phalanx.engine.scheduling.commit.strict_order import StrictOrder
 from phalanx.engine.scheduling.lifecycle.gang_commits import Commits
 from phalanx.engine.scheduling.lifecycle.history import History
 from phalanx.engine.scheduling.lifecycle.isolation import Isolation
@@ -143,6 +144,7 @@ class Scheduler:
         room = GroupReservations(state, pods, members)
         self.maintenance = Maintenance(state, members, pods, room, emit)
         self.starts = StartReservations(state, queue, pods, unit_lifecycle, members, status)
+        self.strict_order = StrictOrder(state, queue)
         self.places = AdmittedPlaces(state, pods)
         refusals = Refusals(self.searches, pods, members, waiting, status, self.starts)
         self.cycle = Cycle(self.searches, refusals, self.binding, evictions, room, self.rejections, emit)

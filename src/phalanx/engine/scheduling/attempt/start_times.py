@@ -6,7 +6,7 @@ running first. The smallest number of endings after which the unit fits is found
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Container, Iterable, Sequence
 
 import msgspec
 
@@ -16,6 +16,7 @@ from phalanx.engine.framework.choice import choose
 from phalanx.engine.framework.cluster_state import ClusterState
 from phalanx.engine.groups.build import Unplaceable, build
 from phalanx.engine.groups.find_placement import Found, find
+from phalanx.engine.placement.messages import plural
 from phalanx.engine.reservations import FOREVER, expected_seconds
 from phalanx.engine.scheduling.lifecycle.members import Members
 from phalanx.engine.scheduling.queue.units import SchedulingUnit
@@ -133,14 +134,17 @@ class StartTimes:
         chosen = sorted({row for _, row in rows})
         gone = [pod for row in chosen for pod in columns.pods[row] if pod in ended]
         start = max((ends[pod] for pod in gone), default=self._cluster.now)
-        names = [columns.names[row] for row in chosen]
-        where = ", ".join(names[:SHOWN_NODES]) + (
-            f" and {len(names) - SHOWN_NODES} nodes" if len(names) > SHOWN_NODES else ""
-        )
-        if key:
-            node = columns.nodes[chosen[0]]
-            where = (node.metadata.labels.get(key, "") if node is not None else "") or where
-        return Planned(rows, None if start == FOREVER else start, where, len(gone))
+        return Planned(rows, None if start == FOREVER else start, self.where(chosen, key), len(gone))
+
+    def where(self, rows: Sequence[int], key: str) -> str:
+        """Name the domain of the topology key that these nodes are in; without a key some of the nodes."""
+        columns = self._cluster.columns
+        names = [columns.names[row] for row in rows]
+        node = columns.nodes[rows[0]] if key else None
+        if node is not None and (domain := node.metadata.labels.get(key)):
+            return domain
+        more = f" and {plural(len(names) - SHOWN_NODES, 'node')}" if len(names) > SHOWN_NODES else ""
+        return ", ".join(names[:SHOWN_NODES]) + more
 
 
 def _levels(ends: list[float]) -> list[int]:

@@ -5,6 +5,9 @@ order) is promised that start. Where ends are not known no unit starves all the 
 overtake an older one, but only so far. After `starvationSeconds`, or when more than `maxOvertaken` younger units have
 passed it, it gets a reservation.
 
+Nodes that come one by one for a gang that was refused before (an autoscaler, a repair) are reserved for it, within
+`nodesToComeSeconds` of the last one.
+
 The nodes of a planned start are held by placeholders. They are nominated like the pods of preemptors: pods of equal and
 lower priority leave the room alone, more important ones do not. A unit that is expected to end before the reservation
 begins may use the room (backfill). Nothing is ever evicted for a reservation, and none survives its owner.
@@ -12,7 +15,6 @@ begins may use the room (backfill). Nothing is ever evicted for a reservation, a
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterable
 from copy import copy
 
@@ -20,11 +22,14 @@ import msgspec
 
 from phalanx.base.clock import rfc3339
 from phalanx.engine.framework.cluster_state import ClusterState
-from phalanx.engine.framework.settings import ReservationSettings
 from phalanx.engine.placement.messages import plural
 from phalanx.engine.reservations import FOREVER, Reason
 from phalanx.engine.reservations.holders import WAITING_MARK, waiting_pod
+from phalanx.engine.scheduling.attempt.partial_placement import partial_placement
 from phalanx.engine.scheduling.attempt.start_times import Planned, StartTimes
+from phalanx.engine.scheduling.commit.overtaking import Overtaking
+from phalanx.engine.scheduling.commit.reservation_limits import refusal_of, room_at
+from phalanx.engine.scheduling.commit.strict_order import REFUSED, in_line, namespace_of, settings_of
 from phalanx.engine.scheduling.lifecycle.members import Members
 from phalanx.engine.scheduling.lifecycle.pod_lifecycle import PodLifecycle
 from phalanx.engine.scheduling.lifecycle.pod_status import PROMISED, UNSCHEDULABLE, PodStatusWriter
@@ -39,18 +44,12 @@ PLAN_AGAIN_SECONDS = 30.0  # after which the start of a unit is planned again th
 WHY_MOVED = {
     Reason.OVERRAN: "a pod there runs longer than expected",
     Reason.NODE_LOST: "a node of its reservation is gone",
+    Reason.HIGHER_PRIORITY: "a unit of higher priority took its room",
 }
 _NEW = (QueueName.ACTIVE, QueueName.SEARCH)
-_REFUSED = (QueueName.BACKOFF, QueueName.WAITING)
-_WAITS = _NEW + _REFUSED
+_WAITS = _NEW + REFUSED
+GANGS_PER_NODE = 8  # gangs in order for which nodes that came are tried
 KEPT_WITHIN = 60.0  # seconds after the promised start in which the promise counts as kept
-
-
-class Overtaken(msgspec.Struct):
-    """How often younger units of equal or lower priority were placed while a unit waited, and since when."""
-
-    count: int
-    since: float
 
 
 class HeldStart(msgspec.Struct):
@@ -59,8 +58,8 @@ class HeldStart(msgspec.Struct):
     unit: SchedulingUnit
     planned: Planned
     placeholders: list[PodRecord]
-    since: float
-    reason: Reason = Reason.STARVING
+    reason: Reason
+    until: float = FOREVER  # nodes to come: when the gang loses them
 
 
 class StartReservations:
@@ -81,23 +80,23 @@ class StartReservations:
         self._status = status
         self.times = StartTimes(state, members)
         self.held: dict[str, HeldStart] = {}  # by key of the unit
-        self.overtaken: dict[str, Overtaken] = {}
-        self._placed: list[tuple[int, float, int]] = []  # priority, age and order of units placed since the last sweep
+        self.overtaking = Overtaking()
+        self._came: dict[str, None] = {}  # nodes that came, or became usable, since the last sweep
+        self._had_nodes: set[str] = set()  # keys of units that waited too long for more nodes
+        self._limited: dict[str, float] = {}  # namespace -> until when nothing more is planned: it has its share
+        self._doubtful: dict[str, bool] = {}  # keys of units: pods were placed there; True: of higher priority
         self._due = 0.0
         self._ends_of, self._any_end = float("-inf"), False
         self._tried: dict[str, float] = {}  # by key of the unit: when its start was last planned
         self._seen: set[str] = set()  # keys of units in the queue at the last sweep that were tried before it
-        self._heads: dict[str, SchedulingUnit] = {}  # scheduler name -> the first unit that waits, as of `_heads_of`
-        self._heads_of = 0.0
-        self._strict = any(profile.reservations.strict_fifo for profile in state.profiles.values())
         self._moved: dict[str, Reason] = {}  # by key of the unit: why its last promised start was not kept
         self.given = self.kept = self.late = self.withdrawn = 0  # promised starts, for metrics
 
     # ---- what happens
 
-    def placed(self, unit: SchedulingUnit) -> None:
+    def placed(self, unit: SchedulingUnit, pods: Iterable[PodRecord]) -> None:
         """A unit has its nodes: what it held is free, and older units that wait were overtaken."""
-        self.overtaken.pop(unit.key, None)
+        self.overtaking.of.pop(unit.key, None)
         if unit.key in self.held:
             start = self.held[unit.key].planned.start
             if start is not None and self._cluster.now > start + KEPT_WITHIN:
@@ -105,28 +104,43 @@ class StartReservations:
             else:
                 self.kept += 1
             self._release(unit.key)
+        if self.held:
+            self._note_taken(unit, pods)
         if self._queue.units:
-            self._placed.append((unit.priority, unit.asked, unit.order))
+            self.overtaking.place(unit)
+
+    def _note_taken(self, unit: SchedulingUnit, pods: Iterable[PodRecord]) -> None:
+        """Remember the reservations on whose nodes the pods of a unit were placed."""
+        names = self._cluster.columns.names
+        nodes = {names[record.row] for record in pods if record.row >= 0}
+        for key, held in self.held.items():
+            if any(placeholder.nominated in nodes for placeholder in held.placeholders):
+                self._doubtful[key] = self._doubtful.get(key, False) or unit.priority > held.unit.priority
+
+    def node_came(self, name: str) -> None:
+        """A node was added, or changed so that more pods may fit."""
+        self._came[name] = None
 
     def sweep(self) -> None:
         """Before units are tried: count overtaken units, release what has no owner, reserve planned starts."""
         for key in [key for key, held in self.held.items() if self._queue.units.get(key) is not held.unit]:
             self._release(key)
+        if self._came:
+            came, self._came = self._came, {}
+            self._reserve_nodes(came)
         now = self._cluster.now
-        if now < self._due or not (self._placed or self.held or self.overtaken or self._unseen()):
+        if now < self._due or not (self.overtaking.placed or self.held or self.overtaking.of or self._unseen()):
             return
         self._due = now + SWEEP_SECONDS
-        waiting = [u for u in self._queue.units.values() if u.place in _WAITS and u.state is UnitState.QUEUED]
-        self._count(waiting)
-        for key in [key for key, held in self.held.items() if not self._stands(held)]:
-            self.withdrawn += 1
-            self._release(key, Reason.NODE_LOST)
-        for key in [key for key, held in self.held.items() if self._is_late(held)]:
-            self.late += 1
-            self._release(key, Reason.OVERRAN)
-        waiting.sort(key=_order)
+        waiting = self._waiting()
+        self.overtaking.count(waiting, now)
+        present = {unit.key for unit in waiting}
+        self._tried = {key: at for key, at in self._tried.items() if key in present}
+        self._moved = {key: why for key, why in self._moved.items() if key in present}
+        self._had_nodes &= present
+        self._withdraw_lost()
         for unit in waiting:
-            if unit.key not in self.overtaken or not self.starves(unit):
+            if not self.overtaking.starves(unit, settings_of(self._cluster, unit), now):
                 continue
             held = self.held.get(unit.key)
             if held is None:
@@ -135,19 +149,80 @@ class StartReservations:
                 held.reason = Reason.STARVING
         self._promise(waiting)
 
+    def _waiting(self) -> list[SchedulingUnit]:
+        """Return the units that wait for room, in order."""
+        units = (u for u in self._queue.units.values() if u.place in _WAITS and u.state is UnitState.QUEUED)
+        return sorted(units, key=in_line)
+
+    def _withdraw_lost(self) -> None:
+        """Release reservations that cannot be kept."""
+        doubtful, self._doubtful = self._doubtful, {}
+        for key, held in list(self.held.items()):
+            lost = None
+            if not self._stands(held):
+                lost = Reason.NODE_LOST
+            elif self._is_late(held):
+                lost = Reason.OVERRAN
+            elif key in doubtful and not self._fits(held):
+                lost = Reason.HIGHER_PRIORITY if doubtful[key] else Reason.OVERRAN
+            elif held.until <= self._cluster.now:
+                self._had_nodes.add(key)
+                self._release(key)
+            if lost is not None:
+                self.late += lost is Reason.OVERRAN
+                self.withdrawn += lost is not Reason.OVERRAN
+                self._release(key, lost)
+
+    def _fits(self, held: HeldStart) -> bool:
+        """Whether the reserved room is still there. Pods without a known end may leave it at any time."""
+        start = held.planned.start
+        if held.reason is Reason.NODES_TO_COME:
+            return room_at(self._cluster, held.placeholders, lambda record: False)
+        return start is None or room_at(self._cluster, held.placeholders, lambda r: self.times.end_of(r) <= start)
+
+    # ---- nodes to come
+
+    def _reserve_nodes(self, came: Iterable[str]) -> None:
+        """Reserve nodes that came for the first gangs in order that were refused before and that can use them."""
+        columns = self._cluster.columns
+        rows = {columns.row_of[name] for name in came if name in columns.row_of}
+        gangs = [u for u in self._waiting() if u.kind != "Pod" and u.attempts and len(u.records) > 1]
+        for unit in gangs[:GANGS_PER_NODE]:
+            seconds, held = settings_of(self._cluster, unit).nodes_to_come_seconds, self.held.get(unit.key)
+            group = self._members.group_of(unit)
+            if not rows or group is None or not seconds or unit.key in self._had_nodes:
+                continue
+            if held is not None and held.planned.start is not None:
+                continue  # it has a promised start
+            own = [p for p in held.placeholders if held.reason is Reason.NODES_TO_COME] if held is not None else []
+            mine = {columns.row_of[p.nominated] for p in own if p.nominated in columns.row_of}
+            key = (group.spec.topology_key if group.spec is not None else "") or ""
+            lifted = self.lift(list(unit.records.values()))
+            found = partial_placement(self._cluster, list(unit.records.values()), rows | mine, key)
+            self.put_back(lifted)
+            used = {row for _, row in found}
+            if not used & rows or len(found) <= len(own):
+                continue
+            if held is not None:
+                self._free(self.held.pop(unit.key))
+            planned = Planned(found, None, self.times.where(sorted(used), key))
+            if not self._limit(unit, planned):
+                self._hold(unit, planned, Reason.NODES_TO_COME, self._cluster.now + seconds)
+            rows -= used
+
     def _promise(self, waiting: list[SchedulingUnit]) -> None:
         """Reserve the planned start of the first unit of each priority, or of every unit, if its time is known."""
         now, plans, heads = self._cluster.now, PLANS_PER_SWEEP, {held.unit.priority for held in self.held.values()}
         for unit in waiting:
-            backfill = self.settings_of(unit).backfill
-            if unit.place not in _REFUSED or unit.key in self.held or backfill == "None":
+            backfill = settings_of(self._cluster, unit).backfill
+            if unit.place not in REFUSED or unit.key in self.held or backfill == "None":
                 continue
             if any(record.nominated for record in unit.records.values()):
                 continue  # victims leave for it
             first = unit.priority not in heads
             heads.add(unit.priority)
             again = self._tried.get(unit.key, -PLAN_AGAIN_SECONDS) + PLAN_AGAIN_SECONDS
-            if now < again or (backfill == "Easy" and not first):
+            if now < again or (backfill == "Easy" and not first) or now < self._limited.get(namespace_of(unit), 0.0):
                 continue
             if not plans or not self.times.any_known_end():
                 break
@@ -170,78 +245,38 @@ class StartReservations:
         start = held.planned.start
         return held.reason is Reason.PROMISED and start is not None and start + SWEEP_SECONDS < self._cluster.now
 
-    def _count(self, waiting: list[SchedulingUnit]) -> None:
-        """Note for every waiting unit how many younger ones of equal or lower priority were placed meanwhile."""
-        placed, self._placed = self._placed, []
-        present = {unit.key for unit in waiting}
-        self._tried = {key: at for key, at in self._tried.items() if key in present}
-        self._moved = {key: why for key, why in self._moved.items() if key in present}
-        self.overtaken = {key: known for key, known in self.overtaken.items() if key in present}
-        if not placed or not waiting:
-            return
-        levels = {
-            level: sorted((asked, order) for each, asked, order in placed if each == level)
-            for level in {each for each, _, _ in placed}
-        }
-        for unit in waiting:
-            count = 0
-            for level, times in levels.items():
-                if level <= unit.priority:
-                    count += len(times) - bisect_right(times, (unit.asked, unit.order))
-            if count:
-                self.overtaken.setdefault(unit.key, Overtaken(0, self._cluster.now)).count += count
-
-    def settings_of(self, unit: SchedulingUnit) -> ReservationSettings:
-        for record in unit.records.values():
-            return self._cluster.profiles[record.scheduler_name].reservations
-        return ReservationSettings()
-
-    def starves(self, unit: SchedulingUnit) -> bool:
-        """Whether a unit was overtaken for too long or by too many."""
-        settings, known = self.settings_of(unit), self.overtaken[unit.key]
-        if not settings.starvation_seconds:
-            return False
-        many = bool(settings.max_overtaken) and known.count > settings.max_overtaken
-        return many or self._cluster.now - known.since >= settings.starvation_seconds
-
     def next_time(self) -> float | None:
         """When `sweep` may have something to do."""
-        if self._placed or self.held or self._unseen():
+        if self._came:
+            return self._cluster.now
+        if self.overtaking.placed or self.held or self._unseen():
             return self._due
-        return self._due if self.overtaken else None
-
-    # ---- order
-
-    def older(self, unit: SchedulingUnit) -> SchedulingUnit | None:
-        """With `strictFIFO`: the first unit that waits for room in the unit's profile, if it goes before this one."""
-        if not self._strict or not self.settings_of(unit).strict_fifo:
-            return None
-        name = scheduler_of(unit)
-        head = self._heads.get(name)
-        if head is None or head.place not in _REFUSED or self._heads_of != self._cluster.now:
-            self._heads_of = self._cluster.now
-            waiting = (u for u in self._queue.units.values() if u.place in _REFUSED and u.state is UnitState.QUEUED)
-            head = min((u for u in waiting if scheduler_of(u) == name), key=_order, default=None)
-            self._heads = {name: head} if head is not None else {}
-        return head if head is not None and head is not unit and _order(head) < _order(unit) else None
+        return self._due if self.overtaking.of else None
 
     # ---- reserving
 
     def _reserve(self, unit: SchedulingUnit, reason: Reason) -> None:
         """Hold the nodes of the unit's first start. A promise needs a known time, a starving unit only nodes."""
         planned = self.times.plan(unit)
-        if planned is None or not self._allowed(unit, planned):
+        if planned is None:
+            return
+        if self._limit(unit, planned):
+            self._limited[namespace_of(unit)] = self._cluster.now + PLAN_AGAIN_SECONDS
             return
         if reason is Reason.PROMISED and (planned.start is None or not planned.waits_for):
             return
+        self._hold(unit, planned, reason)
+
+    def _hold(self, unit: SchedulingUnit, planned: Planned, reason: Reason, until: float = FOREVER) -> None:
         placeholders = []
         for record, row in planned.assignment:
             placeholder = copy_of(record)
             self._cluster.shapes.keep(placeholder.shape)
             self._pod_lifecycle.nominate(placeholder, self._cluster.columns.names[row], write=False, wake=False)
             placeholders.append(placeholder)
-        self.held[unit.key] = HeldStart(unit, planned, placeholders, self._cluster.now, reason)
-        self.given += 1
+        self._limited.clear()
+        self.held[unit.key] = HeldStart(unit, planned, placeholders, reason, until)
+        self.given += planned.start is not None
         text = self.text(unit)
         self._unit_lifecycle.notify(unit, "reserved", text)
         self._say(unit)
@@ -255,13 +290,10 @@ class StartReservations:
             for record in unit.records.values():
                 self._status.say(record, PROMISED, promise, event=False)
 
-    def _allowed(self, unit: SchedulingUnit, planned: Planned) -> bool:
-        """Whether the limit permits one more. It never forbids the first: a large gang could starve for ever."""
-        if not self.held:
-            return True
-        nodes = {p.nominated for held in self.held.values() for p in held.placeholders}
-        nodes.update(self._cluster.columns.names[row] for _, row in planned.assignment)
-        return len(nodes) <= self.settings_of(unit).max_reserved_fraction * self._cluster.columns.count
+    def _limit(self, unit: SchedulingUnit, planned: Planned) -> str:
+        """Say which limit forbids another reservation; "" if none does."""
+        others = [p for key, held in self.held.items() if key != unit.key for p in held.placeholders]
+        return refusal_of(self._cluster, unit, planned.assignment, others, settings_of(self._cluster, unit))
 
     def _stands(self, held: HeldStart) -> bool:
         """Whether all nodes of a reservation are still there and its unit still asks for the same pods."""
@@ -274,18 +306,22 @@ class StartReservations:
     def _release(self, key: str, lost: Reason | None = None) -> None:
         """`lost`: why the unit cannot start as promised."""
         held = self.held.pop(key)
+        self._limited.clear()
         self._tried.pop(key, None)
         self._seen.discard(key)
         if lost is not None and held.planned.start is not None:
             self._moved[key] = lost
-        for placeholder in held.placeholders:
-            self._pod_lifecycle.nominate(placeholder, "", write=False)
-            self._cluster.shapes.drop(placeholder.shape)
+        self._free(held)
         group = self._members.group_of(held.unit)
         if group is not None:
             message = "no room is reserved for it" + (f"; {WHY_MOVED[lost]}" if lost is not None else "")
             self._members.conditions.promise(group, "False", "NotReserved" if lost is None else str(lost), message)
         self._take_back(held)
+
+    def _free(self, held: HeldStart) -> None:
+        for placeholder in held.placeholders:
+            self._pod_lifecycle.nominate(placeholder, "", write=False)
+            self._cluster.shapes.drop(placeholder.shape)
 
     def _take_back(self, held: HeldStart) -> None:
         """Let pods that still wait say again that they fit nowhere: an autoscaler may help them now."""
@@ -301,11 +337,18 @@ class StartReservations:
     # ---- attempts
 
     def lift(self, records: Collection[PodRecord]) -> list[tuple[PodRecord, str]]:
-        """Before an attempt of a unit with these pods: ignore its own reservation, and those that begin after it is
-        expected to end."""
+        """Before an attempt of a unit with these pods: ignore its own reservation, those that begin after it is
+        expected to end, and nodes to come of units behind it."""
         end = self._cluster.now + self.times.expected_of(records)
         own = {record.key for record in records}
-        lifted = [h for h in self.held.values() if not own.isdisjoint(h.unit.records) or self._begins_after(h, end)]
+        first = min((record.sort_key() for record in records), default=None)
+        lifted = [
+            held
+            for held in self.held.values()
+            if not own.isdisjoint(held.unit.records)
+            or self._begins_after(held, end)
+            or (held.reason is Reason.NODES_TO_COME and first is not None and first < _first(held.unit))
+        ]
         nodes = [(placeholder, placeholder.nominated) for held in lifted for placeholder in held.placeholders]
         for placeholder, _ in nodes:
             self._pod_lifecycle.nominate(placeholder, "", write=False, wake=False)
@@ -331,7 +374,7 @@ class StartReservations:
 
     def soon(self, unit: SchedulingUnit) -> str:
         """Say why no pod is evicted for a unit: it starts within `preemptionPatienceSeconds`. "": it does not."""
-        patience, now = self.settings_of(unit).preemption_patience_seconds, self._cluster.now
+        patience, now = settings_of(self._cluster, unit).preemption_patience_seconds, self._cluster.now
         if not patience:
             return ""
         held = self.held.get(unit.key)
@@ -356,16 +399,20 @@ class StartReservations:
             return ""
         if promise := self.promise(unit):
             return promise
+        if held.reason is Reason.NODES_TO_COME:
+            return f"lacks nodes; {self._nodes_text(held)}"
         pods = plural(held.planned.waits_for, "pod")
         return f"waits for {pods} on {held.planned.where} to end; room there is reserved for it"
 
     def text(self, unit: SchedulingUnit) -> str:
         """Say how often a unit was overtaken and what is reserved for it; "" if neither."""
         parts = []
-        known, held = self.overtaken.get(unit.key), self.held.get(unit.key)
+        known, held = self.overtaking.of.get(unit.key), self.held.get(unit.key)
         if known is not None:
             parts.append(f"overtaken by {known.count} younger {'pods' if unit.kind == 'Pod' else 'groups or pods'}")
-        if held is not None:
+        if held is not None and held.reason is Reason.NODES_TO_COME:
+            parts.append(self._nodes_text(held))
+        elif held is not None:
             start = held.planned.start
             begin = f"from {rfc3339(start)}" if start is not None else "as soon as it is free"
             parts.append(f"reserved {held.planned.where} {begin}")
@@ -374,6 +421,10 @@ class StartReservations:
         if unit.key in self._moved:
             parts.append(f"an earlier start was not kept: {WHY_MOVED[self._moved[unit.key]]}")
         return "; ".join(parts)
+
+    def _nodes_text(self, held: HeldStart) -> str:
+        share = f"{len(held.placeholders)} of {plural(len(held.unit.records), 'pod')}"
+        return f"reserved {held.planned.where} for {share} until {rfc3339(held.until)}, in case more nodes come"
 
     @property
     def placeholders(self) -> list[PodRecord]:
@@ -387,12 +438,9 @@ class StartReservations:
                 assert known, f"{key} lost the reservation of {placeholder.nominated}"
 
 
-def scheduler_of(unit: SchedulingUnit) -> str:
-    return next((record.scheduler_name for record in unit.records.values()), "")
-
-
-def _order(unit: SchedulingUnit) -> tuple[int, float, int]:
-    return (-unit.priority, unit.asked, unit.order)
+def _first(unit: SchedulingUnit) -> tuple[int, float, int]:
+    """Return the order of its first pod."""
+    return min(record.sort_key() for record in unit.records.values())
 
 
 def copy_of(record: PodRecord) -> PodRecord:

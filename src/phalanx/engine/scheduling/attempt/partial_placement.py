@@ -1,0 +1,58 @@
+"""Where as many pods of a gang as possible fit on some nodes: the part of it that nodes which came one by one can hold.
+
+The pods are placed one after the other, in the columns, next to other reservations; every trial is rewound.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from phalanx.engine.framework.adapters import PluginFailure
+from phalanx.engine.framework.cluster_state import ClusterState
+from phalanx.engine.state.records import PodRecord
+from phalanx.engine.state.shapes import Shape
+
+Rows = list[tuple[PodRecord, int]]
+
+
+def partial_placement(
+    state: ClusterState, records: Sequence[PodRecord], rows: Collection[int], topology_key: str = ""
+) -> Rows:
+    """Return nodes among `rows` for as many of the pods as fit; with a topology key, all in one domain of it."""
+    columns = state.columns
+    if not topology_key:
+        return _on(state, records, sorted(rows))
+    domains: dict[str, list[int]] = {}
+    for row in sorted(rows):
+        node = columns.nodes[row]
+        if node is not None and (domain := node.metadata.labels.get(topology_key)):
+            domains.setdefault(domain, []).append(row)
+    found = [_on(state, records, each) for _, each in sorted(domains.items())]
+    return max(found, key=len, default=[])
+
+
+def _on(state: ClusterState, records: Sequence[PodRecord], rows: Sequence[int]) -> Rows:
+    columns = state.columns
+    mark = columns.journal.mark()
+    placed: Rows = []
+    full: set[Shape] = set()  # that no row has room for any more
+    try:
+        for row in rows:
+            for rival in state.nominations.rivals(columns.names[row], records[0]):
+                if rival.row < 0:
+                    columns.place(rival, row)
+        for record in records:
+            if record.shape in full:
+                continue
+            feasible = state.evaluation(record).feasible
+            row = next((each for each in rows if feasible[each]), -1)
+            if row < 0:
+                full.add(record.shape)
+                continue
+            columns.place(record, row)
+            placed.append((record, row))
+    except PluginFailure:
+        return []
+    finally:
+        columns.journal.rewind(mark)
+    return placed

@@ -1,0 +1,55 @@
+"""How much may be reserved for waiting units: of the cluster, of a namespace, and within its ResourceQuotas."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from phalanx.engine.framework.cluster_state import ClusterState
+from phalanx.engine.framework.settings import ReservationSettings
+from phalanx.engine.groups.quota_room import exceeded
+from phalanx.engine.scheduling.commit.strict_order import namespace_of
+from phalanx.engine.scheduling.queue.units import SchedulingUnit
+from phalanx.engine.state.records import PodRecord
+
+Rows = Iterable[tuple[PodRecord, int]]
+
+
+def refusal_of(
+    state: ClusterState, unit: SchedulingUnit, rows: Rows, held: Iterable[PodRecord], settings: ReservationSettings
+) -> str:
+    """Say why nothing more may be reserved for a unit; "" if it may be. `held`: placeholders of other units.
+
+    The shares never forbid the first reservation: a large gang could wait for ever.
+    """
+    namespace = namespace_of(unit)
+    if text := exceeded(state, namespace, list(unit.records.values())):
+        return text
+    others = list(held)
+    if not others:
+        return ""
+    names, count = state.columns.names, state.columns.count
+    wanted = {names[row] for _, row in rows}
+    nodes = wanted | {each.nominated for each in others}
+    if len(nodes) > settings.max_reserved_fraction * count:
+        return f"reservations may hold {settings.max_reserved_fraction:.0%} of the nodes"
+    share = settings.max_reserved_fraction_per_namespace
+    mine = wanted | {each.nominated for each in others if each.namespace == namespace}
+    if len(mine) > share * count:
+        return f"reservations of namespace {namespace} may hold {share:.0%} of the nodes"
+    return ""
+
+
+def room_at(state: ClusterState, placeholders: Iterable[PodRecord], ended: Callable[[PodRecord], bool]) -> bool:
+    """Whether the nominated nodes have room for these placeholders once the pods there for which `ended` is true are
+    gone."""
+    columns = state.columns
+    requests: dict[tuple[int, int], float] = {}  # (row, resource)
+    for placeholder in placeholders:
+        row = columns.row_of[placeholder.nominated]
+        for rid, amount in placeholder.shape.requests:
+            requests[row, rid] = requests.get((row, rid), 0.0) + amount
+    for row in {row for row, _ in requests}:
+        for record in columns.pods[row].values():
+            for rid, amount in record.shape.requests if ended(record) else ():
+                requests[row, rid] = requests.get((row, rid), 0.0) - amount
+    return all(columns.used[rid, row] + more <= columns.alloc[rid, row] for (row, rid), more in requests.items())
