@@ -187,6 +187,7 @@ def test_nothing_is_reserved_beyond_a_quota_that_was_lowered() -> None:
     run.see(pod("other").ns("modest").cpu(1).created(run.now)).step()
     assert "modest/other" in run.placed
     run.gone("Pod", "modest/other").see(quota({"requests.cpu": "8"}, {"requests.cpu": "8"})).step(40.0)
+    run.step(1.0)
     assert held(run) == {"default": 8}
 
 

@@ -111,6 +111,7 @@ def render(item: Why, paint: Paint, *, story: bool = False, wide: bool = False, 
     lines += _section("also", [sentence_case(text) for text in others])
     if item.queue is not None and not item.scheduled:
         lines += _section("queue", [_queue(item.queue)])
+    lines += _section("run time", [item.run_time] if item.run_time else [])
     if len(item.levels) > 1 or (item.levels and item.kind != "Pod"):
         lines += _section("groups", [_level(level) for level in item.levels])
     if item.now is not None and item.now.result == "placed" and item.kind != "Pod":

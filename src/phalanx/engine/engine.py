@@ -151,6 +151,8 @@ class Engine:
     def _pod_changed(self, pod: Pod) -> None:
         if pod.spec.resource_claims:
             self.indexes.claims.saw(pod)
+        if pod.status.phase == "Succeeded":
+            self.starts.times.run_times.ended(pod)
         self.groups.members.saw(pod)
         self.pods.changed(pod)
 

@@ -127,6 +127,7 @@ class _Asked:
             node_reasons=reasons,
             nodes=self._engine.columns.count,
             preemption=self._preempting(f"pod/{record.key}"),
+            run_time=self._engine.starts.times.run_times.in_words([record]),
             relaxations=changes,
             pods=[PodLine(name, "pending", nominated=record.nominated, message=said)],
             hints=[
@@ -297,6 +298,7 @@ class _Asked:
             now=now,
             nodes=self._engine.columns.count,
             preemption=self._preempting(root_key(head)),
+            run_time=self._run_time(key),
             relaxations=changes,
             pods=pods_of(groups, key, self._engine.pods.records),
             hints=[
@@ -305,6 +307,13 @@ class _Asked:
                 *(self._device_hints(root) if root is not None and waits else ()),
             ],
         )
+
+    def _run_time(self, key: GroupKey) -> str:
+        """Say how long the pods of a group are expected to run, whether they wait or run."""
+        assert self._groups is not None
+        records = self._engine.pods.records
+        pods = (str(pod) for leaf in self._groups.forest.leaves(key) for pod in leaf.members)
+        return self._engine.starts.times.run_times.in_words([records[pod] for pod in pods if pod in records])
 
     def _device_hints(self, root: SchedulingUnit) -> list[str]:
         return for_devices(self._engine.indexes.devices, root.records.values())

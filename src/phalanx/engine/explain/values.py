@@ -162,6 +162,7 @@ class Why(_Value, frozen=True):
     node_reasons: list[NodeReason] = []
     nodes: int = 0  # in the cluster
     preemption: Preempting | None = None
+    run_time: str = ""  # how long it is expected to run, and from where that is known
     relaxations: list[Relaxation] = []
     pods: list[PodLine] = []
     story: list[HistoryEntry] = []  # its history, oldest first; the first entries and the latest ones

@@ -7,6 +7,7 @@ later. A pod whose labels, requests or terminating state change gets a new recor
 from __future__ import annotations
 
 import enum
+import re
 from sys import intern
 from typing import TYPE_CHECKING
 
@@ -20,6 +21,27 @@ if TYPE_CHECKING:
 _NO_CLAIMS: tuple[ClaimKey, ...] = ()
 MAX_DIGITS = 10  # of a rank
 _NO_LABELS: dict[str, str] = {}  # shared by all records: must not be changed
+
+
+DEFAULT_GRACE = 30  # seconds, as the API server sets it
+JOB_SET_LABELS = ("jobset.sigs.k8s.io/jobset-name", "jobset.sigs.k8s.io/replicatedjob-name")
+_SCHEDULED_NAME = re.compile(r"(.+)-[0-9]{8,10}")  # a Job of a CronJob: name and minutes since the epoch
+
+
+def workload_of(pod: Pod) -> str:
+    """Name the workload whose runs are alike: the controller of the pod, else its group; "" if it has neither.
+
+    Jobs of a CronJob are runs of that CronJob, and Jobs of a JobSet of its replicated job.
+    """
+    meta, group, labels = pod.metadata, pod.spec.scheduling_group, pod.metadata.labels or _NO_LABELS
+    owner = next((each for each in meta.owner_references or () if each.controller), None)
+    if owner is None:
+        name = group.pod_group_name if group is not None else None
+        return intern(f"{meta.namespace}/PodGroup/{name}") if name else ""
+    if JOB_SET_LABELS[0] in labels:
+        return intern("/".join((meta.namespace, "JobSet", *(labels.get(label, "") for label in JOB_SET_LABELS))))
+    found = _SCHEDULED_NAME.fullmatch(owner.name) if owner.kind == "Job" else None
+    return intern(f"{meta.namespace}/CronJob/{found[1]}" if found else f"{meta.namespace}/{owner.kind}/{owner.name}")
 
 
 class PodState(enum.IntEnum):
@@ -49,6 +71,7 @@ class PodRecord:
         "created",
         "deadline",
         "generation",
+        "grace",
         "group",
         "key",
         "labels",
@@ -70,6 +93,7 @@ class PodRecord:
         "state",
         "terminating",
         "uid",
+        "workload",
     )
 
     def __init__(self, pod: Pod, shape: Shape, order: int, created: float) -> None:
@@ -88,6 +112,9 @@ class PodRecord:
         self.created = created  # seconds; the time it first requested scheduling
         self.order = order  # arrival number: the stable tie-break
         self.deadline = spec.active_deadline_seconds or 0  # seconds it may run; 0: no limit
+        grace = spec.termination_grace_period_seconds
+        self.grace = DEFAULT_GRACE if grace is None else grace  # seconds it may take to end
+        self.workload = workload_of(pod)
         group = spec.scheduling_group
         self.group = (group.pod_group_name or "") if group is not None else ""
         grouped = group is not None or spec.workload_ref is not None

@@ -220,8 +220,13 @@ class ContainerWaiting(Struct, frozen=True):
     reason: str = ""
 
 
+class ContainerTerminated(Struct, frozen=True):
+    finished_at: str | None = None
+
+
 class ContainerState(Struct, frozen=True):
     waiting: ContainerWaiting | None = None
+    terminated: ContainerTerminated | None = None
 
 
 class ContainerStatus(Struct, frozen=True):

@@ -6,18 +6,18 @@ running first. The smallest number of endings after which the unit fits is found
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Callable, Container, Sequence
 
 import msgspec
 
-from phalanx.base.clock import parse_rfc3339
 from phalanx.engine.framework.adapters import PluginFailure
 from phalanx.engine.framework.choice import choose
 from phalanx.engine.framework.cluster_state import ClusterState
 from phalanx.engine.groups.build import Unplaceable, build
 from phalanx.engine.groups.find_placement import Found, find
 from phalanx.engine.placement.messages import plural
-from phalanx.engine.reservations import FOREVER, expected_seconds
+from phalanx.engine.reservations import FOREVER
+from phalanx.engine.scheduling.attempt.run_times import RunTimes
 from phalanx.engine.scheduling.lifecycle.members import Members
 from phalanx.engine.scheduling.queue.units import SchedulingUnit
 from phalanx.engine.state.records import PodRecord
@@ -41,40 +41,13 @@ class StartTimes:
     def __init__(self, state: ClusterState, members: Members) -> None:
         self._cluster = state
         self._members = members
-        self._first_seen: dict[str, float] = {}  # bound pods whose kubelet has not reported a start yet
-
-    # ---- expected durations
-
-    def expected(self, record: PodRecord) -> float:
-        """Return the seconds a pod is expected to run: its activeDeadlineSeconds, else its group's policy."""
-        if record.deadline:
-            return expected_seconds(record.deadline)
-        leaf = self._cluster.forest.leaf_of_pod(record.namespace, record.name) if record.group else None
-        group = self._cluster.forest.group(leaf) if leaf is not None else None
-        return expected_seconds(group.policy.expected_duration_seconds if group is not None else None)
-
-    def expected_of(self, records: Iterable[PodRecord]) -> float:
-        """Return the longest expected duration of these pods; no known end if one of them has none."""
-        return max((self.expected(record) for record in records), default=FOREVER)
-
-    def end_of(self, record: PodRecord) -> float:
-        """Return when a running pod is expected to end. One over its time has no known end: it lost its protection."""
-        seconds, now = self.expected(record), self._cluster.now
-        if seconds == FOREVER:
-            return FOREVER
-        end = self._began(record) + seconds
-        return end if end > now else FOREVER
+        self.run_times = RunTimes(state)
 
     def any_known_end(self) -> bool:
         """Whether any running pod is expected to end at a known time."""
-        return any(self.end_of(record) != FOREVER for pods in self._cluster.columns.pods for record in pods.values())
-
-    def _began(self, record: PodRecord) -> float:
-        """Return when a pod started: as its kubelet reports, or when it was first seen bound."""
-        try:
-            return parse_rfc3339(record.start_time or "")
-        except ValueError:
-            return self._first_seen.setdefault(record.key, self._cluster.now)
+        return any(
+            self.run_times.end_of(record) != FOREVER for pods in self._cluster.columns.pods for record in pods.values()
+        )
 
     # ---- planning
 
@@ -89,10 +62,9 @@ class StartTimes:
     def first(self, attempt: Callable[[], Rows | None], own: Container[str], topology_key: str = "") -> Planned | None:
         """Return the first start of what `attempt` places. `own`: keys of its pods; `topology_key`: of its domain."""
         running = [r for pods in self._cluster.columns.pods for r in pods.values() if r.key not in own]
-        bound = {record.key for record in running}
-        self._first_seen = {key: at for key, at in self._first_seen.items() if key in bound}
-        ends = {record.key: self.end_of(record) for record in running}
-        running.sort(key=lambda r: (ends[r.key], self._began(r), r.order))
+        self.run_times.forget_all_but(running)
+        ends = {record.key: self.run_times.end_of(record) for record in running}
+        running.sort(key=lambda r: (ends[r.key], self.run_times.began(r), r.order))
         steps = _levels([ends[record.key] for record in running])
         low, high = 0, len(steps) - 1
         best = self._without(running[: steps[high]], attempt)

@@ -178,7 +178,8 @@ class StartReservations:
         start = held.planned.start
         if held.reason is Reason.NODES_TO_COME:
             return room_at(self._cluster, held.placeholders, lambda record: False)
-        return start is None or room_at(self._cluster, held.placeholders, lambda r: self.times.end_of(r) <= start)
+        end_of = self.times.run_times.end_of
+        return start is None or room_at(self._cluster, held.placeholders, lambda record: end_of(record) <= start)
 
     # ---- nodes to come
 
@@ -339,7 +340,7 @@ class StartReservations:
     def lift(self, records: Collection[PodRecord]) -> list[tuple[PodRecord, str]]:
         """Before an attempt of a unit with these pods: ignore its own reservation, those that begin after it is
         expected to end, and nodes to come of units behind it."""
-        end = self._cluster.now + self.times.expected_of(records)
+        end = self._cluster.now + self.times.run_times.expected_of(records)
         own = {record.key for record in records}
         first = min((record.sort_key() for record in records), default=None)
         lifted = [

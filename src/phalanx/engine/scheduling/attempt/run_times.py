@@ -1,0 +1,132 @@
+"""How long pods are expected to run: as their objects say, else as long as earlier runs of the same workload took.
+
+A run is one life of a workload: of a Job, of a JobSet, of a group. The longest of its pods that succeeded counts. The
+longest of the last few runs is expected. Everything comes from pods that were seen to end, so that the same events give
+the same answers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from phalanx.base.clock import parse_rfc3339
+from phalanx.engine.framework.cluster_state import ClusterState
+from phalanx.engine.placement.messages import plural
+from phalanx.engine.reservations import FOREVER, expected_seconds
+from phalanx.engine.state.records import PodRecord, workload_of
+from phalanx.model.groups import Group
+from phalanx.model.objects import Pod
+
+MOST_WORKLOADS = 10_000  # that are remembered; the one that ended longest ago is forgotten first
+MOST_RUNS = 5  # of each, the last ones
+
+
+class RunTimes:
+    def __init__(self, state: ClusterState) -> None:
+        self._cluster = state
+        self._runs: dict[str, dict[str, float]] = {}  # workload -> uid of its run -> seconds; the latest last
+        self._first_seen: dict[str, float] = {}  # bound pods whose kubelet has not reported a start yet
+
+    # ---- what happens
+
+    def ended(self, pod: Pod) -> None:
+        """Remember how long a pod ran that has succeeded."""
+        meta, record = pod.metadata, self._cluster.records.get(f"{pod.metadata.namespace}/{pod.metadata.name}")
+        end = _finished_at(pod)
+        if end is None:
+            if record is None or record.uid != meta.uid:
+                return  # it is not known when it ended
+            end = self._cluster.now
+        began = _time(pod.status.start_time)
+        if began is None or end <= began:
+            return
+        group = self._group(meta.namespace, meta.name)
+        owner = next((each.uid for each in meta.owner_references or () if each.controller), "")
+        run = owner or (group.spec.uid if group is not None and group.spec is not None else "") or meta.uid
+        name = workload_of(pod) or _by_name(meta.namespace, meta.name)
+        runs = self._runs.pop(name, {})
+        runs[run] = max(end - began, runs.pop(run, 0.0))
+        if len(runs) > MOST_RUNS:
+            del runs[next(iter(runs))]
+        self._runs[name] = runs
+        if len(self._runs) > MOST_WORKLOADS:
+            del self._runs[next(iter(self._runs))]
+
+    # ---- expected durations
+
+    def expected(self, record: PodRecord) -> float:
+        """Return the seconds a pod is expected to run: its activeDeadlineSeconds, else its group's policy, else as
+        earlier runs; FOREVER if none of them is known."""
+        if record.deadline and (seconds := expected_seconds(record.deadline)) != FOREVER:
+            return seconds
+        group = self._group(record.namespace, record.name) if record.group else None
+        if group is not None and group.policy.expected_duration_seconds:
+            seconds = expected_seconds(group.policy.expected_duration_seconds)
+            if seconds != FOREVER:
+                return seconds
+        return max(self._earlier(record).values(), default=FOREVER) if self._runs else FOREVER
+
+    def expected_of(self, records: Iterable[PodRecord]) -> float:
+        """Return the longest expected duration of these pods; no known end if one of them has none."""
+        return max((self.expected(record) for record in records), default=FOREVER)
+
+    def in_words(self, records: Iterable[PodRecord]) -> str:
+        """Say how long these pods are expected to run and from where that is known; "" if it is not."""
+        pods = list(records)
+        seconds = self.expected_of(pods)
+        if seconds == FOREVER:
+            return ""
+        longest = next(record for record in pods if self.expected(record) == seconds)
+        group = self._group(longest.namespace, longest.name) if longest.group else None
+        if expected_seconds(longest.deadline) == seconds:
+            source = "activeDeadlineSeconds"
+        elif group is not None and group.policy.expected_duration_seconds == seconds:
+            source = "expectedDurationSeconds of its policy"
+        else:
+            source = f"from {plural(len(self._earlier(longest)), 'earlier run')}"
+        return f"{seconds:.0f} s, {source}"
+
+    def _earlier(self, record: PodRecord) -> dict[str, float]:
+        return self._runs.get(record.workload or _by_name(record.namespace, record.name), {})
+
+    def _group(self, namespace: str, name: str) -> Group | None:
+        leaf = self._cluster.forest.leaf_of_pod(namespace, name)
+        return self._cluster.forest.group(leaf) if leaf is not None else None
+
+    # ---- running pods
+
+    def end_of(self, record: PodRecord) -> float:
+        """Return when a running pod is expected to end. One over its time has no known end: it lost its protection."""
+        seconds, now = self.expected(record), self._cluster.now
+        if seconds == FOREVER:
+            return FOREVER
+        end = self.began(record) + seconds
+        return end if end > now else FOREVER
+
+    def began(self, record: PodRecord) -> float:
+        """Return when a pod started: as its kubelet reports, or when it was first seen bound."""
+        began = _time(record.start_time)
+        return began if began is not None else self._first_seen.setdefault(record.key, self._cluster.now)
+
+    def forget_all_but(self, running: Iterable[PodRecord]) -> None:
+        """Forget when pods were first seen that are gone."""
+        keys = {record.key for record in running} if self._first_seen else set()
+        self._first_seen = {key: at for key, at in self._first_seen.items() if key in keys}
+
+
+def _by_name(namespace: str, name: str) -> str:
+    """The workload of a pod without an owner and a group: pods of its name."""
+    return f"{namespace}/Pod/{name}"
+
+
+def _finished_at(pod: Pod) -> float | None:
+    states = (each.state.terminated for each in pod.status.container_statuses or ())
+    times = [at for state in states if state is not None and (at := _time(state.finished_at)) is not None]
+    return max(times, default=None)
+
+
+def _time(text: str | None) -> float | None:
+    try:
+        return parse_rfc3339(text) if text else None
+    except ValueError:
+        return None
