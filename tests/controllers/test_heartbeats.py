@@ -7,8 +7,9 @@ import json
 from typing import Any, cast
 
 from phalanx.local.nodes.heartbeats import Heartbeats, interval
-from phalanx.local.nodes.kubelet import SimulatedKubelet, SimulatedNode
+from phalanx.local.nodes.kubelet import SimulatedKubelet
 from phalanx.local.nodes.node_capacity import NodeUsage
+from phalanx.local.nodes.pod_runs import SimulatedNode
 from phalanx.local.nodes.views import KubeletNode, MetaView
 from phalanx.testing.virtual_time import VirtualClock, VirtualLoop, run
 from support.in_process import inside

@@ -12,6 +12,8 @@ from phalanx.controllers.grouping.core import GroupingRefused
 from phalanx.controllers.runtime.controller import Cache
 
 Json = dict[str, Any]
+# Fields whose 0 says something else than their absence.
+MEANT_ZEROS = ("currentInPlaceRestartAttempt", "previousInPlaceRestartAttempt")
 
 
 def set_condition(
@@ -59,4 +61,4 @@ async def write_status(cache: Cache, obj: Json, status: Json) -> Json:
 
 def _said(status: Json) -> Json:
     """Return the status without zeros, which the server adds where a kind always has them."""
-    return {name: value for name, value in status.items() if value not in (None, 0, "", [], {})}
+    return {name: value for name, value in status.items() if value not in (None, 0, "", [], {}) or name in MEANT_ZEROS}

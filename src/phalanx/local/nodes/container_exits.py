@@ -6,6 +6,7 @@ from phalanx.local.nodes.views import EXIT_CODE, KubeletContainer, KubeletPod
 from phalanx.model.annotation_values import BadValue, number
 
 LAST_CODE = 255
+RESTARTS = ("Restart", "RestartAllContainers")  # actions of rules
 
 
 def exit_code(pod: KubeletPod, restarts: int) -> int:
@@ -22,10 +23,11 @@ def _code(text: str) -> int:
         return 0
 
 
-def starts_again(pod: KubeletPod, code: int) -> bool:
-    """All containers end alike, so the first one's rules, then its policy, then the pod's decide."""
-    first = pod.spec.containers[0] if pod.spec.containers else KubeletContainer()
-    if any(rule.action == "Restart" and rule.exit_codes.include(code) for rule in first.restart_policy_rules or ()):
-        return True
-    policy = first.restart_policy or pod.spec.restart_policy
+def starts_again(pod: KubeletPod, code: int, container: KubeletContainer | None = None) -> bool:
+    """All containers end alike, so the rules of one of them (None: the first), its policy, then the pod's decide."""
+    decides = container or (pod.spec.containers[0] if pod.spec.containers else KubeletContainer())
+    for rule in decides.restart_policy_rules or ():
+        if rule.action in RESTARTS and rule.exit_codes.include(code):
+            return True
+    policy = decides.restart_policy or pod.spec.restart_policy
     return policy == "Always" or (policy == "OnFailure" and code != 0)

@@ -16,7 +16,8 @@ import msgspec
 from phalanx.base.client import Client, Resource
 from phalanx.base.clock import Clock, rfc3339_micro
 from phalanx.base.errors import AlreadyExists, ApiProblem, NotFound
-from phalanx.local.nodes.kubelet import MANAGER, SimulatedNode
+from phalanx.local.nodes.kubelet import MANAGER
+from phalanx.local.nodes.pod_runs import SimulatedNode
 
 LEASES = Resource("coordination.k8s.io", "v1", "leases", "Lease")
 NAMESPACE = "kube-node-lease"

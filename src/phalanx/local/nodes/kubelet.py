@@ -8,12 +8,12 @@ under way at a time, and a bounded number in all. Time in pods' lives runs `spee
 from __future__ import annotations
 
 import asyncio
+import math
 import sys
 from collections.abc import Mapping
 from typing import Any
 
 import msgspec
-from msgspec import field
 
 from phalanx.base.client import Client, Resource
 from phalanx.base.clock import Clock, parse_rfc3339, rfc3339
@@ -24,15 +24,18 @@ from phalanx.base.work import WorkQueue
 from phalanx.local.nodes import pod_status
 from phalanx.local.nodes.container_exits import exit_code, starts_again
 from phalanx.local.nodes.fleet import NODES, SIMULATED, ready_conditions
+from phalanx.local.nodes.in_place_restart_agents import Agent, InPlaceRestartAgents
 from phalanx.local.nodes.node_capacity import NodeUsage, amounts, host_ports, pod_requests
 from phalanx.local.nodes.pod_events import KubeletEvents
 from phalanx.local.nodes.pod_rejections import no_room, unsuitable
+from phalanx.local.nodes.pod_runs import KnownPod, PodName, RunningPod, SimulatedNode
 from phalanx.local.nodes.references import Need, missing, needs_of
 from phalanx.local.nodes.stopping import stopping
 from phalanx.local.nodes.views import (
     FINISHED,
     READY_SECONDS,
     RUN_SECONDS,
+    KubeletContainer,
     KubeletNode,
     KubeletPod,
     glance,
@@ -49,8 +52,6 @@ LOOK_AGAIN = 2.0  # seconds until a ConfigMap or Secret that a pod needs is look
 NO_CONFIG = "CreateContainerConfigError"  # reason
 MANAGER = "kubelet"
 
-PodName = tuple[str, str]  # (namespace, name) of a pod
-
 
 class KubeletOptions(msgspec.Struct, frozen=True):
     speed: float = 1.0  # seconds of pods' lives per second of the clock
@@ -58,52 +59,6 @@ class KubeletOptions(msgspec.Struct, frozen=True):
     stop_seconds: float = 1.0  # containers need that long after SIGTERM, in pods' time, unless their pod says otherwise
     writes_at_once: int = 32
     heartbeat_seconds: float = 10.0
-
-
-class SimulatedNode(msgspec.Struct):
-    view: KubeletNode
-    ledger: NodeUsage
-    pods: dict[PodName, None] = field(default_factory=dict)
-    offers: dict[str, Any] = field(default_factory=dict)  # allocatable to be written; None takes a resource away
-
-    @property
-    def name(self) -> str:
-        return self.view.metadata.name
-
-    @property
-    def failed(self) -> bool:
-        return self.view.must_fail
-
-
-class KnownPod(msgspec.Struct):
-    """A pod as last heard of; decoded only while something is done about it."""
-
-    uid: str
-    node: str
-    phase: str
-    body: bytes
-
-
-class RunningPod(msgspec.Struct):
-    """A pod that was admitted. Times are seconds of the clock."""
-
-    uid: str
-    node: SimulatedNode
-    pod_started: float
-    started: float  # of the current run of its containers
-    restarts: int = 0
-    up: bool = False  # Running was written
-    held: bool = False  # and that its containers are not ready
-    waits: tuple[int, list[str]] | None = None  # for these images, with which generation: as written
-    back_at: float | None = None  # waiting to restart until then
-    last_exit: int = 0
-    stopped: float | None = None  # since when it is stopping
-    stop_at: float = 0.0
-    stop_code: int = 0
-    grace: int | None = None  # of the deletion that stops it
-    deferred: bool = False  # asks for more than its node has left
-    over: bool = False  # a final phase was written
-    deleted: bool = False
 
 
 class SimulatedKubelet:
@@ -119,6 +74,7 @@ class SimulatedKubelet:
         self._other_pods: dict[str, dict[PodName, None]] = {}  # node name -> pods on nodes not known (yet)
         self._pod_work: WorkQueue[PodName] = WorkQueue("kubelet")
         self._node_work: WorkQueue[str] = WorkQueue("kubelet nodes")
+        self._agents = InPlaceRestartAgents(client, self._pod_work.add)
 
     async def run(self) -> None:
         nodes = Informer(self._client, NODES, KubeletNode, self._on_node, labels=f"{SIMULATED}=true")
@@ -138,7 +94,14 @@ class SimulatedKubelet:
                 )
             )
 
-        await run_all((("node informer", nodes.run()), ("pod informer", follow_pods()), ("kubelet", work())))
+        await run_all(
+            (
+                ("node informer", nodes.run()),
+                ("pod informer", follow_pods()),
+                ("kubelet", work()),
+                ("in-place restart agents", self._agents.run()),
+            )
+        )
 
     # -- what the watches say -----------------------------------------------------------------------------------
 
@@ -199,6 +162,7 @@ class SimulatedKubelet:
     def _leave(self, place: PodName, pod: KnownPod) -> None:
         del self._pods[place]
         self._runs.pop(place, None)
+        self._agents.forget(place)
         other_pods = self._other_pods.get(pod.node)
         if other_pods is not None:
             other_pods.pop(place, None)
@@ -298,6 +262,10 @@ class SimulatedKubelet:
         now = self._clock.now()
         if not run.up and now < run.pod_started + self._real(self._options.start_seconds):
             return
+        agent = self._agents.of(place, pod, self._pods[place].body)
+        if agent is not None and await self._follow_agent(agent, run, now):
+            await self._exit(place, pod, run, now, agent.exit_code, agent.container(pod))
+            return
         await self._report(place, pod, run, now)
         dues: list[float] = [now + RESIZE_SECONDS] if run.deferred else []
         if run.held:
@@ -316,14 +284,24 @@ class SimulatedKubelet:
             else:
                 await self._restart(place, pod, run, now)
         seconds = number(pod.metadata.annotations, RUN_SECONDS)
-        if seconds is not None and run.up and run.back_at is None:
+        if seconds is not None and run.up and run.back_at is None and not run.barrier:
             end = run.started + self._real(seconds)
             if now >= end:
-                await self._exit(place, pod, run, now)
+                await self._exit(place, pod, run, now, exit_code(pod, run.restarts))
                 return
             dues.append(end)
-        if dues:
-            self._wake(place, min(dues))
+        if dues and (due := min(dues)) < math.inf:
+            self._wake(place, due)
+
+    async def _follow_agent(self, agent: Agent, run: RunningPod, now: float) -> bool:
+        """Return True if the agent of a pod that restarts in place ends its containers."""
+        if run.up and run.back_at is None:
+            if await self._agents.wants_restart(agent, run.restarts):
+                return True
+            if run.barrier and agent.lifted:
+                run.started = now  # of the worker
+        run.barrier = not agent.lifted
+        return False
 
     async def _report(self, place: PodName, pod: KubeletPod, run: RunningPod, now: float) -> None:
         """That it runs, is ready, or is as its spec is now."""
@@ -397,10 +375,17 @@ class SimulatedKubelet:
         reason, message = ("Infeasible", short.message) if never else ("Deferred", short.short)
         return status | pod_status.not_resized(rfc3339(now), reason, message)
 
-    async def _exit(self, place: PodName, pod: KubeletPod, run: RunningPod, now: float) -> None:
-        """The containers ended by themselves."""
-        code = exit_code(pod, run.restarts)
-        if not starts_again(pod, code):
+    async def _exit(
+        self,
+        place: PodName,
+        pod: KubeletPod,
+        run: RunningPod,
+        now: float,
+        code: int,
+        container: KubeletContainer | None = None,
+    ) -> None:
+        """The containers ended by themselves. container: the one whose rules decide; None: the first."""
+        if not starts_again(pod, code, container):
             await self._finish(place, pod, run, code, now)
             return
         run.last_exit = code
@@ -415,6 +400,7 @@ class SimulatedKubelet:
 
     async def _restart(self, place: PodName, pod: KubeletPod, run: RunningPod, now: float) -> None:
         began, run.started = rfc3339(run.started), now
+        run.barrier = self._agents.of(place, pod, self._pods[place].body) is not None
         held = now < self._ready_at(pod, run)
         status = pod_status.restarted(pod, run.last_exit, began, rfc3339(now), run.restarts + 1, held)
         await self._write(place, pod, status)
@@ -473,7 +459,9 @@ class SimulatedKubelet:
         return seconds / self._options.speed
 
     def _ready_at(self, pod: KubeletPod, run: RunningPod) -> float:
-        """Return when its containers are ready: at once, unless an annotation says otherwise."""
+        """Return when its containers are ready: at once, unless an annotation or a barrier says otherwise."""
+        if run.barrier:
+            return math.inf
         seconds = number(pod.metadata.annotations, READY_SECONDS)
         return run.started if seconds is None else run.started + self._real(seconds)
 

@@ -29,6 +29,7 @@ from phalanx.controllers.workloads.job.controller import same_requests
 from phalanx.controllers.workloads.jobset import policy as policy
 from phalanx.controllers.workloads.jobset.gang_config import check_links, uses_gang_config, workload_name
 from phalanx.controllers.workloads.jobset.grouping import group_job_set
+from phalanx.controllers.workloads.jobset.in_place_restart import reported, restart_in_place, restarts_in_place
 from phalanx.controllers.workloads.jobset.jobs import (
     JOB_INDEX,
     build,
@@ -74,7 +75,7 @@ class JobSetController(Controller):
         if groups is not None:
             groups.feed("JobSet", self.queue)
             groups.workloads.on_change(self._workload_changed)
-            self._pods.on_change(self._pod_changed, of=MARKED)
+        self._pods.on_change(self._pod_changed, of=MARKED)
 
     def _set_changed(self, key: Key, new: Json | None, old: Json | None) -> None:
         if new is None or old is None or not new.get("status") or not same_requests(new, old):
@@ -93,10 +94,17 @@ class JobSetController(Controller):
                 self.queue.add_after(Key(key.namespace, reference["name"]), GATHERING)
 
     def _pod_changed(self, key: Key, new: Json | None, old: Json | None) -> None:
-        """Requeue the set when a pod outside its groups, which its gang does not require, is created or deleted."""
-        jobset = jobset_of(new or old or {})
-        if jobset and not group_of(new or old or {}) and (old is None or new is None or stands(old) != stands(new)):
-            self.queue.add_after(Key(key.namespace, jobset), GATHERING)
+        """Requeue the set for a pod outside its groups, which its gang does not require, and for restarts in place."""
+        name = jobset_of(new or old or {})
+        if not name:
+            return
+        outside = self._groups is not None and not group_of(new or old or {})
+        if outside and (old is None or new is None or stands(old) != stands(new)):
+            self.queue.add_after(Key(key.namespace, name), GATHERING)
+        elif old is None or new is None or reported(old) != reported(new):
+            jobset = self._sets.get(key.namespace, name)
+            if jobset is not None and restarts_in_place(jobset):
+                self.queue.add_after(Key(key.namespace, name), GATHERING)
 
     def _workload_changed(self, key: Key, new: Json | None, old: Json | None) -> None:
         """Requeue a JobSet that may wait for a Workload created by a user."""
@@ -154,6 +162,10 @@ class JobSetController(Controller):
         if grouping is not None:
             await self._create_jobs(look, grouping)
             await self._suspend_or_resume(look, grouping)
+        if restarts_in_place(jobset):
+            jobs = (*children.active, *children.successful)
+            pods = [pod for job in jobs for pod in self._pods.by_index("controller", job["metadata"]["uid"])]
+            restart_in_place(look, pods, sum(part.pods for part in shape_of(jobset).parts))
 
     # ---- groups
 
