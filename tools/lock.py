@@ -17,6 +17,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from pip._vendor.packaging.requirements import Requirement
+
 ROOT = Path(__file__).resolve().parents[1]
 OURS = "phalanx-scheduler"
 
@@ -50,15 +52,33 @@ def resolved(extra: str) -> list[dict[str, Any]]:
     return found
 
 
+def requested_extras(found: list[dict[str, Any]]) -> dict[str, set[str]]:
+    """Return, by lower-case package name, the extras with which other packages of the lock require it.
+
+    The pin must name them: pip (seen with 23.2) otherwise takes the newest release for `coverage[toml]>=7` and rejects it as not
+    pinned, from the day on which a newer release than the pinned one exists.
+    """
+    extras: dict[str, set[str]] = {}
+    for each in found:
+        for text in each["metadata"].get("requires_dist", []):
+            required = Requirement(text)
+            if required.extras and (required.marker is None or required.marker.evaluate({"extra": ""})):
+                extras.setdefault(required.name.lower(), set()).update(required.extras)
+    return extras
+
+
 def lock(extra: str = "") -> str:
     name = f"requirements-{extra}.lock" if extra else "requirements.lock"
     lines = [f"# Made by `make lock` for {here()}.", f"# pip install --require-hashes -r {name}"]
-    for each in sorted(resolved(extra), key=lambda each: each["metadata"]["name"].lower()):
-        name, version = each["metadata"]["name"], each["metadata"]["version"]
+    found = resolved(extra)
+    extras = requested_extras(found)
+    for each in sorted(found, key=lambda each: each["metadata"]["name"].lower()):
+        name, version = each["metadata"]["name"].lower(), each["metadata"]["version"]
         if name == OURS:
             continue
+        wanted = f"[{','.join(sorted(extras[name]))}]" if name in extras else ""
         digest = each["download_info"]["archive_info"]["hashes"]["sha256"]
-        lines.append(f"{name.lower()}=={version} \\\n    --hash=sha256:{digest}")
+        lines.append(f"{name}{wanted}=={version} \\\n    --hash=sha256:{digest}")
     return "\n".join(lines) + "\n"
 
 
