@@ -65,6 +65,11 @@ def test_the_lock_names_the_extras_that_packages_require() -> None:
                 assert each.extras <= extras.get(each.name.lower(), set()), f"{name} requires {each}: run `make lock`"
 
 
+def test_the_base_image_is_pinned_by_digest() -> None:
+    bases = re.findall(r"^ARG BASE=(\S+)$", (ROOT / "deploy/Dockerfile").read_text(), re.M)
+    assert len(bases) == 1 and re.fullmatch(r"python:3\.11-slim-bookworm@sha256:[0-9a-f]{64}", bases[0])
+
+
 def test_the_sbom_names_every_dependency_and_is_the_same_each_time() -> None:
     texts = [subprocess.check_output([sys.executable, "tools/sbom.py"], cwd=ROOT, text=True) for _ in range(2)]
     assert texts[0] == texts[1]
