@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from test_job import done, running_pods
 
 from support.controller_world import World, play
@@ -56,6 +57,28 @@ def test_pods_of_a_job_that_is_deleted_without_a_word_run_on_and_can_be_deleted(
         for pod in left:
             await cluster.delete("Pod", pod["metadata"]["name"])
         await cluster.eventually("Pod", lambda found: not found)
+
+    play(scenario)
+
+
+def on_disruption(action: str) -> Json:
+    return {"podFailurePolicy": {"rules": [{"action": action, "onPodConditions": [{"type": "DisruptionTarget"}]}]}}
+
+
+@pytest.mark.parametrize(
+    ("more", "noted"),
+    [({}, True), ({"backoffLimit": 8}, False), (on_disruption("Ignore"), False), (on_disruption("Count"), True)],
+)
+def test_a_gang_that_would_fail_when_it_is_preempted_is_noted_on_its_job(more: Json, noted: bool) -> None:
+    async def scenario(cluster: World) -> None:
+        body = job("a", 8, scheduling=gang())
+        body["spec"] |= more
+        await cluster.apply(body)
+        await running_pods(cluster, 8)
+        reasons = {event["reason"] for event in cluster.all("Event")}
+        assert ("BackoffLimitBelowGangSize" in reasons) is noted
+        if noted:
+            assert "podFailurePolicy" in await announced(cluster, "BackoffLimitBelowGangSize")
 
     play(scenario)
 

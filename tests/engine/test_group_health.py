@@ -67,7 +67,7 @@ def test_a_member_that_is_rejected_by_the_kubelet_is_told_from_one_that_failed()
         status = msgspec.structs.replace(found.status, phase="Failed", reason=reason)
         cluster.see(msgspec.structs.replace(found, status=status))
     cluster.step(5)
-    assert "lost: g-0 (rejected by the kubelet OutOfcpu), g-1 (failed)" in healthy(cluster)[2]
+    assert "lost: g-0 (rejected by the kubelet OutOfcpu); g-1 (failed)" in healthy(cluster)[2]
 
 
 def test_a_lost_node_is_a_cause() -> None:
@@ -86,12 +86,12 @@ def test_a_preempted_gang_is_preempting_then_preempted_and_names_the_preemptor()
     cluster.step(5)
     assert healthy(cluster)[:2] == ("False", "Preempting")
     event = cluster.of(d.Evict)[0]
-    assert event.event_message == "Preempted by podgroup h (Job hotfix, priority 1000)"
+    assert event.event_message == "Preempted by PodGroup h (Job hotfix, priority 1000)"
     cluster.finish()
     cluster.step(5)
     status, reason, message = healthy(cluster)
     assert (status, reason) == ("False", "Preempted")
-    assert "g-0 (preempted by podgroup h (Job hotfix, priority 1000))" in message
+    assert "lost: 3 pods preempted by PodGroup h (Job hotfix, priority 1000): g-0, g-1, g-2" in message
 
 
 def test_children_of_a_preempted_root_are_targets_too() -> None:

@@ -209,6 +209,23 @@ def test_a_workload_without_groups_is_answered_for_by_its_pods(up: LocalCluster,
     up.delete(f"{replica_sets}/plain", propagationPolicy="Background")
 
 
+def test_a_job_that_has_failed_is_not_pending(up: LocalCluster, phalanx: Phalanx) -> None:
+    """Every deleted pod of a preempted gang counts as failed; the answer was "pending, not queued"."""
+    jobs = "/apis/batch/v1/namespaces/default/jobs"
+    template = {"spec": {**member("x", gpus=99)["spec"], "restartPolicy": "Never"}}
+    spec = {"completions": 8, "parallelism": 8, "completionMode": "Indexed", "backoffLimit": 0, "template": template}
+    spec["scheduling"] = {"schedulingPolicy": {"gang": {}}}
+    up.create(jobs, {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "over"}, "spec": spec})
+    mine = up.wait(PODS, lambda found: sum(p["metadata"]["name"].startswith("over-") for p in found["items"]) == 8)
+    first = next(p["metadata"]["name"] for p in mine["items"] if p["metadata"]["name"].startswith("over-"))
+    up.delete(f"{PODS}/{first}")
+    up.wait(f"{jobs}/over", lambda job: any(c["type"] == "Failed" for c in job["status"].get("conditions") or ()))
+    text = phalanx("why", "job/over", "--kubeconfig", str(up.kubeconfig), code=0)
+    assert "job/over in default has ended" in text and "Failed, BackoffLimitExceeded" in text
+    assert "podFailurePolicy" in text and "pending" not in text
+    up.delete(f"{jobs}/over", propagationPolicy="Background")
+
+
 def test_a_job_whose_template_names_a_group_is_answered_for_by_that_group(up: LocalCluster, phalanx: Phalanx) -> None:
     """KEP-4671's own example: the template has a workloadRef, and the Workload has no controllerRef."""
     here = ("--kubeconfig", str(up.kubeconfig))

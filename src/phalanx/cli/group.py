@@ -47,6 +47,8 @@ def group(files: tuple[str, ...], output: str, namespace: str) -> int:
             continue
         for text in unknown(document["metadata"].get("annotations")):
             click.echo(f"note: {_title(document)}: {text}", err=True)
+        for _, text in found.notes if found is not None else ():
+            click.echo(f"note: {_title(document)}: {text}", err=True)
         if found is not None:
             results.append((document, found))
     if not results and not failures and not _BY_HAND & {document["kind"] for document in documents}:

@@ -39,11 +39,24 @@ async def each_root(ask_one: AskOne, what: str, where: Where) -> list[CommandRes
         namespace = where.namespace or connection.namespace
         client = GroupApi(asker.client)
         body = await _existing(client, found.resource, namespace, owned)
+        if finished := _finished(found, body):
+            return [CommandResult(0, notes=(f"{what} in {namespace} {finished}",))]
         groups = await groups_of(client, found, namespace, owned) or await _named_groups(client, found, body)
         if not groups:
             instead, groups = await _instead(client, body, found.resource.kind, namespace)
             answers.append(instead)
     return [*answers, *[await ask_one(kind, name) for kind, name in groups]]
+
+
+def _finished(kind: WorkloadKind, body: Json) -> str:
+    """Return how a workload has ended, and what its author should know about its gang; empty while it may run."""
+    for condition in (body.get("status") or {}).get("conditions") or ():
+        if condition["type"] in kind.final_conditions and condition.get("status") == "True":
+            facts = [part for part in (condition.get("reason"), condition.get("message")) if part]
+            text = f"has ended, so none of its pods is scheduled: {', '.join([condition['type'], ': '.join(facts)])}"
+            notes = kind.group(body, ()).notes if condition["type"] == "Failed" else []
+            return "; ".join([text, *(note for _, note in notes)])
+    return ""
 
 
 async def _existing(client: Client, resource: Resource, namespace: str, name: str) -> Json:

@@ -161,6 +161,8 @@ def _evaluation() -> Json:
             "parallelism": 24,
             "completions": 24,
             "completionMode": "Indexed",
+            # Preempted pods do not count towards backoffLimit: the Job waits for room again instead of failing.
+            "podFailurePolicy": {"rules": [{"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget"}]}]},
             "scheduling": {"schedulingPolicy": {"gang": {}}, "disruptionMode": {"all": {}}},
             "template": _pod("evaluator", 8, restart="Never"),
         },

@@ -17,7 +17,7 @@ from phalanx.model.groups import COMPOSITE, POD_GROUP, Group, GroupKey, MemberSt
 from phalanx.model.objects import CompositePodGroup, PodGroup
 from phalanx.model.printing.groups import HEALTHY
 
-MOST_LOST = 5  # members named in one message
+MOST_LOST = 5  # members named in one message for each cause
 QUIET_SECONDS = 1.0  # between two writes that only change counts
 
 
@@ -74,8 +74,7 @@ class GroupHealth:
         leaves = [leaf.key for leaf in self._forest.leaves(group.key)]
         lost = [loss for leaf in leaves for loss in (*self.losses.of(leaf), *self.unready.get(leaf, {}).values())]
         if lost:
-            more = f" and {len(lost) - MOST_LOST} more" if len(lost) > MOST_LOST else ""
-            text += f"; lost: {', '.join(map(str, lost[:MOST_LOST]))}{more}"
+            text += f"; lost: {lost_in_words(lost)}"
         return text
 
     def _counted_restarts(self, key: GroupKey) -> dict[str, int]:
@@ -176,6 +175,19 @@ class GroupHealth:
             observed_generation=group.spec.generation,
             counts={"pods": state.pods, "scheduledPods": state.placed_pods, **self._counted_restarts(key)},
         )
+
+
+def lost_in_words(lost: Iterable[Loss]) -> str:
+    """Return the lost members by cause, so that a cause that took many stands once."""
+    by_cause: dict[str, list[str]] = {}
+    for loss in lost:
+        by_cause.setdefault(loss.why, []).append(loss.pod)
+    parts = []
+    for why, pods in by_cause.items():
+        more = f" and {len(pods) - MOST_LOST} more" if len(pods) > MOST_LOST else ""
+        names = f"{', '.join(pods[:MOST_LOST])}{more}"
+        parts.append(f"{len(pods)} pods {why}: {names}" if len(pods) > 1 else f"{names} ({why})")
+    return "; ".join(parts)
 
 
 def _ours(leaf: Group) -> bool:

@@ -48,9 +48,9 @@ class Loss(msgspec.Struct, frozen=True):
     detail: str  # the preemptor or the reason
     at: float  # seconds
 
-    def __str__(self) -> str:
-        why = f"{self.cause} {self.detail}".rstrip()
-        return f"{self.pod} ({why})"
+    @property
+    def why(self) -> str:
+        return f"{self.cause} {self.detail}".rstrip()
 
 
 def cause_of(pod: Pod, node_known: bool) -> tuple[LossCause, str]:

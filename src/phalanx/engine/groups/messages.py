@@ -27,13 +27,10 @@ def refused(group: Group, certificate: Certificate) -> str:
 
 
 def group_in_words(forest: GroupForest, group: Group, priority: int) -> str:
-    """Describe a group with the workload that owns it: "podgroup hotfix-5d (Job hotfix, priority 1000)".
-
-    The kind is in lower case, as kube-scheduler writes it in its events.
-    """
+    """Describe a group with the workload that owns it: "PodGroup hotfix-5d (Job hotfix, priority 1000)"."""
     owner = owner_of(forest, group)
     facts = f"{owner}, priority {priority}" if owner else f"priority {priority}"
-    return f"{group.key.kind.lower()} {group.key.name.partition('/')[0]} ({facts})"
+    return f"{group.key.kind} {group.key.name.partition('/')[0]} ({facts})"
 
 
 def owner_of(forest: GroupForest, group: Group) -> str:

@@ -23,6 +23,7 @@ from phalanx.controllers.grouping.parts import BASIC, LeafTemplate, disruption_o
 from phalanx.controllers.grouping.user_workload import COPIED, with_hand_made
 from phalanx.controllers.workloads.job.indexes import parse_indexes
 
+DEFAULT_BACKOFF_LIMIT = 6  # Kubernetes' default of spec.backoffLimit
 BOTH, GROUP_ONLY, NOTHING = "both", "group only", "nothing"
 
 
@@ -116,8 +117,28 @@ def group_job(job: Json, related: Sequence[Json] = ()) -> Grouping:
         groups=[group],
         links={"": Link(pod_group=group_name, template=leaf.name)},
         owned_by_workload=True,
+        notes=disruption_notes(job, leaf),
     )
     return with_hand_made(job, found, related)
+
+
+def disruption_notes(job: Json, leaf: LeafTemplate) -> list[tuple[str, str]]:
+    """Return a note if the Job would fail when its gang is preempted, since deleted pods count as failed."""
+    spec = job["spec"]
+    pods, limit = size_of(spec), spec.get("backoffLimit")
+    allowed = DEFAULT_BACKOFF_LIMIT if limit is None else int(limit)
+    if leaf.policy.get("gang") is None or pods <= allowed or spec.get("backoffLimitPerIndex") is not None:
+        return []
+    for rule in (spec.get("podFailurePolicy") or {}).get("rules") or ():
+        types = [pattern.get("type") for pattern in rule.get("onPodConditions") or ()]
+        if rule.get("action") == "Ignore" and "DisruptionTarget" in types:
+            return []
+    text = (
+        f"if this gang of {pods} pods is preempted, drained or restarted, the Job fails: each deleted pod counts "
+        f"towards backoffLimit {allowed}. Set spec.podFailurePolicy with action Ignore for the pod "
+        "condition DisruptionTarget"
+    )
+    return [("BackoffLimitBelowGangSize", text)]
 
 
 def parent_workload(job: Json, workloads: Sequence[Json]) -> Json | None:

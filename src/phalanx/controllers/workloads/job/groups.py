@@ -81,6 +81,8 @@ class JobGroups:
                 await self._groups.adopt(job, by_hand)  # its author created it for this Job: it is deleted with it
             in_use = any(group_of(pod) == grouping.links[""].pod_group and active(pod) for pod in pods)
             await self._groups.ensure(job, grouping, NAME, announce=True, in_use=in_use)
+            for reason, text in grouping.notes if not workloads else ():
+                self._notify(job, reason, text)
         except ApiProblem as problem:
             self._notify(job, "FailedWorkloadCreate", f"Failed to create Workload for Job {_name(job)}: {problem}")
             raise

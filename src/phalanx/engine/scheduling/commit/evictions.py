@@ -53,7 +53,7 @@ class Evictions:
         """Evict for a single pod; its own nomination follows from the answer."""
         (record, row), *_ = answer.assignment
         node = self._cluster.columns.names[row]
-        words = f"pod {record.name} (priority {record.priority}) on node {node}"
+        words = f"Pod {record.name} (priority {record.priority}) on node {node}"
         preemptor = Preemptor("pod", words, record.priority)
         text = placement_text(node, answer.units)
         self._carry_out(unit, preemptor, answer, text)
