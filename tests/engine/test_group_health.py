@@ -6,7 +6,10 @@ from typing import Any
 
 import msgspec
 
+from phalanx.cli.scheduler_client import Paint
+from phalanx.cli.why import render
 from phalanx.engine import decisions as d
+from phalanx.engine.explain import why
 from phalanx.model.groups import GroupKey
 from phalanx.model.objects.pod import PodCondition
 from phalanx.testing.builders import composite, node, pod, pod_group
@@ -92,6 +95,8 @@ def test_a_preempted_gang_is_preempting_then_preempted_and_names_the_preemptor()
     status, reason, message = healthy(cluster)
     assert (status, reason) == ("False", "Preempted")
     assert "lost: 3 pods preempted by PodGroup h (Job hotfix, priority 1000): g-0, g-1, g-2" in message
+    (item,) = why(cluster.engine, "PodGroup", "default", "g").items
+    assert "  lost:       3 pods preempted by PodGroup h" in render(item, Paint())
 
 
 def test_children_of_a_preempted_root_are_targets_too() -> None:

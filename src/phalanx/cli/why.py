@@ -114,10 +114,11 @@ def render(item: Why, paint: Paint, *, story: bool = False, wide: bool = False, 
     lines += _section("run time", [item.run_time] if item.run_time else [])
     if len(item.levels) > 1 or (item.levels and item.kind != "Pod"):
         lines += _section("groups", [_level(level) for level in item.levels])
+        lines += _section("lost", [item.levels[0].lost] if item.levels[0].lost else [])
     if item.now is not None and item.now.result == "placed" and item.kind != "Pod":
         lines += _section("now", ["a trial at this moment places it"])
-    elif item.now is not None and item.kind != "Pod" and not item.summary.startswith(item.now.message):
-        lines += _section("now", [item.now.message])
+    elif item.now is not None and item.kind != "Pod" and (wide or not item.headline):
+        lines += _section("now", [item.now.message] if not item.summary.startswith(item.now.message) else [])
     reasons = [f"{r.nodes}/{item.nodes} nodes: {r.reason}" for r in item.node_reasons[: None if wide else MOST_REASONS]]
     lines += _section("nodes", reasons)
     if item.preemption is not None:
@@ -134,7 +135,8 @@ def render(item: Why, paint: Paint, *, story: bool = False, wide: bool = False, 
     lines += _section("would help", remedies)
     lines += _section("would not", [r.text for r in item.relaxations if r.fits is False])
     lines += _section("hint", item.hints)
-    lines += _section("pods", _pods(item.pods, item.summary, None if wide else MOST_PODS) if item.kind != "Pod" else [])
+    shown = (item.summary, item.now.message) if item.now is not None else (item.summary,)
+    lines += _section("pods", _pods(item.pods, shown, None if wide else MOST_PODS) if item.kind != "Pod" else [])
     if story:
         lines += _section("story", [_history_lines(line) for line in item.story] or ["nothing is remembered of it"])
     return "\n".join(lines)
@@ -192,12 +194,13 @@ def _level(level: Level) -> str:
     return f"{'  ' * level.depth}{level.kind} {level.name} ({level.policy}): {', '.join(parts)}"
 
 
-def _pods(pods: list[PodLine], summary: str, most: int | None) -> list[str]:
-    """One line each; those that say the same of themselves share one, unless all are asked for."""
+def _pods(pods: list[PodLine], shown: tuple[str, ...], most: int | None) -> list[str]:
+    """One line each; those with one message share it, unless all are asked for. `shown`: messages of the group."""
     said: dict[str, list[str]] = {}
     for pod in pods:
         where = f" on {pod.node}" if pod.node else f", promised {pod.nominated}" if pod.nominated else ""
-        own = f": {pod.message}" if not summary.startswith(pod.message) else ""
+        repeats = any(text.startswith(pod.message) or (text and pod.message.startswith(text)) for text in shown)
+        own = "" if repeats else f": {pod.message}"
         said.setdefault(f"{pod.state if pod.state != 'foreign' else 'waits'}{where}{own}", []).append(pod.name)
     lines = []
     for what, names in said.items():

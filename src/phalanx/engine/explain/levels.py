@@ -54,6 +54,7 @@ def _level(groups: GroupUnits, group: Group, depth: int) -> Level:
         domains=_domains(groups, leaves, spec.topology_key),
         disruption="all" if spec.disrupt_all else "single",
         state=str(groups.members.health.state(group)),
+        lost=groups.members.health.lost(group),
         revision=revision_of(group),
         status=said[0],
         reason=said[1],

@@ -52,6 +52,7 @@ class Level(_Value, frozen=True):
     topology: str = ""  # required topology key
     domains: list[str] = []  # domains of its members
     disruption: str = "single"
+    lost: str = ""  # members lost and not replaced, by cause
     state: str = ""  # "Running 24 of 24"
     revision: str = ""  # of the workload it was made for; two exist while the workload rolls out
     status: str = ""  # status of its condition

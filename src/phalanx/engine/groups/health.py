@@ -71,11 +71,15 @@ class GroupHealth:
             return text
         if self.restarts.get(group.key):
             text += f"; restarted {self.restarts[group.key]} of {group.policy.max_restarts} times"
+        lost = self.lost(group)
+        return f"{text}; lost: {lost}" if lost else text
+
+    def lost(self, group: Group) -> str:
+        """Return the members that the group has lost and not replaced, by cause; empty if there are none."""
         leaves = [leaf.key for leaf in self._forest.leaves(group.key)]
-        lost = [loss for leaf in leaves for loss in (*self.losses.of(leaf), *self.unready.get(leaf, {}).values())]
-        if lost:
-            text += f"; lost: {lost_in_words(lost)}"
-        return text
+        return lost_in_words(
+            loss for leaf in leaves for loss in (*self.losses.of(leaf), *self.unready.get(leaf, {}).values())
+        )
 
     def _counted_restarts(self, key: GroupKey) -> dict[str, int]:
         return {"restarts": self.restarts[key]} if key in self.restarts else {}
