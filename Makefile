@@ -79,6 +79,7 @@ lint: venv
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/mypy
 	$(BIN)/mypy --config-file tests/mypy.ini
+	@tools/javascript/lint
 
 # What the tests reach, printed by file; the report of the whole suite takes a few minutes.
 coverage: venv
@@ -97,6 +98,7 @@ docs: venv
 	$(BIN)/python -m phalanx.model.kinds_page > docs/kinds.md
 	$(BIN)/python -m phalanx.cli.page > docs/commands.md
 	$(BIN)/python -m phalanx.engine.scheduling.lifecycle.states_page > docs/states.md
+	$(BIN)/python -m phalanx.web.constants > src/phalanx/web/static/constants.js
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 	@echo "built site/; look at it with: $(BIN)/python -m http.server -b 127.0.0.1 -d site 8000"
 

@@ -18,8 +18,8 @@ from typing import Any
 import pytest
 
 from phalanx.cli.keys import named
-from phalanx.cli.messages import short_name
 from phalanx.cli.screen import Screen
+from phalanx.model.names import without_hash
 from support.local_cluster import LocalCluster
 
 GROUPS = "/apis/scheduling.k8s.io/v1beta1/namespaces/default/podgroups"
@@ -317,7 +317,7 @@ def test_a_question_mark_shows_the_keys() -> None:
     ],
 )
 def test_hashes_of_any_length_are_left_out_of_names(name: str, short: str) -> None:
-    assert short_name(name) == short
+    assert without_hash(name) == short
 
 
 def test_devices_are_shown_by_class_and_domain_where_there_are_any() -> None:

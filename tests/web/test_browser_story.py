@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from phalanx.cli.messages import short_name
+from phalanx.model.names import without_hash
 from phalanx.serve.demo import workloads
 from support.browser import Up, accessible, chromium, shot, until, watched_page
 
@@ -153,7 +153,7 @@ def reads_the_queue(page: Any) -> str:
         "web-6d4cf56db6",
         "node-affinity",
     ):
-        assert page.evaluate("async (text) => (await import('./words.js')).short(text)", name) == short_name(name)
+        assert page.evaluate("async (text) => (await import('./words.js')).short(text)", name) == without_hash(name)
     accessible(page, "the queue")
     shot(page, "queue")
     return str(row.get_attribute("data-root"))

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterable
+
+from phalanx.model.names import without_hash
 
 _BINARY = ((1 << 40, "Ti"), (1 << 30, "Gi"), (1 << 20, "Mi"), (1 << 10, "Ki"))
 
@@ -41,21 +42,9 @@ def short(key: str) -> str:
     return key.rpartition("/")[2]
 
 
-# A hash as controllers append it: hexadecimal digits, or the letters and digits of Kubernetes' safe encoding.
-_DIGITS = r"(?=[a-z]*\d)(?=\d*[a-z])(?:[0-9a-f]{5,}|[bcdfghjklmnpqrstvwxz2456789]{5,})"
-# <job>-<hash>-<job>-pgt-<number>-<hash>: hashes by their place, however short; a long <job> is cut the second time.
-_MADE = re.compile(rf"^(.+?)-(?:[0-9a-z]+-\1|{_DIGITS}-[a-z0-9.-]*)-pgt-(\d+)-[0-9a-z]+$")
-_HASH = re.compile(rf"-{_DIGITS}$")
-
-
-def short_name(name: str) -> str:
-    """Return a name without what controllers add to make it unique."""
-    return _HASH.sub("", _MADE.sub(lambda m: m[1] if m[2] == "0" else f"{m[1]}-{m[2]}", name))
-
-
 def short_names(names: Iterable[str]) -> dict[str, str]:
     """Return names without what controllers add, where they are unique without it, too."""
-    bare = {name: short_name(name) for name in names}
+    bare = {name: without_hash(name) for name in names}
     taken = Counter(bare.values())
     return {name: each if taken[each] == 1 else name for name, each in bare.items()}
 

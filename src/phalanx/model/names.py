@@ -269,3 +269,17 @@ def sysctl(value: str) -> list[str]:
 def generated_prefix(value: str) -> str:
     """`generateName` is checked as if the random suffix had been added: a trailing dash is fine."""
     return value[:-1] + "a" if value.endswith("-") else value
+
+
+# A hash as controllers append it: hexadecimal digits, or the letters and digits of Kubernetes' safe encoding.
+_HASH = r"(?=[a-z]*\d)(?=\d*[a-z])(?:[0-9a-f]{5,}|[bcdfghjklmnpqrstvwxz2456789]{5,})"
+HASH_AT_END = rf"-{_HASH}$"
+# <job>-<hash>-<job>-pgt-<number>-<hash>: hashes by their place, however short; a long <job> is cut the second time.
+GENERATED_NAME = rf"^(.+?)-(?:[0-9a-z]+-\1|{_HASH}-[a-z0-9.-]*)-pgt-(\d+)-[0-9a-z]+$"
+_hash_at_end = re.compile(HASH_AT_END)
+_generated_name = re.compile(GENERATED_NAME)
+
+
+def without_hash(name: str) -> str:
+    """Return a name without what controllers add to make it unique."""
+    return _hash_at_end.sub("", _generated_name.sub(lambda m: m[1] if m[2] == "0" else f"{m[1]}-{m[2]}", name))

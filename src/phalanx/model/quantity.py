@@ -21,6 +21,9 @@ _MAX_LENGTH = 1024  # characters; also keeps what the cache holds small
 _SHAPE = re.compile(r"([+-]?)([0-9]*)(?:\.([0-9]*))?((?:[eEinumkKMGTP]+[-+]?[0-9]*|[-+][0-9]*)?)", re.ASCII)
 _DECIMAL = {"n": -9, "u": -6, "m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
 _BINARY = {"Ki": 10, "Mi": 20, "Gi": 30, "Ti": 40, "Pi": 50, "Ei": 60}
+SUFFIXES = {name: 10**at if at >= 0 else 1 / 10**-at for name, at in _DECIMAL.items()} | {
+    name: 2**at for name, at in _BINARY.items()
+}  # for readers that need no exactness
 _DECIMAL_NAME = {exponent: name for name, exponent in _DECIMAL.items()}
 _BINARY_NAME = {exponent: name for name, exponent in _BINARY.items()}
 

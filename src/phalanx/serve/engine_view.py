@@ -18,7 +18,7 @@ from phalanx.engine.explain.device_table import device_table
 from phalanx.engine.groups.group_state import revision_of
 from phalanx.engine.groups.rank_placement import ring_cost_of, seated
 from phalanx.model.groups import Group, GroupForest, GroupKey, MemberState, PodKey
-from phalanx.model.groups.keys import TOPOLOGY_KEYS
+from phalanx.model.groups.keys import HOSTNAME, TOPOLOGY_KEYS
 from phalanx.serve.queue_view import QueueView, key_of, text_of
 
 Json = dict[str, Any]
@@ -27,8 +27,9 @@ Json = dict[str, Any]
 FLAGS = {"cordoned": 1, "notReady": 2, "tainted": 4, "leaving": 8, "binding": 16, "promised": 32}
 ALONE = "pods"  # beginning of the key of pods without a group
 CORDONED, NOT_READY, TAINTED, LEAVING, BINDING, PROMISED = FLAGS.values()
-_AWAY = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
-_HIDDEN = ("ephemeral-storage",)
+NOT_READY_TAINTS = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
+HIDDEN_RESOURCES = ("ephemeral-storage",)
+RESOURCE_ORDER = {"cpu": 1, "memory": 2, "pods": 3}  # after devices, which are what is scarce
 MOST_MEMBERS = 2000  # pods of a group listed one by one
 MOST_RANKED = 512  # members of a group whose ring cost is shown
 MOST_GROUPS = 1000  # in a screen of text, those that wait first
@@ -85,9 +86,10 @@ class EngineReader:
     def _resources(self) -> list[str]:
         columns = self._engine.columns
         offered: list[bool] = (columns.alloc > 0).sum(axis=1).tolist()
-        names = [name for rid, name in enumerate(columns.resource_names) if offered[rid] and name not in _HIDDEN]
-        rank = {"cpu": 1, "memory": 2, "pods": 3}
-        return sorted(names, key=lambda name: (rank.get(name, 0), name))  # devices first: they are what is scarce
+        names = [
+            name for rid, name in enumerate(columns.resource_names) if offered[rid] and name not in HIDDEN_RESOURCES
+        ]
+        return sorted(names, key=lambda name: (RESOURCE_ORDER.get(name, 0), name))
 
     def _topology(self) -> list[str]:
         """Return topology keys that nodes carry and that nest: well-known ones and those that groups use."""
@@ -96,7 +98,7 @@ class EngineReader:
         for group in self._groups():
             if group.spec is not None and group.spec.topology_key and group.spec.topology_key not in wanted:
                 wanted[group.spec.topology_key] = None
-        wanted.pop("kubernetes.io/hostname", None)
+        wanted.pop(HOSTNAME, None)
         domains = {key: {each[key] for each in labels if key in each} for key in wanted}
         found = sorted((key for key in wanted if len(domains[key]) > 1), key=lambda key: len(domains[key]))
         if not found:
@@ -141,7 +143,7 @@ class EngineReader:
             labels = node.metadata.labels
             flags = CORDONED if node.spec.unschedulable else 0
             for taint in node.spec.taints or ():
-                if taint.key in _AWAY:
+                if taint.key in NOT_READY_TAINTS:
                     flags |= NOT_READY
                 elif taint.effect in ("NoSchedule", "NoExecute") and taint.key != "node.kubernetes.io/unschedulable":
                     flags |= TAINTED
@@ -371,7 +373,7 @@ class EngineReader:
         """Return True if the node is cordoned or not ready: its free room is unusable."""
         node = self._engine.columns.nodes[row]
         assert node is not None
-        return bool(node.spec.unschedulable) or any(taint.key in _AWAY for taint in node.spec.taints or ())
+        return bool(node.spec.unschedulable) or any(taint.key in NOT_READY_TAINTS for taint in node.spec.taints or ())
 
     def state(self, namespace: str = "") -> Json:
         """Return what fits one screen of text: the queue, the groups, and the free capacity by domain.

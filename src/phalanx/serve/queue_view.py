@@ -12,12 +12,13 @@ from phalanx.engine.explain.remedies import owner_of_pod
 from phalanx.engine.groups.messages import owner_of
 from phalanx.engine.scheduling.queue.units import SchedulingUnit
 from phalanx.model.groups import Group, GroupKey
+from phalanx.model.groups.keys import COMPOSITE, POD_GROUP, WORKLOAD
 
 Json = dict[str, Any]
 
 MOST_QUEUED = 500  # units listed one by one; counts are always complete
 _ORDER = {"active": 0, "attempt": 0, "backoff": 1, "waiting": 2, "gated": 3}
-_KINDS = {"podgroup": "PodGroup", "compositepodgroup": "CompositePodGroup", "workload": "Workload"}
+GROUP_KINDS = {kind.lower(): kind for kind in (POD_GROUP, COMPOSITE, WORKLOAD)}
 
 
 def text_of(key: GroupKey) -> str:
@@ -27,9 +28,9 @@ def text_of(key: GroupKey) -> str:
 def key_of(text: str) -> GroupKey | None:
     """None: not a group's key (a pod's, or nonsense)."""
     parts = text.split("/", 2)
-    if len(parts) != 3 or parts[0] not in _KINDS:
+    if len(parts) != 3 or parts[0] not in GROUP_KINDS:
         return None
-    return GroupKey(_KINDS[parts[0]], parts[1], parts[2])
+    return GroupKey(GROUP_KINDS[parts[0]], parts[1], parts[2])
 
 
 class QueueView:

@@ -13,10 +13,10 @@ from phalanx.engine.engine import Engine
 from phalanx.engine.events import NodeChanged, ResourceSliceChanged
 from phalanx.engine.framework.traits import traits_of
 from phalanx.engine.placement.messages import plural
+from phalanx.model.groups.keys import HOSTNAME
 from phalanx.model.objects import Node, ResourceSlice
 
 MOST_NODES = 10_000  # that one question adds
-HOSTNAME = "kubernetes.io/hostname"
 CORDON_TAINT = "node.kubernetes.io/unschedulable"
 
 

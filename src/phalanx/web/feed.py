@@ -16,8 +16,7 @@ from typing import Any
 import msgspec
 
 from phalanx.base.clock import Clock
-from phalanx.model.groups.keys import TOPOLOGY_KEYS
-from phalanx.serve.engine_view import FLAGS, EngineReader, Layout, NodeRow
+from phalanx.serve.engine_view import EngineReader, Layout, NodeRow
 from phalanx.web.history import EVERY, UsageHistory
 
 log = logging.getLogger(__name__)
@@ -195,8 +194,6 @@ class Feed:
                 "samples": list(self._history.samples),
                 "evicted": self._history.evicted(),
                 "cluster": self._name,
-                "flags": FLAGS,
-                "topologyKeys": list(TOPOLOGY_KEYS),
                 "standby": self._leader(),
             }
         )

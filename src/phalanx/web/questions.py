@@ -12,6 +12,7 @@ from phalanx.base.client import Client, Resource
 from phalanx.base.errors import ApiProblem, BadRequest, NotFound
 from phalanx.serve.diagnostics import BASE, Diagnostics
 from phalanx.serve.engine_view import EngineReader
+from phalanx.serve.queue_view import GROUP_KINDS
 from phalanx.web.history import SPANS, UsageHistory
 from phalanx.web.manifest import counts_in, manifest_of, parse, with_counts
 from phalanx.web.objects import described
@@ -119,7 +120,7 @@ class Questions:
     async def events(self, query: Query) -> bytes:
         """What happened to an object, youngest first."""
         _, namespace, name = _key(query)
-        chosen = f"involvedObject.name={name},involvedObject.kind={_KINDS[query['key'].split('/')[0]]}"
+        chosen = f"involvedObject.name={name},involvedObject.kind={KINDS[query['key'].split('/')[0]]}"
         try:
             listed = msgspec.json.decode(await self._client.list(_EVENTS, namespace, fields=chosen))
         except ApiProblem as problem:
@@ -141,13 +142,13 @@ class Questions:
         return msgspec.json.encode({"events": found[:MOST_EVENTS]})
 
 
-_KINDS = {"pod": "Pod", "podgroup": "PodGroup", "compositepodgroup": "CompositePodGroup", "workload": "Workload"}
+KINDS = {"pod": "Pod", **GROUP_KINDS}  # by the first part of a key
 
 
 def _key(query: Query) -> tuple[str, str, str]:
     kind, _, rest = query.get("key", "").partition("/")
     namespace, _, name = rest.partition("/")
-    if kind not in _KINDS or not namespace or not name:
+    if kind not in KINDS or not namespace or not name:
         raise BadRequest("key must be KIND/NAMESPACE/NAME, such as podgroup/default/train")
     return kind, namespace, name
 

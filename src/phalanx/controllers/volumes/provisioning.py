@@ -11,12 +11,12 @@ from phalanx.controllers import resources as r
 from phalanx.controllers.runtime.controller import Json
 from phalanx.controllers.runtime.hashing import fnv1a_32
 from phalanx.controllers.runtime.pods import condition
+from phalanx.model.groups.keys import HOSTNAME
 
 PROVISIONER = "simulation.phalanx.dev/disk"
 SELECTED_NODE = "volume.kubernetes.io/selected-node"
 PROVISIONED_BY = "pv.kubernetes.io/provisioned-by"
 VOLUME_PROTECTION = "kubernetes.io/pv-protection"
-HOSTNAME = "kubernetes.io/hostname"
 ZONE = "topology.kubernetes.io/zone"
 DEFAULT_NAME = "standard"
 

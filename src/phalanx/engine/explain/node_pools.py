@@ -11,11 +11,11 @@ from collections.abc import Iterable, Iterator, Sequence
 import msgspec
 
 from phalanx.engine.state.columns import Columns
+from phalanx.model.groups.keys import HOSTNAME
 from phalanx.model.objects import Node
 from phalanx.model.objects.node import Taint
 
 INSTANCE_TYPE = "node.kubernetes.io/instance-type"
-HOSTNAME = "kubernetes.io/hostname"
 MOST_TYPES = 16  # types of existing nodes, the most frequent ones
 _OWN_TAINTS = "node.kubernetes.io/"  # taints of a node's own condition: a new node has none of them
 

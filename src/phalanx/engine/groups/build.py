@@ -26,10 +26,9 @@ from phalanx.engine.state.records import PodRecord
 from phalanx.engine.state.shapes import Shape
 from phalanx.model.groups import Group, GroupKey
 from phalanx.model.groups.group import ON_NODE, MemberState
-from phalanx.model.groups.keys import TOPOLOGY_KEYS
+from phalanx.model.groups.keys import HOSTNAME, TOPOLOGY_KEYS
 from phalanx.model.groups.policy import PACK
 
-HOSTNAME = "kubernetes.io/hostname"
 FEW_SHAPES = 16  # shapes evaluated without yielding to other work
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from phalanx.engine.framework.cluster_state import ClusterState
-from phalanx.engine.groups.build import HOSTNAME, Built
+from phalanx.engine.groups.build import Built
 from phalanx.engine.groups.rank_order import Rank, ranks_of
 from phalanx.engine.groups.rank_placement import paths_of, seated
 from phalanx.engine.groups.rank_variants import NODE, Pieces, RankVariant
@@ -21,6 +21,7 @@ from phalanx.engine.placement.slots import base_slots
 from phalanx.engine.state.columns import Columns
 from phalanx.engine.state.records import PodRecord
 from phalanx.model.groups import Group, GroupForest, GroupKey
+from phalanx.model.groups.keys import HOSTNAME
 
 MOST_AREAS = 8  # domains of a required topology key that are tried
 MOST_PIECES = 1024  # parts of a variant; larger bundles are not divided

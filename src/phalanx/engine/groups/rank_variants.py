@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from phalanx.engine.groups.build import HOSTNAME, Built
+from phalanx.engine.groups.build import Built
 from phalanx.engine.groups.rank_order import LAST, ranks_of
 from phalanx.engine.groups.rank_placement import seated
 from phalanx.engine.groups.trial import Assignment
@@ -22,6 +22,7 @@ from phalanx.engine.placement.slots import base_slots
 from phalanx.engine.state.columns import Columns
 from phalanx.engine.state.records import PodRecord
 from phalanx.model.groups import Group
+from phalanx.model.groups.keys import HOSTNAME
 from phalanx.model.groups.policy import BALANCE, STRIPE, Policy
 
 NODE = "(node)"  # the domains of this key are the nodes themselves

@@ -17,12 +17,13 @@ from phalanx.engine.framework.config_args import InterPodAffinityArgs
 from phalanx.engine.plugins.affinity_score import AffinityScore
 from phalanx.engine.plugins.pod_index import LabelClass, PodIndex, RuleSet, TrackerWatch, per_row
 from phalanx.engine.plugins.pod_trackers import PodTracker, Updates
-from phalanx.engine.plugins.spread_rules import HOSTNAME, Counts
+from phalanx.engine.plugins.spread_rules import Counts
 from phalanx.engine.state.columns import Columns
 from phalanx.engine.state.journal import Change
 from phalanx.engine.state.labels import LabelColumn
 from phalanx.engine.state.pod_rules import ANTI, REQUIRED, AffinityTerm, terms_of
 from phalanx.engine.state.shapes import Shape
+from phalanx.model.groups.keys import HOSTNAME
 from phalanx.model.selectors import LabelMatcher
 
 AFFINITY = "node(s) didn't match pod affinity rules"

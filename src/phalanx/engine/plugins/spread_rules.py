@@ -21,8 +21,6 @@ from phalanx.model.tolerations import untolerated
 Bools = npt.NDArray[np.bool_]
 Counts = npt.NDArray[np.int64]
 
-HOSTNAME = "kubernetes.io/hostname"
-
 
 def counting(constraints: Sequence[SpreadConstraint], namespace: str, pods: LabelClass) -> tuple[int, ...] | None:
     """Return the numbers of the constraints that count pods of a class; None: no constraint does."""

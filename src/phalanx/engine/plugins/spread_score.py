@@ -11,11 +11,12 @@ import numpy as np
 from phalanx.engine.framework import MAX_SCORE, Bools, Floats
 from phalanx.engine.plugins.pod_index import TrackerWatch, per_row
 from phalanx.engine.plugins.pod_trackers import PodTracker, Updates
-from phalanx.engine.plugins.spread_rules import HOSTNAME, Counts, Inclusion, counting, one_matcher, with_all_keys
+from phalanx.engine.plugins.spread_rules import Counts, Inclusion, counting, one_matcher, with_all_keys
 from phalanx.engine.state.columns import Columns
 from phalanx.engine.state.journal import Change
 from phalanx.engine.state.pod_rules import SOFT, SpreadConstraint
 from phalanx.engine.state.shapes import Shape
+from phalanx.model.groups.keys import HOSTNAME
 
 if TYPE_CHECKING:
     from phalanx.engine.plugins.topology_spread import PodTopologySpread

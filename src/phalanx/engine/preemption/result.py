@@ -78,16 +78,22 @@ class GaveUp(msgspec.Struct, frozen=True):
 Planned = Plan | Hopeless | GaveUp
 
 
+# Parts of a cost that answers name, by their word in `cost.ORDER`.
+COST_FIELDS = {
+    "budgets": "budgetViolations",
+    "priority": "highestPriority",
+    "stopped": "stoppedPods",
+    "pods": "pods",
+    "gangs": "brokenGangs",
+    "workloads": "workloads",
+    "work": "lostSeconds",
+}
+
+
 def cost_json(cost: Cost) -> dict[str, Any]:
-    return {
-        "budgetViolations": cost.budgets,
-        "highestPriority": None if cost.priority == NO_VICTIMS else cost.priority,
-        "stoppedPods": cost.stopped,
-        "pods": cost.pods,
-        "brokenGangs": cost.gangs,
-        "workloads": cost.workloads,
-        "lostSeconds": round(cost.work, 3),
-    }
+    values = {field: getattr(cost, part) for part, field in COST_FIELDS.items()}
+    priority = None if cost.priority == NO_VICTIMS else cost.priority
+    return values | {"highestPriority": priority, "lostSeconds": round(cost.work, 3)}
 
 
 def summary(cost: Cost, units: int) -> str:

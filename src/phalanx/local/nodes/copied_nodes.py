@@ -13,7 +13,7 @@ from phalanx.base.client import Client
 from phalanx.base.clock import Clock
 from phalanx.base.errors import AlreadyExists
 from phalanx.local.nodes.fleet import NODES, SIMULATED, Notify, node_object
-from phalanx.local.nodes.topology import HOSTNAME
+from phalanx.model.groups.keys import HOSTNAME
 
 Json = dict[str, Any]
 # Taints that tell of a node's state. The twin has a state of its own, and the node controller writes its taints.

@@ -14,8 +14,8 @@ import msgspec
 
 from phalanx.base.client import Resource
 from phalanx.base.errors import ConfigProblem
-from phalanx.local.nodes.topology import HOSTNAME
 from phalanx.model import names
+from phalanx.model.groups.keys import HOSTNAME
 from phalanx.model.quantity import from_units, is_valid, units
 
 SLICES = Resource("resource.k8s.io", "v1", "resourceslices", "ResourceSlice", namespaced=False)

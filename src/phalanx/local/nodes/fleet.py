@@ -16,7 +16,8 @@ from phalanx.base.client import Client, Resource
 from phalanx.base.clock import Clock, rfc3339
 from phalanx.base.errors import AlreadyExists, ApiProblem
 from phalanx.base.retry import delay, verdict
-from phalanx.local.nodes.topology import HOSTNAME, Topology
+from phalanx.local.nodes.topology import Topology
+from phalanx.model.groups.keys import HOSTNAME
 
 NODES = Resource("", "v1", "nodes", "Node", namespaced=False)
 SIMULATED = "simulation.phalanx.dev/simulated"  # label; "true": the simulated kubelet looks after this node

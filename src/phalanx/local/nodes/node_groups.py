@@ -15,7 +15,8 @@ import msgspec
 
 from phalanx.base.errors import ConfigProblem
 from phalanx.local.nodes.fleet import SIMULATED, node_object
-from phalanx.local.nodes.topology import CAPACITY, HOSTNAME, LEVELS, Topology, parse_topology
+from phalanx.local.nodes.topology import CAPACITY, LEVELS, Topology, parse_topology
+from phalanx.model.groups.keys import HOSTNAME
 
 NODE_GROUP = "simulation.phalanx.dev/node-group"  # label of nodes that the simulated autoscaler made
 OPTION = "--autoscale"

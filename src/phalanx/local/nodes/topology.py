@@ -16,7 +16,6 @@ ZONE = "topology.kubernetes.io/zone"
 REGION = "topology.kubernetes.io/region"
 BLOCK = "topology.phalanx.dev/block"
 RACK = "topology.phalanx.dev/rack"
-HOSTNAME = "kubernetes.io/hostname"
 GPU = "nvidia.com/gpu"
 
 # What the GPUs of simulated nodes are: `gpu.memory` in MiB.

@@ -36,6 +36,7 @@ AFTER_GROUP = "scheduling.phalanx.dev/after-group"
 SIZE_GATE = "scheduling.phalanx.dev/group-size"
 
 
+HOSTNAME = "kubernetes.io/hostname"  # the node label of its own name
 # Node labels that name nested domains, the outermost first.
 TOPOLOGY_KEYS = (
     "topology.kubernetes.io/region",

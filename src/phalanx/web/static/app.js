@@ -19,9 +19,24 @@ import { useView } from "./use.js";
 import { whatifView } from "./whatif.js";
 import { whyView } from "./why.js";
 
-const MODES = [["gang", "Gang"], ["namespace", "Namespace"], ["owner", "Owner"], ["use", "Use"], ["priority", "Priority"], ["state", "State"]];
+const MODES = [
+  ["gang", "Gang"],
+  ["namespace", "Namespace"],
+  ["owner", "Owner"],
+  ["use", "Use"],
+  ["priority", "Priority"],
+  ["state", "State"],
+];
 const MANY_GANGS = 30; // from here on their colours cannot be told apart: the map starts with namespaces
-const TABS = [["map", "Map"], ["queue", "Queue"], ["groups", "Groups"], ["use", "Use"], ["whatif", "What-if"], ["plan", "Plan"], ["time", "Time"]];
+const TABS = [
+  ["map", "Map"],
+  ["queue", "Queue"],
+  ["groups", "Groups"],
+  ["use", "Use"],
+  ["whatif", "What-if"],
+  ["plan", "Plan"],
+  ["time", "Time"],
+];
 const UNDER = { why: "queue", group: "groups", node: "map", object: "groups" }; // views without a tab of their own
 
 const cluster = new Cluster();
@@ -31,12 +46,23 @@ const room = new Room($("room"), cluster, map);
 const app = { cluster, feed, map, room, ask, go, members: new Map() };
 const groups = groupsView(app); // with and without one that is chosen: search and order stay
 const views = {
-  queue: queueView(app), groups, group: groups, why: whyView(app), whatif: whatifView(app), use: useView(app),
-  plan: planView(app), time: timeView(app), node: nodeView(app), object: objectView(app),
+  queue: queueView(app),
+  groups,
+  group: groups,
+  why: whyView(app),
+  whatif: whatifView(app),
+  use: useView(app),
+  plan: planView(app),
+  time: timeView(app),
+  node: nodeView(app),
+  object: objectView(app),
 };
 const guide = new Guide(app);
 room.ask = app.tryGang;
-let current = null, themePicked = false;
+let current,
+  themePicked = false;
+
+const detailOf = (event) => /** @type {CustomEvent} */ (event).detail;
 
 // ---- where we are
 
@@ -93,10 +119,24 @@ export async function light(key) {
 app.light = light;
 
 function tabs() {
-  show($("tabs"), TABS.map(([name, text]) => h("button", {
-    type: "button", role: "tab", id: `tab-${name}`, "data-tab": name, "aria-controls": "view", class: name === "map" ? "narrow" : "",
-    onclick: () => go(name),
-  }, text)));
+  show(
+    $("tabs"),
+    TABS.map(([name, text]) =>
+      h(
+        "button",
+        {
+          type: "button",
+          role: "tab",
+          id: `tab-${name}`,
+          "data-tab": name,
+          "aria-controls": "view",
+          class: name === "map" ? "narrow" : "",
+          onclick: () => go(name),
+        },
+        text,
+      ),
+    ),
+  );
   $("tabs").addEventListener("keydown", (event) => {
     const by = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
     if (!by) return;
@@ -110,19 +150,35 @@ function tabs() {
 // ---- above and beside the map
 
 function toolbar() {
-  $("modes").append(...MODES.map(([mode, text]) => h("label", {},
-    h("input", { type: "radio", name: "mode", value: mode, checked: mode === map.mode, onchange: () => ((app.modePicked = true), recolour(mode)) }), h("span", {}, text))));
+  $("modes").append(
+    ...MODES.map(([mode, text]) =>
+      h(
+        "label",
+        {},
+        h("input", {
+          type: "radio",
+          name: "mode",
+          value: mode,
+          checked: mode === map.mode,
+          onchange: () => ((app.modePicked = true), recolour(mode)),
+        }),
+        h("span", {}, text),
+      ),
+    ),
+  );
   $("resource").addEventListener("change", () => recolour(map.mode));
   $("zoom-in").addEventListener("click", () => map.zoom(1.5));
   $("zoom-out").addEventListener("click", () => map.zoom(1 / 1.5));
   $("zoom-all").addEventListener("click", () => map.whole());
   $("skip").addEventListener("click", () => $("view").focus());
   $("logout").addEventListener("click", () => feed.leave());
-  $("theme").addEventListener("click", () => theme(document.documentElement.dataset.theme === "light" ? "dark" : "light", true));
-  map.addEventListener("open", (event) => go("node", event.detail));
+  $("theme").addEventListener("click", () =>
+    theme(document.documentElement.dataset.theme === "light" ? "dark" : "light", true),
+  );
+  map.addEventListener("open", (event) => go("node", detailOf(event)));
   map.addEventListener("nothing", () => {
     light(null);
-    if (["node", "why", "group"].includes(document.body.dataset.view)) go("queue");
+    if (["node", "why", "group"].includes(document.body.dataset.view ?? "")) go("queue");
   });
 }
 
@@ -159,17 +215,40 @@ function theme(name, chosen = false) {
 function sums() {
   const { nodes, resources, queue, live } = map.cluster;
   if (live && cluster.standby !== null) return refresh($("sums"), h("li", {}, "standing by")); // it knows no numbers
+  /** @type {[string, string, string, number?][]} */
   const items = [["nodes", plural(nodes.size, "node"), ""]];
   resources.slice(0, 3).forEach((name, index) => {
     if (name === "pods") return;
-    let used = 0, all = 0;
+    let used = 0,
+      all = 0;
     for (const node of nodes.values()) [used, all] = [used + node.used[index], all + node.alloc[index]];
-    items.push([name, `${amount(name, used)} of ${amount(name, all)} ${resourceName(name)}`, all ? percent(used / all) : "", all ? used / all : 0]);
+    items.push([
+      name,
+      `${amount(name, used)} of ${amount(name, all)} ${resourceName(name)}`,
+      all ? percent(used / all) : "",
+      all ? used / all : 0,
+    ]);
   });
-  if (live) items.splice(1, 0, ["waiting", queue.total ? `${number(queue.total)} waiting` : "nothing waits", queue.pods ? plural(queue.pods, "pod") : ""]);
-  refresh($("sums"), items.map(([key, text, more, share]) => h("li", { "data-sum": key, class: key === "waiting" && queue.total ? "waits" : "" },
-    h("span", {}, text), more ? h("b", {}, more) : "",
-    share !== undefined ? h("span", { class: "gauge" }, h("i", { style: { width: `${Math.round(share * 100)}%` } })) : "")));
+  if (live)
+    items.splice(1, 0, [
+      "waiting",
+      queue.total ? `${number(queue.total)} waiting` : "nothing waits",
+      queue.pods ? plural(queue.pods, "pod") : "",
+    ]);
+  refresh(
+    $("sums"),
+    items.map(([key, text, more, share]) =>
+      h(
+        "li",
+        { "data-sum": key, class: key === "waiting" && queue.total ? "waits" : "" },
+        h("span", {}, text),
+        more ? h("b", {}, more) : "",
+        share !== undefined
+          ? h("span", { class: "gauge" }, h("i", { style: { width: `${Math.round(share * 100)}%` } }))
+          : "",
+      ),
+    ),
+  );
 }
 
 // The cluster's name, in the header and in the tab; of a recording its file.
@@ -185,20 +264,33 @@ function standby() {
   const leader = cluster.standby;
   $("standby").hidden = leader === null;
   if (leader !== null)
-    refresh($("standby"), h("span", {}, "This scheduler stands by and has read nothing, so the map is empty. ",
-      leader ? [h("b", {}, leader), " leads; look there:"] : "No scheduler leads at the moment; this page continues by itself when this one does."),
-      leader ? h("code", {}, `kubectl -n phalanx-system port-forward pod/${leader} ${location.port || 80}`) : "");
+    refresh(
+      $("standby"),
+      h(
+        "span",
+        {},
+        "This scheduler stands by and has read nothing, so the map is empty. ",
+        leader
+          ? [h("b", {}, leader), " leads; look there:"]
+          : "No scheduler leads at the moment; this page continues by itself when this one does.",
+      ),
+      leader ? h("code", {}, `kubectl -n phalanx-system port-forward pod/${leader} ${location.port || 80}`) : "",
+    );
 }
 
 // Changes are gathered and shown once per picture; a tab in the background shows nothing and gathers little.
-let later = 0, gathered = {};
+let later = 0;
+/** @type {any} null: everything may have changed */
+let gathered = {};
 const MOST_GATHERED = 2000;
 
 function gather(change) {
   if (!change || !gathered) return (gathered = null); // null: everything may have changed
-  for (const part of ["nodes", "groups"]) if (change[part]) gathered[part] = Object.assign(gathered[part] ?? {}, change[part]);
+  for (const part of ["nodes", "groups"])
+    if (change[part]) gathered[part] = Object.assign(gathered[part] ?? {}, change[part]);
   for (const part of ["queue", "sample"]) if (change[part]) gathered[part] = change[part];
-  if (Object.keys(gathered.groups ?? {}).length + Object.keys(gathered.nodes ?? {}).length > MOST_GATHERED) gathered = null;
+  if (Object.keys(gathered.groups ?? {}).length + Object.keys(gathered.nodes ?? {}).length > MOST_GATHERED)
+    gathered = null;
 }
 
 function changed(change) {
@@ -210,7 +302,10 @@ function changed(change) {
     gathered = {};
     const names = map.cluster.resources;
     if ([...$("resource").options].map((option) => option.value).join() !== names.join())
-      show($("resource"), names.map((name) => h("option", { value: name }, resourceName(name))));
+      show(
+        $("resource"),
+        names.map((name) => h("option", { value: name }, resourceName(name))),
+      );
     title();
     if (!app.modePicked && map.mode === "gang" && map.cluster.gangs() > MANY_GANGS) recolour("namespace");
     current?.view.change?.(news ?? undefined);
@@ -228,21 +323,22 @@ function changed(change) {
 // ---- start
 
 async function start() {
-  let kept = null;
+  let kept;
   try {
     kept = localStorage.getItem("theme");
   } catch {
     // as above
   }
-  themePicked = kept !== null;
-  const light = matchMedia("(prefers-color-scheme: light)");
-  theme(kept ?? (light.matches ? "light" : "dark"));
-  light.addEventListener("change", () => themePicked || theme(light.matches ? "light" : "dark"));
+  themePicked = Boolean(kept);
+  const prefersLight = matchMedia("(prefers-color-scheme: light)");
+  theme(kept ?? (prefersLight.matches ? "light" : "dark"));
+  prefersLight.addEventListener("change", () => themePicked || theme(prefersLight.matches ? "light" : "dark"));
   tabs();
   toolbar();
   document.body.dataset.mode = map.mode;
-  cluster.addEventListener("change", (event) => changed(event.detail));
-  feed.addEventListener("state", ({ detail }) => {
+  cluster.addEventListener("change", (event) => changed(detailOf(event)));
+  feed.addEventListener("state", (event) => {
+    const detail = detailOf(event);
     const words = { live: "live", away: "reconnecting", login: "logged out", starting: "starting" };
     $("state").dataset.state = detail.state;
     $("state").textContent = words[detail.state];

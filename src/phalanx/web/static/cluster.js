@@ -1,14 +1,10 @@
 // The cluster as this page knows it: one snapshot, kept current by changes. A recording gives the same face.
 
+import { ALONE, FLAG, HOSTNAME, KEPT_SAMPLES } from "./constants.js";
 import { levelName, parts } from "./words.js";
 
-// Bits of a node's flags and the well-known topology keys: the server says them with every snapshot.
-export const FLAG = { cordoned: 0, notReady: 0, tainted: 0, leaving: 0, binding: 0, promised: 0 };
-export const TOPOLOGY_KEYS = [];
-const MOST_SAMPLES = 720;
-
-// Pods without a group are counted together by namespace and priority: "pods/NAMESPACE/PRIORITY".
-export const isAlone = (key) => key.startsWith("pods/");
+// Pods without a group are counted together by namespace and priority: "ALONE/NAMESPACE/PRIORITY".
+export const isAlone = (key) => key.startsWith(`${ALONE}/`);
 
 export function nodeOf([name, domains, alloc, used, flags, priority, shares]) {
   return { name, domains, alloc, used, flags, priority, shares };
@@ -18,28 +14,32 @@ export function nodeOf([name, domains, alloc, used, flags, priority, shares]) {
 const hueOf = (index) => 50 + ((index * 122.23) % 320) + 1000 * (Math.floor(index / 9) % 3);
 
 export class Cluster extends EventTarget {
-  constructor() {
-    super();
-    this.reset();
-  }
-
-  reset() {
-    this.keys = [];
-    this.resources = [];
-    this.nodes = new Map();
-    this.groups = new Map();
-    this.queue = { roots: [], total: 0, pods: 0, counts: {}, oldest: 0 };
-    this.samples = [];
-    this.evicted = []; // [namespace, priority, pods evicted in the last day]
-    this.name = "";
-    this.standby = null; // null: this scheduler leads; else the name of the one that does, "" if none is known
-    this.now = 0;
-    this.version = 0; // of the set of nodes and where they stand
-    this.fresh = new Map(); // node -> when it last changed, for a short glow
-    this.hues = new Map();
-    this.numbers = { namespace: new Map(), owner: new Map() }; // category -> its number, for its hue
-    this.live = true;
-  }
+  /** @type {string[]} Topology keys, outermost first. */
+  keys = [];
+  /** @type {string[]} */
+  resources = [];
+  /** @type {Map<string, PageNode>} */
+  nodes = new Map();
+  /** @type {Map<string, PageGroup>} */
+  groups = new Map();
+  /** @type {PageQueue} */
+  queue = { roots: [], total: 0, pods: 0, counts: {}, oldest: 0 };
+  /** @type {any[]} */
+  samples = [];
+  /** @type {[string, number, number][]} Namespace, priority, pods evicted in the last day. */
+  evicted = [];
+  name = "";
+  /** @type {string | null} null: this scheduler leads; else the name of the one that does, "" if none is known. */
+  standby = null;
+  now = 0;
+  version = 0; // of the set of nodes and where they stand
+  /** @type {Map<string, number>} Node -> when it last changed, for a short glow. */
+  fresh = new Map();
+  /** @type {Map<string, number>} */
+  hues = new Map();
+  /** @type {Record<string, Map<string, number>>} Category -> its number, for its hue. */
+  numbers = { namespace: new Map(), owner: new Map() };
+  live = true;
 
   load(snapshot) {
     this.keys = snapshot.keys;
@@ -50,8 +50,6 @@ export class Cluster extends EventTarget {
     this.samples = snapshot.samples ?? [];
     this.evicted = snapshot.evicted ?? [];
     this.name = snapshot.cluster ?? "";
-    Object.assign(FLAG, snapshot.flags);
-    TOPOLOGY_KEYS.splice(0, TOPOLOGY_KEYS.length, ...(snapshot.topologyKeys ?? []));
     this.standby = snapshot.standby ?? null;
     this.now = snapshot.now;
     this.version++;
@@ -80,7 +78,7 @@ export class Cluster extends EventTarget {
     if (change.standby !== undefined) this.standby = change.standby;
     if (change.sample) {
       this.samples.push(change.sample);
-      if (this.samples.length > MOST_SAMPLES) this.samples.splice(0, this.samples.length - MOST_SAMPLES);
+      if (this.samples.length > KEPT_SAMPLES) this.samples.splice(0, this.samples.length - KEPT_SAMPLES);
     }
     if (change.groups) this.paint();
     this.dispatchEvent(new CustomEvent("change", { detail: change }));
@@ -88,7 +86,7 @@ export class Cluster extends EventTarget {
 
   rootOf(key) {
     const seen = new Set();
-    for (let group = this.groups.get(key); group?.parent && this.groups.has(group.parent) && !seen.has(key); ) {
+    for (let group = this.groups.get(key); group?.parent && this.groups.has(group.parent) && !seen.has(key);) {
       seen.add(key);
       key = group.parent;
       group = this.groups.get(key);
@@ -154,7 +152,9 @@ export class Cluster extends EventTarget {
     for (const node of this.nodes.values())
       for (const [key, [pods, amount]] of Object.entries(node.shares)) {
         const alone = isAlone(key) ? key.split("/") : null;
-        const each = alone ? row(alone[1], Number(alone[2])) : row(parts(key).namespace, this.groups.get(key)?.priority ?? 0);
+        const each = alone
+          ? row(alone[1], Number(alone[2]))
+          : row(parts(key).namespace, this.groups.get(key)?.priority ?? 0);
         each.pods += pods;
         each.amount += amount;
       }
@@ -175,6 +175,7 @@ export class Cluster extends EventTarget {
 
   // Domains as a tree, outermost first; nodes that lack a label stand beside the others without a name.
   tree() {
+    /** @type {any} */
     const root = { name: "", children: new Map(), nodes: [] };
     for (const node of this.nodes.values()) {
       let at = root;
@@ -198,7 +199,9 @@ export class Cluster extends EventTarget {
   // How many pods of a shape fit, by domain of each level, counting room alone. Shape: amounts by index of resource.
   room(shape) {
     const levels = this.keys.map((key, level) => ({ name: levelName(key), level, domains: new Map() }));
-    let all = 0, most = 0, best = "";
+    let all = 0,
+      most = 0,
+      best = "";
     for (const node of this.nodes.values()) {
       let slots = Infinity;
       if (node.flags & (FLAG.cordoned | FLAG.notReady | FLAG.tainted)) slots = 0;
@@ -213,9 +216,10 @@ export class Cluster extends EventTarget {
         level.domains.set(domain, (level.domains.get(domain) ?? 0) + slots);
       }
     }
-    const found = [{ name: "node", key: "kubernetes.io/hostname", best, fits: most }];
+    const found = [{ name: "node", key: HOSTNAME, best, fits: most }];
     for (const level of levels.reverse()) {
-      let name = "", fits = -1;
+      let name = "",
+        fits = -1;
       for (const [domain, slots] of level.domains) if (slots > fits) [name, fits] = [domain, slots];
       found.push({ name: level.name, key: this.keys[level.level], best: name, fits: Math.max(0, fits) });
     }

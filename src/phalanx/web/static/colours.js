@@ -1,6 +1,6 @@
 // Colours of the map, from the style sheet where it has them, made by hue where there is one per gang.
 
-import { FLAG } from "./cluster.js";
+import { FLAG } from "./constants.js";
 
 let dark = true;
 let named = {};
@@ -10,8 +10,27 @@ export function readColours() {
   const get = (name) => style.getPropertyValue(name).trim();
   dark = get("--is-dark") === "1";
   named = Object.fromEntries(
-    ["ink", "muted", "line", "cell", "cell-edge", "box", "box-2", "accent", "good", "wait", "bad", "plan", "a", "b", "use-0", "use-1", "use-2", "use-3", "stage"]
-      .map((name) => [name, get(`--${name}`)]),
+    [
+      "ink",
+      "muted",
+      "line",
+      "cell",
+      "cell-edge",
+      "box",
+      "box-2",
+      "accent",
+      "good",
+      "wait",
+      "bad",
+      "plan",
+      "a",
+      "b",
+      "use-0",
+      "use-1",
+      "use-2",
+      "use-3",
+      "stage",
+    ].map((name) => [name, get(`--${name}`)]),
   );
 }
 
@@ -38,7 +57,8 @@ export function use(share) {
   return named[share < 0.34 ? "use-0" : share < 0.67 ? "use-1" : share < 1 ? "use-2" : "use-3"];
 }
 
-export const priorityColour = (rank, of) => `oklch(${dark ? 0.78 - 0.2 * (1 - rank / Math.max(1, of - 1)) : 0.75 - 0.27 * (rank / Math.max(1, of - 1))} ${0.06 + 0.11 * (rank / Math.max(1, of - 1))} ${265 - 235 * (rank / Math.max(1, of - 1))})`;
+export const priorityColour = (rank, of) =>
+  `oklch(${dark ? 0.78 - 0.2 * (1 - rank / Math.max(1, of - 1)) : 0.75 - 0.27 * (rank / Math.max(1, of - 1))} ${0.06 + 0.11 * (rank / Math.max(1, of - 1))} ${265 - 235 * (rank / Math.max(1, of - 1))})`;
 
 export const STATES = [
   ["not ready", "notReady", "bad"],

@@ -1,9 +1,13 @@
 // Manifests to start from.
 
+import { GPU, TOPOLOGY_KEYS } from "./constants.js";
+
+const [BLOCK, RACK] = TOPOLOGY_KEYS.slice(-2);
+
 const container = (gpus) => `          containers:
           - name: worker
             image: example/train:1
-            resources: {limits: {nvidia.com/gpu: "${gpus}"}}
+            resources: {limits: {${GPU}: "${gpus}"}}
 `;
 
 export const URGENT = "Urgent Job: which pods would it preempt?";
@@ -19,7 +23,7 @@ spec:
   completions: 8
   scheduling:
     schedulingPolicy: {gang: {}}
-    schedulingConstraints: {topology: [{key: topology.phalanx.dev/rack}]}
+    schedulingConstraints: {topology: [{key: ${RACK}}]}
   template:
     spec:
       restartPolicy: Never
@@ -33,7 +37,7 @@ metadata: {name: pretraining}
 spec:
   scheduling:
     schedulingPolicy: {gang: {}}
-    schedulingConstraints: {topology: [{key: topology.phalanx.dev/block}]}
+    schedulingConstraints: {topology: [{key: ${BLOCK}}]}
   replicatedJobs:
   - name: workers
     replicas: 2
@@ -54,7 +58,7 @@ metadata: {name: serving}
 spec:
   replicas: 2
   scheduling:
-    schedulingConstraints: {topology: [{key: topology.phalanx.dev/rack}]}
+    schedulingConstraints: {topology: [{key: ${RACK}}]}
   leaderWorkerTemplate:
     size: 4
     workerTemplate:
@@ -62,7 +66,7 @@ spec:
         containers:
         - name: server
           image: example/serve:1
-          resources: {limits: {nvidia.com/gpu: "4"}}
+          resources: {limits: {${GPU}: "4"}}
 `,
   },
   {
@@ -72,7 +76,7 @@ kind: PodGroup
 metadata: {name: by-hand}
 spec:
   schedulingPolicy: {gang: {minCount: 2}}
-  schedulingConstraints: {topology: [{key: topology.phalanx.dev/rack}]}
+  schedulingConstraints: {topology: [{key: ${RACK}}]}
 ---
 apiVersion: apps/v1
 kind: ReplicaSet
@@ -106,13 +110,13 @@ spec:
   completionMode: Indexed
   scheduling:
     schedulingPolicy: {gang: {}}
-    schedulingConstraints: {topology: [{key: topology.phalanx.dev/rack}]}
+    schedulingConstraints: {topology: [{key: ${RACK}}]}
   template:
     spec:
       priorityClassName: urgent
       restartPolicy: Never
       containers:
-      - {name: main, image: example/incident:1, resources: {limits: {nvidia.com/gpu: "8"}}}
+      - {name: main, image: example/incident:1, resources: {limits: {${GPU}: "8"}}}
 `,
   },
 ];

@@ -14,7 +14,7 @@ async function call(path, options = {}) {
   } catch {
     throw new Problem(0, "the server does not answer");
   }
-  let body = {};
+  let body;
   try {
     body = await response.json();
   } catch {

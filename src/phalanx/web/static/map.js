@@ -8,7 +8,8 @@ import { readColours, stateOf } from "./colours.js";
 import { amount, middle, parts, percent, plural, resourceName, short } from "./words.js";
 
 const EDGE = 14;
-const MANY = 600, SPECK = 14; // nodes; pixels
+const MANY = 600,
+  SPECK = 14; // nodes; pixels
 
 export class ClusterMap extends EventTarget {
   constructor(stage, cluster) {
@@ -18,18 +19,28 @@ export class ClusterMap extends EventTarget {
     this.mode = "gang";
     this.resource = 0;
     this.scale = 1;
-    this.shift = [0, 0];
+    this.shift = [0, 0]; // pixels
+    this.width = this.height = 0;
+    this.ratio = 1;
+    /** @type {any} Names of nodes. */
     this.hover = this.focus = null;
+    /** @type {Map<string, number> | null} */
     this.chosen = null;
+    /** @type {any[]} */
     this.members = [];
     this.overlay = null;
     this.hue = 0;
+    /** @type {{boxes: any[], cells: Map<string, any>, w: number, h: number, cell: number}} */
     this.layout = { boxes: [], cells: new Map(), w: 1, h: 1, cell: 10 };
     this.still = matchMedia("(prefers-reduced-motion: reduce)").matches;
     this.cells = h("canvas", { class: "cells", "aria-hidden": "true" });
     this.over = h("canvas", {
-      class: "over", id: "map", tabindex: "0", role: "application",
-      "aria-label": "Map of the cluster. Arrow keys move from node to node, Enter opens one, plus and minus zoom, 0 shows all.",
+      class: "over",
+      id: "map",
+      tabindex: "0",
+      role: "application",
+      "aria-label":
+        "Map of the cluster. Arrow keys move from node to node, Enter opens one, plus and minus zoom, 0 shows all.",
       "aria-describedby": "map-summary",
     });
     this.tip = h("div", { class: "tip", hidden: true, "aria-hidden": "true" });
@@ -126,7 +137,12 @@ export class ClusterMap extends EventTarget {
 
   // Many nodes that would be specks: racks are bars until one zooms in, or something is marked on nodes.
   get bars() {
-    return this.cluster.nodes.size > MANY && this.cluster.keys.length > 0 && !this.overlay && this.layout.cell * this.scale < SPECK;
+    return (
+      this.cluster.nodes.size > MANY &&
+      this.cluster.keys.length > 0 &&
+      !this.overlay &&
+      this.layout.cell * this.scale < SPECK
+    );
   }
 
   draw() {
@@ -155,7 +171,7 @@ export class ClusterMap extends EventTarget {
   }
 
   ready(canvas) {
-    const ctx = canvas.getContext("2d");
+    const ctx = /** @type {CanvasRenderingContext2D} */ (canvas.getContext("2d"));
     ctx.setTransform(1, 0, 0, 1, 0, 0);
     ctx.clearRect(0, 0, canvas.width, canvas.height);
     const by = this.ratio * this.scale;
@@ -165,6 +181,7 @@ export class ClusterMap extends EventTarget {
 
   // ---- where a node is on the page, for tests and for the tip
 
+  /** @returns {any} */
   at(name) {
     const cell = this.layout.cells.get(name);
     if (!cell) return null;
@@ -176,7 +193,8 @@ export class ClusterMap extends EventTarget {
     for (const box of this.layout.boxes) {
       if (box.boxes.length || mx < box.x || my < box.y || mx > box.x + box.w || my > box.y + box.h) continue;
       const step = box.cell + box.gap;
-      const column = Math.floor((mx - box.x - box.pad) / step), row = Math.floor((my - box.y - box.pad - box.head) / step);
+      const column = Math.floor((mx - box.x - box.pad) / step),
+        row = Math.floor((my - box.y - box.pad - box.head) / step);
       const node = column >= 0 && column < box.columns && row >= 0 ? box.tree.nodes[row * box.columns + column] : null;
       return node?.name ?? null;
     }
@@ -191,7 +209,8 @@ export class ClusterMap extends EventTarget {
       const box = over.getBoundingClientRect();
       return [event.clientX - box.left, event.clientY - box.top];
     };
-    let from = null, moved = false;
+    let from,
+      moved = false;
     const fingers = new Map();
     over.addEventListener("pointerdown", (event) => {
       fingers.set(event.pointerId, place(event));
@@ -204,7 +223,11 @@ export class ClusterMap extends EventTarget {
       if (fingers.size === 2 && fingers.has(event.pointerId)) {
         const [other] = [...fingers].filter(([id]) => id !== event.pointerId).map(([, where]) => where);
         const was = fingers.get(event.pointerId);
-        this.zoom(Math.hypot(at[0] - other[0], at[1] - other[1]) / Math.max(1, Math.hypot(was[0] - other[0], was[1] - other[1])), ...other);
+        this.zoom(
+          Math.hypot(at[0] - other[0], at[1] - other[1]) /
+            Math.max(1, Math.hypot(was[0] - other[0], was[1] - other[1])),
+          ...other,
+        );
         fingers.set(event.pointerId, at);
         moved = true;
         return;
@@ -233,10 +256,14 @@ export class ClusterMap extends EventTarget {
     over.addEventListener("pointerup", up);
     over.addEventListener("pointercancel", up);
     over.addEventListener("pointerleave", () => this.point(null));
-    over.addEventListener("wheel", (event) => {
-      event.preventDefault();
-      this.zoom(Math.exp(-event.deltaY * 0.0016), ...place(event));
-    }, { passive: false });
+    over.addEventListener(
+      "wheel",
+      (event) => {
+        event.preventDefault();
+        this.zoom(Math.exp(-event.deltaY * 0.0016), ...place(event));
+      },
+      { passive: false },
+    );
     over.addEventListener("keydown", (event) => this.press(event));
     over.addEventListener("blur", () => {
       this.focus = null;
@@ -273,12 +300,15 @@ export class ClusterMap extends EventTarget {
   // To the nearest cell in a direction; straight ahead counts more than sideways.
   step(dx, dy) {
     const cells = this.layout.cells;
-    const here = cells.get(this.focus);
-    let best = here ? null : cells.keys().next().value, least = Infinity;
+    const here = this.focus ? cells.get(this.focus) : null;
+    let best = here ? null : cells.keys().next().value,
+      least = Infinity;
     if (here)
       for (const cell of cells.values()) {
-        const x = cell.x - here.x, y = cell.y - here.y;
-        const ahead = x * dx + y * dy, aside = Math.abs(x * dy) + Math.abs(y * dx);
+        const x = cell.x - here.x,
+          y = cell.y - here.y;
+        const ahead = x * dx + y * dy,
+          aside = Math.abs(x * dy) + Math.abs(y * dx);
         if (ahead > 0.5 && ahead + aside * 3 < least) [best, least] = [cell.name, ahead + aside * 3];
       }
     if (!best) return;
@@ -293,9 +323,15 @@ export class ClusterMap extends EventTarget {
 
   sentence(node) {
     const where = [...node.domains].reverse().filter(Boolean).join(", ");
-    const used = this.cluster.resources.slice(0, 1).map((name, index) =>
-      `${amount(name, node.used[index])} of ${amount(name, node.alloc[index])} ${resourceName(name)} in use`);
-    const gangs = Object.keys(node.shares).filter((key) => !isAlone(key)).map((key) => parts(key).name);
+    const used = this.cluster.resources
+      .slice(0, 1)
+      .map(
+        (name, index) =>
+          `${amount(name, node.used[index])} of ${amount(name, node.alloc[index])} ${resourceName(name)} in use`,
+      );
+    const gangs = Object.keys(node.shares)
+      .filter((key) => !isAlone(key))
+      .map((key) => parts(key).name);
     return `${node.name}, ${where}: ${used.join()}, ${stateOf(node)[0]}${gangs.length ? `, ${gangs.slice(0, 3).join(", ")}` : ""}`;
   }
 
@@ -304,7 +340,8 @@ export class ClusterMap extends EventTarget {
     const inside = [...this.cluster.nodes.values()].filter((each) => each.domains.join() === node.domains.join());
     const mode = SHARES.includes(this.mode) ? this.mode : "namespace";
     const sums = new Map();
-    let used = 0, all = 0;
+    let used = 0,
+      all = 0;
     for (const each of inside) {
       [used, all] = [used + (each.used[0] ?? 0), all + (each.alloc[0] ?? 0)];
       for (const [key, [pods]] of Object.entries(each.shares)) {
@@ -314,10 +351,26 @@ export class ClusterMap extends EventTarget {
     }
     const first = this.cluster.resources[0] ?? "";
     const largest = [...sums].sort((a, b) => b[1] - a[1]);
-    return [h("b", {}, node.domains.at(-1) || "no domain"),
-      h("div", { class: "muted" }, `${plural(inside.length, "node")} · ${amount(first, used)} of ${amount(first, all)} ${resourceName(first)} in use`),
-      ...largest.slice(0, 6).map(([of, pods]) => h("div", { class: "tip-gang" }, h("span", {}, middle(short(mode === "gang" ? parts(of).name || of : of))), h("span", { class: "num" }, plural(pods, "pod")))),
-      largest.length > 6 ? h("div", { class: "muted" }, `+${largest.length - 6} more`) : "", h("div", { class: "muted" }, "click to zoom in")];
+    return [
+      h("b", {}, node.domains.at(-1) || "no domain"),
+      h(
+        "div",
+        { class: "muted" },
+        `${plural(inside.length, "node")} · ${amount(first, used)} of ${amount(first, all)} ${resourceName(first)} in use`,
+      ),
+      ...largest
+        .slice(0, 6)
+        .map(([of, pods]) =>
+          h(
+            "div",
+            { class: "tip-gang" },
+            h("span", {}, middle(short(mode === "gang" ? parts(of).name || of : of))),
+            h("span", { class: "num" }, plural(pods, "pod")),
+          ),
+        ),
+      largest.length > 6 ? h("div", { class: "muted" }, `+${largest.length - 6} more`) : "",
+      h("div", { class: "muted" }, "click to zoom in"),
+    ];
   }
 
   hint(name, at) {
@@ -330,22 +383,38 @@ export class ClusterMap extends EventTarget {
     }
     const lines = this.cluster.resources.map((resource, index) => {
       const share = node.alloc[index] ? node.used[index] / node.alloc[index] : 0;
-      return h("div", { class: "tip-row" },
+      return h(
+        "div",
+        { class: "tip-row" },
         h("span", {}, resourceName(resource)),
         h("span", { class: "gauge" }, h("i", { style: { width: `${Math.min(100, share * 100)}%` } })),
-        h("span", { class: "num" }, `${amount(resource, node.used[index])} / ${amount(resource, node.alloc[index])}`));
+        h("span", { class: "num" }, `${amount(resource, node.used[index])} / ${amount(resource, node.alloc[index])}`),
+      );
     });
-    const gangs = Object.entries(node.shares).slice(0, 6).map(([key, [pods]]) =>
-      h("div", { class: "tip-gang" },
-        h("i", { class: "dot", style: { background: shareColour(this.cluster, SHARES.includes(this.mode) ? this.mode : "gang", key) } }),
-        h("span", {}, isAlone(key) ? `without a group, ${parts(key).namespace}` : middle(short(parts(key).name))), h("span", { class: "num" }, plural(pods, "pod"))));
+    const gangs = Object.entries(node.shares)
+      .slice(0, 6)
+      .map(([key, [pods]]) =>
+        h(
+          "div",
+          { class: "tip-gang" },
+          h("i", {
+            class: "dot",
+            style: { background: shareColour(this.cluster, SHARES.includes(this.mode) ? this.mode : "gang", key) },
+          }),
+          h("span", {}, isAlone(key) ? `without a group, ${parts(key).namespace}` : middle(short(parts(key).name))),
+          h("span", { class: "num" }, plural(pods, "pod")),
+        ),
+      );
     const more = Object.keys(node.shares).length - gangs.length;
     const mark = this.overlay?.marks.get(name);
     this.tip.replaceChildren(
       h("b", {}, node.name),
       h("div", { class: "muted" }, [...node.domains].filter(Boolean).join(" › "), " · ", stateOf(node)[0]),
-      ...lines, ...gangs, more > 0 ? h("div", { class: "muted" }, `and ${more} more`) : "",
-      mark?.why ? h("div", { class: "tip-mark" }, mark.why) : "");
+      ...lines,
+      ...gangs,
+      more > 0 ? h("div", { class: "muted" }, `and ${more} more`) : "",
+      mark?.why ? h("div", { class: "tip-mark" }, mark.why) : "",
+    );
     this.placeTip(at);
   }
 
@@ -360,7 +429,8 @@ export class ClusterMap extends EventTarget {
   summary() {
     const { nodes, resources, queue } = this.cluster;
     const sums = resources.slice(0, 2).map((name, index) => {
-      let used = 0, all = 0;
+      let used = 0,
+        all = 0;
       for (const node of nodes.values()) [used, all] = [used + node.used[index], all + node.alloc[index]];
       return `${all ? percent(used / all) : "0 %"} of ${resourceName(name)}`;
     });

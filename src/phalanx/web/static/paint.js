@@ -1,6 +1,6 @@
 // Draws the map on a canvas: boxes of domains, cells of nodes, and what is laid over them. Knows nothing of the mouse.
 
-import { FLAG } from "./cluster.js";
+import { FLAG } from "./constants.js";
 import { middle } from "./words.js";
 import { colour, gang, isDark, LONE, priorityColour, stateOf, use } from "./colours.js";
 
@@ -49,12 +49,13 @@ export function paintCells(ctx, view, now) {
     if (!node) continue;
     const dim = (chosen && !chosen.has(cell.name)) || (overlay && !overlay.marks.has(cell.name));
     ctx.globalAlpha = dim ? (isDark() ? 0.28 : 0.34) : 1;
-    base(ctx, cell, node);
+    base(ctx, cell);
     if (SHARES.includes(mode)) gangs(ctx, cell, node, cluster, mode);
     else if (mode === "priority") byPriority(ctx, cell, node, priorities);
     else if (mode === "state") byState(ctx, cell, node);
     else byUse(ctx, cell, node, resource);
-    if (node.flags & (FLAG.cordoned | FLAG.notReady)) hatch(ctx, cell, node.flags & FLAG.notReady ? colour("bad") : colour("muted"));
+    if (node.flags & (FLAG.cordoned | FLAG.notReady))
+      hatch(ctx, cell, node.flags & FLAG.notReady ? colour("bad") : colour("muted"));
     ctx.globalAlpha = 1;
     const since = now - (cluster.fresh.get(cell.name) ?? -1e9);
     if (since < GLOW && !view.still) {
@@ -81,7 +82,10 @@ export function paintBars(ctx, view) {
     const nodes = box.tree.nodes.map(({ name }) => cluster.nodes.get(name)).filter(Boolean);
     const parts = barParts(cluster, nodes, mode, resource, leaves);
     const total = parts.total || 1;
-    const x = box.x + box.pad, y = box.y + box.pad + box.head, w = box.w - 2 * box.pad, high = box.h - 2 * box.pad - box.head;
+    const x = box.x + box.pad,
+      y = box.y + box.pad + box.head,
+      w = box.w - 2 * box.pad,
+      high = box.h - 2 * box.pad - box.head;
     ctx.fillStyle = colour("cell");
     round(ctx, x, y, w, high, 3);
     ctx.fill();
@@ -122,8 +126,12 @@ function barParts(cluster, nodes, mode, resource, leaves) {
     total += has;
     if (mode === "use") add(use(shareOf(node, index)), node.used[index], false);
     else if (mode === "state") stateOf(node)[0] === "free" || add(stateOf(node)[1], has, false);
-    else if (mode === "priority") node.priority === null || add(priorityColour(priorities.indexOf(node.priority), priorities.length), node.used[0], false);
-    else for (const [key, [, amount]] of Object.entries(node.shares)) if (amount) add(shareColour(cluster, mode, key), amount, leaves ? !leaves.has(key) : false);
+    else if (mode === "priority")
+      node.priority === null ||
+        add(priorityColour(priorities.indexOf(node.priority), priorities.length), node.used[0], false);
+    else
+      for (const [key, [, amount]] of Object.entries(node.shares))
+        if (amount) add(shareColour(cluster, mode, key), amount, leaves ? !leaves.has(key) : false);
   }
   return { total, list: [...sums.values()].sort((a, b) => a[2] - b[2] || b[1] - a[1]) };
 }
@@ -135,7 +143,8 @@ const PLAIN = 14;
 const NAMED = 56; // from here on a cell bears the name of its node, and what is shown stands below it
 
 function below(cell) {
-  const edge = cell.size * 0.1, top = cell.size * 0.3;
+  const edge = cell.size * 0.1,
+    top = cell.size * 0.3;
   return { x: cell.x + edge, y: cell.y + top, w: cell.size - 2 * edge, h: cell.size - top - edge };
 }
 
@@ -173,7 +182,8 @@ function whole(ctx, cell, style) {
   ctx.fill();
 }
 
-const shareOf = (node, resource) => (node.alloc[resource] > 0 ? Math.min(1, node.used[resource] / node.alloc[resource]) : 0);
+const shareOf = (node, resource) =>
+  node.alloc[resource] > 0 ? Math.min(1, node.used[resource] / node.alloc[resource]) : 0;
 
 function byUse(ctx, cell, node, resource) {
   const share = shareOf(node, resource);
@@ -198,7 +208,13 @@ function gangs(ctx, cell, node, cluster, mode) {
   const style = (key) => shareColour(cluster, mode, key);
   const holding = entries.filter(([, [, amount]]) => amount > 0);
   const others = entries.filter(([, [, amount]]) => !amount);
-  if (cell.size >= PIPS && total > 1 && total <= 16) pips(ctx, cell, total, holding.map(([key, [, amount]]) => [amount, style(key)]));
+  if (cell.size >= PIPS && total > 1 && total <= 16)
+    pips(
+      ctx,
+      cell,
+      total,
+      holding.map(([key, [, amount]]) => [amount, style(key)]),
+    );
   else if (cell.size < 12 && holding.length === 1 && holding[0][1][1] >= total) whole(ctx, cell, style(holding[0][0]));
   else {
     let at = 0;
@@ -211,7 +227,8 @@ function gangs(ctx, cell, node, cluster, mode) {
   // Pods that hold nothing of the first resource: a strip at the foot, by number of pods.
   const pods = others.reduce((sum, [, [count]]) => sum + count, 0);
   let left = cell.x;
-  const high = Math.max(2, cell.size * 0.1), inset = cell.size >= PLAIN ? cell.size * 0.06 : 0;
+  const high = Math.max(2, cell.size * 0.1),
+    inset = cell.size >= PLAIN ? cell.size * 0.06 : 0;
   for (const [key, [count]] of others) {
     const wide = ((cell.size - 2 * inset) * count) / pods;
     ctx.fillStyle = style(key);
@@ -223,10 +240,12 @@ function gangs(ctx, cell, node, cluster, mode) {
 
 // One little square for each device.
 function pips(ctx, cell, units, parts) {
-  const columns = [4, 3, 2, 5].find((wide) => units % wide === 0 && units / wide <= wide) ?? Math.ceil(Math.sqrt(units));
+  const columns =
+    [4, 3, 2, 5].find((wide) => units % wide === 0 && units / wide <= wide) ?? Math.ceil(Math.sqrt(units));
   const rows = Math.ceil(units / columns);
   const named = cell.size >= NAMED;
-  const edge = cell.size * 0.1, top = named ? cell.size * 0.3 : edge;
+  const edge = cell.size * 0.1,
+    top = named ? cell.size * 0.3 : edge;
   const room = Math.min((cell.size - 2 * edge) / columns, (cell.size - top - edge) / rows);
   const size = room * 0.8;
   const left = cell.x + edge + (cell.size - 2 * edge - columns * room) / 2 + (room - size) / 2;
@@ -246,7 +265,10 @@ function pips(ctx, cell, units, parts) {
 
 function byPriority(ctx, cell, node, priorities) {
   if (node.priority === null) return;
-  const share = Math.max(...node.alloc.map((_, index) => (index < node.alloc.length - 1 ? shareOf(node, index) : 0)), 0.12);
+  const share = Math.max(
+    ...node.alloc.map((_, index) => (index < node.alloc.length - 1 ? shareOf(node, index) : 0)),
+    0.12,
+  );
   const style = priorityColour(priorities.indexOf(node.priority), priorities.length);
   if (cell.size < NAMED) return part(ctx, cell, 0, cell.size < 12 ? 1 : share, style);
   const box = below(cell);
@@ -256,7 +278,9 @@ function byPriority(ctx, cell, node, priorities) {
 }
 
 export const levels = (cluster) =>
-  [...new Set([...cluster.nodes.values()].map((node) => node.priority).filter((p) => p !== null))].sort((a, b) => a - b);
+  [...new Set([...cluster.nodes.values()].map((node) => node.priority).filter((p) => p !== null))].sort(
+    (a, b) => a - b,
+  );
 
 function byState(ctx, cell, node) {
   const [name, style] = stateOf(node);
@@ -314,12 +338,15 @@ function ring(ctx, cell, style, width, away = 1.5) {
 }
 
 // Where a rank or a mark stands: at the foot of a cell that shows its devices, else in the middle.
-const centre = (cell) => [cell.x + cell.size / 2, cell.size >= NAMED ? cell.y + cell.size - 10 : cell.y + cell.size / 2];
+const centre = (cell) => [
+  cell.x + cell.size / 2,
+  cell.size >= NAMED ? cell.y + cell.size - 10 : cell.y + cell.size / 2,
+];
 
 // Members of a gang, joined rank by rank: how far apart neighbours are can be seen at once.
 function ranks(ctx, layout, members, style, scale) {
   const at = new Map();
-  let last = null;
+  let last;
   ctx.strokeStyle = style;
   ctx.lineWidth = 1.6 / scale;
   ctx.lineJoin = "round";
@@ -353,7 +380,8 @@ function ranks(ctx, layout, members, style, scale) {
 
 export function span(numbers) {
   numbers.sort((a, b) => a - b);
-  if (numbers.length > 2 && numbers.at(-1) - numbers[0] === numbers.length - 1) return `${numbers[0]}–${numbers.at(-1)}`;
+  if (numbers.length > 2 && numbers.at(-1) - numbers[0] === numbers.length - 1)
+    return `${numbers[0]}–${numbers.at(-1)}`;
   return numbers.length > 3 ? `${numbers.slice(0, 2).join(",")}…` : numbers.join(",");
 }
 

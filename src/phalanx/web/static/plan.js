@@ -5,28 +5,54 @@ import { cost, mapKey, marks, victims } from "./victims.js";
 import { number, parts, plural, short } from "./words.js";
 
 const RESULTS = {
-  plan: "There is a plan", fits: "Fits without evicting anybody", underWay: "Under way", hopeless: "Evictions do not help",
-  gaveUp: "The search gave up", none: "No plan",
+  plan: "There is a plan",
+  fits: "Fits without evicting anybody",
+  underWay: "Under way",
+  hopeless: "Evictions do not help",
+  gaveUp: "The search gave up",
+  none: "No plan",
 };
 
 // Only pods of lower priority are ever evicted: said in numbers where no plan was found.
 function lower(cluster, key) {
-  const priority = cluster.queue.roots.find((root) => root.key === key)?.priority ?? cluster.groups.get(key)?.priority ?? 0;
+  const priority =
+    cluster.queue.roots.find((root) => root.key === key)?.priority ?? cluster.groups.get(key)?.priority ?? 0;
   const below = [...cluster.groups.values()].filter((group) => group.placed && group.priority < priority).length;
-  return below ? `${plural(below, "group")} of lower priority run; without them it still would not fit.`
+  return below
+    ? `${plural(below, "group")} of lower priority run; without them it still would not fit.`
     : `Only pods of lower priority are evicted, and its priority is ${number(priority)}: no group that runs has less.`;
 }
 
 export function planView(app) {
   const { cluster } = app;
-  let element = null, body = null, picker = null, key = "", stamp = 0, state = "";
+  let element,
+    body,
+    picker,
+    key = "",
+    stamp = 0,
+    state = "";
 
   async function update() {
     if (cluster.standby !== null) return show(body, knowsNothing());
-    if (!key) return show(body, h("p", { class: "empty" }, cluster.queue.total ? "Choose who should get room."
-      : [h("b", {}, "Nothing is pending, so nothing has to be evicted."), " Plan for what is not there yet: choose the urgent example in ", h("a", { href: "#/whatif" }, "What-if"), "."]));
+    if (!key)
+      return show(
+        body,
+        h(
+          "p",
+          { class: "empty" },
+          cluster.queue.total
+            ? "Choose who should get room."
+            : [
+                h("b", {}, "Nothing is pending, so nothing has to be evicted."),
+                " Plan for what is not there yet: choose the urgent example in ",
+                h("a", { href: "#/whatif" }, "What-if"),
+                ".",
+              ],
+        ),
+      );
     const asked = ++stamp;
-    let plan = null, problem = "";
+    let plan,
+      problem = "";
     try {
       plan = await app.ask.plan(key);
     } catch (wrong) {
@@ -38,19 +64,56 @@ export function planView(app) {
       return show(body, h("p", { class: "problem" }, problem));
     }
     app.map.lay(marks(plan, key));
-    show(body,
-      h("p", { class: "verdict", "data-ok": ["plan", "fits"].includes(plan.result) ? "1" : "0", "data-result": plan.result }, h("b", {}, RESULTS[plan.result] ?? plan.result), " ", plan.result === "plan" && plan.victims?.length ? `${plural(plan.cost?.pods ?? plan.victims.length, "pod")} would be evicted` : plan.summary),
+    show(
+      body,
+      h(
+        "p",
+        { class: "verdict", "data-ok": ["plan", "fits"].includes(plan.result) ? "1" : "0", "data-result": plan.result },
+        h("b", {}, RESULTS[plan.result] ?? plan.result),
+        " ",
+        plan.result === "plan" && plan.victims?.length
+          ? `${plural(plan.cost?.pods ?? plan.victims.length, "pod")} would be evicted`
+          : plan.summary,
+      ),
       plan.result === "hopeless" ? h("p", { class: "muted" }, lower(cluster, key)) : "",
       h("p", { class: "actions" }, h("a", { class: "button", href: `#/why/${key}` }, "Why it waits")),
-      plan.victims?.length ? mapKey() : "", victims(plan, cluster), cost(plan),
-      plan.places?.length ? [h("h3", {}, "Where it would then go"), h("p", {}, plan.places.slice(0, 24).map((share, index) => [index ? ", " : "", h("a", { href: `#/node/${share.node}` }, share.node), share.pods > 1 ? ` ×${share.pods}` : ""]), plan.places.length > 24 ? " …" : "")] : "");
+      plan.victims?.length ? mapKey() : "",
+      victims(plan, cluster),
+      cost(plan),
+      plan.places?.length
+        ? [
+            h("h3", {}, "Where it would then go"),
+            h(
+              "p",
+              {},
+              plan.places
+                .slice(0, 24)
+                .map((share, index) => [
+                  index ? ", " : "",
+                  h("a", { href: `#/node/${share.node}` }, share.node),
+                  share.pods > 1 ? ` ×${share.pods}` : "",
+                ]),
+              plan.places.length > 24 ? " …" : "",
+            ),
+          ]
+        : "",
+    );
   }
 
   function choices() {
     const roots = cluster.queue.roots.slice(0, 200);
     if (key && !roots.some((root) => root.key === key)) roots.unshift({ key, ...parts(key), priority: 0 });
-    refresh(picker, h("option", { value: "" }, roots.length ? "choose …" : "nothing is pending"),
-      roots.map((root) => h("option", { value: root.key, selected: root.key === key }, `${short(root.name)} (${root.namespace}${root.priority ? `, priority ${root.priority}` : ""})`)));
+    refresh(
+      picker,
+      h("option", { value: "" }, roots.length ? "choose …" : "nothing is pending"),
+      roots.map((root) =>
+        h(
+          "option",
+          { value: root.key, selected: root.key === key },
+          `${short(root.name)} (${root.namespace}${root.priority ? `, priority ${root.priority}` : ""})`,
+        ),
+      ),
+    );
   }
 
   return {
@@ -59,9 +122,18 @@ export function planView(app) {
       state = "";
       body = h("div", { "aria-live": "polite" });
       picker = h("select", { id: "plan-for", onchange: (event) => app.go("plan", event.target.value) });
-      element = h("div", { class: "planning" }, h("h2", {}, "Plan"),
-        h("p", { class: "muted" }, "Who would be evicted to make room, computed by the scheduler and not carried out. What is gated can be planned before it is let go."),
-        h("label", { class: "wide" }, h("span", { class: "muted" }, "Make room for"), picker), body);
+      element = h(
+        "div",
+        { class: "planning" },
+        h("h2", {}, "Plan"),
+        h(
+          "p",
+          { class: "muted" },
+          "Who would be evicted to make room, computed by the scheduler and not carried out. What is gated can be planned before it is let go.",
+        ),
+        h("label", { class: "wide" }, h("span", { class: "muted" }, "Make room for"), picker),
+        body,
+      );
       show(view, element);
       choices();
       app.light(null);

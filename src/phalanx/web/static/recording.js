@@ -2,14 +2,23 @@
 //
 // Every line becomes a small change that knows its inverse, so moving by one decision costs what changed in it.
 
-import { Cluster, FLAG, TOPOLOGY_KEYS } from "./cluster.js";
-
-const AWAY = ["node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"];
-const SUFFIX = { m: 1e-3, k: 1e3, M: 1e6, G: 1e9, T: 1e12, P: 1e15, Ki: 2 ** 10, Mi: 2 ** 20, Gi: 2 ** 30, Ti: 2 ** 40, Pi: 2 ** 50 };
+import { Cluster } from "./cluster.js";
+import {
+  ALONE,
+  CORDON_TAINT,
+  FLAG,
+  GROUP_LABEL,
+  HIDDEN_RESOURCES,
+  NOT_READY_TAINTS,
+  RECORDING_FORMAT,
+  RESOURCE_ORDER,
+  SUFFIXES,
+  TOPOLOGY_KEYS,
+} from "./constants.js";
 
 export function quantity(text) {
   const found = /^([+-]?[\d.]+(?:[eE][+-]?\d+)?)([a-zA-Z]*)$/.exec(String(text));
-  return found ? Number(found[1]) * (SUFFIX[found[2]] ?? 1) : 0;
+  return found ? Number(found[1]) * (SUFFIXES[found[2]] ?? 1) : 0;
 }
 
 const measure = (name, text) => Math.round(quantity(text) * (name === "cpu" ? 1000 : 1));
@@ -17,16 +26,19 @@ const measure = (name, text) => Math.round(quantity(text) * (name === "cpu" ? 10
 function requests(pod) {
   const sum = {};
   for (const container of pod.spec?.containers ?? [])
-    for (const [name, text] of Object.entries({ ...container.resources?.limits, ...container.resources?.requests })) sum[name] = (sum[name] ?? 0) + measure(name, text);
+    for (const [name, text] of Object.entries({ ...container.resources?.limits, ...container.resources?.requests }))
+      sum[name] = (sum[name] ?? 0) + measure(name, text);
   return sum;
 }
 
 // As the scheduler reads it: the field, else KEP-4671's reference (an implicit group, of which there is no object), else our label.
 const groupOf = ({ metadata, spec }) => {
   const from = spec?.workloadRef;
-  const name = spec?.schedulingGroup?.podGroupName ?? (from?.name ? "" : metadata.labels?.["scheduling.phalanx.dev/pod-group"]);
+  const name = spec?.schedulingGroup?.podGroupName ?? (from?.name ? "" : metadata.labels?.[GROUP_LABEL]);
   if (name) return `podgroup/${metadata.namespace}/${name}`;
-  return from?.name ? `workload/${metadata.namespace}/${from.name}/${from.podGroup ?? ""}/${from.podGroupReplicaKey ?? ""}` : "";
+  return from?.name
+    ? `workload/${metadata.namespace}/${from.name}/${from.podGroup ?? ""}/${from.podGroupReplicaKey ?? ""}`
+    : "";
 };
 
 export class Recording {
@@ -39,6 +51,7 @@ export class Recording {
     this.done = 0; // changes applied
     this.nodes = new Map();
     this.pods = new Map();
+    this.groups = new Map();
     this.told = new Map(); // root or group -> why it waits, as it was last told
     this.placed = this.waiting = 0;
   }
@@ -50,11 +63,15 @@ export class Recording {
   static async read(file, tell) {
     const recording = new Recording();
     const reader = file.stream().pipeThrough(new TextDecoderStream()).getReader();
-    let rest = "", bytes = 0, number = 0, now = 0, said = 0;
+    let rest = "",
+      bytes = 0,
+      number = 0,
+      now = 0,
+      said = 0;
     for (;;) {
       const { value, done } = await reader.read();
       const lines = (rest + (value ?? "")).split("\n");
-      rest = done ? "" : lines.pop();
+      rest = done ? "" : (lines.pop() ?? "");
       for (const line of lines) {
         number++;
         if (!line) continue;
@@ -66,8 +83,12 @@ export class Recording {
           throw new Error(`line ${number} is not of a recording: it is not JSON`);
         }
         if (number === 1) {
-          if (!entry.head) throw new Error("this is not a recording: its first line has no head. Make one with phalanx up --record FILE");
-          if (entry.head.format !== 1) throw new Error(`recordings of format ${entry.head.format} are not known here`);
+          if (!entry.head)
+            throw new Error(
+              "this is not a recording: its first line has no head. Make one with phalanx up --record FILE",
+            );
+          if (entry.head.format !== RECORDING_FORMAT)
+            throw new Error(`recordings of format ${entry.head.format} are not known here`);
         } else if (entry.step) now = entry.step[0];
         else if (entry.in) recording.event(entry.in);
         else if (entry.out) recording.decision(entry.out, now);
@@ -95,22 +116,50 @@ export class Recording {
       const key = `${object.metadata.namespace}/${object.metadata.name}`;
       const over = ["Succeeded", "Failed"].includes(object.status?.phase);
       const before = this.pods.get(key);
-      this.swap(this.pods, key, over ? undefined : {
-        node: object.spec?.nodeName || (before?.uid === object.metadata.uid ? before.node : ""), uid: object.metadata.uid, namespace: object.metadata.namespace, group: groupOf(object),
-        needs: before?.uid === object.metadata.uid ? before.needs : requests(object), priority: object.spec?.priority ?? 0, leaving: Boolean(object.metadata.deletionTimestamp),
-        asked: object.metadata.creationTimestamp ?? "", gated: Boolean(object.spec?.schedulingGates?.length),
-      }, "pod");
+      this.swap(
+        this.pods,
+        key,
+        over
+          ? undefined
+          : {
+              node: object.spec?.nodeName || (before?.uid === object.metadata.uid ? before.node : ""),
+              uid: object.metadata.uid,
+              namespace: object.metadata.namespace,
+              group: groupOf(object),
+              needs: before?.uid === object.metadata.uid ? before.needs : requests(object),
+              priority: object.spec?.priority ?? 0,
+              leaving: Boolean(object.metadata.deletionTimestamp),
+              asked: object.metadata.creationTimestamp ?? "",
+              gated: Boolean(object.spec?.schedulingGates?.length),
+            },
+        "pod",
+      );
     } else if (event.event === "PodGroupChanged") {
       const key = `podgroup/${object.metadata.namespace}/${object.metadata.name}`;
       const parent = object.spec?.parentCompositePodGroupName;
-      this.swap(this.groups ??= new Map(), key, { parent: parent ? `compositepodgroup/${object.metadata.namespace}/${parent}` : "" }, "group");
+      this.swap(
+        this.groups,
+        key,
+        { parent: parent ? `compositepodgroup/${object.metadata.namespace}/${parent}` : "" },
+        "group",
+      );
     } else if (event.event === "CompositePodGroupChanged") {
       const key = `compositepodgroup/${object.metadata.namespace}/${object.metadata.name}`;
-      this.swap(this.groups ??= new Map(), key, { parent: object.spec?.parentCompositePodGroupName ? `compositepodgroup/${object.metadata.namespace}/${object.spec.parentCompositePodGroupName}` : "" }, "group");
+      this.swap(
+        this.groups,
+        key,
+        {
+          parent: object.spec?.parentCompositePodGroupName
+            ? `compositepodgroup/${object.metadata.namespace}/${object.spec.parentCompositePodGroupName}`
+            : "",
+        },
+        "group",
+      );
     } else if (event.event === "Gone") {
       if (event.kind === "Node") this.swap(this.nodes, event.name, undefined, "node");
       if (event.kind === "Pod") this.swap(this.pods, `${event.namespace}/${event.name}`, undefined, "pod");
-      if (event.kind === "PodGroup" || event.kind === "CompositePodGroup") this.swap(this.groups ??= new Map(), `${event.kind.toLowerCase()}/${event.namespace}/${event.name}`, undefined, "group");
+      if (event.kind === "PodGroup" || event.kind === "CompositePodGroup")
+        this.swap(this.groups, `${event.kind.toLowerCase()}/${event.namespace}/${event.name}`, undefined, "group");
     }
   }
 
@@ -118,8 +167,8 @@ export class Recording {
     const labels = object.metadata.labels ?? {};
     let flags = object.spec?.unschedulable ? FLAG.cordoned : 0;
     for (const taint of object.spec?.taints ?? []) {
-      if (AWAY.includes(taint.key)) flags |= FLAG.notReady;
-      else if (taint.effect !== "PreferNoSchedule" && taint.key !== "node.kubernetes.io/unschedulable") flags |= FLAG.tainted;
+      if (NOT_READY_TAINTS.includes(taint.key)) flags |= FLAG.notReady;
+      else if (taint.effect !== "PreferNoSchedule" && taint.key !== CORDON_TAINT) flags |= FLAG.tainted;
     }
     const alloc = {};
     for (const [name, text] of Object.entries(object.status?.allocatable ?? {})) alloc[name] = measure(name, text);
@@ -146,7 +195,12 @@ export class Recording {
         if (pod) this.swap(this.pods, of, { ...pod, node: decision.node }, "pod");
         return [`${decision.name} goes to ${decision.node}`, ""];
       },
-      Nominate: () => [decision.node ? `${decision.name} is promised ${decision.node}` : `the promise to ${decision.name} is taken back`, ""],
+      Nominate: () => [
+        decision.node
+          ? `${decision.name} is promised ${decision.node}`
+          : `the promise to ${decision.name} is taken back`,
+        "",
+      ],
       Evict: () => {
         const pod = this.pods.get(of);
         if (pod) this.swap(this.pods, of, { ...pod, leaving: true }, "pod");
@@ -180,16 +234,19 @@ export class Recording {
 
   begin() {
     const offered = new Set();
+    /** @type {Map<string, Set<string>>} */
     const domains = new Map(TOPOLOGY_KEYS.map((key) => [key, new Set()]));
     for (const { what, after } of this.changes)
       if (what === "node" && after) {
-        for (const [name, value] of Object.entries(after.alloc)) if (value > 0 && name !== "ephemeral-storage" && !name.startsWith("hugepages")) offered.add(name);
-        for (const key of TOPOLOGY_KEYS) if (after.labels[key]) domains.get(key).add(after.labels[key]);
+        for (const [name, value] of Object.entries(after.alloc))
+          if (value > 0 && !HIDDEN_RESOURCES.includes(name) && !name.startsWith("hugepages")) offered.add(name);
+        for (const key of TOPOLOGY_KEYS) if (after.labels[key]) domains.get(key)?.add(after.labels[key]);
       }
-    const rank = { cpu: 1, memory: 2, pods: 3 };
-    this.cluster.resources = [...offered].sort((a, b) => (rank[a] ?? 0) - (rank[b] ?? 0) || (a < b ? -1 : 1));
-    this.cluster.keys = TOPOLOGY_KEYS.filter((key) => domains.get(key).size > 1);
-    if (!this.cluster.keys.length) this.cluster.keys = TOPOLOGY_KEYS.filter((key) => domains.get(key).size).slice(-1);
+    this.cluster.resources = [...offered].sort(
+      (a, b) => (RESOURCE_ORDER[a] ?? 0) - (RESOURCE_ORDER[b] ?? 0) || (a < b ? -1 : 1),
+    );
+    this.cluster.keys = TOPOLOGY_KEYS.filter((key) => (domains.get(key)?.size ?? 0) > 1);
+    if (!this.cluster.keys.length) this.cluster.keys = TOPOLOGY_KEYS.filter((key) => domains.get(key)?.size).slice(-1);
     this.nodes = new Map();
     this.pods = new Map();
     this.told = new Map();
@@ -239,12 +296,24 @@ export class Recording {
     for (const [name, pod] of this.pods) {
       if (pod.node || pod.leaving) continue;
       const key = pod.group ? this.cluster.rootOf(pod.group) : `pod/${name}`;
-      const root = found.get(key) ?? { key, pods: 0, priority: pod.priority, asked: pod.asked, gated: pod.gated, message: this.told.get(key) ?? "" };
+      const root = found.get(key) ?? {
+        key,
+        pods: 0,
+        priority: pod.priority,
+        asked: pod.asked,
+        gated: pod.gated,
+        message: this.told.get(key) ?? "",
+      };
       root.pods++;
       if (pod.asked < root.asked) root.asked = pod.asked;
       found.set(key, root);
     }
-    return [...found.values()].sort((a, b) => a.gated - b.gated || b.priority - a.priority || (a.asked < b.asked ? -1 : a.asked > b.asked ? 1 : a.key < b.key ? -1 : 1));
+    return [...found.values()].sort(
+      (a, b) =>
+        a.gated - b.gated ||
+        b.priority - a.priority ||
+        (a.asked < b.asked ? -1 : a.asked > b.asked ? 1 : a.key < b.key ? -1 : 1),
+    );
   }
 
   setNode(name, value) {
@@ -258,8 +327,13 @@ export class Recording {
     this.nodes.set(name, value);
     const before = cluster.nodes.get(name);
     cluster.nodes.set(name, {
-      name, domains: cluster.keys.map((key) => value.labels[key]), alloc: cluster.resources.map((resource) => value.alloc[resource] ?? 0),
-      used: before?.used ?? cluster.resources.map(() => 0), flags: value.flags | ((before?.flags ?? 0) & FLAG.leaving), priority: before?.priority ?? null, shares: before?.shares ?? {},
+      name,
+      domains: cluster.keys.map((key) => value.labels[key]),
+      alloc: cluster.resources.map((resource) => value.alloc[resource] ?? 0),
+      used: before?.used ?? cluster.resources.map(() => 0),
+      flags: value.flags | ((before?.flags ?? 0) & FLAG.leaving),
+      priority: before?.priority ?? null,
+      shares: before?.shares ?? {},
     });
     if (!before) for (const pod of this.pods.values()) if (pod.node === name) this.count(pod, 1, true);
   }
@@ -271,8 +345,10 @@ export class Recording {
     }
     const node = pod.node && this.cluster.nodes.get(pod.node);
     if (!node) return;
-    this.cluster.resources.forEach((name, index) => (node.used[index] += sign * (name === "pods" ? 1 : (pod.needs[name] ?? 0))));
-    const of = pod.group || `pods/${pod.namespace}/${pod.priority}`;
+    this.cluster.resources.forEach(
+      (name, index) => (node.used[index] += sign * (name === "pods" ? 1 : (pod.needs[name] ?? 0))),
+    );
+    const of = pod.group || `${ALONE}/${pod.namespace}/${pod.priority}`;
     const share = node.shares[of] ?? [0, 0];
     share[0] += sign;
     share[1] += sign * (pod.needs[this.cluster.resources[0]] ?? 0);

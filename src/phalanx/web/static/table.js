@@ -8,22 +8,42 @@ const STEP = { ArrowDown: 1, j: 1, ArrowUp: -1, k: -1, PageDown: 10, PageUp: -10
 
 // columns: [{name, head, cell(row) -> node or text, by(row) -> what it is sorted by, wide}]. `key(row)` names a row.
 export class Table {
-  constructor({ label, columns, key, text, open, sort, placeholder, filters = () => [] }) {
-    Object.assign(this, { columns, key, text, open, filters });
+  /** @param {any} settings */
+  constructor({ label, columns, key, text, open, sort, placeholder, filters = () => /** @type {any[]} */ ([]) }) {
+    this.columns = columns;
+    this.key = key;
+    this.text = text;
+    this.open = open;
+    this.filters = filters;
     this.sort = sort ?? { name: "", down: true }; // "": the order in which rows come
     this.usual = this.sort;
     this.sought = "";
     this.chosen = "";
     this.rows = [];
-    this.input = h("input", { type: "search", placeholder, "aria-label": "Search", oninput: (event) => this.search(event.target.value) });
-    this.input.addEventListener("keydown", (event) => event.key === "ArrowDown" && (this.step(0), event.preventDefault()));
+    this.input = h("input", {
+      type: "search",
+      placeholder,
+      "aria-label": "Search",
+      oninput: (event) => this.search(event.target.value),
+    });
+    this.input.addEventListener(
+      "keydown",
+      (event) => event.key === "ArrowDown" && (this.step(0), event.preventDefault()),
+    );
     this.bar = h("div", { class: "filters" });
     this.head = h("thead", {});
     this.body = h("tbody", {});
     this.more = h("p", { class: "muted small" });
     this.table = h("table", { class: "dense", role: "grid", "aria-label": label }, this.head, this.body);
     this.table.addEventListener("keydown", (event) => this.press(event));
-    this.element = h("div", { class: "listing" }, h("div", { class: "search" }, this.input), this.bar, h("div", { class: "scroll" }, this.table), this.more);
+    this.element = h(
+      "div",
+      { class: "listing" },
+      h("div", { class: "search" }, this.input),
+      this.bar,
+      h("div", { class: "scroll" }, this.table),
+      this.more,
+    );
   }
 
   search(text) {
@@ -53,20 +73,60 @@ export class Table {
     this.rows = rows;
     const shown = this.found();
     refresh(this.bar, this.filters());
-    refresh(this.head, h("tr", {}, this.columns.map(({ name, head, wide }) => {
-      const on = this.sort.name === name;
-      return h("th", { scope: "col", class: wide ? "wide" : "", "aria-sort": on ? (this.sort.down ? "ascending" : "descending") : "none" },
-        h("button", { type: "button", "data-focus": `sort ${name}`, onclick: () => this.order(name) }, head, h("span", { class: "arrow", "aria-hidden": "true" }, on ? (this.sort.down ? "▾" : "▴") : "")));
-    })));
+    refresh(
+      this.head,
+      h(
+        "tr",
+        {},
+        this.columns.map(({ name, head, wide }) => {
+          const on = this.sort.name === name;
+          return h(
+            "th",
+            {
+              scope: "col",
+              class: wide ? "wide" : "",
+              "aria-sort": on ? (this.sort.down ? "ascending" : "descending") : "none",
+            },
+            h(
+              "button",
+              { type: "button", "data-focus": `sort ${name}`, onclick: () => this.order(name) },
+              head,
+              h("span", { class: "arrow", "aria-hidden": "true" }, on ? (this.sort.down ? "▾" : "▴") : ""),
+            ),
+          );
+        }),
+      ),
+    );
     // One row takes the tab key; the arrows move from there.
     const focus = shown.find((row) => this.key(row) === this.chosen) ?? shown[0];
-    refresh(this.body, shown.slice(0, SHOWN).map((row) => {
-      const key = this.key(row);
-      return h("tr", { "data-row": key, "aria-label": this.text(row).slice(0, 200), "data-focus": `row ${key}`, tabindex: row === focus ? "0" : "-1", "aria-selected": key === this.chosen, class: key === this.chosen ? "chosen" : "", onclick: (event) => this.clicked(event, key) },
-        this.columns.map(({ cell, wide, num }) => h("td", { class: `${wide ? "wide" : ""}${num ? " num" : ""}` }, cell(row))));
-    }));
+    refresh(
+      this.body,
+      shown.slice(0, SHOWN).map((row) => {
+        const key = this.key(row);
+        return h(
+          "tr",
+          {
+            "data-row": key,
+            "aria-label": this.text(row).slice(0, 200),
+            "data-focus": `row ${key}`,
+            tabindex: row === focus ? "0" : "-1",
+            "aria-selected": key === this.chosen,
+            class: key === this.chosen ? "chosen" : "",
+            onclick: (event) => this.clicked(event, key),
+          },
+          this.columns.map(({ cell, wide, num }) =>
+            h("td", { class: `${wide ? "wide" : ""}${num ? " num" : ""}` }, cell(row)),
+          ),
+        );
+      }),
+    );
     const hidden = shown.length - SHOWN;
-    this.more.textContent = hidden > 0 ? `+${number(hidden)} more: search, filter or sort to see others` : this.sought && !shown.length ? `Nothing matches “${this.sought}”.` : "";
+    this.more.textContent =
+      hidden > 0
+        ? `+${number(hidden)} more: search, filter or sort to see others`
+        : this.sought && !shown.length
+          ? `Nothing matches “${this.sought}”.`
+          : "";
     this.count = shown.length;
   }
 
@@ -84,7 +144,7 @@ export class Table {
   step(by) {
     const rows = [...this.body.children];
     if (!rows.length) return;
-    const at = rows.indexOf(document.activeElement.closest?.("tr"));
+    const at = rows.indexOf(document.activeElement?.closest("tr"));
     const next = rows[Math.max(0, Math.min(rows.length - 1, (at < 0 ? 0 : at) + by))];
     for (const row of rows) row.tabIndex = row === next ? 0 : -1;
     next.focus();
@@ -107,8 +167,17 @@ export function choice(label, values, picked, change) {
   const many = new Map();
   for (const value of values) if (value) many.set(value, (many.get(value) ?? 0) + 1);
   if (picked && !many.has(picked)) many.set(picked, 0);
-  return h("label", { class: "select" }, h("span", {}, label),
-    h("select", { "data-focus": `filter ${label}`, onchange: (event) => change(event.target.value) },
+  return h(
+    "label",
+    { class: "select" },
+    h("span", {}, label),
+    h(
+      "select",
+      { "data-focus": `filter ${label}`, onchange: (event) => change(event.target.value) },
       h("option", { value: "" }, "all"),
-      [...many].sort((a, b) => b[1] - a[1] || (a[0] < b[0] ? -1 : 1)).map(([value, count]) => h("option", { value, selected: value === picked }, `${value} (${number(count)})`))));
+      [...many]
+        .sort((a, b) => b[1] - a[1] || (a[0] < b[0] ? -1 : 1))
+        .map(([value, count]) => h("option", { value, selected: value === picked }, `${value} (${number(count)})`)),
+    ),
+  );
 }

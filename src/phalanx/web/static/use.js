@@ -5,7 +5,10 @@ import { choice, Table } from "./table.js";
 import { amount, number, percent, resourceName } from "./words.js";
 
 export function useView(app) {
-  let element, table, by = "both", picked = "";
+  let element,
+    table,
+    by = "both",
+    picked = "";
 
   const first = () => app.map.cluster.resources[0] ?? "";
   function rows() {
@@ -13,7 +16,15 @@ export function useView(app) {
     for (const row of app.map.cluster.use()) {
       if (picked && row.namespace !== picked) continue;
       const key = by === "both" ? `${row.namespace} ${row.priority}` : String(row[by]);
-      const sum = found.get(key) ?? { key, namespace: by === "priority" ? "" : row.namespace, priority: by === "namespace" ? null : row.priority, pods: 0, amount: 0, pending: 0, evicted: 0 };
+      const sum = found.get(key) ?? {
+        key,
+        namespace: by === "priority" ? "" : row.namespace,
+        priority: by === "namespace" ? null : row.priority,
+        pods: 0,
+        amount: 0,
+        pending: 0,
+        evicted: 0,
+      };
       for (const name of ["pods", "amount", "pending", "evicted"]) sum[name] += row[name];
       found.set(key, sum);
     }
@@ -27,12 +38,43 @@ export function useView(app) {
   };
   const columns = [
     { name: "namespace", head: "Namespace", by: (row) => row.namespace, cell: (row) => row.namespace || "all" },
-    { name: "priority", head: "Priority", num: true, by: (row) => -(row.priority ?? 0), cell: (row) => (row.priority === null ? "all" : number(row.priority)) },
+    {
+      name: "priority",
+      head: "Priority",
+      num: true,
+      by: (row) => -(row.priority ?? 0),
+      cell: (row) => (row.priority === null ? "all" : number(row.priority)),
+    },
     { name: "pods", head: "Running", num: true, by: (row) => -row.pods, cell: (row) => number(row.pods) },
-    { name: "amount", head: "In use", num: true, by: (row) => -row.amount, cell: (row) => `${amount(first(), row.amount)} ${resourceName(first())}` },
-    { name: "share", head: "Share", num: true, by: (row) => -row.amount, cell: (row) => (total() ? percent(row.amount / total()) : "") },
-    { name: "pending", head: "Pending", num: true, by: (row) => -row.pending, cell: (row) => h("span", { class: row.pending ? "wait" : "" }, number(row.pending)) },
-    { name: "evicted", head: "Evicted", num: true, wide: true, by: (row) => -row.evicted, cell: (row) => h("span", { class: row.evicted ? "bad" : "" }, number(row.evicted)) },
+    {
+      name: "amount",
+      head: "In use",
+      num: true,
+      by: (row) => -row.amount,
+      cell: (row) => `${amount(first(), row.amount)} ${resourceName(first())}`,
+    },
+    {
+      name: "share",
+      head: "Share",
+      num: true,
+      by: (row) => -row.amount,
+      cell: (row) => (total() ? percent(row.amount / total()) : ""),
+    },
+    {
+      name: "pending",
+      head: "Pending",
+      num: true,
+      by: (row) => -row.pending,
+      cell: (row) => h("span", { class: row.pending ? "wait" : "" }, number(row.pending)),
+    },
+    {
+      name: "evicted",
+      head: "Evicted",
+      num: true,
+      wide: true,
+      by: (row) => -row.evicted,
+      cell: (row) => h("span", { class: row.evicted ? "bad" : "" }, number(row.evicted)),
+    },
   ];
 
   function update() {
@@ -45,16 +87,48 @@ export function useView(app) {
     open(view) {
       const choose = (value) => () => ((by = value), update());
       table ??= new Table({
-        label: "Use by namespace and priority", columns, key: (row) => row.key, placeholder: "Search a namespace",
+        label: "Use by namespace and priority",
+        columns,
+        key: (row) => row.key,
+        placeholder: "Search a namespace",
         text: (row) => `${row.namespace} priority ${row.priority}`,
         open: () => undefined,
-        filters: () => [choice("Namespace", app.map.cluster.use().map((row) => row.namespace), picked, (value) => ((picked = value), update()))],
+        filters: () => [
+          choice(
+            "Namespace",
+            app.map.cluster.use().map((row) => row.namespace),
+            picked,
+            (value) => ((picked = value), update()),
+          ),
+        ],
       });
-      element = h("div", { class: "use" }, h("h2", {}, "Use"),
-        h("p", { class: "muted small" }, "Pods on nodes, pods that are pending, and pods evicted in the last 24 hours."),
-        h("fieldset", { class: "segments", "aria-label": "Rows by" }, [["both", "Namespace and priority"], ["namespace", "Namespace"], ["priority", "Priority"]].map(([value, text]) =>
-          h("label", {}, h("input", { type: "radio", name: "use-by", value, checked: value === by, onchange: choose(value) }), h("span", {}, text)))),
-        table.element);
+      element = h(
+        "div",
+        { class: "use" },
+        h("h2", {}, "Use"),
+        h(
+          "p",
+          { class: "muted small" },
+          "Pods on nodes, pods that are pending, and pods evicted in the last 24 hours.",
+        ),
+        h(
+          "fieldset",
+          { class: "segments", "aria-label": "Rows by" },
+          [
+            ["both", "Namespace and priority"],
+            ["namespace", "Namespace"],
+            ["priority", "Priority"],
+          ].map(([value, text]) =>
+            h(
+              "label",
+              {},
+              h("input", { type: "radio", name: "use-by", value, checked: value === by, onchange: choose(value) }),
+              h("span", {}, text),
+            ),
+          ),
+        ),
+        table.element,
+      );
       show(view, element);
       update();
     },

@@ -1,9 +1,10 @@
 // Why it waits, as a picture: constraint by constraint how many nodes are left, how close the best domain comes, and
 // changes that were tried, as buttons that open what-if.
 
+import { QUEUE_NAMES } from "./constants.js";
 import { h, show } from "./dom.js";
 import { progress, story } from "./groups.js";
-import { age, levelName, number, parts, PLACES, plural, resourceName, short } from "./words.js";
+import { age, levelName, number, parts, plural, resourceName, short } from "./words.js";
 
 // "PodGroup name-with-hash" as a short name; the whole one on hovering.
 function named(group) {
@@ -18,55 +19,130 @@ function funnel(total, steps) {
   for (const { text, nodes, evictions } of steps) {
     const before = left;
     left = Math.max(0, left - nodes);
-    rows.push(h("li", {}, bar(left, total, before), h("span", {}, h("b", {}, `−${number(nodes)}`), " ", text, evictions ? h("small", { class: "chip" }, "evictions could help") : "")));
+    rows.push(
+      h(
+        "li",
+        {},
+        bar(left, total, before),
+        h(
+          "span",
+          {},
+          h("b", {}, `−${number(nodes)}`),
+          " ",
+          text,
+          evictions ? h("small", { class: "chip" }, "evictions could help") : "",
+        ),
+      ),
+    );
   }
-  rows.push(h("li", { class: "left" }, bar(left, total), h("span", {}, h("b", {}, number(left)), left === 1 ? " node is left" : " nodes are left")));
+  rows.push(
+    h(
+      "li",
+      { class: "left" },
+      bar(left, total),
+      h("span", {}, h("b", {}, number(left)), left === 1 ? " node is left" : " nodes are left"),
+    ),
+  );
   return h("ol", { class: "funnel", "aria-label": `Of ${plural(total, "node")} ${number(left)} are left` }, rows);
 }
 
-const bar = (left, total, before = left) => h("span", { class: "funnel-bar" },
-  h("i", { style: { width: `${total ? (100 * before) / total : 0}%` }, class: "was" }), h("i", { style: { width: `${total ? (100 * left) / total : 0}%` } }));
+const bar = (left, total, before = left) =>
+  h(
+    "span",
+    { class: "funnel-bar" },
+    h("i", { style: { width: `${total ? (100 * before) / total : 0}%` }, class: "was" }),
+    h("i", { style: { width: `${total ? (100 * left) / total : 0}%` } }),
+  );
 
 // Members the best domain has room for, and those that are missing.
 function pips(fits, needed) {
   const scale = Math.max(1, Math.ceil(needed / 60));
-  const filled = Math.round(fits / scale), all = Math.ceil(needed / scale);
-  return h("div", { class: "pips", role: "img", "aria-label": `${fits} of ${needed} fit` },
+  const filled = Math.round(fits / scale),
+    all = Math.ceil(needed / scale);
+  return h(
+    "div",
+    { class: "pips", role: "img", "aria-label": `${fits} of ${needed} fit` },
     Array.from({ length: all }, (_, index) => h("i", { class: index < filled ? "in" : "out" })),
-    scale > 1 ? h("small", { class: "muted" }, `each square is ${scale}`) : "");
+    scale > 1 ? h("small", { class: "muted" }, `each square is ${scale}`) : "",
+  );
 }
 
 function proof(found, total, depth = 0) {
   const level = found.key ? levelName(found.key) : "";
   const ruled = (found.ruledOut ?? []).map((out) => ({ text: out.reason, nodes: out.nodes }));
-  return h("div", { class: "proof", style: { "--depth": depth } },
-    h("p", {}, named(found.group), " needs ", h("b", {}, number(found.needed)), found.together ? " together" : "", level ? ` in one ${level}` : "",
-      found.domains > 1 || level ? h("span", { class: "muted" }, ` · ${plural(found.domains, level || "domain")} looked at`) : ""),
+  return h(
+    "div",
+    { class: "proof", style: { "--depth": depth } },
+    h(
+      "p",
+      {},
+      named(found.group),
+      " needs ",
+      h("b", {}, number(found.needed)),
+      found.together ? " together" : "",
+      level ? ` in one ${level}` : "",
+      found.domains > 1 || level
+        ? h("span", { class: "muted" }, ` · ${plural(found.domains, level || "domain")} looked at`)
+        : "",
+    ),
     ruled.length && total ? funnel(total, ruled) : "",
-    h("div", { class: "best" },
-      h("p", {}, found.best ? ["best ", level, " ", h("b", {}, found.best), " fits "] : "fits ", h("b", {}, number(found.fits)), " of ", h("b", {}, number(found.needed)),
+    h(
+      "div",
+      { class: "best" },
+      h(
+        "p",
+        {},
+        found.best ? ["best ", level, " ", h("b", {}, found.best), " fits "] : "fits ",
+        h("b", {}, number(found.fits)),
+        " of ",
+        h("b", {}, number(found.needed)),
         found.limiting ? h("span", { class: "wait" }, ` · short of ${resourceName(found.limiting)}`) : "",
-        found.pinned ? h("span", { class: "muted" }, ` · tied to ${found.pinned} by members that are placed`) : ""),
+        found.pinned ? h("span", { class: "muted" }, ` · tied to ${found.pinned} by members that are placed`) : "",
+      ),
       found.inner ? "" : pips(found.fits, found.needed),
-      found.best && level ? h("p", {}, `${plural(Math.max(0, found.needed - found.fits), "place")} missing there`) : ""),
-    found.inner ? proof(found.inner, 0, depth + 1) : "");
+      found.best && level ? h("p", {}, `${plural(Math.max(0, found.needed - found.fits), "place")} missing there`) : "",
+    ),
+    found.inner ? proof(found.inner, 0, depth + 1) : "",
+  );
 }
 
 // `tried`: what to do with a remedy instead of opening what-if with the root as it waits.
+/** @param {((relaxation: any) => any) | null} [tried] */
 export function verdict(app, item, root, tried = null) {
   const last = item.now ?? item.last;
   const certificate = item.now?.proof ?? item.last?.proof;
   const total = item.nodes ?? app.cluster.nodes.size;
   return [
     certificate ? [h("h3", {}, "What is in the way"), proof(certificate, total)] : "",
-    item.nodeReasons?.length ? [h("h3", {}, "Node by node"), funnel(total, item.nodeReasons.map((reason) => ({ text: reason.reason, nodes: reason.nodes, evictions: reason.evictionsHelp })))] : "",
-    item.relaxations?.length ? [h("h3", {}, "Changes that were tried"), relaxations(app, item.relaxations, root, tried)] : "",
-    last?.result === "exhausted" ? h("p", { class: "muted" }, `The search gave up after ${number(last.expansions ?? 0)} steps: this is not proved.`) : "",
+    item.nodeReasons?.length
+      ? [
+          h("h3", {}, "Node by node"),
+          funnel(
+            total,
+            item.nodeReasons.map((reason) => ({
+              text: reason.reason,
+              nodes: reason.nodes,
+              evictions: reason.evictionsHelp,
+            })),
+          ),
+        ]
+      : "",
+    item.relaxations?.length
+      ? [h("h3", {}, "Changes that were tried"), relaxations(app, item.relaxations, root, tried)]
+      : "",
+    last?.result === "exhausted"
+      ? h(
+          "p",
+          { class: "muted" },
+          `The search gave up after ${number(last.expansions ?? 0)} steps: this is not proved.`,
+        )
+      : "",
   ];
 }
 
 // A remedy that changes the cluster, as a question about another cluster; null: it changes the manifest, or nothing
 // that can be asked about.
+/** @returns {ClusterChange | null} */
 export function clusterOf({ change = "", to = "" }) {
   if (change === "nodes") {
     const [count, like] = to.split(" ");
@@ -76,33 +152,77 @@ export function clusterOf({ change = "", to = "" }) {
 }
 
 function relaxations(app, found, root, tried) {
-  return h("ul", { class: "remedies" }, found.map((relaxation) => h("li", {},
-    h("button", {
-      type: "button", class: relaxation.fits ? "remedy fits" : "remedy", disabled: tried ? !clusterOf(relaxation) : !root,
-      onclick: () => (tried ? tried(relaxation) : app.try(root, relaxation)),
-    }, h("span", { "aria-hidden": "true" }, relaxation.fits ? "✓" : relaxation.fits === false ? "✗" : "?"), " ", relaxation.text,
-      relaxation.checked === false ? h("small", {}, " counted, not checked") : ""),
-    relaxation.how ? h("p", { class: "how muted small" }, relaxation.how) : "")));
+  return h(
+    "ul",
+    { class: "remedies" },
+    found.map((relaxation) =>
+      h(
+        "li",
+        {},
+        h(
+          "button",
+          {
+            type: "button",
+            class: relaxation.fits ? "remedy fits" : "remedy",
+            disabled: tried ? !clusterOf(relaxation) : !root,
+            onclick: () => (tried ? tried(relaxation) : app.try(root, relaxation)),
+          },
+          h("span", { "aria-hidden": "true" }, relaxation.fits ? "✓" : relaxation.fits === false ? "✗" : "?"),
+          " ",
+          relaxation.text,
+          relaxation.checked === false ? h("small", {}, " counted, not checked") : "",
+        ),
+        relaxation.how ? h("p", { class: "how muted small" }, relaxation.how) : "",
+      ),
+    ),
+  );
 }
 
 function levels(item) {
-  return h("ul", { class: "levels" }, item.levels.map((level) => h("li", { style: { "--depth": level.depth ?? 0 } },
-    h("div", { class: "tree-row" }, h("span", { class: "kind" }, level.kind), h("b", { title: level.name }, short(level.name)),
-      progress(level.placed ?? 0, level.minimum ?? 1, level.known ?? 0), h("span", { class: "num" }, `${level.placed ?? 0} / ${level.minimum ?? 1}`)),
-    h("p", { class: "chips" }, h("span", { class: "chip" }, level.policy ?? "basic"),
-      level.topology ? h("span", { class: "chip" }, `one ${levelName(level.topology)}${level.domains?.length ? `: ${level.domains.slice(0, 3).join(", ")}` : ""}`) : "",
-      level.pending ? h("span", { class: "chip" }, `${plural(level.pending, "pod")} pending`) : "", level.gated ? h("span", { class: "chip" }, `${level.gated} gated`) : "",
-      level.disruption === "all" ? h("span", { class: "chip" }, "evicted as a whole") : "",
-      level.reason ? h("span", { class: "chip", "data-reason": level.reason }, level.reason) : ""))));
+  return h(
+    "ul",
+    { class: "levels" },
+    item.levels.map((level) =>
+      h(
+        "li",
+        { style: { "--depth": level.depth ?? 0 } },
+        h(
+          "div",
+          { class: "tree-row" },
+          h("span", { class: "kind" }, level.kind),
+          h("b", { title: level.name }, short(level.name)),
+          progress(level.placed ?? 0, level.minimum ?? 1, level.known ?? 0),
+          h("span", { class: "num" }, `${level.placed ?? 0} / ${level.minimum ?? 1}`),
+        ),
+        h(
+          "p",
+          { class: "chips" },
+          h("span", { class: "chip" }, level.policy ?? "basic"),
+          level.topology
+            ? h(
+                "span",
+                { class: "chip" },
+                `one ${levelName(level.topology)}${level.domains?.length ? `: ${level.domains.slice(0, 3).join(", ")}` : ""}`,
+              )
+            : "",
+          level.pending ? h("span", { class: "chip" }, `${plural(level.pending, "pod")} pending`) : "",
+          level.gated ? h("span", { class: "chip" }, `${level.gated} gated`) : "",
+          level.disruption === "all" ? h("span", { class: "chip" }, "evicted as a whole") : "",
+          level.reason ? h("span", { class: "chip", "data-reason": level.reason }, level.reason) : "",
+        ),
+      ),
+    ),
+  );
 }
 
 function queueLine(queue) {
   if (!queue || queue.place === "none") return "";
-  const words = [PLACES[queue.place] ?? queue.place];
+  const words = [QUEUE_NAMES[queue.place] ?? queue.place];
   if (queue.position) words.push(`number ${queue.position}`);
   if (queue.attempts) words.push(plural(queue.attempts, "attempt"));
   if (queue.overtaken) words.push(queue.overtaken);
-  if (queue.waitsFor?.length) words.push(`tried again when ${queue.waitsFor.slice(0, 3).join(", or ")}${queue.waitsFor.length > 3 ? " …" : ""}`);
+  if (queue.waitsFor?.length)
+    words.push(`tried again when ${queue.waitsFor.slice(0, 3).join(", or ")}${queue.waitsFor.length > 3 ? " …" : ""}`);
   if (queue.gate) words.push(`held by ${queue.gate}`);
   return h("p", { class: "muted" }, words.join(" · "));
 }
@@ -115,28 +235,82 @@ function said({ headline, summary, last }) {
 }
 
 export function whyView(app) {
-  let key = "", element = null, stamp = 0;
+  let key = "",
+    element,
+    stamp = 0;
 
   function card(item) {
     const root = item.root;
     const waits = !item.scheduled;
-    return h("article", { class: "why-card" },
-      h("p", { class: "verdict", "data-ok": item.scheduled ? "1" : "0" }, h("b", {}, item.scheduled ? "Scheduled" : "Waits"), " ", said(item)),
+    return h(
+      "article",
+      { class: "why-card" },
+      h(
+        "p",
+        { class: "verdict", "data-ok": item.scheduled ? "1" : "0" },
+        h("b", {}, item.scheduled ? "Scheduled" : "Waits"),
+        " ",
+        said(item),
+      ),
       queueLine(item.queue),
-      item.preemption ? h("p", { class: "plan" }, `Making room: ${plural(item.preemption.victims.length, "victim")} of ${item.preemption.total} still there. `, h("a", { href: `#/plan/${root}` }, "See the plan")) : "",
-      waits ? h("p", { class: "actions" },
-        h("a", { class: "button", href: `#/plan/${root}` }, "Plan an eviction"),
-        h("button", { type: "button", onclick: () => app.try(root, {}) }, "Try it in what-if")) : "",
+      item.preemption
+        ? h(
+            "p",
+            { class: "plan" },
+            `Making room: ${plural(item.preemption.victims.length, "victim")} of ${item.preemption.total} still there. `,
+            h("a", { href: `#/plan/${root}` }, "See the plan"),
+          )
+        : "",
+      waits
+        ? h(
+            "p",
+            { class: "actions" },
+            h("a", { class: "button", href: `#/plan/${root}` }, "Plan an eviction"),
+            h("button", { type: "button", onclick: () => app.try(root, {}) }, "Try it in what-if"),
+          )
+        : "",
       verdict(app, item, root),
       item.levels?.length ? [h("h3", {}, "Groups"), levels(item)] : "",
       item.story?.length ? [h("h3", {}, "How it got here"), story(item.story)] : "",
-      item.pods?.length ? [h("h3", {}, "Pods"), h("table", {}, h("tbody", {}, item.pods.slice(0, 100).map((pod) => h("tr", {},
-        h("td", {}, pod.name), h("td", { class: pod.state === "pending" ? "wait" : "" }, pod.state), h("td", {}, pod.node ? h("a", { href: `#/node/${pod.node}` }, pod.node) : pod.nominated ? `promised ${pod.nominated}` : "")))))] : "");
+      item.pods?.length
+        ? [
+            h("h3", {}, "Pods"),
+            h(
+              "table",
+              {},
+              h(
+                "tbody",
+                {},
+                item.pods
+                  .slice(0, 100)
+                  .map((pod) =>
+                    h(
+                      "tr",
+                      {},
+                      h("td", {}, pod.name),
+                      h("td", { class: pod.state === "pending" ? "wait" : "" }, pod.state),
+                      h(
+                        "td",
+                        {},
+                        pod.node
+                          ? h("a", { href: `#/node/${pod.node}` }, pod.node)
+                          : pod.nominated
+                            ? `promised ${pod.nominated}`
+                            : "",
+                      ),
+                    ),
+                  ),
+              ),
+            ),
+          ]
+        : "",
+    );
   }
 
   async function update() {
     const asked = ++stamp;
-    let report = null, problem = "";
+    let report,
+      problem = "";
     try {
       report = await app.ask.why(key);
     } catch (wrong) {
@@ -144,12 +318,14 @@ export function whyView(app) {
     }
     if (asked !== stamp || !element?.isConnected) return;
     const { kind, namespace, name } = parts(key);
-    show(element,
+    show(
+      element,
       h("a", { class: "back", href: "#/queue" }, "‹ Queue"),
       h("h2", {}, short(name)),
       h("p", { class: "muted small" }, `${kind} ${name} in ${namespace}`),
       problem ? h("p", { class: "problem" }, problem) : "",
-      report?.items.map(card));
+      report?.items.map(card),
+    );
   }
 
   return {

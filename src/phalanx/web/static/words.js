@@ -1,15 +1,17 @@
 // Numbers, times and names as people say them.
 
+import { GENERATED_NAME, HASH_AT_END, KINDS, SUFFIXES } from "./constants.js";
+
 export const plural = (n, one, many = `${one}s`) => `${number(n)} ${n === 1 ? one : many}`;
 export const number = (n) => n.toLocaleString("en-US");
 export const percent = (x) => `${x > 0 && x < 0.01 ? "<1" : Math.round(x * 100)} %`;
 
-const UNITS = [["Ti", 2 ** 40], ["Gi", 2 ** 30], ["Mi", 2 ** 20], ["Ki", 2 ** 10]];
+const UNITS = ["Ti", "Gi", "Mi", "Ki"];
 
 export function amount(resource, value) {
   if (resource === "cpu") return trim(value / 1000);
   if (resource === "memory" || resource.endsWith("storage") || resource.startsWith("hugepages")) {
-    for (const [unit, size] of UNITS) if (value >= size) return `${trim(value / size)} ${unit}B`;
+    for (const unit of UNITS) if (value >= SUFFIXES[unit]) return `${trim(value / SUFFIXES[unit])} ${unit}B`;
     return `${value} B`;
   }
   return number(value);
@@ -38,22 +40,19 @@ export function age(seconds) {
 export const clock = (seconds) =>
   new Date(seconds * 1000).toLocaleTimeString("en-GB", { hour: "2-digit", minute: "2-digit", second: "2-digit" });
 
-const KINDS = { pod: "Pod", podgroup: "PodGroup", compositepodgroup: "CompositePodGroup", workload: "Workload" };
-
 export function parts(key) {
   const [kind, namespace, ...rest] = key.split("/");
   return { kind: KINDS[kind] ?? kind, namespace, name: rest.join("/") };
 }
 
-// A name without what controllers add to make it unique, as cli/messages.py has it; the whole name is shown on hovering.
-const HASH = "(?=[a-z]*\\d)(?=\\d*[a-z])(?:[0-9a-f]{5,}|[bcdfghjklmnpqrstvwxz2456789]{5,})";
-const MADE = new RegExp(`^(.+?)-(?:[0-9a-z]+-\\1|${HASH}-[a-z0-9.-]*)-pgt-(\\d+)-[0-9a-z]+$`);
-const ENDS_WITH_HASH = new RegExp(`-${HASH}$`);
+// A name without what controllers add to make it unique; the whole name is shown on hovering.
+const GENERATED = new RegExp(GENERATED_NAME);
+const ENDS_WITH_HASH = new RegExp(HASH_AT_END);
 
 export const short = (name) =>
   name
     .replace(/-what-if$/, "")
-    .replace(MADE, (_, job, number) => (number === "0" ? job : `${job}-${number}`))
+    .replace(GENERATED, (_, job, at) => (at === "0" ? job : `${job}-${at}`))
     .replace(ENDS_WITH_HASH, "");
 
 // A long name is cut in the middle: what tells it from its like is mostly at its end.
@@ -65,7 +64,3 @@ export function ownerBeside(owner, name) {
   const [kind, ...rest] = owner.split(" ");
   return short(rest.join(" ")) === short(name) ? kind : middle(short(owner), 20);
 }
-
-export const PLACES = {
-  active: "in line", attempt: "being tried", backoff: "backing off", waiting: "waiting until something changes", gated: "held",
-};
