@@ -97,5 +97,4 @@ def test_sums_are_exact(left: str, right: str) -> None:
 
 @given(st.integers(-(10**15), 10**15))
 def test_numbers_survive_being_written(amount: int) -> None:
-    assert quantity.milli(quantity.from_milli(amount)) == amount
     assert quantity.units(quantity.from_units(amount, "BinarySI")) == amount

@@ -123,7 +123,7 @@ def test_field_selectors() -> None:
     assert selectors.parse_fields("spec.nodeName=n1,status.phase!=Pending").matches(value_of)
     assert not selectors.parse_fields("spec.nodeName==n2").matches(value_of)
     assert selectors.parse_fields(r"metadata.name=a\,b\=c").matches(value_of)
-    assert selectors.parse_fields("metadata.name=" + selectors.escape_field("a,b=c")).exact("metadata.name") == "a,b=c"
+    assert selectors.parse_fields(r"metadata.name=a\,b\=c").exact("metadata.name") == "a,b=c"
     assert selectors.parse_fields("").matches(value_of)
     assert selectors.parse_fields("spec.nodeName!=n1").exact("spec.nodeName") is None
     for text in ("spec.nodeName", "a=b=c", r"a=\x"):
@@ -133,4 +133,5 @@ def test_field_selectors() -> None:
 
 @given(st.text())
 def test_any_value_can_be_escaped(value: str) -> None:
-    assert selectors.parse_fields("f=" + selectors.escape_field(value)).exact("f") == value
+    escaped = value.replace("\\", "\\\\").replace(",", "\\,").replace("=", "\\=")
+    assert selectors.parse_fields("f=" + escaped).exact("f") == value

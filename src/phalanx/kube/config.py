@@ -21,7 +21,6 @@ from phalanx.base.errors import ApiProblem, ConfigProblem
 from phalanx.model import yaml_body
 
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
-_Tls = ssl.SSLContext  # a field is called ssl
 EXEC_SECONDS = 60.0  # a person may have to log in
 TOKEN_REREAD_SECONDS = 60.0  # projected tokens rotate; the file is the truth
 
@@ -45,7 +44,6 @@ class Connection(msgspec.Struct):
     token: str = ""
     token_file: str = ""
     exec_plugin: ExecPlugin | None = None
-    trust: _Tls | None = None  # the server's CA without our client certificate, for requests with another identity
     clock: Clock = msgspec.field(default_factory=SystemClock)
     _cached: str = ""
     _valid_until: float = 0.0
@@ -109,7 +107,7 @@ def in_cluster(account: Path = SERVICE_ACCOUNT, environ: Mapping[str, str] = os.
     namespace = namespace_file.read_text().strip() if namespace_file.exists() else "default"
     if ":" in host:
         host = f"[{host}]"
-    return Connection(f"https://{host}:{port}", context, namespace=namespace, token_file=str(token_file), trust=context)
+    return Connection(f"https://{host}:{port}", context, namespace=namespace, token_file=str(token_file))
 
 
 def load(path: str | Path, context_name: str = "") -> Connection:
@@ -143,7 +141,6 @@ def load(path: str | Path, context_name: str = "") -> Connection:
         token=str(user.get("token") or ""),
         token_file=str(relative / user["tokenFile"]) if user.get("tokenFile") else "",
         exec_plugin=_exec(user.get("exec")),
-        trust=_tls(server, cluster, {}, relative),
     )
 
 

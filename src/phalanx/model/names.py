@@ -16,7 +16,6 @@ _LABEL_1035 = "[a-z]([-a-z0-9]*[a-z0-9])?"
 _KEY = "([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]"
 _VALUE = f"({_KEY})?"
 _CONFIG_KEY = "[-._a-zA-Z0-9]+"
-_C_IDENTIFIER = "[A-Za-z_][A-Za-z0-9_]*"
 _CONDITION_REASON = "[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?"
 _PERCENT = "[0-9]+%"
 
@@ -242,17 +241,6 @@ def port_name(value: str) -> list[str]:
 def port_number(value: int) -> list[str]:
     """1 to 65535."""
     return [] if 1 <= value <= 65535 else ["must be between 1 and 65535, inclusive"]
-
-
-def c_identifier(value: str) -> list[str]:
-    """A name of a programming language."""
-    if re.fullmatch(_C_IDENTIFIER, value):
-        return []
-    text = (
-        "a valid C identifier must start with alphabetic character or '_', "
-        "followed by a string of alphanumeric characters or '_'"
-    )
-    return [pattern_text(text, _C_IDENTIFIER, "my_name", "MY_NAME", "MyName")]
 
 
 _SYSCTL_PART = "[a-z0-9]([-_a-z0-9]*[a-z0-9])?"

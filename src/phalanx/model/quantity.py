@@ -167,11 +167,6 @@ def is_valid(text: object) -> bool:
     return True
 
 
-def from_milli(amount: int) -> str:
-    """Canonical text of thousandths: 1500 is "1500m", 2000 is "2"."""
-    return _canonical(amount * 10**6, "DecimalSI")
-
-
 def from_units(amount: int, form: Format = "DecimalSI") -> str:
     """Canonical text of whole units; pass "BinarySI" for bytes."""
     return _canonical(amount * NANO, form)

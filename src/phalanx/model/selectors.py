@@ -345,11 +345,6 @@ def _unescape(text: str) -> str:
     return _ESCAPED.sub(replace, text)
 
 
-def escape_field(value: str) -> str:
-    """A value made safe to stand in a field selector."""
-    return value.replace("\\", "\\\\").replace(",", "\\,").replace("=", "\\=")
-
-
 def _split_terms(text: str) -> list[str]:
     parts, current, index = [], "", 0
     while index < len(text):

@@ -8,8 +8,6 @@ from typing import NamedTuple
 from phalanx.model.objects.devices import DeviceCapacity
 from phalanx.model.quantity import Format, Quantity, parse
 
-NANOS_PER_UNIT = 10**9
-
 
 class CapacityRule(NamedTuple):
     value: int

@@ -203,9 +203,6 @@ class Inventory:
         found.sort(key=lambda pool: (pool.waiting, pool.key))
         return found
 
-    def local_nodes(self) -> Iterable[str]:
-        return self._local.keys()
-
     def attributes(self, key: DeviceKey) -> Mapping[str, Value]:
         device = self.devices.get(key)
         return device.attributes if device is not None else {}

@@ -82,7 +82,6 @@ class Table:
 
     def __init__(self, area: Area, items: list[Item], budget: int) -> None:
         self.area = area
-        self.original = items
         # The last item costs no table dimension: take the most numerous one.
         self.arrange = sorted(range(len(items)), key=lambda i: (items[i].count, -i))
         place = {i: k for k, i in enumerate(self.arrange)}

@@ -196,9 +196,6 @@ class Group:
         """Members whose bind is not answered yet."""
         return self.counts[ASSUMED]
 
-    def in_state(self, state: MemberState) -> list[Member]:
-        return [m for m in self.members.values() if m.state is state]
-
 
 def _age(group: Group) -> tuple[str, str, str]:
     created = group.spec.created if group.spec is not None else ""

@@ -56,9 +56,3 @@ class Condition(Struct, frozen=True):
     message: str = ""
     observed_generation: int | None = None
     last_transition_time: str | None = None
-
-
-class ListMeta(Struct, frozen=True):
-    resource_version: str = ""
-    continue_: str = msgspec.field(default="", name="continue")
-    remaining_item_count: int | None = None

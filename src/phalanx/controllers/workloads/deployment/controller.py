@@ -38,7 +38,6 @@ class DeploymentController(Controller):
         self._sets = caches.of(r.REPLICA_SETS)
         self._pods = caches.of(r.PODS)
         self._claims = Claims(self._sets, r.DEPLOYMENTS)
-        self._claims_of_pods = Claims(self._pods, r.REPLICA_SETS)
         self._deployments.index("namespace", lambda obj: [obj["metadata"]["namespace"]])
         self._deployments.on_change(lambda key, new, old: self.queue.add(key))
         self._sets.on_change(self._set_changed)
