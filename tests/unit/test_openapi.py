@@ -145,3 +145,14 @@ def test_defaults_values_and_bounds_are_published(component: str, field: str, sa
     group = "jobset.x-k8s.io" if "jobset" in component else "leaderworkerset.x-k8s.io"
     found = build(REGISTRY, group, component.split(".")[3])["components"]["schemas"][component]["properties"][field]
     assert said.items() <= found.items()
+
+
+def test_declared_rules_are_shown() -> None:
+    schemas = build(REGISTRY, "scheduling.k8s.io", "v1beta1")["components"]["schemas"]
+    spec = schemas["io.k8s.api.scheduling.v1beta1.PodGroupSpec"]["properties"]
+    assert spec["preemptionPolicy"]["enum"] == ["Never", "PreemptLowerPriority"]
+    assert spec["priority"]["maximum"] == 1_000_000_000 and spec["resourceClaims"]["maxItems"] == 4
+    assert spec["priorityClassName"]["format"] == "k8s-long-name"
+    assert spec["workloadRef"]["x-kubernetes-validations"][0]["rule"] == "self == oldSelf"
+    policy = schemas["io.k8s.api.scheduling.v1beta1.PodGroupSchedulingPolicy"]
+    assert policy["x-kubernetes-validations"][0]["rule"] == "has(self.basic) != has(self.gang)"

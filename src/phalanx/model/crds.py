@@ -13,41 +13,23 @@ from typing import Any
 import yaml
 
 from phalanx.model import tables
+from phalanx.model.kinds import Json
+from phalanx.model.openapi_schema import PLAIN, one_of_rule
 from phalanx.model.printing.groups import HEALTHY
 from phalanx.model.schema import Field, ListOf, MapOf, Object, Scalar, Type
-
-Json = dict[str, Any]
 
 GROUP = "scheduling.phalanx.dev"
 LEVELS = 3  # nested composite templates above the leaves: KEP-6012 allows trees of depth 4
 
 _KEPT_WHOLE = ("core/v1.PodTemplateSpec",)  # as the API server has them: its schema would be longer than all others
 
-_SCALARS: dict[str, Json] = {
-    "string": {"type": "string"},
-    "bool": {"type": "boolean"},
-    "int32": {"type": "integer", "format": "int32"},
-    "int64": {"type": "integer", "format": "int64"},
-    "double": {"type": "number", "format": "double"},
-    "bytes": {"type": "string", "format": "byte"},
+_SCALARS: dict[str, Json] = PLAIN | {
     "time": {"type": "string", "format": "date-time"},
     "microtime": {"type": "string", "format": "date-time"},
     "duration": {"type": "string"},
     "quantity": {"x-kubernetes-int-or-string": True},
     "intorstring": {"x-kubernetes-int-or-string": True},
-    "json": {"x-kubernetes-preserve-unknown-fields": True},
 }
-# Records of which exactly one field is set.
-_UNIONS = {
-    "PodGroupSchedulingPolicy": ("basic", "gang"),
-    "CompositePodGroupSchedulingPolicy": ("basic", "gang"),
-    "DisruptionMode": ("single", "all"),
-    "CompositeDisruptionMode": ("single", "all"),
-    "PodGroupResourceClaim": ("resourceClaimName", "resourceClaimTemplateName"),
-    "WorkloadSpec": ("podGroupTemplates", "compositePodGroupTemplates"),
-}
-_MOST = {"podGroupTemplates": 8, "compositePodGroupTemplates": 8, "resourceClaims": 4, "topology": 1}
-_LEAST = {"minCount": 1, "minGroupCount": 1}
 _RECURSIVE = "compositePodGroupTemplates"
 _AGE = {"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"}
 
@@ -163,7 +145,6 @@ def _root(record: Object) -> Json:
 
 def _record(record: Object, level: int) -> Json:
     """level: how many lists of composite templates lie above."""
-    name = record.name.rpartition(".")[2]
     fields = {key: field for key, field in record.fields.items() if key != _RECURSIVE or level < LEVELS}
     found: Json = {"type": "object"}
     if record.doc:
@@ -172,15 +153,8 @@ def _record(record: Object, level: int) -> Json:
         found["properties"] = {key: _field(field, level + (key == _RECURSIVE)) for key, field in fields.items()}
     if required := [key for key, field in fields.items() if field.required]:
         found["required"] = required
-    union = [key for key in _UNIONS.get(name, ()) if key in fields]
-    if len(union) == 2:
-        one, other = union
-        found["x-kubernetes-validations"] = [
-            {
-                "rule": f"has(self.{one}) != has(self.{other})",
-                "message": f"exactly one of {one} and {other} must be set",
-            }
-        ]
+    if all(name in fields for name in record.one_of):
+        found |= one_of_rule(record)
     if record.atomic:
         found["x-kubernetes-map-type"] = "atomic"
     return found
@@ -190,14 +164,11 @@ def _field(field: Field, level: int) -> Json:
     found = _type(field.type, level)
     if field.doc:
         found["description"] = field.doc
-    if field.name in _LEAST:
-        found["minimum"] = _LEAST[field.name]
+    found |= {name: bound for name, bound in field.limits if name != "format"}
     if isinstance(field.type, ListOf):
         found["x-kubernetes-list-type"] = field.type.kind
         if field.type.keys:
             found["x-kubernetes-list-map-keys"] = list(field.type.keys)
-        if field.name in _MOST:
-            found["maxItems"] = _MOST[field.name]
     return found
 
 

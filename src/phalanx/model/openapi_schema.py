@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from phalanx.model import tables
 from phalanx.model.builtin import body_schema
-from phalanx.model.kinds import Kind, Version
+from phalanx.model.kinds import Json, Kind, Version
 from phalanx.model.schema import Field, ListOf, MapOf, Object, Scalar, Type
 
-Json = dict[str, Any]
-
-_PLAIN: dict[str, Json] = {
+PLAIN: dict[str, Json] = {
     "string": {"type": "string"},
     "bool": {"type": "boolean"},
     "int32": {"type": "integer", "format": "int32"},
@@ -55,6 +51,15 @@ def component_name(record: str) -> str:
     """ "core/v1.PodSpec" → "io.k8s.api.core.v1.PodSpec"."""
     group, _, rest = record.partition("/")
     return f"{_FIXED.get(group, f'io.k8s.api.{group}')}.{rest}"
+
+
+def one_of_rule(record: Object) -> Json:
+    """The part of a schema that says of which fields exactly one is set."""
+    if not record.one_of:
+        return {}
+    one, other = record.one_of
+    rule = {"rule": f"has(self.{one}) != has(self.{other})", "message": f"exactly one of {one} and {other} must be set"}
+    return {"x-kubernetes-validations": [rule]}
 
 
 class Schemas:
@@ -102,7 +107,7 @@ class Schemas:
             found["required"] = required
         if schema.atomic:
             found["x-kubernetes-map-type"] = "atomic"
-        return found
+        return found | one_of_rule(schema)
 
     def _reference(self, schema: Object) -> Json:
         name = component_name(schema.name)
@@ -121,7 +126,7 @@ class Schemas:
         return self._scalar(kind)
 
     def _scalar(self, kind: Scalar) -> Json:
-        plain = _PLAIN.get(kind.name)
+        plain = PLAIN.get(kind.name)
         if plain is not None:
             return dict(plain)
         name, schema = _NAMED[kind.name]
@@ -137,6 +142,8 @@ class Schemas:
         if field.default is not None:
             found["default"] = field.default
         found |= dict(field.limits)
+        if field.checks.fixed == "always":
+            found["x-kubernetes-validations"] = [{"rule": "self == oldSelf", "message": "field is immutable"}]
         kind = field.type
         if isinstance(kind, ListOf):
             found["x-kubernetes-list-type"] = kind.kind

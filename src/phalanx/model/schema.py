@@ -7,7 +7,7 @@ protobuf, OpenAPI, explain) reads these values and nothing else. Tables that fil
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -39,6 +39,7 @@ class Object:
     embedded: tuple[Field, ...] = ()
     doc: str = ""
     atomic: bool = False  # x-kubernetes-map-type: atomic
+    one_of: tuple[str, ...] = ()  # exactly one of these fields is set
 
 
 class ListOf(msgspec.Struct, frozen=True):
@@ -58,6 +59,24 @@ class MapOf(msgspec.Struct, frozen=True):
 Type = Scalar | Object | ListOf | MapOf
 
 
+class Checks(msgspec.Struct, frozen=True):
+    """What a table declares about the values of a field, next to its limits."""
+
+    nonempty: bool = False
+    fixed: str = ""  # cannot change: "always", or while a gate is on ("+Gate") or off ("-Gate")
+    fixed_items: bool = False  # a list: items change inside, and do not come or go
+    kept: bool = False  # is not set or cleared after creation
+    gate: str = ""  # while it is off the field is dropped, and refused if the stored object has it
+    drop: str = ""  # while it is off the field is dropped
+
+    @property
+    def any(self) -> bool:
+        return self != UNCHECKED
+
+
+UNCHECKED = Checks()
+
+
 class Field(msgspec.Struct, frozen=True):
     name: str  # JSON name
     type: Type
@@ -70,4 +89,5 @@ class Field(msgspec.Struct, frozen=True):
     default: object = None  # simple literal default for OpenAPI and CRDs; rules live in model.rules
     wire: Wire = ""
     atomic: bool = False  # server-side apply: an Object that is atomic at this place only
-    limits: tuple[tuple[str, object], ...] = ()  # OpenAPI: enum, minimum, maximum, maxItems; rules live in model.rules
+    limits: tuple[tuple[str, Any], ...] = ()  # as OpenAPI shows them: enum, minimum, maximum, maxItems, format
+    checks: Checks = UNCHECKED

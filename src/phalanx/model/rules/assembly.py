@@ -9,7 +9,7 @@ from phalanx.model.fieldpath import immutable, invalid
 from phalanx.model.kinds import FieldError, Json
 from phalanx.model.rules import meta
 from phalanx.model.rules.contract import Rules
-from phalanx.model.rules.groupparts import same
+from phalanx.model.rules.declared import same
 
 Create = Callable[[Json], list[FieldError]]
 Update = Callable[[Json, Json], list[FieldError]]

@@ -13,7 +13,7 @@ from phalanx.model.rules import placement, podspec, podspec_defaults
 from phalanx.model.rules.apps import template_of
 from phalanx.model.rules.assembly import assemble, frozen, not_negative
 from phalanx.model.rules.contract import Rules
-from phalanx.model.rules.groupparts import Parts, same, union
+from phalanx.model.rules.declared import declared_errors, same
 from phalanx.model.selectors import from_selector
 
 _UID, _NAME = "batch.kubernetes.io/controller-uid", "batch.kubernetes.io/job-name"
@@ -94,6 +94,9 @@ def _own_selector(obj: Json) -> None:
 # -- spec.scheduling -------------------------------------------------------------------------------------------------
 
 
+_SCHEDULING = "batch/v1.JobSchedulingConfiguration"
+
+
 def scheduling_create(spec: Json, path: str, gates: Gates) -> list[FieldError]:
     found: Json | None = spec.get("scheduling")
     if found is None:
@@ -104,25 +107,17 @@ def scheduling_create(spec: Json, path: str, gates: Gates) -> list[FieldError]:
     if mode.get("all") is not None and policy.get("gang") is None:
         text = "the disruptionMode `all` is not supported with the Basic scheduling policy"
         errors.append(invalid(f"{path}.disruptionMode", "", text))
-    parts = Parts(gates, update=False)
-    if found.get("schedulingPolicy") is not None:
-        union(parts.errors, f"{path}.schedulingPolicy", ("basic", "gang"), policy, None)
-        count = (policy.get("gang") or {}).get("minCount")
-        if count is not None and count < 1:
-            at = f"{path}.schedulingPolicy.gang.minCount"
-            parts.errors.append(invalid(at, count, "must be greater than or equal to 1"))
-    parts.constraints(f"{path}.schedulingConstraints", found.get("schedulingConstraints"), None)
-    parts.disruption(f"{path}.disruptionMode", found.get("disruptionMode"), None)
-    parts.claims(f"{path}.resourceClaims", found.get("resourceClaims"), None)
-    return errors + parts.errors
+    return errors + declared_errors(_SCHEDULING, found, None, path, gates)
 
 
 def _min_count(spec: Json, scheduling: Json, path: str) -> list[FieldError]:
     count = ((scheduling.get("schedulingPolicy") or {}).get("gang") or {}).get("minCount")
     parallelism = 1 if spec.get("parallelism") is None else spec["parallelism"]
-    if count is None or count <= parallelism:
+    if count is None or 1 <= count <= parallelism:
         return []
-    text = f"must not be greater than parallelism ({parallelism})"
+    text = (
+        "must be greater than or equal to 1" if count < 1 else f"must not be greater than parallelism ({parallelism})"
+    )
     return [invalid(f"{path}.schedulingPolicy.gang.minCount", count, text)]
 
 
@@ -137,25 +132,9 @@ def _scheduling_update(spec: Json, before: Json, gates: Gates) -> list[FieldErro
         return [invalid(path, None, "field cannot be cleared once set")]
     errors = _min_count(spec, new, path)
     policy, earlier = new.get("schedulingPolicy"), old.get("schedulingPolicy")
-    at = f"{path}.schedulingPolicy"
-    if policy is not None and earlier is not None:
-        if (policy.get("basic") is None) != (earlier.get("basic") is None):
-            errors.append(invalid(at, None, _VARIANT))
-        else:
-            count = (policy.get("gang") or {}).get("minCount")
-            if count is not None and count < 1:
-                errors.append(invalid(f"{at}.gang.minCount", count, "must be greater than or equal to 1"))
-    elif policy is not None:
-        errors.append(invalid(at, None, "field cannot be set once created"))
-    elif earlier is not None:
-        errors.append(invalid(at, None, "field cannot be cleared once set"))
-    parts = Parts(gates, update=True)
-    parts.constraints(
-        f"{path}.schedulingConstraints", new.get("schedulingConstraints"), old.get("schedulingConstraints")
-    )
-    parts.disruption(f"{path}.disruptionMode", new.get("disruptionMode"), old.get("disruptionMode"))
-    parts.claims(f"{path}.resourceClaims", new.get("resourceClaims"), old.get("resourceClaims"))
-    return errors + parts.errors
+    if policy is not None and earlier is not None and (policy.get("basic") is None) != (earlier.get("basic") is None):
+        errors.append(invalid(f"{path}.schedulingPolicy", None, _VARIANT))
+    return errors + declared_errors(_SCHEDULING, new, old, path, gates)
 
 
 # -- Job -------------------------------------------------------------------------------------------------------------

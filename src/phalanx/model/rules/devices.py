@@ -23,7 +23,7 @@ from phalanx.model.objects.devices import MAX_CONSUMERS, MAX_RESULTS
 from phalanx.model.quantity import is_valid
 from phalanx.model.rules.assembly import assemble, frozen
 from phalanx.model.rules.contract import Rules
-from phalanx.model.rules.groupparts import same
+from phalanx.model.rules.declared import same
 
 MAX_REQUESTS = MAX_CONSTRAINTS = MAX_CONFIGS = MAX_SELECTORS = 32
 MAX_ALTERNATIVES = 8

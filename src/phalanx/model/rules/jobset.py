@@ -20,7 +20,7 @@ from phalanx.model.rules.apps import template_of
 from phalanx.model.rules.assembly import assemble, not_negative
 from phalanx.model.rules.batch import job_spec_errors
 from phalanx.model.rules.contract import Rules
-from phalanx.model.rules.groupparts import same
+from phalanx.model.rules.declared import same
 from phalanx.model.rules.jobset_policies import (
     claim_errors,
     coordinator_errors,

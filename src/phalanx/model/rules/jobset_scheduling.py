@@ -6,7 +6,7 @@ from phalanx.model.fieldpath import duplicate, forbidden, invalid, not_supported
 from phalanx.model.gates import Gates
 from phalanx.model.kinds import FieldError, Json
 from phalanx.model.rules.apps import template_of
-from phalanx.model.rules.groupparts import Parts, union
+from phalanx.model.rules.declared import declared_errors
 
 
 def gang_config_errors(spec: Json) -> list[FieldError]:
@@ -35,23 +35,17 @@ def gang_config_errors(spec: Json) -> list[FieldError]:
     return errors
 
 
-def _group_parts(found: Json, path: str, gates: Gates) -> list[FieldError]:
-    parts = Parts(gates, update=False)
-    if found.get("schedulingPolicy") is not None:
-        policy = found["schedulingPolicy"]
-        union(parts.errors, f"{path}.schedulingPolicy", ("basic", "gang"), policy, None)
-        count = (policy.get("gang") or {}).get("minCount")
-        if count is not None and count < 0:
-            text = "must be greater than or equal to 0"
-            parts.errors.append(invalid(f"{path}.schedulingPolicy.gang.minCount", count, text))
-    parts.constraints(f"{path}.schedulingConstraints", found.get("schedulingConstraints"), None)
-    parts.disruption(f"{path}.disruptionMode", found.get("disruptionMode"), None)
-    parts.claims(f"{path}.resourceClaims", found.get("resourceClaims"), None)
+def _policy(found: Json, path: str) -> list[FieldError]:
+    errors: list[FieldError] = []
     policy = found.get("schedulingPolicy") or {}
+    count = (policy.get("gang") or {}).get("minCount")
+    if count is not None and count < 0:
+        text = "must be greater than or equal to 0"
+        errors.append(invalid(f"{path}.schedulingPolicy.gang.minCount", count, text))
     if (found.get("disruptionMode") or {}).get("all") is not None and policy.get("basic") is not None:
         text = "the disruptionMode `all` is not supported with the Basic scheduling policy"
-        parts.errors.append(invalid(f"{path}.disruptionMode", "", text))
-    return parts.errors
+        errors.append(invalid(f"{path}.disruptionMode", "", text))
+    return errors
 
 
 def _parallelism(item: Json) -> int:
@@ -99,9 +93,9 @@ def _target_errors(entry: Json, at: str, known: list[str], used: set[str]) -> li
     return errors
 
 
-def _entry(spec: Json, entry: Json, at: str, gates: Gates) -> list[FieldError]:
+def _entry(spec: Json, entry: Json, at: str) -> list[FieldError]:
     """What an entry says about its targets as one group, or about the Jobs of one target."""
-    errors = _group_parts(entry, at, gates)
+    errors = _policy(entry, at)
     targets = entry.get("targetReplicatedJobs") or []
     members = [item for item in spec.get("replicatedJobs") or () if item.get("name") in targets]
     job = entry.get("job")
@@ -113,7 +107,7 @@ def _entry(spec: Json, entry: Json, at: str, gates: Gates) -> list[FieldError]:
         errors.append(forbidden(f"{at}.job", "needs exactly one target"))
     if any(entry.get(field) is not None for field in (*_LEVEL_ONE, "resourceClaims")):
         errors.append(forbidden(f"{at}.job", "may not be set together with fields of the whole entry"))
-    errors += _group_parts(job, f"{at}.job", gates)
+    errors += _policy(job, f"{at}.job")
     errors += _count(job, f"{at}.job", max(map(_parallelism, members), default=0))
     return errors
 
@@ -123,7 +117,7 @@ def scheduling_errors(spec: Json, gates: Gates) -> list[FieldError]:
     if found is None:
         return []
     path = "spec.scheduling"
-    errors = _group_parts(found, path, gates)
+    errors = declared_errors("jobset/v1alpha2.JobSetScheduling", found, None, path, gates) + _policy(found, path)
     entries = found.get("replicatedJobs") or []
     known = [item.get("name") or "" for item in spec.get("replicatedJobs") or ()]
     if entries and any(found.get(field) is not None for field in _LEVEL_ONE):
@@ -132,7 +126,7 @@ def scheduling_errors(spec: Json, gates: Gates) -> list[FieldError]:
     for index, entry in enumerate(entries):
         at = f"{path}.replicatedJobs[{index}]"
         errors += _target_errors(entry, at, known, used)
-        errors += _entry(spec, entry, at, gates)
+        errors += _entry(spec, entry, at)
     if not entries:
         items = spec.get("replicatedJobs") or []
         in_turn = (spec.get("startupPolicy") or {}).get("startupPolicyOrder") == "InOrder"

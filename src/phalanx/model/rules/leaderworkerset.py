@@ -11,7 +11,7 @@ from phalanx.model.kinds import FieldError, Json
 from phalanx.model.rules import podspec
 from phalanx.model.rules.assembly import assemble, is_zero, number_or_percent
 from phalanx.model.rules.contract import Rules
-from phalanx.model.rules.groupparts import Parts, union
+from phalanx.model.rules.declared import declared_errors
 
 MAX_REPLICAS = 1_000_000
 _RESTART = ("Default", "None", "RecreateGroupAfterStart", "RecreateGroupOnPodRestart")
@@ -102,18 +102,12 @@ def _scheduling(found: Json | None, size: int, gates: Gates) -> list[FieldError]
     if found is None:
         return []
     path = "spec.scheduling"
-    parts = Parts(gates, update=False)
-    policy = found.get("schedulingPolicy")
-    if policy is not None:
-        union(parts.errors, f"{path}.schedulingPolicy", ("basic", "gang"), policy, None)
-        count = (policy.get("gang") or {}).get("minCount")
-        if count is not None and not 1 <= count <= size:
-            text = f"must be between 1 and {size}, inclusive"
-            parts.errors.append(invalid(f"{path}.schedulingPolicy.gang.minCount", count, text))
-    parts.constraints(f"{path}.schedulingConstraints", found.get("schedulingConstraints"), None)
-    parts.disruption(f"{path}.disruptionMode", found.get("disruptionMode"), None)
-    parts.claims(f"{path}.resourceClaims", found.get("resourceClaims"), None)
-    return parts.errors
+    errors = declared_errors("leaderworkerset/v1.LeaderWorkerScheduling", found, None, path, gates)
+    count = ((found.get("schedulingPolicy") or {}).get("gang") or {}).get("minCount")
+    if count is not None and not 1 <= count <= size:
+        text = f"must be between 1 and {size}, inclusive"
+        errors.append(invalid(f"{path}.schedulingPolicy.gang.minCount", count, text))
+    return errors
 
 
 def spec_errors(spec: Json, gates: Gates, path: str = "spec") -> list[FieldError]:

@@ -10,7 +10,7 @@ from phalanx.model.gates import Gates
 from phalanx.model.kinds import FieldError, Json
 from phalanx.model.rules import meta, placement, pod_parts, podspec, podspec_defaults, resources
 from phalanx.model.rules.contract import Rules
-from phalanx.model.rules.groupparts import same
+from phalanx.model.rules.declared import same
 
 _UPDATABLE = (
     "`spec.containers[*].image`,`spec.initContainers[*].image`,`spec.activeDeadlineSeconds`,"

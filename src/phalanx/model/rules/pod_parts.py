@@ -5,7 +5,7 @@ from __future__ import annotations
 from phalanx.model.fieldpath import forbidden, invalid
 from phalanx.model.kinds import FieldError, Json, Part
 from phalanx.model.rules import meta, podspec, resources
-from phalanx.model.rules.groupparts import same
+from phalanx.model.rules.declared import same
 
 _RESIZABLE = ("cpu", "memory")
 _PLACES = ("containers", "initContainers")

@@ -9,7 +9,7 @@ from phalanx.model.kinds import FieldError, Json
 from phalanx.model.rules import placement, resources
 from phalanx.model.rules.assembly import assemble, frozen
 from phalanx.model.rules.contract import Rules
-from phalanx.model.rules.groupparts import same
+from phalanx.model.rules.declared import same
 
 _MODES = ("ReadOnlyMany", "ReadWriteMany", "ReadWriteOnce", "ReadWriteOncePod")
 _RECLAIM = ("Delete", "Recycle", "Retain")

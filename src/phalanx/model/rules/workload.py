@@ -1,50 +1,33 @@
-"""Workload: templates of groups. Hand-written tree rules first, then the field rules, as Kubernetes 1.37 orders them.
+"""Workload: templates of groups. Rules of the tree first, then those of its tables, as Kubernetes 1.37 orders them.
 
 KEP-6012 rule that 1.37 left out: below a composite template with disruption mode `all` every template is `all`.
 """
 
 from __future__ import annotations
 
-from phalanx.model import names
-from phalanx.model.fieldpath import duplicate, forbidden, immutable, invalid, shown
+from phalanx.model.fieldpath import duplicate, invalid, shown
 from phalanx.model.gates import Gates
+from phalanx.model.groups.hierarchy import MAX_DEPTH
 from phalanx.model.kinds import FieldError, Json
 from phalanx.model.rules import meta, workload_v1alpha1
 from phalanx.model.rules.contract import Rules, Viewed
-from phalanx.model.rules.groupparts import Parts, controller_reference, same, union
+from phalanx.model.rules.declared import declared_errors, drop_gated
 
-MAX_TEMPLATES = 8
-MAX_DEPTH = 4
+SPEC = "scheduling/v1beta1.WorkloadSpec"
 _LEAVES, _COMPOSITES = "podGroupTemplates", "compositePodGroupTemplates"
 
 
-# -- dropping what a gate forbids ------------------------------------------------------------------------------------
-
-
-def _drop_leaves(gates: Gates, new: list[Json], old: list[Json]) -> None:
-    for index, template in enumerate(new):
-        before = old[index] if index < len(old) else {}  # matched by index, as upstream does
-        if not gates("TopologyAwareWorkloadScheduling") and before.get("schedulingConstraints") is None:
-            template.pop("schedulingConstraints", None)
-        if not gates("DRAWorkloadResourceClaims") and not before.get("resourceClaims"):
-            template.pop("resourceClaims", None)
-        if not gates("PodGroupPreemptionPolicy") and before.get("preemptionPolicy") is None:
-            template.pop("preemptionPolicy", None)
-
-
-def _drop_tree(gates: Gates, new: Json, old: Json) -> None:
-    if not gates("CompositePodGroup") and not old.get(_COMPOSITES):
-        new.pop(_COMPOSITES, None)
-    _drop_leaves(gates, new.get(_LEAVES) or [], old.get(_LEAVES) or [])
-    before = {template.get("name"): template for template in old.get(_COMPOSITES) or ()}
+def _drop_tree(gates: Gates, record: str, new: Json, old: Json) -> None:
+    """Remove what a gate forbids."""
+    drop_gated(record, new, old, gates)
+    leaves: list[Json] = old.get(_LEAVES) or []
+    for index, template in enumerate(new.get(_LEAVES) or ()):  # matched by index, as upstream does
+        before = leaves[index] if index < len(leaves) else {}
+        drop_gated("scheduling/v1beta1.PodGroupTemplate", template, before, gates)
+    earlier = {template.get("name"): template for template in old.get(_COMPOSITES) or ()}
     for template in new.get(_COMPOSITES) or ():
-        earlier = before.get(template.get("name")) or {}
-        if not gates("PodGroupPreemptionPolicy") and earlier.get("preemptionPolicy") is None:
-            template.pop("preemptionPolicy", None)
-        _drop_tree(gates, template, earlier)
-
-
-# -- rules over the whole tree ---------------------------------------------------------------------------------------
+        before = earlier.get(template.get("name")) or {}
+        _drop_tree(gates, "scheduling/v1beta1.CompositePodGroupTemplate", template, before)
 
 
 def _repeated_names(path: str, node: Json, seen: set[str], errors: list[FieldError], top: bool) -> None:
@@ -125,67 +108,12 @@ def tree_errors(spec: Json) -> list[FieldError]:
     return errors
 
 
-# -- rules of single fields ------------------------------------------------------------------------------------------
-
-
-class _Templates(Parts):
-    def leaf(self, path: str, new: Json, old: Json | None) -> None:
-        before = old or {}
-        self.text(f"{path}.name", new.get("name"), before.get("name"), names.short_name)
-        self.policy(f"{path}.schedulingPolicy", new.get("schedulingPolicy"), before.get("schedulingPolicy"), "minCount")
-        self.constraints(
-            f"{path}.schedulingConstraints",
-            new.get("schedulingConstraints"),
-            before.get("schedulingConstraints"),
-            gate="TopologyAwareWorkloadScheduling",
-        )
-        self.claims(f"{path}.resourceClaims", new.get("resourceClaims"), before.get("resourceClaims"))
-        self.disruption(f"{path}.disruptionMode", new.get("disruptionMode"), before.get("disruptionMode"))
-        self.priority(path, new, old)
-
-    def composite(self, path: str, new: Json, old: Json | None) -> None:
-        before = old or {}
-        self.text(f"{path}.name", new.get("name"), before.get("name"), names.short_name)
-        policy = f"{path}.schedulingPolicy"
-        self.policy(policy, new.get("schedulingPolicy"), before.get("schedulingPolicy"), "minGroupCount")
-        self.constraints(
-            f"{path}.schedulingConstraints", new.get("schedulingConstraints"), before.get("schedulingConstraints")
-        )
-        self.disruption(f"{path}.disruptionMode", new.get("disruptionMode"), before.get("disruptionMode"))
-        self.priority(path, new, old)
-        self.frozen_list(f"{path}.{_LEAVES}", new.get(_LEAVES), before.get(_LEAVES), MAX_TEMPLATES, self.leaf)
-        self.frozen_list(
-            f"{path}.{_COMPOSITES}", new.get(_COMPOSITES), before.get(_COMPOSITES), MAX_TEMPLATES, self.composite
-        )
-
-    def controller(self, path: str, new: Json | None, old: Json | None) -> None:
-        if self.update:
-            if not same(new, old):
-                self.errors.append(immutable(path))
-            return
-        if new is not None:
-            self.errors += controller_reference(path, new)
-
-    def spec(self, new: Json, old: Json | None) -> None:
-        before = old or {}
-        union(self.errors, "spec", (_LEAVES, _COMPOSITES), new, old, lists=True)
-        self.controller("spec.controllerRef", new.get("controllerRef"), before.get("controllerRef"))
-        self.frozen_list(f"spec.{_LEAVES}", new.get(_LEAVES), before.get(_LEAVES), MAX_TEMPLATES, self.leaf)
-        path = f"spec.{_COMPOSITES}"
-        found = new.get(_COMPOSITES)
-        if not self.gates("CompositePodGroup") and found and not same(found, before.get(_COMPOSITES)):
-            self.errors.append(forbidden(path))
-            if not self.update:
-                return
-        self.frozen_list(path, found, before.get(_COMPOSITES), MAX_TEMPLATES, self.composite)
-
-
 def rules(gates: Gates) -> Rules:
     """Everything about Workload."""
 
     def prepare_create(obj: Json) -> None:
         meta.clear_status(obj)
-        _drop_tree(gates, obj.setdefault("spec", {}), {})
+        _drop_tree(gates, SPEC, obj.setdefault("spec", {}), {})
         if isinstance(obj, Viewed) and obj.view == "v1alpha1":
             workload_v1alpha1.mark(obj)
 
@@ -195,7 +123,7 @@ def rules(gates: Gates) -> Rules:
         if isinstance(new, Viewed) and new.view == "v1alpha1":
             workload_v1alpha1.keep_hidden(new, old)
             return  # its groups are as stored, or validation will refuse them
-        _drop_tree(gates, new.setdefault("spec", {}), old.get("spec") or {})
+        _drop_tree(gates, SPEC, new.setdefault("spec", {}), old.get("spec") or {})
 
     def validate_status(new: Json, old: Json) -> list[FieldError]:
         found = (new.get("status") or {}).get("conditions")
@@ -207,21 +135,16 @@ def rules(gates: Gates) -> Rules:
             seen = workload_v1alpha1.create_errors(obj)
             if seen:
                 return meta.on_create(obj) + seen
-        parts = _Templates(gates, update=False)
-        parts.spec(spec, None)
-        return meta.on_create(obj) + tree_errors(spec) + parts.errors
+        return meta.on_create(obj) + tree_errors(spec) + declared_errors(SPEC, spec, None, "spec", gates)
 
     def validate_update(new: Json, old: Json) -> list[FieldError]:
         spec: Json = new.get("spec") or {}
         if isinstance(new, Viewed) and new.view == "v1alpha1":
             # The view can touch only what its own rules cover.
             return meta.on_update(new, old) + workload_v1alpha1.update_errors(new, old)
-        parts = _Templates(gates, update=True)
-        before: Json = old.get("spec") or {}
-        if not same(spec, before):
-            parts.spec(spec, before)
         fixed = workload_v1alpha1.fixed_errors(new, old)
-        return meta.on_update(new, old) + tree_errors(spec) + (fixed or parts.errors)
+        errors = fixed or declared_errors(SPEC, spec, old.get("spec") or {}, "spec", gates)
+        return meta.on_update(new, old) + tree_errors(spec) + errors
 
     return Rules(
         prepare_create=prepare_create,

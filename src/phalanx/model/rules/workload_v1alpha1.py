@@ -14,10 +14,10 @@ from typing import Any
 
 from phalanx.model import names
 from phalanx.model.annotation_values import BadValue, json_object
-from phalanx.model.fieldpath import all_invalid, duplicate, immutable, invalid, required, too_many
+from phalanx.model.fieldpath import all_invalid, duplicate, immutable, required, too_many
 from phalanx.model.kinds import FieldError, Json
 from phalanx.model.rules.contract import Viewed
-from phalanx.model.rules.groupparts import controller_reference, same, union
+from phalanx.model.rules.declared import declared_errors, same
 
 ANNOTATION = "scheduling.phalanx.dev/v1beta1-fields"
 # On a Workload created as v1alpha1: its groups are fixed whichever version is used to change them.
@@ -211,7 +211,7 @@ def create_errors(obj: Json) -> list[FieldError]:
         return []
     errors: list[FieldError] = []
     if spec.get("controllerRef") is not None:
-        errors += controller_reference("spec.controllerRef", spec["controllerRef"])
+        errors += _reference(spec["controllerRef"])
     groups = _pod_groups(spec)
     if not groups:
         errors.append(required("spec.podGroups", "must have at least one item"))
@@ -228,15 +228,13 @@ def create_errors(obj: Json) -> list[FieldError]:
             if name in seen:
                 errors.append(duplicate(f"{at}.name", name))
         seen.add(name)
-        policy: Json = group.get("policy") or {}
-        union(errors, f"{at}.policy", ("basic", "gang"), policy, None)
-        if policy.get("gang") is not None:
-            count = policy["gang"].get("minCount") or 0
-            if not count:
-                errors.append(required(f"{at}.policy.gang.minCount"))
-            elif count < 1:
-                errors.append(invalid(f"{at}.policy.gang.minCount", count, "must be greater than or equal to 1"))
+        policy = "scheduling/v1beta1.PodGroupSchedulingPolicy"
+        errors += declared_errors(policy, group.get("policy") or {}, None, f"{at}.policy")
     return errors
+
+
+def _reference(found: Json) -> list[FieldError]:
+    return declared_errors("scheduling/v1beta1.TypedLocalObjectReference", found, None, "spec.controllerRef")
 
 
 def update_errors(new: Json, old: Json) -> list[FieldError]:
@@ -248,7 +246,7 @@ def update_errors(new: Json, old: Json) -> list[FieldError]:
         if not same(reference, earlier):
             errors.append(immutable("spec.controllerRef", reference))
     elif reference is not None:
-        errors += controller_reference("spec.controllerRef", reference)
+        errors += _reference(reference)
     groups = _pod_groups(spec)
     if not same(groups, _pod_groups(before)):
         errors.append(immutable("spec.podGroups", groups))

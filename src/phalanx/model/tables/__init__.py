@@ -2,14 +2,17 @@
 
 Grammar, one record after the other:
 
-    RecordName [kind] [atomic] | what it is
+    RecordName [kind] [atomic] [oneOf=a,b] | what it is
       field  type  number  flags… | what it means
 
 `kind` adds apiVersion and kind. `*` as field name embeds a record: its fields appear here in JSON, nested on the
 protobuf wire. Types: a scalar, a record of the same file, `group/version.Record`, `[]T`, `{}T` (map by string).
 Number 0: not on the protobuf wire. Flags: req, ptr (explicit zero kept), set, map=k1,k2, atomic (server-side apply),
-merge or merge=key, retain (strategic merge); default=value, enum=A,B, min=n, max=n, maxItems=n (OpenAPI only, the rules
-are in `model.rules`).
+merge or merge=key, retain (strategic merge); default=value (OpenAPI; set by `model.rules`).
+
+What values may be, shown by OpenAPI and enforced by `model.rules.declared` where the rules of a kind ask it: enum=A,B,
+min=n, max=n, maxItems=n, format=name, nonempty, fixed (or fixed=+Gate, fixed=-Gate: while a gate is on or off),
+fixedItems, kept, gate=Gate, drop=Gate (`model.schema.Checks` says what these mean).
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ from importlib import resources
 from threading import RLock
 from typing import cast, get_args
 
-from phalanx.model.schema import Field, ListOf, MapOf, Object, Scalar, ScalarName, Type, Wire
+from phalanx.model.schema import UNCHECKED, Checks, Field, ListOf, MapOf, Object, Scalar, ScalarName, Type, Wire
 
 _SCALARS: dict[str, Type] = {name: Scalar(name) for name in get_args(ScalarName)}
 # Unions of the CRD schema language: any JSON, except for the protobuf decoder.
@@ -77,7 +80,8 @@ def _load(group_version: str) -> None:
         if line[0] != " ":
             head, _, doc = line.partition(" | ")
             name, *flags = head.split()
-            found = Object(prefix + name, doc=doc.strip(), atomic="atomic" in flags)
+            one_of = tuple(next((flag[6:].split(",") for flag in flags if flag.startswith("oneOf=")), ()))
+            found = Object(prefix + name, doc=doc.strip(), atomic="atomic" in flags, one_of=one_of)
             if "kind" in flags:
                 found.fields.update(apiVersion=_API_VERSION, kind=_KIND)
             _records[found.name] = found
@@ -126,6 +130,7 @@ def _flatten(target: Object, done: set[str]) -> None:
                 inner_field.doc,
                 inner_field.default,
                 limits=inner_field.limits,
+                checks=inner_field.checks,
             )
     target.fields = flat
 
@@ -166,9 +171,11 @@ def _field(name: str, type_text: str, number: int, flags: list[str], doc: str, p
         wire=wire,
         atomic=atomic,
         limits=_limits(flags),
+        checks=_checks(flags),
     )
 
 
+_CHECKS = ("nonempty", "fixed", "fixedItems", "kept", "gate", "drop")
 _BOUNDS = {"min": "minimum", "max": "maximum", "maxItems": "maxItems"}
 
 
@@ -181,6 +188,20 @@ def _default(flags: list[str], field_type: Type) -> object:
     return text == "true" if text in ("true", "false") else text
 
 
+def _checks(flags: list[str]) -> Checks:
+    found = {name: value for name, _, value in (flag.partition("=") for flag in flags) if name in _CHECKS}
+    if not found:
+        return UNCHECKED
+    return Checks(
+        "nonempty" in found,
+        found.get("fixed", "") or ("always" if "fixed" in found else ""),
+        "fixedItems" in found,
+        "kept" in found,
+        found.get("gate", ""),
+        found.get("drop", ""),
+    )
+
+
 def _limits(flags: list[str]) -> tuple[tuple[str, object], ...]:
     found: list[tuple[str, object]] = []
     for flag in flags:
@@ -189,6 +210,8 @@ def _limits(flags: list[str]) -> tuple[tuple[str, object], ...]:
             continue
         if word == "enum":
             found.append((word, text.split(",")))
+        elif word == "format":
+            found.append((word, text))
         elif word in _BOUNDS:
             found.append((_BOUNDS[word], int(text)))
     return tuple(found)
