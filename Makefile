@@ -57,7 +57,7 @@ up: runtime
 test: venv
 	$(BIN)/pytest -n 2 --ignore=tests/real $(TEST_ARGS)
 
-# On a real kube-apiserver, from the folder that KUBEBUILDER_ASSETS names or from PATH (docs/testing.md).
+# On a real kube-apiserver, from the folder that KUBEBUILDER_ASSETS names or from PATH (CONTRIBUTING.md).
 test-real: venv
 	$(BIN)/pytest -n 0 -rs tests/real $(TEST_ARGS)
 
@@ -99,7 +99,7 @@ docs: venv
 	$(BIN)/python -m phalanx.cli.page > docs/commands.md
 	$(BIN)/python -m phalanx.engine.scheduling.lifecycle.states_page > docs/states.md
 	$(BIN)/python -m phalanx.web.constants > src/phalanx/web/static/constants.js
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict  # --quiet would hide warnings, and broken links would not fail
 	@echo "built site/; look at it with: $(BIN)/python -m http.server -b 127.0.0.1 -d site 8000"
 
 # The pictures in docs/images, taken anew by the browser tests.

@@ -17,9 +17,8 @@ DOCS = Path(__file__).parents[2] / "docs"
 
 # Blocks that are no objects of the API, and who reads them instead.
 ELSEWHERE = {
-    "kueue.md": "kinds of Kueue, which a cluster does not serve by itself: test_walkthroughs.py applies them",
+    "migrate.md": "kinds of Kueue, which a cluster does not serve by itself: test_walkthroughs.py applies them",
     "metrics.md": "rules of Prometheus: test_documented.py reads them",
-    "nodes.md": "a part of a pod's spec",
     "plugins.md": "a configuration with the page's own plugin: tests/engine/test_plugin_docs.py runs it",
     "testing.md": "a workflow of a CI: its commands are read by test_commands_on_pages.py",
 }
@@ -59,7 +58,7 @@ def racks(start_cluster: Callable[..., LocalCluster]) -> LocalCluster:
 
 @pytest.mark.parametrize(
     ("page", "heading", "groups", "pods"),
-    [("concepts.md", "# ", 1, 2), ("groups.md", "# ", 1, 2), ("workloads.md", "## LeaderWorkerSet", 2, 8)],
+    [("groups.md", "# ", 1, 2), ("workloads.md", "## LeaderWorkerSet", 2, 8)],
 )
 def test_the_first_example_of_a_page_runs(racks: LocalCluster, page: str, heading: str, groups: int, pods: int) -> None:
     name = page.removesuffix(".md")

@@ -28,7 +28,7 @@ def named(page: str) -> set[str]:
         ("annotations.md", keys),
         ("metrics.md", metrics),
         ("reasons.md", reasons),
-        ("gates.md", lambda: set(KNOWN)),
+        ("configuration.md", lambda: set(KNOWN)),
     ],
     ids=["annotations and labels", "metrics", "reasons", "feature gates"],
 )
@@ -52,7 +52,7 @@ def test_what_the_page_names_the_code_knows(page: str, shape: str, read: Callabl
 
 
 def test_the_gates_page_tells_the_defaults() -> None:
-    text = (DOCS / "gates.md").read_text()
+    text = (DOCS / "configuration.md").read_text()
     for name, (on, needs) in KNOWN.items():
         row = next(line for line in text.splitlines() if line.startswith(f"| `{name}` |"))
         _, _, default, needed, _ = (cell.strip() for cell in row.split("|", 4))

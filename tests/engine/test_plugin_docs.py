@@ -56,5 +56,5 @@ def test_the_documented_tests_pass_as_printed(tmp_path):
 
 
 def test_the_engine_example_runs_as_written():
-    (code,) = re.findall(r"```python\n(.*?)```", (DOCS.parent / "engine.md").read_text(), re.S)
-    exec(compile(code, "engine.md", "exec"), {})  # noqa: S102
+    (code,) = re.findall(r"```python\n(.*?)```", (DOCS.parent / "architecture.md").read_text(), re.S)
+    exec(compile(code, "architecture.md", "exec"), {})  # noqa: S102

@@ -110,7 +110,7 @@ _ALL_VERBS = frozenset(("create", "delete", "deletecollection", "get", "list", "
 _HEAD = """\
 # Served kinds
 
-Made by `make docs` from the registry; do not edit. How shapes are declared: [shapes.md](api-server.md#schema-tables).
+Made by `make docs` from the registry; do not edit.
 
 - **enforced**: what an object says holds.
 - **run**: a controller or the scheduler acts on it.
