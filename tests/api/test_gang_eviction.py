@@ -65,6 +65,13 @@ def test_mode_all_takes_the_gang_together(world: World) -> None:
     assert targets[0]["reason"] == "EvictionByEvictionAPI"
 
 
+def test_the_answer_warns_that_the_other_members_are_evicted_too(world: World) -> None:
+    gang(world, "all")
+    eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": "g-1"}}
+    answer = world.ask("create", f"{PODS}/g-1/eviction", eviction)
+    assert answer.warnings == ("PodGroup g is evicted as a whole (disruption mode all): 2 other pods go with g-1",)
+
+
 def test_terminate_all_takes_the_gang_together(world: World) -> None:
     gang(world, "single")
     spec = {"targetRef": {"kind": "PodGroup", "name": "g"}, "rescheduling": {"policy": "TerminateAll"}}

@@ -48,7 +48,9 @@ class EvictionHandler:
             raise TooManyRequests(f"{VIOLATES} {text}", retry_after=10, causes=_cause(text))
         if gang is not None and gang.others:
             await self._evict_gang(request, entry, pod, gang, options)
-            return Answer(201, _DONE)
+            others = f"{len(gang.others)} other pods go with {request.name}"
+            text = f"{gang.group} is evicted as a whole ({gang.why}): {others}"
+            return Answer(201, _DONE, warnings=(text,))
         if not _beyond_budgets(pod):
             options = await self._pay_all(entry, pod, options)
         await self._delete(kind, request, options)
