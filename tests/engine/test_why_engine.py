@@ -242,3 +242,9 @@ def test_a_member_for_another_scheduler_is_told_so_and_not_to_wait_for_others() 
     assert item.summary == (
         "is for the scheduler elsewhere (spec.schedulerName), not for this one; PodGroup g does not count it"
     )
+
+
+def test_members_are_listed_by_number_and_not_by_text() -> None:
+    run = Asked().see(node("n").cpu("12"), pod_group("g").gang(11))
+    run.see(*(pod(f"g-{number}").group("g").cpu("1") for number in range(11))).step()
+    assert [line.name for line in run.why("PodGroup", "g").pods] == [f"g-{number}" for number in range(11)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 from phalanx.engine.explain.values import Level, PodLine
@@ -77,7 +78,7 @@ def _domains(groups: GroupUnits, leaves: list[Group], key: str | None) -> list[s
 
 
 def pods_of(groups: GroupUnits, key: GroupKey, records: Mapping[str, PodRecord]) -> list[PodLine]:
-    """Return the members below a group: pending ones first, then by name."""
+    """Return the members below a group: pending ones first, then by name with numbers in their order (2 before 10)."""
     found = []
     for leaf in groups.forest.leaves(key):
         of_group = (groups.conditions.said(leaf.key) or ("", "", ""))[2]
@@ -90,5 +91,10 @@ def pods_of(groups: GroupUnits, key: GroupKey, records: Mapping[str, PodRecord])
                 said = f"for the scheduler {member.pod.spec.scheduler_name} (spec.schedulerName), not for this one"
             nominated = record.nominated if record is not None else ""
             found.append(PodLine(name.name, member.state.name.lower(), member.node, nominated, said))
-    found.sort(key=lambda line: (line.state != "pending", line.name))
+    found.sort(key=lambda line: (line.state != "pending", _with_numbers(line.name)))
     return found[:MOST_PODS]
+
+
+def _with_numbers(name: str) -> list[tuple[int, str]]:
+    """Return a sort key that compares digits as numbers."""
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", name)]
