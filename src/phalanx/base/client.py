@@ -96,6 +96,10 @@ class Client(ABC):
     def events(self, call: Call) -> AsyncIterator[WatchEvent]:
         """The answer to a watch."""
 
+    async def served(self, resource: Resource) -> bool:
+        """Whether a resource that was not found may be served by now. A client that cannot find out says yes."""
+        return True
+
     async def get(self, resource: Resource, name: str, namespace: str = "", *, subresource: str = "") -> bytes:
         return await self.call(Call("get", resource, namespace, name, subresource))
 

@@ -206,7 +206,7 @@ class Informer(Generic[T]):
                     self.served = False
                     self._replace(())
                     self.synced.set()
-                    await self._pause(ABSENT_SECONDS)
+                    await self._until_served()
                     continue
                 await self._later(problem)
             except ApiProblem as problem:
@@ -233,6 +233,12 @@ class Informer(Generic[T]):
     async def _pause(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
         self._move()
+
+    async def _until_served(self) -> None:
+        """Wait until it is worth asking again. Discovery is asked first: one request for all absent resources."""
+        await self._pause(ABSENT_SECONDS)
+        while not await self._client.served(self.resource):
+            await self._pause(ABSENT_SECONDS)
 
     async def _relist(self) -> str:
         """Read the state as a list and pass on the differences; return its revision."""

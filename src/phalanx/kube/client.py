@@ -17,9 +17,10 @@ from urllib.parse import quote
 import aiohttp
 import msgspec
 
-from phalanx.base.client import Call, Client, WatchEvent
+from phalanx.base.client import Call, Client, Resource, WatchEvent
 from phalanx.base.errors import ApiProblem, ConfigProblem, Unauthorized, Unreachable, problem_from_status
 from phalanx.kube.config import Connection
+from phalanx.kube.discovery import Discovery
 
 _JSON = "application/json"
 _MAX_LINE = 16 << 20  # a watch line larger than this is not an object of ours
@@ -99,6 +100,7 @@ class HttpClient(Client):
         self._timeout = aiohttp.ClientTimeout(total=timeout, sock_connect=10)
         self._session: aiohttp.ClientSession | None = None
         self._connector = connector or self._tcp
+        self._discovery = Discovery(self.get_changed)
         self._busy_until = float("-inf")  # time of the loop before which the server wants no more calls
 
     def _tcp(self) -> aiohttp.BaseConnector:
@@ -203,6 +205,27 @@ class HttpClient(Client):
                     continue  # a rotated token: ask its source once more
                 break
         return code, answer, int(after) if after.isdigit() else 0
+
+    async def get_changed(self, path: str, accept: str, etag: str) -> tuple[bytes, str]:
+        """GET a document unless it still has this ETag; return it and its ETag. Empty if it has not changed."""
+        if self._session is None:
+            raise RuntimeError("HttpClient is used outside 'async with'")
+        sent = await self._headers({"Accept": accept, **({"If-None-Match": etag} if etag else {})})
+        before = _cancellations()
+        try:
+            async with self._session.get(self._connection.server + path, headers=sent) as response:
+                body = await response.read()
+                code, now = response.status, response.headers.get("ETag", "")
+        except Exception as error:
+            raise _unreachable(f"GET {path}", error, before) from error
+        if code == 304:
+            return b"", etag
+        if code >= 300:
+            raise _problem(code, body)
+        return body, now
+
+    async def served(self, resource: Resource) -> bool:
+        return await self._discovery.has(resource)
 
     async def response_headers(self, path: str) -> dict[str, str]:
         """GET a path and return the headers of the answer, names in lower case. Raises Unreachable."""

@@ -31,7 +31,7 @@ Json = dict[str, Any]
 
 
 class GroupApi(Client):
-    """Decides at the first list of a scheduling kind, and again while neither group is served."""
+    """Decides at the first list or watch of a scheduling kind, and again while neither group is served."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -84,14 +84,25 @@ class GroupApi(Client):
         body = self._body(call.body) if call.verb in ("create", "update") else call.body
         return msgspec.structs.replace(call, resource=self._resource(call.resource), body=body)
 
+    def _undecided(self, resource: Resource) -> bool:
+        return not self.group and resource.group == NATIVE and resource.plural in KINDS
+
     async def call(self, call: Call) -> bytes:
-        resource = call.resource
-        if call.verb == "list" and not self.group and resource.group == NATIVE and resource.plural in KINDS:
+        if call.verb == "list" and self._undecided(call.resource):
             await self.decide()
         return await self._client.call(self._translated(call))
 
-    def events(self, call: Call) -> AsyncIterator[WatchEvent]:
-        return self._client.events(self._translated(call))
+    async def events(self, call: Call) -> AsyncIterator[WatchEvent]:
+        if self._undecided(call.resource):
+            await self.decide()
+        async for event in self._client.events(self._translated(call)):
+            yield event
+
+    async def served(self, resource: Resource) -> bool:
+        custom = replace(resource, group=CUSTOM)
+        if self._undecided(resource) and await self._client.served(custom):
+            return True
+        return await self._client.served(self._resource(resource))
 
 
 def _rename(reference: Json) -> None:

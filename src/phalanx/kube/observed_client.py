@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 
 import msgspec
 
-from phalanx.base.client import Call, Client, WatchEvent
+from phalanx.base.client import Call, Client, Resource, WatchEvent
 
 READS = ("get", "list", "watch")
 
@@ -50,3 +50,6 @@ class ObservedClient(Client):
 
     def events(self, call: Call) -> AsyncIterator[WatchEvent]:
         return self._client.events(call)
+
+    async def served(self, resource: Resource) -> bool:
+        return await self._client.served(resource)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 
-from phalanx.base.client import Call, Client, WatchEvent
+from phalanx.base.client import Call, Client, Resource, WatchEvent
 
 
 class PacedClient(Client):
@@ -34,3 +34,6 @@ class PacedClient(Client):
 
     def events(self, call: Call) -> AsyncIterator[WatchEvent]:
         return self._client.events(call)
+
+    async def served(self, resource: Resource) -> bool:
+        return await self._client.served(resource)

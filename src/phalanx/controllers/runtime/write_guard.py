@@ -66,6 +66,9 @@ class WriteGuard(Client):
     def events(self, call: Call) -> AsyncIterator[WatchEvent]:
         return self._client.events(call)
 
+    async def served(self, resource: Resource) -> bool:
+        return await self._client.served(resource)
+
 
 def _name(call: Call) -> str:
     meta = call.body.get("metadata") if isinstance(call.body, dict) else None

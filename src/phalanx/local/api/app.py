@@ -322,9 +322,8 @@ class App:
         parts = path.strip("/").split("/")
         match parts:
             case ["api"] | ["apis"]:
-                form = negotiate(named.get(b"accept", b"").decode("latin-1"))
-                body, content_type = self._discovery.root(parts[0], form, self.address)
-                return Answer(body=body, content_type=content_type, headers={"Vary": "Accept"})
+                accept, etag = (named.get(name, b"").decode("latin-1") for name in (b"accept", b"if-none-match"))
+                return self._discovery.root(parts[0], negotiate(accept), self.address, etag)
             case ["api", version]:
                 return Answer(body=self._discovery.resources("", version))
             case ["apis", group]:

@@ -10,6 +10,7 @@ from typing import Any
 from phalanx.base.errors import NotFound
 from phalanx.local.api.context import Context
 from phalanx.local.api.negotiate import Form
+from phalanx.local.api.request import Answer
 from phalanx.local.api.route import SUBRESOURCE_VERBS, UNKNOWN
 from phalanx.local.api.view import api_version, encode
 from phalanx.model.kinds import SUBRESOURCE_KINDS, Kind
@@ -41,15 +42,20 @@ class Discovery:
             document = self._documents[key] = encode(make())
         return document
 
-    def root(self, prefix: str, form: Form, address: str) -> tuple[bytes, str]:
-        """/api or /apis: the document and its content type."""
+    def root(self, prefix: str, form: Form, address: str, etag: str = "") -> Answer:
+        """/api or /apis. The aggregated documents have an ETag, so that clients may keep them."""
+        headers = {"Vary": "Accept"}
         if form.discovery:
             body = self._document((prefix, form.discovery), lambda: self._aggregated(prefix, form.discovery))
+            headers["ETag"] = f'"{hashlib.sha256(body).hexdigest().upper()}"'
+            if etag == headers["ETag"]:
+                return Answer(304, headers=headers)
             # client-go compares this content type as text, so nothing may be added to it.
-            return body, f"application/json;g=apidiscovery.k8s.io;v={form.discovery};as=APIGroupDiscoveryList"
+            content_type = f"application/json;g=apidiscovery.k8s.io;v={form.discovery};as=APIGroupDiscoveryList"
+            return Answer(body=body, content_type=content_type, headers=headers)
         if prefix == "api":
-            return self._document(("api", address), lambda: self._core_versions(address)), "application/json"
-        return self._document(("apis",), self._group_list), "application/json"
+            return Answer(body=self._document(("api", address), lambda: self._core_versions(address)), headers=headers)
+        return Answer(body=self._document(("apis",), self._group_list), headers=headers)
 
     def group(self, group: str) -> bytes:
         if group not in self.served() or not group:
