@@ -17,7 +17,7 @@ from phalanx.engine.framework.settings import DEFAULT_PLUGINS, EngineSettings, P
 from phalanx.engine.scheduling.queue.units import UnitState
 from phalanx.engine.state.records import PodState
 from phalanx.model.groups import Group
-from phalanx.testing.builders import node, pod, pod_group
+from phalanx.testing.builders import gang, node, pod, pod_group
 from phalanx.testing.cluster import Cluster
 
 SLICE = 4
@@ -30,11 +30,6 @@ def engine(**more: Any) -> Engine:
 
 def cluster(nodes: int = SIZE, made: Engine | None = None) -> Cluster:
     return Cluster(made or engine()).see(*(node(f"n{i}").cpu("1") for i in range(nodes)))
-
-
-def gang(name: str = "g", size: int = SIZE, priority: int = 0) -> list[Any]:
-    members = [pod(f"{name}-{i}").group(name).cpu("1").priority(priority) for i in range(size)]
-    return [pod_group(name).gang(size).priority(priority), *members]
 
 
 def group_of(run: Cluster, bind: d.Bind) -> Group:
@@ -60,7 +55,7 @@ def one_step(run: Cluster) -> list[str]:
 
 
 def test_nodes_are_taken_at_once_and_binds_follow_step_by_step() -> None:
-    run = cluster().see(*gang())
+    run = cluster().see(*gang("g", SIZE))
     slices = [one_step(run) for _ in range(3)]
     assert [len(names) for names in slices] == [SLICE, SLICE, SIZE - 2 * SLICE]
     assert sorted(itertools.chain(*slices)) == sorted(f"g-{i}" for i in range(SIZE))
@@ -70,7 +65,7 @@ def test_nodes_are_taken_at_once_and_binds_follow_step_by_step() -> None:
 
 
 def test_between_two_slices_the_gang_is_committing_and_its_nodes_are_nobody_elses() -> None:
-    run = cluster().see(*gang())
+    run = cluster().see(*gang("g", SIZE))
     one_step(run)
     assert run.engine.unit_lifecycle.of("podgroup/default/g") is UnitState.COMMITTING
     states = [run.engine.pods.records[f"default/g-{i}"].state for i in range(SIZE)]
@@ -85,7 +80,7 @@ def test_between_two_slices_the_gang_is_committing_and_its_nodes_are_nobody_else
 
 
 def test_others_are_bound_in_between() -> None:
-    run = cluster(SIZE + 1).see(*gang())
+    run = cluster(SIZE + 1).see(*gang("g", SIZE))
     one_step(run)
     run.see(pod("small").cpu("1"))
     assert "small" in one_step(run)
@@ -93,7 +88,7 @@ def test_others_are_bound_in_between() -> None:
 
 
 def test_several_large_gangs_do_not_share_one_step() -> None:
-    run = cluster(3 * SIZE).see(*gang("a"), *gang("b"), *gang("c"))
+    run = cluster(3 * SIZE).see(*gang("a", SIZE), *gang("b", SIZE), *gang("c", SIZE))
     counts = []
     while len(run.placed) < 3 * SIZE:
         counts.append(len(one_step(run)))
@@ -107,7 +102,7 @@ def bound(run: Cluster) -> set[str]:
 
 
 def test_when_a_member_is_deleted_in_between_nobody_else_is_bound_and_the_gang_is_given_back() -> None:
-    run = cluster().see(*gang())
+    run = cluster().see(*gang("g", SIZE))
     first = one_step(run)
     late = [f"g-{i}" for i in range(SIZE) if f"g-{i}" not in run.placed]
     run.gone("Pod", late[0])
@@ -121,7 +116,7 @@ def test_when_a_member_is_deleted_in_between_nobody_else_is_bound_and_the_gang_i
 
 
 def test_when_more_is_asked_for_in_between_nobody_else_is_bound() -> None:
-    run = cluster(SIZE + 1).see(*gang())
+    run = cluster(SIZE + 1).see(*gang("g", SIZE))
     first = one_step(run)
     run.see(pod_group("g").gang(SIZE + 1))
     run.step()
@@ -130,7 +125,7 @@ def test_when_more_is_asked_for_in_between_nobody_else_is_bound() -> None:
 
 
 def test_when_the_group_is_deleted_in_between_nobody_else_is_bound() -> None:
-    run = cluster().see(*gang())
+    run = cluster().see(*gang("g", SIZE))
     first = one_step(run)
     run.gone("PodGroup", "g")
     run.step()
@@ -143,7 +138,7 @@ def test_when_the_group_is_deleted_in_between_nobody_else_is_bound() -> None:
 def test_never_a_part_whatever_happens_between_two_slices(seed: int) -> None:
     """At rest a gang has its minimum or nobody, and no Bind was decided for a gang that lacked somebody then."""
     rng = random.Random(seed)
-    run = cluster(SIZE + 3).see(*gang(priority=1), pod("other").cpu("1"))
+    run = cluster(SIZE + 3).see(*gang("g", SIZE, priority=1), pod("other").cpu("1"))
     for _ in range(rng.randrange(1, 3)):
         one_step(run)
     happens = {
@@ -167,7 +162,7 @@ def test_never_a_part_whatever_happens_between_two_slices(seed: int) -> None:
 
 
 def test_a_node_that_goes_before_the_turn_of_its_pod_gets_nobody() -> None:
-    run = cluster(SIZE + 1).see(*gang())
+    run = cluster(SIZE + 1).see(*gang("g", SIZE))
     one_step(run)
     late = next(f"g-{i}" for i in range(SIZE) if f"g-{i}" not in run.placed)
     lost = run.engine.pods.records[f"default/{late}"].node_name
@@ -180,7 +175,7 @@ def test_a_node_that_goes_before_the_turn_of_its_pod_gets_nobody() -> None:
 
 @pytest.mark.parametrize("steps", [1, 2])
 def test_a_new_process_completes_what_was_begun(steps: int) -> None:
-    run = cluster().see(*gang())
+    run = cluster().see(*gang("g", SIZE))
     for _ in range(steps):
         one_step(run)
     assert len(run.placed) == steps * SLICE
@@ -190,7 +185,7 @@ def test_a_new_process_completes_what_was_begun(steps: int) -> None:
 
 
 def test_a_new_process_that_cannot_complete_it_gives_everything_back() -> None:
-    run = cluster().see(*gang())
+    run = cluster().see(*gang("g", SIZE))
     one_step(run)
     taken = set(run.placed.values())
     free = next(f"n{i}" for i in range(SIZE) if f"n{i}" not in taken)
@@ -200,7 +195,7 @@ def test_a_new_process_that_cannot_complete_it_gives_everything_back() -> None:
 
 
 def test_a_bind_that_fails_in_a_later_slice_is_tried_again() -> None:
-    run = cluster().see(*gang())
+    run = cluster().see(*gang("g", SIZE))
     one_step(run)
     late = [f"g-{i}" for i in range(SIZE) if f"g-{i}" not in run.placed]
     run.refuse = {late[-1]: PERMANENT}
@@ -212,7 +207,7 @@ def test_a_bind_that_fails_in_a_later_slice_is_tried_again() -> None:
 
 
 def test_without_slices_everybody_is_bound_in_one_step() -> None:
-    run = cluster(made=Engine(EngineSettings(search_slice=0))).see(*gang())
+    run = cluster(made=Engine(EngineSettings(search_slice=0))).see(*gang("g", SIZE))
     assert len(one_step(run)) == SIZE
 
 

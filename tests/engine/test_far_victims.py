@@ -14,7 +14,7 @@ from phalanx.engine.scheduling.attempt import constrained_preemption
 from phalanx.engine.scheduling.queue.units import QueueName
 from phalanx.engine.state.columns import Columns
 from phalanx.testing import Cluster
-from phalanx.testing.builders import node, pod, pod_group
+from phalanx.testing.builders import gang, node, pod, pod_group
 from support.small_clusters import NOW, crowd
 
 ZONE = "topology.kubernetes.io/zone"
@@ -33,11 +33,10 @@ def crowded_cluster(run: Cluster, *, rivals: int) -> Cluster:
     return run
 
 
-def gang(key: str, app: str) -> list[Any]:
-    made: list[Any] = [pod_group("hard").gang(MEMBERS).priority(100)]
-    for i in range(MEMBERS):
-        made.append(pod(f"hard-{i}").cpu("3").group("hard").priority(100).anti_affinity(key, {"app": app}))
-    return made
+def apart(key: str, app: str) -> list[Any]:
+    """A gang whose pods want no pod of `app` in their domain."""
+    group, *members = gang("hard", MEMBERS, "3", 100)
+    return [group, *(member.anti_affinity(key, {"app": app}) for member in members)]
 
 
 def trials(monkeypatch: pytest.MonkeyPatch) -> list[int]:
@@ -52,7 +51,7 @@ def test_whoever_is_in_the_way_is_found_without_taking_everybody_away(monkeypatc
     monkeypatch.setattr(constrained_preemption, "MOST_OFF", 12)
     taken = trials(monkeypatch)
     run = crowded_cluster(Cluster(), rivals=RIVALS)
-    run.see(*gang(ZONE, "rival"))
+    run.see(*apart(ZONE, "rival"))
     run.step()
     zones = {int(name.split("-")[1]) % 3 for name in run.evicted if name.split("-")[2] == "1"}
     assert len(zones) == 1, run.evicted
@@ -92,7 +91,7 @@ def test_small_pods_that_come_between_the_slices_do_not_make_the_plan_dearer(wor
             low = pod(f"low-{i}-{j}").cpu("2").priority(j).node(f"n{i}")
             run.see(low.label("app", "old") if j == 0 else low)
     run.step()
-    run.see(*gang("kubernetes.io/hostname", "old"))
+    run.see(*apart("kubernetes.io/hostname", "old"))
     steps = 0
     while not any(isinstance(x, d.Evict) for x in run.log) and steps < 3_000:
         run.see(pod(f"small-{steps}").cpu("10m"))
@@ -147,7 +146,7 @@ def test_who_is_kept_out_by_somebody_who_stays_takes_nobody_away(monkeypatch: py
             rival = j == 1 and i < 3
             run.see(low.label("app", "rival").priority(1_000 if stays or i else 4) if rival else low)
     run.step()
-    run.see(*gang(ZONE, "rival"))
+    run.see(*apart(ZONE, "rival"))
     run.step()
     hard = sum(name.startswith("hard") for name in run.bound)
     if stays:

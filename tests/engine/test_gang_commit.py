@@ -16,14 +16,10 @@ from phalanx.engine.framework.settings import DEFAULT_PLUGINS, EngineSettings, P
 from phalanx.engine.state.records import PodState
 from phalanx.model.groups.keys import BOUND_IN_GROUP
 from phalanx.testing import Cluster
-from phalanx.testing.builders import composite, node, pod, pod_group
+from phalanx.testing.builders import composite, gang, node, pod, pod_group
 from phalanx.testing.cluster import ENDED
 
 STARTED = parse_rfc3339(ENDED)  # when a pod has started that `Cluster.update` lets start
-
-
-def gang(size: int, name: str = "g"):
-    return [pod_group(name).gang(size), *(pod(f"{name}-{i}").group(name).cpu("1") for i in range(size))]
 
 
 def three_nodes():
@@ -32,7 +28,7 @@ def three_nodes():
 
 @pytest.mark.parametrize("problem", [CONFLICT, TRANSIENT, PERMANENT])
 def test_a_bind_that_fails_is_tried_again_after_a_while_and_the_gang_completes(problem):
-    run = Cluster().see(*three_nodes(), *gang(3))
+    run = Cluster().see(*three_nodes(), *gang("g", 3))
     run.refuse = {"g-1": problem}
     run.step()
     assert run.placed.keys() == {"g-0", "g-2"}
@@ -48,7 +44,7 @@ def test_a_bind_that_fails_is_tried_again_after_a_while_and_the_gang_completes(p
 
 
 def test_binds_that_go_on_failing_are_tried_less_and_less_often():
-    run = Cluster().see(*three_nodes(), *gang(3))
+    run = Cluster().see(*three_nodes(), *gang("g", 3))
     run.refuse = {f"g-{i}": TRANSIENT for i in range(3)}
     run.step()
     for _ in range(60):
@@ -58,7 +54,7 @@ def test_binds_that_go_on_failing_are_tried_less_and_less_often():
 
 
 def test_a_gang_that_cannot_be_completed_any_more_is_released_and_tried_again_whole():
-    run = Cluster().see(*three_nodes(), *gang(3))
+    run = Cluster().see(*three_nodes(), *gang("g", 3))
     run.refuse = {"g-1": PERMANENT}
     run.step()
     assert len(run.placed) == 2
@@ -81,7 +77,7 @@ def test_a_gang_that_cannot_be_completed_any_more_is_released_and_tried_again_wh
 
 def half_bound(created: float) -> Cluster:
     """Two of three are bound, one of these has started; the third, made at that time, has lost its node to another."""
-    run = Cluster().see(*three_nodes(), *gang(3)[:1])
+    run = Cluster().see(*three_nodes(), *gang("g", 3)[:1])
     run.see(*(pod(f"g-{i}").group("g").cpu("1").created(created if i == 1 else STARTED - 60) for i in range(3)))
     run.refuse = {"g-1": PERMANENT}
     run.step()
@@ -112,7 +108,7 @@ def test_members_that_run_are_not_released_while_their_gang_waits_for_somebody_w
 
 
 def test_a_gang_that_was_complete_once_is_repaired_not_released():
-    run = Cluster().see(*three_nodes(), *gang(3))
+    run = Cluster().see(*three_nodes(), *gang("g", 3))
     run.step()
     assert run.said("g")[0] == "True"
     run.gone("Pod", "g-1")
@@ -123,7 +119,7 @@ def test_a_gang_that_was_complete_once_is_repaired_not_released():
 
 @pytest.mark.parametrize("restart", [False, True])
 def test_a_group_made_again_with_a_larger_minimum_does_not_release_what_ran_before(restart):
-    run = Cluster().see(*three_nodes(), *gang(2))
+    run = Cluster().see(*three_nodes(), *gang("g", 2))
     run.step()
     assert run.said("g")[0] == "True"
     run.gone("PodGroup", "g").step()
@@ -137,7 +133,7 @@ def test_a_group_made_again_with_a_larger_minimum_does_not_release_what_ran_befo
 
 
 def test_a_member_deleted_during_the_commit_leaves_no_partial_gang():
-    run = Cluster().see(*three_nodes(), *gang(3))
+    run = Cluster().see(*three_nodes(), *gang("g", 3))
     run.hold = {"g-1"}
     run.step()
     assert len(run.placed) == 2
@@ -149,7 +145,7 @@ def test_a_member_deleted_during_the_commit_leaves_no_partial_gang():
 
 
 def test_an_answer_that_is_lost_does_not_matter_once_the_pod_is_seen_bound():
-    run = Cluster().see(*three_nodes(), *gang(3))
+    run = Cluster().see(*three_nodes(), *gang("g", 3))
     run.hold = {"g-0", "g-1", "g-2"}
     run.step()
     for bind in run.held:
@@ -159,7 +155,7 @@ def test_an_answer_that_is_lost_does_not_matter_once_the_pod_is_seen_bound():
 
 
 def test_answers_that_come_twice_or_for_pods_that_are_gone_change_nothing():
-    run = Cluster().see(*three_nodes(), *gang(3))
+    run = Cluster().see(*three_nodes(), *gang("g", 3))
     run.step()
     for bind in [each for each in run.log if isinstance(each, d.Bind)]:
         run.engine.apply(Outcome(bind.id))
@@ -195,7 +191,7 @@ def test_a_tree_that_cannot_be_completed_is_released_with_its_complete_children(
 
 
 def test_an_eviction_that_is_refused_is_asked_for_again():
-    run = Cluster().see(*three_nodes(), *gang(3))
+    run = Cluster().see(*three_nodes(), *gang("g", 3))
     run.refuse = {"g-1": PERMANENT}
     run.step()
     run.see(pod("thief").cpu("1").node(({"n0", "n1", "n2"} - set(run.placed.values())).pop()))
@@ -218,7 +214,7 @@ def test_an_eviction_that_is_refused_is_asked_for_again():
 @pytest.mark.parametrize("room", [True, False])
 def test_a_crash_between_the_first_and_the_last_bind_is_repaired_by_the_next_process(landed, room):
     """The old process decided three binds; `landed` of them reached the API server before it died."""
-    run = Cluster().see(*three_nodes(), *gang(3))
+    run = Cluster().see(*three_nodes(), *gang("g", 3))
     run.hold = {"g-0", "g-1", "g-2"}
     run.step()
     for bind in run.held[:landed]:
@@ -240,7 +236,7 @@ def test_a_crash_between_the_first_and_the_last_bind_is_repaired_by_the_next_pro
 
 @pytest.mark.parametrize("order", list(itertools.islice(itertools.permutations(range(7)), 0, 5040, 233)))
 def test_what_a_new_process_sees_first_does_not_matter(order):
-    run = Cluster().see(*three_nodes(), *gang(3))
+    run = Cluster().see(*three_nodes(), *gang("g", 3))
     run.hold = {"g-0", "g-1", "g-2"}
     run.step()
     run.bind(run.held[0], answer=False, show=False)
@@ -266,7 +262,7 @@ def test_a_gang_that_another_scheduler_is_placing_is_left_to_it(scheduler, evict
 
 
 def test_a_true_condition_survives_the_restart_and_is_not_written_again():
-    run = Cluster().see(*three_nodes(), *gang(3))
+    run = Cluster().see(*three_nodes(), *gang("g", 3))
     run.step()
     run.restart()
     assert run.step() == []
@@ -302,7 +298,7 @@ class Reserving:
 
 def test_one_refused_reservation_takes_the_whole_gang_back():
     plugin = Reserving()
-    run = Cluster(engine_with(plugin)).see(*three_nodes(), *gang(3))
+    run = Cluster(engine_with(plugin)).see(*three_nodes(), *gang("g", 3))
     run.step()
     assert run.placed == {} and plugin.reserved == []
     assert "pod default/g-2: no licence left" in run.said("g")[2]
@@ -330,7 +326,7 @@ class Permitting:
 
 def test_permit_is_for_the_group_as_a_whole():
     plugin = Permitting()
-    run = Cluster(engine_with(plugin)).see(*three_nodes(), *gang(3))
+    run = Cluster(engine_with(plugin)).see(*three_nodes(), *gang("g", 3))
     run.step()
     assert run.placed == {}
     assert "is not ready: quota is being counted" in run.said("g")[2]
@@ -354,7 +350,7 @@ class PreBinding:
 
 def test_a_member_whose_prebind_fails_comes_back_and_the_gang_completes():
     plugin = PreBinding()
-    run = Cluster(engine_with(plugin)).see(*three_nodes(), *gang(3))
+    run = Cluster(engine_with(plugin)).see(*three_nodes(), *gang("g", 3))
     run.step()
     assert len(run.placed) == 2 and run.said("g")[0] != "True"
     plugin.broken = False

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import msgspec
 
 from phalanx.cli.scheduler_client import Paint
@@ -12,7 +10,7 @@ from phalanx.engine import decisions as d
 from phalanx.engine.explain import why
 from phalanx.model.groups import GroupKey
 from phalanx.model.objects.pod import PodCondition
-from phalanx.testing.builders import composite, node, pod, pod_group
+from phalanx.testing.builders import composite, gang, node, pod, pod_group
 from phalanx.testing.cluster import Cluster
 
 HEALTHY = "scheduling.phalanx.dev/Healthy"
@@ -21,10 +19,6 @@ HEALTHY = "scheduling.phalanx.dev/Healthy"
 def healthy(cluster: Cluster, name: str = "g", kind: str = "PodGroup") -> tuple[str, str, str]:
     conditions = cluster.objects[kind][name].status.conditions or ()
     return next(((c.status, c.reason, c.message) for c in conditions if c.type == HEALTHY), ("", "", ""))
-
-
-def gang(name: str, size: int) -> list[Any]:
-    return [pod_group(name).gang(size), *(pod(f"{name}-{n}").group(name).cpu("1") for n in range(size))]
 
 
 def running(size: int = 3) -> Cluster:

@@ -7,18 +7,11 @@ import pytest
 from phalanx.engine import decisions as d
 from phalanx.engine.events import PERMANENT, Gone, Outcome
 from phalanx.testing import Cluster
-from phalanx.testing.builders import composite, node, pdb, pod, pod_group
+from phalanx.testing.builders import composite, gang, node, pdb, pod, pod_group
 
 
 def run(**options):
     return Cluster(**options)
-
-
-def gang(name, count, cpu, priority, minimum=None, **more):
-    group = pod_group(name).gang(minimum or count).priority(priority)
-    if "rack" in more:
-        group = group.topology(more["rack"])
-    return [group, *(pod(f"{name}-{i}").cpu(cpu).group(name).priority(priority) for i in range(count))]
 
 
 def test_a_gang_evicts_just_enough_and_uses_free_room_first():
@@ -141,7 +134,7 @@ def test_the_rack_with_fewer_victims():
         pod("y").cpu("2").priority(10).node("b0"),
         pod("w1").cpu("2").priority(900).node("b1"),
         pod("w2").cpu("1").priority(900).node("b2"),
-        *gang("g", 2, "2", 100, rack="rack"),
+        *gang("g", 2, "2", 100, topology="rack"),
     )
     world.step()
     assert world.evicted == ["y"]

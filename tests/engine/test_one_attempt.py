@@ -15,17 +15,12 @@ from phalanx.engine.explain import plan
 from phalanx.engine.framework import Code, Placement, Status
 from phalanx.engine.framework.settings import EngineSettings, PluginUse, ProfileSettings
 from phalanx.model.gates import Gates
-from phalanx.testing.builders import node, pod, pod_group
+from phalanx.testing.builders import gang, node, pod
 from support.asked_engine import Asked
 
 
 def binds(made: list[d.Decision]) -> dict[str, str]:
     return {each.name: each.node for each in made if isinstance(each, d.Bind)}
-
-
-def gang(name: str, count: int, priority: int = 0) -> list[Any]:
-    members = [pod(f"{name}-{i}").cpu("1").priority(priority).group(name) for i in range(count)]
-    return [pod_group(name).gang(count).priority(priority), *members]
 
 
 def test_a_topology_that_the_gate_switches_off_is_no_reason_for_whatif_either() -> None:
@@ -126,7 +121,7 @@ def test_room_is_made_only_where_a_plugin_lets_the_group_go() -> None:
     run = asked_with(OnlyTheLast)
     for i in range(4):  # those on the last nodes are dearer: without the plugin the first two would go
         run.see(node(f"n{i}").cpu("1"), pod(f"low-{i}").cpu("1").priority(1 + i).node(f"n{i}"))
-    run.see(*gang("g", 2, 100))
+    run.see(*gang("g", 2, priority=100))
     answer = plan(run.engine, "PodGroup", "default", "g")
     run.step()
     answer = plan(run.engine, "PodGroup", "default", "g")
@@ -136,6 +131,6 @@ def test_room_is_made_only_where_a_plugin_lets_the_group_go() -> None:
 
 def test_nobody_is_evicted_for_a_group_that_a_plugin_would_refuse_afterwards() -> None:
     run = asked_with(NotFeasible).see(node("n").cpu("2"), pod("low").cpu("2").priority(1).node("n"))
-    run.see(*gang("g", 2, 100)).step()
+    run.see(*gang("g", 2, priority=100)).step()
     assert not [each for each in run.log if isinstance(each, d.Evict)]
     assert plan(run.engine, "PodGroup", "default", "g").result not in ("plan", "fits")

@@ -7,17 +7,13 @@ import pytest
 from phalanx.engine.preemption import cost
 from phalanx.engine.preemption.victim_index import VictimIndex
 from phalanx.testing import Cluster
-from phalanx.testing.builders import composite, node, pdb, pod, pod_group
+from phalanx.testing.builders import composite, gang, node, pdb, pod, pod_group
 
-
-def gang(name, count, cpu="1", priority=100):
-    return [
-        pod_group(name).gang(count).priority(priority),
-        *(pod(f"{name}-{i}").cpu(cpu).group(name).priority(priority) for i in range(count)),
-    ]
-
-
-PREEMPTORS = {"pod": [pod("high").cpu("2").priority(100)], "gang": gang("high", 1, "2"), "gang of two": gang("high", 2)}
+PREEMPTORS = {
+    "pod": [pod("high").cpu("2").priority(100)],
+    "gang": gang("high", 1, "2", 100),
+    "gang of two": gang("high", 2, "1", 100),
+}
 
 
 def whole(name, members, on, priority=10):
@@ -94,7 +90,7 @@ def test_work_lost_is_the_same_kept_up_to_date_and_counted_anew():
     )
 
 
-@pytest.mark.parametrize("high", [[pod("high").cpu("1").priority(100)], gang("high", 1)], ids=["pod", "gang"])
+@pytest.mark.parametrize("high", [[pod("high").cpu("1").priority(100)], gang("high", 1, "1", 100)], ids=["pod", "gang"])
 def test_the_pod_that_started_last_goes_also_when_it_told_so_late(high):
     world = Cluster().see(
         *(node(f"n{i}").cpu("1") for i in range(3)),
@@ -136,8 +132,8 @@ def test_a_protected_pod_is_spared_where_two_others_will_do(tied, name, together
 STOPPED_OR_EVICTED = {
     "a pod": ([pod("high").cpu("2").priority(100)], False),
     "a pod that needs a port": ([pod("high").cpu("2").priority(100).port(80)], False),
-    "a gang": (gang("high", 1, "2"), False),
-    "a tied gang": (gang("high", 2), True),
+    "a gang": (gang("high", 1, "2", 100), False),
+    "a tied gang": (gang("high", 2, "1", 100), True),
 }
 
 
@@ -170,7 +166,7 @@ def test_an_order_that_no_planner_can_follow_is_refused():
         cost.checked(("gangs", "budgets", "priority", "stopped", "pods", "workloads", "kind", "work"))
 
 
-@pytest.mark.parametrize("high", [[pod("high").cpu("1").priority(100)], gang("high", 1)], ids=["pod", "gang"])
+@pytest.mark.parametrize("high", [[pod("high").cpu("1").priority(100)], gang("high", 1, "1", 100)], ids=["pod", "gang"])
 def test_a_group_falls_before_a_composite_that_costs_the_same(high):
     world = Cluster().see(
         *(node(f"n{i}").cpu("1") for i in range(2)),
@@ -185,7 +181,7 @@ def test_a_group_falls_before_a_composite_that_costs_the_same(high):
     assert world.evicted == ["b0"]
 
 
-@pytest.mark.parametrize("high", [[pod("high").cpu("1").priority(100)], gang("high", 1)], ids=["pod", "gang"])
+@pytest.mark.parametrize("high", [[pod("high").cpu("1").priority(100)], gang("high", 1, "1", 100)], ids=["pod", "gang"])
 def test_a_gang_that_grew_can_lose_a_pod_and_one_that_shrank_cannot(high):
     """What an eviction costs on one node follows members on other nodes."""
     world = Cluster().see(

@@ -6,7 +6,7 @@ import pytest
 
 from phalanx.engine import decisions as d
 from phalanx.testing import Cluster
-from phalanx.testing.builders import composite, node, pod, pod_group, workload
+from phalanx.testing.builders import composite, gang, node, pod, pod_group, workload
 
 
 def full(nodes=8, **options):
@@ -19,10 +19,6 @@ def full(nodes=8, **options):
 
 def members(name, count, priority=100):
     return [pod(f"{name}-{i}").cpu("1").group(name).priority(priority) for i in range(count)]
-
-
-def gang(name, minimum, count, priority=100):
-    return [pod_group(name).gang(minimum).priority(priority), *members(name, count, priority)]
 
 
 def lose_a_member(world):
@@ -43,7 +39,7 @@ def lose_the_group(world):
 
 @pytest.mark.parametrize("hold", [lose_a_member, raise_the_minimum, gate_a_member, lose_the_group])
 def test_a_held_gang_gives_back_the_nodes_it_was_promised(hold):
-    world = full(grace=True).see(*gang("g", 2, 2), pod("next").cpu("1").priority(1))
+    world = full(grace=True).see(*gang("g", 2, "1", 100), pod("next").cpu("1").priority(1))
     world.step()
     assert sorted(world.nominated()) == ["g-0", "g-1"]
     hold(world)
@@ -70,7 +66,7 @@ def test_a_held_tree_gives_back_the_nodes_it_was_promised():
 
 
 def test_a_gang_that_is_complete_again_makes_room_anew():
-    world = full(grace=True).see(*gang("g", 2, 2))
+    world = full(grace=True).see(*gang("g", 2, "1", 100))
     world.step()
     world.gone("Pod", "g-1").step()
     world.finish().step()
@@ -79,7 +75,7 @@ def test_a_gang_that_is_complete_again_makes_room_anew():
 
 
 def test_a_gang_whose_plan_came_to_nothing_gives_its_nodes_back():
-    world = full(2, grace=True).see(*gang("g", 2, 2), pod("next").cpu("1").priority(1))
+    world = full(2, grace=True).see(*gang("g", 2, "1", 100), pod("next").cpu("1").priority(1))
     world.step()
     assert sorted(world.nominated()) == ["g-0", "g-1"]
     world.gone("Node", "n0").step()
@@ -111,7 +107,7 @@ def make_the_group_again(world):
 
 @pytest.mark.parametrize("change", [lower_the_minimum, make_the_group_again])
 def test_a_gang_asked_too_much_of_makes_room_once_it_asks_less(change):
-    world = full().see(*gang("g", 9, 9))
+    world = full().see(*gang("g", 9, "1", 100))
     world.step()
     assert world.evicted == []
     change(world)
@@ -157,7 +153,7 @@ def test_a_member_that_asks_for_less_makes_room():
     assert len(world.evicted) == 2 and len(world.bound) == 2
 
 
-@pytest.mark.parametrize("high", [gang("g", 1, 1), [pod("g-0").cpu("1").priority(100)]], ids=["gang", "pod"])
+@pytest.mark.parametrize("high", [gang("g", 1, "1", 100), [pod("g-0").cpu("1").priority(100)]], ids=["gang", "pod"])
 def test_a_group_that_became_less_important_can_be_sent_away(high):
     world = Cluster().see(
         node("n0").cpu("1"),

@@ -5,14 +5,7 @@ from __future__ import annotations
 import pytest
 
 from phalanx.testing import Cluster
-from phalanx.testing.builders import node, pdb, pod, pod_group, workload, workload_policy
-
-
-def gang(name, count, priority, minimum=None):
-    return [
-        pod_group(name).gang(minimum or count).priority(priority),
-        *(pod(f"{name}{i}").cpu("1").group(name).priority(priority) for i in range(count)),
-    ]
+from phalanx.testing.builders import gang, node, pdb, pod, pod_group, workload, workload_policy
 
 
 def protected(mode="single"):
@@ -26,7 +19,7 @@ def protected(mode="single"):
     )
 
 
-PREEMPTORS = {"pod": [pod("high").cpu("1").priority(100)], "gang": gang("high", 2, 100)}
+PREEMPTORS = {"pod": [pod("high").cpu("1").priority(100)], "gang": gang("high", 2, "1", 100)}
 
 
 @pytest.mark.parametrize("mode", ["single", "all"])
@@ -69,7 +62,7 @@ def test_extras_of_a_group_with_counts_extend_into_free_room_and_evict_none(coun
     world = Cluster().see(node("n").cpu("6"), *(pod(f"low{i}").cpu("1").priority(1).node("n") for i in range(6)))
     if counts:
         world.see(workload_policy("counts").target("PodGroup", "g").set(counts={"min": 1, "desired": 6}))
-    world.see(*gang("g", 6, 100, minimum=1))
+    world.see(*gang("g", 6, "1", 100, minimum=1))
     for _ in range(6):
         world.step(5)
     assert len(world.evicted) == (1 if counts else 6)
@@ -96,10 +89,10 @@ def replicas(limit, mode="all"):
 
 @pytest.mark.parametrize("mode", ["single", "all"])
 def test_preemption_respects_how_many_replicas_may_be_unavailable(mode):
-    world = replicas(2 if mode == "all" else 4, mode).see(*gang("high", 4, 100))
+    world = replicas(2 if mode == "all" else 4, mode).see(*gang("high", 4, "1", 100))
     world.step()
     assert "lone" not in world.evicted and len(world.evicted) == 4
-    world = replicas(1, "all").see(*gang("high", 4, 100))
+    world = replicas(1, "all").see(*gang("high", 4, "1", 100))
     world.step()
     assert sorted(world.evicted)[-1] == "lone" and len(world.evicted) == 3
 

@@ -7,7 +7,7 @@ import pytest
 from phalanx.engine import decisions as d
 from phalanx.engine.explain.demand import demand
 from phalanx.testing import Cluster
-from phalanx.testing.builders import composite, node, pod, pod_group, workload_policy
+from phalanx.testing.builders import composite, gang, node, pod, pod_group, workload_policy
 
 
 def reasons(run: Cluster, group: str) -> set[str]:
@@ -16,10 +16,9 @@ def reasons(run: Cluster, group: str) -> set[str]:
     return {last.get(name, "") for name in run.pods if name.startswith(f"{group}-") and name not in run.placed}
 
 
-def gang(run: Cluster, name: str, size: int, pods: int | None = None, cpu: int = 1) -> None:
-    run.see(pod_group(name).gang(size))
-    run.see(*(pod(f"{name}-{i}").cpu(cpu).group(name).created(run.now) for i in range(size if pods is None else pods)))
-    run.step()
+def submit(run: Cluster, name: str, size: int, minimum: int) -> None:
+    group, *members = gang(name, size, minimum=minimum)
+    run.see(group, *(member.created(run.now) for member in members)).step()
 
 
 def test_all_members_of_a_gang_that_lacks_nodes_are_unschedulable_at_once() -> None:
@@ -32,7 +31,7 @@ def test_all_members_of_a_gang_that_lacks_nodes_are_unschedulable_at_once() -> N
 
 def test_a_gang_that_waits_for_members_is_not_unschedulable() -> None:
     run = Cluster()
-    gang(run, "train", 4, pods=3)
+    submit(run, "train", 3, minimum=4)
     assert reasons(run, "train") == {"WaitingForMembers"}
 
 
@@ -68,7 +67,7 @@ def test_a_gang_that_waits_for_a_promised_start_is_not_unschedulable() -> None:
     for each in long:
         each.spec["activeDeadlineSeconds"] = 1000
     run.see(*long).step()
-    gang(run, "train", 4)
+    submit(run, "train", 4, minimum=4)
     run.step(1)
     assert reasons(run, "train") == {"StartPromised"}
     assert not demand(run.engine.scheduler).groups, "its nodes become free: an autoscaler adds none"
@@ -82,6 +81,6 @@ def test_a_gang_that_waits_for_a_promised_start_is_not_unschedulable() -> None:
 def test_pods_beyond_the_largest_count_are_limited_by_policy(nodes: int) -> None:
     run = Cluster().see(*(node(f"n{i}").cpu(2) for i in range(nodes)))
     run.see(workload_policy("limit").target("PodGroup", "train", "scheduling.k8s.io").set(counts={"min": 2, "max": 2}))
-    gang(run, "train", 2, pods=4)
+    submit(run, "train", 4, minimum=2)
     assert len(run.placed) == 2
     assert reasons(run, "train") == {"LimitedByPolicy"}

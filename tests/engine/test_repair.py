@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from phalanx.base.errors import BadRequest, NotFound
 from phalanx.model.groups import GroupKey
 from phalanx.serve.repair import drain, repair
-from phalanx.testing.builders import composite, node, pod, pod_group
+from phalanx.testing.builders import composite, gang, node, pod, pod_group
 from phalanx.testing.cluster import Cluster
 
 RACK = "rack"
@@ -25,9 +25,8 @@ def racks(*sizes: int) -> list[Any]:
     return [node(f"r{r}-n{n}").cpu("2").label(RACK, f"r{r}") for r, size in enumerate(sizes) for n in range(size)]
 
 
-def gang(name: str, size: int, *, together: bool = False) -> list[Any]:
-    group = pod_group(name).gang(size).topology(RACK)
-    return [group.disrupt_all() if together else group, *(pod(f"{name}-{n}").group(name).cpu("2") for n in range(size))]
+def rack_gang(name: str, size: int) -> list[Any]:
+    return gang(name, size, "2", topology=RACK)
 
 
 def cordon(cluster: Cluster, name: str) -> None:
@@ -39,7 +38,7 @@ KEY = GroupKey("PodGroup", "default", "g")
 
 
 def test_spare_room_in_the_domain_moves_only_the_lost_member() -> None:
-    cluster = Cluster().see(*racks(3), *gang("g", 2))
+    cluster = Cluster().see(*racks(3), *rack_gang("g", 2))
     cluster.step()
     cordon(cluster, cluster.bound["g-0"])
     move = repair(cluster.engine, KEY)
@@ -48,7 +47,7 @@ def test_spare_room_in_the_domain_moves_only_the_lost_member() -> None:
 
 
 def test_without_spare_room_the_whole_gang_moves_to_another_domain() -> None:
-    cluster = Cluster().see(*racks(2, 3), *gang("g", 2))
+    cluster = Cluster().see(*racks(2, 3), *rack_gang("g", 2))
     cluster.step()
     assert {n[:2] for n in cluster.bound.values()} == {"r0"}
     cordon(cluster, "r0-n0")
@@ -58,7 +57,7 @@ def test_without_spare_room_the_whole_gang_moves_to_another_domain() -> None:
 
 
 def test_where_nothing_fits_the_answer_says_what_is_missing() -> None:
-    cluster = Cluster().see(*racks(2), *gang("g", 2))
+    cluster = Cluster().see(*racks(2), *rack_gang("g", 2))
     cluster.step()
     cordon(cluster, "r0-n0")
     move = repair(cluster.engine, KEY)
@@ -67,13 +66,14 @@ def test_where_nothing_fits_the_answer_says_what_is_missing() -> None:
 
 
 def test_a_whole_gang_needs_no_repair() -> None:
-    cluster = Cluster().see(*racks(2), *gang("g", 2))
+    cluster = Cluster().see(*racks(2), *rack_gang("g", 2))
     cluster.step()
     assert repair(cluster.engine, KEY).moved == 0
 
 
 def test_a_drain_names_the_gangs_it_hits_and_where_each_would_go() -> None:
-    cluster = Cluster().see(*racks(3, 3), *gang("single", 2), *gang("whole", 2, together=True))
+    whole, *members = rack_gang("whole", 2)
+    cluster = Cluster().see(*racks(3, 3), *rack_gang("single", 2), whole.disrupt_all(), *members)
     cluster.step()
     nodes = [cluster.bound["single-0"], cluster.bound["whole-0"]]
     answer = drain(cluster.engine, nodes)
@@ -85,7 +85,7 @@ def test_a_drain_names_the_gangs_it_hits_and_where_each_would_go() -> None:
 
 
 def test_a_domain_is_drained_as_a_whole() -> None:
-    cluster = Cluster().see(*racks(2, 2), *gang("g", 2))
+    cluster = Cluster().see(*racks(2, 2), *rack_gang("g", 2))
     cluster.step()
     answer = drain(cluster.engine, [], "rack=r0")
     assert answer.nodes == ["r0-n0", "r0-n1"]
@@ -145,7 +145,7 @@ def test_a_repair_moves_no_more_pods_than_brute_force(
     for number in others:
         if number < len(names):
             cluster.see(pod(f"other-{number}").cpu("2").node(names[number]))
-    cluster.see(*gang("g", size))
+    cluster.see(*rack_gang("g", size))
     cluster.step()
     if len(cluster.bound) < size:
         return

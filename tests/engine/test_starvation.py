@@ -10,7 +10,7 @@ from phalanx.engine.explain.ask import why
 from phalanx.engine.explain.pending import PendingReasons
 from phalanx.engine.explain.whatif import Question, whatif
 from phalanx.testing import Cluster
-from phalanx.testing.builders import node, pod, pod_group
+from phalanx.testing.builders import gang, node, pod, pod_group
 
 PROMISED = "scheduling.phalanx.dev/StartPromised"
 CONFIG = """
@@ -26,21 +26,13 @@ def cluster(nodes: int, settings: str = "", **labels: Any) -> Cluster:
     return run.see(*(node(f"n{i:02}").cpu(1).label("rack", f"r{i // 4}") for i in range(nodes)))
 
 
-def gang(run: Cluster, name: str, size: int, *, seconds: int = 0, topology: str = "", priority: int = 0) -> None:
-    group = pod_group(name).gang(size)
-    if topology:
-        group.topology(topology)
-    if priority:
-        group.priority(priority)
-    run.see(group)
-    for i in range(size):
-        member = pod(f"{name}-{i:02}").cpu(1).group(name).created(run.now)
-        if priority:
-            member.priority(priority)
+def submit(run: Cluster, name: str, size: int, *, seconds: int = 0, priority: int | None = None) -> None:
+    group, *members = gang(name, size, priority=priority)
+    for member in members:
+        member.created(run.now)
         if seconds:
             member.spec["activeDeadlineSeconds"] = seconds
-        run.see(member)
-    run.step()
+    run.see(group, *members).step()
 
 
 def end(run: Cluster, name: str) -> None:
@@ -67,7 +59,7 @@ def stream(run: Cluster, rounds: int, *, seconds: int = 0) -> int:
             return i
         run.step(10.0)
         small.append(f"s{i}")
-        gang(run, small[-1], 4, seconds=seconds)
+        submit(run, small[-1], 4, seconds=seconds)
         end(run, small.pop(0))
     return -1
 
@@ -75,7 +67,7 @@ def stream(run: Cluster, rounds: int, *, seconds: int = 0) -> int:
 def until_reserved(run: Cluster) -> None:
     for i in range(100, 130):
         run.step(10.0)
-        gang(run, f"x{i}", 4)
+        submit(run, f"x{i}", 4)
         if run.engine.starts.held:
             return
         end(run, f"x{i}")
@@ -85,8 +77,8 @@ def until_reserved(run: Cluster) -> None:
 def prepared(settings: str, *, seconds: int = 0) -> Cluster:
     run = cluster(16, settings)
     for i in range(3):
-        gang(run, f"s{i}", 4, seconds=seconds)
-    gang(run, "big", 12)
+        submit(run, f"s{i}", 4, seconds=seconds)
+    submit(run, "big", 12)
     return run
 
 
@@ -123,9 +115,9 @@ def test_higher_priority_takes_reserved_room() -> None:
     until_reserved(run)
     assert promised(run, "big")[0] == "True"
     end(run, "s0")
-    gang(run, "younger", 4)
+    submit(run, "younger", 4)
     assert running(run, "younger") == 0
-    gang(run, "urgent", 4, priority=10)
+    submit(run, "urgent", 4, priority=10)
     assert running(run, "urgent") == 4
 
 
@@ -151,19 +143,19 @@ def test_a_reservation_moves_when_its_node_vanishes() -> None:
 def test_known_ends_give_a_start_time_and_only_work_that_ends_before_passes() -> None:
     run = cluster(8, "starvationSeconds: 5")
     for i in range(2):
-        gang(run, f"long{i}", 3, seconds=1000)
-    gang(run, "big", 8)
-    gang(run, "small", 1, seconds=500)
+        submit(run, f"long{i}", 3, seconds=1000)
+    submit(run, "big", 8)
+    submit(run, "small", 1, seconds=500)
     run.step(1.0)
     run.step(10.0)
     status, message = promised(run, "big")
     assert status == "True"
-    gang(run, "unknown", 1)
+    submit(run, "unknown", 1)
     assert running(run, "unknown") == 0
     assert "from 1970-01-01T00:33:" in message, "1,000 seconds after the gangs of long work started"
-    gang(run, "short", 1, seconds=60)
+    submit(run, "short", 1, seconds=60)
     assert running(run, "short") == 1
-    gang(run, "slow", 1, seconds=5000)
+    submit(run, "slow", 1, seconds=5000)
     assert running(run, "slow") == 0
 
 
@@ -171,14 +163,14 @@ def test_known_ends_give_a_start_time_and_only_work_that_ends_before_passes() ->
 def test_where_nothing_waits_nothing_is_reserved(settings: str) -> None:
     run = cluster(8, settings)
     for i in range(4):
-        gang(run, f"g{i}", 2)
+        submit(run, f"g{i}", 2)
         run.step(1000.0)
     assert not run.engine.starts.held and not run.engine.starts.overtaking.of
 
 
 def test_whatif_says_when_a_gang_would_start() -> None:
     run = cluster(4)
-    gang(run, "runs", 3, seconds=1000)
+    submit(run, "runs", 3, seconds=1000)
     pods = [pod(f"ask-{i}").cpu(1).group("ask").build() for i in range(4)]
     question = Question(pods=pods, pod_groups=[pod_group("ask").gang(4).build()])
     (item,) = whatif(run.engine.scheduler, question, when=True).items
@@ -197,14 +189,14 @@ def test_whatif_says_when_a_gang_would_start() -> None:
 
 def test_the_next_gang_is_promised_a_start_at_once_if_everything_in_its_way_has_a_known_end() -> None:
     run = cluster(8)
-    gang(run, "long", 6, seconds=1000)
-    gang(run, "big", 8)
+    submit(run, "long", 6, seconds=1000)
+    submit(run, "big", 8)
     run.step(1.0)
     status, message = promised(run, "big")
     assert status == "True" and "reserved n" in message and "from 1970-01-01T00:33:2" in message
-    gang(run, "slow", 1, seconds=5000)
-    gang(run, "unknown", 1)
-    gang(run, "short", 1, seconds=60)
+    submit(run, "slow", 1, seconds=5000)
+    submit(run, "unknown", 1)
+    submit(run, "short", 1, seconds=60)
     assert [running(run, name) for name in ("slow", "unknown", "short")] == [0, 0, 1]
     run.step(1.0)
     assert promised(run, "slow")[0] == "", "only the first of a priority is promised a start"
@@ -216,10 +208,10 @@ def test_the_next_gang_is_promised_a_start_at_once_if_everything_in_its_way_has_
 
 def test_with_conservative_backfill_every_gang_is_promised_a_start() -> None:
     run = cluster(8, "backfill: Conservative, maxReservedFraction: 1, maxReservedFractionPerNamespace: 1")
-    gang(run, "a", 4, seconds=1000)
-    gang(run, "b", 4, seconds=2000)
-    gang(run, "first", 4)
-    gang(run, "second", 4)
+    submit(run, "a", 4, seconds=1000)
+    submit(run, "b", 4, seconds=2000)
+    submit(run, "first", 4)
+    submit(run, "second", 4)
     run.step(1.0)
     assert "00:33:2" in promised(run, "first")[1]
     assert "00:50:0" in promised(run, "second")[1]
@@ -227,17 +219,17 @@ def test_with_conservative_backfill_every_gang_is_promised_a_start() -> None:
 
 def test_without_backfill_no_start_is_promised() -> None:
     run = cluster(8, "backfill: None")
-    gang(run, "long", 6, seconds=1000)
-    gang(run, "big", 8)
+    submit(run, "long", 6, seconds=1000)
+    submit(run, "big", 8)
     run.step(1.0)
-    gang(run, "unknown", 1)
+    submit(run, "unknown", 1)
     assert promised(run, "big") == ("", "") and running(run, "unknown") == 1
 
 
 def test_a_gang_says_why_its_promised_start_was_not_kept() -> None:
     run = cluster(8)
-    gang(run, "long", 6, seconds=1000)
-    gang(run, "big", 8)
+    submit(run, "long", 6, seconds=1000)
+    submit(run, "big", 8)
     run.step(1.0)
     assert promised(run, "big")[0] == "True"
     run.step(1500.0)
@@ -248,8 +240,8 @@ def test_a_gang_says_why_its_promised_start_was_not_kept() -> None:
 
 def test_a_gang_whose_way_is_blocked_without_a_known_end_is_promised_nothing() -> None:
     run = cluster(8)
-    gang(run, "long", 6)
-    gang(run, "big", 8)
+    submit(run, "long", 6)
+    submit(run, "big", 8)
     for _ in range(3):
         run.step(2.0)
     assert promised(run, "big") == ("", "")
@@ -258,8 +250,8 @@ def test_a_gang_whose_way_is_blocked_without_a_known_end_is_promised_nothing() -
 
 def test_no_pod_is_evicted_for_a_gang_that_starts_within_the_patience() -> None:
     run = cluster(4, "preemptionPatienceSeconds: 600")
-    gang(run, "low", 4, seconds=300)
-    gang(run, "high", 4, priority=10)
+    submit(run, "low", 4, seconds=300)
+    submit(run, "high", 4, priority=10)
     run.step(2.0)
     assert not run.evicted and "no pod is evicted" in _scheduled(run, "high")
     end(run, "low")
@@ -269,16 +261,16 @@ def test_no_pod_is_evicted_for_a_gang_that_starts_within_the_patience() -> None:
 
 def test_pods_are_evicted_for_a_gang_that_would_start_after_the_patience() -> None:
     run = cluster(4, "preemptionPatienceSeconds: 60")
-    gang(run, "low", 4, seconds=300)
-    gang(run, "high", 4, priority=10)
+    submit(run, "low", 4, seconds=300)
+    submit(run, "high", 4, priority=10)
     run.step(2.0)
     assert run.evicted
 
 
 def test_whatif_says_that_a_start_depends_on_reservations() -> None:
     run = cluster(4)
-    gang(run, "runs", 3, seconds=1000)
-    gang(run, "big", 4)
+    submit(run, "runs", 3, seconds=1000)
+    submit(run, "big", 4)
     run.step(1.0)
     assert promised(run, "big")[0] == "True"
     pods = [pod(f"ask-{i}").cpu(1).group("ask").build() for i in range(4)]
@@ -290,13 +282,13 @@ def test_whatif_says_that_a_start_depends_on_reservations() -> None:
 
 def test_with_strict_fifo_no_gang_overtakes_an_older_one() -> None:
     run = cluster(8, "strictFIFO: true")
-    gang(run, "runs", 6)
-    gang(run, "big", 8)
+    submit(run, "runs", 6)
+    submit(run, "big", 8)
     for name in ("small1", "small2"):
-        gang(run, name, 1)
+        submit(run, name, 1)
     run.step(5.0)
     assert running(run, "small1") == 0 and "strictFIFO" in _scheduled(run, "small1")
-    gang(run, "urgent", 1, priority=10)
+    submit(run, "urgent", 1, priority=10)
     assert running(run, "urgent") == 1, "higher priority goes before it"
     end(run, "urgent")
     end(run, "runs")
@@ -313,8 +305,8 @@ def _scheduled(run: Cluster, name: str) -> str:
 
 def test_why_and_the_queue_say_when_a_gang_with_a_reservation_starts() -> None:
     run = cluster(8)
-    gang(run, "long", 6, seconds=1000)
-    gang(run, "big", 8)
+    submit(run, "long", 6, seconds=1000)
+    submit(run, "big", 8)
     run.step(1.0)
     (item,) = why(run.engine.scheduler, "PodGroup", "default", "big").items
     assert item.headline.startswith("Starts by 1970-01-01T00:33:2") and "room is reserved for it" in item.headline
@@ -334,8 +326,8 @@ def test_why_says_what_a_starving_gang_waits_for_if_no_end_is_known() -> None:
 
 def test_a_unit_that_waits_for_reserved_room_names_the_owner_in_its_own_namespace_only() -> None:
     run = cluster(8)
-    gang(run, "long", 6, seconds=1000)
-    gang(run, "big", 8)
+    submit(run, "long", 6, seconds=1000)
+    submit(run, "big", 8)
     run.step(1.0)
     run.see(pod("mine").cpu(1).created(run.now), pod("theirs").ns("other").cpu(1).created(run.now))
     run.see(pod_group("g").ns("other").gang(2))

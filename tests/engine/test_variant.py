@@ -10,7 +10,7 @@ import pytest
 from phalanx.base.errors import BadRequest
 from phalanx.engine.explain import Outlook, Question, whatif
 from phalanx.serve.variant import MoreNodes, Variant
-from phalanx.testing.builders import node, pod, pod_group
+from phalanx.testing.builders import gang, node, pod
 from support.asked_engine import Asked, racks
 
 
@@ -23,11 +23,6 @@ def ask(run: Asked, variant: Variant, *builders: Any) -> Outlook:
     variant.put_into(run.engine)
     run.engine.validate()
     return whatif(run.engine, question)
-
-
-def gang(name: str, count: int, cpu: str = "3", key: str = "rack") -> list[Any]:
-    group = pod_group(name).gang(count)
-    return [group.topology(key) if key else group, *(pod(f"{name}-{i}").cpu(cpu).group(name) for i in range(count))]
 
 
 def remedy(outlook: Outlook, change: str) -> str:
@@ -46,10 +41,10 @@ def test_as_many_nodes_as_were_said_to_help_do_and_one_fewer_does_not(seed: int)
         run.step()
         return run
 
-    count, like = remedy(ask(fresh(), Variant(), *gang("g", size, key=key)), "nodes").split()
+    count, like = remedy(ask(fresh(), Variant(), *gang("g", size, "3", topology=key)), "nodes").split()
     fewer = Variant([MoreNodes(int(count) - 1, like)] if int(count) > 1 else [])
-    assert not ask(fresh(), fewer, *gang("g", size, key=key)).fits
-    (would,) = ask(fresh(), Variant([MoreNodes(int(count), like)]), *gang("g", size, key=key)).items
+    assert not ask(fresh(), fewer, *gang("g", size, "3", topology=key)).fits
+    (would,) = ask(fresh(), Variant([MoreNodes(int(count), like)]), *gang("g", size, "3", topology=key)).items
     assert would.fits and would.pods == size
     new = [share.node for place in would.places for share in place.nodes if share.node.startswith(f"{like}-more-")]
     assert len(new) == int(count)
@@ -60,15 +55,15 @@ def test_a_filter_left_out_opens_its_nodes_and_no_others() -> None:
         tainted = [node(f"t{i}").cpu("4").taint("team", "a", "NoSchedule") for i in range(3)]
         return Asked().see(*tainted, node("free").cpu("4"), node("closed").cpu("4").unschedulable())
 
-    (no,) = (refused := ask(fresh(), Variant(), *gang("g", 4, key=""))).items
+    (no,) = (refused := ask(fresh(), Variant(), *gang("g", 4, "3"))).items
     assert not no.fits
     name = remedy(refused, "filter")
     assert name == "TaintToleration"
-    (would,) = ask(fresh(), Variant(without_filters=[name]), *gang("g", 4, key="")).items
+    (would,) = ask(fresh(), Variant(without_filters=[name]), *gang("g", 4, "3")).items
     assert {share.node for place in would.places for share in place.nodes} == {"t0", "t1", "t2", "free"}
-    assert not ask(fresh(), Variant(without_filters=["NodeUnschedulable"]), *gang("g", 4, key="")).fits
+    assert not ask(fresh(), Variant(without_filters=["NodeUnschedulable"]), *gang("g", 4, "3")).fits
     both = Variant(without_filters=["NodeUnschedulable", name])
-    assert ask(fresh(), both, *gang("g", 5, key="")).fits
+    assert ask(fresh(), both, *gang("g", 5, "3")).fits
 
 
 def test_a_cordon_is_lifted_with_its_taint() -> None:

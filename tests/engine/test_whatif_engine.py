@@ -9,7 +9,7 @@ import pytest
 
 from phalanx.engine import decisions as d
 from phalanx.engine.explain import Outlook, Question, Unknown, plan, whatif, why
-from phalanx.testing.builders import composite, node, pod, pod_group, workload
+from phalanx.testing.builders import composite, gang, node, pod, pod_group, workload
 from support.asked_engine import Asked, fingerprint, racks
 
 
@@ -26,26 +26,26 @@ def ask(run: Asked, *builders: Any) -> Outlook:
     return outlook
 
 
-def gang(name: str, count: int, cpu: str = "3", key: str = "rack") -> list[Any]:
-    return [pod_group(name).gang(count).topology(key), *(pod(f"{name}-{i}").cpu(cpu).group(name) for i in range(count))]
+def rack_gang(name: str, size: int, cpu: str = "3") -> list[Any]:
+    return gang(name, size, cpu, topology="rack")
 
 
 def test_a_gang_that_fits_is_told_its_domain_and_nodes_and_then_goes_there() -> None:
     run = Asked().see(*racks())
-    outlook = ask(run, *gang("g", 2))
+    outlook = ask(run, *rack_gang("g", 2))
     assert outlook.fits
     (would,) = outlook.items
     (place,) = would.places
     assert (would.root, would.pods, place.key) == ("podgroup/default/g", 2, "rack")
-    made = run.see(*gang("g", 2)).step()
+    made = run.see(*rack_gang("g", 2)).step()
     assert {b.node for b in made if isinstance(b, d.Bind)} == {share.node for share in place.nodes}
 
 
 def test_a_gang_that_does_not_fit_gets_the_sentence_of_its_condition() -> None:
     run = Asked().see(*racks())
-    (would,) = ask(run, *gang("g", 3)).items
+    (would,) = ask(run, *rack_gang("g", 3)).items
     assert not would.fits
-    run.see(*gang("g", 3)).step()
+    run.see(*rack_gang("g", 3)).step()
     assert run.condition("g").startswith(would.summary)
     assert next(change.text for change in would.relaxations if change.fits) == "rack→block fits now"
 
@@ -64,7 +64,7 @@ def test_trees_and_workloads_are_understood() -> None:
     run = Asked().see(*racks())
     tree = [composite("t").gang(2).topology("block")]
     for name in ("x", "y"):
-        group, *pods = gang(name, 2)
+        group, *pods = rack_gang(name, 2)
         tree += [group.parent("t"), *pods]
     (would,) = ask(run, *tree).items
     assert would.fits and [place.key for place in would.places] == ["block", "rack", "rack"]
@@ -76,7 +76,7 @@ def test_trees_and_workloads_are_understood() -> None:
 
 def test_what_is_missing_is_said_before_anything_is_tried() -> None:
     run = Asked().see(*racks())
-    group, first, *_ = gang("g", 3)
+    group, first, *_ = rack_gang("g", 3)
     (short,) = ask(run, group, first).items
     assert "has 1 of 3 pods, 2 missing" in short.summary
     (lost,) = ask(run, pod("p").cpu("1").group("nowhere")).items
@@ -88,7 +88,7 @@ def test_what_is_missing_is_said_before_anything_is_tried() -> None:
 
 
 def test_pods_may_join_a_group_that_runs_already() -> None:
-    run = Asked().see(*racks(), *gang("g", 2, cpu="1"))
+    run = Asked().see(*racks(), *rack_gang("g", 2, cpu="1"))
     run.step()
     rack = run.why("PodGroup", "g").levels[0].domains
     (would,) = ask(run, pod("g-2").cpu("1").group("g")).items
@@ -101,11 +101,11 @@ def test_pods_may_join_a_group_that_runs_already() -> None:
 
 def test_names_and_resources_and_rules_of_a_question_stay_in_it() -> None:
     """The same names as running pods, a resource nobody has, labels nobody selected before."""
-    run = Asked().see(*racks(), *gang("g", 2, cpu="1"))
+    run = Asked().see(*racks(), *rack_gang("g", 2, cpu="1"))
     run.step()
     outlook = ask(
         run,
-        *gang("g", 2, cpu="1"),
+        *rack_gang("g", 2, cpu="1"),
         pod("odd").resource("example.com/odd", 1),
         pod("apart").label("app", "x").cpu("1").anti_affinity("rack", {"app": "x"}),
         pod("close").label("app", "x").cpu("1").anti_affinity("rack", {"app": "x"}),
@@ -126,7 +126,7 @@ def test_names_and_resources_and_rules_of_a_question_stay_in_it() -> None:
 def test_a_plan_names_victims_cost_and_bound_and_evicts_nobody() -> None:
     run = Asked().see(*racks(4))
     run.see(*(pod(f"low-{i}").cpu("3").priority(1) for i in range(4))).step()
-    group, *members = gang("g", 2)
+    group, *members = rack_gang("g", 2)
     run.see(group.priority(10).preemption_policy("Never"))
     run.see(*(member.priority(10).preemption_policy("Never") for member in members)).step()
     answer = plan(run.engine, "PodGroup", "default", "g")
@@ -189,7 +189,7 @@ def test_a_scheduler_that_is_asked_all_the_time_decides_the_same(seed: int) -> N
                 why(asked.engine, "Pod", "default", questions.choice(known))
             extra = questions.randint(1, 5)
             odd = pod("q").cpu("2").label("zone", "q").anti_affinity("rack", {"zone": "q"})
-            ask(asked, *gang("q", extra), odd.resource("example.com/q", 1))
+            ask(asked, *rack_gang("q", extra), odd.resource("example.com/q", 1))
             if hasattr(batch[0], "gang"):
                 plan(asked.engine, "PodGroup", "default", batch[0].build().metadata.name)
         assert quiet.step() == asked.step()

@@ -23,6 +23,7 @@ from phalanx.testing.builders.groups import (
     PodGroupBuilder,
     WorkloadBuilder,
     WorkloadPolicyBuilder,
+    gang,
 )
 from phalanx.testing.builders.node import NodeBuilder
 from phalanx.testing.builders.pod import PodBuilder
@@ -59,6 +60,7 @@ __all__ = [
     "composite",
     "csi_driver",
     "csi_node",
+    "gang",
     "namespace",
     "node",
     "pdb",

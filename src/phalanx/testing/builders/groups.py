@@ -1,4 +1,4 @@
-"""Builders of PodGroups, CompositePodGroups and Workloads."""
+"""Builders of PodGroups, CompositePodGroups and Workloads, and of a gang with its pods."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import Any, Self
 
 from phalanx.model import objects as o
 from phalanx.testing.builders.base import Builder, Json, T
+from phalanx.testing.builders.pod import PodBuilder
 
 
 class GroupBuilder(Builder[T]):
@@ -114,3 +115,27 @@ class WorkloadPolicyBuilder(Builder[o.WorkloadPolicy]):
     def set(self, **parts: Any) -> Self:
         self.spec.update(parts)
         return self
+
+
+def gang(
+    name: str,
+    size: int,
+    cpu: str | int = "1",
+    priority: int | None = None,
+    *,
+    minimum: int | None = None,
+    gpu: int = 0,
+    topology: str = "",
+) -> list[Any]:
+    """Return builders of a PodGroup that needs `minimum` (default: all) of its pods, and of its pods `<name>-0` on."""
+    group = PodGroupBuilder(name).gang(size if minimum is None else minimum)
+    if topology:
+        group.topology(topology)
+    pods = [PodBuilder(f"{name}-{i}").group(name).cpu(cpu) for i in range(size)]
+    for pod in pods if gpu else ():
+        pod.gpu(gpu)
+    if priority is not None:
+        group.priority(priority)
+        for pod in pods:
+            pod.priority(priority)
+    return [group, *pods]
