@@ -204,7 +204,7 @@ def test_hypernodes_label_nodes_by_tier() -> None:
 
 
 def test_the_role_and_the_option_name_every_dialect() -> None:
-    text = (Path(__file__).parents[2] / "deploy" / "optional" / "dialects.yaml").read_text()
+    text = (Path(__file__).parents[2] / "deploy" / "components" / "dialects" / "role.yaml").read_text()
     role = next(yaml.safe_load_all(text))
     rights = {
         (group, resource, verb)

@@ -50,12 +50,22 @@ class _Part(Protocol):
 class PatientClient(LocalClient):
     """A client whose watches never end by themselves: watch renewal is random, and nothing here may be.
 
-    It needs no bookmarks either, which would be most of the traffic of an idle cluster.
+    Of bookmarks it gets only the one that ends the initial events: the others would be most of the traffic of an
+    idle cluster.
     """
 
-    def events(self, call: Call) -> AsyncIterator[WatchEvent]:
+    async def events(self, call: Call) -> AsyncIterator[WatchEvent]:
         query = {k: v for k, v in call.query.items() if k not in ("timeoutSeconds", "allowWatchBookmarks")}
-        return super().events(msgspec.structs.replace(call, query=query))
+        if query.pop("sendInitialEvents", ""):
+            del query["resourceVersionMatch"]
+            objects, revision = await self._api.present(self._request(msgspec.structs.replace(call, verb="list")))
+            for body in objects:
+                yield WatchEvent("ADDED", body)
+            meta = {"resourceVersion": str(revision), "annotations": {"k8s.io/initial-events-end": "true"}}
+            yield WatchEvent("BOOKMARK", msgspec.json.encode({"kind": call.resource.kind, "metadata": meta}))
+            query["resourceVersion"] = str(revision)
+        async for event in super().events(msgspec.structs.replace(call, query=query)):
+            yield event
 
 
 class SimulatedCluster:
