@@ -18,6 +18,13 @@ def test_aggregated_discovery_has_the_exact_content_type_kubectl_looks_for(serve
         assert reply.json["kind"] == "APIGroupDiscoveryList"
 
 
+def test_a_304_has_the_content_type_of_the_document_that_the_client_kept(server: LocalCluster) -> None:
+    """kubectl writes the headers of a 304 over those it has kept, and without the content type finds no resource."""
+    etag = server.ask("GET", "/apis", accept=AGGREGATED).headers["etag"]
+    reply = server.ask("GET", "/apis", accept=AGGREGATED, headers={"If-None-Match": etag})
+    assert reply.code == 304 and reply.headers["content-type"] == AGGREGATED and reply.headers["etag"] == etag
+
+
 def test_aggregated_and_legacy_discovery_name_the_same_resources(server: LocalCluster) -> None:
     aggregated: set[tuple[str, str, str]] = set()
     for path in ("/api", "/apis"):

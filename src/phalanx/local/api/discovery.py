@@ -48,11 +48,11 @@ class Discovery:
         if form.discovery:
             body = self._document((prefix, form.discovery), lambda: self._aggregated(prefix, form.discovery))
             headers["ETag"] = f'"{hashlib.sha256(body).hexdigest().upper()}"'
-            if etag == headers["ETag"]:
-                return Answer(304, headers=headers)
-            # client-go compares this content type as text, so nothing may be added to it.
+            # client-go compares this content type as text, so nothing may be added to it, and takes that of a 304 for
+            # the document that it has kept.
             content_type = f"application/json;g=apidiscovery.k8s.io;v={form.discovery};as=APIGroupDiscoveryList"
-            return Answer(body=body, content_type=content_type, headers=headers)
+            code, body = (304, b"") if etag == headers["ETag"] else (200, body)
+            return Answer(code, body=body, content_type=content_type, headers=headers)
         if prefix == "api":
             return Answer(body=self._document(("api", address), lambda: self._core_versions(address)), headers=headers)
         return Answer(body=self._document(("apis",), self._group_list), headers=headers)
