@@ -7,7 +7,7 @@ from phalanx.model.fieldpath import all_invalid, forbidden, invalid, not_support
 from phalanx.model.gates import Gates
 from phalanx.model.kinds import FieldError, Json
 from phalanx.model.rules import placement, podspec, podspec_defaults
-from phalanx.model.rules.assembly import Create, assemble, at_most_all, frozen, is_zero, not_negative, number_or_percent
+from phalanx.model.rules.assembly import Create, assemble, at_most_all, is_zero, number_or_percent
 from phalanx.model.rules.contract import Rules
 from phalanx.model.rules.storage import volume_claim_errors
 from phalanx.model.selectors import BadSelector, from_selector
@@ -78,17 +78,10 @@ def _judged_template(spec: Json) -> Json:
 def _deployment_default(obj: Json) -> None:
     spec: Json = obj.setdefault("spec", {})
     podspec_defaults.template(spec)
-    if spec.get("replicas") is None:
-        spec["replicas"] = 1
-    strategy: Json = spec.setdefault("strategy", {})
-    if not strategy.get("type"):
-        strategy["type"] = "RollingUpdate"
-    if strategy["type"] == "RollingUpdate":
-        rolling: Json = strategy.setdefault("rollingUpdate", {})
+    if spec["strategy"]["type"] == "RollingUpdate":
+        rolling: Json = spec["strategy"].setdefault("rollingUpdate", {})
         rolling.setdefault("maxUnavailable", "25%")
         rolling.setdefault("maxSurge", "25%")
-    spec.setdefault("revisionHistoryLimit", 10)
-    spec.setdefault("progressDeadlineSeconds", 600)
 
 
 def _strategy(strategy: Json) -> list[FieldError]:
@@ -113,10 +106,8 @@ def _strategy(strategy: Json) -> list[FieldError]:
 
 def _deployment_errors(obj: Json) -> list[FieldError]:
     spec: Json = obj.get("spec") or {}
-    errors = not_negative(spec, "spec", "replicas")
-    errors += selector_errors(spec, "deployment") + long_running(spec, "ReplicaSet")
+    errors = selector_errors(spec, "deployment") + long_running(spec, "ReplicaSet")
     errors += _strategy(spec.get("strategy") or {})
-    errors += not_negative(spec, "spec", "minReadySeconds", "revisionHistoryLimit", "progressDeadlineSeconds")
     deadline = spec.get("progressDeadlineSeconds")
     if deadline is not None and deadline <= (spec.get("minReadySeconds") or 0):
         errors.append(invalid("spec.progressDeadlineSeconds", deadline, "must be greater than minReadySeconds"))
@@ -129,43 +120,34 @@ def _changed(new: Json, old: Json, check: Create) -> list[FieldError]:
 
 
 def deployment(gates: Gates) -> Rules:
-    def update(new: Json, old: Json) -> list[FieldError]:
-        fixed = frozen(new.get("spec") or {}, old.get("spec") or {}, "spec", "selector")
-        return _changed(new, old, _deployment_errors) + fixed
-
     return assemble(
+        "apps/v1.Deployment",
         default=_deployment_default,
         create=_deployment_errors,
-        update=update,
+        update=lambda new, old: _changed(new, old, _deployment_errors),
         prepare=lambda new, old: drop_from_template(gates, new, old),
+        declared_first=True,
     )
 
 
 # -- ReplicaSet ------------------------------------------------------------------------------------------------------
 
 
-def _replica_set_default(obj: Json) -> None:
-    spec: Json = obj.setdefault("spec", {})
-    podspec_defaults.template(spec)
-    if spec.get("replicas") is None:
-        spec["replicas"] = 1
+def _template_default(obj: Json) -> None:
+    podspec_defaults.template(obj["spec"])
 
 
 def _replica_set_errors(obj: Json) -> list[FieldError]:
     spec: Json = obj.get("spec") or {}
-    errors = not_negative(spec, "spec", "replicas", "minReadySeconds")
-    return errors + selector_errors(spec, "replicaset") + long_running(spec, "ReplicaSet")
+    return selector_errors(spec, "replicaset") + long_running(spec, "ReplicaSet")
 
 
 def replica_set(gates: Gates) -> Rules:
-    def update(new: Json, old: Json) -> list[FieldError]:
-        fixed = frozen(new.get("spec") or {}, old.get("spec") or {}, "spec", "selector")
-        return _changed(new, old, _replica_set_errors) + fixed
-
     return assemble(
-        default=_replica_set_default,
+        "apps/v1.ReplicaSet",
+        default=_template_default,
         create=_replica_set_errors,
-        update=update,
+        update=lambda new, old: _changed(new, old, _replica_set_errors),
         prepare=lambda new, old: drop_from_template(gates, new, old),
     )
 
@@ -185,13 +167,11 @@ def _replication_controller_default(obj: Json) -> None:
             metadata: Json = obj.setdefault("metadata", {})
             if not metadata.get("labels"):
                 metadata["labels"] = dict(labels)
-    if spec.get("replicas") is None:
-        spec["replicas"] = 1
 
 
 def _replication_controller_errors(obj: Json) -> list[FieldError]:
     spec: Json = obj.get("spec") or {}
-    errors = not_negative(spec, "spec", "minReadySeconds", "replicas")
+    errors: list[FieldError] = []
     selector: Json = spec.get("selector") or {}
     if not selector:
         errors.append(required("spec.selector"))
@@ -206,6 +186,7 @@ def _replication_controller_errors(obj: Json) -> list[FieldError]:
 
 def replication_controller(gates: Gates) -> Rules:
     return assemble(
+        "core/v1.ReplicationController",
         default=_replication_controller_default,
         create=_replication_controller_errors,
         update=lambda new, old: _changed(new, old, _replication_controller_errors),
@@ -219,8 +200,6 @@ def replication_controller(gates: Gates) -> Rules:
 def _stateful_set_default(obj: Json) -> None:
     spec: Json = obj.setdefault("spec", {})
     podspec_defaults.template(spec)
-    if not spec.get("podManagementPolicy"):
-        spec["podManagementPolicy"] = "OrderedReady"
     strategy: Json = spec.setdefault("updateStrategy", {})
     if not strategy.get("type"):
         strategy["type"] = "RollingUpdate"
@@ -232,17 +211,10 @@ def _stateful_set_default(obj: Json) -> None:
     retention: Json = spec.setdefault("persistentVolumeClaimRetentionPolicy", {})
     retention.setdefault("whenDeleted", "Retain")
     retention.setdefault("whenScaled", "Retain")
-    if spec.get("replicas") is None:
-        spec["replicas"] = 1
-    spec.setdefault("revisionHistoryLimit", 10)
     for claim in spec.get("volumeClaimTemplates") or ():
         claim.setdefault("apiVersion", "v1")
         claim.setdefault("kind", "PersistentVolumeClaim")
-        claim.setdefault("spec", {}).setdefault("volumeMode", "Filesystem")
         claim.setdefault("status", {}).setdefault("phase", "Pending")
-
-
-_RETENTION = ("Retain", "Delete")
 
 
 def _stateful_set_errors(obj: Json, claims: bool = True) -> list[FieldError]:
@@ -259,36 +231,23 @@ def _stateful_set_errors(obj: Json, claims: bool = True) -> list[FieldError]:
     if rolling and strategy.get("type") == "OnDelete":
         text = "only allowed for updateStrategy 'RollingUpdate'"
         errors.append(invalid("spec.updateStrategy.rollingUpdate", rolling, text))
-    errors += not_negative(rolling, "spec.updateStrategy.rollingUpdate", "partition")
     at = "spec.updateStrategy.rollingUpdate.maxUnavailable"
     errors += number_or_percent(rolling.get("maxUnavailable"), at, up_to_100=True)
     if is_zero(rolling.get("maxUnavailable")):
         errors.append(invalid(at, rolling.get("maxUnavailable"), "cannot be 0"))
-    retention: Json = spec.get("persistentVolumeClaimRetentionPolicy") or {}
-    for field in ("whenDeleted", "whenScaled"):
-        if retention.get(field) not in (None, *_RETENTION):
-            at = f"spec.persistentVolumeClaimRetentionPolicy.{field}"
-            errors.append(not_supported(at, retention[field], _RETENTION))
     for index, claim in enumerate(spec.get("volumeClaimTemplates") or ()) if claims else ():
         errors += volume_claim_errors(claim.get("spec") or {}, f"spec.volumeClaimTemplates[{index}].spec")
-    errors += not_negative(spec, "spec", "replicas", "minReadySeconds")
-    errors += not_negative(spec.get("ordinals") or {}, "spec.ordinals", "start")
     service = spec.get("serviceName") or ""
     errors += all_invalid("spec.serviceName", service, names.dns_label(service) if service else [])
     return errors + selector_errors(spec, "statefulset") + long_running(spec, "StatefulSet")
 
 
 def stateful_set(gates: Gates) -> Rules:
-    def update(new: Json, old: Json) -> list[FieldError]:
-        spec, before = new.get("spec") or {}, old.get("spec") or {}
-        errors = _changed(new, old, lambda obj: _stateful_set_errors(obj, claims=False))
-        fixed = frozen(spec, before, "spec", "selector", "volumeClaimTemplates", "serviceName", "podManagementPolicy")
-        return errors + fixed
-
     return assemble(
+        "apps/v1.StatefulSet",
         default=_stateful_set_default,
         create=_stateful_set_errors,
-        update=update,
+        update=lambda new, old: _changed(new, old, lambda obj: _stateful_set_errors(obj, claims=False)),
         prepare=lambda new, old: drop_from_template(gates, new, old),
         name=names.dns_label,
     )
@@ -302,20 +261,15 @@ _GENERATION = "deprecated.daemonset.template.generation"
 def _daemon_set_default(obj: Json) -> None:
     spec: Json = obj.setdefault("spec", {})
     podspec_defaults.template(spec)
-    strategy: Json = spec.setdefault("updateStrategy", {})
-    if not strategy.get("type"):
-        strategy["type"] = "RollingUpdate"
-    if strategy["type"] == "RollingUpdate":
-        rolling: Json = strategy.setdefault("rollingUpdate", {})
+    if spec["updateStrategy"]["type"] == "RollingUpdate":
+        rolling: Json = spec["updateStrategy"].setdefault("rollingUpdate", {})
         rolling.setdefault("maxUnavailable", 1)
         rolling.setdefault("maxSurge", 0)
-    spec.setdefault("revisionHistoryLimit", 10)
 
 
 def _daemon_set_errors(obj: Json) -> list[FieldError]:
     spec: Json = obj.get("spec") or {}
     errors = selector_errors(spec, "daemonset") + long_running(spec, "DaemonSet")
-    errors += not_negative(spec, "spec", "minReadySeconds", "revisionHistoryLimit")
     strategy: Json = spec.get("updateStrategy") or {}
     if strategy.get("type") not in ("RollingUpdate", "OnDelete"):
         errors.append(not_supported("spec.updateStrategy", strategy, ("RollingUpdate", "OnDelete")))
@@ -350,18 +304,15 @@ def daemon_set(gates: Gates) -> Rules:
         drop_from_template(gates, new, old)
         _template_generation(new, old)
 
-    def update(new: Json, old: Json) -> list[FieldError]:
-        fixed = frozen(new.get("spec") or {}, old.get("spec") or {}, "spec", "selector")
-        return _changed(new, old, _daemon_set_errors) + fixed
-
     return assemble(
+        "apps/v1.DaemonSet",
         default=_daemon_set_default,
         create=_daemon_set_errors,
-        update=update,
+        update=lambda new, old: _changed(new, old, _daemon_set_errors),
         prepare=prepare,
     )
 
 
 def controller_revision(gates: Gates) -> Rules:
     """Its data never changes."""
-    return assemble(update=lambda new, old: frozen(new, old, "", "data"), status_apart=False)
+    return assemble("apps/v1.ControllerRevision", status_apart=False)

@@ -9,57 +9,71 @@ from phalanx.model.fieldpath import immutable, invalid
 from phalanx.model.kinds import FieldError, Json
 from phalanx.model.rules import meta
 from phalanx.model.rules.contract import Rules
-from phalanx.model.rules.declared import same
+from phalanx.model.rules.declared import declared_defaults, declared_errors, same
 
 Create = Callable[[Json], list[FieldError]]
 Update = Callable[[Json, Json], list[FieldError]]
 
 
+def _fine(*objects: Json) -> list[FieldError]:
+    return []
+
+
+def _leave(*objects: Json | None) -> None:
+    pass
+
+
 def assemble(
+    table: str = "",
     *,
-    default: Callable[[Json], None] | None = None,
-    create: Create | None = None,
-    update: Update | None = None,
-    status: Update | None = None,
-    prepare: Callable[[Json, Json | None], None] | None = None,
+    default: Callable[[Json], None] = _leave,
+    create: Create = _fine,
+    update: Update = _fine,
+    status: Update = _fine,
+    prepare: Callable[[Json, Json | None], None] = _leave,
     first_status: Callable[[Json], Json] | None = None,
     name: Callable[[str], list[str]] = names.dns_subdomain,
     namespaced: bool = True,
     status_apart: bool = True,
+    shows_fixed: bool = True,
+    declared_first: bool = False,
 ) -> Rules:
-    """`create` and `update` look beyond metadata; `prepare(new, old)` drops what gates forbid (old is None on create).
+    """`table`: the record whose declared defaults and rules hold. `create` and `update` look beyond it and metadata;
+    `prepare(new, old)` drops what gates forbid (old is None on create).
 
-    `status_apart`: the kind has a status subresource, so the main resource cannot write status.
+    `status_apart`: the kind has a status subresource, so the main resource cannot write status. `shows_fixed`:
+    complaints about immutable fields repeat the new value. `declared_first`: those of the table come first on create.
     """
+
+    def complete(obj: Json) -> None:
+        declared_defaults(table, obj)
+        default(obj)
 
     def prepare_create(obj: Json) -> None:
         if first_status is not None:
             obj["status"] = first_status(obj)
         elif status_apart:
             meta.clear_status(obj)
-        if prepare is not None:
-            prepare(obj, None)
+        prepare(obj, None)
 
     def prepare_update(new: Json, old: Json) -> None:
         if status_apart:
             meta.keep_status(new, old)
-        if prepare is not None:
-            prepare(new, old)
+        prepare(new, old)
 
     def validate_create(obj: Json) -> list[FieldError]:
-        errors = meta.on_create(obj, name, namespaced)
-        return errors + create(obj) if create is not None else errors
+        own, declared = create(obj), declared_errors(table, obj, None, "")
+        return meta.on_create(obj, name, namespaced) + (declared + own if declared_first else own + declared)
 
     def validate_update(new: Json, old: Json) -> list[FieldError]:
-        errors = meta.on_update(new, old)
-        return errors + update(new, old) if update is not None else errors
+        declared = declared_errors(table, new, old, "", show=shows_fixed)
+        return meta.on_update(new, old) + update(new, old) + declared
 
     def validate_status(new: Json, old: Json) -> list[FieldError]:
-        errors = meta.on_update(new, old)
-        return errors + status(new, old) if status is not None else errors
+        return meta.on_update(new, old) + status(new, old)
 
     return Rules(
-        default=default,
+        default=complete,
         prepare_create=prepare_create,
         prepare_update=prepare_update,
         prepare_status=meta.keep_all_but_status if status_apart else None,

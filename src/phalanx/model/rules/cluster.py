@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from phalanx.model import names
-from phalanx.model.fieldpath import duplicate, forbidden, immutable, invalid, not_supported
+from phalanx.model.fieldpath import duplicate, forbidden, invalid, not_supported
 from phalanx.model.gates import Gates
 from phalanx.model.kinds import FieldError, Json
 from phalanx.model.quantity import compare
@@ -79,22 +81,10 @@ def node(gates: Gates) -> Rules:
         return errors + resources.resource_list(found.get("allocatable"), "status.allocatable")
 
     rules = assemble(default=default, create=errors_of, update=update, status=status, namespaced=False)
-    return Rules(
-        default=rules.default,
-        prepare_update=rules.prepare_update,
-        prepare_status=rules.prepare_status,
-        validate_create=rules.validate_create,
-        validate_update=rules.validate_update,
-        validate_status=rules.validate_status,
-        validate_name=rules.validate_name,
-    )
+    return msgspec.structs.replace(rules, prepare_create=None)
 
 
 def priority_class(gates: Gates) -> Rules:
-    def default(obj: Json) -> None:
-        if obj.get("preemptionPolicy") is None:
-            obj["preemptionPolicy"] = "PreemptLowerPriority"
-
     def create(obj: Json) -> list[FieldError]:
         errors: list[FieldError] = []
         name, value = (obj.get("metadata") or {}).get("name") or "", obj.get("value") or 0
@@ -113,20 +103,14 @@ def priority_class(gates: Gates) -> Rules:
         elif value > HIGHEST_USER_PRIORITY:
             text = f"maximum allowed value of a user defined priority is {HIGHEST_USER_PRIORITY}"
             errors.append(forbidden("value", text))
-        policy = obj.get("preemptionPolicy")
-        if policy is not None and policy not in ("PreemptLowerPriority", "Never"):
-            errors.append(not_supported("preemptionPolicy", policy, ("PreemptLowerPriority", "Never")))
         return errors
 
     def update(new: Json, old: Json) -> list[FieldError]:
-        errors: list[FieldError] = []
-        if (new.get("value") or 0) != (old.get("value") or 0):
-            errors.append(forbidden("value", "may not be changed in an update."))
-        if new.get("preemptionPolicy") != old.get("preemptionPolicy"):
-            errors.append(immutable("preemptionPolicy", new.get("preemptionPolicy")))
-        return errors
+        if (new.get("value") or 0) == (old.get("value") or 0):
+            return []
+        return [forbidden("value", "may not be changed in an update.")]
 
-    return assemble(default=default, create=create, update=update, namespaced=False, status_apart=False)
+    return assemble("scheduling/v1.PriorityClass", create=create, update=update, namespaced=False, status_apart=False)
 
 
 def pod_disruption_budget(gates: Gates) -> Rules:
@@ -139,27 +123,20 @@ def pod_disruption_budget(gates: Gates) -> Rules:
         errors += number_or_percent(low, "spec.minAvailable", up_to_100=True)
         errors += number_or_percent(high, "spec.maxUnavailable", up_to_100=True)
         errors += placement.label_selector(spec.get("selector"), "spec.selector")
-        policy, allowed = spec.get("unhealthyPodEvictionPolicy"), ("AlwaysAllow", "IfHealthyBudget")
-        if policy is not None and policy not in allowed:
-            errors.append(not_supported("spec.unhealthyPodEvictionPolicy", policy, allowed))
         return errors
 
-    return assemble(create=errors_of, update=lambda new, old: errors_of(new))
+    return assemble("policy/v1.PodDisruptionBudget", create=errors_of, update=lambda new, old: errors_of(new))
 
 
 def lease(gates: Gates) -> Rules:
     def errors_of(obj: Json) -> list[FieldError]:
-        spec: Json = obj.get("spec") or {}
-        errors: list[FieldError] = []
-        seconds = spec.get("leaseDurationSeconds")
-        if seconds is not None and seconds <= 0:
-            errors.append(invalid("spec.leaseDurationSeconds", seconds, "must be greater than 0"))
-        transitions = spec.get("leaseTransitions")
-        if transitions is not None and transitions < 0:
-            errors.append(invalid("spec.leaseTransitions", transitions, "must be greater than or equal to 0"))
-        return errors
+        seconds = (obj.get("spec") or {}).get("leaseDurationSeconds")
+        if seconds is None or seconds > 0:
+            return []
+        return [invalid("spec.leaseDurationSeconds", seconds, "must be greater than 0")]
 
-    return assemble(create=errors_of, update=lambda new, old: errors_of(new), status_apart=False)
+    lease = "coordination/v1.Lease"
+    return assemble(lease, create=errors_of, update=lambda new, old: errors_of(new), status_apart=False)
 
 
 def event(gates: Gates) -> Rules:

@@ -14,7 +14,7 @@ from phalanx.model.fieldpath import all_invalid, invalid, not_supported, require
 from phalanx.model.gates import Gates
 from phalanx.model.kinds import FieldError, Json
 from phalanx.model.rules import resources
-from phalanx.model.rules.assembly import assemble, frozen, not_negative
+from phalanx.model.rules.assembly import assemble
 from phalanx.model.rules.contract import Rules
 
 _PERCENT = {"type": "Percent", "value": 100, "periodSeconds": 15}
@@ -30,9 +30,7 @@ _TAINT_EFFECTS = ("NoExecute", "NoSchedule", "None")
 
 
 def _autoscaler_default(obj: Json) -> None:
-    spec: Json = obj.setdefault("spec", {})
-    if spec.get("minReplicas") is None:
-        spec["minReplicas"] = 1
+    spec: Json = obj["spec"]
     if not spec.get("metrics"):
         target = {"type": "Utilization", "averageUtilization": 80}
         spec["metrics"] = [{"type": "Resource", "resource": {"name": "cpu", "target": target}}]
@@ -47,67 +45,47 @@ def _autoscaler_default(obj: Json) -> None:
 
 def horizontal_pod_autoscaler(gates: Gates) -> Rules:
     def errors_of(obj: Json) -> list[FieldError]:
-        spec: Json = obj.get("spec") or {}
-        errors: list[FieldError] = []
-        low, high = spec.get("minReplicas") or 0, spec.get("maxReplicas") or 0
-        if low < 1:
-            errors.append(invalid("spec.minReplicas", low, "must be greater than or equal to 1"))
-        if high < low:
-            errors.append(invalid("spec.maxReplicas", high, "must be greater than or equal to `minReplicas`"))
-        target: Json = spec.get("scaleTargetRef") or {}
-        for field in ("kind", "name"):
-            if not target.get(field):
-                errors.append(required(f"spec.scaleTargetRef.{field}"))
-        if not high:
-            errors.append(required("spec.maxReplicas"))
-        return errors
+        low, high = obj["spec"].get("minReplicas") or 0, obj["spec"].get("maxReplicas") or 0
+        if high >= low:
+            return []
+        return [invalid("spec.maxReplicas", high, "must be greater than or equal to `minReplicas`")]
 
-    rules = assemble(default=_autoscaler_default, create=errors_of, update=lambda new, old: errors_of(new))
+    rules = assemble(
+        "autoscaling/v2.HorizontalPodAutoscaler",
+        default=_autoscaler_default,
+        create=errors_of,
+        update=lambda new, old: errors_of(new),
+    )
     return msgspec.structs.replace(rules, from_storage={"v1": hpa_view.from_v2}, to_storage={"v1": hpa_view.to_v2})
 
 
 def certificate_signing_request(gates: Gates) -> Rules:
     def create(obj: Json) -> list[FieldError]:
-        spec: Json = obj.get("spec") or {}
-        errors = [required(f"spec.{field}") for field in ("request", "signerName", "usages") if not spec.get(field)]
-        seconds = spec.get("expirationSeconds")
-        if seconds is not None and seconds < 600:
-            errors.append(
-                invalid("spec.expirationSeconds", seconds, "may not specify a duration less than 600 seconds")
-            )
-        return errors
+        seconds = (obj.get("spec") or {}).get("expirationSeconds")
+        if seconds is None or seconds >= 600:
+            return []
+        return [invalid("spec.expirationSeconds", seconds, "may not specify a duration less than 600 seconds")]
 
-    def update(new: Json, old: Json) -> list[FieldError]:
-        return frozen(new, old, "", "spec")
-
-    return assemble(create=create, update=update, namespaced=False)
+    return assemble("certificates/v1.CertificateSigningRequest", create=create, namespaced=False)
 
 
 def pod_certificate_request(gates: Gates) -> Rules:
-    def create(obj: Json) -> list[FieldError]:
-        spec: Json = obj.get("spec") or {}
-        needed = ("signerName", "podName", "podUID", "serviceAccountName", "serviceAccountUID", "nodeName", "nodeUID")
-        return [required(f"spec.{field}") for field in needed if not spec.get(field)]
-
-    return assemble(create=create, update=lambda new, old: frozen(new, old, "", "spec"))
+    return assemble("certificates/v1.PodCertificateRequest")
 
 
 def cluster_trust_bundle(gates: Gates) -> Rules:
     def errors_of(obj: Json) -> list[FieldError]:
-        spec: Json = obj.get("spec") or {}
-        signer, name = spec.get("signerName") or "", str(obj["metadata"].get("name") or "")
-        errors = [] if spec.get("trustBundle") else [required("spec.trustBundle")]
+        signer, name = (obj.get("spec") or {}).get("signerName") or "", str(obj["metadata"].get("name") or "")
         prefix = signer.replace("/", ":") + ":"
-        if signer and not name.startswith(prefix):
-            text = f"ClusterTrustBundle for signerName {signer} must be named with prefix {prefix}"
-            errors.append(invalid("metadata.name", name, text))
-        return errors
+        if not signer or name.startswith(prefix):
+            return []
+        text = f"ClusterTrustBundle for signerName {signer} must be named with prefix {prefix}"
+        return [invalid("metadata.name", name, text)]
 
     return assemble(
+        "certificates/v1.ClusterTrustBundle",
         create=errors_of,
-        update=lambda new, old: (
-            errors_of(new) + frozen(new.get("spec") or {}, old.get("spec") or {}, "spec", "signerName")
-        ),
+        update=lambda new, old: errors_of(new),
         name=lambda name: [] if ":" in name else names.dns_subdomain(name),
         namespaced=False,
         status_apart=False,
@@ -115,11 +93,6 @@ def cluster_trust_bundle(gates: Gates) -> Rules:
 
 
 def api_service(gates: Gates) -> Rules:
-    def default(obj: Json) -> None:
-        service = (obj.get("spec") or {}).get("service")
-        if service and service.get("port") is None:
-            service["port"] = 443
-
     def errors_of(obj: Json) -> list[FieldError]:
         spec: Json = obj.get("spec") or {}
         errors: list[FieldError] = []
@@ -144,7 +117,7 @@ def api_service(gates: Gates) -> Rules:
         return {"conditions": [{**condition, "reason": "Local", "message": "Local APIServices are always available"}]}
 
     return assemble(
-        default=default,
+        "apiregistration/v1.APIService",
         create=errors_of,
         update=lambda new, old: errors_of(new),
         first_status=first_status,
@@ -169,12 +142,6 @@ def flow_schema(gates: Gates) -> Rules:
 
 
 def priority_level(gates: Gates) -> Rules:
-    def default(obj: Json) -> None:
-        limited = (obj.get("spec") or {}).get("limited")
-        if limited is not None:
-            limited.setdefault("nominalConcurrencyShares", 30)
-            limited.setdefault("lendablePercent", 0)
-
     def errors_of(obj: Json) -> list[FieldError]:
         spec: Json = obj.get("spec") or {}
         kind = spec.get("type") or ""
@@ -182,20 +149,18 @@ def priority_level(gates: Gates) -> Rules:
             return [not_supported("spec.type", kind, ("Exempt", "Limited"))]
         if kind == "Limited" and spec.get("limited") is None:
             return [required("spec.limited", "must not be empty when type is Limited")]
-        return not_negative(spec.get("limited") or {}, "spec.limited", "nominalConcurrencyShares")
+        return []
 
-    return assemble(default=default, create=errors_of, update=lambda new, old: errors_of(new), namespaced=False)
+    return assemble(
+        "flowcontrol/v1.PriorityLevelConfiguration",
+        create=errors_of,
+        update=lambda new, old: errors_of(new),
+        namespaced=False,
+    )
 
 
 def storage_version_migration(gates: Gates) -> Rules:
-    def create(obj: Json) -> list[FieldError]:
-        resource = ((obj.get("spec") or {}).get("resource") or {}).get("resource")
-        return [] if resource else [required("spec.resource.resource")]
-
-    def update(new: Json, old: Json) -> list[FieldError]:
-        return frozen(new.get("spec") or {}, old.get("spec") or {}, "spec", "resource")
-
-    return assemble(create=create, update=update, namespaced=False)
+    return assemble("storagemigration/v1.StorageVersionMigration", namespaced=False)
 
 
 def runtime_class(gates: Gates) -> Rules:
@@ -204,10 +169,7 @@ def runtime_class(gates: Gates) -> Rules:
         errors = all_invalid("handler", handler, names.dns_label(handler))
         return errors + resources.resource_list((obj.get("overhead") or {}).get("podFixed"), "overhead.podFixed")
 
-    def update(new: Json, old: Json) -> list[FieldError]:
-        return frozen(new, old, "", "handler")
-
-    return assemble(create=create, update=update, namespaced=False, status_apart=False)
+    return assemble("node/v1.RuntimeClass", create=create, namespaced=False, status_apart=False)
 
 
 def device_taint_rule(gates: Gates) -> Rules:

@@ -37,13 +37,36 @@ _FORMATS: dict[str, Callable[[str], list[str]]] = {
 def declared_errors(
     record: str, new: Json, old: Json | None, path: str, gates: Gates | None = None, *, show: bool = False
 ) -> list[FieldError]:
-    """Return what the table has against `new`, a value of a record; without `old` it is new.
+    """Return what the table has against `new`, a value of a record; without `old` it is new. No record: nothing.
 
     `show`: complaints about immutable fields repeat the new value, as hand-written rules of Kubernetes do.
     """
     judge = _Judge(gates or Gates(), show)
-    judge.record(tables.record(record), path, new, old)
+    if record:
+        judge.record(tables.record(record), path, new, old)
     return judge.errors
+
+
+def declared_defaults(record: str, obj: Json) -> None:
+    """Complete a value of a record as its table says; text that may be absent and is empty counts as absent."""
+    if record:
+        _complete(tables.record(record), obj)
+
+
+def _complete(record: Object, obj: Json) -> None:
+    for field in _defaulted(record):
+        kind, value = field.type, obj.get(field.name)
+        if field.default is not None:
+            if value is None or (value == "" and not field.pointer):
+                obj[field.name] = field.default
+        elif isinstance(kind, Object):
+            if value is None and not field.pointer:
+                value = obj[field.name] = {}
+            if value is not None:
+                _complete(kind, value)
+        elif isinstance(kind, ListOf) and isinstance(kind.item, Object):
+            for item in value or ():
+                _complete(kind.item, item)
 
 
 def drop_gated(record: str, new: Json, old: Json, gates: Gates) -> None:
@@ -75,11 +98,20 @@ def _bare(value: Any) -> Any:
 @cache
 def _judged(record: Object) -> tuple[Field, ...]:
     """The fields about which a table declares anything, at any depth."""
-    return tuple(field for field in record.fields.values() if _declares(field, {record}))
+    return tuple(field for field in record.fields.values() if _any(field, _declares, {record}))
 
 
-def _declares(field: Field, seen: set[Object]) -> bool:
-    if field.checks.any or field.limits:
+@cache
+def _defaulted(record: Object) -> tuple[Field, ...]:
+    return tuple(field for field in record.fields.values() if _any(field, lambda f: f.default is not None, {record}))
+
+
+def _declares(field: Field) -> bool:
+    return field.checks.any or bool(field.limits) or (isinstance(field.type, Object) and bool(field.type.one_of))
+
+
+def _any(field: Field, declares: Callable[[Field], bool], seen: set[Object]) -> bool:
+    if declares(field):
         return True
     kind: Type = field.type
     if isinstance(kind, ListOf):
@@ -87,7 +119,7 @@ def _declares(field: Field, seen: set[Object]) -> bool:
     if not isinstance(kind, Object) or kind in seen:
         return False
     seen.add(kind)
-    return bool(kind.one_of) or any(_declares(inner, seen) for inner in kind.fields.values())
+    return any(_any(inner, declares, seen) for inner in kind.fields.values())
 
 
 class _Judge:
@@ -150,7 +182,7 @@ class _Judge:
     def _value(self, field: Field, path: str, value: Any) -> None:
         for limit, bound in field.limits:
             if limit == "enum" and value not in bound:
-                self.errors.append(not_supported(path, value, sorted(bound)))
+                self.errors.append(not_supported(path, value, bound))
             elif limit == "minimum" and value < bound:
                 self.errors.append(invalid(path, value, f"must be greater than or equal to {bound}"))
             elif limit == "maximum" and value > bound:
@@ -181,7 +213,10 @@ class _Judge:
             if (item.get(key) or "") in seen:
                 self.errors.append(duplicate(f"{path}[{index}]", item))
             seen.add(item.get(key) or "")
-        if isinstance(kind.item, Object):
+        if not isinstance(kind.item, Object):
+            for index, item in enumerate(new if field.limits else ()):
+                self._value(field, f"{path}[{index}]", item)
+        else:
             for index, item in enumerate(new):
                 earlier = known.get(item.get(key) or "")
                 if earlier is None or not same(item, earlier):

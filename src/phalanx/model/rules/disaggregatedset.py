@@ -9,7 +9,7 @@ import re
 from phalanx.model.fieldpath import duplicate, forbidden, invalid, not_supported, required, too_many
 from phalanx.model.gates import Gates
 from phalanx.model.kinds import FieldError, Json
-from phalanx.model.rules.assembly import assemble, not_negative, number_or_percent
+from phalanx.model.rules.assembly import assemble, number_or_percent
 from phalanx.model.rules.contract import Rules
 from phalanx.model.rules.leaderworkerset import schema_default, spec_default, spec_errors
 
@@ -152,16 +152,6 @@ def rules(gates: Gates) -> Rules:
     return assemble(default=_default, create=errors_of, update=update)
 
 
-def _scaler_default(obj: Json) -> None:
-    spec: Json = obj.setdefault("spec", {})
-    if spec.get("replicas") is None:
-        spec["replicas"] = 0
-
-
 def scaler(gates: Gates) -> Rules:
     """Everything about DisaggregatedSetRoleScaler."""
-
-    def errors_of(obj: Json) -> list[FieldError]:
-        return not_negative(obj.get("spec") or {}, "spec", "replicas")
-
-    return assemble(default=_scaler_default, create=errors_of, update=lambda new, old: errors_of(new))
+    return assemble("disaggregatedset/v1.DisaggregatedSetRoleScaler")

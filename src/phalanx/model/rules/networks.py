@@ -8,14 +8,13 @@ from __future__ import annotations
 import ipaddress
 
 from phalanx.model import names
-from phalanx.model.fieldpath import all_invalid, immutable, invalid, not_supported, required
+from phalanx.model.fieldpath import all_invalid, invalid, not_supported, required
 from phalanx.model.gates import Gates
 from phalanx.model.kinds import FieldError, Json
 from phalanx.model.rules import placement
-from phalanx.model.rules.assembly import assemble, frozen
+from phalanx.model.rules.assembly import assemble
 from phalanx.model.rules.contract import Rules
 
-_ADDRESS_TYPES = ("FQDN", "IPv4", "IPv6")
 _PATH_TYPES = ("Exact", "ImplementationSpecific", "Prefix")
 _MANY = 100  # of the addresses of one endpoint
 
@@ -52,23 +51,20 @@ def endpoint_slice(gates: Gates) -> Rules:
     def default(obj: Json) -> None:
         for port in obj.get("ports") or ():
             port.setdefault("name", "")
-            port.setdefault("protocol", "TCP")
         for endpoint in obj.get("endpoints") or ():
             endpoint.setdefault("conditions", {})
 
-    def update(new: Json, old: Json) -> list[FieldError]:
-        moved = new.get("addressType") != old.get("addressType")
-        return _slice_errors(new) + ([immutable("addressType")] if moved else [])
-
-    return assemble(default=default, create=_slice_errors, update=update, status_apart=False)
+    return assemble(
+        "discovery/v1.EndpointSlice",
+        default=default,
+        create=_slice_errors,
+        update=lambda new, old: _slice_errors(new),
+        status_apart=False,
+        shows_fixed=False,
+    )
 
 
 def _slice_errors(obj: Json) -> list[FieldError]:
-    kind = obj.get("addressType") or ""
-    if not kind:
-        return [required("addressType")]
-    if kind not in _ADDRESS_TYPES:
-        return [not_supported("addressType", kind, _ADDRESS_TYPES)]
     errors: list[FieldError] = []
     for index, port in enumerate(obj.get("ports") or ()):
         name = port.get("name") or ""
@@ -80,7 +76,7 @@ def _slice_errors(obj: Json) -> list[FieldError]:
             errors.append(required(at, "must contain at least 1 address"))
         elif len(addresses) > _MANY:
             errors.append(invalid(at, len(addresses), f"must have at most {_MANY} items"))
-        elif kind != "FQDN":
+        elif obj.get("addressType") in ("IPv4", "IPv6"):
             for place, address in enumerate(addresses):
                 errors += _ip(address, f"{at}[{place}]")
     return errors
@@ -117,28 +113,22 @@ def ingress(gates: Gates) -> Rules:
 
 
 def ingress_class(gates: Gates) -> Rules:
-    def create(obj: Json) -> list[FieldError]:
-        return [] if (obj.get("spec") or {}).get("controller") else [required("spec.controller")]
-
-    def update(new: Json, old: Json) -> list[FieldError]:
-        return frozen(new.get("spec") or {}, old.get("spec") or {}, "spec", "controller")
-
-    return assemble(create=create, update=update, namespaced=False, status_apart=False)
+    return assemble("networking/v1.IngressClass", namespaced=False, status_apart=False)
 
 
 def network_policy(gates: Gates) -> Rules:
     def default(obj: Json) -> None:
         spec: Json = obj.setdefault("spec", {})
         spec.setdefault("podSelector", {})
-        for rule in [*(spec.get("ingress") or ()), *(spec.get("egress") or ())]:
-            for port in rule.get("ports") or ():
-                if not port.get("protocol"):
-                    port["protocol"] = "TCP"
         if not spec.get("policyTypes"):
             spec["policyTypes"] = ["Ingress", "Egress"] if spec.get("egress") else ["Ingress"]
 
     return assemble(
-        default=default, create=_policy_errors, update=lambda new, old: _policy_errors(new), status_apart=False
+        "networking/v1.NetworkPolicy",
+        default=default,
+        create=_policy_errors,
+        update=lambda new, old: _policy_errors(new),
+        status_apart=False,
     )
 
 
@@ -152,9 +142,6 @@ def _policy_errors(obj: Json) -> list[FieldError]:
                     errors.append(required(f"spec.{side}[{index}].{field}[{place}]", "must specify a peer"))
             for place, port in enumerate(rule.get("ports") or ()):
                 errors += _last_port(port, f"spec.{side}[{index}].ports[{place}]")
-    for index, kind in enumerate(spec.get("policyTypes") or ()):
-        if kind not in ("Ingress", "Egress"):
-            errors.append(not_supported(f"spec.policyTypes[{index}]", kind, ("Ingress", "Egress")))
     return errors
 
 
@@ -172,13 +159,7 @@ def _last_port(port: Json, at: str) -> list[FieldError]:
 
 
 def ip_address(gates: Gates) -> Rules:
-    def create(obj: Json) -> list[FieldError]:
-        return [] if (obj.get("spec") or {}).get("parentRef") else [required("spec.parentRef")]
-
-    def update(new: Json, old: Json) -> list[FieldError]:
-        return frozen(new.get("spec") or {}, old.get("spec") or {}, "spec", "parentRef")
-
-    return assemble(create=create, update=update, name=names.ip_address, namespaced=False, status_apart=False)
+    return assemble("networking/v1.IPAddress", name=names.ip_address, namespaced=False, status_apart=False)
 
 
 def service_cidr(gates: Gates) -> Rules:
@@ -195,7 +176,4 @@ def service_cidr(gates: Gates) -> Rules:
                 errors.append(invalid(f"spec.cidrs[{index}]", value, text))
         return errors
 
-    def update(new: Json, old: Json) -> list[FieldError]:
-        return frozen(new.get("spec") or {}, old.get("spec") or {}, "spec", "cidrs")
-
-    return assemble(create=create, update=update, namespaced=False)
+    return assemble("networking/v1.ServiceCIDR", create=create, namespaced=False)

@@ -6,7 +6,7 @@ Who asks is held against them elsewhere (local.api.rights). Their names may have
 from __future__ import annotations
 
 from phalanx.model import names
-from phalanx.model.fieldpath import immutable, invalid, not_supported, required
+from phalanx.model.fieldpath import invalid, not_supported, required
 from phalanx.model.gates import Gates
 from phalanx.model.kinds import FieldError, Json
 from phalanx.model.rules.assembly import assemble
@@ -29,8 +29,6 @@ def _rule(rule: Json, path: str, namespaced: bool) -> list[FieldError]:
         for field, what in (("apiGroups", "api group"), ("resources", "resource")):
             if not rule.get(field):
                 errors.append(required(f"{path}.{field}", f"resource rules must supply at least one {what}"))
-    if not rule.get("verbs"):
-        errors.append(required(f"{path}.verbs"))
     return errors
 
 
@@ -43,6 +41,7 @@ def _role(*, namespaced: bool) -> Rules:
         ]
 
     return assemble(
+        "rbac/v1.Role" if namespaced else "rbac/v1.ClusterRole",
         create=errors_of,
         update=lambda new, old: errors_of(new) if new.get("rules") != old.get("rules") else [],
         name=names.path_segment,
@@ -64,8 +63,6 @@ def _subject(subject: Json, path: str, namespaced: bool) -> list[FieldError]:
             errors.append(not_supported(f"{path}.apiGroup", group, (GROUP,)))
     else:
         errors.append(not_supported(f"{path}.kind", kind, ("ServiceAccount", "User", "Group")))
-    if not subject.get("name"):
-        errors.append(required(f"{path}.name"))
     return errors
 
 
@@ -89,20 +86,13 @@ def _binding(*, namespaced: bool) -> Rules:
             errors.append(not_supported("roleRef.kind", reference.get("kind") or "", kinds))
         for index, subject in enumerate(obj.get("subjects") or ()):
             errors += _subject(subject, f"subjects[{index}]", namespaced)
-        if not reference.get("name"):
-            errors.append(required("roleRef.name"))
-        return errors
-
-    def update(new: Json, old: Json) -> list[FieldError]:
-        errors = errors_of(new)
-        if new.get("roleRef") != old.get("roleRef"):
-            errors.append(immutable("roleRef", new.get("roleRef")))
         return errors
 
     return assemble(
+        "rbac/v1.RoleBinding" if namespaced else "rbac/v1.ClusterRoleBinding",
         default=default,
         create=errors_of,
-        update=update,
+        update=lambda new, old: errors_of(new),
         name=names.path_segment,
         namespaced=namespaced,
         status_apart=False,

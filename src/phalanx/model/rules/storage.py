@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from phalanx.model import names, quantity
-from phalanx.model.fieldpath import all_invalid, forbidden, immutable, invalid, not_supported, required
+from phalanx.model.fieldpath import all_invalid, forbidden, invalid, not_supported, required
 from phalanx.model.gates import Gates
 from phalanx.model.kinds import FieldError, Json
 from phalanx.model.rules import placement, resources
-from phalanx.model.rules.assembly import assemble, frozen
+from phalanx.model.rules.assembly import assemble
 from phalanx.model.rules.contract import Rules
 from phalanx.model.rules.declared import same
 
 _MODES = ("ReadOnlyMany", "ReadWriteMany", "ReadWriteOnce", "ReadWriteOncePod")
-_RECLAIM = ("Delete", "Recycle", "Retain")
 
 
 def _access_modes(spec: Json, path: str = "spec") -> list[FieldError]:
@@ -47,41 +46,32 @@ def volume_claim_errors(spec: Json, path: str) -> list[FieldError]:
 
 
 def persistent_volume(gates: Gates) -> Rules:
-    def default(obj: Json) -> None:
-        spec: Json = obj.setdefault("spec", {})
-        spec.setdefault("persistentVolumeReclaimPolicy", "Retain")
-        spec.setdefault("volumeMode", "Filesystem")
-
     def create(obj: Json) -> list[FieldError]:
         spec: Json = obj.get("spec") or {}
         errors = _access_modes(spec)
         if not (spec.get("capacity") or {}).get("storage"):
             errors.append(required("spec.capacity"))
         errors += resources.resource_list(spec.get("capacity"), "spec.capacity")
-        policy = spec.get("persistentVolumeReclaimPolicy")
-        if policy not in _RECLAIM:
-            errors.append(not_supported("spec.persistentVolumeReclaimPolicy", policy or "", _RECLAIM))
         affinity: Json | None = (spec.get("nodeAffinity") or {}).get("required")
         if affinity is not None:
             errors += placement.node_selector(affinity, "spec.nodeAffinity.required")
         return errors
-
-    def update(new: Json, old: Json) -> list[FieldError]:
-        fixed = frozen(new.get("spec") or {}, old.get("spec") or {}, "spec", "volumeMode")
-        return create(new) + fixed
 
     def first_status(obj: Json) -> Json:
         status: Json = {"phase": "Pending"}  # until a controller has seen it
         born = (obj.get("metadata") or {}).get("creationTimestamp")
         return {**status, "lastPhaseTransitionTime": born} if born else status
 
-    return assemble(default=default, create=create, update=update, first_status=first_status, namespaced=False)
+    return assemble(
+        "core/v1.PersistentVolume",
+        create=create,
+        update=lambda new, old: create(new),
+        first_status=first_status,
+        namespaced=False,
+    )
 
 
 def persistent_volume_claim(gates: Gates) -> Rules:
-    def default(obj: Json) -> None:
-        obj.setdefault("spec", {}).setdefault("volumeMode", "Filesystem")
-
     def create(obj: Json) -> list[FieldError]:
         return volume_claim_errors(obj.get("spec") or {}, "spec")
 
@@ -103,33 +93,17 @@ def persistent_volume_claim(gates: Gates) -> Rules:
             return [forbidden("spec", text)]
         return []
 
-    return assemble(default=default, create=create, update=update, first_status=lambda obj: {"phase": "Pending"})
+    pending = {"phase": "Pending"}
+    claim = "core/v1.PersistentVolumeClaim"
+    return assemble(claim, create=create, update=update, first_status=lambda obj: dict(pending))
 
 
 def storage_class(gates: Gates) -> Rules:
-    fixed = ("parameters", "provisioner", "reclaimPolicy", "volumeBindingMode")
-
-    def default(obj: Json) -> None:
-        obj.setdefault("reclaimPolicy", "Delete")
-        obj.setdefault("volumeBindingMode", "Immediate")
-
     def create(obj: Json) -> list[FieldError]:
-        errors: list[FieldError] = []
-        if not obj.get("provisioner"):
-            errors.append(required("provisioner"))
-        else:
-            errors += all_invalid("provisioner", obj["provisioner"], names.label_key(obj["provisioner"].lower()))
-        if obj.get("reclaimPolicy") not in ("Delete", "Retain"):
-            errors.append(not_supported("reclaimPolicy", obj.get("reclaimPolicy") or "", ("Delete", "Retain")))
-        modes = ("Immediate", "WaitForFirstConsumer")
-        if obj.get("volumeBindingMode") not in modes:
-            errors.append(not_supported("volumeBindingMode", obj.get("volumeBindingMode") or "", modes))
-        return errors
+        driver = str(obj.get("provisioner") or "")
+        return all_invalid("provisioner", driver, names.label_key(driver.lower())) if driver else []
 
-    def update(new: Json, old: Json) -> list[FieldError]:
-        return [immutable(field) for field in fixed if not same(new.get(field), old.get(field))]
-
-    return assemble(default=default, create=create, update=update, namespaced=False, status_apart=False)
+    return assemble("storage/v1.StorageClass", create=create, namespaced=False, status_apart=False, shows_fixed=False)
 
 
 def cluster_wide(gates: Gates) -> Rules:
@@ -138,41 +112,23 @@ def cluster_wide(gates: Gates) -> Rules:
 
 
 def csi_storage_capacity(gates: Gates) -> Rules:
-    def create(obj: Json) -> list[FieldError]:
-        errors = [] if obj.get("storageClassName") else [required("storageClassName")]
-        for field in ("capacity", "maximumVolumeSize"):
-            if obj.get(field) is not None:
-                errors += resources.amount(obj[field], field)
-        return errors
+    def errors_of(obj: Json) -> list[FieldError]:
+        fields = [field for field in ("capacity", "maximumVolumeSize") if obj.get(field) is not None]
+        return [error for field in fields for error in resources.amount(obj[field], field)]
 
-    def update(new: Json, old: Json) -> list[FieldError]:
-        return create(new) + frozen(new, old, "", "nodeTopology", "storageClassName")
-
-    return assemble(create=create, update=update, status_apart=False)
+    capacity = "storage/v1.CSIStorageCapacity"
+    return assemble(capacity, create=errors_of, update=lambda new, old: errors_of(new), status_apart=False)
 
 
 def volume_attachment(gates: Gates) -> Rules:
     def create(obj: Json) -> list[FieldError]:
-        spec: Json = obj.get("spec") or {}
-        errors = [required(f"spec.{field}") for field in ("attacher", "nodeName") if not spec.get(field)]
-        source: Json = spec.get("source") or {}
-        if not source.get("persistentVolumeName") and source.get("inlineVolumeSpec") is None:
-            errors.append(
-                required("spec.source", "must specify exactly one of inlineVolumeSpec and persistentVolumeName")
-            )
-        return errors
+        source: Json = (obj.get("spec") or {}).get("source") or {}
+        if source.get("persistentVolumeName") or source.get("inlineVolumeSpec") is not None:
+            return []
+        return [required("spec.source", "must specify exactly one of inlineVolumeSpec and persistentVolumeName")]
 
-    def update(new: Json, old: Json) -> list[FieldError]:
-        return frozen(new, old, "", "spec")
-
-    return assemble(create=create, update=update, namespaced=False)
+    return assemble("storage/v1.VolumeAttachment", create=create, namespaced=False)
 
 
 def volume_attributes_class(gates: Gates) -> Rules:
-    def create(obj: Json) -> list[FieldError]:
-        return [] if obj.get("driverName") else [required("driverName")]
-
-    def update(new: Json, old: Json) -> list[FieldError]:
-        return frozen(new, old, "", "driverName", "parameters")
-
-    return assemble(create=create, update=update, namespaced=False, status_apart=False)
+    return assemble("storage/v1.VolumeAttributesClass", namespaced=False, status_apart=False)

@@ -5,45 +5,26 @@ from __future__ import annotations
 from urllib.parse import urlsplit
 
 from phalanx.model import names
-from phalanx.model.fieldpath import all_invalid, duplicate, forbidden, invalid, not_supported, required
+from phalanx.model.fieldpath import all_invalid, duplicate, forbidden, invalid, required
 from phalanx.model.gates import Gates
 from phalanx.model.kinds import FieldError, Json
 from phalanx.model.rules.assembly import assemble
 from phalanx.model.rules.contract import Rules
 
-_OPERATIONS = ("*", "CONNECT", "CREATE", "DELETE", "UPDATE")
-_CHOICES = {
-    "failurePolicy": ("Fail", "Ignore"),
-    "matchPolicy": ("Equivalent", "Exact"),
-    "reinvocationPolicy": ("IfNeeded", "Never"),
-    "sideEffects": ("None", "NoneOnDryRun"),
-}
-
 
 def mutating(gates: Gates) -> Rules:
-    return _rules(mutates=True)
+    return _rules("MutatingWebhookConfiguration")
 
 
 def validating(gates: Gates) -> Rules:
-    return _rules(mutates=False)
+    return _rules("ValidatingWebhookConfiguration")
 
 
-def _rules(*, mutates: bool) -> Rules:
+def _rules(kind: str) -> Rules:
     def default(obj: Json) -> None:
         for hook in obj.get("webhooks") or ():
-            hook.setdefault("failurePolicy", "Fail")
-            hook.setdefault("matchPolicy", "Equivalent")
             hook.setdefault("namespaceSelector", {})
             hook.setdefault("objectSelector", {})
-            if hook.get("timeoutSeconds") is None:
-                hook["timeoutSeconds"] = 10
-            if mutates:
-                hook.setdefault("reinvocationPolicy", "Never")
-            service = (hook.get("clientConfig") or {}).get("service")
-            if service and service.get("port") is None:
-                service["port"] = 443
-            for rule in hook.get("rules") or ():
-                rule.setdefault("scope", "*")
 
     def errors_of(obj: Json) -> list[FieldError]:
         errors: list[FieldError] = []
@@ -61,6 +42,7 @@ def _rules(*, mutates: bool) -> Rules:
         return errors
 
     return assemble(
+        f"admissionregistration/v1.{kind}",
         default=default,
         create=errors_of,
         update=lambda new, old: errors_of(new),
@@ -78,26 +60,10 @@ def _hook_errors(hook: Json, at: str) -> list[FieldError]:
         errors.append(invalid(f"{at}.admissionReviewVersions", versions, "must include at least one of v1, v1beta1"))
     if hook.get("sideEffects") is None:
         errors.append(required(f"{at}.sideEffects", "must specify one of None, NoneOnDryRun"))
-    for field, allowed in _CHOICES.items():
-        if hook.get(field) is not None and hook[field] not in allowed:
-            errors.append(not_supported(f"{at}.{field}", hook[field], allowed))
     seconds = hook.get("timeoutSeconds")
     if seconds is not None and not 1 <= seconds <= 30:
         errors.append(invalid(f"{at}.timeoutSeconds", seconds, "the timeout value must be between 1 and 30 seconds"))
-    for number, rule in enumerate(hook.get("rules") or ()):
-        errors += _rule_errors(rule, f"{at}.rules[{number}]")
     return errors + _client_errors(hook.get("clientConfig") or {}, f"{at}.clientConfig")
-
-
-def _rule_errors(rule: Json, at: str) -> list[FieldError]:
-    needed = ("operations", "apiGroups", "apiVersions", "resources")
-    errors = [required(f"{at}.{field}") for field in needed if not rule.get(field)]
-    for index, operation in enumerate(rule.get("operations") or ()):
-        if operation not in _OPERATIONS:
-            errors.append(not_supported(f"{at}.operations[{index}]", operation, _OPERATIONS))
-    if rule.get("scope") not in (None, "*", "Cluster", "Namespaced"):
-        errors.append(not_supported(f"{at}.scope", rule["scope"], ("*", "Cluster", "Namespaced")))
-    return errors
 
 
 def _client_errors(client: Json, at: str) -> list[FieldError]:
@@ -105,9 +71,7 @@ def _client_errors(client: Json, at: str) -> list[FieldError]:
     if (url is None) == (service is None):
         return [required(at, "exactly one of url or service is required")]
     if service is not None:
-        errors = [required(f"{at}.service.{field}") for field in ("name", "namespace") if not service.get(field)]
-        errors += all_invalid(f"{at}.service.port", service.get("port"), names.port_number(service.get("port") or 0))
-        return errors
+        return all_invalid(f"{at}.service.port", service.get("port"), names.port_number(service.get("port") or 0))
     try:
         parts = urlsplit(str(url))
         parts.port  # noqa: B018  it is read late, and a wrong one raises
