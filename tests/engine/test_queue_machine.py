@@ -183,7 +183,7 @@ class Cluster(RuleBasedStateMachine):
         equal or higher priority holds the place."""
         engine = self.engine
         for root, place in engine.queue.places():
-            if place is not QueueName.WAITING or not root.equivalence_class.waiting_classes:
+            if place is not QueueName.WAITING or not root.equivalence_class.is_waiting:
                 continue
             record = root.record
             fresh = Evaluation(record.shape, engine.profiles["default-scheduler"], engine.columns, engine.objects)

@@ -397,7 +397,7 @@ class GroupWorld:
         for root, place_ in self.engine.queue.places():
             if root.kind == "Pod" or place_ is not QueueName.WAITING or groups.busy:
                 continue
-            if root.equivalence_class is None or not root.equivalence_class.waiting_classes:
+            if root.equivalence_class is None or not root.equivalence_class.is_waiting:
                 continue  # one of its twins is being tried
             if self.engine.unit_lifecycle.stands(root.plan):
                 continue  # it waits for the last of those who make room

@@ -307,7 +307,7 @@ class Engine:
         searches.sweep()
         searches.spent = turns // BINDS
         alone = searches.alone
-        turn = alone or queue.put_aside_first()
+        turn = alone or queue.first_suspended()
         for _ in range(limit):
             wait = searches.over or (alone is not None and not queue.above(alone.priority))
             root = None if wait else queue.pop()
@@ -393,7 +393,7 @@ class Engine:
         lifted = self.starts.lift(records) if self.starts.held else []
         lifted += places.lift(root) if arrived else []
         # without some reservations, this unit may fit where others of its equivalence class did not
-        self.queue.shares = not lifted
+        self.queue.shares_failures = not lifted
         try:
             self._try_kind(root)
         finally:
@@ -433,11 +433,11 @@ class Engine:
         for _ in range(len(self.searches.unfinished) + 1):
             if root is None:
                 return
-            self.queue.go_on(root)
+            self.queue.resume(root)
             self._attempt(root)
             if self.searches.spent > spent:
                 return
-            root = self.queue.put_aside_first()
+            root = self.queue.first_suspended()
 
     def _reshape(self, record: PodRecord) -> None:
         """Recompute the shape of a record if the label interest or its claims may have changed since it was made."""

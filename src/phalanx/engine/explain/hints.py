@@ -18,16 +18,18 @@ def for_group(forest: GroupForest, key: GroupKey, records: Iterable[PodRecord]) 
     group = forest.named(key)
     if group is None or key.kind != POD_GROUP:
         return []
-    equivalence_key = forest.namesakes(key)
+    namesakes = forest.namesakes(key)
     if group.spec is None:
-        there = [twin.key.namespace for twin in equivalence_key if twin.spec is not None]
+        there = [other.key.namespace for other in namesakes if other.spec is not None]
         return [_elsewhere(f"there is a PodGroup {key.name} in namespace {', '.join(there)}")] if there else []
     if group.ready:
         return []
     found = [
-        _elsewhere(f"pods in namespace {twin.key.namespace} ({_named(twin.members)}) name a PodGroup {key.name} there")
-        for twin in equivalence_key
-        if twin.spec is None and twin.members
+        _elsewhere(
+            f"pods in namespace {other.key.namespace} ({_named(other.members)}) name a PodGroup {key.name} there"
+        )
+        for other in namesakes
+        if other.spec is None and other.members
     ]
     here = (record for record in records if record.namespace == key.namespace)
     alike = [PodKey(record.namespace, record.name) for record in here if _alike(record, group, forest)]

@@ -130,14 +130,14 @@ class Climb:
         originals: dict[int, Subtree] = {}
 
         def copy(group: Subtree) -> Subtree:
-            twin: Subtree
+            double: Subtree
             if isinstance(group, Composite):
-                twin = replace(group, children=tuple(copy(child) for child in group.children))
+                double = replace(group, children=tuple(copy(child) for child in group.children))
             else:
                 minimum = group.satisfied + group.total if id(group) in choice.whole else group.minimum
-                twin = replace(group, minimum=minimum)
-            originals[id(twin)] = group
-            return twin
+                double = replace(group, minimum=minimum)
+            originals[id(double)] = group
+            return double
 
         kept = tuple(copy(self.root.children[i]) for i in sorted(choice.children))
         root = replace(self.root, children=kept, minimum=len(kept))
@@ -148,10 +148,10 @@ class Climb:
         self.budget.used += max(1, budget.used)
         if outcome is None:
             return None
-        leaf_of = {twin: group for twin, group in originals.items() if isinstance(group, Leaf)}
+        leaf_of = {double: group for double, group in originals.items() if isinstance(group, Leaf)}
         outcome.shares = [replace(share, leaf=leaf_of[id(share.leaf)]) for share in outcome.shares]
-        outcome.satisfied = {id(originals[twin]) for twin in outcome.satisfied}
-        outcome.domains = {id(originals[twin]): domain for twin, domain in outcome.domains.items()}
+        outcome.satisfied = {id(originals[double]) for double in outcome.satisfied}
+        outcome.domains = {id(originals[double]): domain for double, domain in outcome.domains.items()}
         return outcome
 
 

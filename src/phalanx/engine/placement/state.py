@@ -287,9 +287,9 @@ class SearchState:
             rivals = self.rivals.get(shape, set())
             # A capped shape in two overlapping areas shares its cap; forbidding the overlap is safe.
             shared = self.problem.shapes[shape].cap is not None
-            equivalence_key = [i for i, (s, a) in enumerate(handles) if shared and s == shape and a != area]
-            self.budget.truncated |= bool(equivalence_key)
-            numbers = (*(i for i, (s, _) in enumerate(handles) if s in rivals), *equivalence_key)
+            same_shape = [i for i, (s, a) in enumerate(handles) if shared and s == shape and a != area]
+            self.budget.truncated |= bool(same_shape)
+            numbers = (*(i for i, (s, _) in enumerate(handles) if s in rivals), *same_shape)
             row = self.problem.shapes[shape]
             score = None if row.score is None else row.score[union]
             items.append(Item(row.request, wanted[shape, area], bound[useful], numbers, score))

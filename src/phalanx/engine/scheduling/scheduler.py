@@ -130,7 +130,7 @@ class Scheduler:
         self.preemption = Preemption(state, victim_index, unit_lifecycle.in_progress)
         self.attempts = Attempts(state, self.preemption, commits)
         self.searches = SlicedAttempts(state, self.attempts, self.preemption)
-        queue.heard = self.searches.heard
+        queue.on_change = self.searches.note_change
         waiting = Waiting(state, queue, victim_index)
         losses = Losses()
         members = Members(

@@ -197,7 +197,7 @@ class SlicedAttempts:
 
     # ---- what happens meanwhile
 
-    def heard(self, change: ClusterChange) -> None:
+    def note_change(self, change: ClusterChange) -> None:
         for search in self.unfinished.values():
             if len(search.changes) < MOST_CHANGES:
                 search.changes.append(change)

@@ -102,7 +102,7 @@ class Cycle:
             # 1. A unit like this one failed, and nothing has happened since that could help.
             target = self._members.tree(unit, group) if group is not None else SinglePod(unit.record)
             key = self._equivalence_key(unit, target)
-            known = self._queue.sleeping(key) if key is not None else None
+            known = self._queue.waiting_class(key) if key is not None else None
             if known is not None:
                 self._refusals.join(unit, group, known)
             elif not (self._searches.unfinished and self._waits_for_representative(unit, key)):
@@ -111,7 +111,7 @@ class Cycle:
                     self._units.drop_stale_plan(unit)
                 answer = self._answer(unit, target, key)
                 if answer is None:
-                    self._queue.put_aside(unit, came_from)
+                    self._queue.suspend(unit, came_from)
                     return  # units that wait for its answer go on waiting
                 if not isinstance(answer, Placed):
                     carry_out(answer, self._emit)
@@ -132,7 +132,7 @@ class Cycle:
         representative = self._searches.representative(key) if key is not None else None
         if representative is None or representative is unit:
             return False
-        self._queue.stand_by(unit, representative, key)
+        self._queue.wait_for_representative(unit, representative, key)
         return True
 
     # ---- the attempt
@@ -315,7 +315,7 @@ class Refusals:
             self._waiting.wait_for_victims(unit, diagnosis, refused.message)
             return
         shared = refused.alike and not record.nominated
-        self._waiting.sleep(
+        self._waiting.wait(
             unit,
             record,
             profile,
@@ -449,23 +449,23 @@ class Refusals:
             waits_for=GroupWait(tuple(interests), refusal, nodes),
             needs=_least(built.shapes) if strict else (),
         )
-        self._waiting.be_patient(equivalence_class, unit.priority)
-        untold, equivalence_class.untold = equivalence_class.untold, []
-        for twin in untold:
-            if twin.equivalence_class is equivalence_class and (its := self.members.group_of(twin)):
-                self._notify(twin, its, refusal)
+        self._waiting.await_lower_priority(equivalence_class, unit.priority)
+        unreported, equivalence_class.unreported = equivalence_class.unreported, []
+        for other in unreported:
+            if other.equivalence_class is equivalence_class and (its := self.members.group_of(other)):
+                self._notify(other, its, refusal)
         for shape in built.shapes:
             self._cluster.evaluations.rest(shape)
         if self._searches.missed != []:
-            self.queue.missed(equivalence_class, self._searches.missed)
+            self.queue.check_missed(equivalence_class, self._searches.missed)
 
     def _worth(self, equivalence_class: EquivalenceClass, change: ClusterChange) -> bool:
         if self._units.expects(equivalence_class.key[1], change):  # type: ignore[index]
             return False  # one of its victims: it is tried when the last one is gone
-        sleep: GroupWait = equivalence_class.waits_for
-        if sleep.nodes and change.kind & Wake.NODE:
+        waits: GroupWait = equivalence_class.waits_for
+        if waits.nodes and change.kind & Wake.NODE:
             return True
-        return any(self._waiting.helps(interest, change) for interest in sleep.interests)
+        return any(self._waiting.helps(interest, change) for interest in waits.interests)
 
 
 def group_equivalence_key(unit: SchedulingUnit, group: Group) -> tuple[Any, ...]:

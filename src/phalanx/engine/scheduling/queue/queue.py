@@ -34,12 +34,12 @@ from phalanx.engine.scheduling.queue.units import (
 from phalanx.engine.state.capacity_index import CapacityIndex, Requests
 
 SortKey = Callable[[int, float, int], tuple[Any, ...]]
-# Changes of one row; a bucket may ask to hear of them only if the row has room for what it needs.
+# Changes of one row; a class is woken by them only if the row has room for what its units need.
 ROW_WAKES = Wake.NODE | Wake.POD_GONE | Wake.NOMINATION
 _ROW_BITS = int(ROW_WAKES)  # plain ints: flag arithmetic is slow
 
-_MANY_OWED = 16  # changes; a class with more of them is woken without a check
-_MANY_ASKED = 1_000  # buckets in one step
+MAX_UNCHECKED_CHANGES = 16  # per class; a class with more of them is woken without a check
+MAX_CHECKS_PER_STEP = 1_000  # classes
 
 
 def by_priority(priority: int, asked: float, order: int) -> tuple[Any, ...]:
@@ -67,20 +67,19 @@ class Queue:
         self._capacity_index = capacity_index
         self._sort_key = sort_key
         self._times = times
-        self.units: dict[str, SchedulingUnit] = {}  # every root that has pending pods
+        self.units: dict[str, SchedulingUnit] = {}  # every unit that has pending pods
         self._active: list[tuple[tuple[Any, ...], int, SchedulingUnit]] = []
         self._backoff: list[tuple[float, int, SchedulingUnit]] = []
-        self._searching: dict[str, SchedulingUnit] = {}  # the one that goes on next first
+        self._suspended: dict[str, SchedulingUnit] = {}  # unfinished attempts; the one that is resumed next comes first
         self._gated: dict[str, SchedulingUnit] = {}  # held by a gate, by key
         self._equivalence_classes: dict[Hashable, EquivalenceClass] = {}
-        self._waiting_classes: dict[int, dict[Hashable, EquivalenceClass]] = {bit: {} for bit in _bits(Wake.ANY)}
+        self._classes_by_wake: dict[int, dict[Hashable, EquivalenceClass]] = {bit: {} for bit in _bits(Wake.ANY)}
         self._deadlines: list[tuple[float, int, EquivalenceClass]] = []
-        self._owed: list[
-            tuple[tuple[Any, ...], int, EquivalenceClass]
-        ] = []  # buckets to be asked, who would be first in front
-        self._asked = 0  # of those, since the last `flush`
+        # Heap of waiting classes with unchecked changes, in the order of their first units.
+        self._unchecked: list[tuple[tuple[Any, ...], int, EquivalenceClass]] = []
+        self._checked = 0  # classes checked since the last `flush`
         self._ticket = 0
-        # PreEnqueue plugins that want to be asked again after some kinds of change, and who asks them.
+        # PreEnqueue plugins that are called again after some kinds of change.
         self._gatekeepers = dict(gatekeepers)
         self._gate_bits = 0  # the same kinds as one number
         for wakes in gatekeepers.values():
@@ -88,21 +87,20 @@ class Queue:
         self._readmit = readmit or self.activate
         self.incoming = Incoming()
         self._event = ""  # what wakes units at the moment
-        self.shares = True  # whether the unit that is tried fails like others of its class
-        self.heard: Callable[[ClusterChange], None] = lambda change: (
-            None
-        )  # called with every change while units are put aside
+        self.shares_failures = True  # whether the unit that is tried fails like others of its class
+        # Called with every change while attempts are suspended.
+        self.on_change: Callable[[ClusterChange], None] = lambda change: None
 
-    # ---- moving roots
+    # ---- moving units
 
     def activate(self, unit: SchedulingUnit) -> None:
-        """Into the active queue, from wherever it is."""
+        """Move a unit to the active queue, from any other."""
         event = ACTIVATED_BY.get(unit.place, "PodAdd")
         self._leave(unit)
         self._into_active(unit, event)
 
     def back_off(self, unit: SchedulingUnit, now: float) -> None:
-        """After an error: wait, twice as long each time."""
+        """Move a unit to the backoff queue after an error; the delay doubles with each error."""
         self._leave(unit)
         unit.errors += 1
         delay = min(self._times.initial_backoff * 2.0 ** min(unit.errors - 1, 30), self._times.max_backoff)
@@ -133,8 +131,11 @@ class Queue:
         waits_for: Any = None,
         needs: Requests | None = None,
     ) -> EquivalenceClass:
-        """After a rejection: sleep in the bucket `key` until a change that is worth it: one of the kinds in `wakes`,
-        or, if `needs` is given, any change of a row that has room for it."""
+        """Let a rejected unit wait in the class `key` until a change for which `worth` returns True.
+
+        `worth` is called for changes of the kinds in `wakes` and, if `needs` is given, for every change of a row that
+        has room for it.
+        """
         self._leave(unit)
         equivalence_class = self._equivalence_classes.get(key)
         if equivalence_class is None:
@@ -151,63 +152,66 @@ class Queue:
         equivalence_class.tried = now
         equivalence_class.needs = needs
         self._index(equivalence_class)
-        equivalence_class.waiting_classes = True
+        equivalence_class.is_waiting = True
         equivalence_class.deadline = now + self._times.flush_after
         self._arm(equivalence_class)
-        self._into_bucket(unit, equivalence_class)
+        self._into_class(unit, equivalence_class)
         return equivalence_class
 
-    def sleeping(self, key: Hashable) -> EquivalenceClass | None:
+    def waiting_class(self, key: Hashable) -> EquivalenceClass | None:
         """Return the class `key` if it is waiting: a unit that belongs to it need not be tried."""
-        equivalence_class = self._equivalence_classes.get(key) if self.shares else None
-        return equivalence_class if equivalence_class is not None and equivalence_class.waiting_classes else None
+        equivalence_class = self._equivalence_classes.get(key) if self.shares_failures else None
+        return equivalence_class if equivalence_class is not None and equivalence_class.is_waiting else None
 
     def join(self, unit: SchedulingUnit, equivalence_class: EquivalenceClass) -> None:
-        """Let a root sleep with its twins without having been tried."""
+        """Let a unit wait in a class without an attempt: units of the class fail alike."""
         self._leave(unit)
-        self._into_bucket(unit, equivalence_class)
+        self._into_class(unit, equivalence_class)
 
-    def put_aside(self, unit: SchedulingUnit, representative_of: EquivalenceClass | None) -> None:
-        """Its attempt is not finished: the others first. `scout_of`: those who wait for what becomes of it."""
+    def suspend(self, unit: SchedulingUnit, representative_of: EquivalenceClass | None) -> None:
+        """Suspend an unfinished attempt, so that other units are served first.
+
+        `representative_of`: the class whose units wait for the result of this attempt.
+        """
         self._leave(unit)
         unit.place = SEARCH
         unit.equivalence_class = representative_of
         self.units[unit.key] = unit
-        self._searching[unit.key] = unit
+        self._suspended[unit.key] = unit
 
     def above(self, priority: int) -> bool:
-        """Somebody of a higher priority can be tried."""
+        """Return True if a unit of higher priority can be tried."""
         return self._has_active() and self._active[0][2].priority > priority
 
-    def put_aside_first(self) -> SchedulingUnit | None:
-        """The root put aside whose turn it is."""
-        return next(iter(self._searching.values()), None)
+    def first_suspended(self) -> SchedulingUnit | None:
+        """Return the suspended unit that is resumed next."""
+        return next(iter(self._suspended.values()), None)
 
-    def go_on(self, unit: SchedulingUnit) -> None:
-        """Take out a root that was put aside. The caller must then move it somewhere, and call `attempted`."""
-        del self._searching[unit.key]
+    def resume(self, unit: SchedulingUnit) -> None:
+        """Take out a suspended unit. The caller then moves it to another queue and calls `attempted`."""
+        del self._suspended[unit.key]
         unit.place = ATTEMPT
 
-    def stand_by(self, unit: SchedulingUnit, representative: SchedulingUnit, key: Hashable) -> None:
-        """Sleep until it is known what becomes of a root like this one, which was put aside."""
+    def wait_for_representative(self, unit: SchedulingUnit, representative: SchedulingUnit, key: Hashable) -> None:
+        """Let a unit wait for the result of a suspended unit of the same class."""
         self._leave(unit)
         equivalence_class = self._equivalence_classes.get(key)
         if equivalence_class is None:
             equivalence_class = self._equivalence_classes[key] = EquivalenceClass(key, Wake.NOTHING, None, "", None)
-            equivalence_class.waiting_classes = False
+            equivalence_class.is_waiting = False
         representative.equivalence_class = equivalence_class
-        equivalence_class.untold.append(unit)
-        self._into_bucket(unit, equivalence_class)
+        equivalence_class.unreported.append(unit)
+        self._into_class(unit, equivalence_class)
 
     def remove(self, unit: SchedulingUnit) -> None:
-        """Out of the queue: bound, assumed or gone."""
+        """Remove a unit that is bound, assumed or gone."""
         self._leave(unit)
         unit.place = NOWHERE
         self.units.pop(unit.key, None)
 
     def pop(self) -> SchedulingUnit | None:
-        """The next root to attempt. The caller must then move it somewhere, and call `attempted`."""
-        if self._owed and not self._ask():
+        """Return the next unit to attempt. The caller then moves it to another queue and calls `attempted`."""
+        if self._unchecked and not self._check_classes():
             return None
         while self._active:
             entry = heapq.heappop(self._active)
@@ -220,16 +224,15 @@ class Queue:
         return None
 
     def attempted(self, unit: SchedulingUnit, came_from: EquivalenceClass | None) -> None:
-        """After an attempt of a root that was woken from a bucket: unless it went back to sleep there, its twins may
-        go on."""
-        if came_from is not None and not came_from.waiting_classes:
-            self._follow(came_from)
+        """Activate the next unit of the class from which a unit was woken, unless the class waits again."""
+        if came_from is not None and not came_from.is_waiting:
+            self._activate_next(came_from)
 
     # ---- time and events
 
     def flush(self, now: float) -> None:
         """Activate units whose backoff is over, and classes that have waited too long without an event."""
-        self._asked = 0
+        self._checked = 0
         while self._backoff and self._backoff[0][0] <= now:
             entry = heapq.heappop(self._backoff)
             unit = entry[2]
@@ -242,107 +245,107 @@ class Queue:
         while self._deadlines and self._deadlines[0][0] <= now:
             equivalence_class = heapq.heappop(self._deadlines)[2]
             equivalence_class.armed = False
-            if not equivalence_class.waiting_classes:
+            if not equivalence_class.is_waiting:
                 continue
             if equivalence_class.deadline <= now:
-                self._rouse(equivalence_class)
+                self._wake_class(equivalence_class)
             else:
                 self._arm(equivalence_class)
 
     def next_time(self) -> float | None:
-        """When `flush` will have something to do."""
+        """Return the time in seconds at which `flush` has something to do; None: never."""
         while self._backoff and self._backoff[0][2].entry is not self._backoff[0]:
             heapq.heappop(self._backoff)
-        while self._deadlines and not self._deadlines[0][2].waiting_classes:
+        while self._deadlines and not self._deadlines[0][2].is_waiting:
             heapq.heappop(self._deadlines)[2].armed = False
         times = [heap[0][0] for heap in (self._backoff, self._deadlines) if heap]
         return min(times) if times else None
 
     def listens(self, kind: Wake) -> bool:
         """Return True if a change of that kind, which is not one of a row, can help any unit."""
-        awake = not self._searching and not self._waiting_classes[int(kind)]
-        return not awake or bool(self._gate_bits & int(kind))
+        return bool(self._suspended or self._classes_by_wake[int(kind)] or self._gate_bits & int(kind))
 
     def wake(self, change: ClusterChange) -> None:
         """Wake every waiting class that a change can help."""
-        if self._searching:
-            self.heard(change)
+        if self._suspended:
+            self.on_change(change)
         kind = int(change.kind)
         self._event = EVENTS.get(kind, "ClusterEvent")
-        sleeping = self._waiting_classes[kind]
-        if sleeping:
-            roused = [b for b in sleeping.values() if b.worth is None or b.worth(b, change)]
-            for equivalence_class in roused:
-                self._rouse(equivalence_class)
+        waiting = self._classes_by_wake[kind]
+        if waiting:
+            for equivalence_class in [
+                each for each in waiting.values() if each.worth is None or each.worth(each, change)
+            ]:
+                self._wake_class(equivalence_class)
         if change.row >= 0 and kind & _ROW_BITS:
             passing = self._capacity_index.passing(change.row)
             if len(passing) > FEW_STALE:
-                self._owe(passing, change)
+                self._check_later(passing, change)
             else:
                 for equivalence_class in passing:
-                    if equivalence_class.waiting_classes and (
+                    if equivalence_class.is_waiting and (
                         equivalence_class.worth is None or equivalence_class.worth(equivalence_class, change)
                     ):
-                        self._rouse(equivalence_class)
+                        self._wake_class(equivalence_class)
         if self._gate_bits & kind:
             names = [name for name, wakes in self._gatekeepers.items() if wakes & change.kind]
             for unit in [unit for unit in self._gated.values() if unit.gate[0] in names]:
                 self._readmit(unit)
 
-    def _owe(self, equivalence_classes: Iterable[EquivalenceClass], change: ClusterChange) -> None:
-        """Many could have the room, few will get it: each is asked when its turn comes, about the row as it is then."""
+    def _check_later(self, equivalence_classes: Iterable[EquivalenceClass], change: ClusterChange) -> None:
+        """Remember a change that many classes could use; each is checked when its first unit is the next one."""
         for equivalence_class in equivalence_classes:
-            first = equivalence_class.first() if equivalence_class.waiting_classes else None
+            first = equivalence_class.first() if equivalence_class.is_waiting else None
             if first is None:
                 continue
-            if not equivalence_class.owed:
-                heapq.heappush(self._owed, (self._entry(first)[0], self._ticket, equivalence_class))
-            equivalence_class.owed[change.row, int(change.kind)] = change
-            if len(equivalence_class.owed) > _MANY_OWED:
-                self._rouse(equivalence_class)
+            if not equivalence_class.unchecked:
+                heapq.heappush(self._unchecked, (self._entry(first)[0], self._ticket, equivalence_class))
+            equivalence_class.unchecked[change.row, int(change.kind)] = change
+            if len(equivalence_class.unchecked) > MAX_UNCHECKED_CHANGES:
+                self._wake_class(equivalence_class)
 
-    def _ask(self) -> bool:
-        """Ask those who would come before the first active root. False: enough were asked for now."""
-        while self._owed:
-            key, _, equivalence_class = self._owed[0]
+    def _check_classes(self) -> bool:
+        """Check classes that come before the first active unit; return False at the limit for one step."""
+        while self._unchecked:
+            key, _, equivalence_class = self._unchecked[0]
             if self._has_active() and self._active[0][0] < key:
                 return True
-            if self._asked >= _MANY_ASKED:
+            if self._checked >= MAX_CHECKS_PER_STEP:
                 return False
-            heapq.heappop(self._owed)
-            owed, equivalence_class.owed = equivalence_class.owed, {}
-            if owed and equivalence_class.waiting_classes:
-                self._asked += 1
+            heapq.heappop(self._unchecked)
+            unchecked, equivalence_class.unchecked = equivalence_class.unchecked, {}
+            if unchecked and equivalence_class.is_waiting:
+                self._checked += 1
                 if equivalence_class.worth is None or any(
-                    equivalence_class.worth(equivalence_class, change) for change in owed.values()
+                    equivalence_class.worth(equivalence_class, change) for change in unchecked.values()
                 ):
-                    self._rouse(equivalence_class)
+                    self._wake_class(equivalence_class)
         return True
 
-    def missed(self, equivalence_class: EquivalenceClass, changes: Iterable[ClusterChange] | None) -> None:
-        """What happened while the root that has just gone to sleep was being tried; None: too much to look at."""
+    def check_missed(self, equivalence_class: EquivalenceClass, changes: Iterable[ClusterChange] | None) -> None:
+        """Wake a class if a change during the attempt of its unit could help; `changes` None: too many to check."""
         if changes is None:
-            self._rouse(equivalence_class)
+            self._wake_class(equivalence_class)
             return
         for change in changes:
             asks = change.kind & equivalence_class.wakes or (
                 equivalence_class.needs is not None and change.kind & ROW_WAKES
             )
             if asks and (equivalence_class.worth is None or equivalence_class.worth(equivalence_class, change)):
-                self._rouse(equivalence_class)
+                self._wake_class(equivalence_class)
                 return
 
-    def rouse(self, equivalence_class: EquivalenceClass) -> None:
-        """Wake a sleeping bucket, whatever it waits for."""
-        self._rouse(equivalence_class)
+    def wake_class(self, equivalence_class: EquivalenceClass) -> None:
+        """Wake a waiting class unconditionally."""
+        self._wake_class(equivalence_class)
 
     def requested(self) -> set[int]:
-        """Ids of the resources that sleepers wait for."""
+        """Return the ids of resources that waiting classes need."""
         return self._capacity_index.requested()
 
     def has_active(self) -> bool:
-        """Somebody can be tried at once, or asked."""
-        return bool(self._searching or self._owed) or self._has_active()
+        """Return True if a unit can be tried or a class checked now."""
+        return bool(self._suspended or self._unchecked) or self._has_active()
 
     def _has_active(self) -> bool:
         while self._active:
@@ -353,14 +356,14 @@ class Queue:
         return False
 
     def places(self) -> Iterator[tuple[SchedulingUnit, QueueName]]:
-        """For validation: every root as found in the structures themselves."""
+        """Yield every unit with the queue it is found in, for validation."""
         for entry in self._active:
             if entry[2].entry is entry:
                 yield entry[2], ACTIVE
         for timed in self._backoff:
             if timed[2].entry is timed:
                 yield timed[2], BACKOFF
-        for unit in self._searching.values():
+        for unit in self._suspended.values():
             yield unit, SEARCH
         for equivalence_class in self._equivalence_classes.values():
             for entry in equivalence_class.heap:
@@ -371,12 +374,12 @@ class Queue:
 
     def validate(self) -> None:
         """Every class that was woken and has waiting units has one unit that is being tried."""
-        scouts = {id(r.equivalence_class) for r in self.units.values() if r.place in (ACTIVE, SEARCH)}
+        representatives = {id(r.equivalence_class) for r in self.units.values() if r.place in (ACTIVE, SEARCH)}
         for equivalence_class in self._equivalence_classes.values():
             assert (
-                equivalence_class.waiting_classes
+                equivalence_class.is_waiting
                 or equivalence_class.first() is None
-                or id(equivalence_class) in scouts
+                or id(equivalence_class) in representatives
             ), f"no unit of {equivalence_class.key} is tried"
 
     # ---- inside
@@ -400,7 +403,7 @@ class Queue:
         unit.entry = self._entry(unit)
         heapq.heappush(self._active, unit.entry)
 
-    def _into_bucket(self, unit: SchedulingUnit, equivalence_class: EquivalenceClass) -> None:
+    def _into_class(self, unit: SchedulingUnit, equivalence_class: EquivalenceClass) -> None:
         unit.place = WAITING
         self.incoming.count(unit, "unschedulable", "ScheduleAttemptFailure")
         unit.equivalence_class = equivalence_class
@@ -409,11 +412,11 @@ class Queue:
         heapq.heappush(equivalence_class.heap, unit.entry)
 
     def _leave(self, unit: SchedulingUnit) -> None:
-        """Out of its present place. If it was the scout of an awake bucket, the next twin takes over."""
+        """Take a unit out of its queue. If it represented a woken class, the next unit of the class is activated."""
         representative_of = unit.equivalence_class if unit.place in (ACTIVE, SEARCH) else None
         unit.entry = None
         if unit.place is SEARCH:
-            self._searching.pop(unit.key, None)
+            self._suspended.pop(unit.key, None)
         elif unit.place is GATED:
             self._gated.pop(unit.key, None)
         if unit.place is WAITING and unit.equivalence_class is not None:
@@ -422,17 +425,17 @@ class Queue:
                 self._drop(unit.equivalence_class)
         unit.equivalence_class = None
         unit.place = NOWHERE
-        if representative_of is not None and not representative_of.waiting_classes:
-            self._follow(representative_of)
+        if representative_of is not None and not representative_of.is_waiting:
+            self._activate_next(representative_of)
 
-    def _rouse(self, equivalence_class: EquivalenceClass) -> None:
+    def _wake_class(self, equivalence_class: EquivalenceClass) -> None:
         self._unindex(equivalence_class)
-        equivalence_class.owed = {}
-        equivalence_class.waiting_classes = False
-        self._follow(equivalence_class)
+        equivalence_class.unchecked = {}
+        equivalence_class.is_waiting = False
+        self._activate_next(equivalence_class)
 
-    def _follow(self, equivalence_class: EquivalenceClass) -> None:
-        """The first root of an awake bucket becomes active and remembers where it came from."""
+    def _activate_next(self, equivalence_class: EquivalenceClass) -> None:
+        """Activate the first unit of a woken class; the unit keeps the class it came from."""
         unit = equivalence_class.first()
         if unit is None:
             self._drop(equivalence_class)
@@ -443,24 +446,24 @@ class Queue:
 
     def _drop(self, equivalence_class: EquivalenceClass) -> None:
         self._unindex(equivalence_class)
-        equivalence_class.waiting_classes = False
+        equivalence_class.is_waiting = False
         if self._equivalence_classes.get(equivalence_class.key) is equivalence_class:
             del self._equivalence_classes[equivalence_class.key]
         if len(self._deadlines) > 2 * len(self._equivalence_classes) + FEW_STALE:
             for _, _, each in self._deadlines:
-                each.armed = each.waiting_classes
-            self._deadlines = [entry for entry in self._deadlines if entry[2].waiting_classes]
+                each.armed = each.is_waiting
+            self._deadlines = [entry for entry in self._deadlines if entry[2].is_waiting]
             heapq.heapify(self._deadlines)
 
     def _index(self, equivalence_class: EquivalenceClass) -> None:
         for bit in _bits(equivalence_class.wakes):
-            self._waiting_classes[bit][equivalence_class.key] = equivalence_class
+            self._classes_by_wake[bit][equivalence_class.key] = equivalence_class
         if equivalence_class.needs is not None:
             self._capacity_index.add(equivalence_class, equivalence_class.needs)
 
     def _unindex(self, equivalence_class: EquivalenceClass) -> None:
         for bit in _bits(equivalence_class.wakes):
-            self._waiting_classes[bit].pop(equivalence_class.key, None)
+            self._classes_by_wake[bit].pop(equivalence_class.key, None)
         self._capacity_index.remove(equivalence_class)
 
 

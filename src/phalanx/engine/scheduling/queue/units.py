@@ -1,4 +1,4 @@
-"""Roots: what queues. A single pod is a tree of one leaf; a PodGroup or CompositePodGroup root holds many pods."""
+"""Scheduling units: a single pod, or a root PodGroup or CompositePodGroup with all its pods."""
 
 from __future__ import annotations
 
@@ -23,26 +23,26 @@ WorthRetrying = Callable[["EquivalenceClass", ClusterChange], bool]
 
 
 class UnitState(enum.StrEnum):
-    """Where a root is in its life. `scheduling.root_lives` has the table of transitions and makes them all."""
+    """State of a scheduling unit. `lifecycle.unit_lifecycle` has the table of transitions and is the only writer."""
 
     NONE = "nothing"  # not known yet, or not any more
     HELD = "held"  # objects or members are missing, or gates are closed
-    QUEUED = "queued"  # may be tried; where it is in the queue is the queue's business
-    EVICTING = "evicting"  # tried, and room is being made
+    QUEUED = "queued"  # may be tried; `QueueName` says in which queue it is
+    EVICTING = "evicting"  # its victims are being evicted
     COMMITTING = "committing"  # of groups: all its pods have nodes by our decision, not all binds are answered
     SCHEDULED = "scheduled"  # of groups: the binds that make its minimum are confirmed
 
 
 class QueueName(enum.Enum):
-    """Where the queue has a root. Every root with pending pods is in exactly one place."""
+    """The queue that holds a unit. Every unit with pending pods is in exactly one."""
 
     NOWHERE = "nowhere"
     ACTIVE = "active"
     BACKOFF = "backoff"
     WAITING = "waiting"  # for an event that can matter
-    GATED = "gated"  # a PreEnqueue plugin said no, or a group's objects or members are missing
-    SEARCH = "search"  # its attempt takes longer than a slice and goes on when others were served
-    ATTEMPT = "attempt"  # being worked on right now
+    GATED = "gated"  # a PreEnqueue plugin rejected it, or objects or members of a group are missing
+    SEARCH = "search"  # its attempt takes longer than a slice and is resumed after others were served
+    ATTEMPT = "attempt"  # being tried now
 
 
 # By name: looking up a member of an enum costs ten times what a global does, and a queue does little else.
@@ -54,17 +54,17 @@ NO_GATE: Gate = ("", "")
 
 
 class PreemptionInProgress(msgspec.Struct):
-    """Whom a root has had evicted, and for what; it goes with the state EVICTING."""
+    """The victims that a unit waits for and the nodes they free, in the state EVICTING."""
 
     nodes: frozenset[str]
-    victims: dict[str, str]  # pod key -> uid, of those still there
+    victims: dict[str, str]  # pod key -> uid, of victims that still exist
     since: float  # seconds
     size: int  # victims at the start
-    text: str = ""  # for people
+    text: str = ""  # for users
 
 
 class Refusal(msgspec.Struct, frozen=True):
-    """What is kept of a failure: no arrays, there may be many."""
+    """What is kept of a failed attempt: no arrays, since there may be many."""
 
     message: str
     outcome: SearchOutcome | None
@@ -74,7 +74,7 @@ class Refusal(msgspec.Struct, frozen=True):
 
     @property
     def headline(self) -> str:
-        """The same as a plain sentence; "" if no search explains it."""
+        """Return the message as a plain sentence; empty if no search explains it."""
         certificate = self.outcome.certificate if self.outcome is not None else None
         return sentence_of(certificate) if certificate is not None else ""
 
@@ -104,13 +104,13 @@ class SchedulingUnit:
         self.kind = kind  # Pod, PodGroup, CompositePodGroup
         self.key = key  # "pod/ns/name", "podgroup/ns/name", "compositepodgroup/ns/name"
         self.priority = priority
-        self.asked = asked  # when it first asked; a failed attempt does not lose its place
+        self.asked = asked  # seconds, when it was first queued; kept by failed attempts
         self.order = order  # arrival number
         self.records: dict[str, PodRecord] = {}  # pending pods by key
-        self.group: GroupKey | None = None  # of group roots; the leaf itself where no root is known yet ("waiting/…")
+        self.group: GroupKey | None = None  # of group units; the leaf itself while no root is known ("waiting/…")
         self.state = state  # changed by `UnitLifecycle` alone, like `gate` and `plan`
         self.plan: PreemptionInProgress | None = None  # while evicting
-        self.refusal: Refusal | None = None  # of group roots: why the last attempt failed
+        self.refusal: Refusal | None = None  # of group units: why the last attempt failed
         self.place = NOWHERE
         self.entry: Any = None  # the valid heap entry, if in a heap
         self.equivalence_class: EquivalenceClass | None = None  # where it waits, or from where it was woken
@@ -121,30 +121,30 @@ class SchedulingUnit:
 
     @property
     def record(self) -> PodRecord:
-        """The pod of a single-pod root."""
+        """Return the pod of a unit of one pod."""
         return next(iter(self.records.values()))
 
     def __repr__(self) -> str:
-        return f"<root {self.key} {self.place.value}>"
+        return f"<unit {self.key} {self.place.value}>"
 
 
 class EquivalenceClass:
-    """Roots that wait for the same thing."""
+    """Units that wait for the same change, since an attempt cannot tell them apart."""
 
     __slots__ = (
         "armed",
         "counts",
         "deadline",
         "heap",
+        "is_waiting",
         "key",
         "left",
         "message",
         "needs",
-        "owed",
         "plugins",
         "tried",
-        "untold",
-        "waiting_classes",
+        "unchecked",
+        "unreported",
         "waits_for",
         "wakes",
         "worth",
@@ -152,21 +152,21 @@ class EquivalenceClass:
 
     def __init__(self, key: Hashable, wakes: Wake, worth: WorthRetrying | None, message: str, waits_for: Any) -> None:
         self.key = key
-        self.wakes = wakes  # kinds of change that are looked at at all
-        self.worth = worth  # finer question; None: every change of those kinds
+        self.wakes = wakes  # kinds of change that are checked
+        self.worth = worth  # decides about one change; None: every change of those kinds helps
         self.message = message  # as in the condition
         self.counts: Mapping[str, int] = {}  # of single pods: reason of a filter -> number of nodes it rejected
         self.tried = 0.0  # seconds, the attempt that gave this message
         self.waits_for = waits_for  # whatever `worth` needs
         self.plugins: frozenset[str] = frozenset()  # those that rejected single pods of it
-        self.needs: Requests | None = None  # also roused by changes of a row with room for this
+        self.needs: Requests | None = None  # also woken by changes of a row with room for this
         self.heap: list[tuple[tuple[Any, ...], int, SchedulingUnit]] = []
-        self.left = 0  # entries of roots that have left since, at most
-        self.waiting_classes = True
+        self.left = 0  # entries in the heap of units that have left, at most
+        self.is_waiting = True  # False: woken, and one unit of it is being tried
         self.deadline = 0.0  # woken then even without an event
         self.armed = False  # has an entry among the deadlines
-        self.owed: dict[tuple[int, int], ClusterChange] = {}  # (row, kind): it has yet to be asked about these
-        self.untold: list[SchedulingUnit] = []  # stood by while one like them was tried, and know nothing yet
+        self.unchecked: dict[tuple[int, int], ClusterChange] = {}  # by (row, kind): changes not checked yet
+        self.unreported: list[SchedulingUnit] = []  # joined while another unit of the class was tried; not reported yet
 
     def first(self) -> SchedulingUnit | None:
         while self.heap:
@@ -179,7 +179,7 @@ class EquivalenceClass:
         return None
 
     def leave(self) -> None:
-        """One of its roots has left, and its entry stays: not for ever, should the first root wait for ever."""
+        """Count a unit that has left; its heap entry is removed when half of the heap is stale."""
         self.left += 1
         if self.left > FEW_STALE and self.left * 2 > len(self.heap):
             self.heap = [entry for entry in self.heap if entry[2].entry is entry]
@@ -188,7 +188,7 @@ class EquivalenceClass:
 
 
 class GroupTree(msgspec.Struct, frozen=True, eq=False):
-    """A group root as it is tried: where it stands in which forest, and its pending pods."""
+    """A group unit as an attempt sees it: its root group, the forest, and its pending pods."""
 
     key: str  # "podgroup/ns/name"
     group: Group

@@ -26,17 +26,17 @@ from phalanx.engine.state.shapes import Shape
 # Preemption may help after these: a pod of lower priority arrived, a nomination was cleared, or a pod of higher
 # priority left a node that has victims on it.
 HELPS_AFTER = Wake.POD_PLACED | Wake.POD_GONE | Wake.NODE | Wake.NOMINATION
-FEW_PATIENT = 4096  # so many that woke up meanwhile are kept
+FEW_CLASSES = 4096  # below this the table is not swept for classes that no longer wait
 
 
 class Interest(msgspec.Struct, frozen=True):
-    """What a bucket of single pods waits for."""
+    """What a class of single pods waits for."""
 
     shape: Shape
     profile: Profile
     priority: int
     cross: tuple[Any, ...]  # rejecting plugins whose verdicts reach beyond one row
-    helpers: tuple[Any, ...]  # PostFilter plugins that want to be asked again after some changes
+    helpers: tuple[Any, ...]  # PostFilter plugins that may help after some changes
     evicts: Wake  # changes after which preemption may help
 
 
@@ -47,11 +47,11 @@ class Waiting:
         self.queue = queue
         self._victims = victims
         self._floor = 1 << 40  # lowest priority ever placed: a unit that is not above it has no victims
-        # Buckets (with their priority) that need not ask those who evict before the floor sinks.
-        self._patient: dict[int, tuple[EquivalenceClass, int]] = {}
-        self._sweep_at = FEW_PATIENT
+        # Classes and their priority: no pod of lower priority is placed, so preemption cannot help them yet.
+        self._without_victims: dict[int, tuple[EquivalenceClass, int]] = {}
+        self._sweep_at = FEW_CLASSES
 
-    def sleep(
+    def wait(
         self,
         unit: SchedulingUnit,
         record: PodRecord,
@@ -63,8 +63,10 @@ class Waiting:
         shared: bool,
         asks: Wake | None = None,
     ) -> None:
-        """Wait for a change that can make the shape fit; `shared`: twins of the pod need not be tried before that;
-        `asks`: see PostFilterResult."""
+        """Let a unit wait for a change that can make its shape fit.
+
+        `shared`: other pods of the same equivalence class wait with it; `asks`: see PostFilterResult.
+        """
         wakes = Wake.NOTHING
         cross = []
         for name in sorted(diagnosis.plugins):
@@ -88,7 +90,7 @@ class Waiting:
             needs=needs,
         )
         equivalence_class.plugins = diagnosis.plugins
-        self.be_patient(equivalence_class, record.priority)
+        self.await_lower_priority(equivalence_class, record.priority)
 
     def wait_for_victims(self, unit: SchedulingUnit, diagnosis: Diagnosis, message: str) -> None:
         """Let a single pod wait until its victims are gone, or until a node has room that is nominated to no other
@@ -123,8 +125,10 @@ class Waiting:
     def interest(
         self, profile: Profile, shape: Shape, priority: int, cross: Iterable[Any], asks: Wake | None = None
     ) -> tuple[Interest, Wake]:
-        """What a sleeper waits for besides rows, and the changes after which a PostFilter plugin or preemption may help
-        it; `asks`: of those of preemption only these."""
+        """Return what a unit waits for, and the changes after which a PostFilter plugin or preemption may help it.
+
+        `asks`: limits the changes after which preemption is tried.
+        """
         helpers = []
         wakes = Wake.NOTHING
         for plugin in profile.post_filters:
@@ -137,36 +141,38 @@ class Waiting:
             evicts = HELPS_AFTER if asks is None else HELPS_AFTER & asks
         return Interest(shape, profile, priority, tuple(cross), tuple(helpers), evicts), wakes | evicts
 
-    def be_patient(self, equivalence_class: EquivalenceClass, priority: int) -> None:
-        """Nobody of lower priority is there: the bucket is roused when the first one comes, not asked each time."""
+    def await_lower_priority(self, equivalence_class: EquivalenceClass, priority: int) -> None:
+        """Wake a class only when the first pod of lower priority is placed, if there is none now."""
         if priority <= self._floor:
-            self._patient[id(equivalence_class)] = (equivalence_class, priority)
-            if len(self._patient) > self._sweep_at:
-                self._patient = {key: entry for key, entry in self._patient.items() if entry[0].waiting_classes}
-                self._sweep_at = max(FEW_PATIENT, 2 * len(self._patient))
+            self._without_victims[id(equivalence_class)] = (equivalence_class, priority)
+            if len(self._without_victims) > self._sweep_at:
+                self._without_victims = {
+                    key: entry for key, entry in self._without_victims.items() if entry[0].is_waiting
+                }
+                self._sweep_at = max(FEW_CLASSES, 2 * len(self._without_victims))
 
     def placed(self, priority: int) -> None:
-        """A pod was counted on a node: the first of so low a priority rouses those who could evict it."""
+        """Note the priority of a placed pod: a new lowest priority wakes the classes that could evict the pod."""
         if priority < self._floor:
-            self._sink(priority)
+            self._lower_floor(priority)
 
-    def _sink(self, priority: int) -> None:
-        """A pod of lower priority than any before has been placed."""
+    def _lower_floor(self, priority: int) -> None:
+        """Lower the floor to a new lowest priority."""
         self._floor = priority
-        patient, self._patient = self._patient, {}
+        patient, self._without_victims = self._without_victims, {}
         for key, (equivalence_class, rank) in patient.items():
-            if not equivalence_class.waiting_classes:
+            if not equivalence_class.is_waiting:
                 continue
             if rank > priority:
-                self.queue.rouse(equivalence_class)
+                self.queue.wake_class(equivalence_class)
             else:
-                self._patient[key] = (equivalence_class, rank)
+                self._without_victims[key] = (equivalence_class, rank)
 
     def _worth(self, equivalence_class: EquivalenceClass, change: ClusterChange) -> bool:
         return self.helps(equivalence_class.waits_for, change)
 
     def helps(self, interest: Interest, change: ClusterChange) -> bool:
-        """Whether a change can make a shape feasible. Must never be wrongly False."""
+        """Return True if a change can make a shape feasible. Must never be wrongly False."""
         for plugin in interest.cross:
             if change.kind & traits_of(plugin).wakes_on:
                 hint = interest.profile.options[plugin.name].queueing_hint
@@ -204,12 +210,12 @@ class Waiting:
 
 
 def equivalence_key(record: PodRecord) -> tuple[Any, ...]:
-    """The bucket of single pods that no attempt can tell apart."""
+    """Return the key of the class of single pods that no attempt can tell apart."""
     return ("shape", record.shape.id, record.priority, record.preemption_policy)
 
 
 def _perhaps(hint: Any, *args: Any) -> bool:
-    """A hint that fails is no reason to let a pod sleep."""
+    """Return what a queueing hint says; True if it raises: an error must not keep a pod waiting."""
     try:
         return bool(hint(*args))
     except BaseException:
