@@ -150,3 +150,42 @@ def test_a_new_scheduler_process_writes_nothing_that_is_written_already() -> Non
     group = cluster.engine.cluster.forest.group(GroupKey("PodGroup", "default", "g"))
     assert group is not None
     assert str(cluster.engine.groups.members.health.state(group)) == "Running 3 of 3"
+
+
+def health_writes(cluster: Cluster, name: str) -> list[str]:
+    return [each.reason for each in cluster.of(d.SetGroupCondition, name) if each.type == HEALTHY]
+
+
+def test_gangs_that_are_placed_within_a_second_are_never_called_scheduling() -> None:
+    cluster = Cluster().see(node("n").cpu("8"), *gang("a", 3), *gang("b", 3))
+    cluster.step(limit=1)  # one in each round
+    assert health_writes(cluster, "a") == health_writes(cluster, "b") == ["Running"]
+
+
+def test_a_gang_that_is_not_tried_for_a_second_is_called_scheduling() -> None:
+    cluster = Cluster().see(node("n").cpu("8"), *gang("g", 2))
+    assert cluster.engine.step(cluster.now, limit=0) == []
+    said = cluster.engine.step(cluster.now + 1, limit=0)
+    assert [(each.reason, each.message) for each in said if isinstance(each, d.SetGroupCondition)] == [
+        ("Scheduling", "0 of 2 pods have a node, 2 are needed")
+    ]
+    cluster.step(2)
+    assert health_writes(cluster, "g") == ["Running"]
+
+
+def test_writes_that_only_change_counts_are_made_in_the_order_of_their_times() -> None:
+    cluster = Cluster().see(node("n").cpu("64"), *gang("a", 2))
+    start = cluster.now
+    cluster.step(0)
+    cluster.see(*gang("b", 2))
+    cluster.step(0.5)
+    for name, seconds in (("b", 0.1), ("a", 0.3)):  # b changes first, and its write is due after that of a
+        cluster.see(pod(f"{name}-more").group(name).cpu("1"))
+        cluster.step(seconds)
+    assert healthy(cluster, "a")[2] == healthy(cluster, "b")[2] == "2 of 2 pods have a node"
+    assert cluster.engine.next_wake() == start + 1
+    cluster.step(0.2)
+    assert healthy(cluster, "a")[2] == "3 of 3 pods have a node"
+    assert healthy(cluster, "b")[2] == "2 of 2 pods have a node"
+    cluster.step(0.5)
+    assert healthy(cluster, "b")[2] == "3 of 3 pods have a node"

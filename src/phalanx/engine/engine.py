@@ -21,6 +21,7 @@ from phalanx.engine.framework.adapters import failure_of
 from phalanx.engine.framework.settings import EngineSettings
 from phalanx.engine.scheduling.attempt.attempt import EVALUATION, ROWS_PER_STEP
 from phalanx.engine.scheduling.commit.cycle import ROW_WORK
+from phalanx.engine.scheduling.commit.strict_order import in_line
 from phalanx.engine.scheduling.lifecycle.isolation import Isolation, ObjectKey, room_only
 from phalanx.engine.scheduling.lifecycle.pod_lifecycle import TURN
 from phalanx.engine.scheduling.lifecycle.pod_status import SCHEDULER_ERROR, UNSCHEDULABLE
@@ -253,26 +254,28 @@ class Engine:
         decision = self.outbox.answered(event.decision)
         if decision is None:
             return  # answered before, or no outcome is expected
+        kind = type(decision)
         if event.problem:
             self.groups.members.failed(decision, event)
-        if isinstance(decision, d.Evict):
+        if kind is d.Evict:
             self.unit_lifecycle.eviction_answered(decision.id, event.problem)
-        for plugin in self.scheduler.outcome_observers[type(decision)]:
+        for plugin in self.scheduler.outcome_observers[kind]:
             try:
                 plugin.outcome(decision, event)
             except BaseException as problem:
                 self._fault(plugin, problem)
-        if isinstance(decision, d.ReleaseClaim):
+        if kind is d.ReleaseClaim:
             self.queue.wake(ClusterChange(Wake.DEVICES))  # if nothing was written, no event will arrive
+            return
+        if kind is d.SetGroupCondition:
             return
         record = self.pods.records.get(f"{decision.namespace}/{decision.name}")
         if record is None or record.uid != decision.uid:
             return
-        if isinstance(decision, d.SetPodCondition):
-            if event.problem:
-                self._status.not_written(record, decision, event.problem)
-        elif decision.id == record.bind:
+        if decision.id == record.bind:
             self._bind_answered(record, event)
+        elif event.problem and isinstance(decision, d.SetPodCondition):
+            self._status.not_written(record, decision, event.problem)
 
     def _bind_answered(self, record: PodRecord, event: e.Outcome) -> None:
         if not event.problem:
@@ -390,7 +393,7 @@ class Engine:
             return
         places = self.places
         arrived = [(r, o) for r in root.records.values() if (o := places.owner_of(r))] if places.held else []
-        lifted = self.starts.lift(records) if self.starts.held else []
+        lifted = self.starts.lift(records, in_line(root)) if self.starts.held else []
         lifted += places.lift(root) if arrived else []
         # without some reservations, this unit may fit where others of its equivalence class did not
         self.queue.shares_failures = not lifted

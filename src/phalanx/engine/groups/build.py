@@ -17,7 +17,7 @@ from phalanx.engine.framework.cluster_state import ClusterState
 from phalanx.engine.framework.evaluation import Evaluation
 from phalanx.engine.groups.counts import limit
 from phalanx.engine.groups.expected_pods import ExpectedPods, is_reserved_for
-from phalanx.engine.groups.rank_order import in_rank_order
+from phalanx.engine.groups.rank_order import NO_RANKS, Ranks, in_rank_order
 from phalanx.engine.placement.problem import Composite, Floats, Ints, Leaf, PlacementProblem, ShapeRow, Subtree
 from phalanx.engine.slices import in_slices, worked
 from phalanx.engine.state.columns import Columns
@@ -27,7 +27,7 @@ from phalanx.engine.state.shapes import Shape
 from phalanx.model.groups import Group, GroupKey
 from phalanx.model.groups.group import ON_NODE, MemberState
 from phalanx.model.groups.keys import HOSTNAME, TOPOLOGY_KEYS
-from phalanx.model.groups.policy import PACK
+from phalanx.model.groups.policy import DEFAULT, PACK
 
 FEW_SHAPES = 16  # shapes evaluated without yielding to other work
 
@@ -46,6 +46,8 @@ class Built:
     coupled: bool  # some shape has cross-node rules: the filters must confirm what counting finds
     group_of: dict[int, Group] = field(default_factory=dict)  # id(part) -> group
     reserved: dict[int, dict[int, float]] = field(default_factory=dict)  # row -> resource -> held for others
+    has_policies: bool = True  # some group has a policy that is not the default
+    ranks: dict[GroupKey, Ranks] = field(default_factory=dict)  # of the pending pods of leaves that have ranks
 
 
 def build(
@@ -165,6 +167,8 @@ class _Builder:
         self._part_of: dict[GroupKey, Subtree] = {}
         self._group_of: dict[int, Group] = {}
         self._held: dict[int, dict[int, float]] = {}
+        self._ranks: dict[GroupKey, Ranks] = {}
+        self._has_policies = False
 
     def build(self, root: Group, budget: int, *, counted: bool) -> Built:
         part = self._with_others(self._part(root))
@@ -201,7 +205,18 @@ class _Builder:
             budget=budget,
             rows=None if columns.count == columns.n else np.flatnonzero(columns.alive[: columns.n]),
         )
-        return Built(problem, shapes, evaluations, self._pending, self._part_of, coupled, self._group_of, self._held)
+        return Built(
+            problem,
+            shapes,
+            evaluations,
+            self._pending,
+            self._part_of,
+            coupled,
+            self._group_of,
+            self._held,
+            self._has_policies,
+            self._ranks,
+        )
 
     # ---- the tree
 
@@ -216,9 +231,10 @@ class _Builder:
         return Composite("", 1 + len(others), (part, *others), None, None, -1) if others else part
 
     def _part(self, group: Group) -> Subtree:
-        spec = group.spec
+        spec, policy = group.spec, group.policy
         assert spec is not None
-        preferred = spec.preferred_key or (self._finest_key() if group.policy.rank_placement == PACK else None)
+        self._has_policies = self._has_policies or policy is not DEFAULT
+        preferred = spec.preferred_key or (self._finest_key() if policy.rank_placement == PACK else None)
         for key in (spec.topology_key, preferred):
             if key is not None:
                 self._keys[key] = None
@@ -229,8 +245,8 @@ class _Builder:
                 str(group.key), spec.minimum, children, spec.topology_key, spec.preferred_key, self._pinned(group)
             )
         else:
-            records = in_rank_order(self._waiting.get(group.key, {}).values(), group.policy)
-            if group.policy.has_counts:
+            records, ranks = in_rank_order(self._waiting.get(group.key, {}).values(), policy)
+            if policy is not DEFAULT and policy.has_counts:
                 records = records[: limit(self._cluster, group, self._priority)]
             whole = self._outstanding_pods.wholes.get(group.key)
             records += whole.records if whole is not None else []
@@ -249,6 +265,8 @@ class _Builder:
                 self._pinned(group),
             )
             self._pending[id(part)] = records
+            if ranks is not NO_RANKS:
+                self._ranks[group.key] = ranks
         self._part_of[group.key] = part
         self._group_of[id(part)] = group
         return part

@@ -61,12 +61,12 @@ def find(
     """
     if points is not None or not ranks:
         return _find(state, group, built, points)  # plugins choose the candidate placements
-    for variant in chain(together(state, built), spread(state.columns, built)):
+    for variant in chain(together(state, built), spread(state.columns, built)) if built.has_policies else ():
         patterned = _instead(state, group, variant)
         if patterned is not None:
             return patterned
     found = _find(state, group, built, None)
-    if isinstance(found, Found) and any(record.nominated for record, _ in found.assignment):
+    if state.nominations and isinstance(found, Found) and any(record.nominated for record, _ in found.assignment):
         nominated = at_home(state.columns, built, found.assignment)
         return (nominated and _instead(state, group, nominated)) or found
     return found

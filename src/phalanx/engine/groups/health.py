@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import heapq
+from collections.abc import Iterable, Iterator
 
 import msgspec
 
@@ -13,12 +14,14 @@ from phalanx.engine.groups.conditions import GroupConditions
 from phalanx.engine.groups.group_state import HEALTHY as GOOD
 from phalanx.engine.groups.group_state import Facts, GroupState, Phase, group_state
 from phalanx.engine.groups.losses import Loss, Losses
-from phalanx.model.groups import COMPOSITE, POD_GROUP, Group, GroupKey, MemberState
+from phalanx.model.groups import COMPOSITE, POD_GROUP, Group, GroupKey
+from phalanx.model.groups.group import PENDING
+from phalanx.model.groups.policy import DEFAULT
 from phalanx.model.objects import CompositePodGroup, PodGroup
 from phalanx.model.printing.groups import HEALTHY
 
 MOST_LOST = 5  # members named in one message for each cause
-QUIET_SECONDS = 1.0  # between two writes that only change counts
+QUIET_SECONDS = 1.0  # between two writes that only change counts, and before the first of a group not yet tried
 
 
 class _Said(msgspec.Struct):
@@ -26,7 +29,8 @@ class _Said(msgspec.Struct):
     status: str = ""
     reason: str = ""
     message: str = ""
-    at: float = 0.0  # seconds
+    at: float = 0.0  # seconds; of the last write
+    waits_since: float | None = None  # seconds; when its pods were first seen, before anything is written
 
     def same(self, status: str, reason: str, message: str) -> bool:
         return (self.status, self.reason, self.message) == (status, reason, message)
@@ -43,7 +47,8 @@ class GroupHealth:
         self.changed: dict[GroupKey, None] = {}  # groups to check again, see `Maintenance`
         self._said: dict[GroupKey, _Said] = {}
         self._touched: dict[GroupKey, None] = {}
-        self._later: dict[GroupKey, float] = {}  # counts changed: time of the delayed write in seconds, earliest first
+        self._later: dict[GroupKey, float] = {}  # time of a delayed write, in seconds
+        self._due: list[tuple[float, GroupKey]] = []  # a heap of the same; entries of writes made since are skipped
 
     # ---- queries
 
@@ -56,7 +61,9 @@ class GroupHealth:
             started=self._conditions.is_true(key),
             disrupted=key in self._conditions.targets,
             timed_out=key in self.timed_out,
-            unready=sum(len(self.unready.get(leaf.key, ())) for leaf in self._forest.leaves(key)),
+            unready=sum(len(self.unready.get(leaf.key, ())) for leaf in self._forest.leaves(key))
+            if self.unready
+            else 0,
         )
 
     def message(self, group: Group, state: GroupState) -> str:
@@ -122,7 +129,23 @@ class GroupHealth:
             self._said[key].status = ""
 
     def next_time(self) -> float | None:
-        return next(iter(self._later.values()), None)
+        self._skip_made()
+        return self._due[0][0] if self._due else None
+
+    def _delay(self, key: GroupKey, until: float) -> None:
+        if key not in self._later:
+            self._later[key] = until
+            heapq.heappush(self._due, (until, key))
+
+    def _skip_made(self) -> None:
+        while self._due and self._later.get(self._due[0][1]) != self._due[0][0]:
+            heapq.heappop(self._due)
+
+    def _take_due(self) -> Iterator[GroupKey]:
+        while (due := self.next_time()) is not None and due <= self._cluster.now:
+            key = heapq.heappop(self._due)[1]
+            del self._later[key]
+            yield key
 
     def notify(self, leaves: Iterable[GroupKey]) -> list[GroupKey]:
         """Write changed conditions once per step, so that all events of a step are one change.
@@ -130,28 +153,35 @@ class GroupHealth:
         `leaves`: leaves whose members changed. Returns the groups whose state may have changed.
         """
         touched, self._touched = self._touched, {}
-        for leaf in leaves:
-            touched[leaf] = None
-        for key in [key for key, due in self._later.items() if due <= self._cluster.now]:
-            del self._later[key]
-            touched[key] = None
+        touched.update(dict.fromkeys(leaves))
+        if self._later:
+            touched.update(dict.fromkeys(self._take_due()))
+        forest = self._forest
         for key in list(touched):
-            for above in self._forest.above(key):
+            for above in forest.above(key):
                 touched[above.key] = None
         for key in touched:
-            group = self._forest.group(key)
-            if group is not None and (group.policy.maintained or key in self.timed_out):
+            group = forest.group(key)
+            if group is None:
+                continue
+            if (group.policy is not DEFAULT and group.policy.maintained) or key in self.timed_out:
                 self.changed[key] = None
-            if group is not None and key.kind in (POD_GROUP, COMPOSITE):
+            if key.kind in (POD_GROUP, COMPOSITE):
                 self._say(group)
         return list(touched)
 
     def _say(self, group: Group) -> None:
         key, said = group.key, self._said.get(group.key)
+        if said is None or group.spec is None:
+            return
         leaves = self._forest.leaves(key)
-        if said is None or group.spec is None or any(leaf.binding for leaf in leaves):
-            return  # all binds in progress are one change, written when the last one has finished
-        if not said.status and not any(_ours(leaf) for leaf in leaves):
+        pending = on_nodes = 0
+        for leaf in leaves:
+            if leaf.binding:
+                return  # all binds in progress are one change, written when the last one has finished
+            pending += leaf.counts[PENDING]
+            on_nodes += leaf.on_nodes
+        if not said.status and not on_nodes and (not pending or self._untried(key, said)):
             return
         state = self.state(group)
         if state.phase in GOOD:
@@ -163,9 +193,10 @@ class GroupHealth:
             return
         now = self._cluster.now
         if (said.status, said.reason) == (status, state.phase) and now < said.at + QUIET_SECONDS:
-            self._later.setdefault(key, said.at + QUIET_SECONDS)
+            self._delay(key, said.at + QUIET_SECONDS)
             return
         said.status, said.reason, said.message, said.at = status, str(state.phase), message, now
+        self._later.pop(key, None)
         self._emit(
             d.SetGroupCondition,
             namespace=key.namespace,
@@ -180,6 +211,16 @@ class GroupHealth:
             counts={"pods": state.pods, "scheduledPods": state.placed_pods, **self._counted_restarts(key)},
         )
 
+    def _untried(self, key: GroupKey, said: _Said) -> bool:
+        """Return True for a moment after its first pods came, unless it is known to wait: most groups are placed at
+        once and need no condition that says otherwise."""
+        if self._conditions.said(key) is not None:
+            return False
+        if said.waits_since is None:
+            said.waits_since = self._cluster.now
+        self._delay(key, said.waits_since + QUIET_SECONDS)
+        return self._cluster.now < said.waits_since + QUIET_SECONDS
+
 
 def lost_in_words(lost: Iterable[Loss]) -> str:
     """Return the lost members by cause, so that a cause that took many stands once."""
@@ -192,8 +233,3 @@ def lost_in_words(lost: Iterable[Loss]) -> str:
         names = f"{', '.join(pods[:MOST_LOST])}{more}"
         parts.append(f"{len(pods)} pods {why}: {names}" if len(pods) > 1 else f"{names} ({why})")
     return "; ".join(parts)
-
-
-def _ours(leaf: Group) -> bool:
-    """Return whether the leaf has members that this scheduler places or has placed."""
-    return bool(leaf.counts[MemberState.PENDING] or leaf.on_nodes)

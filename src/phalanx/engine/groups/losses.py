@@ -13,6 +13,7 @@ from phalanx.model.objects import Pod
 from phalanx.model.objects.pod import KUBELET_REJECTIONS
 
 REMEMBERED = 64  # losses kept per group
+LOST = (MemberState.ENDING, MemberState.FAILED)  # states of members that had a node and still exist
 
 
 class LossCause(enum.StrEnum):
@@ -87,7 +88,7 @@ class Losses:
         """Record a changed member (`new` None: deleted); return the loss if this is a new one."""
         if old is None or old.state not in (*PLACED, MemberState.ENDING):
             return None
-        if new is not None and new.state not in (MemberState.ENDING, MemberState.FAILED):
+        if new is not None and new.state not in LOST:
             return None
         pod = (new or old).pod
         uid = pod.metadata.uid

@@ -47,6 +47,10 @@ class PolicyStatuses:
             if entry.policy.spec.target_ref == policy.spec.target_ref and other[0] == policy.metadata.namespace:
                 self._touched[other] = None
 
+    @property
+    def has_reports(self) -> bool:
+        return bool(self._found)
+
     def report(self, group: Group, problems: Sequence[FieldProblem]) -> None:
         """Report problems found when a policy is used, such as a duplicate rank. Replaces earlier reports."""
         if self._found.get(group.key, ()) == tuple(problems):

@@ -52,13 +52,6 @@ def rank_of(record: PodRecord, policy: Policy) -> Rank | None:
     return (0, index)
 
 
-def _has_no_index(record: PodRecord) -> bool:
-    """Return True if no controller wrote an index on a pod: most pods, seen without reading key by key."""
-    if record.labels:
-        return INDEX_KEYS.isdisjoint(record.labels)
-    return not _annotations(record)
-
-
 def _annotations(record: PodRecord) -> Mapping[str, str]:
     """Return the annotations of a pending pod; of a pod on a node only those that can be ranks."""
     return record.pod.metadata.annotations or {} if record.pod is not None else record.numbers
@@ -75,9 +68,15 @@ class Ranks(msgspec.Struct, frozen=True):
     problems: tuple[str, ...] = ()
 
 
+NO_RANKS = Ranks({})
+
+
 def ranks_of(records: Iterable[PodRecord], policy: Policy) -> Ranks:
+    """Read the ranks of pods; NO_RANKS if none has one and none is invalid."""
     records = list(records)
     found, bad = _read(records, policy)
+    if not found and not bad:
+        return NO_RANKS
     if not bad and len(set(found.values())) == len(found):
         return Ranks(found)
     taken: dict[Rank, str] = {}
@@ -95,8 +94,10 @@ def _read(records: Iterable[PodRecord], policy: Policy) -> tuple[dict[str, Rank]
     bad: list[tuple[str, BadRank]] = []
     by_index = policy.rank_source == INDEX
     for record in records:
-        if by_index and _has_no_index(record):
-            continue
+        if by_index:  # most pods have no index of a controller: seen without reading key by key
+            labels = record.labels
+            if INDEX_KEYS.isdisjoint(labels) if labels else not _annotations(record):
+                continue
         try:
             rank = rank_of(record, policy)
         except BadRank as problem:
@@ -107,15 +108,19 @@ def _read(records: Iterable[PodRecord], policy: Policy) -> tuple[dict[str, Rank]
     return found, bad
 
 
-def in_rank_order(records: Iterable[PodRecord], policy: Policy) -> list[PodRecord]:
-    """Sort by priority, rank, age and name. Not by arrival: a restarted scheduler must get the same result."""
+def in_rank_order(records: Iterable[PodRecord], policy: Policy) -> tuple[list[PodRecord], Ranks]:
+    """Sort by priority, rank, age and name, and return the ranks, too.
+
+    Not by arrival: a restarted scheduler must get the same result.
+    """
     records = list(records)
-    if len(records) < 2:
-        return records
-    ranks = ranks_of(records, policy).of
-    if not ranks:
-        return sorted(records, key=lambda each: (-each.priority, each.created, len(each.key), each.key))
-    return sorted(records, key=lambda each: (-each.priority, ranks.get(each.key, LAST), each.created, by_name(each)))
+    ranks = ranks_of(records, policy)
+    if not ranks.of:
+        records.sort(key=lambda each: (-each.priority, each.created, len(each.key), each.key))
+    else:
+        of = ranks.of
+        records.sort(key=lambda each: (-each.priority, of.get(each.key, LAST), each.created, by_name(each)))
+    return records, ranks
 
 
 def by_name(record: PodRecord) -> tuple[int, str]:

@@ -28,7 +28,7 @@ def by_rank(columns: Columns, built: Built, assignment: Assignment) -> Assignmen
     Only pods of one group and shape are exchanged, so every rule still holds. A pod that has its nominated node keeps
     it.
     """
-    if not any(_ranked(built, leaf) for leaf in built.pending):
+    if not built.ranks:
         return assignment
     leaf_of = {record.key: leaf for leaf, records in built.pending.items() for record in records}
     parts: dict[int, list[int]] = {}  # leaf -> positions in the assignment
@@ -40,12 +40,6 @@ def by_rank(columns: Columns, built: Built, assignment: Assignment) -> Assignmen
         if group is not None and len(positions) > 1:
             _assign(columns, built, group, changed, positions)
     return changed
-
-
-def _ranked(built: Built, leaf: int) -> bool:
-    """Return whether pending members of a leaf have ranks; they are in rank order, those without a rank last."""
-    group, records = built.group_of.get(leaf), built.pending[leaf]
-    return group is not None and len(records) > 0 and bool(ranks_of(records[:1], group.policy).of)
 
 
 def _assign(columns: Columns, built: Built, group: Group, changed: Assignment, positions: Sequence[int]) -> None:

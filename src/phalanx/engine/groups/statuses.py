@@ -26,7 +26,7 @@ class Statuses:
         """Write changed statuses at the end of a step, so that all events of a step are one change."""
         changed = self._forest.take_changed()
         self.policies.notify()
-        self.workloads.notify([*changed, *self.health.notify(changed)])
+        self.workloads.notify(self.health.notify(changed))
 
     def unsaid(self, write: d.SetGroupCondition) -> None:
         """Handle a failed write: the status is written again on the next occasion."""

@@ -78,6 +78,9 @@ class WorkloadStatuses:
 
     def _count(self, leaf: GroupKey) -> None:
         group = self._forest.group(leaf)
+        spec = group.spec if group is not None else None
+        if leaf not in self._parts and (spec is None or spec.workload is None):
+            return
         new: Part | None = None
         if group is not None and not group.composite and group.spec is not None and group.spec.workload is not None:
             known, placed = group.known, group.placed

@@ -50,8 +50,8 @@ def make_area(free: Floats, kinds: tuple[Ints, Ints], rank: Ints) -> Area:
 def fill(slots: Ints, order: Ints, count: int) -> tuple[Ints, Ints]:
     """Fill nodes completely in the given order until count pods are placed. Return (nodes, pods per node)."""
     take = slots[order]
-    sums = np.cumsum(take)
-    last = int(np.searchsorted(sums, count))
+    sums = take.cumsum()
+    last = int(sums.searchsorted(count))
     if last >= len(order):
         return order, take
     chosen = order[: last + 1]

@@ -89,7 +89,7 @@ def _nodes(
 
     Where nodes have devices, choose those that leave the most residual capacity.
     """
-    room = np.flatnonzero(slots)
+    room = slots.nonzero()[0]
     if shape.score is None and any(map(is_device, problem.resources)):
         kinds = split_resources(problem.resources)
         free = problem.free if nodes is None else problem.free[:, nodes]

@@ -92,7 +92,7 @@ class Outbox:
     def answered(self, number: int) -> Decision | None:
         """Return the decision that got its outcome; None: it has one already, or none is awaited."""
         decision = self._awaited.pop(number, None)
-        if isinstance(decision, d.Nominate):
+        if type(decision) is d.Nominate:
             key = f"{decision.namespace}/{decision.name}"
             if self.nominating.get(key) == number:
                 del self.nominating[key]

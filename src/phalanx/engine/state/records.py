@@ -33,11 +33,14 @@ def workload_of(pod: Pod) -> str:
 
     Jobs of a CronJob are runs of that CronJob, and Jobs of a JobSet of its replicated job.
     """
-    meta, group, labels = pod.metadata, pod.spec.scheduling_group, pod.metadata.labels or _NO_LABELS
-    owner = next((each for each in meta.owner_references or () if each.controller), None)
+    meta, group = pod.metadata, pod.spec.scheduling_group
+    owner = None
+    if meta.owner_references:
+        owner = next((each for each in meta.owner_references if each.controller), None)
     if owner is None:
         name = group.pod_group_name if group is not None else None
         return intern(f"{meta.namespace}/PodGroup/{name}") if name else ""
+    labels = meta.labels or _NO_LABELS
     if JOB_SET_LABELS[0] in labels:
         return intern("/".join((meta.namespace, "JobSet", *(labels.get(label, "") for label in JOB_SET_LABELS))))
     found = _SCHEDULED_NAME.fullmatch(owner.name) if owner.kind == "Job" else None
@@ -125,7 +128,8 @@ class PodRecord:
         self.shape_epoch = -1
         self.pod: Pod | None = pod  # while pending
         self.start_time: str | None = None  # RFC 3339 text; known only after the pod is bound
-        self.starts(pod.status.start_time)
+        if pod.status.start_time is not None:
+            self.starts(pod.status.start_time)
         self.row = -1  # row in the columns, -1 = on no known node
         self.node_name = ""  # set while bound or assumed, also when that node is unknown
         self.state = _PENDING

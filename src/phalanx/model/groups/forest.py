@@ -211,9 +211,12 @@ class GroupForest:
             return key
         return hierarchy.resolve(self._groups, key).root
 
-    def above(self, key: GroupKey) -> Iterator[Group]:
+    def above(self, key: GroupKey) -> Sequence[Group]:
         """Its ancestors, as far as they are known, nearest first."""
-        return (group for group in hierarchy.ancestry(self._groups, key) if group.key != key)
+        group = self._groups.get(key)
+        if group is None or group.spec is None or group.spec.parent is None:
+            return ()
+        return [above for above in hierarchy.ancestry(self._groups, group.spec.parent) if above.key != key]
 
     def resolve_pod(self, pod: PodKey) -> Resolution | None:
         return None if (leaf := self._leaf_of.get(pod)) is None else self.resolve(leaf)

@@ -9,7 +9,7 @@ preemption is made. Nothing here changes the cluster.
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from typing import Any
 
 import msgspec
@@ -83,8 +83,10 @@ class SlicedAttempts:
 
     # ---- answers
 
-    def answer(self, unit: SchedulingUnit, tree: GroupTree, equivalence_key: Hashable = None) -> Answer | None:
-        """One slice of an attempt; None: it goes on later."""
+    def answer(
+        self, unit: SchedulingUnit, tree: GroupTree, equivalence_key: Callable[[], Hashable] = lambda: None
+    ) -> Answer | None:
+        """One slice of an attempt; None: it goes on later. `equivalence_key`: asked if a search begins."""
         self.missed = []
         limit = self.cluster.settings.search_slice
         if not limit:
@@ -97,7 +99,7 @@ class SlicedAttempts:
                 return placed
             if unit.key in self._taken_by_others and self.full:
                 return None
-            search = self._begin(unit, tree, equivalence_key, 0)
+            search = self._begin(unit, tree, equivalence_key(), 0)
         elif search.seen != self._seen():
             search.disturbed = True
         self._touched = self._rows_since(search.seen[0]) if search.seen else None

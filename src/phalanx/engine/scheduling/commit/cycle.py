@@ -6,6 +6,7 @@ whole or not at all.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -16,7 +17,7 @@ from phalanx.engine.framework.traits import traits_of
 from phalanx.engine.groups import messages
 from phalanx.engine.groups.admission import shortages_of
 from phalanx.engine.groups.build import Built
-from phalanx.engine.groups.rank_order import ranks_of
+from phalanx.engine.groups.rank_order import NO_RANKS
 from phalanx.engine.preemption.single_pod import MoreRows
 from phalanx.engine.scheduling.attempt.answers import (
     Answer,
@@ -101,7 +102,9 @@ class Cycle:
         else:
             # 1. A unit like this one failed, and nothing has happened since that could help.
             target = self._members.tree(unit, group) if group is not None else SinglePod(unit.record)
-            key = self._equivalence_key(unit, target)
+            # Most units come when none waits: then no other unit can be like this one.
+            alike = self._queue.has_classes or self._searches.unfinished
+            key = self._equivalence_key(unit, target) if alike else None
             known = self._queue.waiting_class(key) if key is not None else None
             if known is not None:
                 self._refusals.join(unit, group, known)
@@ -109,7 +112,7 @@ class Cycle:
                 # 2. The attempt.  3. What follows from its answer.
                 if unit.plan is not None:
                     self._units.drop_stale_plan(unit)
-                answer = self._answer(unit, target, key)
+                answer = self._answer(unit, target)
                 if answer is None:
                     self._queue.suspend(unit, came_from)
                     return  # units that wait for its answer go on waiting
@@ -137,10 +140,11 @@ class Cycle:
 
     # ---- the attempt
 
-    def _answer(self, unit: SchedulingUnit, target: AttemptUnit, key: tuple[Any, ...] | None) -> Answer | None:
+    def _answer(self, unit: SchedulingUnit, target: AttemptUnit) -> Answer | None:
         """Return None if the search is not finished; it goes on after other units were served."""
         if isinstance(target, GroupTree):
-            answer = self._attempts.attempt(target, How(search=lambda: self._searches.answer(unit, target, key)))
+            key_of = partial(self._equivalence_key, unit, target)
+            answer = self._attempts.attempt(target, How(search=partial(self._searches.answer, unit, target, key_of)))
             if answer is None:
                 self._units.notify(unit, "searching", "others are served before the search for a place goes on")
             return answer
@@ -193,11 +197,11 @@ class Cycle:
         self._refusals.refuse_group(unit, target.group, answer.refused)
 
     def _report_ranks(self, built: Built) -> None:
-        for leaf, records in built.pending.items():
-            group = built.group_of.get(leaf)
-            if group is None:
-                continue
-            problems = ranks_of(records, group.policy).problems
+        """Report ranks that cannot be used; those reported before are taken back where they are right now."""
+        if not built.ranks and not self._members.statuses.policies.has_reports:
+            return
+        for group in filter(None, map(built.group_of.get, built.pending)):
+            problems = built.ranks.get(group.key, NO_RANKS).problems
             path = "spec.ranks.key" if group.policy.rank_key else "spec.ranks"
             self._members.statuses.policies.report(group, [FieldProblem(path, text) for text in problems])
             if problems:

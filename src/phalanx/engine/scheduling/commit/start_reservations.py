@@ -198,7 +198,7 @@ class StartReservations:
             own = [p for p in held.placeholders if held.reason is Reason.NODES_TO_COME] if held is not None else []
             mine = {columns.row_of[p.nominated] for p in own if p.nominated in columns.row_of}
             key = (group.spec.topology_key if group.spec is not None else "") or ""
-            lifted = self.lift(list(unit.records.values()))
+            lifted = self.lift(list(unit.records.values()), in_line(unit))
             found = partial_placement(self._cluster, list(unit.records.values()), rows | mine, key)
             self.put_back(lifted)
             used = {row for _, row in found}
@@ -337,18 +337,21 @@ class StartReservations:
 
     # ---- attempts
 
-    def lift(self, records: Collection[PodRecord]) -> list[tuple[PodRecord, str]]:
+    def lift(
+        self, records: Collection[PodRecord], line: tuple[int, float, int] | None = None
+    ) -> list[tuple[PodRecord, str]]:
         """Before an attempt of a unit with these pods: ignore its own reservation, those that begin after it is
-        expected to end, and nodes to come of units behind it."""
+        expected to end, and nodes to come of units behind it. `line`: its place in the order (`in_line`); if it is in
+        no queue, that of its first pod."""
         end = self._cluster.now + self.times.run_times.expected_of(records)
         own = {record.key for record in records}
-        first = min((record.sort_key() for record in records), default=None)
+        first = line if line is not None else min((record.sort_key() for record in records), default=None)
         lifted = [
             held
             for held in self.held.values()
             if not own.isdisjoint(held.unit.records)
             or self._begins_after(held, end)
-            or (held.reason is Reason.NODES_TO_COME and first is not None and first < _first(held.unit))
+            or (held.reason is Reason.NODES_TO_COME and first is not None and first < in_line(held.unit))
         ]
         nodes = [(placeholder, placeholder.nominated) for held in lifted for placeholder in held.placeholders]
         for placeholder, _ in nodes:
@@ -437,11 +440,6 @@ class StartReservations:
             for placeholder in held.placeholders:  # one that lost its node is replaced by the next sweep
                 known = not placeholder.nominated or id(placeholder) in nominated
                 assert known, f"{key} lost the reservation of {placeholder.nominated}"
-
-
-def _first(unit: SchedulingUnit) -> tuple[int, float, int]:
-    """Return the order of its first pod."""
-    return min(record.sort_key() for record in unit.records.values())
 
 
 def copy_of(record: PodRecord) -> PodRecord:

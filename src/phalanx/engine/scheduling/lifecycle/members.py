@@ -16,7 +16,7 @@ from phalanx.engine import events as e
 from phalanx.engine.framework import ClusterChange, Wake
 from phalanx.engine.framework.cluster_state import ClusterState
 from phalanx.engine.groups.conditions import GroupConditions
-from phalanx.engine.groups.losses import Loss
+from phalanx.engine.groups.losses import LOST, Loss
 from phalanx.engine.groups.policy_status import KIND as POLICY
 from phalanx.engine.groups.statuses import Statuses
 from phalanx.engine.scheduling.lifecycle.gang_commits import Commits
@@ -127,7 +127,8 @@ class Members:
         elif pod.spec.node_name and old is not None and old.state is ASSUMED and leaf is not None:
             self._answered(forest.group(leaf))
         new = self._member(leaf, key)
-        self._note_loss(before, old, new if leaf == before else None)
+        if old is not None and (leaf != before or new is None or new.state in LOST):
+            self._note_loss(before, old, new if leaf == before else None)
         if (leaf == before and self._as_before(old, new, leaf)) or _comes(old, new):
             return
         for head in heads:

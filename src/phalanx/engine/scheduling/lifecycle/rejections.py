@@ -9,6 +9,7 @@ not collide again and again. A gang that was complete before is not touched: wha
 from __future__ import annotations
 
 import zlib
+from collections import OrderedDict
 from collections.abc import Iterable
 
 import msgspec
@@ -35,7 +36,7 @@ class Rejections:
     def __init__(self, state: ClusterState, members: Members, emit: Emit) -> None:
         self._cluster, self._forest = state, state.forest
         self._members, self._emit = members, emit
-        self._commits: dict[GroupKey, _Commit] = {}  # root -> pods bound together, the oldest first
+        self._commits: OrderedDict[GroupKey, _Commit] = OrderedDict()  # root -> pods bound together, oldest first
         self._rejected: dict[GroupKey, Pod] = {}  # root -> the first pod that was rejected, since the last step
         self._returns: dict[GroupKey, int] = {}  # root -> how often in a row
         self._held: dict[GroupKey, float] = {}  # root -> when it is placed again
@@ -44,9 +45,8 @@ class Rejections:
     def committed(self, group: Group, records: Iterable[PodRecord], *, whole: bool) -> None:
         """Pods of a tree are about to be bound. whole: none of its pods had a node before."""
         now, root = self._cluster.now, group.key
-        for old in [key for key, commit in self._commits.items() if now - commit.at > REMEMBERED]:
-            del self._commits[old]
-            self._returns.pop(old, None)
+        while self._commits and now - next(iter(self._commits.values())).at > REMEMBERED:
+            self._returns.pop(self._commits.popitem(last=False)[0], None)
         self.returned.discard(root_key(root))
         if whole:
             self._commits.pop(root, None)

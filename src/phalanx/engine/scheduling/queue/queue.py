@@ -158,6 +158,11 @@ class Queue:
         self._into_class(unit, equivalence_class)
         return equivalence_class
 
+    @property
+    def has_classes(self) -> bool:
+        """Return True if units wait for a change, so that `waiting_class` may find one."""
+        return bool(self._equivalence_classes)
+
     def waiting_class(self, key: Hashable) -> EquivalenceClass | None:
         """Return the class `key` if it is waiting: a unit that belongs to it need not be tried."""
         equivalence_class = self._equivalence_classes.get(key) if self.shares_failures else None
