@@ -19,6 +19,8 @@ from phalanx.engine.groups.group_state import revision_of
 from phalanx.engine.groups.rank_placement import ring_cost_of, seated
 from phalanx.model.groups import Group, GroupForest, GroupKey, MemberState, PodKey
 from phalanx.model.groups.keys import HOSTNAME, TOPOLOGY_KEYS
+from phalanx.model.objects.devices import IMPLICIT_RESOURCE_PREFIX
+from phalanx.serve.device_view import DeviceView
 from phalanx.serve.queue_view import QueueView, key_of, text_of
 
 Json = dict[str, Any]
@@ -53,6 +55,7 @@ class EngineReader:
         self._engine = engine
         self._now = now
         self._queue = QueueView(engine, now)
+        self._devices = DeviceView(engine.indexes.devices)
         self._position = -1
         self._reserved: set[str] = set()
         self._binding: set[str] = set()
@@ -61,6 +64,7 @@ class EngineReader:
         """Follow another engine from now on: the scheduler was restarted."""
         self._engine = engine
         self._queue = QueueView(engine, self._now)
+        self._devices = DeviceView(engine.indexes.devices)
         self._position = -1
         self._reserved.clear()
         self._binding.clear()
@@ -80,8 +84,10 @@ class EngineReader:
 
     # ---- nodes
 
-    def layout(self) -> Layout:
-        return Layout(tuple(self._topology()), tuple(self._resources()))
+    def layout(self, devices: bool = True) -> Layout:
+        """Return what the columns mean; `devices`: with one for every class of devices, before the resources."""
+        classes = self._devices.resources() if devices else ()
+        return Layout(tuple(self._topology()), (*classes, *self._resources()))
 
     def _resources(self) -> list[str]:
         columns = self._engine.columns
@@ -117,10 +123,11 @@ class EngineReader:
         self._position = columns.log.position
         again = (promised ^ self._reserved) | self._binding
         self._reserved = promised
-        if updates is None or any(record is None for _, record, _ in updates):
+        rows = self._devices.changed()
+        if updates is None or rows is None or any(record is None for _, record, _ in updates):
             self._queue.nodes_changed()
             return None
-        return {columns.names[row] for row, _, _ in updates} | again
+        return {columns.names[row] for row in (*(row for row, _, _ in updates), *rows)} | again
 
     def names(self) -> list[str]:
         return list(self._engine.columns.row_of)
@@ -130,10 +137,11 @@ class EngineReader:
         columns, forest = self._engine.columns, self.forest
         known = [name for name in names if name in columns.row_of]
         at = [columns.row_of[name] for name in known]
-        ids = [columns.resources[name] for name in layout.resources]
+        classes = [name for name in layout.resources if name.startswith(IMPLICIT_RESOURCE_PREFIX)]
+        ids = [columns.resources[name] for name in layout.resources[len(classes) :]]
         alloc = columns.alloc[ids][:, at].T.round().astype(int).tolist()
         used = columns.used[ids][:, at].T.round().astype(int).tolist()
-        first = ids[0] if ids else -1
+        first = ids[0] if ids and not classes else -1
         texts: dict[GroupKey, str] = {}
         amounts: dict[int, int] = {}  # by shape: twins ask for the same
         found: dict[str, NodeRow] = {}
@@ -152,6 +160,11 @@ class EngineReader:
             # By group, or ALONE/namespace/priority: pods, and what they hold of the first resource.
             shares: dict[str, list[int]] = {}
             highest: int | None = None
+            held: dict[str, int] = {}
+            if classes:
+                counts = self._devices.cells(row, classes)
+                has, uses = [c.usable for c in counts] + has, [c.in_use for c in counts] + uses
+                held = self._devices.held(columns.pods[row].values(), classes[0])
             for record in columns.pods[row].values():
                 flags |= (LEAVING if record.terminating else 0) | (BINDING if record.assumed else 0)
                 leaf = forest.leaf_of(PodKey(record.namespace, record.name)) if forest is not None else None
@@ -165,7 +178,7 @@ class EngineReader:
                     amount = amounts[id(record.shape)] = sum(asked)
                 share = shares.setdefault(of, [0, 0])
                 share[0] += 1
-                share[1] += amount
+                share[1] += held.get(record.key, 0) if classes else amount
                 highest = record.priority if highest is None or record.priority > highest else highest
             (self._binding.add if flags & BINDING else self._binding.discard)(name)
             found[name] = (name, [labels.get(key, "") for key in layout.keys], has, uses, flags, highest, shares)
@@ -189,7 +202,8 @@ class EngineReader:
         pods.sort(key=lambda pod: (pod["namespace"], pod["name"]))
         promised = [record.key for at, record in self._engine.nominations.all() if at == name]
         taints = [f"{t.key}{f'={t.value}' if t.value else ''}:{t.effect}" for t in node.spec.taints or ()]
-        return {"name": name, "labels": node.metadata.labels, "taints": taints, "pods": pods, "promised": promised}
+        return {"name": name, "labels": node.metadata.labels, "taints": taints, "pods": pods, "promised": promised,
+                "devices": self._devices.on(row)}  # fmt: skip
 
     # ---- groups
 
@@ -253,6 +267,13 @@ class EngineReader:
                          "state": member.state.name.lower()})  # fmt: skip
         return rows
 
+    def free_devices(self, text: str) -> Json:
+        """Return devices by class and domain, as `top` has them, of the classes that the pods of a unit ask for."""
+        names = {f"{pod.metadata.namespace}/{pod.metadata.name}" for _, pod in self.waiting_pods(text)}
+        records = (self._engine.pods.records.get(name) for name in sorted(names))
+        keys = self.layout(devices=False).keys
+        return {"keys": keys, "rows": self._devices.free(keys, {r.shape for r in records if r is not None})}
+
     def shape(self, text: str) -> Json:
         """What one pod of a group asks for; {} if none is known."""
         forest, key = self.forest, key_of(text)
@@ -263,7 +284,8 @@ class EngineReader:
                 record = self._engine.pods.records.get(str(pod))
                 if record is not None:
                     names = self._engine.columns.resource_names
-                    return {names[rid]: round(amount) for rid, amount in record.shape.requests}
+                    requests = {names[rid]: round(amount) for rid, amount in record.shape.requests}
+                    return requests | self._devices.asked(record.shape)
         return {}
 
     def conditions(self, text: str) -> list[Json]:
@@ -301,6 +323,9 @@ class EngineReader:
         fragmentation: dict[str, float] = {}
         busy = columns.used[columns.resources["pods"]] > 0
         for name in layout.resources:
+            if name.startswith(IMPLICIT_RESOURCE_PREFIX):
+                use[name], fragmentation[name] = self._devices.shares(name)
+                continue
             rid = columns.resources[name]
             alloc, used = columns.alloc[rid][alive], columns.used[rid][alive]
             total, free = float(alloc.sum()), (alloc - used).clip(min=0)
@@ -314,7 +339,7 @@ class EngineReader:
 
         Levels are the topology keys, outermost first, and "node".
         """
-        layout, columns = self.layout(), self._engine.columns
+        layout, columns = self.layout(devices=False), self._engine.columns
         rows = np.fromiter(columns.row_of.values(), dtype=np.intp, count=len(columns.row_of))
         if not len(rows):
             return {}
@@ -359,7 +384,7 @@ class EngineReader:
 
     def inside(self, path: Sequence[str]) -> Json:
         """The nodes of one domain, outermost name first; without topology keys that of one node."""
-        layout, columns = self.layout(), self._engine.columns
+        layout, columns = self.layout(devices=False), self._engine.columns
         names = []
         for name, row in columns.row_of.items():
             node = columns.nodes[row]
@@ -380,7 +405,7 @@ class EngineReader:
 
         namespace: list only its groups; counts are always of all.
         """
-        layout = self.layout()
+        layout = self.layout(devices=False)
         groups = self.groups()
         listed = (item for item in groups.items() if not namespace or item[0].split("/", 2)[1] == namespace)
         first = heapq.nsmallest(MOST_GROUPS, listed, key=lambda entry: (not entry[1]["pending"], entry[0]))

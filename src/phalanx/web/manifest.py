@@ -33,7 +33,7 @@ _COUNTS = {
     "minCount": "minimum of pods",
     "minGroupCount": "minimum of groups",
 }
-_DROPPED = ("nodeName", "schedulingGates", "priority", "preemptionPolicy", "volumes", "resourceClaims")
+_DROPPED = ("nodeName", "schedulingGates", "priority", "preemptionPolicy", "volumes")
 
 
 def manifest_of(reader: EngineReader, root: str, change: str = "", group: str = "", to: str = "") -> str:

@@ -60,6 +60,10 @@ class Questions:
         conditions = self._reader.conditions(key)
         return msgspec.json.encode({"members": found, "shape": self._reader.shape(key), "conditions": conditions})
 
+    async def devices(self, query: Query) -> bytes:
+        """Devices by class and domain that the pods of a unit ask for."""
+        return msgspec.json.encode(self._reader.free_devices(query.get("key", "")))
+
     async def history(self, query: Query) -> bytes:
         """Samples of a day or a week."""
         span = query.get("span", "")

@@ -46,6 +46,7 @@ class Site:
         self._answers = {
             "api/node": asked.node,
             "api/members": asked.members,
+            "api/devices": asked.devices,
             "api/why": asked.why,
             "api/plan": asked.plan,
             "api/manifest": asked.manifest,

@@ -39,6 +39,7 @@ from phalanx.engine.framework.diagnosis import Diagnosis
 from phalanx.engine.groups.messages import owner_of
 from phalanx.engine.placement.messages import amount_word, domain_word
 from phalanx.engine.placement.plain import sentence_of
+from phalanx.engine.placement.slots import DEVICES
 from phalanx.engine.scheduling.attempt.answers import Placed, Refused
 from phalanx.engine.scheduling.lifecycle.history import Note
 from phalanx.engine.scheduling.lifecycle.members import root_key
@@ -449,6 +450,8 @@ class _Asked:
             reasons = [out.reason for out in proof.ruled_out]
             short = {proof.limiting} - {""}
         short |= {reason.removeprefix(_INSUFFICIENT) for reason in reasons if reason.startswith(_INSUFFICIENT)}
+        if DEVICES in short:
+            return "devices that its claims ask for are free"
         names = self._engine.columns.resource_names
         missing = tuple((rid, value) for rid, value in needs if names[rid] in short)
         if missing or not reasons:

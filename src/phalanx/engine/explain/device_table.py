@@ -33,13 +33,13 @@ def device_table(state: DeviceState, keys: Sequence[str]) -> list[DeviceCounts]:
     found: list[DeviceCounts] = []
     names = sorted(each.metadata.name for each in state.objects.all(DeviceClass))
     for name in names:
-        request = _any_of(state, name)
+        request = any_of(state, name)
         if request is not None:
             found += _counts(state, name, request, keys)
     return found
 
 
-def _any_of(state: DeviceState, name: str) -> AllocationRequest | None:
+def any_of(state: DeviceState, name: str) -> AllocationRequest | None:
     """Return a request for one device of a class; None if the class cannot be compiled."""
     exactly = ExactDeviceRequest(device_class_name=name, allocation_mode="ExactCount", count=1)
     spec = ResourceClaimSpec(devices=DeviceClaim(requests=[DeviceRequest(name="any", exactly=exactly)]))

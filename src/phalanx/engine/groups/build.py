@@ -350,6 +350,7 @@ class _Builder:
             cap=None if cap is None else np.full(n, cap, dtype=np.int64),
             slots=None if reserved or rejected else evaluation.slots(),
             score=evaluation.preferences(),
+            claims=bool(shape.claims),
         )
 
     def _reserved(self, free: Floats, rids: list[int]) -> bool:

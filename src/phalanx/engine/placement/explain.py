@@ -135,15 +135,15 @@ class _Explainer:
 
         If each shape fits alone, return the resource with the least free amount per requested amount.
         """
-        shortest: tuple[float, int] | None = None
+        shortest: tuple[float, int, int] | None = None  # slots per pod, shape, pods
         for shape, count in leaf.demand:
             ratio = int(self.state.base(shape)[nodes].sum()) / count
             if shortest is None or ratio < shortest[0]:
-                shortest = (ratio, shape)
+                shortest = (ratio, shape, count)
         if shortest is None:
             return None
         if shortest[0] < 1 or len(leaf.demand) == 1:
-            return limiting_resource(self.problem, self.problem.shapes[shortest[1]], nodes)
+            return limiting_resource(self.problem, self.problem.shapes[shortest[1]], nodes, shortest[2])
         demand = self.bounds.demand(leaf)
         asks = np.flatnonzero(demand)
         share = self.problem.free[np.ix_(asks, nodes)].sum(axis=1) / demand[asks]

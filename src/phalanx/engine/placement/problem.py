@@ -30,6 +30,7 @@ class ShapeRow:
     cap: Ints | None = None  # (N,) most members per node (ports, host anti-affinity); None = capacity decides
     slots: Ints | None = None  # (N,) how many fit by mask, cap and capacity, where the caller already knows
     score: Floats | None = None  # (N,) score, higher first; None = tightest node first
+    claims: bool = False  # devices limit the pods where their requests do not
     reasons: NDArray[np.int16] | None = None  # (N,) index into Problem.reason_names where mask is False
 
 

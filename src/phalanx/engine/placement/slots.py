@@ -6,6 +6,7 @@ import numpy as np
 
 from phalanx.engine.placement.problem import Floats, Ints, PlacementProblem, ShapeRow
 
+DEVICES = "devices"  # what limits pods whose claims find no devices
 MANY = 1 << 40  # unlimited: slots of a shape without requests
 
 
@@ -35,8 +36,8 @@ def base_slots(problem: PlacementProblem, shape: ShapeRow) -> Ints:
     return slots
 
 
-def limiting_resource(problem: PlacementProblem, shape: ShapeRow, nodes: Ints) -> str | None:
-    """Return the requested resource that limits these nodes, or the name of the rule if it is not capacity."""
+def limiting_resource(problem: PlacementProblem, shape: ShapeRow, nodes: Ints, count: int) -> str | None:
+    """Return the requested resource that limits `count` pods on these nodes, or the rule if it is not capacity."""
     allowed = nodes[shape.mask[nodes]]
     if not len(allowed):
         return None
@@ -49,4 +50,6 @@ def limiting_resource(problem: PlacementProblem, shape: ShapeRow, nodes: Ints) -
         capped = float(shape.cap[allowed].sum())
         if worst is None or capped < worst[0]:
             return "one node takes only so many of them (host port or anti-affinity)"
+    if shape.claims and (worst is None or worst[0] >= count):
+        return DEVICES
     return str(problem.resources[worst[1]]) if worst is not None else None

@@ -12,6 +12,9 @@ export const HOSTNAME = "kubernetes.io/hostname";
 /** The device of the examples. */
 export const GPU = "nvidia.com/gpu";
 
+/** Resources that stand for a class of devices begin so. */
+export const DEVICE_CLASS_PREFIX = "deviceclass.resource.kubernetes.io/";
+
 /** The label by which a pod without the field says its group. */
 export const GROUP_LABEL = "scheduling.phalanx.dev/pod-group";
 

@@ -35,6 +35,7 @@ export const ask = {
   logout: () => call("api/session", { method: "DELETE" }),
   snapshot: () => call("api/snapshot"),
   node: (name) => query("api/node", { name }),
+  devices: (key) => query("api/devices", { key }),
   members: (key) => query("api/members", { key }),
   why: (key, relax = true) => query("api/why", { key, relax }),
   plan: (key) => query("api/plan", { key }),

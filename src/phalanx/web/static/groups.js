@@ -1,5 +1,6 @@
 // The group tree: Workload > composites > groups > pods, with counts against minimums, constraints, conditions, events.
 
+import { freeDevices } from "./devices.js";
 import { h, knowsNothing, refresh, show } from "./dom.js";
 import { gang } from "./colours.js";
 import { choice, Table } from "./table.js";
@@ -297,6 +298,8 @@ export function groupsView(app) {
           each.message ? `: ${each.message}` : "",
         ),
       ),
+      cluster.groups.get(key)?.pending ? freeDevices(known.free) : "",
+      cluster.groups.get(key)?.pending ? freeDevices(known.free) : "",
       item?.story?.length ? [h("h3", {}, "Story"), story(item.story)] : "",
       events?.length || known.problem ? h("h3", {}, "Events") : "",
       known.problem ? h("p", { class: "muted" }, known.problem) : "",
@@ -370,7 +373,7 @@ export function groupsView(app) {
         if (part === "events") known.problem = found.problem;
         if (part === "members") known.conditions = found.conditions;
       } catch {
-        known[part] ??= []; // it is gone, or may not be read
+        known[part] ??= part === "free" ? null : []; // it is gone, or may not be read
       }
       if (open.has(key)) update();
     };
@@ -378,6 +381,10 @@ export function groupsView(app) {
       take("members", app.ask.members(key)),
       take("events", app.ask.events(key)),
       take("items", app.ask.why(key, false)),
+      take(
+        "free",
+        app.ask.devices(key).then((free) => ({ free })),
+      ),
     ]);
   }
 

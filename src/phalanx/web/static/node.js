@@ -1,5 +1,6 @@
 // One node: what it has, what is on it, who has been promised room there.
 
+import { nodeDevices } from "./devices.js";
 import { h, show } from "./dom.js";
 import { isAlone } from "./cluster.js";
 import { gang, stateOf } from "./colours.js";
@@ -74,6 +75,7 @@ export function nodeView(app) {
           )
         : "",
       found?.promised.length ? h("p", {}, "promised to ", found.promised.join(", ")) : "",
+      nodeDevices(found?.devices),
       h("h3", {}, held.length ? "Groups here" : "No pods here"),
       h(
         "ul",

@@ -301,6 +301,7 @@ export function whatifView(app) {
               ),
             ),
           ),
+          item.devices?.length ? h("p", { class: "muted small" }, `Devices: ${item.devices.join(", ")}`) : "",
           item.plan ? [mapKey(), victims(item.plan, app.cluster), cost(item.plan)] : "",
           item.fits ? "" : verdict(app, { ...item, now: item.verdict }, null, remedy),
         ),

@@ -2,6 +2,7 @@
 // changes that were tried, as buttons that open what-if.
 
 import { QUEUE_NAMES } from "./constants.js";
+import { freeDevices } from "./devices.js";
 import { h, show } from "./dom.js";
 import { progress, story } from "./groups.js";
 import { age, levelName, number, parts, plural, resourceName, short } from "./words.js";
@@ -114,6 +115,16 @@ export function verdict(app, item, root, tried = null) {
   const total = item.nodes ?? app.cluster.nodes.size;
   return [
     certificate ? [h("h3", {}, "What is in the way"), proof(certificate, total)] : "",
+    item.hints?.length
+      ? [
+          h("h3", {}, "Hints"),
+          h(
+            "ul",
+            { class: "hints" },
+            item.hints.map((hint) => h("li", {}, hint)),
+          ),
+        ]
+      : "",
     item.nodeReasons?.length
       ? [
           h("h3", {}, "Node by node"),
@@ -239,7 +250,7 @@ export function whyView(app) {
     element,
     stamp = 0;
 
-  function card(item) {
+  function card(item, devices) {
     const root = item.root;
     const waits = !item.scheduled;
     return h(
@@ -269,6 +280,7 @@ export function whyView(app) {
             h("button", { type: "button", onclick: () => app.try(root, {}) }, "Try it in what-if"),
           )
         : "",
+      waits ? freeDevices(devices) : "",
       verdict(app, item, root),
       item.levels?.length ? [h("h3", {}, "Groups"), levels(item)] : "",
       item.story?.length ? [h("h3", {}, "How it got here"), story(item.story)] : "",
@@ -310,9 +322,10 @@ export function whyView(app) {
   async function update() {
     const asked = ++stamp;
     let report,
+      devices,
       problem = "";
     try {
-      report = await app.ask.why(key);
+      [report, devices] = await Promise.all([app.ask.why(key), app.ask.devices(key)]);
     } catch (wrong) {
       problem = wrong.message;
     }
@@ -324,7 +337,7 @@ export function whyView(app) {
       h("h2", {}, short(name)),
       h("p", { class: "muted small" }, `${kind} ${name} in ${namespace}`),
       problem ? h("p", { class: "problem" }, problem) : "",
-      report?.items.map(card),
+      report?.items.map((item) => card(item, devices)),
     );
   }
 

@@ -1,6 +1,6 @@
 // Numbers, times and names as people say them.
 
-import { GENERATED_NAME, HASH_AT_END, KINDS, SUFFIXES } from "./constants.js";
+import { DEVICE_CLASS_PREFIX, GENERATED_NAME, HASH_AT_END, KINDS, SUFFIXES } from "./constants.js";
 
 export const plural = (n, one, many = `${one}s`) => `${number(n)} ${n === 1 ? one : many}`;
 export const number = (n) => n.toLocaleString("en-US");
@@ -20,6 +20,7 @@ export function amount(resource, value) {
 const trim = (x) => number(x >= 100 ? Math.round(x) : Math.round(x * 10) / 10);
 
 export function resourceName(name) {
+  if (name.startsWith(DEVICE_CLASS_PREFIX)) return `${name.slice(DEVICE_CLASS_PREFIX.length)} devices`;
   if (name === "cpu") return "CPU";
   if (name === "memory") return "memory";
   const last = name.split("/").pop();

@@ -1,0 +1,201 @@
+"""Devices of resource claims for the dashboard: a column of node rows for every class, and the devices of one node.
+
+A class is shown as the extended resource by which pods may ask for its devices (KEP-5004), so that everything that
+shows resources shows devices, too. Counts agree with `phalanx top`: both ask `device_table`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+
+from phalanx.engine.devices.inventory import Device
+from phalanx.engine.devices.requests import AllocationRequest
+from phalanx.engine.devices.state import ALL_ROWS, DeviceState, extended_key
+from phalanx.engine.explain.device_hints import ruled_out
+from phalanx.engine.explain.device_table import any_of, device_table
+from phalanx.engine.state.claims import ClaimKey
+from phalanx.engine.state.records import PodRecord
+from phalanx.engine.state.shapes import Shape
+from phalanx.model.objects import DeviceClass
+from phalanx.model.objects.devices import IMPLICIT_RESOURCE_PREFIX
+from phalanx.model.quantity import Quantity
+
+Json = dict[str, Any]
+MOST_DEVICES = 256  # of one node that are listed
+
+
+class ClassCount(NamedTuple):
+    """Devices of one class that only one node has."""
+
+    usable: int = 0  # not tainted
+    in_use: int = 0
+
+
+class DeviceView:
+    """Follows the devices of one engine. Counts are kept by node and counted again where something changed."""
+
+    def __init__(self, state: DeviceState) -> None:
+        self._state = state
+        self._position = -1
+        self._counts: dict[int, dict[str, ClassCount]] = {}  # by row, then by class
+        self._classes: dict[str, AllocationRequest] = {}  # a request for one device of every class
+        self._shown: tuple[str, ...] = ()
+
+    # ---- columns
+
+    def changed(self) -> set[int] | None:
+        """Return the rows whose devices may look different since the last time; None: all of them."""
+        self._follow()
+        log = self._state.log
+        rows = log.since(self._position) if self._position >= 0 else None
+        self._position = log.position
+        again = None if rows is None or ALL_ROWS in rows else set(rows)
+        if again is None:
+            self._counts.clear()
+        else:
+            for row in again:
+                self._counts.pop(row, None)
+        shown = self._shown
+        self._shown = self.resources()
+        return again if self._shown == shown else None
+
+    def resources(self) -> tuple[str, ...]:
+        """Return the names of the columns: one for every class of which a node has devices."""
+        self._follow()
+        rows = self._state.columns.row_of.values() if self._classes else ()
+        has = {name for row in rows for name in self._row(row)}
+        return tuple(IMPLICIT_RESOURCE_PREFIX + name for name in sorted(has))
+
+    def cells(self, row: int, resources: Iterable[str]) -> list[ClassCount]:
+        """Return the counts of a node, one for every column."""
+        found = self._row(row)
+        return [found.get(name.removeprefix(IMPLICIT_RESOURCE_PREFIX), ClassCount()) for name in resources]
+
+    def shares(self, resource: str) -> tuple[float, float]:
+        """Return the share of a column's devices in use, and of the free ones the share on nodes with some in use."""
+        counts = [self.cells(row, [resource])[0] for row in self._state.columns.row_of.values()]
+        total, used = sum(each.usable for each in counts), sum(each.in_use for each in counts)
+        beside = sum(each.usable - each.in_use for each in counts if each.in_use)
+        return round(used / total, 4) if total else 0.0, round(beside / (total - used), 4) if total > used else 0.0
+
+    def held(self, records: Iterable[PodRecord], resource: str) -> dict[str, int]:
+        """Return how many devices of a column each of these pods of one node has, by key of the pod.
+
+        A claim of several pods counts for the first of them.
+        """
+        request = self._classes.get(resource.removeprefix(IMPLICIT_RESOURCE_PREFIX))
+        seen: set[ClaimKey] = set()
+        found: dict[str, int] = {}
+        for record in records if request is not None else ():
+            for key in (*record.claims, extended_key(record)):
+                held = self._state.holdings.claims.get(key)
+                if held is None or key in seen:
+                    continue
+                seen.add(key)
+                devices = {device for device, _ in held.devices}
+                known = (self._state.inventory.devices.get(device) for device in devices)
+                count = sum(1 for device in known if device is not None and self._selects(request, device))
+                if count:
+                    found[record.key] = found.get(record.key, 0) + count
+        return found
+
+    def _selects(self, request: AllocationRequest | None, device: Device) -> bool:
+        return request is not None and request.selects(device, self._state.selectors) is True
+
+    def _follow(self) -> None:
+        self._state.sync()
+        names = (each.metadata.name for each in self._state.objects.all(DeviceClass))
+        found = ((name, any_of(self._state, name)) for name in names)
+        self._classes = {name: request for name, request in found if request is not None}
+
+    def _row(self, row: int) -> dict[str, ClassCount]:
+        known = self._counts.get(row)
+        if known is None:
+            known = self._counts[row] = {}
+            own = [device for device in self._state.view(row).devices if device.reach.node]
+            for name, request in self._classes.items() if own else ():
+                mine = [device for device in own if self._selects(request, device)]
+                if mine:
+                    usable = [device for device in mine if not device.taints or request.tolerates(device)]
+                    used = sum(1 for device in usable if ruled_out(self._state, request, device))
+                    known[name] = ClassCount(len(usable), used)
+        return known
+
+    # ---- what pods ask for
+
+    def asked(self, shape: Shape) -> dict[str, int]:
+        """Return how many devices of each column a pod asks for, the first of alternatives."""
+        found: dict[str, int] = {}
+        for claim in self._state.specs_of(shape):
+            for request in claim.requests:
+                for first in [request.exactly, *request.first_available][:2]:
+                    if first is not None:
+                        name = IMPLICIT_RESOURCE_PREFIX + first.device_class_name
+                        found[name] = found.get(name, 0) + max(1, first.count)
+                        break
+        return found
+
+    def free(self, keys: Sequence[str], shapes: Iterable[Shape]) -> list[Json]:
+        """Return the rows of `device_table` of the classes that the claims of these shapes name."""
+        wanted: set[str] = set()
+        for shape in shapes:
+            for claim in self._state.specs_of(shape):
+                for request in claim.requests:
+                    options = [*([request.exactly] if request.exactly else ()), *request.first_available]
+                    wanted.update(each.device_class_name for each in options)
+        table = device_table(self._state, keys) if wanted else []
+        return [msgspec.to_builtins(each) for each in table if each.device_class in wanted]
+
+    # ---- one node
+
+    def on(self, row: int) -> list[Json]:
+        """Return the devices that a node can use, with the claims and pods that have them."""
+        self._follow()
+        state = self._state
+        devices = state.view(row).devices[:MOST_DEVICES]
+        wanted = {device.key for device in devices}
+        claims: dict[tuple[str, str, str], list[ClaimKey]] = {}
+        for key, held in state.holdings.claims.items():
+            for device_key, _ in held.devices:
+                if device_key in wanted:
+                    claims.setdefault(device_key, []).append(key)
+        pods: dict[ClaimKey, list[str]] = {}
+        for record in state.columns.pods[row].values():
+            for key in (*record.claims, extended_key(record)):
+                pods.setdefault(key, []).append(record.key)
+        return [self._device(device, claims.get(device.key, []), pods) for device in devices]
+
+    def _device(self, device: Device, claims: list[ClaimKey], pods: dict[ClaimKey, list[str]]) -> Json:
+        """`pods`: by the claims that they name."""
+        holdings = self._state.holdings
+        selected = [name for name, request in self._classes.items() if self._selects(request, device)]
+        reasons = [ruled_out(self._state, self._classes[name], device) for name in selected]
+        taints = [f"{t.key}{f'={t.value}' if t.value else ''}:{t.effect}" for t in device.taints]
+        state = "free" if not claims else "shared" if holdings.shared(device) else "in use"
+        if state == "free" and taints:
+            state = "tainted"
+        elif state == "free" and reasons and all(reasons):
+            state = "blocked"  # what it shares with others (counters of a partitioned device) is used up
+        shares = [
+            [name, str(Quantity(holdings.consumed(device, name), rule.format)), str(Quantity(rule.value, rule.format))]
+            for name, rule in device.capacity.items()
+            if device.multiple
+        ]
+        users = dict.fromkeys(pod for key in claims for pod in pods.get(key, ()))
+        return {
+            "driver": device.driver,
+            "pool": device.pool.key[1],
+            "name": device.name,
+            "classes": sorted(selected),
+            "state": state,
+            "why": next((reason for reason in reasons if reason), "") if state in ("blocked", "tainted") else "",
+            "claims": ["/".join(key) if key[0] else "of extended resources" for key in claims],
+            "pods": list(users),
+            "taints": taints,
+            "shares": shares,
+            "local": bool(device.reach.node),
+            "attributes": {name: str(value) for name, (_, value) in device.attributes.items()},
+        }
