@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from support.browser import Up, accessible, chromium, shot, until, watched_page
 
 pytestmark = pytest.mark.timeout(240)
