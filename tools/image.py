@@ -120,7 +120,7 @@ def _json(value: object) -> bytes:
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("target", type=Path, metavar="FILE", help="the OCI archive to write")
-    parser.add_argument("--name", default="phalanx:0.2.0", help="the name in it")
+    parser.add_argument("--name", default="phalanx:0.3.0", help="the name in it")
     parser.add_argument("--rootfs", type=Path, help="a directory that mmdebstrap made before, in place of a new one")
     parser.add_argument("--keep", type=Path, metavar="DIR", help="also leave the file system of the image here")
     options = parser.parse_args()

@@ -1,3 +1,3 @@
 """Phalanx places groups of pods together, or not at all."""
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"

@@ -15,6 +15,8 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
+from phalanx import __version__
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -89,3 +91,10 @@ def test_two_builds_of_the_wheel_are_the_same_bytes(tmp_path: Path) -> None:
         (wheel,) = (tmp_path / name).glob("*.whl")
         digests.add(hashlib.sha256(wheel.read_bytes()).hexdigest())
     assert len(digests) == 1
+
+
+def test_every_file_that_names_the_version_names_the_same_one() -> None:
+    named = re.compile(r"(?:phalanx:|newTag: |^version: |^appVersion: |^  tag: )(\d+\.\d+\.\d+)", re.M)
+    files = [*(ROOT / "deploy").rglob("*"), ROOT / "docs/install.md", ROOT / "tools/image.py"]
+    found = {(path.name, version) for path in files if path.is_file() for version in named.findall(path.read_text())}
+    assert len(found) >= 8 and {version for _, version in found} == {__version__}
