@@ -1,9 +1,10 @@
-"""Writes docs/commands.md from the commands themselves: `python -m phalanx.cli.page`. A test fails when it is stale."""
+"""Write docs/commands.md from the commands themselves: `python -m phalanx.cli.page`. A test fails when it is stale."""
 
 from __future__ import annotations
 
 import re
 import textwrap
+from collections import Counter
 from collections.abc import Iterator
 
 import click
@@ -13,31 +14,35 @@ from phalanx.cli.main import COMMANDS, EXIT_CODES, cli
 _HEAD = """# Commands
 
 Every command and option, written from the code by `make docs`. Commands that print data take
-`-o text|table|wide|json|yaml`: `table` is another word for `text`, `wide` leaves nothing out, `json` and `yaml` are
+`-o text|table|wide|json|yaml`: `table` is another word for `text`, `wide` shows everything, `json` and `yaml` are
 for programs. Colours appear on terminals only, not with `NO_COLOR`, and with `FORCE_COLOR` elsewhere too;
-`--color auto|always|never`, before or after any command, is stronger than both. Progress is
-on a terminal's standard error after two seconds. `phalanx completion bash|zsh|fish` prints what makes a shell complete
-commands, kinds and names.
+`--color auto|always|never` has precedence over both. Progress is printed on a terminal's standard error after two
+seconds. `phalanx completion bash|zsh|fish` prints a script for shell completion.
 
 ## Exit codes
 
 | code | meaning |
 |---|---|
 """
+_COMMON_FROM = 4  # an option of at least so many commands, with the same words, is described once
 
 
 def page() -> str:
-    lines = [_HEAD + "\n".join(f"| {code} | {meaning} |" for code, meaning in EXIT_CODES)]
-    lines.append("")
+    lines = [_HEAD + "\n".join(f"| {code} | {meaning} |" for code, meaning in EXIT_CODES), ""]
     context = click.Context(cli, info_name="phalanx")
-    for name in COMMANDS:
-        command = cli.get_command(context, name)
-        assert command is not None
-        lines += _command(command, name, context, 2)
+    commands = [(name, command) for name in COMMANDS if (command := cli.get_command(context, name)) is not None]
+    uses = Counter(row for name, command in commands for row in _all_rows(command, name, context))
+    often = {row[0]: row for row, count in reversed(uses.most_common()) if count >= _COMMON_FROM}  # one row per flag
+    common = [row for row in uses if often.get(row[0]) == row]
+    lines += ["## Common options", "", *_table(common), ""]
+    for name, command in commands:
+        lines += _command(command, name, context, 2, common)
     return "\n".join(lines).rstrip() + "\n"
 
 
-def _command(command: click.Command, name: str, parent: click.Context, level: int) -> Iterator[str]:
+def _command(
+    command: click.Command, name: str, parent: click.Context, level: int, common: list[tuple[str, str]]
+) -> Iterator[str]:
     context = click.Context(command, info_name=name, parent=parent)
     yield f"{'#' * level} {context.command_path}"
     yield ""
@@ -46,23 +51,43 @@ def _command(command: click.Command, name: str, parent: click.Context, level: in
     yield "```"
     yield ""
     yield from _words(command.help or "")
-    options = [
-        parameter for parameter in command.params if isinstance(parameter, click.Option) and not parameter.hidden
-    ]
-    if options:
-        yield "| option | meaning |"
-        yield "|---|---|"
-        for option in options:
-            record = option.get_help_record(context)
-            assert record is not None
-            flags, meaning = record
-            yield f"| `{_cell(flags)}` | {_cell(meaning)} |"
+    rows = _rows(command, context)
+    if own := [row for row in rows if row not in common]:
+        yield from _table(own)
+        yield ""
+    if shared := [f"`{row[0].split()[0].rstrip(',')}`" for row in rows if row in common]:
+        yield from textwrap.wrap(f"Common options: {', '.join(shared)}.", 120, break_on_hyphens=False)
         yield ""
     if isinstance(command, click.Group):
         for inner in command.list_commands(context):
             below = command.get_command(context, inner)
             assert below is not None
-            yield from _command(below, inner, context, level + 1)
+            yield from _command(below, inner, context, level + 1, common)
+
+
+def _all_rows(command: click.Command, name: str, parent: click.Context) -> Iterator[tuple[str, str]]:
+    context = click.Context(command, info_name=name, parent=parent)
+    yield from _rows(command, context)
+    if isinstance(command, click.Group):
+        for inner, below in command.commands.items():
+            yield from _all_rows(below, inner, context)
+
+
+def _rows(command: click.Command, context: click.Context) -> list[tuple[str, str]]:
+    """Options of a command: how they are written, and what they mean."""
+    records = [
+        option.get_help_record(context)
+        for option in command.params
+        if isinstance(option, click.Option) and not option.hidden
+    ]
+    return [(_cell(record[0]), _cell(record[1])) for record in records if record is not None]
+
+
+def _table(rows: list[tuple[str, str]]) -> Iterator[str]:
+    yield "| option | meaning |"
+    yield "|---|---|"
+    for flags, meaning in rows:
+        yield f"| `{flags}` | {meaning} |"
 
 
 def _words(text: str) -> Iterator[str]:
@@ -77,7 +102,7 @@ def _words(text: str) -> Iterator[str]:
             yield textwrap.dedent("\n".join(rest))
             yield "```"
         else:
-            yield " ".join(line.strip() for line in lines)
+            yield from textwrap.wrap(" ".join(line.strip() for line in lines), 120, break_on_hyphens=False)
         yield ""
 
 
