@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import msgspec
@@ -433,3 +434,5 @@ def test_a_log_is_what_the_pod_is_told_to_have_written(server: LocalCluster, nam
     assert server.ask("GET", path, tailLines=1).body == b"three\n"
     assert server.ask("GET", path, tailLines=0).body == b""
     assert server.ask("GET", path, limitBytes=5).body == b"one\nt"
+    stamped = server.ask("GET", path, tailLines=1, timestamps="true").body.decode()
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{9}Z three\n", stamped)

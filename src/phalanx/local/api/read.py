@@ -12,6 +12,7 @@ import re
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
+from typing import Any
 
 import msgspec
 
@@ -20,7 +21,7 @@ from phalanx.local.api.context import Context
 from phalanx.local.api.negotiate import Form, negotiate
 from phalanx.local.api.options import invalid_options
 from phalanx.local.api.problems import not_found
-from phalanx.local.api.request import Answer, Request
+from phalanx.local.api.request import Answer, Request, query_flag
 from phalanx.local.api.scale import scale_of
 from phalanx.local.api.selection import Selection
 from phalanx.local.api.table import TableMaker
@@ -82,7 +83,7 @@ class Reader:
         entry = self.entry(request)
         check_not_newer(parse_revision(request.query.get("resourceVersion", "")), self._ctx.store.revision)
         if request.subresource == "log":
-            return _log(request, decode(entry.value)["metadata"].get("annotations") or {})
+            return _log(request, decode(entry.value))
         if request.subresource == "scale":
             return Answer(body=encode(scale_of(kind, object_in(kind, version, entry.value))))
         if kind.convert is not None:
@@ -306,10 +307,15 @@ def _token_expired(page: Continue) -> ApiProblem:
     return ExpiredContinue(page)
 
 
-def _log(request: Request, annotations: Mapping[str, str]) -> Answer:
+def _log(request: Request, pod: Mapping[str, Any]) -> Answer:
     """Return the log that an annotation gives; else an error that nothing runs in the pod."""
+    annotations = pod["metadata"].get("annotations") or {}
     if LOG in annotations:
         lines = annotations[LOG].splitlines(keepends=True)
+        if query_flag(request.query, "timestamps"):
+            started = (pod.get("status") or {}).get("startTime") or pod["metadata"]["creationTimestamp"]
+            stamp = started.removesuffix("Z") + ".000000000Z"
+            lines = [f"{stamp} {line}" for line in lines]
         tail = parse_number(request.query, "tailLines") if "tailLines" in request.query else len(lines)
         text = "".join(lines[max(0, len(lines) - tail) :])
         limit = parse_number(request.query, "limitBytes") or len(text.encode())
