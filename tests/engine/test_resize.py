@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from phalanx.engine.decisions import Bind
 from phalanx.testing import Cluster
 from phalanx.testing.builders import PodBuilder, node, pod
 from support.verdicts import binds
@@ -61,3 +62,20 @@ def test_a_resize_of_the_whole_pod_counts_the_same_way() -> None:
     there.status.update({"allocatedResources": {"cpu": "3"}, "resources": {"requests": {"cpu": "4"}}})
     assert room(there) == 0
     assert room(there.condition("PodResizePending", "True", "Infeasible")) == 4
+
+
+def test_a_pod_that_is_resized_while_its_bind_is_under_way_counts_for_the_new_size() -> None:
+    run = Cluster(confirm=False).see(node("n").cpu("8").pods(110), pod("p").cpu("1"))
+    assert [each.name for each in run.step() if isinstance(each, Bind)] == ["p"]
+    run.see(pod("p").cpu("4"))  # a version that does not show its node yet
+    run.see(pod("p").cpu("4").node("n"))
+    run.see(*(pod(f"q{i}").cpu("1") for i in range(9)))
+    assert len([each for each in run.step() if isinstance(each, Bind)]) == 4
+
+
+def test_a_bound_version_that_shows_what_its_node_gave_counts_for_that() -> None:
+    run = Cluster(confirm=False).see(node("n").cpu("8").pods(110), pod("p").cpu("1"))
+    run.step()
+    run.see(running("1", "1", "4"))
+    run.see(*(pod(f"q{i}").cpu("1") for i in range(9)))
+    assert len([each for each in run.step() if isinstance(each, Bind)]) == 4

@@ -31,7 +31,7 @@ from phalanx.engine.scheduling.validation import validate
 from phalanx.engine.state.objects import KINDS
 from phalanx.engine.state.records import PodRecord, PodState
 from phalanx.model.gates import Gates
-from phalanx.model.objects import Node, Pod
+from phalanx.model.objects import Node
 
 BINDS = 2  # binds that count as one unit of work
 POD = 3  # units of work that the attempt of a single pod counts as
@@ -91,7 +91,7 @@ class Engine:
         self._status, self._status_writes = scheduler.status, scheduler.status_writes
         self.device_domains = DeviceDomains(self.indexes.devices)
         self._apply: dict[type[Any], Callable[[Any], None]] = {
-            e.PodChanged: lambda event: self._pod_changed(event.object),
+            e.PodChanged: self._pod_changed,
             e.NodeChanged: lambda event: self._node_changed(event.object),
             e.Gone: self._gone,
             e.Outcome: self._outcome,
@@ -135,7 +135,7 @@ class Engine:
             undo = (lambda: self._gone(e.Gone(kind, name, namespace)),)
         if isinstance(event, e.PodChanged) and event.object.spec.node_name:
             bound = event.object  # its resources are in use, whatever else the object says
-            undo = (*undo, lambda: self._pod_changed(room_only(bound)))
+            undo = (*undo, lambda: self._pod_changed(e.PodChanged(room_only(bound))))
         for part in undo:
             try:
                 part()
@@ -149,7 +149,8 @@ class Engine:
         if now > self.cluster.now:  # if the clock jumps back, backoffs must not be undone
             self.cluster.now = now
 
-    def _pod_changed(self, pod: Pod) -> None:
+    def _pod_changed(self, event: e.PodChanged) -> None:
+        pod = event.object
         if pod.spec.resource_claims:
             self.indexes.claims.saw(pod)
         if pod.status.phase == "Succeeded":
@@ -402,7 +403,8 @@ class Engine:
         finally:
             if lifted:
                 self.starts.put_back(lifted)
-            places.placed(arrived)
+            if arrived:
+                places.placed(arrived)
         if records and records[0].row >= 0:
             self.starts.placed(root, records)
 

@@ -18,6 +18,7 @@ from phalanx.model.groups.group import (
     PREEMPT_LOWER,
     Group,
     GroupSpec,
+    Member,
     spec_of_object,
     with_topology_of_pods,
 )
@@ -93,12 +94,13 @@ class GroupForest:
         return self._look_up_policies(self.in_namespace(namespace))
 
     def put_pod(self, pod: Pod) -> Heads:
-        return self.put_member(pod_key(pod), group_of(pod), pod)
+        return self.put_member(pod_key(pod), group_of(pod), pod)[0]
 
-    def put_member(self, key: PodKey, leaf: GroupKey | None, pod: Pod) -> Heads:
-        """`put_pod` for callers that know the pod's key and group already."""
+    def put_member(self, key: PodKey, leaf: GroupKey | None, pod: Pod) -> tuple[Heads, Member | None, Member | None]:
+        """Do what `put_pod` does, with the pod's key and group known. Return the member before and after as well."""
         before = self._leaf_of.get(key)
         heads: Heads = ()
+        old: Member | None = None
         if before is not None:
             old = self._groups[before].members[key]
             if old.pod.metadata.uid != pod.metadata.uid or pod.spec.node_name:
@@ -107,12 +109,12 @@ class GroupForest:
                 heads = self._forget_member(key)
         if leaf is None:
             self._roster.assumed.pop(key, None)  # of no concern here any more, also not for the next pod of this name
-            return heads
-        set_ = self._set_member(leaf, key, pod)
-        group = self._groups[leaf]
+            return heads, old, None
+        group = self._set_member(leaf, key, pod)
         if group.spec is not None and len(group.members) == 1:  # its first pod may ask for a topology
             group.spec = self._gate(with_topology_of_pods(group.spec, group.members.values()))
-        return _union(heads, set_) if heads else set_
+        set_ = self._heads(group)
+        return (_union(heads, set_) if heads else set_), old, group.members[key]
 
     def drop_pod(self, namespace: str, name: str) -> Heads:
         key = PodKey(namespace, name)
@@ -147,7 +149,7 @@ class GroupForest:
         if self._roster.assumed.pop(pod, None) is None or pod not in self._leaf_of:
             return ()
         leaf = self._leaf_of[pod]
-        return self._set_member(leaf, pod, self._groups[leaf].members[pod].pod)
+        return self._heads(self._set_member(leaf, pod, self._groups[leaf].members[pod].pod))
 
     # ---- questions -------------------------------------------------------------------------------------------
 
@@ -477,7 +479,7 @@ class GroupForest:
 
     # ---- pods ------------------------------------------------------------------------------------------------
 
-    def _set_member(self, leaf: GroupKey, key: PodKey, pod: Pod) -> Heads:
+    def _set_member(self, leaf: GroupKey, key: PodKey, pod: Pod) -> Group:
         group = self._groups.get(leaf) or self._node(leaf)
         if leaf.kind == WORKLOAD and not group.members:
             self._workloads.enter(leaf, leaf.name.split("/")[0])
@@ -490,7 +492,7 @@ class GroupForest:
             self._begin(group)
         if not alone:
             self._climb(group, *was)
-        return self._heads(group)
+        return group
 
     def _forget_member(self, key: PodKey) -> Heads:
         leaf = self._leaf_of.get(key)

@@ -213,7 +213,8 @@ class Cycle:
         assert placed.built is not None
         assignment = placed.assignment
         self._searches.spent += len(assignment) // PODS_PER_WORK_UNIT
-        beginning = self._reservations.beginning(group) if placed.expected_placements else frozenset()
+        expected = placed.expected_placements
+        beginning = self._reservations.beginning(group) if expected else frozenset()
         self._units.commit(unit, len(assignment))
         whole = not any(leaf.placed for leaf in self._members.forest.leaves(group.key))
         self._rejections.committed(group, [record for record, _ in assignment], whole=whole)
@@ -221,15 +222,15 @@ class Cycle:
         self._report_ranks(placed.built)
         unit.refusal = None
         self._members.commits.begin(group.key)
-        self._reservations.keep(placed.expected_placements, beginning)
+        if expected:
+            self._reservations.keep(expected, beginning)
         self._binding.together(unit, assignment)
-        self._rest(unit, placed.built, {group.key for group in placed.satisfied})
+        if unit.records:
+            self._rest(unit, placed.built, {group.key for group in placed.satisfied})
 
     def _rest(self, unit: SchedulingUnit, built: Built, satisfied: set[GroupKey]) -> None:
         """Try the pods that got no place although their unit did: bind first, preempt later. Groups whose minimum is
         not met get a condition."""
-        if not unit.records:
-            return
         for part, member in built.group_of.items():
             short = member.composite or bool(built.pending.get(part))
             if short and member.key not in satisfied:

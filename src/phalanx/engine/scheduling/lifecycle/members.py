@@ -118,15 +118,14 @@ class Members:
             and not pod.spec.node_name
         ):
             return  # an unbound version of a bound pod is old news
-        old = self._member(before, key)
-        heads = forest.put_member(key, leaf, pod)
+        heads, old, new = forest.put_member(key, leaf, pod)
         if before is not None and leaf != before:
             self._moved(name, before, leaf)
         elif before is None and known is not None and known.assumed and known.uid == pod.metadata.uid:
             self._joined(key, known, pod)
+            new = self._member(leaf, key)
         elif pod.spec.node_name and old is not None and old.state is ASSUMED and leaf is not None:
             self._answered(forest.group(leaf))
-        new = self._member(leaf, key)
         if old is not None and (leaf != before or new is None or new.state in LOST):
             self._note_loss(before, old, new if leaf == before else None)
         if (leaf == before and self._as_before(old, new, leaf)) or _comes(old, new):

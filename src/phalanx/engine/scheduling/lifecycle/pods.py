@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+import msgspec
+
 from phalanx.base.clock import parse_rfc3339
 from phalanx.engine.framework import Code
 from phalanx.engine.framework.cluster_state import ClusterState
@@ -106,6 +108,7 @@ class Pods:
         if old is not None and old.node_name:
             if old.assumed:
                 old.pod = pod  # what it is like should its bind fail: `back`
+                old.shape_epoch = -1  # its shape is that of the version before
             return
         if pod.spec.scheduler_name not in self._cluster.profiles:
             if self.foreign or pod.status.nominated_node_name:
@@ -207,11 +210,17 @@ class Pods:
             or old.preemption_policy != (spec.preemption_policy or "PreemptLowerPriority")
         ):
             return False
-        shape = self._cluster.shapes.of(pod)
+        shapes = self._cluster.shapes
+        before = old.pod if old.shape_epoch >= 0 and not pod.status.container_statuses else None
+        if before is not None and not (shapes.signers or spec.resource_claims or shapes.extended):
+            bound = msgspec.structs.replace(before.spec, node_name=spec.node_name)
+            if bound == spec and before.metadata.owner_references == meta.owner_references:
+                return True  # the way of nearly every pod: it got its node
+        shape = shapes.of(pod)
         if shape is old.shape:
             return True
         # A label became interesting since: the shape is new although the pod is not. Re-derived when it is next tried.
-        return old.shape_epoch != self._cluster.shapes.interest.epoch and shape.key[3:] == old.shape.key[3:]  # type: ignore[index]
+        return old.shape_epoch != shapes.interest.epoch and shape.key[3:] == old.shape.key[3:]  # type: ignore[index]
 
     def _record(self, pod: Pod, old: PodRecord | None = None) -> PodRecord:
         shape = self._cluster.shapes.of(pod)

@@ -33,7 +33,7 @@ class UnitState(enum.StrEnum):
     SCHEDULED = "scheduled"  # of groups: the binds that make its minimum are confirmed
 
 
-class QueueName(enum.Enum):
+class QueueName(enum.StrEnum):  # hashed for every unit: Enum has a slow hash
     """The queue that holds a unit. Every unit with pending pods is in exactly one."""
 
     NOWHERE = "nowhere"
