@@ -8,6 +8,7 @@ import pytest
 
 from phalanx.testing.simulated_cluster import SimulatedCluster, simulated_cluster
 from phalanx.testing.virtual_time import VirtualLoop, run
+from support.lifecycle.cluster_mode import beside_cluster
 from support.lifecycle.manifests import job, jobset, leader_worker_set
 
 Json = dict[str, Any]
@@ -52,5 +53,18 @@ def test_a_suspended_workload_says_what_it_will_need(kind: str) -> None:
                 await cluster.patch("Job", "x", {"spec": {"parallelism": 2}})
                 await cluster.settle()
                 assert [each[2] for each in sets(cluster)] == [2]
+
+    run(main)
+
+
+def test_in_cluster_mode_our_custom_resource_says_it_too() -> None:
+    async def main(loop: VirtualLoop) -> None:
+        async with beside_cluster(1, native=False) as cluster:
+            body = job("x", 3, "2")
+            body["spec"]["suspend"] = True
+            body["metadata"]["annotations"] = {"scheduling.phalanx.dev/gang": "true"}
+            await cluster.apply(body)
+            await cluster.settle()
+            assert sets(cluster) == [("x-pgt-0", 1, 3, "2")] and not cluster.all("Pod")
 
     run(main)

@@ -77,6 +77,8 @@ class Recording:
 
     def _handed_on(self, on: Callable[[Call], Any], call: Call) -> Any:
         self._note(call.verb, call.resource, call.subresource, call.namespace, call.name)
+        if "sendInitialEvents" in call.query:  # a server without WatchList rejects it, and the informer lists instead
+            self._note("list", call.resource, "", call.namespace, "")
         if call.verb == "create":
             self._note_owners(call.body)
         return on(call)

@@ -27,7 +27,7 @@ class PodSetsController(Controller):
     def __init__(self, caches: Caches, groups: Groups, kinds: Iterable[WorkloadKind]) -> None:
         super().__init__()
         self._groups, self._workloads = groups, groups.workloads
-        self._kinds = {kind.key: kind for kind in kinds if kind.run is not None}
+        self._kinds = {kind.key: kind for kind in kinds}
         self._owners: dict[tuple[str, str], Cache] = {}
         self._workloads.on_change(self._workload_changed)
         for key, kind in self._kinds.items():

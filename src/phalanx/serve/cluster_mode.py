@@ -133,7 +133,7 @@ class ClusterMode:
         log.info("pods are linked by %s", "spec.schedulingGroup" if abilities.scheduling_group else "label")
         controllers.directory.abilities = abilities
         controllers.directory.scheduler = settings.scheduler_name
-        controllers.writer.fill_priority = not api.native
+        controllers.writer.fill_priority = controllers.workloads_have_status = not api.native
         self._tasks.append(asyncio.create_task(controllers.follow(), name="follow"))
         if settings.webhook is not None:
             await self._serve_webhook(client, controllers, settings.webhook)

@@ -37,10 +37,11 @@ class ControllersService:
         groups = Groups(self._caches, self.events) if gates("GenericWorkload") else None
         local = Local(self._caches, clock, self.events, groups, gates)
         self.ready = asyncio.Event()
+        run_here = [kind for kind in KINDS if kind.run is not None]
         self.controllers: list[Controller] = [
             DisruptionController(self._caches, clock),
-            *(controller for kind in KINDS if kind.run is not None for controller in kind.run(local)),
-            *([PodSetsController(self._caches, groups, KINDS)] if groups is not None else []),
+            *(controller for kind in run_here if kind.run is not None for controller in kind.run(local)),
+            *([PodSetsController(self._caches, groups, run_here)] if groups is not None else []),
             EndpointsController(self._caches),
             MirroringController(self._caches),
             VolumesController(self._caches, clock, self.events),

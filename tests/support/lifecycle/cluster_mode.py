@@ -113,7 +113,7 @@ class _Beside:
         self._api = GroupApi(client)
         self.controllers = ClusterControllers(self._api, cluster.clock, gang_budgets=cluster.gang_budgets)
         self.controllers.directory.abilities = Abilities(cluster.native, False)
-        self.controllers.writer.fill_priority = not cluster.native
+        self.controllers.writer.fill_priority = self.controllers.workloads_have_status = not cluster.native
         self.ready: asyncio.Event = self.controllers.ready
 
     async def run(self) -> None:

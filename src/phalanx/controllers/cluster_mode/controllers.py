@@ -26,6 +26,7 @@ from phalanx.controllers.cluster_mode.writer import NAME, ClusterWriter, HandsOf
 from phalanx.controllers.grouping.core import GROUP_TEMPLATE, PARENT_COMPOSITE, GroupingRefused
 from phalanx.controllers.grouping.names import LABEL
 from phalanx.controllers.grouping.user_workload import made_by_hand
+from phalanx.controllers.pod_sets import PodSetsController
 from phalanx.controllers.runtime.cache import Cache, Caches, Handler, Json, Key
 from phalanx.controllers.runtime.controller import Controller
 from phalanx.controllers.runtime.events import Events
@@ -146,6 +147,8 @@ class ClusterControllers:
         }
         self._protection = CompositeProtection(client, self._groups)
         self._budgets = GangBudgets(self._caches, self._groups) if gang_budgets else None
+        self._pod_sets = PodSetsController(self._caches, self._groups, FOLLOWED)
+        self.workloads_have_status = False  # True: the Workloads are our custom resources
         self._labels: WorkQueue[Key] = WorkQueue("pod-labels")
         self._pod_informer: Informer[PodView] = Informer(client, r.PODS, PodView, self._pod_changed)
         self._unlinked: dict[Key, PodView] = {}
@@ -182,6 +185,8 @@ class ClusterControllers:
         works.append(("composite protection", self._protection.run()))
         if self._budgets is not None:
             works.append(("gang budgets", self._budgets.run()))
+        if self.workloads_have_status:
+            works.append(("pod sets of Workloads", self._pod_sets.run()))
         await run_all([*works, ("labels", self._labels.run(self._label, 4)), ("events", self.events.run())])
 
     # ---- news
