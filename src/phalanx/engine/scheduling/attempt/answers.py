@@ -131,7 +131,7 @@ def group_placement_text(kind: str, victims: Sequence[PodRecord]) -> str:
 
 
 def carry_out(answer: Answer, emit: Emit) -> None:
-    """Decide what PostFilter plugins asked for; their decisions have no ids yet."""
+    """Emit the decisions that PostFilter plugins asked for; they have no ids yet."""
     refused = answer.refused if isinstance(answer, NominatedAfterPreemption) else answer
     for decision in refused.decisions if isinstance(refused, Refused) else ():
         fields = msgspec.structs.asdict(decision)

@@ -90,7 +90,7 @@ class Attempts:
         return self._reserve(unit, answer) if isinstance(answer, Placed) else answer
 
     def search(self, unit: AttemptUnit, how: How = SCHEDULE) -> Answer:
-        """Stages 2 and 3. A single pod has a way of its own, which is much faster than the search for a tree."""
+        """Run stages 2 and 3. A single pod has a separate path, which is much faster than the search for a tree."""
         try:
             if isinstance(unit, SinglePod):
                 return self._place_pod(unit.record, how)
@@ -166,8 +166,11 @@ class Attempts:
         return self._points[name]
 
     def at_once(self, tree: GroupTree) -> Placed | None:
-        """The answer where counting alone gives it: one group of equal pods without rules about each other, and room
-        for it. None: `group` has to look."""
+        """Return the answer if counting is enough: one group of equal pods without rules about each other, and room for
+        it.
+
+        None: a search is needed.
+        """
         group, shape = tree.group, tree.records[0].shape
         spec = group.spec
         if group.composite or spec is None or spec.preferred_key is not None or self.points(tree) is not None:
@@ -189,7 +192,7 @@ class Attempts:
         return Placed(found.assignment, built, [group])
 
     def _evaluated(self, tree: GroupTree) -> dict[Shape, Evaluation]:
-        """What filters and scores say of every shape: where no two pods are alike that takes longer than the search."""
+        """Evaluate filters and scores of every shape; if no two pods are alike that takes longer than the search."""
         shapes = {record.shape: record for record in tree.records}
         found: dict[Shape, Evaluation] = {}
         each = EVALUATION + self._cluster.columns.n // ROWS_PER_STEP
@@ -202,7 +205,10 @@ class Attempts:
         return found
 
     def fits(self, assignment: Assignment, before: Built | None = None) -> bool:
-        """Whether seats that were found a while ago can be taken now. Raises nothing. `before`: what was built then."""
+        """Return True if an assignment that was found earlier is possible now. Raises nothing.
+
+        `before`: the problem that was built then.
+        """
         known = dict(zip(before.shapes, before.evaluations, strict=True)) if before is not None else {}
         try:
             return not assignment or fits_still(self._cluster, assignment, known)
@@ -276,7 +282,7 @@ class Attempts:
     def _place_whole(
         self, tree: GroupTree, built: Built, whole: Built, points: GroupPlugins | None
     ) -> Placed | Refused:
-        """All pods there will be have a place; those that exist get theirs."""
+        """Return the places of the pods that exist, if all pods that the group will have fit."""
         found = find(self._cluster, tree.group, whole, points)
         if isinstance(found, Found):
             mine = {record.key for record in tree.records}
@@ -293,7 +299,7 @@ class Attempts:
         return Refused(Cause.WHOLE, text, GroupSearch(built))
 
     def _begun(self, tree: GroupTree) -> Iterator[Group]:
-        """Groups that have started and say that more of them is to come."""
+        """Return the groups that have started and expect more pods."""
         forests = {id(forest): forest for forest in (self._cluster.forest, tree.forest)}.values()
         return (leaf for forest in forests for leaf in forest.begun())
 

@@ -67,8 +67,11 @@ class ConstrainedPreemption:
         self._still = still
 
     def run(self, stage: Stage, relaxed: PreemptionProblem, least: Planned, counted: Planned) -> Tied | None:
-        """`relaxed`: without the rules that reach beyond a node, and `least` its plan; `counted`: with them as things
-        are now. None: no set of victims was found that will do."""
+        """Return the cheapest plan that the cross-node constraints allow; None if no set of victims was found.
+
+        `relaxed`: the problem without these constraints, and `least` its plan; `counted`: the plan with the constraints
+        as they are now.
+        """
         self._stage = stage
         self._units = stage.problem.units
         self._fitting = Feasibility(relaxed)
@@ -101,14 +104,14 @@ class ConstrainedPreemption:
 
     @contextmanager
     def _without(self, units: Sequence[EvictionUnit]) -> Iterator[dict[str, int]]:
-        """A trial, and where they were. Others are served before it: to interrupt it costs as much again."""
+        """Remove units in a trial and return where they were. An interrupted trial would cost as much again."""
         worked(OFF * sum(len(unit.pods) for unit in units) // 8)
         self._still(units)
         with self._victim_index.without(units) as home:
             yield home
 
     def _ask(self, evicted: frozenset[int], part: int = PATIENCE) -> _Found | None:
-        """Where members sit once these are gone, by the filters' own word."""
+        """Return where the filters allow members once these units are gone."""
         self._asked += 1
         worked(ASK + self._cluster.columns.n // ROWS_PER_STEP)
         with self._without([self._stage.units[u] for u in sorted(evicted)]):
@@ -124,7 +127,7 @@ class ConstrainedPreemption:
     # ---- something that will do
 
     def _reseated(self, *plans: Planned) -> _Found | None:
-        """The cheapest of these plans whose victims suffice, though perhaps with other seats."""
+        """Return the cheapest of these plans whose victims are enough, perhaps with another assignment."""
         best: _Found | None = None
         for plan in plans:
             if not isinstance(plan, Plan):
@@ -136,7 +139,7 @@ class ConstrainedPreemption:
         return best
 
     def _as_planned(self, plan: Plan, evicted: frozenset[int], key: Key) -> _Found | None:
-        """With the seats that counting gave, if the filters agree."""
+        """Return the plan with the assignment that counting gave, if the filters agree."""
         assert plan.placement is not None
         assignment = assignment_of(self._stage.built, plan.placement, origin=self._stage.origin)
         with self._without([self._stage.units[u] for u in sorted(evicted)]):
@@ -225,7 +228,7 @@ class ConstrainedPreemption:
         return fitting.outcome(range(len(self._units))).verdict is SearchVerdict.IMPOSSIBLE
 
     def _looked_at(self) -> frozenset[int]:
-        """Units that a rule which reaches beyond a node looks at. The others only matter to the nodes they are on."""
+        """Return the units that a cross-node constraint matches. The others only matter on their own nodes."""
         rules = [
             affects_other_nodes_of(tracker)
             for evaluation in self._stage.built.evaluations
@@ -295,8 +298,10 @@ class ConstrainedPreemption:
     # ---- nothing cheaper will do
 
     def _cheapest(self, best: _Found | None, floor: Key) -> tuple[_Found | None, Key]:
-        """The cheapest set there is, as far as the budget goes, and what no set costs less than. Without a known one,
-        too: the company that members want may be among those who could go."""
+        """Search the cheapest set within the budget; return it with the lower bound of every set.
+
+        Also without a known set: pods that the members need near them may be among the victims.
+        """
         ceiling = best.key if best is not None else (INFINITE,) * len(ORDER)
         sets = BestFirstSets(len(self._units), self._price, ceiling, self._budget * SETS)
         self._doubts = None

@@ -174,13 +174,15 @@ class Preemption:
         return replace(found, message=_note(found.plan), nominate="")
 
     def _state(self, tree: GroupTree) -> tuple[Any, ...]:
-        """An unchanged cluster is not searched twice for the same pods (their groups are objects of the cluster)."""
+        """Return a value that changes with the cluster, so that the same pods are not searched twice."""
         pods = tuple(sorted((record.key, record.shape.id) for record in tree.records))
         return (*self.victim_index.circumstances, tree.priority, pods)
 
     def plan(self, tree: GroupTree, built: Built, points: GroupPlugins | None) -> PreemptionResult:
-        """The cheapest plan for the root's minimum; when that runs already, for as many of the rest as possible. Where
-        plugins name the places, in the first of those where there is one."""
+        """Return the cheapest plan for the unit's minimum, or for as many extra pods as possible if the minimum runs.
+
+        If plugins name domains, the plan is in the first one that has one.
+        """
         worked(len(self.victim_index.units) // 8)  # bringing them up to date: not in the slice of the search before
         self._up_to_date()
         for evaluation in built.evaluations:
@@ -232,11 +234,12 @@ class Preemption:
         return cheapest
 
     def _budget(self, stager: PreemptionProblemBuilder) -> int:
-        """Those in a hurry have less of it."""
+        """Return the search budget, scaled like the budget of the placement problem."""
         return self.budget * stager.built.problem.budget // self.cluster.settings.search_budget
 
     def _extras(self, stager: PreemptionProblemBuilder) -> PreemptionResult:
-        """All that waits beyond the minimum, else the first group below it that can be served, else pods of one.
+        """Plan for all pods beyond the minimum, else for the first group below it that can be served, else for some
+        pods of one.
 
         A group whose policy has counts is extended without preempting.
         """
@@ -261,7 +264,7 @@ class Preemption:
         return found
 
     def _most(self, stager: PreemptionProblemBuilder, leaf: Leaf) -> PreemptionResult | None:
-        """As many of one leaf's pods as can be served at all."""
+        """Plan for as many pods of one leaf as can be served."""
         low, high = 0, leaf.total
         best: PreemptionResult | None = None
         while low < high:
@@ -294,7 +297,7 @@ class Preemption:
         return _plan_of(answer, units, tuple(assignment_of(stage.built, answer.placement, origin=stage.origin)))
 
     def _tied(self, stager: PreemptionProblemBuilder, stage: Stage, counted: Planned) -> PreemptionResult:
-        """Where rules reach beyond a node counting is not the last word, and what it proves is a bound."""
+        """Check a plan against cross-node constraints; what counting proves is then only a lower bound."""
         relaxed = stager.relaxed(stage)
         least = counted if relaxed is stage else plan(relaxed.problem)
         if isinstance(least, Hopeless):
@@ -329,15 +332,17 @@ class Preemption:
             worked(4 * ROWS)
 
     def _there(self, unit: EvictionUnit) -> bool:
-        """As it was, though perhaps another object."""
+        """Return True if an eviction unit is unchanged, though perhaps another object."""
         now = self.victim_index.units.get(unit.key)
         return now is unit or (now is not None and now.priority == unit.priority and now.pods == unit.pods)
 
     def stands(
         self, tree: GroupTree, answer: NominatedAfterPreemption, fits: Callable[[], bool]
     ) -> NominatedAfterPreemption | None:
-        """A plan that was made a while ago as it can be carried out now: with the same victims, if need be with other
-        seats. `fits`: asked with the victims gone."""
+        """Return an earlier plan as it can be carried out now: the same victims, perhaps another assignment.
+
+        `fits`: called with the victims removed.
+        """
         self.victim_index.refresh()
         if not all(self._there(unit) and unit.priority < tree.priority for unit in answer.units):
             return None

@@ -115,7 +115,7 @@ class RunTimes:
 
 
 def _by_name(namespace: str, name: str) -> str:
-    """The workload of a pod without an owner and a group: pods of its name."""
+    """Return the workload key of a pod without an owner and a group: pods of its name."""
     return f"{namespace}/Pod/{name}"
 
 

@@ -64,7 +64,7 @@ class SlicedAttempts:
 
     @property
     def over(self) -> bool:
-        """Enough was done in this step."""
+        """Return True if this step has used its work budget."""
         limit = self.cluster.settings.search_slice
         return bool(limit) and self.spent >= limit
 
@@ -77,7 +77,7 @@ class SlicedAttempts:
         return None
 
     def slices(self, unit: str) -> int:
-        """Of an unfinished attempt; 0: there is none."""
+        """Return the number of slices of an unfinished attempt; 0 if there is none."""
         search = self.unfinished.get(unit)
         return search.sliced.slices if search is not None else 0
 
@@ -86,7 +86,10 @@ class SlicedAttempts:
     def answer(
         self, unit: SchedulingUnit, tree: GroupTree, equivalence_key: Callable[[], Hashable] = lambda: None
     ) -> Answer | None:
-        """One slice of an attempt; None: it goes on later. `equivalence_key`: asked if a search begins."""
+        """Run one slice of an attempt; return None if it continues later.
+
+        `equivalence_key`: called if a search begins.
+        """
         self.missed = []
         limit = self.cluster.settings.search_slice
         if not limit:
@@ -120,7 +123,7 @@ class SlicedAttempts:
         return answer
 
     def _found(self, unit: SchedulingUnit, tree: GroupTree) -> Unfinished | None:
-        """The attempt that was put aside, if it is still one of this tree."""
+        """Return the suspended attempt if it is still one of this tree."""
         search = self.unfinished.pop(unit.key, None)
         if search is not None and (search.frame != self._frame() or search.stamp != _stamp(tree)):
             search.sliced.drop()
@@ -160,7 +163,7 @@ class SlicedAttempts:
         return self._preemption.victim_index.circumstances
 
     def _possible(self, operation: Operation) -> bool:
-        """Whether a pod that a trial had put on a row, or taken from it, can be put there or taken again."""
+        """Return True if a pod that a trial had put on a row, or removed from it, can be put there or removed again."""
         columns, (call, args) = self.cluster.columns, operation
         if call == columns.unplace:
             return self._takeable(*args)
@@ -186,7 +189,7 @@ class SlicedAttempts:
         return None if changes is None else {row for row, _, _ in changes}
 
     def _standing(self, search: Unfinished, tree: GroupTree, answer: Answer) -> Answer | None:
-        """What was found, as it can be done in the cluster as it is now; None: it cannot."""
+        """Return what was found as it can be carried out now; None if it cannot."""
         if isinstance(answer, Refused):
             return answer  # others took room meanwhile, or gave some back: the latter wakes it (`missed`)
         nodes = self.cluster.columns.nodes
@@ -205,13 +208,13 @@ class SlicedAttempts:
                 search.changes.append(change)
 
     def representative(self, equivalence_key: Hashable) -> SchedulingUnit | None:
-        """The root like these whose attempt is unfinished."""
+        """Return the unit of the same equivalence class whose attempt is unfinished."""
         return next(
             (search.unit for search in self.unfinished.values() if search.equivalence_key == equivalence_key), None
         )
 
     def sweep(self) -> None:
-        """Attempts of roots that are gone, held or sleeping are of no use."""
+        """Drop attempts of units that are gone, held or waiting."""
         self.spent = 0
         gone = [
             key
@@ -230,7 +233,7 @@ class SlicedAttempts:
 
 
 def _same(before: Node | None, now: Node | None) -> bool:
-    """In everything but room, which is looked at apart."""
+    """Return True if two versions of a node are equal in everything but free capacity, which is checked separately."""
     if before is now:
         return now is not None
     if before is None or now is None:
@@ -239,13 +242,13 @@ def _same(before: Node | None, now: Node | None) -> bool:
 
 
 def _stamp(tree: GroupTree) -> tuple[Any, ...]:
-    """What an attempt knows of its own pods and groups, as one value."""
+    """Return one value for all that an attempt knows of its own pods and groups."""
     pods = tuple((record, record.shape.id, record.nominated) for record in tree.records)  # the very records
     groups = tuple((group.key, group.spec, _counts(group)) for group in tree.forest.tree(tree.group.key))
     return (tree.priority, pods, groups)
 
 
 def _counts(group: Group) -> tuple[int, ...]:
-    """Members by state; a bind that is answered changes nothing for the others."""
+    """Return members by state; an answered bind changes nothing for the others."""
     pending, assumed, confirmed, *others = group.counts
     return (pending, assumed + confirmed, *others)

@@ -44,7 +44,7 @@ class StartTimes:
         self.run_times = RunTimes(state)
 
     def any_known_end(self) -> bool:
-        """Whether any running pod is expected to end at a known time."""
+        """Return True if a running pod is expected to end at a known time."""
         return any(
             self.run_times.end_of(record) != FOREVER for pods in self._cluster.columns.pods for record in pods.values()
         )

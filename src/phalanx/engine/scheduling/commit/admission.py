@@ -50,7 +50,7 @@ class UnitAdmission:
         self._unit_lifecycle = pod_lifecycle.units
 
     def wait_for_objects(self, unit: SchedulingUnit, leaf: GroupKey, newcomers: Newcomers | None) -> None:
-        """No root group is known for these pods."""
+        """Hold a unit whose root group is not known yet."""
         forest = self._forest
         invalid = forest.invalid(leaf)
         if invalid is not None:
@@ -69,10 +69,10 @@ class UnitAdmission:
             self._members.say(group.key, PARENTLESS, forest.resolve(group.key).message)
 
     def admit(self, unit: SchedulingUnit, group: Group, newcomers: Newcomers | None, *, helps: bool) -> bool:
-        """Into the active queue if nothing speaks against it; False: the tree itself is not ready.
+        """Move a unit to the active queue unless it must be held; return False if the tree itself is not ready.
 
-        newcomers: pending pods that were not there when it was last admitted; None: look at all of them. helps: what
-        happened can make a root that failed fit (a pod more of the shape that failed cannot).
+        `newcomers`: pending pods that did not exist at the last admission; None: check all of them. `helps`: the change
+        can make a unit fit that failed (one more pod of the failed shape cannot).
         """
         forest, key = self._forest, group.key
         before = (unit.priority, unit.asked)
@@ -120,8 +120,11 @@ class UnitAdmission:
         return True
 
     def _repair_since(self, group: Group, otherwise: float) -> float:
-        """Replacements come before new work: a gang that has members on nodes but too few of them asks since it
-        exists. Timestamps are whole seconds: it also goes before what was made in the same one."""
+        """Return the queue time of a gang that has members on nodes but too few of them: its creation.
+
+        Replacements come before new work. Timestamps are whole seconds, so it also comes before units of the same
+        second.
+        """
         for leaf in self._forest.leaves(group.key):
             if leaf.spec is not None and 0 < leaf.placed < leaf.spec.minimum:
                 try:

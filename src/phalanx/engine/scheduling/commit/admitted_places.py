@@ -108,7 +108,7 @@ class AdmittedPlaces:
         return ""
 
     def lift(self, unit: SchedulingUnit) -> list[tuple[PodRecord, str]]:
-        """Before an attempt: ignore what is reserved for the unit's own workloads."""
+        """Ignore, during an attempt, what is reserved for the unit's own workloads."""
         owners = {owner for record in unit.records.values() if (owner := self.owner_of(record))}
         nodes = [(p, p.nominated) for owner in sorted(owners) for p in self.held[owner].placeholders]
         for placeholder, _ in nodes:
@@ -116,7 +116,7 @@ class AdmittedPlaces:
         return nodes
 
     def placed(self, pods: Iterable[tuple[PodRecord, str]]) -> None:
-        """After an attempt: every pod (with its workload) that has a node takes over one placeholder."""
+        """Release one placeholder for every pod (with its workload) that got a node."""
         for record, owner in pods:
             held = self.held.get(owner)
             if held is None or record.row < 0:

@@ -55,8 +55,10 @@ class Binding:
             self.refuse(unit, record, status)
 
     def together(self, unit: SchedulingUnit, assignment: Assignment) -> None:
-        """PreBind and Bind of a gang that is assumed, reserved and permitted. Of a large one so many go at once, the
-        others in the next steps: all of them have a node already, and Binds are answered one by one anyway."""
+        """Run PreBind and Bind of a gang that is assumed, reserved and permitted.
+
+        A large gang is bound in several steps: all its pods have a node already, and Binds are answered one by one.
+        """
         most = self._cluster.settings.search_slice or len(assignment)
         for record, _ in assignment[:most]:
             status = self._advance(unit, record, PRE_BIND, 0.0)
@@ -66,7 +68,7 @@ class Binding:
             self._pod_lifecycle.line_up(unit, record)
 
     def _advance(self, unit: SchedulingUnit, record: PodRecord, stage: str, deadline: float) -> Status | None:
-        """Permit, then PreBind, then Bind, as far as plugins let it go; a Status if one refused."""
+        """Run Permit, PreBind and Bind as far as plugins allow; return the Status of a plugin that rejects."""
         profile, now, row = self._cluster.profiles[record.scheduler_name], self._cluster.now, record.row
         if stage == PERMIT:
             for plugin in profile.for_shape(record.shape).permit:
@@ -129,7 +131,7 @@ class Binding:
         return self._advance(held.unit, record, held.stage, held.deadline)
 
     def confirmed(self, record: PodRecord) -> None:
-        """The API server acknowledged the Bind."""
+        """Handle a Bind that the API server has acknowledged."""
         self._pod_lifecycle.confirm(record)
         self._emit(
             d.RecordEvent,
@@ -148,20 +150,23 @@ class Binding:
                 continue
 
     def refuse(self, unit: SchedulingUnit, record: PodRecord, status: Status) -> None:
-        """Reserve, Permit or PreBind said no after the pod was assumed."""
+        """Handle a rejection by Reserve, Permit or PreBind after the pod was assumed."""
         self._pod_lifecycle.roll_back(record, status.message)
         self._status.say(record, UNSCHEDULABLE if status.rejected else SCHEDULER_ERROR, status.message)
         self._again(unit, record)
 
     def failed(self, record: PodRecord, message: str) -> None:
-        """The Bind was not done. `message`: for people, where trying again alone will not help."""
+        """Handle a Bind that was not done.
+
+        `message`: for users, if a retry alone will not help.
+        """
         unit = self._pod_lifecycle.roll_back(record, message or "the bind failed")
         if message:
             self._status.say(record, SCHEDULER_ERROR, message)
         self._again(unit, record)
 
     def _again(self, unit: SchedulingUnit | None, record: PodRecord) -> None:
-        """After a while; members with the group they are in now, which need not be the one they were placed with."""
+        """Retry after a backoff; a member with its present group, which may differ from the one it was placed with."""
         if self._members.claims(record):
             self._members.pending(record, failed=True)
         else:

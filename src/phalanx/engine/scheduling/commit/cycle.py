@@ -239,7 +239,7 @@ class Cycle:
         self._units.admit(unit)
 
     def _clear_nominations(self, unit: SchedulingUnit, group: Group) -> None:
-        """There is no plan: other units may use the nominated nodes."""
+        """Clear nominations of a unit without a plan, so that other units may use the nodes."""
         for record in unit.records.values():
             if record.nominated:
                 self._pods.nominate(record, "")
@@ -289,7 +289,7 @@ class Refusals:
             self._status.say(record, reason, message, headline=headline, event=reason == UNSCHEDULABLE)
 
     def starts_soon(self, unit: SchedulingUnit, target: AttemptUnit) -> bool:
-        """Whether a unit is left to wait without evictions, because it starts within `preemptionPatienceSeconds`."""
+        """Return True if a unit waits without evictions because it starts within `preemptionPatienceSeconds`."""
         message = self._starts.soon(unit)
         if not message:
             return False
@@ -306,7 +306,10 @@ class Refusals:
     def refuse_pod(
         self, unit: SchedulingUnit, record: PodRecord, refused: Refused, *, victims_leave: bool = False
     ) -> None:
-        """`victims_leave`: pods are terminating to make room for it."""
+        """Record the rejection of a single pod.
+
+        `victims_leave`: pods are terminating to make room for it.
+        """
         diagnosis, profile = refused.diagnosis, self._cluster.profiles[record.scheduler_name]
         if diagnosis is None:
             self._refuse_after_filters(unit, record, refused)
@@ -332,7 +335,7 @@ class Refusals:
         )
 
     def _refuse_after_filters(self, unit: SchedulingUnit, record: PodRecord, refused: Refused) -> None:
-        """A plugin failed, or Reserve or Permit refused: try again after a while."""
+        """Retry later a unit for which a plugin failed, or which Reserve or Permit rejected."""
         if refused.cause is Cause.PERMIT:
             self._units.history.note(record.key, "taken back", refused.message)
             self.pods.nominate(record, "", write=False)

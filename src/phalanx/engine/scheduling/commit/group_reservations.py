@@ -54,14 +54,16 @@ class GroupReservations:
     # ---- promising
 
     def beginning(self, group: Group) -> frozenset[GroupKey]:
-        """The leaves of a tree of which nothing runs yet: asked before an answer is acted on."""
+        """Return the leaves of a tree of which no pod runs yet; called before an answer is carried out."""
         return frozenset(leaf.key for leaf in self._members.forest.leaves(group.key) if not leaf.placed)
 
     def keep(
         self, assignment: Iterable[ExpectedPlacement], beginning: frozenset[GroupKey], *, inherit: bool = False
     ) -> None:
-        """An answer is acted on: these places, and no others, are for pods to come of these groups. `inherit`: also for
-        those that came while no process could promise them anything."""
+        """Reserve these places, and no others, for expected pods of these groups when an answer is carried out.
+
+        `inherit`: also for pods that were created while no scheduler could reserve room for them.
+        """
         groups: dict[GroupKey, dict[str, tuple[PodRecord, str]]] = {}
         for key, record, row in assignment:
             groups.setdefault(key, {})[record.key] = (record, self._cluster.columns.names[row])
@@ -108,7 +110,7 @@ class GroupReservations:
             self._withdraw(record)
 
     def _began(self, key: GroupKey) -> float:
-        """When the first of its pods that run was started, or made if that is not known."""
+        """Return when the first running pod of a group was started, or created if that is not known."""
         group = self._members.forest.group(key)
         times = []
         for member in group.members.values() if group is not None else ():
@@ -128,7 +130,7 @@ class GroupReservations:
     # ---- what happens to groups
 
     def follow(self, leaves: Iterable[GroupKey]) -> None:
-        """Before roots are tried: pods came or went, groups changed."""
+        """Update reservations after pods were created or deleted or groups changed, before units are tried."""
         if self._fresh:
             self._fresh = False
             forest = self._members.forest
@@ -171,7 +173,7 @@ class GroupReservations:
             self._pod_lifecycle.nominate(record, node, write=False, wake=False)
 
     def _find(self, group: Group) -> None:
-        """Promises for a group that has begun: it did so before this process, which knows of none, or lost a node."""
+        """Find room for a group that started before this process did, or that lost a node."""
         forest, state = self._members.forest, self._cluster
         top = forest.root_of(group.key)
         head = forest.group(top) if top is not None else None
@@ -203,7 +205,7 @@ class GroupReservations:
                 self._pods_on_unknown_nodes[key] = None
 
     def settle(self) -> None:
-        """Before units are tried: replace reservations on nodes that are gone, and end those that have expired."""
+        """Replace reservations on nodes that are gone and end those that have expired, before units are tried."""
         pods_on_unknown_nodes, self._pods_on_unknown_nodes = self._pods_on_unknown_nodes, {}
         for key in pods_on_unknown_nodes:
             group = self._members.forest.group(key)
@@ -217,8 +219,10 @@ class GroupReservations:
 
     @property
     def doubtful(self) -> bool:
-        """A first pod may have lost the promise that room was kept by: to somebody more important, because its group is
-        held, or since somebody else took it back."""
+        """Return True if a nomination changed, so that the first pod of a group may have lost its node.
+
+        A unit of higher priority took the node, the group is held, or another component cleared the nomination.
+        """
         return bool(self._by_reservation) and self._cluster.nominations.version != self._promises_seen
 
     def _doubt(self, key: GroupKey) -> None:

@@ -42,31 +42,31 @@ class GroupUnits:
     # ---- questions
 
     def root_of(self, key: GroupKey) -> SchedulingUnit | None:
-        """The root in which the pending pods of a group, or of those below it, are."""
+        """Return the unit that holds the pending pods of a group or of those below it."""
         return self.members.root_of(key)
 
     def tree(self, unit: SchedulingUnit, group: Group) -> GroupTree:
-        """A root as an attempt sees it."""
+        """Return a unit as an attempt sees it."""
         return self.members.tree(unit, group)
 
     def failure(self, unit: str) -> Refusal | None:
-        """Why the last attempt of a root failed, by its key."""
+        """Return why the last attempt of a unit failed, by its key."""
         found = self.unit_lifecycle.waiting(unit)
         return found.refusal if found is not None else None
 
     def under_way(self, unit: GroupKey) -> bool:
-        """Binds of its members are not all answered yet."""
+        """Return True if binds of members are not answered yet."""
         return self.commits.under_way(unit)
 
     @property
     def busy(self) -> bool:
-        """Something was touched that `settle` has not looked at."""
+        """Return True if there are changes that `settle` has not handled."""
         return self.members.busy or self.room.doubtful
 
     # ---- settling
 
     def settle(self) -> None:
-        """Before roots are popped: act on what was noted since the last time."""
+        """Handle the changes noted since the last call, before units are popped."""
         self.room.settle()
         if not self.members.busy:
             return
@@ -93,7 +93,7 @@ class GroupUnits:
                 self.members.settle(top)
 
     def _rehome_all(self, notes: Notes, newcomers: Newcomers) -> dict[str, bool]:
-        """Roots to which something happened, by key -> whether that can help them."""
+        """Return the units that changed, by key, with True if the change can help them."""
         for top in {self._top(head): None for head in notes.touched}:
             for leaf in self.forest.leaves(top):
                 notes.dirty[leaf.key] = True
@@ -156,7 +156,7 @@ class GroupUnits:
             return True
 
     def _top(self, key: GroupKey) -> GroupKey:
-        """The root of a group's tree; the group itself while that is not known, one for all groups of a cycle."""
+        """Return the root of a group's tree; while it is unknown the group itself, one for all groups of a cycle."""
         found = self.forest.resolve(key)
         return found.root or (min(found.cycle) if found.cycle else key)
 
@@ -169,7 +169,7 @@ class GroupUnits:
             self._isolation.note(head.kind, f"{head.namespace}/{head.name}", problem)
 
     def _admit(self, unit: SchedulingUnit, newcomers: dict[str, PodRecord] | None, *, helps: bool) -> bool:
-        """False: held. Then what a failed commit left behind cannot be completed now."""
+        """Admit a unit; return False if it is held, so that the rest of a failed commit cannot be completed now."""
         key, group = unit.group, self.members.group_of(unit)
         assert key is not None
         if unit.key.startswith("waiting/") or group is None:
@@ -178,14 +178,16 @@ class GroupUnits:
         return self._admission.admit(unit, group, newcomers, helps=helps)
 
     def admit(self, unit: SchedulingUnit) -> None:
-        """Judge a held root again (a backoff at the gate is over, a gatekeeper changed its mind)."""
+        """Admit a held unit again after its backoff at a gate, or after a PreEnqueue plugin changed its answer."""
         if not self._admit(unit, None, helps=True):
             assert unit.group is not None
             self.members.notes.judged[unit.group] = None
 
     def _look(self, head: GroupKey, trees: dict[GroupKey, InvalidTree | None]) -> None:
-        """What has to be said or done about a tree whether or not pods of it wait. `trees`: what is known to be wrong
-        with trees, so that each is judged once however many of its groups changed."""
+        """Report and act on a tree, whether or not pods of it are pending.
+
+        `trees`: known problems of trees, so that each tree is checked once however many of its groups changed.
+        """
         top = self._top(head)
         if top in trees:
             invalid = trees[top]
@@ -215,7 +217,7 @@ class GroupUnits:
                 self._admission.short_of_members(head)
 
     def _spare(self, head: GroupKey) -> None:
-        """Groups that were preempted and run again are no targets any more."""
+        """Clear DisruptionTarget of groups that were preempted and run again."""
         for part in self.forest.tree(head):
             since = self.conditions.targets.get(part.key)
             if since is not None and self.commits.confirmed(part) and self._made_since(part.key, since):

@@ -58,14 +58,14 @@ class Maintenance:
     # ---- time
 
     def next_time(self) -> float | None:
-        """When `step` has something to do; a time that has passed means at once."""
+        """Return the time in seconds at which `step` has something to do; a time in the past means now."""
         if self._health.changed or self._members.lost_members:
             return self._cluster.now
         times = [*self._due.values(), *((due,) if (due := self.replacements.next_time()) is not None else ())]
         return min(times, default=None)
 
     def step(self) -> None:
-        """Before units are tried."""
+        """Apply policies of groups, before units are tried."""
         changed, self._health.changed = self._health.changed, {}
         now = self._cluster.now
         for key in [key for key, due in self._due.items() if due <= now]:
@@ -107,7 +107,7 @@ class Maintenance:
             self._below_minimum(group, times)
 
     def _try_extras(self, group: Group) -> None:
-        """Members beyond `desired` are tried again from time to time: other workloads may wait no more."""
+        """Retry members beyond `desired` periodically, since other workloads may no longer wait."""
         root = self._forest.root_of(group.key)
         if group.counts[MemberState.PENDING] and root is not None:
             self._at(group.key, self._cluster.now + EXTRAS_SECONDS)
@@ -118,7 +118,7 @@ class Maintenance:
             self._tried.pop(group.key, None)
 
     def _limits(self, group: Group, state: GroupState, times: _Times) -> None:
-        """membersSeconds and scheduleSeconds of a group that does not run."""
+        """Check membersSeconds and scheduleSeconds of a group that does not run."""
         policy, now, key = group.policy, self._cluster.now, group.key
         waits = Phase.SCHEDULING if state.phase is Phase.TIMED_OUT and group.ready else state.phase
         waits = Phase.WAITING if waits is Phase.TIMED_OUT else waits
@@ -153,7 +153,7 @@ class Maintenance:
                 self._event(group, "TimedOut", f"{group.key} is {passed}; it is tried again when it can be")
 
     def _created(self, group: Group) -> Iterator[float]:
-        """When its pending pods were made."""
+        """Return when the pending pods of a group were created."""
         for leaf in self._forest.leaves(group.key):
             for member in leaf.members.values():
                 if member.state is MemberState.PENDING:
@@ -177,7 +177,7 @@ class Maintenance:
     # ---- loss
 
     def _above_acts(self, group: Group) -> bool:
-        """Whether a group above it ends as a whole in its place."""
+        """Return True if a group above it is ended as a whole instead."""
         return any(
             above.policy.rescheduling == TERMINATE_ALL and self._health.state(above).phase is Phase.DEGRADED
             for above in self._forest.above(group.key)
@@ -269,7 +269,7 @@ class Maintenance:
     # ---- readiness
 
     def _never_ready(self, leaf: Group) -> None:
-        """Members that are bound and not ready for longer than the policy allows count as lost."""
+        """Count members as lost that are bound and not ready for longer than the policy allows."""
         limit, now = leaf.policy.ready_seconds, self._cluster.now
         late: dict[str, Loss] = {}
         for member in leaf.members.values():

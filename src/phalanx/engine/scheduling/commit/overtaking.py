@@ -24,7 +24,7 @@ class Overtaking:
         self.placed: list[tuple[int, float, int]] = []  # priority, age and order of units placed since the last count
 
     def place(self, unit: SchedulingUnit) -> None:
-        """A unit has its nodes: older units that wait were overtaken."""
+        """Count older pending units as overtaken by a unit that got its nodes."""
         self.placed.append((unit.priority, unit.asked, unit.order))
 
     def count(self, waiting: Sequence[SchedulingUnit], now: float) -> None:
@@ -47,7 +47,7 @@ class Overtaking:
                 self.of.setdefault(unit.key, Overtaken(0, now)).count += count
 
     def starves(self, unit: SchedulingUnit, settings: ReservationSettings, now: float) -> bool:
-        """Whether a unit was overtaken for too long or by too many."""
+        """Return True if a unit was overtaken for too long or by too many units."""
         known = self.of.get(unit.key)
         if known is None or not settings.starvation_seconds:
             return False

@@ -69,12 +69,12 @@ class Replacements:
         return columns.names[int(rows[0])] if len(rows) else ""
 
     def _leaves_soon(self, row: int, node: str) -> bool:
-        """The lost member may still hold its room while it terminates."""
+        """Return True if the lost member still uses its room while it terminates."""
         found = self._cluster.columns.nodes[row]
         return found is not None and not found.spec.unschedulable and not found.spec.taints
 
     def _domain(self, group: Group) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-        """Nodes in the domain of the other members; all nodes without a topology."""
+        """Return the nodes in the domain of the other members; all nodes if there is no topology constraint."""
         columns, spec = self._cluster.columns, group.spec
         key = spec.topology_key if spec is not None else None
         allowed = np.ones(columns.n, dtype=np.bool_)
@@ -88,7 +88,7 @@ class Replacements:
     # ---- what happens
 
     def settle(self) -> None:
-        """Before units are tried: pods that came take over what is reserved; what has had its time ends."""
+        """Hand reserved room to pods that were created, and end reservations that have expired."""
         if not self._reserved:
             return
         left = []

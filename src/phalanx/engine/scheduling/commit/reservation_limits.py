@@ -40,8 +40,9 @@ def refusal_of(
 
 
 def room_at(state: ClusterState, placeholders: Iterable[PodRecord], ended: Callable[[PodRecord], bool]) -> bool:
-    """Whether the nominated nodes have room for these placeholders once the pods there for which `ended` is true are
-    gone."""
+    """Return True if the nominated nodes have room for these placeholders once the pods for which `ended` is true are
+    gone.
+    """
     columns = state.columns
     requests: dict[tuple[int, int], float] = {}  # (row, resource)
     for placeholder in placeholders:

@@ -95,7 +95,7 @@ class StartReservations:
     # ---- what happens
 
     def placed(self, unit: SchedulingUnit, pods: Iterable[PodRecord]) -> None:
-        """A unit has its nodes: what it held is free, and older units that wait were overtaken."""
+        """Release what a unit reserved when it gets its nodes, and count older pending units as overtaken."""
         self.overtaking.of.pop(unit.key, None)
         if unit.key in self.held:
             start = self.held[unit.key].planned.start
@@ -118,7 +118,7 @@ class StartReservations:
                 self._doubtful[key] = self._doubtful.get(key, False) or unit.priority > held.unit.priority
 
     def node_came(self, name: str) -> None:
-        """A node was added, or changed so that more pods may fit."""
+        """Note a node that was added, or that changed so that more pods may fit."""
         self._came[name] = None
 
     def sweep(self) -> None:
@@ -174,7 +174,7 @@ class StartReservations:
                 self._release(key, lost)
 
     def _fits(self, held: HeldStart) -> bool:
-        """Whether the reserved room is still there. Pods without a known end may leave it at any time."""
+        """Return True if the reserved room still exists. Pods without a known end may leave it at any time."""
         start = held.planned.start
         if held.reason is Reason.NODES_TO_COME:
             return room_at(self._cluster, held.placeholders, lambda record: False)
@@ -234,7 +234,7 @@ class StartReservations:
             self._seen = {key for key, unit in self._queue.units.items() if unit.place not in _NEW}
 
     def _unseen(self) -> bool:
-        """Whether a unit came that may be promised a start: without a known end there is none to promise."""
+        """Return True if a unit was queued that may get a promised start; without a known end there is none."""
         if len(self._queue.units) <= len(self._seen):
             return False
         if self._cluster.now >= self._ends_of + SWEEP_SECONDS:  # looks at all pods: not in every step
@@ -242,12 +242,12 @@ class StartReservations:
         return self._any_end
 
     def _is_late(self, held: HeldStart) -> bool:
-        """Whether the promised start has passed: what runs there takes longer than expected."""
+        """Return True if the promised start has passed, because running pods take longer than expected."""
         start = held.planned.start
         return held.reason is Reason.PROMISED and start is not None and start + SWEEP_SECONDS < self._cluster.now
 
     def next_time(self) -> float | None:
-        """When `sweep` may have something to do."""
+        """Return the time in seconds at which `sweep` may have something to do."""
         if self._came:
             return self._cluster.now
         if self.overtaking.placed or self.held or self._unseen():
@@ -297,7 +297,7 @@ class StartReservations:
         return refusal_of(self._cluster, unit, planned.assignment, others, settings_of(self._cluster, unit))
 
     def _stands(self, held: HeldStart) -> bool:
-        """Whether all nodes of a reservation are still there and its unit still asks for the same pods."""
+        """Return True if all nodes of a reservation exist and its unit still asks for the same pods."""
         names = self._cluster.columns.row_of
         records = held.unit.records
         return all(p.nominated in names for p in held.placeholders) and all(
@@ -305,7 +305,10 @@ class StartReservations:
         )
 
     def _release(self, key: str, lost: Reason | None = None) -> None:
-        """`lost`: why the unit cannot start as promised."""
+        """Release a reservation.
+
+        `lost`: why the unit cannot start as promised.
+        """
         held = self.held.pop(key)
         self._limited.clear()
         self._tried.pop(key, None)
@@ -340,9 +343,11 @@ class StartReservations:
     def lift(
         self, records: Collection[PodRecord], line: tuple[int, float, int] | None = None
     ) -> list[tuple[PodRecord, str]]:
-        """Before an attempt of a unit with these pods: ignore its own reservation, those that begin after it is
-        expected to end, and nodes to come of units behind it. `line`: its place in the order (`in_line`); if it is in
-        no queue, that of its first pod."""
+        """Ignore, during an attempt, reservations that do not concern a unit with these pods.
+
+        These are its own, those that begin after it is expected to end, and nodes to come of units behind it. `line`:
+        its place in the order (`in_line`); that of its first pod if it is in no queue.
+        """
         end = self._cluster.now + self.times.run_times.expected_of(records)
         own = {record.key for record in records}
         first = line if line is not None else min((record.sort_key() for record in records), default=None)
@@ -362,12 +367,12 @@ class StartReservations:
         return end != FOREVER and held.planned.start is not None and held.planned.start >= end
 
     def put_back(self, lifted: Iterable[tuple[PodRecord, str]]) -> None:
-        """After the attempt: the reservations hold again."""
+        """Restore the reservations after the attempt."""
         for placeholder, node in lifted:
             self._pod_lifecycle.nominate(placeholder, node, write=False, wake=False)
 
     def without(self, question: Callable[[], Planned | None]) -> bool:
-        """Whether a start is found if no other unit had a reservation. Nothing is changed by asking."""
+        """Return True if a start is found when no other unit has a reservation. Changes nothing."""
         lifted = [(placeholder, placeholder.nominated) for placeholder in self.placeholders]
         for placeholder, _ in lifted:
             self._pod_lifecycle.nominate(placeholder, "", write=False, wake=False)

@@ -34,7 +34,7 @@ class StrictOrder:
         self._strict = any(profile.reservations.strict_fifo for profile in state.profiles.values())
 
     def older(self, unit: SchedulingUnit) -> SchedulingUnit | None:
-        """With `strictFIFO`: the first unit that waits for room in the unit's profile, if it goes before this one."""
+        """Return, with `strictFIFO`, the first unit of the profile that waits for room, if it comes before this one."""
         if not self._strict or not settings_of(self._cluster, unit).strict_fifo:
             return None
         name = _scheduler_of(unit)

@@ -33,11 +33,11 @@ class Commits:
     # ---- binds under way
 
     def begin(self, key: GroupKey) -> None:
-        """Members of a group are being bound."""
+        """Note that members of a group are being bound."""
         self._ours.update(leaf.key for leaf in self._forest.leaves(key) if leaf.binding)
 
     def forget(self, key: GroupKey) -> None:
-        """A group is gone."""
+        """Drop what is known of a group that is gone."""
         self._ours.discard(key)
 
     def under_way(self, unit: GroupKey) -> bool:
@@ -46,13 +46,13 @@ class Commits:
     # ---- scheduled
 
     def enough(self, leaf: Group) -> bool:
-        """Whether the confirmed members of a leaf make its minimum, or no answer is outstanding."""
+        """Return True if the confirmed members of a leaf are its minimum, or no answer is outstanding."""
         if leaf.spec is None:
             return False
         return not leaf.binding or leaf.placed - leaf.binding >= leaf.spec.minimum
 
     def confirmed(self, group: Group) -> bool:
-        """The minimum is met by binds that are answered. Costs the subtree."""
+        """Return True if answered binds satisfy the minimum of a group. Visits the whole subtree."""
         if group.spec is None:
             return False
         if not group.composite:
@@ -68,7 +68,7 @@ class Commits:
         return UnitState.NONE  # too few are there
 
     def notify(self, group: Group) -> bool:
-        """True for every confirmed group whose ancestors are, as far as we had a hand in it."""
+        """Set the condition to True for every confirmed group whose ancestors are confirmed, if we bound pods of it."""
         if not self.confirmed(group):
             return False
         conditions = self._conditions
@@ -93,7 +93,7 @@ class Commits:
         return bool(found)
 
     def incomplete(self, group: Group) -> bool:
-        """Whether `release` would find members to give back."""
+        """Return True if `release` would find members to evict."""
         return any(True for _ in self._half_bound(group))
 
     def _half_bound(self, group: Group) -> Iterator[tuple[Group, Group, Member]]:
@@ -104,13 +104,15 @@ class Commits:
                     yield part, leaf, member
 
     def released(self, uid: str) -> None:
-        """Gone, or the eviction was refused: it may be asked again."""
+        """Note that a member is gone or its eviction was refused, so that it may be requested again."""
         self._released.discard(uid)
 
     def _broken(self, group: Group) -> Iterator[Group]:
-        """The highest groups below their minimum of which everything placed is ours: commits that did not end well. A
-        gang that lost a member later was scheduled before, or has members that run and waits for somebody who came
-        after them: it is repaired, never released."""
+        """Return the highest groups below their minimum whose placed members were all bound by us: failed commits.
+
+        A gang that lost a member later was scheduled before, or has running members and waits for pods created after
+        them: it is repaired, never released.
+        """
         if group.spec is None:
             return
         if not group.satisfied and not self._conditions.is_true(group.key):
@@ -151,9 +153,12 @@ class Commits:
         return since and group.placed + len(waiting) >= group.spec.minimum
 
     def _releasable(self, leaf: Group, started: bool) -> list[Member]:
-        """Members of a broken gang that may be taken back: bound by us for this very group object, not leaving
-        already, and not `started`, unless these may go, too. What ran under an earlier object of the same name is not
-        touched by its successor, and what another scheduler is placing just now is that scheduler's to complete."""
+        """Return the members of a broken gang that may be evicted.
+
+        They were bound by us for this group object, are not terminating, and are not `started`, unless started ones may
+        be evicted as well. Pods that ran under an earlier object of the same name are not touched, and pods that
+        another scheduler is placing are left to that scheduler.
+        """
         if leaf.spec is None:
             return []
         uid, ours = leaf.spec.uid, self._cluster.profiles
@@ -167,7 +172,7 @@ class Commits:
         ]
 
     def _scheduled_before(self, leaf: Group) -> bool:
-        """Also of a leaf that only later got this parent."""
+        """Return True if the group was scheduled before, also if it got its present parent later."""
         return self._conditions.is_true(leaf.key)
 
     def _evict(self, part: Group, leaf: Group, member: Member, root_key: str) -> None:

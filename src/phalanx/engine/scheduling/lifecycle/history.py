@@ -44,7 +44,7 @@ class History:
         notes.append((self._cluster.now, what, detail, 1))
 
     def follow(self, key: str, what: str, detail: str = "") -> None:
-        """The same, but only of an object that has a story already."""
+        """Add an entry only if the object has a history already."""
         if key in self.announced:
             self.note(key, what, detail)
 

@@ -94,7 +94,7 @@ class Isolation:
         )
 
     def handled(self, key: ObjectKey) -> None:
-        """A later version of the object is in order, or the object is gone."""
+        """Clear the fault of an object whose later version is valid, or which is gone."""
         self.objects.pop(key, None)
 
 

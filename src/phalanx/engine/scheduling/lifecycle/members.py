@@ -83,12 +83,12 @@ class Members:
         self._after: dict[GroupKey, dict[PodKey, None]] = {}  # group on its way out -> pods that wait for the next
 
     def take(self) -> Notes:
-        """What happened; the next notes start empty."""
+        """Return the noted changes; the next notes start empty."""
         taken, self.notes = self.notes, Notes({}, {}, {}, {})
         return taken
 
     def again(self, decision: d.SetGroupCondition) -> None:
-        """A condition could not be written: its tree is judged again, nothing else may ever happen there."""
+        """Check a tree again whose condition could not be written, since no other event may come."""
         self.statuses.again(decision)
         key = GroupKey(decision.kind, decision.namespace, decision.name)
         if (head := self.forest.root_of(key)) is not None:
@@ -97,7 +97,7 @@ class Members:
     # ---- what happened
 
     def saw(self, pod: Pod) -> None:
-        """Every version of every pod, before the engine makes a record of it."""
+        """Read every version of every pod, before the engine makes a record of it."""
         if not self._cluster.grouping:
             return
         key = pod_key(pod)
@@ -149,7 +149,7 @@ class Members:
         return old.state in OURS and new.state is RUNNING and self._as_expected(leaf)
 
     def _leaf(self, leaf: GroupKey, pod: Pod, key: PodKey) -> GroupKey:
-        """The group of a pod; its successor while the one it names is being deleted since before the pod was made."""
+        """Return the group of a pod; its successor if the named group was being deleted when the pod was created."""
         group = self.forest.group(leaf)
         going = pod.metadata.annotations[AFTER_GROUP]
         if pod.spec.node_name or group is None or group.spec is None or group.spec.uid != going:
@@ -158,7 +158,7 @@ class Members:
         return successor(leaf)
 
     def _sort_out(self, key: GroupKey) -> None:
-        """A group came, went or was made again: who belongs to it, and who to the one after it?"""
+        """Assign pods to a group or to its successor after the group was created, deleted or created again."""
         named = self.forest.named(key)
         late = (
             [] if named is None else [p for p, m in named.members.items() if AFTER_GROUP in m.pod.metadata.annotations]
@@ -174,7 +174,7 @@ class Members:
                 self.pending(record)
 
     def _as_expected(self, leaf: GroupKey | None) -> bool:
-        """A confirmed bind is no news unless the gang is incomplete: then it may have to be given back."""
+        """Return True if a confirmed bind needs no action: the gang is complete."""
         group = self.forest.group(leaf) if leaf is not None else None
         if group is None or group.spec is None or group.placed < group.spec.minimum:
             return group is None
@@ -189,14 +189,14 @@ class Members:
         return group.members.get(key) if group is not None else None
 
     def _moved(self, name: str, before: GroupKey, leaf: GroupKey | None) -> None:
-        """The label that names its group changed: out of the old one."""
+        """Remove a pod from its old group after the label that names the group changed."""
         if leaf is not None:
             self.commits.begin(leaf)
         self._unlist(before, (name,))
         self._mark((before,), helps=True)
 
     def _joined(self, key: PodKey, record: PodRecord, pod: Pod) -> None:
-        """A pod without a group has one now, and a node by our decision: it is placed, and waited for."""
+        """Count a pod that this scheduler has placed and that got a group afterwards."""
         if pod.spec.node_name:
             return  # and bound, as the object says itself
         self.forest.assume(key, record.node_name)
@@ -207,7 +207,7 @@ class Members:
             self.forest.confirm(key)
 
     def lost(self, namespace: str, name: str) -> None:
-        """A pod object is gone; after the engine has let go of its record."""
+        """Handle a deleted pod, after the engine has dropped its record."""
         key = PodKey(namespace, name)
         if str(key) in self._cluster.records:
             return  # another pod of the same name is there
@@ -238,7 +238,7 @@ class Members:
             self.notes.touched[head] = None
 
     def _workload_changed(self, namespace: str, name: str, old: Any | None, new: Any | None) -> Iterable[GroupKey]:
-        """Answers the heads of the trees that this concerns."""
+        """Return the roots of the trees that a changed Workload concerns."""
         self.statuses.workloads.seen((namespace, name), new)
         if _same(old, new):
             return ()  # its status was written, probably by us
@@ -256,7 +256,7 @@ class Members:
         return heads
 
     def _policy_changed(self, namespace: str, name: str, old: Any | None, new: Any | None) -> Iterable[GroupKey]:
-        """The same of a WorkloadPolicy."""
+        """Return the roots of the trees that a changed WorkloadPolicy concerns."""
         forest, changed = self.forest, list[GroupKey]()
         if not _same(old, new):
             before = {group.key: group.policy for group in forest.in_namespace(namespace)}
@@ -267,7 +267,7 @@ class Members:
         return dict.fromkeys(root for key in changed if (root := forest.root_of(key)) is not None)
 
     def _group_changed(self, key: GroupKey, old: Any | None, new: Any | None) -> Iterable[GroupKey]:
-        """The same of a PodGroup or CompositePodGroup."""
+        """Return the roots of the trees that a changed PodGroup or CompositePodGroup concerns."""
         forest = self.forest
         below = {leaf.key: None for leaf in forest.leaves(key)}
         if new is None:
@@ -296,7 +296,7 @@ class Members:
         return heads
 
     def _within_reach(self, leaves: Iterable[GroupKey]) -> None:
-        """Members on nodes may be evicted by others than before."""
+        """Note that other units than before may evict members on nodes."""
         for key in leaves:
             leaf = self.forest.group(key) or self.forest.named(key)
             for member in leaf.members if leaf is not None else ():
@@ -305,7 +305,7 @@ class Members:
                     self._queue.wake(ClusterChange(Wake.POD_PLACED, record.row, record))
 
     def failed(self, decision: d.Decision, event: e.Outcome) -> None:
-        """A write about a group, or an eviction, was not done."""
+        """Handle a write about a group, or an eviction, that was not done."""
         if isinstance(decision, d.Evict):
             self.commits.released(decision.uid)
         elif isinstance(decision, d.SetGroupCondition):
@@ -326,11 +326,14 @@ class Members:
     # ---- what becomes of pods
 
     def claims(self, record: PodRecord) -> bool:
-        """Whether this pod is scheduled as part of a group (then it never queues alone)."""
+        """Return True if this pod is scheduled as part of a group; then it never queues alone."""
         return self.forest.leaf_of_pod(record.namespace, record.name) is not None
 
     def pending(self, record: PodRecord, *, failed: bool = False) -> None:
-        """A claimed pod is pending: new, changed, or back after its bind `failed`. Queue its root when complete."""
+        """Add a pending pod to its unit, and queue the unit when it is complete.
+
+        The pod is new, changed, or pending again after its bind `failed`.
+        """
         key = PodKey(record.namespace, record.name)
         leaf = self.forest.leaf_of(key)
         if leaf is None:
@@ -347,7 +350,7 @@ class Members:
         self._mark((leaf,), helps=back)
 
     def assumed(self, assignment: Iterable[tuple[PodRecord, int]]) -> None:
-        """Pods have nodes by our decision; those that are claimed wait no more."""
+        """Remove pods that got nodes from their pending units."""
         leaf_of, by_leaf = self.forest.leaf_of_pod, dict[GroupKey, list[PodRecord]]()
         for record, _ in assignment:
             leaf = leaf_of(record.namespace, record.name)
@@ -360,23 +363,23 @@ class Members:
             )
 
     def found(self, record: PodRecord) -> None:
-        """A claimed pod is on a node that we did not choose."""
+        """Handle a member on a node that this scheduler did not choose."""
         self._leave(record)
 
     def bound(self, record: PodRecord) -> None:
-        """The API server acknowledged the Bind."""
+        """Handle a Bind of a member that the API server has acknowledged."""
         leaf = self.forest.confirm(PodKey(record.namespace, record.name))
         if leaf is not None:
             self._answered(leaf)
 
     def gone(self, record: PodRecord, *, finished: bool) -> None:
-        """A claimed pod was deleted, or `finished` (Succeeded, Failed: it may still satisfy its gang)."""
+        """Handle a member that was deleted or has `finished` (Succeeded, Failed: it may still satisfy its gang)."""
         leaf = self._leave(record)
         if leaf is not None:
             self._mark((leaf,), helps=finished)
 
     def _leave(self, record: PodRecord) -> GroupKey | None:
-        """The pod waits no more."""
+        """Remove a pod from its pending unit."""
         leaf = self.forest.leaf_of_pod(record.namespace, record.name)
         if leaf is not None:
             self._unlist(leaf, (record.key,))
@@ -399,7 +402,7 @@ class Members:
                 self._unit_lifecycle.leave(unit)
 
     def place_of(self, record: PodRecord) -> QueueName:
-        """For validation: where a claimed pending pod is; NOWHERE means lost."""
+        """Return the queue of a claimed pending pod, for validation; NOWHERE means that it was lost."""
         leaf = self.forest.leaf_of(PodKey(record.namespace, record.name))
         if leaf is None or record.key not in self.waiting_pods.get(leaf, {}):
             return NOWHERE
@@ -417,7 +420,9 @@ class Members:
     # ---- questions
 
     def whole(self, record: PodRecord) -> bool:
-        """Whether its group and those above it have their minimum by what is placed; True of a pod of no group."""
+        """Return True if placed pods satisfy the minimum of the pod's group and of those above it, or if it has no
+        group.
+        """
         leaf = self.forest.leaf_of_pod(record.namespace, record.name)
         if leaf is None:
             return True
@@ -425,7 +430,7 @@ class Members:
         return group is not None and group.satisfied and all(above.satisfied for above in self.forest.above(leaf))
 
     def root_of(self, key: GroupKey) -> SchedulingUnit | None:
-        """The root in which the pending pods of a group, or of those below it, are."""
+        """Return the unit that holds the pending pods of a group or of those below it."""
         target = self.forest.root_of(key)
         return self._unit_lifecycle.waiting(root_key(target) if target is not None else f"waiting/{root_key(key)}")
 
@@ -433,12 +438,12 @@ class Members:
         return self.forest.group(unit.group) if unit.group is not None else None
 
     def tree(self, unit: SchedulingUnit, group: Group) -> GroupTree:
-        """A root as an attempt sees it."""
+        """Return a unit as an attempt sees it."""
         return GroupTree(unit.key, group, self.forest, self.waiting_pods, unit.priority, list(unit.records.values()))
 
     @property
     def busy(self) -> bool:
-        """Something was touched that `settle` has not looked at."""
+        """Return True if there are changes that `settle` has not handled."""
         return bool(self.notes.dirty or self.notes.touched or self.notes.judged)
 
     def say(self, key: GroupKey, reason: str, message: str) -> None:
@@ -446,7 +451,7 @@ class Members:
             self.conditions.say(group, "False", reason, message)
 
     def _answered(self, leaf: Group | None) -> None:
-        """A member's bind is acknowledged, by the answer or by what the informer shows."""
+        """Note that a member's bind is acknowledged, by its answer or by the informer."""
         if leaf is None:
             return
         if not leaf.binding:
@@ -461,12 +466,12 @@ class Members:
 
 
 def _another(old: Any | None, new: Any | None) -> bool:
-    """It came, went or was made again."""
+    """Return True if an object was created, deleted or created again."""
     return old is None or new is None or old.metadata.uid != new.metadata.uid
 
 
 def _same(old: Any | None, new: Any | None) -> bool:
-    """Whether everything but its status is as it was."""
+    """Return True if everything but the status is unchanged."""
     return bool(
         old is not None
         and new is not None
@@ -477,12 +482,12 @@ def _same(old: Any | None, new: Any | None) -> bool:
 
 
 def _comes(old: Member | None, new: Member | None) -> bool:
-    """It waits, and did so before if it was there: `Members.pending` follows."""
+    """Return True if a member is pending, and was pending before if it existed: `Members.pending` follows."""
     return new is not None and new.state is PENDING and (old is None or old.state is new.state)
 
 
 def _disrupted_as(group: Any | None) -> Any:
-    """What decides who may evict its pods, and whether each for itself."""
+    """Return what decides which units may evict the pods of a group, and whether each pod alone."""
     if group is None:
         return None
     spec = group.spec
@@ -494,5 +499,5 @@ def completed_in(member: Member) -> str | None:
 
 
 def root_key(key: GroupKey) -> str:
-    """ "podgroup/ns/name": what queue, metrics and decisions call a root."""
+    """Return the key of a unit in queue, metrics and decisions: "podgroup/ns/name"."""
     return f"{key.kind.lower()}/{key.namespace}/{key.name}"

@@ -26,7 +26,7 @@ class PendingWrites:
         self._unwritten[key] = (self._cluster.now + AFTER, decision)
 
     def take(self) -> list[Condition]:
-        """Those that are due, once."""
+        """Return the writes that are due, once."""
         due: list[Condition] = []
         for when, decision in self._unwritten.values():
             if when > self._cluster.now:
@@ -37,5 +37,5 @@ class PendingWrites:
         return due
 
     def next_time(self) -> float | None:
-        """When `take` will have something."""
+        """Return the time in seconds at which `take` will return something."""
         return next((when for when, _ in self._unwritten.values()), None)

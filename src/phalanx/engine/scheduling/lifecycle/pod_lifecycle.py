@@ -88,7 +88,7 @@ class PodLifecycle:
     # ---- what callers ask for
 
     def keep(self, record: PodRecord) -> None:
-        """Know a new pending pod. A node named in its object is nominated."""
+        """Add a new pending pod. A node named in its object is nominated."""
         self._cluster.shapes.keep(record.shape)
         self.records[record.key] = record
         if record.nominated:
@@ -100,8 +100,10 @@ class PodLifecycle:
         self._go(old, GONE, record, False)
 
     def found_on(self, record: PodRecord, node: str, old: PodRecord | None = None) -> None:
-        """The informer shows a pod on a node that this scheduler did not choose. `old`: its record so far,
-        after `withdraw`."""
+        """Handle a pod that the informer shows on a node which this scheduler did not choose.
+
+        `old`: its record so far, after `withdraw`.
+        """
         if old is not None:
             self._go(old, GONE, record, False)
         else:
@@ -110,7 +112,7 @@ class PodLifecycle:
         self._go(record, BOUND, node)
 
     def replace(self, old: PodRecord, record: PodRecord) -> None:
-        """A bound pod changed in a way that others can see: labels, requests, terminating."""
+        """Replace the record of a bound pod whose labels, requests or termination changed."""
         row = old.row
         if row >= 0:
             self._columns.unplace(old)
@@ -129,28 +131,28 @@ class PodLifecycle:
         self._members.assumed(assignment)
 
     def hold(self, unit: SchedulingUnit, record: PodRecord, stage: str, deadline: float) -> None:
-        """A plugin said wait."""
+        """Let an assumed pod wait for a plugin."""
         self._note(record.key, f"assumed, waiting for {stage} on", record.node_name)
         self._go(record, ASSUMED, OnHold(unit, record, stage, deadline))
 
     def line_up(self, unit: SchedulingUnit, record: PodRecord) -> None:
-        """Permit has passed; PreBind and Bind run in a later step."""
+        """Queue a pod for PreBind and Bind in a later step; Permit has passed."""
         self._go(record, ASSUMED, OnHold(unit, record, TURN, 0.0))
 
     def binding(self, record: PodRecord, decision: int) -> None:
         self._go(record, BINDING, decision)
 
     def confirm(self, record: PodRecord) -> None:
-        """The API server acknowledged the Bind; the informer may have been quicker."""
+        """Handle an acknowledged Bind; the informer may have shown it before."""
         self._go(record, CONFIRMED if record.state is BINDING else BOUND)
         self._members.bound(record)
 
     def bind_unanswered(self, record: PodRecord) -> None:
-        """The Bind failed by its answer, but the informer shows the pod bound: only the answer was lost."""
+        """Handle a failed answer to a Bind that the informer shows as done."""
         self._go(record, BOUND)
 
     def shown(self, record: PodRecord) -> None:
-        """The informer shows a pod on the node that was chosen."""
+        """Handle a pod that the informer shows on the chosen node."""
         self._go(record, BOUND)
 
     def roll_back(self, record: PodRecord, why: str) -> SchedulingUnit | None:
@@ -194,7 +196,7 @@ class PodLifecycle:
             self.units.leave(unit)
 
     def remove(self, record: PodRecord, *, finished: bool) -> None:
-        """A pod is deleted, or has `finished` (Succeeded, Failed)."""
+        """Remove a pod that is deleted or has `finished` (Succeeded, Failed)."""
         self.nominating.pop(record.key, None)
         self.withdraw(record)
         self._go(record, GONE, None, finished)
@@ -320,7 +322,7 @@ class PodLifecycle:
         self.queue.wake(ClusterChange(PLACED, row, record))
 
     def _off_unknown_node(self, record: PodRecord) -> None:
-        """The pod no longer waits for its node to appear."""
+        """Stop waiting for the node of a pod to appear."""
         pods = self.pods_on_unknown_nodes.get(record.node_name)
         if pods is not None and pods.get(record.key) is record:
             del pods[record.key]

@@ -27,7 +27,7 @@ class PodStatusWriter:
         self._emit = emit
 
     def not_written(self, record: PodRecord, decision: d.SetPodCondition, problem: str) -> None:
-        """A condition was not written: write it again later, even if nothing else happens to the pod."""
+        """Write a failed condition again later, even if nothing else happens to the pod."""
         if record.said != _said(decision.reason, decision.message):
             return  # another condition was sent since
         record.said = ""

@@ -164,7 +164,7 @@ class Pods:
             self._cluster.shapes.drop(record.shape)
 
     def back(self, record: PodRecord) -> None:
-        """A pod is pending again after its bind failed: catch up with what it became meanwhile (labels, going)."""
+        """Apply the changes (labels, termination) to a pod that is pending again after its bind failed."""
         if record.pod is not None:
             self._pending(record, record.pod)
 
@@ -201,7 +201,7 @@ class Pods:
             self._unit_lifecycle.admit(unit)
 
     def _same(self, old: PodRecord, pod: Pod) -> bool:
-        """Whether everything placement looks at is as it was. Status and annotations change all the time."""
+        """Return True if everything that placement reads is unchanged. Status and annotations change often."""
         meta, spec = pod.metadata, pod.spec
         if (
             old.labels != meta.labels
@@ -237,7 +237,7 @@ class Pods:
         return record
 
     def _asked(self, pod: Pod) -> float:
-        """When it first asked: its creation, which survives a restart of the scheduler."""
+        """Return the queue time of a pod: its creation, which survives a restart of the scheduler."""
         stamp = pod.metadata.creation_timestamp
         if stamp is None:
             return self._cluster.now
@@ -253,5 +253,5 @@ class Pods:
 
 
 def _waits_alike(old: Pod, new: Pod) -> bool:
-    """Whether both versions wait in the same place. The group of a pod never changes where the API server validates."""
+    """Return True if both versions wait in the same queue. The API server does not let the group of a pod change."""
     return old.spec.scheduling_gates == new.spec.scheduling_gates and group_of(old) == group_of(new)

@@ -43,7 +43,10 @@ class Rejections:
         self.returned: set[str] = set()  # keys of units that were returned and have no new place yet
 
     def committed(self, group: Group, records: Iterable[PodRecord], *, whole: bool) -> None:
-        """Pods of a tree are about to be bound. whole: none of its pods had a node before."""
+        """Record pods of a tree that are about to be bound.
+
+        `whole`: none of its pods had a node before.
+        """
         now, root = self._cluster.now, group.key
         while self._commits and now - next(iter(self._commits.values())).at > REMEMBERED:
             self._returns.pop(self._commits.popitem(last=False)[0], None)
@@ -53,7 +56,7 @@ class Rejections:
             self._commits[root] = _Commit({record.uid for record in records}, now)
 
     def rejected(self, pod: Pod) -> None:
-        """A kubelet rejected a pod that was bound to its node."""
+        """Note that a kubelet rejected a pod that was bound to its node."""
         leaf = self._forest.leaf_of(pod_key(pod))
         root = self._forest.root_of(leaf) if leaf is not None else None
         commit = self._commits.get(root) if root is not None else None

@@ -18,7 +18,10 @@ RefusedPod = tuple[PodRecord, Status]
 
 
 def ask(plugin: Any, call: Any, *args: Any) -> Status | None:
-    """A plugin's answer about one pod: None for success; a failure or nonsense becomes a Status with its name."""
+    """Return a plugin's answer about one pod; None is success.
+
+    An exception or a wrong type becomes a Status with its name.
+    """
     try:
         status = call(*args)
     except BaseException as problem:
@@ -32,7 +35,7 @@ def ask(plugin: Any, call: Any, *args: Any) -> Status | None:
 
 
 def gate_of(state: ClusterState, records: Iterable[PodRecord]) -> tuple[PodRecord, Status, str] | None:
-    """The first pod that a PreEnqueue plugin holds back, what it says, and the plugin."""
+    """Return the first pod that a PreEnqueue plugin holds, the plugin's message, and the plugin."""
     for record in records:
         for plugin in state.profiles[record.scheduler_name].for_shape(record.shape).pre_enqueue:
             status = ask(plugin, plugin.pre_enqueue, record)
@@ -60,7 +63,7 @@ def unreserve(state: ClusterState, record: PodRecord, row: int) -> None:
 
 
 def permit(state: ClusterState, record: PodRecord, row: int) -> Status | None:
-    """The first plugin that refuses or says wait; None: go on."""
+    """Return the first plugin that rejects or waits; None if all permit."""
     for plugin in state.profiles[record.scheduler_name].for_shape(record.shape).permit:
         status = ask(plugin, plugin.permit, record, row)
         if status is not None:
@@ -91,7 +94,7 @@ def ask_all(state: ClusterState, assignment: Assignment, *, waiting_is_refusal: 
 
 
 def rehearse(state: ClusterState, assignment: Assignment, *, waiting_is_refusal: bool) -> RefusedPod | None:
-    """Counts the pods on their rows and asks Reserve and Permit; a refusal takes all of it back."""
+    """Count the pods on their rows and call Reserve and Permit; a rejection undoes all of it."""
     state.columns.place_all(assignment)
     refused = ask_all(state, assignment, waiting_is_refusal=waiting_is_refusal)
     if refused is not None:
@@ -101,6 +104,6 @@ def rehearse(state: ClusterState, assignment: Assignment, *, waiting_is_refusal:
 
 
 def release(state: ClusterState, assignment: Assignment) -> None:
-    """The end of a rehearsal, before its mark is rewound: plugins forget what they reserved."""
+    """Call Unreserve at the end of a rehearsal, before its mark is rewound."""
     for record, row in reversed(assignment):
         unreserve(state, record, row)

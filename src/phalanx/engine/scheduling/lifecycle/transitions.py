@@ -43,6 +43,6 @@ class IllegalTransitions:
         return list(self.recent)[-fresh:] if fresh else []
 
     def validate(self) -> None:
-        """Fail if there was one, and raise from now on: an engine that is validated is one under test."""
+        """Fail if there was an illegal transition, and raise from now on: an engine that is validated is under test."""
         assert not self.count, f"illegal transitions: {list(self.recent)}"
         self.strict = True

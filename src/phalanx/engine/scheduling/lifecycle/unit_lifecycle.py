@@ -182,7 +182,7 @@ class UnitLifecycle:
             self._go(unit, QUEUED)
 
     def drop_stale_plan(self, unit: SchedulingUnit) -> None:
-        """Before an attempt: a plan that can no longer be carried out is no reason to wait."""
+        """Drop, before an attempt, a plan that can no longer be carried out."""
         if unit.plan is not None and not self.stands(unit.plan):
             self.give_up(unit)
 
@@ -216,7 +216,7 @@ class UnitLifecycle:
         return pod in self._waited_for
 
     def pod_gone(self, record: PodRecord) -> None:
-        """A pod was deleted or has finished. A unit for which it was the last victim is tried at once."""
+        """Handle a deleted or finished pod. A unit whose last victim it was is tried at once."""
         eviction = self._evictions.pop(record.key, None)
         if eviction is not None:
             self._by_decision.pop(eviction.decision, None)
@@ -231,14 +231,14 @@ class UnitLifecycle:
     # ---- without pending pods
 
     def commit(self, unit: SchedulingUnit, pods: int) -> None:
-        """So many of its pods are about to be assumed. If some are left they wait as before."""
+        """Note that this many pods of a unit are about to be assumed; the others stay pending."""
         if pods < len(unit.records):
             self.history.follow(unit.key, COMMITTING.value, f"{pods} pods")
         else:
             self._go(unit, COMMITTING, f"{pods} pods")
 
     def leave(self, unit: SchedulingUnit) -> None:
-        """Every pod of the unit has a node, or is gone."""
+        """Handle a unit all of whose pods have a node or are gone."""
         self.queue.remove(unit)
         if unit.state is COMMITTING:
             self.placed[unit.key] = COMMITTING
