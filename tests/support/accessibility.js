@@ -14,6 +14,13 @@
   const hidden = (element) => element.closest("[aria-hidden=true]");
   for (const element of document.querySelectorAll("button, a[href], input, select, textarea, [role=tab], [role=img], [role=application], [tabindex='0']"))
     if (seen(element) && !hidden(element) && !name(element)) problems.push(`${label(element)} has no name`);
+  // As axe's label-content-name-mismatch: who says what is written on a button must hit it.
+  const spoken = (text) => text.toLowerCase().replace(/[^\p{L}\p{N}]+/gu, " ").trim();
+  for (const element of document.querySelectorAll("button[aria-label], a[aria-label], [role=tab][aria-label]")) {
+    const written = spoken(element.innerText);
+    if (seen(element) && written && !spoken(element.getAttribute("aria-label")).includes(written))
+      problems.push(`${label(element)} reads “${element.innerText}” and is called “${element.getAttribute("aria-label")}”`);
+  }
   for (const image of document.querySelectorAll("img")) if (!image.hasAttribute("alt")) problems.push(`${label(image)} has no alt`);
   const ids = new Set();
   for (const { id } of document.querySelectorAll("[id]")) {

@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 
 from phalanx.engine.framework.settings import DEFAULT_PLUGINS
+from phalanx.model.groups.keys import TOPOLOGY_KEYS
+from phalanx.serve.demo import GPU
 from phalanx.web.constants import CONSTANTS, module
 
 ROOT = Path(__file__).parents[2]
@@ -84,6 +86,12 @@ def test_no_reason_is_recovered_from_a_message(name: str) -> None:
 @pytest.mark.parametrize("text", ["/Insufficient (.+)/.exec(root.message)", 'root.headline.replace(/short of/, "")'])
 def test_a_message_taken_apart_is_found(text: str) -> None:
     assert TAKEN_APART.search(text)
+
+
+def test_the_urgent_example_is_that_of_the_folder() -> None:
+    text = PAGES["examples.js"].partition("name: URGENT")[2].partition("text: `")[2].partition("`")[0]
+    text = text.replace("${RACK}", TOPOLOGY_KEYS[-1]).replace("${GPU}", GPU)
+    assert (ROOT / "examples/urgent.yaml").read_text().partition("\n")[2] == text  # without its first comment
 
 
 def test_filters_of_a_what_if_are_plugins() -> None:

@@ -108,6 +108,7 @@ spec:
   parallelism: 8
   completions: 8
   completionMode: Indexed
+  podFailurePolicy: {rules: [{action: Ignore, onPodConditions: [{type: DisruptionTarget}]}]}
   scheduling:
     schedulingPolicy: {gang: {}}
     schedulingConstraints: {topology: [{key: ${RACK}}]}
