@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from phalanx.cel import admission, parser
-from phalanx.controllers.grouping import bounds
+from phalanx.controllers.grouping import core
 from phalanx.controllers.runtime import events
 from phalanx.kube import recorder
 from phalanx.local.api import body, event_expiry, patch_json, read, storing, view
@@ -69,9 +69,9 @@ ROWS = {
     "life of an event": f"{event_expiry.TTL / 3600:g} hour after its last change",
     "events that a scheduler or the controllers have still to write": f"{recorder.QUEUE:,} each",
     "free space on the disk of the data directory": mib(space.ALARM_BYTES),
-    "pods of a StatefulSet, ReplicaSet, Job, JobSet, LeaderWorkerSet, MPIJob or TrainJob": f"{bounds.MOST_PODS:,}",
-    "Jobs of a JobSet, replicas of a LeaderWorkerSet": f"{bounds.MOST_PARTS:,}",
-    "objects created in one reconcile of a workload": str(bounds.BATCH),
+    "pods of a StatefulSet, ReplicaSet, Job, JobSet, LeaderWorkerSet, MPIJob or TrainJob": f"{core.MOST_PODS:,}",
+    "Jobs of a JobSet, replicas of a LeaderWorkerSet": f"{core.MOST_PARTS:,}",
+    "objects created in one reconcile of a workload": str(core.BATCH),
 }
 
 

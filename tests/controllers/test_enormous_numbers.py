@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from phalanx.controllers.grouping.bounds import MOST_PARTS, TOO_MANY
-from phalanx.controllers.grouping.core import GroupingRefused
+from phalanx.controllers.grouping.core import MOST_PARTS, TOO_MANY, GroupingRefused
 from phalanx.controllers.workloads.registry import group
 from support.controller_world import Json, World, template, world
 

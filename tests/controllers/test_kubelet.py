@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from phalanx.local.nodes import KubeletOptions
-from phalanx.local.nodes.stopping import stopping
+from phalanx.local.nodes.pod_runs import stopping
 from phalanx.local.nodes.views import read_pod
 from support.bound_pods import FAIL, NODE, RUN, bound, conditions, phase
 from support.in_process import Json, inside

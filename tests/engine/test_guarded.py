@@ -13,8 +13,7 @@ from phalanx.engine.engine import Engine
 from phalanx.kube.client import HttpClient
 from phalanx.kube.config import Connection
 from phalanx.model.gates import Gates
-from phalanx.serve.authenticated_diagnostics import Guarded
-from phalanx.serve.callers import AUDIENCE, REMEMBERED, Callers
+from phalanx.serve.callers import AUDIENCE, REMEMBERED, Callers, Guarded
 from phalanx.serve.diagnostics import PATHS, Diagnostics
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]

@@ -22,7 +22,7 @@ from phalanx.local.api.tls import load_identity
 from phalanx.local.api.users import FILE, add_user
 from phalanx.model.gates import KNOWN
 from phalanx.serve.cluster_check import ABSENT, FAILS, UNKNOWN, WORKS
-from phalanx.serve.roles import PARTS, rights_of
+from phalanx.serve.start_checks import PARTS, rights_of
 from support.local_cluster import LocalCluster
 from support.rights import grants, installed
 

@@ -11,7 +11,7 @@ from aiohttp import web
 from phalanx.base.client import Call, Client, Resource, WatchEvent
 from phalanx.kube.client import HttpClient
 from phalanx.kube.config import Connection
-from phalanx.kube.pacing import PacedClient
+from phalanx.kube.observed_client import PacedClient
 from phalanx.testing.virtual_time import VirtualLoop, run
 
 PODS = Resource("", "v1", "pods", "Pod")

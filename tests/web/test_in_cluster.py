@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from phalanx.base.errors import ApiProblem, Forbidden, ServiceUnavailable, Unauthorized
-from phalanx.serve.authenticated_diagnostics import Guarded
+from phalanx.serve.callers import Guarded
 from phalanx.serve.scheduler_process import SchedulerProcess, SchedulerSettings
 from phalanx.web.in_cluster import DashboardAtHealth
 from phalanx.web.tokens import LoginTokens

@@ -10,8 +10,8 @@ from phalanx.cli.documents import Unreadable, read_documents
 from phalanx.cli.messages import short
 from phalanx.cli.output import CommandError, output_option, table
 from phalanx.model.annotations import unknown
+from phalanx.model.kinds import Json
 
-Json = dict[str, Any]
 _BY_HAND = {"Workload", "CompositePodGroup", "PodGroup"}  # these are the groups themselves; nothing is generated
 
 

@@ -17,9 +17,9 @@ from phalanx.controllers.workloads.kind import WorkloadKind
 from phalanx.controllers.workloads.registry import BY_NAME, group
 from phalanx.kube.group_api import GroupApi
 from phalanx.model.groups.keys import COMPOSITE, WORKLOAD, GroupKey, group_of
+from phalanx.model.kinds import Json
 from phalanx.model.objects import Pod
 
-Json = dict[str, Any]
 _EVENTS = Resource("", "v1", "events", "Event")
 _NAMESPACES = Resource("", "v1", "namespaces", "Namespace", namespaced=False)
 

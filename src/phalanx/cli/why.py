@@ -21,8 +21,7 @@ from phalanx.cli.scheduler_client import (
     joined,
     run,
 )
-from phalanx.engine.explain.headline import sentence_case
-from phalanx.engine.explain.values import HistoryEntry, Level, PodLine, QueuePlace, Report, Why
+from phalanx.engine.explain.values import HistoryEntry, Level, PodLine, QueuePlace, Report, Why, sentence_case
 
 MOST_PODS = 10  # listed; `-o wide` and JSON have them all
 MOST_REASONS = 5

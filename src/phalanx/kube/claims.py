@@ -7,7 +7,6 @@ import asyncio
 import logging
 import random
 from collections.abc import Callable
-from typing import Any
 
 import msgspec
 
@@ -16,13 +15,13 @@ from phalanx.base.clock import Clock, rfc3339
 from phalanx.base.errors import Conflict, Invalid, NotFound
 from phalanx.base.retry import delay, retrying
 from phalanx.engine import decisions as d
+from phalanx.model.kinds import Json
 from phalanx.model.objects.devices import CLAIM_FINALIZER, EXTENDED_CLAIM_ANNOTATION, AllocationResult
 
 CLAIMS = Resource("resource.k8s.io", "v1", "resourceclaims", "ResourceClaim")
 PODS = Resource("", "v1", "pods", "Pod")
 CONFLICTS = 8  # attempts of one write
 
-Json = dict[str, Any]
 log = logging.getLogger(__name__)
 
 

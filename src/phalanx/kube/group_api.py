@@ -13,12 +13,12 @@ import copy
 import logging
 from collections.abc import AsyncIterator
 from dataclasses import replace
-from typing import Any
 
 import msgspec
 
 from phalanx.base.client import Body, Call, Client, Resource, WatchEvent
 from phalanx.base.errors import NotFound
+from phalanx.model.kinds import Json
 
 log = logging.getLogger(__name__)
 
@@ -26,8 +26,6 @@ NATIVE = "scheduling.k8s.io"
 CUSTOM = "scheduling.phalanx.dev"
 KINDS = {"workloads": "Workload", "podgroups": "PodGroup", "compositepodgroups": "CompositePodGroup"}
 _PROBE = Resource(NATIVE, "v1beta1", "podgroups", "PodGroup")
-
-Json = dict[str, Any]
 
 
 class GroupApi(Client):

@@ -25,6 +25,7 @@ from phalanx.base.clock import Clock, rfc3339_micro
 from phalanx.base.errors import AlreadyExists, ApiProblem, Conflict, Forbidden, NotFound
 from phalanx.base.informer import Informer, ObjectChange
 from phalanx.kube.lease import LEASES
+from phalanx.model.kinds import Json
 
 log = logging.getLogger(__name__)
 
@@ -36,8 +37,6 @@ TRUSTED = 4.0  # seconds after a read in which the Lease cannot have been taken 
 FRESH = 2.0  # seconds after a read in which it is not read again
 PATIENCE = 0.5  # longest wait of one `acquire`, and of one call
 WITHOUT = 60.0  # seconds until a forbidden Lease is asked for again
-
-Json = dict[str, Any]
 
 
 class PlacementLease:

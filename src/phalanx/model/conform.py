@@ -18,9 +18,9 @@ from typing import Any
 
 from phalanx.base.errors import BadRequest
 from phalanx.model import quantity
+from phalanx.model.kinds import Json
 from phalanx.model.schema import Field, ListOf, MapOf, Object, Scalar, Type
 
-Json = dict[str, Any]
 Convert = Callable[[Any], Any]
 # Per field: (class of the value or None for "ask the converter", converter, whether a zero value is left out).
 Entry = tuple[type | None, Convert | None, bool]

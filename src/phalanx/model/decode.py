@@ -15,11 +15,11 @@ import msgspec
 from phalanx.base.errors import BadRequest, UnsupportedMediaType
 from phalanx.model import protobuf, yaml_body
 from phalanx.model.conform import conform
+from phalanx.model.kinds import Json
 from phalanx.model.schema import Object
 
 __all__ = ["MAX_DEPTH", "PROTOBUF", "conform", "in_order", "media_type", "parse"]
 
-Json = dict[str, Any]
 MAX_DEPTH = yaml_body.MAX_DEPTH
 MAX_VALUES = yaml_body.MAX_VALUES  # the largest real objects (definitions with long schemas) have half as many
 PROTOBUF = "application/vnd.kubernetes.protobuf"

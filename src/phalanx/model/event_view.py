@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-Json = dict[str, Any]
+from phalanx.model.kinds import Json
 
 # core name -> events.k8s.io name; every other field has the same name in both
 _NAMES = {

@@ -8,8 +8,7 @@ import json
 from typing import Any
 
 from phalanx.model.annotation_values import BadValue, json_value
-
-Json = dict[str, Any]
+from phalanx.model.kinds import Json
 
 _PREFIX = "autoscaling.alpha.kubernetes.io/"
 METRICS, CURRENT = f"{_PREFIX}metrics", f"{_PREFIX}current-metrics"

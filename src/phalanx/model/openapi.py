@@ -10,16 +10,13 @@ import hashlib
 from collections.abc import Iterator
 from functools import cache
 from importlib import resources
-from typing import Any
 
 import msgspec
 
 import phalanx
 from phalanx.model import tables
-from phalanx.model.kinds import SUBRESOURCE_KINDS, Kind, Registry, Version
+from phalanx.model.kinds import SUBRESOURCE_KINDS, Json, Kind, Registry, Version
 from phalanx.model.openapi_schema import Schemas, component_name
-
-Json = dict[str, Any]
 
 _PATCHES = (
     "application/json-patch+json",

@@ -7,16 +7,13 @@ lists for all there are. What it cannot say is left out, as Kubernetes does.
 from __future__ import annotations
 
 import hashlib
-from typing import Any
 
 import msgspec
 
 import phalanx
 from phalanx.model import openapi_v2_protobuf as protobuf
-from phalanx.model.kinds import SUBRESOURCE_KINDS, Registry
+from phalanx.model.kinds import SUBRESOURCE_KINDS, Json, Registry
 from phalanx.model.openapi_schema import Schemas
-
-Json = dict[str, Any]
 
 _JUNCTIONS = ("allOf", "oneOf", "anyOf", "not", "nullable")
 _GVK = "x-kubernetes-group-version-kind"

@@ -10,7 +10,6 @@ import msgspec
 
 from phalanx.model.protobuf_writer import block, integer
 
-Json = dict[str, Any]
 _TEXTS = {"$ref": 1, "format": 2, "title": 3, "description": 4, "pattern": 13}
 _DOUBLES = {"multipleOf": 6, "maximum": 7, "minimum": 9}
 _NUMBERS = {

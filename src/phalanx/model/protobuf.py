@@ -16,10 +16,10 @@ import msgspec
 
 from phalanx.base.errors import BadRequest
 from phalanx.model import tables
+from phalanx.model.kinds import Json
 from phalanx.model.schema import Field, ListOf, MapOf, Object, Scalar, Type
 from phalanx.model.yaml_body import MAX_VALUES, too_many_values
 
-Json = dict[str, Any]
 MAGIC = b"k8s\x00"
 _MAX_DEPTH = 100  # levels of messages; real objects stay below 30
 _SCHEMA_PROPS = "apiextensions/v1.JSONSchemaProps"

@@ -17,9 +17,9 @@ from typing import Any, NamedTuple
 import msgspec
 
 from phalanx.model import tables
+from phalanx.model.kinds import Json
 from phalanx.model.schema import Field, ListOf, MapOf, Object, Scalar, Type
 
-Json = dict[str, Any]
 MAGIC = b"k8s\x00"
 _SCHEMA_PROPS = "apiextensions/v1.JSONSchemaProps"
 _DURATION = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(ns|us|µs|μs|ms|s|m|h)")

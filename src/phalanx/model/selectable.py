@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-Json = dict[str, Any]
+from phalanx.model.kinds import Json
+
 Show = Callable[[Json], str]
 
 

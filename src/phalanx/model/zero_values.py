@@ -9,9 +9,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from phalanx.model.kinds import Json
 from phalanx.model.schema import Object, Scalar
-
-Json = dict[str, Any]
 
 _ZERO: dict[str, Any] = {
     "string": "", "bool": False, "int32": 0, "int64": 0, "double": 0, "bytes": "", "time": None, "microtime": None,

@@ -25,10 +25,15 @@ from phalanx.base.errors import ApiProblem, ConfigProblem, Forbidden, NotFound, 
 from phalanx.kube.client import HttpClient
 from phalanx.kube.group_api import CUSTOM, NATIVE, GroupApi
 from phalanx.kube.lease import LEASES, LeaseSettings
-from phalanx.serve.roles import PARTS, rights_of
-from phalanx.serve.start_checks import RequiredRight, check_version, missing_rights, other_holders, outdated_resources
-
-Json = dict[str, Any]
+from phalanx.serve.start_checks import (
+    PARTS,
+    RequiredRight,
+    check_version,
+    missing_rights,
+    other_holders,
+    outdated_resources,
+    rights_of,
+)
 
 WORKS, FAILS, UNKNOWN = "works", "does not work", "unknown"
 ABSENT = "not installed"

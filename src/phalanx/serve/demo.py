@@ -12,15 +12,13 @@ import asyncio
 import copy
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import Any
 
 import msgspec
 
 from phalanx.base.client import Client, Resource
 from phalanx.base.errors import AlreadyExists, ApiProblem, NotFound
 from phalanx.controllers import resources as r
-
-Json = dict[str, Any]
+from phalanx.model.kinds import Json
 
 NODES = 32
 TOPOLOGY = "blocks=2,racks=4"  # eight nodes of eight GPUs in each rack

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any
 
 import msgspec
 
 from phalanx.base.client import Client
 from phalanx.controllers import resources as r
 from phalanx.controllers.runtime.controller import Cache, Caches
+from phalanx.model.kinds import Json
 from phalanx.model.printing.groups import HEALTHY, status_word
 
 GOOD = ("Running", "Completed")  # states that need no reason
-
-Json = dict[str, Any]
 
 
 class DemoRow(msgspec.Struct, frozen=True):

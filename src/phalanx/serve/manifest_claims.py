@@ -7,19 +7,17 @@ then ends.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
 import msgspec
 
 from phalanx.engine import events as e
 from phalanx.engine.engine import Engine
 from phalanx.engine.explain import Question
+from phalanx.model.kinds import Json
 from phalanx.model.objects import DeviceClass, Pod, ResourceClaim, ResourceSlice
 from phalanx.model.objects.devices import ResourceClaimSpec
 from phalanx.model.objects.meta import ObjectMeta, OwnerReference
 from phalanx.model.objects.pod import PodResourceClaimStatus
-
-Json = dict[str, Any]
 
 TEMPLATE = "ResourceClaimTemplate"
 GROUP = "resource.k8s.io"

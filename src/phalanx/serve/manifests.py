@@ -9,7 +9,6 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterable, Sequence
 from itertools import islice
-from typing import Any
 
 import msgspec
 
@@ -24,10 +23,8 @@ from phalanx.model import builtin, objects
 from phalanx.model.annotations import unknown
 from phalanx.model.decode import conform
 from phalanx.model.gates import Gates
-from phalanx.model.kinds import Kind
+from phalanx.model.kinds import Json, Kind
 from phalanx.serve.manifest_claims import QueryClaims
-
-Json = dict[str, Any]
 
 MOST_PODS = 20_000  # of one question
 _READ = frozenset(resource.kind for resource in READ)  # of no account by themselves, only for what refers to them

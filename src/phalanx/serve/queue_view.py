@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Iterable
-from typing import Any
 
 from phalanx.engine.engine import Engine
 from phalanx.engine.explain.pending import PendingReasons
@@ -13,8 +12,7 @@ from phalanx.engine.groups.messages import owner_of
 from phalanx.engine.scheduling.queue.units import SchedulingUnit
 from phalanx.model.groups import Group, GroupKey
 from phalanx.model.groups.keys import COMPOSITE, POD_GROUP, WORKLOAD
-
-Json = dict[str, Any]
+from phalanx.model.kinds import Json
 
 MOST_QUEUED = 500  # units listed one by one; counts are always complete
 _ORDER = {"active": 0, "attempt": 0, "backoff": 1, "waiting": 2, "gated": 3}

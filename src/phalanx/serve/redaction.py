@@ -13,8 +13,7 @@ from typing import Any
 import msgspec
 
 from phalanx.engine.engine import Engine
-
-Json = dict[str, Any]
+from phalanx.model.kinds import Json
 
 HIDDEN = "(another namespace)"
 OTHERS = "pods in other namespaces"

@@ -26,12 +26,11 @@ from phalanx.kube.client import HttpClient
 from phalanx.kube.config import Connection, in_cluster, load
 from phalanx.kube.group_api import GroupApi
 from phalanx.kube.lease import Elector, LeaseSettings
-from phalanx.kube.pacing import PacedClient
+from phalanx.kube.observed_client import PacedClient
 from phalanx.kube.placement_lease import PLACEMENT_LEASE
 from phalanx.model import yaml_body
 from phalanx.model.gates import Gates
-from phalanx.serve.authenticated_diagnostics import Guarded
-from phalanx.serve.callers import Callers
+from phalanx.serve.callers import Callers, Guarded
 from phalanx.serve.certificate_files import CertificateFiles
 from phalanx.serve.demand_metrics import DemandMetrics
 from phalanx.serve.diagnostics import PATHS, Diagnostics

@@ -7,9 +7,12 @@ import logging
 import re
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
 from typing import Any, NoReturn
 
 import msgspec
+import yaml
 
 from phalanx.base.client import Client, Resource
 from phalanx.base.clock import Clock, parse_rfc3339
@@ -17,10 +20,10 @@ from phalanx.base.errors import ApiProblem, ConfigProblem, NotFound
 from phalanx.kube.group_api import CUSTOM, GroupApi
 from phalanx.kube.lease import LEASES, LeaseSettings
 from phalanx.model.crds import definitions
+from phalanx.model.kinds import Json
 
 log = logging.getLogger(__name__)
 
-Json = dict[str, Any]
 Ask = Callable[[str], Awaitable[bytes]]  # GET of any path
 
 OLDEST = (1, 29)
@@ -241,3 +244,31 @@ async def report_other_holders(client: Client, lease: LeaseSettings, clock: Cloc
                 )
             known = found
         await asyncio.sleep(LOOK_EVERY)
+
+
+PARTS = ("scheduler", "controllers")
+_PACKAGED = "roles.yaml"  # in a wheel; a checkout has the file itself
+_CHECKOUT = Path(__file__).parents[3] / "deploy" / "base" / "20-rbac.yaml"
+
+
+def rights_of(part: str, namespace: str) -> list[RequiredRight]:
+    """Return every right of a part; those of its Role are in `namespace`."""
+    found: dict[RequiredRight, None] = {}
+    for role in yaml.safe_load_all(_text()):
+        if role and role["kind"] in ("ClusterRole", "Role") and role["metadata"]["name"] == f"phalanx-{part}":
+            home = namespace if role["kind"] == "Role" else ""
+            found |= dict.fromkeys(right for rule in role["rules"] for right in _rights(rule, home))
+    return list(found)
+
+
+def _rights(rule: dict[str, Any], namespace: str) -> Iterator[RequiredRight]:
+    for group in rule["apiGroups"]:
+        for resource in rule["resources"]:
+            for verb in rule["verbs"]:
+                for name in rule.get("resourceNames") or ("",):
+                    yield RequiredRight(verb, group, resource, namespace, name)
+
+
+def _text() -> str:
+    packaged = files("phalanx.serve") / _PACKAGED
+    return packaged.read_text() if packaged.is_file() else _CHECKOUT.read_text()

@@ -23,12 +23,12 @@ import yaml
 from phalanx.base.clock import SystemClock
 from phalanx.local.api.limits import Limits
 from phalanx.model.gates import Gates
+from phalanx.model.kinds import Json
 from phalanx.serve.cluster import ClusterSettings, ServedCluster
 from phalanx.serve.parts import parts_of
 from phalanx.serve.settings import ALWAYS_ALLOW, Listen, ServerSettings
 from phalanx.testing.movable_time import MovableClock, MovableLoop
 
-Json = dict[str, Any]
 STEP = 5.0  # seconds: less than the heartbeats of nodes may be late
 
 

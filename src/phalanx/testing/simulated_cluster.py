@@ -30,12 +30,11 @@ from phalanx.local.store.contract import Entry
 from phalanx.local.system_controllers import SystemControllers
 from phalanx.model import builtin
 from phalanx.model.gates import Gates
-from phalanx.model.kinds import Kind, Registry
+from phalanx.model.kinds import Json, Kind, Registry
 from phalanx.serve.controllers import ControllersService
 from phalanx.serve.scheduler import SchedulerService
 from phalanx.testing.virtual_time import VirtualClock, VirtualLoop
 
-Json = dict[str, Any]
 MOST_DECODED = 5000  # objects
 # Written by the clock, not because something happened.
 RESTLESS = frozenset({"leases.coordination.k8s.io", "events", "events.events.k8s.io"})

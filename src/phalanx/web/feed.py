@@ -11,17 +11,15 @@ import logging
 import secrets
 from collections import deque
 from collections.abc import AsyncIterator, Callable
-from typing import Any
 
 import msgspec
 
 from phalanx.base.clock import Clock
+from phalanx.model.kinds import Json
 from phalanx.serve.engine_view import EngineReader, Layout, NodeRow
 from phalanx.web.history import EVERY, UsageHistory
 
 log = logging.getLogger(__name__)
-
-Json = dict[str, Any]
 
 INTERVAL = 0.2  # seconds between two changes at most as often
 SHARE = 20  # of the loop's time: one part in so many

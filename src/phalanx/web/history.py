@@ -10,9 +10,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from phalanx.engine import decisions as d
+from phalanx.model.kinds import Json
 from phalanx.serve.engine_view import EngineReader
-
-Json = dict[str, Any]
 
 EVERY = 5.0  # seconds between two samples
 KEPT = 720  # an hour of them

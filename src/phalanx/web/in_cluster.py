@@ -16,7 +16,7 @@ from aiohttp import web
 from phalanx.base.client import Client
 from phalanx.base.clock import Clock
 from phalanx.base.errors import Forbidden
-from phalanx.serve.authenticated_diagnostics import Guarded
+from phalanx.serve.callers import Guarded
 from phalanx.serve.diagnostics import BASE, Diagnostics
 from phalanx.serve.engine_view import EngineReader
 from phalanx.serve.scheduler import SchedulerService

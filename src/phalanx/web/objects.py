@@ -12,8 +12,7 @@ import yaml
 
 from phalanx.base.client import Client, Resource
 from phalanx.base.errors import ApiProblem, BadRequest
-
-Json = dict[str, Any]
+from phalanx.model.kinds import Json
 
 RESOURCES = {
     "pod": Resource("", "v1", "pods", "Pod"),

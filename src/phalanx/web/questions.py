@@ -10,6 +10,7 @@ import msgspec
 
 from phalanx.base.client import Client, Resource
 from phalanx.base.errors import ApiProblem, BadRequest, NotFound
+from phalanx.model.kinds import Json
 from phalanx.serve.diagnostics import BASE, Diagnostics
 from phalanx.serve.engine_view import EngineReader
 from phalanx.serve.queue_view import GROUP_KINDS
@@ -17,7 +18,6 @@ from phalanx.web.history import SPANS, UsageHistory
 from phalanx.web.manifest import counts_in, manifest_of, parse, with_counts
 from phalanx.web.objects import described
 
-Json = dict[str, Any]
 Query = Mapping[str, str]
 
 _EVENTS = Resource("", "v1", "events", "Event")

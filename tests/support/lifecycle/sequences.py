@@ -20,7 +20,7 @@ from typing import NamedTuple
 import yaml
 
 from phalanx.base import informer
-from phalanx.controllers.nodes import responsiveness
+from phalanx.controllers.nodes import lifecycle
 from phalanx.local.nodes import KubeletOptions
 from phalanx.testing.simulated_cluster import SimulatedCluster
 from phalanx.testing.virtual_time import VirtualLoop, run
@@ -207,12 +207,12 @@ def _unhurried() -> Iterator[None]:
     gc.collect()
     gc.freeze()
     gc.disable()
-    before = informer.ABSENT_SECONDS, responsiveness.TICK
-    informer.ABSENT_SECONDS = responsiveness.TICK = 3600.0
+    before = informer.ABSENT_SECONDS, lifecycle.TICK
+    informer.ABSENT_SECONDS = lifecycle.TICK = 3600.0
     try:
         yield
     finally:
-        informer.ABSENT_SECONDS, responsiveness.TICK = before
+        informer.ABSENT_SECONDS, lifecycle.TICK = before
         gc.enable()
         gc.unfreeze()
 

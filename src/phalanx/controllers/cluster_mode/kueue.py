@@ -12,13 +12,14 @@ from __future__ import annotations
 import copy
 import logging
 from collections.abc import Iterable, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 import msgspec
 
 from phalanx.base.client import Client, Resource
 from phalanx.base.clock import Clock, parse_rfc3339, rfc3339
 from phalanx.base.errors import Conflict, NotFound
+from phalanx.model.kinds import Json
 
 CONTROLLER = "scheduling.phalanx.dev/placement"
 VERSIONS = ("v1beta2", "v1beta1")
@@ -27,7 +28,6 @@ PLACE_SECONDS = 600.0  # that a place is reserved for pods that do not come
 MOST_MESSAGE = 1024
 _GROUP_API = "scheduling.k8s.io/v1beta1"
 
-Json = dict[str, Any]
 log = logging.getLogger(__name__)
 
 

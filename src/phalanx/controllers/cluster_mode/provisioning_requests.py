@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any
 
 import msgspec
 
@@ -19,6 +18,7 @@ from phalanx.base.client import Client, Resource
 from phalanx.base.clock import Clock, parse_rfc3339
 from phalanx.base.errors import AlreadyExists, ConfigProblem, NotFound
 from phalanx.controllers.runtime.hashing import hash_of
+from phalanx.model.kinds import Json
 
 REQUESTS = Resource("autoscaling.x-k8s.io", "v1", "provisioningrequests", "ProvisioningRequest")
 TEMPLATES = Resource("", "v1", "podtemplates", "PodTemplate")
@@ -36,7 +36,6 @@ _OVER = ("Failed", "BookingExpired", "CapacityRevoked")  # conditions after whic
 _OF_ONE_POD = ("nodeName", "hostname", "priority", "preemptionPolicy", "schedulingGates", "schedulingGroup")
 _TOKEN = "kube-api-access-"  # volumes that the API server adds to pods
 
-Json = dict[str, Any]
 log = logging.getLogger(__name__)
 
 

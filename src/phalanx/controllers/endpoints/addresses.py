@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 
 from phalanx.controllers.runtime.ownership import deleting
 from phalanx.controllers.runtime.pods import finished, ready
+from phalanx.model.kinds import Json
 
-Json = dict[str, Any]
 Ports = tuple[tuple[str, int, str, str], ...]  # name, number, protocol, application protocol
 
 

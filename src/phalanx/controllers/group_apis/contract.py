@@ -7,14 +7,15 @@ writes, so that a provider can be tested, printed and reviewed without a cluster
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 import msgspec
 from msgspec import field
 
-from phalanx.base.client import Resource
-
-Json = dict[str, Any]
+from phalanx.base.client import Client, Resource
+from phalanx.base.errors import AlreadyExists, NotFound
+from phalanx.controllers.grouping.core import GroupingRefused
+from phalanx.model.kinds import Json as Json
 
 
 class ReplicaPart(msgspec.Struct, frozen=True):
@@ -77,3 +78,25 @@ def metadata_of(replica: Replica, annotations: Mapping[str, str] | None = None) 
     if annotations:
         meta["annotations"] = dict(annotations)
     return meta
+
+
+async def create_pod_group_if_not_exists(client: Client, provider: SchedulerProvider, replica: Replica) -> None:
+    """Create the PodGroup unless it exists. Raises Refused when the kind is not installed."""
+    wanted = provider.pod_group(replica)
+    if wanted is None or provider.resource is None:
+        return
+    try:
+        await client.get(provider.resource, replica.name, replica.namespace)
+        return
+    except NotFound:
+        pass
+    try:
+        await client.create(provider.resource, wanted, replica.namespace)
+    except AlreadyExists:
+        return
+    except NotFound as problem:
+        kind = f"{provider.resource.kind} of {provider.resource.api_version}"
+        raise GroupingRefused(
+            f"{kind} is not installed in this cluster; install {provider.name} or choose another provider",
+            "APINotAvailable",
+        ) from problem

@@ -2,14 +2,167 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
-from phalanx.controllers.group_apis.contract import SchedulerProvider
-from phalanx.controllers.group_apis.coscheduling import Coscheduling
-from phalanx.controllers.group_apis.native import Native
-from phalanx.controllers.group_apis.volcano import Volcano
-from phalanx.controllers.group_apis.yunikorn import YuniKorn
-from phalanx.controllers.grouping.core import GroupingRefused
+from phalanx.base.client import Resource
+from phalanx.controllers.group_apis.contract import Json, Replica, SchedulerProvider, metadata_of, put
+from phalanx.controllers.grouping.annotations import workload_annotations
+from phalanx.controllers.grouping.core import POD_GROUPS, GroupingRefused, Link
+from phalanx.controllers.grouping.demand import total
+from phalanx.controllers.grouping.parts import disruption_of
+from phalanx.model.groups import MIN_RESOURCES
+
+# Native groups: PodGroup of scheduling.k8s.io, for our scheduler and for kube-scheduler 1.37.
+#
+# Such a PodGroup has no minResources. With fewer members required than there will be (LeaderReady), the resources of
+# the whole replica are written into an annotation that our scheduler honours.
+
+# Of a template only what decides where its pods may go: annotations are short.
+_POD = ("nodeSelector", "affinity", "tolerations", "topologySpreadConstraints", "overhead", "resources", "priority")
+_CONTAINER = ("name", "resources", "ports", "restartPolicy")
+
+
+def min_resources(replica: Replica) -> str:
+    """Return the JSON of a resource list: the requests of the complete replica."""
+    return json.dumps(total((part.count, part.pod_spec) for part in replica.parts), sort_keys=True)
+
+
+def to_come(size: int, template: Json) -> str:
+    """Return JSON: how many pods a group will have, and the requests of those created later."""
+    source = template.get("spec") or {}
+    spec = {key: source[key] for key in _POD if source.get(key)}
+    for field in ("containers", "initContainers"):
+        if source.get(field):
+            spec[field] = [{key: one[key] for key in _CONTAINER if one.get(key)} for one in source[field]]
+    labels = dict((template.get("metadata") or {}).get("labels") or {})
+    return json.dumps({"size": size, "template": {"metadata": {"labels": labels}, "spec": spec}}, sort_keys=True)
+
+
+class Native:
+    name = "native"
+    resource = POD_GROUPS
+
+    def pod_group(self, replica: Replica) -> Json:
+        extra = {MIN_RESOURCES: min_resources(replica)} if replica.min_member < replica.size else {}
+        spec: Json = {"schedulingPolicy": {"gang": {"minCount": replica.min_member}}}
+        if mode := disruption_of(spec["schedulingPolicy"], workload_annotations(dict(replica.annotations)).mode):
+            spec["disruptionMode"] = mode
+        if replica.priority_class:
+            spec["priorityClassName"] = replica.priority_class
+        return {
+            "apiVersion": POD_GROUPS.api_version,
+            "kind": POD_GROUPS.kind,
+            "metadata": metadata_of(replica, extra),
+            "spec": spec,
+        }
+
+    def inject_pod_group_metadata(self, pod: Json, replica: Replica, part: str) -> None:
+        Link(pod_group=replica.name).put_on(pod.setdefault("spec", {}))
+
+
+# Support YuniKorn, which has no group object: pods name their application and task group.
+#
+# The sizes of the task groups are an annotation. YuniKorn reserves capacity for all task groups with placeholder pods,
+# so a leader that starts first still has capacity for its workers: LeaderReady needs nothing special here.
+
+APPLICATION = "applicationId"
+QUEUE = "queue"
+TASK_GROUP = "yunikorn.apache.org/task-group-name"
+TASK_GROUPS = "yunikorn.apache.org/task-groups"
+PARAMETERS = "yunikorn.apache.org/schedulingPolicyParameters"
+_SHARED = ("nodeSelector", "tolerations", "affinity")  # placeholders go where the pods will go
+
+
+class YuniKorn:
+    name = "yunikorn"
+    resource = None
+
+    def pod_group(self, replica: Replica) -> None:
+        return None
+
+    def inject_pod_group_metadata(self, pod: Json, replica: Replica, part: str) -> None:
+        labels = {APPLICATION: f"{replica.namespace}-{replica.name}"}
+        if queue := replica.annotations.get(f"yunikorn.apache.org/{QUEUE}"):
+            labels[QUEUE] = queue
+        put(pod, "labels", labels)
+        put(
+            pod,
+            "annotations",
+            {
+                TASK_GROUP: part,
+                TASK_GROUPS: json.dumps(self.task_groups(replica), sort_keys=True),
+                PARAMETERS: replica.annotations.get(PARAMETERS, "gangSchedulingStyle=Hard"),
+            },
+        )
+
+    def task_groups(self, replica: Replica) -> list[Json]:
+        groups = []
+        for part in replica.parts:
+            if part.count:
+                shared = {key: part.pod_spec[key] for key in _SHARED if part.pod_spec.get(key)}
+                groups.append(
+                    {"name": part.name, "minMember": part.count, "minResource": total([(1, part.pod_spec)]), **shared}
+                )
+        return groups
+
+
+QUEUE = "scheduling.volcano.sh/queue-name"
+INHERITED = "volcano.sh/"  # annotations of the workload with this prefix go onto its PodGroups
+GROUP_NAME = "scheduling.k8s.io/group-name"
+
+
+class Volcano:
+    name = "volcano"
+    resource = Resource("scheduling.volcano.sh", "v1beta1", "podgroups", "PodGroup")
+
+    def pod_group(self, replica: Replica) -> Json:
+        inherited = {key: value for key, value in replica.annotations.items() if key.startswith(INHERITED)}
+        spec: Json = {
+            "minMember": replica.min_member,
+            "minResources": total((part.count, part.pod_spec) for part in replica.parts),
+        }
+        if queue := replica.annotations.get(QUEUE):
+            spec["queue"] = queue
+        if replica.priority_class:
+            spec["priorityClassName"] = replica.priority_class
+        return {
+            "apiVersion": self.resource.api_version,
+            "kind": self.resource.kind,
+            "metadata": metadata_of(replica, inherited),
+            "spec": spec,
+        }
+
+    def inject_pod_group_metadata(self, pod: Json, replica: Replica, part: str) -> None:
+        put(pod, "annotations", {GROUP_NAME: replica.name})
+
+
+POD_GROUP = "scheduling.x-k8s.io/pod-group"
+TIMEOUT = "scheduling.phalanx.dev/schedule-timeout-seconds"  # of the workload; the plugin's own default otherwise
+
+
+class Coscheduling:
+    name = "coscheduling"
+    resource = Resource("scheduling.x-k8s.io", "v1alpha1", "podgroups", "PodGroup")
+
+    def pod_group(self, replica: Replica) -> Json:
+        spec: Json = {
+            "minMember": replica.min_member,
+            "minResources": total((part.count, part.pod_spec) for part in replica.parts),
+        }
+        timeout = replica.annotations.get(TIMEOUT, "")
+        if timeout.isdecimal():
+            spec["scheduleTimeoutSeconds"] = int(timeout)
+        return {
+            "apiVersion": self.resource.api_version,
+            "kind": self.resource.kind,
+            "metadata": metadata_of(replica),
+            "spec": spec,
+        }
+
+    def inject_pod_group_metadata(self, pod: Json, replica: Replica, part: str) -> None:
+        put(pod, "labels", {POD_GROUP: replica.name})
+
 
 PROVIDER = "scheduling.phalanx.dev/provider"
 PROVIDERS: dict[str, SchedulerProvider] = {

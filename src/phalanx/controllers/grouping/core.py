@@ -8,13 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from phalanx.base.client import Resource
 from phalanx.model.groups.keys import PART_OF
 from phalanx.model.groups.policy import SHORT_FORMS
-
-Json = dict[str, Any]
+from phalanx.model.kinds import Json as Json
 
 GROUP = "scheduling.k8s.io"
 WORKLOADS = Resource(GROUP, "v1beta1", "workloads", "Workload")
@@ -138,3 +136,33 @@ def carried_annotations(owner: Json) -> dict[str, str]:
 
 def namespace_of(owner: Json) -> str:
     return str(owner["metadata"].get("namespace") or "default")
+
+
+# Limit how many pods and other objects one workload may request, and how many one reconcile creates.
+#
+# Any user may write 2147483647 into a field. No reconciler does work in proportion to such a number: a request above
+# the limits is refused with a condition before anything is counted or listed, and one below is created in batches.
+
+MOST_PODS = 100_000  # of one object, as kube-apiserver limits the parallelism of an Indexed Job
+MOST_PARTS = 10_000  # Jobs of one JobSet, replicas of one LeaderWorkerSet: each is an object with groups of its own
+BATCH = 500  # objects that one reconcile of a workload creates; the next one continues
+TOO_MANY = "TooManyPods"  # reason of the condition and the event; also the type of the condition
+
+
+def check_pods(what: str, count: int) -> None:
+    """Raise Refused where a workload requests more pods than one object may have."""
+    if count > MOST_PODS:
+        raise GroupingRefused(
+            f"{what} asks for {count} pods; one object may have {MOST_PODS}: no more are made", TOO_MANY
+        )
+
+
+def check_parts(what: str, count: int) -> None:
+    """Raise Refused where a workload requests more Jobs or replicas than one object may have."""
+    if count > MOST_PARTS:
+        raise GroupingRefused(f"{what} asks for {count}; one object may have {MOST_PARTS}: no more are made", TOO_MANY)
+
+
+def count_in(spec: Json, field: str, default: int = 1) -> int:
+    found = spec.get(field)
+    return default if found is None else int(found)

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
+from phalanx.model.kinds import Json
 from phalanx.model.quantity import Quantity, parse
 
-Json = dict[str, Any]
 Demand = dict[str, Quantity]
 
 

@@ -7,18 +7,20 @@ once per replica, say. Fields left unset here stay unset there, so that the serv
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
 from phalanx.base.client import Resource
+from phalanx.controllers.grouping.annotations import DOMAIN, workload_annotations
 from phalanx.controllers.grouping.core import (
     COMPOSITE_POD_GROUPS,
     MAX_TEMPLATES,
     POD_GROUPS,
     WORKLOADS,
+    WORKLOADS_V1ALPHA1,
     GroupingRefused,
     Json,
     carried_annotations,
@@ -27,6 +29,7 @@ from phalanx.controllers.grouping.core import (
     reference_to,
 )
 from phalanx.model import names as dns
+from phalanx.model.groups.keys import DISRUPTION
 
 BASIC: Json = {"basic": {}}
 
@@ -193,3 +196,22 @@ def _walk(templates: Sequence[LeafTemplate | TemplateNode]) -> Iterator[LeafTemp
         yield template
         if isinstance(template, TemplateNode):
             yield from _walk(template.children)
+
+
+API = f"{DOMAIN}/api"  # the annotation that asks for it
+ONLY_GROUP = "gg"  # the name the API design paper gives the one group of such a workload
+
+
+def first_workload(owner: Json, name: str, policies: Mapping[str, Json]) -> Json:
+    """Return a KEP-4671 Workload. It has no field for disruption: an annotation holds the requested mode."""
+    mode = workload_annotations(owner["metadata"].get("annotations")).disruption
+    return {
+        "apiVersion": WORKLOADS_V1ALPHA1.api_version,
+        "kind": WORKLOADS_V1ALPHA1.kind,
+        "metadata": {"name": name, "namespace": namespace_of(owner), "ownerReferences": [reference_to(owner)]}
+        | ({"annotations": {DISRUPTION: mode}} if mode else {}),
+        "spec": {
+            "controllerRef": controller_ref(owner),
+            "podGroups": [{"name": group, "policy": policy} for group, policy in policies.items()],
+        },
+    }

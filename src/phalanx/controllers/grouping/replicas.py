@@ -12,9 +12,17 @@ from collections.abc import Callable, Sequence
 from phalanx.controllers.grouping.annotations import DOMAIN, WorkloadAnnotations, workload_annotations
 from phalanx.controllers.grouping.core import Grouping, GroupingRefused, Json, Link
 from phalanx.controllers.grouping.names import by_uid, of_template
-from phalanx.controllers.grouping.parts import BASIC, LeafTemplate, disruption_of, pod_group, workload
+from phalanx.controllers.grouping.parts import (
+    API,
+    BASIC,
+    ONLY_GROUP,
+    LeafTemplate,
+    disruption_of,
+    first_workload,
+    pod_group,
+    workload,
+)
 from phalanx.controllers.grouping.user_workload import with_hand_made
-from phalanx.controllers.grouping.v1alpha1 import API, ONLY_GROUP, first_workload
 
 TEMPLATE = "replicas"
 

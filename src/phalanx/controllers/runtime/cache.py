@@ -20,10 +20,10 @@ from phalanx.base.informer import Informer, ObjectChange
 from phalanx.base.tasks import run_all
 from phalanx.controllers.runtime.ownership import controller_of
 from phalanx.controllers.runtime.write_guard import WriteGuard
+from phalanx.model.kinds import Json as Json
 from phalanx.model.memo import Memo
 from phalanx.model.selectors import LabelMatcher
 
-Json = dict[str, Any]
 log = logging.getLogger(__name__)
 
 GRAVES = 20_000  # removed objects that late answers may still speak of

@@ -5,14 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import OrderedDict
-from typing import Any
 
 from phalanx.base.client import Client, Resource
 from phalanx.base.clock import Clock, rfc3339_micro
 from phalanx.base.errors import AlreadyExists, ApiProblem
 from phalanx.controllers.runtime.hashing import fnv1a_32
+from phalanx.model.kinds import Json
 
-Json = dict[str, Any]
 log = logging.getLogger(__name__)
 
 EVENTS = Resource("events.k8s.io", "v1", "events", "Event")

@@ -39,10 +39,10 @@ from phalanx.controllers.grouping.core import (
 from phalanx.controllers.grouping.priorities import default_class
 from phalanx.controllers.grouping.user_workload import generated
 from phalanx.controllers.resources import PRIORITY_CLASSES
-from phalanx.controllers.runtime.concurrent_writes import together
 from phalanx.controllers.runtime.controller import Cache, Caches, Json, Key
 from phalanx.controllers.runtime.events import Events
 from phalanx.controllers.runtime.ownership import controlled_by, controller_of, deleting, index_by_controller
+from phalanx.controllers.runtime.status import together
 
 
 class GroupPhase(Enum):

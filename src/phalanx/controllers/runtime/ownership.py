@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from phalanx.base.client import Resource
-
-Json = dict[str, Any]
+from phalanx.model.kinds import Json
 
 
 def controller_of(obj: Json) -> Json | None:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import Any
 
 from phalanx.base.clock import Clock
 from phalanx.controllers.runtime.events import Events
 from phalanx.controllers.runtime.ownership import controller_of
-
-Json = dict[str, Any]
+from phalanx.model.kinds import Json
 
 BURST = 25  # events about one owner at once
 REFILL_SECONDS = 300.0  # after which one more is allowed

@@ -11,10 +11,10 @@ from phalanx.base.clock import parse_rfc3339
 from phalanx.controllers.runtime.ownership import controller_reference
 from phalanx.model.annotation_values import MAX_INT32, BadValue, whole_number
 from phalanx.model.groups.keys import AFTER_GROUP
+from phalanx.model.kinds import Json
 
 DELETION_COST = "controller.kubernetes.io/pod-deletion-cost"
 
-Json = dict[str, Any]
 # May change a pod before it is created, or raise to have it tried again later: (pod, the set that makes it).
 Admission = Callable[[Json, Json], Awaitable[None]]
 

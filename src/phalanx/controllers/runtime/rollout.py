@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-Json = dict[str, Any]
+from phalanx.model.kinds import Json
 
 
 class Allowance(msgspec.Struct, frozen=True):

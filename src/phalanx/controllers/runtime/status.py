@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
-from typing import Any
+from collections.abc import Awaitable, Iterable
+from typing import Any, TypeVar
 
 import msgspec
 
 from phalanx.base.clock import Clock, rfc3339
 from phalanx.controllers.grouping.core import GroupingRefused
 from phalanx.controllers.runtime.controller import Cache
+from phalanx.model.kinds import Json
 
-Json = dict[str, Any]
 # Fields whose 0 says something else than their absence.
 MEANT_ZEROS = ("currentInPlaceRestartAttempt", "previousInPlaceRestartAttempt")
 
@@ -62,3 +64,17 @@ async def write_status(cache: Cache, obj: Json, status: Json) -> Json:
 def _said(status: Json) -> Json:
     """Return the status without zeros, which the server adds where a kind always has them."""
     return {name: value for name, value in status.items() if value not in (None, 0, "", [], {}) or name in MEANT_ZEROS}
+
+
+T = TypeVar("T")
+
+
+async def together(writes: Iterable[Awaitable[T]]) -> list[T]:
+    """Return results in order. A write still in progress while its owner is reconciled would be made twice."""
+    found = await asyncio.gather(*writes, return_exceptions=True)
+    done: list[T] = []
+    for result in found:
+        if isinstance(result, BaseException):
+            raise result
+        done.append(result)
+    return done

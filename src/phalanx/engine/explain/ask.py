@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from phalanx.base.clock import rfc3339
-from phalanx.engine.explain import headline, hints
+from phalanx.engine.explain import hints
 from phalanx.engine.explain.blockers import blockers_of, total_blockers
 from phalanx.engine.explain.device_hints import for_devices
 from phalanx.engine.explain.levels import levels_of, placed_enough, pods_of
@@ -32,7 +32,10 @@ from phalanx.engine.explain.values import (
     Report,
     Verdict,
     Why,
+    of_missing,
+    of_nodes,
     proof_of,
+    sentence_case,
 )
 from phalanx.engine.framework import Wake
 from phalanx.engine.framework.diagnosis import Diagnosis
@@ -143,14 +146,12 @@ class _Asked:
             return f"Held by {queue.gate}: {queue.message}"
         if verdict.result == "placed":
             return f"Fits now on node {verdict.message}; it is tried when its turn comes"
-        return (
-            headline.sentence_case(blockers[0]) if blockers else headline.of_nodes(reasons, self._engine.columns.count)
-        )
+        return sentence_case(blockers[0]) if blockers else of_nodes(reasons, self._engine.columns.count)
 
     def _reserved(self, unit: SchedulingUnit | None) -> str:
         """Return the sentence for a unit that waits in the queue and has a reservation."""
         sentence = self._engine.starts.sentence(unit) if unit is not None and unit.plan is None else ""
-        return headline.sentence_case(sentence) if sentence else ""
+        return sentence_case(sentence) if sentence else ""
 
     def _placed(self, record: PodRecord) -> Why:
         word = "is being bound to" if record.assumed else "is on"
@@ -337,10 +338,10 @@ class _Asked:
         self, levels: list[Level], queue: QueuePlace, verdict: Verdict | None, blockers: list[str]
     ) -> str:
         if blockers:
-            return headline.sentence_case(blockers[0])
+            return sentence_case(blockers[0])
         missing = next((level for level in levels if level.kind == POD_GROUP and level.known < level.minimum), None)
         if missing is not None and queue.place == "gated":
-            return headline.of_missing(missing)
+            return of_missing(missing)
         if verdict is not None and verdict.result == "placed":
             return "Fits now; it is tried when its turn comes"
         if verdict is not None and verdict.proof is not None:

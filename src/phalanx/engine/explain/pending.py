@@ -7,9 +7,17 @@ from __future__ import annotations
 
 from collections import Counter
 
-from phalanx.engine.explain import headline
 from phalanx.engine.explain.blockers import blockers_of, total_blockers
-from phalanx.engine.explain.values import Level, NodeReason, PendingReason, Proof, proof_of
+from phalanx.engine.explain.values import (
+    Level,
+    NodeReason,
+    PendingReason,
+    Proof,
+    of_missing,
+    of_nodes,
+    proof_of,
+    sentence_case,
+)
 from phalanx.engine.placement.plain import code_of_filter, code_of_proof, resource_word, sentence_of
 from phalanx.engine.scheduling.queue.units import QueueName, SchedulingUnit
 from phalanx.engine.scheduling.scheduler import Scheduler
@@ -58,23 +66,23 @@ class PendingReasons:
         if unit.place is QueueName.GATED:
             return self._held(unit)
         if sentence := self._engine.starts.sentence(unit):
-            return _reason("Reserved", headline.sentence_case(sentence), tried)
+            return _reason("Reserved", sentence_case(sentence), tried)
         blockers = self._blockers_of(unit)
         if blockers:
-            return _reason("NeverFits", headline.sentence_case(blockers[0]), tried)
+            return _reason("NeverFits", sentence_case(blockers[0]), tried)
         proof = self._proof(unit)
         if proof is not None:
             code, resource = code_of_proof(proof)
             return _reason(code, sentence_of(proof), tried, resource)
         if unit.refusal is not None:
-            return _reason("DoesNotFit", headline.sentence_case(unit.refusal.message), tried)
+            return _reason("DoesNotFit", sentence_case(unit.refusal.message), tried)
         if waits is not None and waits.counts:
             reasons = [NodeReason(reason, nodes) for reason, nodes in waits.counts.items()]
             reasons.sort(key=lambda reason: (-reason.nodes, reason.reason))
             code, resource = code_of_filter(reasons[0].reason)
-            return _reason(code, headline.of_nodes(reasons, self._engine.columns.count), tried, resource)
+            return _reason(code, of_nodes(reasons, self._engine.columns.count), tried, resource)
         if waits is not None and waits.message:
-            return _reason("DoesNotFit", headline.sentence_case(waits.message), tried)
+            return _reason("DoesNotFit", sentence_case(waits.message), tried)
         return _reason("NotTried", "Not tried yet", 0.0)
 
     def _held(self, unit: SchedulingUnit) -> PendingReason:
@@ -83,8 +91,8 @@ class PendingReasons:
         for leaf in forest.leaves(unit.group) if unit.group is not None else ():
             if leaf.spec is not None and leaf.known < leaf.spec.minimum:
                 level = Level(leaf.key.kind, leaf.key.name, known=leaf.known, minimum=leaf.spec.minimum)
-                return _reason("MembersMissing", headline.of_missing(level), 0.0)
-        return _reason("Gated", f"Held by {plugin}: {message}" if plugin else headline.sentence_case(message), 0.0)
+                return _reason("MembersMissing", of_missing(level), 0.0)
+        return _reason("Gated", f"Held by {plugin}: {message}" if plugin else sentence_case(message), 0.0)
 
     @staticmethod
     def _proof(unit: SchedulingUnit) -> Proof | None:

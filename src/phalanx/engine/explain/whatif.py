@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from phalanx.base.clock import rfc3339
-from phalanx.engine.explain import headline
 from phalanx.engine.explain.ask import reasons_of
 from phalanx.engine.explain.blockers import blockers_of
 from phalanx.engine.explain.device_hints import devices_of, for_devices
@@ -21,7 +20,17 @@ from phalanx.engine.explain.plans import planned
 from phalanx.engine.explain.relax import for_pod, relaxations
 from phalanx.engine.explain.trial import verdict_of
 from phalanx.engine.explain.trial_attempt import TrialAttempt
-from phalanx.engine.explain.values import GroupPlace, NodeReason, NodeShare, Outlook, Relaxation, Verdict, Would
+from phalanx.engine.explain.values import (
+    GroupPlace,
+    NodeReason,
+    NodeShare,
+    Outlook,
+    Relaxation,
+    Verdict,
+    Would,
+    of_nodes,
+    sentence_case,
+)
 from phalanx.engine.framework.cluster_state import FIRST_ASKED
 from phalanx.engine.groups.admission import hold_of
 from phalanx.engine.groups.rank_placement import ring_cost_of
@@ -261,10 +270,10 @@ class AskedUnits:
     def _headline(self, root: _Root, verdict: Verdict, reasons: Sequence[NodeReason]) -> str:
         columns = self._engine.columns
         if blockers := blockers_of(columns, dict.fromkeys(record.shape for record in root.records)):
-            return headline.sentence_case(blockers[0])
+            return sentence_case(blockers[0])
         if verdict.proof is not None:
             return sentence_of(verdict.proof)
-        return headline.of_nodes(reasons, columns.count) if reasons else ""
+        return of_nodes(reasons, columns.count) if reasons else ""
 
     def _first_start(self, unit: AttemptUnit, root: _Root) -> tuple[str, str]:
         """Return when a unit would start at the earliest: as text, and as a time if it is known."""

@@ -10,6 +10,7 @@ import msgspec
 from phalanx.base.client import Resource
 from phalanx.model.groups.keys import PREFERRED_TOPOLOGY
 from phalanx.model.groups.policy import SCHEDULE_TIMEOUT
+from phalanx.model.kinds import Json as Json
 from phalanx.model.objects.groups import (
     CompositeGangPolicy,
     CompositePodGroup,
@@ -27,7 +28,6 @@ from phalanx.model.objects.groups import (
 )
 from phalanx.model.objects.meta import ObjectMeta, Struct
 
-Json = dict[str, Any]
 MOST_MEMBERS = 100_000  # as for the workloads that our own controllers run
 MOST_SUBGROUPS = 256
 UNSCHEDULABLE = "Unschedulable"

@@ -15,7 +15,7 @@ from phalanx.base.access import Access
 from phalanx.base.errors import ApiProblem, BadRequest, Forbidden, InternalError, MethodNotAllowed, NotFound
 from phalanx.local.api.audit import Audit, AuditRecord
 from phalanx.local.api.auth import is_open
-from phalanx.local.api.discovery import Discovery
+from phalanx.local.api.discovery import Discovery, version_info
 from phalanx.local.api.fairness import Fairness, Flow
 from phalanx.local.api.handler import Api
 from phalanx.local.api.health import Health
@@ -31,7 +31,6 @@ from phalanx.local.api.rights import Attributes, UserAccess, attributes_of, refu
 from phalanx.local.api.route import CONNECTIONS, NOT_ALLOWED, UNKNOWN, parse, resolve, verb_of
 from phalanx.local.api.service_proxy import forward, service_of
 from phalanx.local.api.tokens import DISCOVERY_PATH, KEYS_PATH
-from phalanx.local.api.version import version_info
 from phalanx.local.api.view import encode
 from phalanx.model.openapi import OpenApi
 from phalanx.model.openapi_v2 import Swagger

@@ -7,16 +7,37 @@ identity of objects never come from the webhook: of the metadata only labels and
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Any
 
 from phalanx.base.errors import InternalError
 from phalanx.base.ids import new_uid
-from phalanx.local.api.shared_text import Shared
 from phalanx.local.api.view import api_version, decode, encode
 from phalanx.local.api.webhook_calls import CallFailed, WebhookCaller, response_of, target_of
 from phalanx.local.store.contract import Change, Entry, StoreProtocol
 from phalanx.model.kinds import Json, Kind
+
+
+class Shared:
+    """Encoded text that several watchers need within a short time. Bounded in bytes, oldest out first."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._size = 0
+        self._texts: OrderedDict[tuple[object, ...], bytes] = OrderedDict()
+
+    def get(self, key: tuple[object, ...]) -> bytes | None:
+        return self._texts.get(key)
+
+    def keep(self, key: tuple[object, ...], text: bytes) -> bytes:
+        self._texts[key] = text
+        self._size += len(text)
+        while self._size > self._limit:
+            _, dropped = self._texts.popitem(last=False)
+            self._size -= len(dropped)
+        return text
+
 
 TIMEOUT = 30  # seconds, as in kube-apiserver
 AT_ONCE = 500  # objects in one question

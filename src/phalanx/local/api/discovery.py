@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import platform
+import sys
 from collections.abc import Callable
 from typing import Any
 
+from phalanx import __version__
 from phalanx.base.errors import NotFound
 from phalanx.local.api.context import Context
 from phalanx.local.api.negotiate import Form
@@ -180,3 +183,22 @@ def _aggregated_resource(kind: Kind, version: str) -> dict[str, Any]:
     if subresources:
         entry["subresources"] = subresources
     return entry
+
+
+KUBERNETES = "v1.37.0"
+PLATFORM = f"{sys.platform}/{ {'x86_64': 'amd64', 'aarch64': 'arm64'}.get(platform.machine(), platform.machine()) }"
+
+
+def version_info() -> dict[str, str]:
+    major, minor, _ = KUBERNETES[1:].split(".")
+    return {
+        "major": major,
+        "minor": minor,
+        "gitVersion": f"{KUBERNETES}+phalanx-{__version__}",
+        "gitCommit": "",
+        "gitTreeState": "clean",
+        "buildDate": "",
+        "goVersion": f"python{platform.python_version()}",
+        "compiler": platform.python_implementation().lower(),
+        "platform": PLATFORM,
+    }

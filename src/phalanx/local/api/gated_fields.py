@@ -10,8 +10,8 @@ from typing import Any
 
 from phalanx.base.clock import rfc3339
 from phalanx.model.gates import DROPPED
+from phalanx.model.kinds import Json
 
-Json = dict[str, Any]
 FieldPath = tuple[str | int, ...]
 # Where templates of pods and of groups lie; nothing else is looked into.
 _TEMPLATES = (

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from phalanx.model.kinds import Kind
+from phalanx.model.kinds import Json, Kind
 
-Json = dict[str, Any]
 _KEPT = ("name", "namespace", "uid", "resourceVersion", "creationTimestamp")
 
 

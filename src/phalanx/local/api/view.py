@@ -14,9 +14,9 @@ import msgspec
 import yaml as yaml_codec
 
 from phalanx.base.errors import NotAcceptable
+from phalanx.model.kinds import Json as Json
 from phalanx.model.kinds import Kind, Version
 
-Json = dict[str, Any]
 View = Callable[[bytes], bytes]  # stored value -> encoded object of one version
 
 decode: Callable[[bytes], Any] = msgspec.json.Decoder().decode

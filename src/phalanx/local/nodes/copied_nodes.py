@@ -7,15 +7,14 @@ kept, since topology and affinity are made of them, unless their value holds the
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from phalanx.base.client import Client
 from phalanx.base.clock import Clock
 from phalanx.base.errors import AlreadyExists
 from phalanx.local.nodes.fleet import NODES, SIMULATED, Notify, node_object
 from phalanx.model.groups.keys import HOSTNAME
+from phalanx.model.kinds import Json
 
-Json = dict[str, Any]
 # Taints that tell of a node's state. The twin has a state of its own, and the node controller writes its taints.
 _STATE = ("node.kubernetes.io/", "node.cloudprovider.kubernetes.io/")
 

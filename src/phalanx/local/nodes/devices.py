@@ -8,7 +8,6 @@ one. Nothing runs behind these devices: pods that use them behave like all simul
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import msgspec
 
@@ -16,6 +15,7 @@ from phalanx.base.client import Resource
 from phalanx.base.errors import ConfigProblem
 from phalanx.model import names
 from phalanx.model.groups.keys import HOSTNAME
+from phalanx.model.kinds import Json as Json
 from phalanx.model.quantity import from_units, is_valid, units
 
 SLICES = Resource("resource.k8s.io", "v1", "resourceslices", "ResourceSlice", namespaced=False)
@@ -28,8 +28,6 @@ CHANNELS = 8  # of a multi-node NVLink domain: so many gangs can use one at a ti
 _KEYS = ("nvlink", "pcie", "numa", "domain", "memory", "model", "profile")
 PROFILES = ("whole", "mig", "shared")
 _HELP = f"write it like gpu.example.com:8,nvlink=4; known are {', '.join(_KEYS)}"
-
-Json = dict[str, Any]
 
 
 class SimulatedDriver(msgspec.Struct, frozen=True):

@@ -22,15 +22,12 @@ from phalanx.base.informer import Informer, ObjectChange
 from phalanx.base.tasks import run_all
 from phalanx.base.work import WorkQueue
 from phalanx.local.nodes import pod_status
-from phalanx.local.nodes.container_exits import exit_code, starts_again
 from phalanx.local.nodes.fleet import NODES, SIMULATED, ready_conditions
 from phalanx.local.nodes.in_place_restart_agents import Agent, InPlaceRestartAgents
-from phalanx.local.nodes.node_capacity import NodeUsage, amounts, host_ports, pod_requests
+from phalanx.local.nodes.node_capacity import NodeUsage, amounts, host_ports, no_room, pod_requests, unsuitable
 from phalanx.local.nodes.pod_events import KubeletEvents
-from phalanx.local.nodes.pod_rejections import no_room, unsuitable
-from phalanx.local.nodes.pod_runs import KnownPod, PodName, RunningPod, SimulatedNode
+from phalanx.local.nodes.pod_runs import KnownPod, PodName, RunningPod, SimulatedNode, exit_code, starts_again, stopping
 from phalanx.local.nodes.references import Need, missing, needs_of
-from phalanx.local.nodes.stopping import stopping
 from phalanx.local.nodes.views import (
     FINISHED,
     READY_SECONDS,

@@ -8,7 +8,8 @@ import msgspec
 from msgspec import field
 
 from phalanx.local.nodes.node_capacity import NodeUsage
-from phalanx.local.nodes.views import KubeletNode
+from phalanx.local.nodes.views import EXIT_CODE, STOP_SECONDS, KubeletContainer, KubeletNode, KubeletPod, number
+from phalanx.model import annotation_values
 
 PodName = tuple[str, str]  # (namespace, name) of a pod
 
@@ -58,3 +59,56 @@ class RunningPod(msgspec.Struct):
     deferred: bool = False  # asks for more than its node has left
     over: bool = False  # a final phase was written
     deleted: bool = False
+
+
+# How long the containers of a deleted pod take to end, and how: by themselves, or killed when their time is up.
+#
+# As a kubelet has it: hooks run first and use up the grace period, what they leave (two seconds at least) is the
+# containers' after SIGTERM, and then comes SIGKILL. The pod ends with its slowest container.
+
+TERMINATED, KILLED = 143, 137  # 128 + SIGTERM, 128 + SIGKILL
+LEAST_AFTER_HOOK = 2.0  # seconds
+
+
+def stopping(pod: KubeletPod, grace: float, usual: float) -> tuple[float, int]:
+    """(seconds from the deletion to the end of the last container, its exit code)."""
+    announced = number(pod.metadata.annotations, STOP_SECONDS)
+    needed = usual if announced is None else announced
+    sidecars = (c for c in pod.spec.init_containers or () if c.restart_policy == "Always")
+    return max((_one(container, needed, grace) for container in (*pod.spec.containers, *sidecars)), default=(0.0, 0))
+
+
+def _one(container: KubeletContainer, needed: float, grace: float) -> tuple[float, int]:
+    hook = container.lifecycle.pre_stop if container.lifecycle is not None else None
+    sleep = float(hook.sleep.seconds) if hook is not None and hook.sleep is not None else 0.0
+    sleep = min(sleep, grace)
+    allowed = max(grace - sleep, LEAST_AFTER_HOOK) if sleep else grace
+    return (sleep + needed, TERMINATED) if needed <= allowed else (sleep + allowed, KILLED)
+
+
+LAST_CODE = 255
+RESTARTS = ("Restart", "RestartAllContainers")  # actions of rules
+
+
+def exit_code(pod: KubeletPod, restarts: int) -> int:
+    """Of this run: several codes are for one run after the other, the last one for all that follow."""
+    codes = [_code(text) for text in pod.metadata.annotations.get(EXIT_CODE, "").split(",")]
+    return codes[min(restarts, len(codes) - 1)]
+
+
+def _code(text: str) -> int:
+    """A typo ends a pod like any other: with 0."""
+    try:
+        return int(annotation_values.number(text, 0, LAST_CODE))
+    except annotation_values.BadValue:
+        return 0
+
+
+def starts_again(pod: KubeletPod, code: int, container: KubeletContainer | None = None) -> bool:
+    """All containers end alike, so the rules of one of them (None: the first), its policy, then the pod's decide."""
+    decides = container or (pod.spec.containers[0] if pod.spec.containers else KubeletContainer())
+    for rule in decides.restart_policy_rules or ():
+        if rule.action in RESTARTS and rule.exit_codes.include(code):
+            return True
+    policy = decides.restart_policy or pod.spec.restart_policy
+    return policy == "Always" or (policy == "OnFailure" and code != 0)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Mapping
-from typing import Any
 
 from phalanx.local.nodes.views import KubeletPod
+from phalanx.model.kinds import Json
 from phalanx.model.objects.pod import Container
 
-Json = dict[str, Any]
 RESIZE_PENDING = "PodResizePending"
 NOT_READY = "ContainersNotReady"  # reason
 

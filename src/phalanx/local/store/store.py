@@ -17,8 +17,7 @@ from typing import Any, NamedTuple
 
 from phalanx.base.clock import Clock, SystemClock
 from phalanx.base.errors import ServiceUnavailable
-from phalanx.local.store import memory
-from phalanx.local.store.commits import CommitOutcome, CommitThread
+from phalanx.local.store.commits import WORTH, CommitOutcome, CommitThread, give_back
 from phalanx.local.store.contract import Build, Change, Entry, Indexer, Key, RevisionMismatch
 from phalanx.local.store.log import Log
 from phalanx.local.store.rows import StoredRow
@@ -311,8 +310,8 @@ class Store:
         self._discard(self._window.expire(self._clock.monotonic() + ahead))
         if self._commits is not None:
             self._commits.compact()
-        if before - self._window.bytes > memory.WORTH and self._loop is not None:
-            self._loop.run_in_executor(None, memory.give_back)
+        if before - self._window.bytes > WORTH and self._loop is not None:
+            self._loop.run_in_executor(None, give_back)
         self._arm()
 
     def _arm(self) -> None:

@@ -14,9 +14,9 @@ from phalanx.base.errors import Conflict, NotFound
 from phalanx.base.work import WorkQueue
 from phalanx.local.system_controllers.bootstrap_roles import CLUSTER_ROLES
 from phalanx.local.system_controllers.metadata_feed import MetadataFeed, MetadataItem
+from phalanx.model.kinds import Json
 from phalanx.model.selectors import from_selector
 
-Json = dict[str, Any]
 _KEY = "clusterroles.rbac.authorization.k8s.io"
 _ALL = ""  # one piece of work: which roles a change concerns is known only when all are looked at
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import asyncio
 from importlib import resources
-from typing import Any
 
 from phalanx.base.client import Client, Resource
 from phalanx.base.errors import AlreadyExists
+from phalanx.model.kinds import Json
 
 _GROUP = "rbac.authorization.k8s.io"
 CLUSTER_ROLES = Resource(_GROUP, "v1", "clusterroles", "ClusterRole", namespaced=False)
@@ -23,7 +23,6 @@ _CONTROLLER = "system:controller:"
 _BOOTSTRAPPING = {"kubernetes.io/bootstrapping": "rbac-defaults"}
 _AGGREGATE = "rbac.authorization.k8s.io/aggregate-to-"
 
-Json = dict[str, Any]
 _READ = ["get", "list", "watch"]
 _WRITE = ["create", "delete", "deletecollection", "patch", "update"]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from phalanx.model.kinds import Column
-from phalanx.model.printing import cluster, groups, networks, pods, policies, storage, workloads
+from phalanx.model.printing import cluster, groups, networks, pods, storage, workloads
 from phalanx.model.printing.cells import AGE, NAME
 
 __all__ = ["columns_for"]
@@ -25,7 +25,7 @@ _COLUMNS: dict[str, tuple[Column, ...]] = {
     "endpointslices.discovery.k8s.io": networks.ENDPOINT_SLICE,
     "ingresses.networking.k8s.io": networks.INGRESS,
     "ingressclasses.networking.k8s.io": networks.INGRESS_CLASS,
-    "networkpolicies.networking.k8s.io": networks.NETWORK_POLICY,
+    "networkcluster.networking.k8s.io": networks.NETWORK_POLICY,
     "ipaddresses.networking.k8s.io": networks.IP_ADDRESS,
     "servicecidrs.networking.k8s.io": networks.SERVICE_CIDR,
     "horizontalpodautoscalers.autoscaling": networks.HORIZONTAL_POD_AUTOSCALER,
@@ -33,12 +33,12 @@ _COLUMNS: dict[str, tuple[Column, ...]] = {
     "flowschemas.flowcontrol.apiserver.k8s.io": networks.FLOW_SCHEMA,
     "prioritylevelconfigurations.flowcontrol.apiserver.k8s.io": networks.PRIORITY_LEVEL,
     "apiservices.apiregistration.k8s.io": networks.API_SERVICE,
-    "mutatingwebhookconfigurations.admissionregistration.k8s.io": policies.WEBHOOKS,
-    "validatingwebhookconfigurations.admissionregistration.k8s.io": policies.WEBHOOKS,
-    "validatingadmissionpolicies.admissionregistration.k8s.io": policies.VALIDATING,
-    "mutatingadmissionpolicies.admissionregistration.k8s.io": policies.MUTATING,
-    "validatingadmissionpolicybindings.admissionregistration.k8s.io": policies.BINDING,
-    "mutatingadmissionpolicybindings.admissionregistration.k8s.io": policies.BINDING,
+    "mutatingwebhookconfigurations.admissionregistration.k8s.io": cluster.WEBHOOKS,
+    "validatingwebhookconfigurations.admissionregistration.k8s.io": cluster.WEBHOOKS,
+    "validatingadmissioncluster.admissionregistration.k8s.io": cluster.VALIDATING,
+    "mutatingadmissioncluster.admissionregistration.k8s.io": cluster.MUTATING,
+    "validatingadmissionpolicybindings.admissionregistration.k8s.io": cluster.BINDING,
+    "mutatingadmissionpolicybindings.admissionregistration.k8s.io": cluster.BINDING,
     "storageversionmigrations.storagemigration.k8s.io": networks.STORAGE_VERSION_MIGRATION,
     "runtimeclasses.node.k8s.io": networks.RUNTIME_CLASS,
     "volumeattachments.storage.k8s.io": networks.VOLUME_ATTACHMENT,
@@ -68,7 +68,7 @@ _COLUMNS: dict[str, tuple[Column, ...]] = {
     "workloads.scheduling.k8s.io": groups.WORKLOAD,
     "podgroups.scheduling.k8s.io": groups.POD_GROUP,
     "compositepodgroups.scheduling.k8s.io": groups.COMPOSITE_POD_GROUP,
-    "workloadpolicies.scheduling.phalanx.dev": groups.WORKLOAD_POLICY,
+    "workloadcluster.scheduling.phalanx.dev": groups.WORKLOAD_POLICY,
     "customresourcedefinitions.apiextensions.k8s.io": cluster.DATED,
     "roles.rbac.authorization.k8s.io": cluster.DATED,
     "clusterroles.rbac.authorization.k8s.io": cluster.DATED,

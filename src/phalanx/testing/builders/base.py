@@ -13,11 +13,12 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterable
 from datetime import UTC, datetime
-from typing import Any, Generic, Self, TypeVar
+from typing import Generic, Self, TypeVar
 
 import msgspec
 
-Json = dict[str, Any]
+from phalanx.model.kinds import Json as Json
+
 Expression = tuple[str, str, Iterable[str]]
 Selector = dict[str, str] | list[Expression]
 T = TypeVar("T")

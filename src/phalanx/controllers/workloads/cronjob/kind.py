@@ -2,14 +2,33 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable, Iterator, Sequence
 
 from phalanx.controllers import resources as r
-from phalanx.controllers.grouping.core import Grouping, Json
+from phalanx.controllers.grouping.core import Grouping, Json, reference_to
 from phalanx.controllers.runtime.controller import Controller
-from phalanx.controllers.workloads.cronjob.grouping import group_cron_job
-from phalanx.controllers.workloads.job.grouping import size_of
+from phalanx.controllers.workloads.job.grouping import group_job, size_of
 from phalanx.controllers.workloads.kind import ExpectedPod, Local, WorkloadKind, numbered
+
+
+def group_cron_job(cron_job: Json, related: Sequence[Json] = ()) -> Grouping:
+    """Return the grouping of one run's Job; its name ends in the minute of the run, here in 0."""
+    meta, template = cron_job["metadata"], cron_job["spec"]["jobTemplate"]
+    inner = template.get("metadata") or {}
+    job = {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {
+            "name": f"{meta['name']}-0",
+            "namespace": meta.get("namespace", "default"),
+            "uid": "",
+            "annotations": dict(inner.get("annotations") or {}),
+            "ownerReferences": [reference_to(cron_job)],
+        },
+        "spec": copy.deepcopy(template["spec"]),
+    }
+    return group_job(job, related)
 
 
 def _pods(cron_job: Json, related: Sequence[Json], found: Grouping) -> Iterator[ExpectedPod]:

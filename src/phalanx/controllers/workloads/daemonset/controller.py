@@ -11,14 +11,13 @@ from phalanx.base.clock import Clock
 from phalanx.base.errors import Conflict, Forbidden, Invalid, NotFound
 from phalanx.controllers import resources as r
 from phalanx.controllers.runtime.claiming import Claims
-from phalanx.controllers.runtime.concurrent_writes import together
 from phalanx.controllers.runtime.controller import Caches, Controller, Json, Key
 from phalanx.controllers.runtime.events import Events
 from phalanx.controllers.runtime.ownership import controller_of, deleting
 from phalanx.controllers.runtime.pod_events import PodEvents
 from phalanx.controllers.runtime.pods import available_in, finished, from_template, ready
 from phalanx.controllers.runtime.revisions import HASH_LABEL, Revisions, digest_of, template_data
-from phalanx.controllers.runtime.status import write_status
+from phalanx.controllers.runtime.status import together, write_status
 from phalanx.model.selectors import node_selector
 
 # A daemon belongs on its node whatever the node's state; upstream adds these to every daemon pod.

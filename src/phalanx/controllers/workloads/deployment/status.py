@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import msgspec
 
 from phalanx.base.clock import Clock, parse_rfc3339, rfc3339
 from phalanx.controllers.runtime.rollout import allowance
 from phalanx.controllers.runtime.status import conditions_of, set_condition
-
-Json = dict[str, Any]
+from phalanx.model.kinds import Json
 
 _COUNTERS = ("replicas", "readyReplicas", "availableReplicas")
 _HAS_MINIMUM = "Deployment has minimum availability."

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import copy
 import hashlib
-from typing import Any
 
 import msgspec
 
 from phalanx.controllers import resources as r
 from phalanx.controllers.runtime.ownership import controller_reference
 from phalanx.controllers.workloads.leaderworkerset.names import WORKER_INDEX
-
-Json = dict[str, Any]
+from phalanx.model.kinds import Json
 
 PREFIX = "disaggregatedset.x-k8s.io/"
 NAME, ROLE, SLICE = f"{PREFIX}name", f"{PREFIX}role", f"{PREFIX}slice"

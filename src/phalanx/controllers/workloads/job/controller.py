@@ -7,18 +7,16 @@ import msgspec
 from phalanx.base.clock import Clock, parse_rfc3339, rfc3339
 from phalanx.base.errors import ApiProblem, NotFound
 from phalanx.controllers import resources as r
-from phalanx.controllers.grouping.bounds import BATCH, TOO_MANY, check_pods
-from phalanx.controllers.grouping.core import GROUP_TEMPLATE, GroupingRefused
+from phalanx.controllers.grouping.core import BATCH, GROUP_TEMPLATE, TOO_MANY, GroupingRefused, check_pods
 from phalanx.controllers.runtime.cache import MARKED
 from phalanx.controllers.runtime.claiming import Claims, selector_of
-from phalanx.controllers.runtime.concurrent_writes import together
 from phalanx.controllers.runtime.controller import Caches, Controller, Json, Key
 from phalanx.controllers.runtime.events import Events
 from phalanx.controllers.runtime.groups import Groups
 from phalanx.controllers.runtime.ownership import controller_of, deleting
 from phalanx.controllers.runtime.pod_events import PodEvents
 from phalanx.controllers.runtime.pods import condition, ready, removal_rank
-from phalanx.controllers.runtime.status import conditions_of, follow_refusal, set_condition, write_status
+from phalanx.controllers.runtime.status import conditions_of, follow_refusal, set_condition, together, write_status
 from phalanx.controllers.workloads.job.groups import NAME, NOT_GROUPED, JobGroups, Membership, is_new
 from phalanx.controllers.workloads.job.pods import PodMaker, complete_for_good, run_of, updates
 from phalanx.controllers.workloads.job.policy import JobVerdict, judge

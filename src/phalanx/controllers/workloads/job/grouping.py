@@ -21,7 +21,7 @@ from phalanx.controllers.grouping.core import (
 from phalanx.controllers.grouping.names import by_uid, fitting, of_template
 from phalanx.controllers.grouping.parts import BASIC, LeafTemplate, disruption_of, gang, pod_group, workload
 from phalanx.controllers.grouping.user_workload import COPIED, with_hand_made
-from phalanx.controllers.workloads.job.indexes import parse_indexes
+from phalanx.controllers.workloads.job.policy import parse_indexes
 
 DEFAULT_BACKOFF_LIMIT = 6  # Kubernetes' default of spec.backoffLimit
 BOTH, GROUP_ONLY, NOTHING = "both", "group only", "nothing"

@@ -19,8 +19,7 @@ from phalanx.controllers.workloads.job.tally import (
     is_indexed,
 )
 from phalanx.model.groups.keys import COMPLETED_IN, GROUP_LABEL, RUN
-
-Json = dict[str, Any]
+from phalanx.model.kinds import Json
 
 _SOURCE = {"fieldRef": {"fieldPath": f"metadata.labels['{INDEX}']"}}
 

@@ -13,12 +13,10 @@ import msgspec
 
 from phalanx.controllers.runtime.ownership import deleting
 from phalanx.controllers.runtime.pods import active, finished, phase
-from phalanx.controllers.workloads.job.indexes import format_indexes, parse_indexes
-from phalanx.controllers.workloads.job.policy import match_policy
+from phalanx.controllers.workloads.job.policy import format_indexes, match_policy, parse_indexes
 from phalanx.model.groups.keys import BOUND_IN_GROUP
+from phalanx.model.kinds import Json
 from phalanx.model.objects.pod import KUBELET_REJECTIONS
-
-Json = dict[str, Any]
 
 TRACKING = "batch.kubernetes.io/job-tracking"
 INDEX = "batch.kubernetes.io/job-completion-index"

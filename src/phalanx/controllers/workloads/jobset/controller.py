@@ -13,18 +13,16 @@ from phalanx.base.client import Resource
 from phalanx.base.clock import Clock
 from phalanx.base.errors import AlreadyExists, Forbidden, Invalid, NotFound
 from phalanx.controllers import resources as r
-from phalanx.controllers.grouping.bounds import BATCH
-from phalanx.controllers.grouping.core import Grouping, GroupingRefused
+from phalanx.controllers.grouping.core import BATCH, Grouping, GroupingRefused
 from phalanx.controllers.grouping.ungrouped_pods import Gang, each_without_ungrouped, stands
 from phalanx.controllers.grouping.user_workload import made_by_hand
 from phalanx.controllers.runtime.cache import MARKED
-from phalanx.controllers.runtime.concurrent_writes import together
 from phalanx.controllers.runtime.controller import Cache, Caches, Controller, Json, Key
 from phalanx.controllers.runtime.events import Events
 from phalanx.controllers.runtime.groups import GroupPhase, Groups
 from phalanx.controllers.runtime.ownership import controlled_by, controller_of, deleting, index_by_controller
 from phalanx.controllers.runtime.pods import group_of
-from phalanx.controllers.runtime.status import conditions_of, write_status
+from phalanx.controllers.runtime.status import conditions_of, together, write_status
 from phalanx.controllers.workloads.job.controller import same_requests
 from phalanx.controllers.workloads.jobset import policy as policy
 from phalanx.controllers.workloads.jobset.gang_config import check_links, uses_gang_config, workload_name

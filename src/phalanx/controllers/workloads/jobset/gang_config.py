@@ -17,8 +17,7 @@ from phalanx.controllers.grouping.core import (
     Link,
 )
 from phalanx.controllers.grouping.names import fitting
-from phalanx.controllers.grouping.parts import gang
-from phalanx.controllers.grouping.v1alpha1 import first_workload
+from phalanx.controllers.grouping.parts import first_workload, gang
 from phalanx.controllers.workloads.jobset.shape import JobSetShape, turns
 
 OFF, GANG, REPLICATED = "Off", "Gang", "ReplicatedGang"

@@ -11,8 +11,7 @@ from phalanx.controllers.grouping.core import GROUP_TEMPLATE, PARENT_COMPOSITE, 
 from phalanx.controllers.runtime.ownership import controller_reference
 from phalanx.controllers.runtime.pods import places_exclusively
 from phalanx.controllers.workloads.jobset.shape import EXCLUSIVE, job_name
-
-Json = dict[str, Any]
+from phalanx.model.kinds import Json
 
 PREFIX = "jobset.sigs.k8s.io"
 ATTEMPT = f"{PREFIX}/restart-attempt"

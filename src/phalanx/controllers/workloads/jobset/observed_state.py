@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from typing import Any
 
 from phalanx.base.clock import Clock, parse_rfc3339
 from phalanx.controllers.grouping.core import GroupingRefused
@@ -12,8 +11,7 @@ from phalanx.controllers.runtime.status import set_condition
 from phalanx.controllers.workloads.jobset.jobs import JOB_INDEX, PART, items_of, replicas_of
 from phalanx.controllers.workloads.jobset.shape import EXCLUSIVE
 from phalanx.controllers.workloads.jobset.status import Children, started, waits
-
-Json = dict[str, Any]
+from phalanx.model.kinds import Json
 
 GROUPED = "WorkloadSchedulingReady"
 

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import msgspec
 
 from phalanx.controllers.workloads.job.controller import finish_time, outcome
 from phalanx.controllers.workloads.jobset.jobs import PART, items_of, replicas_of
+from phalanx.model.kinds import Json
 from phalanx.model.pattern import compiled
-
-Json = dict[str, Any]
 
 FAIL = "FailJobSet"
 RESTART, RESTART_FREE = "RestartJobSet", "RestartJobSetAndIgnoreMaxRestarts"

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from phalanx.controllers.grouping.bounds import check_parts, check_pods
-from phalanx.controllers.grouping.core import GroupingRefused, Json, namespace_of
+from phalanx.controllers.grouping.core import GroupingRefused, Json, check_parts, check_pods, namespace_of
 from phalanx.controllers.workloads.job.grouping import size_of
 from phalanx.model.annotation_values import MAX_INT32
 

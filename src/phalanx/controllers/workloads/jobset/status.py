@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import msgspec
 
 from phalanx.controllers.workloads.job.controller import outcome
 from phalanx.controllers.workloads.job.grouping import size_of
 from phalanx.controllers.workloads.jobset.jobs import ATTEMPT, JOB_ATTEMPT, JOB_INDEX, PART, items_of, replicas_of
-
-Json = dict[str, Any]
+from phalanx.model.kinds import Json
 
 
 class Children(msgspec.Struct):

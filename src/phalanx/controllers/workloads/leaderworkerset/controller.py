@@ -16,8 +16,7 @@ from phalanx.base.clock import Clock
 from phalanx.base.errors import AlreadyExists, Conflict, NotFound
 from phalanx.controllers import resources as r
 from phalanx.controllers.group_apis import create_pod_group_if_not_exists, provider_of
-from phalanx.controllers.grouping.bounds import TOO_MANY
-from phalanx.controllers.grouping.core import PARENT_COMPOSITE, WORKLOADS, Grouping, GroupingRefused
+from phalanx.controllers.grouping.core import PARENT_COMPOSITE, TOO_MANY, WORKLOADS, Grouping, GroupingRefused
 from phalanx.controllers.runtime.cache import MARKED
 from phalanx.controllers.runtime.controller import Caches, Controller, Json, Key
 from phalanx.controllers.runtime.events import Events
@@ -26,15 +25,20 @@ from phalanx.controllers.runtime.ownership import controlled_by, controller_of, 
 from phalanx.controllers.runtime.pods import bound, condition, ready
 from phalanx.controllers.runtime.revisions import Revisions
 from phalanx.controllers.runtime.status import conditions_of, follow_refusal, write_status
-from phalanx.controllers.runtime.workload_policies import unavailable_replicas
 from phalanx.controllers.workloads.leaderworkerset import grouping as grouping
 from phalanx.controllers.workloads.leaderworkerset import names as n
 from phalanx.controllers.workloads.leaderworkerset.admission import PodAdmission, grouped_now
 from phalanx.controllers.workloads.leaderworkerset.pods import is_grouped, is_leader
-from phalanx.controllers.workloads.leaderworkerset.progress import ProgressEvents
-from phalanx.controllers.workloads.leaderworkerset.restart import must_recreate
 from phalanx.controllers.workloads.leaderworkerset.rollout import Allowed, Leaders, ReplicaState, allowed_of, next_step
-from phalanx.controllers.workloads.leaderworkerset.rules import Replica, names_of, outdated, replica_of, without
+from phalanx.controllers.workloads.leaderworkerset.rules import (
+    Replica,
+    must_recreate,
+    names_of,
+    outdated,
+    replica_of,
+    unavailable_replicas,
+    without,
+)
 from phalanx.controllers.workloads.leaderworkerset.sets import (
     at_revision,
     leader_set,
@@ -43,7 +47,13 @@ from phalanx.controllers.workloads.leaderworkerset.sets import (
     unique_subdomains,
     worker_set,
 )
-from phalanx.controllers.workloads.leaderworkerset.status import SCHEDULING_READY, of_groups, rolled_out, status_of
+from phalanx.controllers.workloads.leaderworkerset.status import (
+    SCHEDULING_READY,
+    ProgressEvents,
+    of_groups,
+    rolled_out,
+    status_of,
+)
 
 KIND = r.LEADER_WORKER_SETS.kind
 REFUSED_AGAIN = 5.0  # seconds: the way may be cleared without the set itself being changed

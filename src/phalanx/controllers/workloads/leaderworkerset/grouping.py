@@ -19,10 +19,8 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from phalanx.controllers.group_apis.contract import Replica, ReplicaPart
-from phalanx.controllers.group_apis.native import Native, min_resources, to_come
-from phalanx.controllers.group_apis.registry import provider_of
+from phalanx.controllers.group_apis.registry import Native, min_resources, provider_of, to_come
 from phalanx.controllers.grouping.annotations import workload_annotations
-from phalanx.controllers.grouping.bounds import check_parts, check_pods, count_in
 from phalanx.controllers.grouping.core import (
     GROUP_TEMPLATE,
     PARENT_COMPOSITE,
@@ -30,21 +28,26 @@ from phalanx.controllers.grouping.core import (
     GroupingRefused,
     Json,
     Link,
+    check_parts,
+    check_pods,
+    count_in,
     namespace_of,
 )
 from phalanx.controllers.grouping.parts import (
+    API,
     BASIC,
+    ONLY_GROUP,
     LeafTemplate,
     TemplateNode,
     composite,
     disruption_of,
+    first_workload,
     gang,
     gang_of_groups,
     pod_group,
     workload,
 )
 from phalanx.controllers.grouping.user_workload import from_templates_of, with_hand_made, workload_above
-from phalanx.controllers.grouping.v1alpha1 import API, ONLY_GROUP, first_workload
 from phalanx.controllers.runtime.hashing import hash_of
 from phalanx.controllers.workloads.leaderworkerset import names as n
 from phalanx.controllers.workloads.leaderworkerset.sets import revision_data

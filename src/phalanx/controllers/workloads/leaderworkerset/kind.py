@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from phalanx.controllers import resources as r
-from phalanx.controllers.grouping.bounds import MOST_PARTS
-from phalanx.controllers.grouping.core import Grouping, Json
+from phalanx.controllers.grouping.core import MOST_PARTS, Grouping, Json
 from phalanx.controllers.runtime.controller import Controller
 from phalanx.controllers.runtime.ownership import controlled_by
 from phalanx.controllers.workloads.kind import ExpectedPod, Local, Replicated, WorkloadKind, replicas_of

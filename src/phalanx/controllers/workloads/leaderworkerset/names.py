@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from typing import Any
 
-Json = dict[str, Any]
+from phalanx.model.kinds import Json
 
 PREFIX = "leaderworkerset.sigs.k8s.io/"
 NAME = f"{PREFIX}name"

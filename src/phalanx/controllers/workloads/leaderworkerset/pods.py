@@ -5,8 +5,6 @@ Pure: works on any pod that its StatefulSet made, whichever controller calls it.
 
 from __future__ import annotations
 
-from typing import Any
-
 from phalanx.controllers.runtime.pods import places_exclusively
 from phalanx.controllers.workloads.leaderworkerset.names import (
     EXCLUSIVE,
@@ -31,8 +29,7 @@ from phalanx.controllers.workloads.leaderworkerset.names import (
 )
 from phalanx.controllers.workloads.leaderworkerset.tpu import add_tpu_environment
 from phalanx.model.annotation_values import MAX_INT32, whole_number
-
-Json = dict[str, Any]
+from phalanx.model.kinds import Json
 
 
 def is_ours(pod: Json) -> bool:

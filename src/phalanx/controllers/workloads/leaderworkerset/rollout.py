@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import msgspec
 
 from phalanx.controllers.runtime.rollout import resolve
-
-Json = dict[str, Any]
+from phalanx.model.kinds import Json
 
 
 class Leaders(msgspec.Struct, frozen=True):

@@ -6,13 +6,21 @@ topology: it keeps the groups it has until it is made again.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 
+import msgspec
+
 from phalanx.controllers.grouping.compare import Difference, difference
-from phalanx.controllers.grouping.core import Grouping, Json
+from phalanx.controllers.grouping.core import Grouping
+from phalanx.controllers.runtime.ownership import deleting
+from phalanx.controllers.runtime.pods import phase
 from phalanx.controllers.workloads.leaderworkerset import names as n
+from phalanx.controllers.workloads.leaderworkerset.names import RECREATE_AFTER_START, size_of
 from phalanx.controllers.workloads.leaderworkerset.pods import is_grouped
+from phalanx.model.groups.policy import parse_spec
+from phalanx.model.kinds import Json
+from phalanx.model.objects.policy import WorkloadPolicySpec
 
 Replica = tuple[str, str]  # index and revision, as in the labels of its pods and groups
 Name = tuple[str, str]  # kind and name of an object
@@ -55,3 +63,60 @@ def _by_replica(objects: Iterable[Json]) -> dict[Replica, dict[Name, Json]]:
         if n.label(obj, n.REVISION):
             found.setdefault(replica_of(obj), {})[obj["kind"], obj["metadata"]["name"]] = obj
     return found
+
+
+def must_recreate(lws: Json, leader: Json, workers: Sequence[Json], lost: Sequence[Json] = ()) -> Json | None:
+    """Return the pod because of which the group is recreated; None when the group stays.
+
+    `workers` are the pods of this leader's own StatefulSet, `lost` those deleted since the last reconcile.
+    """
+    policy = lws["spec"]["leaderWorkerTemplate"].get("restartPolicy", "RecreateGroupOnPodRestart")
+    if policy not in ("RecreateGroupOnPodRestart", "RecreateGroupAfterStart"):
+        return None
+    # Upstream's experimental annotation has its effect whatever its value is.
+    annotated = RECREATE_AFTER_START in (lws["metadata"].get("annotations") or {})
+    after_start = annotated or policy == "RecreateGroupAfterStart"
+    if deleting(leader):
+        return None
+    gone = {pod["metadata"].get("name") for pod in lost}
+    pods = [leader, *(pod for pod in workers if pod["metadata"].get("name") not in gone), *lost]
+    if after_start and (len(pods) < size_of(lws) or any(phase(pod) == "Pending" for pod in pods)):
+        return None  # still starting: restarts while images and peers come up are no failures
+    if lost:
+        return lost[0]
+    for pod in pods:
+        if _restarted(pod) or (pod is not leader and deleting(pod)):
+            return pod
+    return None
+
+
+def _restarted(pod: Json) -> bool:
+    status = pod.get("status") or {}
+    if phase(pod) not in ("Running", "Pending"):
+        return phase(pod) == "Failed"
+    containers = [*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())]
+    return any(int(container.get("restartCount") or 0) > 0 for container in containers)
+
+
+def unavailable_replicas(policies: Iterable[Json], owner: Json) -> int | None:
+    """Return `disruption.maxUnavailableReplicas` of the oldest policy for this object; None: no limit.
+
+    A value that means nothing is no limit; the scheduler reports it in the status of the policy.
+    """
+    group = str(owner["apiVersion"]).rpartition("/")[0]
+    found = [policy for policy in policies if _is_about(policy, owner, group)]
+    if not found:
+        return None
+    oldest = min(found, key=lambda each: (each["metadata"].get("creationTimestamp") or "", each["metadata"]["name"]))
+    try:
+        spec = msgspec.convert(oldest["spec"], WorkloadPolicySpec)
+    except msgspec.ValidationError:
+        return None
+    limit: int | None = parse_spec(spec).fields.get("max_unavailable_replicas")
+    return limit
+
+
+def _is_about(policy: Json, owner: Json, group: str) -> bool:
+    target = (policy.get("spec") or {}).get("targetRef") or {}
+    named = (target.get("kind"), target.get("name")) == (owner["kind"], owner["metadata"]["name"])
+    return named and target.get("apiGroup") in (None, "", group)

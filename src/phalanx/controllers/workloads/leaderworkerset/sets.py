@@ -7,7 +7,6 @@ newer one.
 from __future__ import annotations
 
 import copy
-from typing import Any
 
 from phalanx.controllers import resources as r
 from phalanx.controllers.runtime.ownership import controller_reference
@@ -33,8 +32,7 @@ from phalanx.controllers.workloads.leaderworkerset.names import (
     worker_template,
 )
 from phalanx.controllers.workloads.leaderworkerset.tpu import requests_tpus
-
-Json = dict[str, Any]
+from phalanx.model.kinds import Json
 
 
 def revision_data(lws: Json) -> Json:

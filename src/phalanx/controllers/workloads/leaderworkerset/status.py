@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from contextlib import asynccontextmanager
 
 from phalanx.base.clock import Clock
-from phalanx.controllers.grouping.bounds import TOO_MANY
+from phalanx.base.errors import Forbidden, Invalid
+from phalanx.controllers.grouping.core import TOO_MANY
+from phalanx.controllers.runtime.events import Events
+from phalanx.controllers.runtime.pods import condition
 from phalanx.controllers.runtime.status import conditions_of, follow_refusal, set_condition
 from phalanx.controllers.workloads.leaderworkerset.names import NAME, WORKER_INDEX
 from phalanx.controllers.workloads.leaderworkerset.pods import is_grouped
-from phalanx.controllers.workloads.leaderworkerset.rollout import Allowed, ReplicaState
+from phalanx.controllers.workloads.leaderworkerset.rollout import Allowed, Leaders, ReplicaState
 from phalanx.controllers.workloads.leaderworkerset.rules import Replica, replica_of
-
-Json = dict[str, Any]
+from phalanx.model.kinds import Json
 
 SCHEDULING_READY = "WorkloadSchedulingReady"
 _REASONS_BY_STATE = {
@@ -91,3 +93,55 @@ def of_groups(leaders: Mapping[int, Json], outdated: Collection[Replica]) -> tup
 
 def _few(names: list[str]) -> str:
     return f"Replicas {', '.join(names[:5])}" + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+
+
+CONTROLLER = "leaderworkerset"
+
+
+class ProgressEvents:
+    def __init__(self, events: Events) -> None:
+        self._events = events
+
+    def revision(self, lws: Json, revision: str) -> None:
+        self._events.normal(lws, CONTROLLER, "CreatingRevision", f"Creating revision {revision}")
+
+    def leaders(self, lws: Json, before: Leaders | None, revision: str, partition: int, replicas: int) -> None:
+        """Record Events about the leaders' StatefulSet."""
+        if before is None:
+            text = f"Created StatefulSet {lws['metadata']['name']} of the leaders"
+            self._events.normal(lws, CONTROLLER, "GroupsProgressing", text)
+            return
+        if before.revision == revision and partition < before.partition:
+            last = before.partition - 1
+            which = f"replica {partition}" if last == partition else f"replicas {partition} to {last}"
+            self._events.normal(lws, CONTROLLER, "GroupsUpdating", f"Updating {which} to revision {revision}")
+        if replicas < before.replicas and before.announced == int(lws["spec"].get("replicas", 1)):
+            text = f"Deleting surge replicas {replicas} to {before.replicas - 1} of revision {revision}"
+            self._events.normal(lws, CONTROLLER, "GroupsProgressing", text)
+
+    def workers(self, lws: Json, leader: Json) -> None:
+        which = f"{leader['metadata']['name']}, uid {leader['metadata']['uid'][:8]}"
+        self._events.normal(
+            lws, CONTROLLER, "GroupsProgressing", f"Created StatefulSet of the workers of leader {which}"
+        )
+
+    def status(self, lws: Json, status: Json) -> None:
+        """Report the condition that has become true."""
+        for type_ in ("UpdateInProgress", "Available", "Progressing"):
+            entry = condition({"status": status}, type_) or {}
+            if entry.get("status") != "True":
+                continue
+            if (condition(lws, type_) or {}).get("status") != "True":
+                wanted, generation = int(lws["spec"].get("replicas", 1)), lws["metadata"].get("generation", 0)
+                counted = f"{status['readyReplicas']} of {wanted} groups are ready, generation {generation}"
+                self._events.normal(lws, CONTROLLER, entry["reason"], f"{entry['message']}: {counted}")
+            return
+
+    @asynccontextmanager
+    async def creating(self, lws: Json, what: str) -> AsyncIterator[None]:
+        """Report an object that the API server refuses; the reconciler tries again."""
+        try:
+            yield
+        except (Invalid, Forbidden) as problem:
+            self._events.warning(lws, CONTROLLER, "FailedCreate", f"{what} cannot be created: {problem}")
+            raise

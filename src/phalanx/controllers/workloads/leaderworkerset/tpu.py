@@ -6,8 +6,6 @@ is that of the pod's own subgroup.
 
 from __future__ import annotations
 
-from typing import Any
-
 from phalanx.controllers.workloads.leaderworkerset.names import (
     LEADER_REQUESTS_TPUS,
     SIZE,
@@ -18,9 +16,8 @@ from phalanx.controllers.workloads.leaderworkerset.names import (
     label,
 )
 from phalanx.model.annotation_values import MAX_INT32, whole_number
+from phalanx.model.kinds import Json
 from phalanx.model.quantity import units
-
-Json = dict[str, Any]
 
 RESOURCE = "google.com/tpu"
 PORT = 8476  # of the first container that has none of its own

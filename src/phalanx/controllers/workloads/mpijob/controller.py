@@ -9,23 +9,26 @@ import copy
 
 import msgspec
 
+from phalanx.base.client import Resource
 from phalanx.base.clock import Clock
 from phalanx.base.errors import AlreadyExists, Conflict, NotFound
 from phalanx.controllers import resources as r
-from phalanx.controllers.grouping.bounds import BATCH, TOO_MANY, check_pods
-from phalanx.controllers.grouping.core import Grouping, GroupingRefused, Link
+from phalanx.controllers.grouping.core import BATCH, TOO_MANY, Grouping, GroupingRefused, Link, check_pods
 from phalanx.controllers.grouping.priorities import keep_priority
 from phalanx.controllers.grouping.ungrouped_pods import without_ungrouped
 from phalanx.controllers.grouping.user_workload import made_by_hand
-from phalanx.controllers.runtime.concurrent_writes import together
 from phalanx.controllers.runtime.controller import Cache, Caches, CustomController, Json, Key
 from phalanx.controllers.runtime.events import Events
 from phalanx.controllers.runtime.groups import GroupPhase, Groups
 from phalanx.controllers.runtime.ownership import controller_of, controller_reference, deleting, index_by_controller
 from phalanx.controllers.runtime.pods import active, condition, finished, from_template, ready
-from phalanx.controllers.runtime.status import conditions_of, follow_refusal, set_condition, write_status
+from phalanx.controllers.runtime.status import conditions_of, follow_refusal, set_condition, together, write_status
 from phalanx.controllers.workloads.mpijob.grouping import all_pods, group_mpi_job, waits_for_workers
-from phalanx.controllers.workloads.mpijob.names import JOB_NAME, JOB_ROLE, MPI_JOBS
+
+MPI_JOBS = Resource("kubeflow.org", "v2beta1", "mpijobs", "MPIJob")
+JOB_NAME = "training.kubeflow.org/job-name"
+JOB_ROLE = "training.kubeflow.org/job-role"
+
 
 NAME = "mpijob"
 

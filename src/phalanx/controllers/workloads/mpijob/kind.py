@@ -9,8 +9,8 @@ from phalanx.controllers.grouping.core import Grouping, Json
 from phalanx.controllers.runtime.controller import Controller
 from phalanx.controllers.workloads.kind import ExpectedPod, Local, WorkloadKind, numbered
 from phalanx.controllers.workloads.member import PodView, WorkloadSlot
+from phalanx.controllers.workloads.mpijob.controller import JOB_NAME, JOB_ROLE, MPI_JOBS
 from phalanx.controllers.workloads.mpijob.grouping import group_mpi_job, replica_of
-from phalanx.controllers.workloads.mpijob.names import JOB_NAME, JOB_ROLE, MPI_JOBS
 
 
 def _pods(job: Json, related: Sequence[Json], found: Grouping) -> Iterator[ExpectedPod]:

@@ -11,17 +11,15 @@ import msgspec
 from phalanx.base.clock import Clock
 from phalanx.base.errors import AlreadyExists, Conflict, Forbidden, Invalid, NotFound
 from phalanx.controllers import resources as r
-from phalanx.controllers.grouping.bounds import BATCH, TOO_MANY, check_pods, count_in
-from phalanx.controllers.grouping.core import GroupingRefused
+from phalanx.controllers.grouping.core import BATCH, TOO_MANY, GroupingRefused, check_pods, count_in
 from phalanx.controllers.runtime.claiming import Claims
-from phalanx.controllers.runtime.concurrent_writes import together
 from phalanx.controllers.runtime.controller import Caches, Controller, Json, Key
 from phalanx.controllers.runtime.events import Events
 from phalanx.controllers.runtime.ownership import controller_of, deleting
 from phalanx.controllers.runtime.pod_events import PodEvents
 from phalanx.controllers.runtime.pods import Admission, available_in, finished, from_template, phase, ready
 from phalanx.controllers.runtime.revisions import HASH_LABEL, Revisions, template_data, template_of
-from phalanx.controllers.runtime.status import conditions_of, follow_refusal, write_status
+from phalanx.controllers.runtime.status import conditions_of, follow_refusal, together, write_status
 from phalanx.controllers.workloads.statefulset.volumes import Volumes, is_claim_of
 
 POD_NAME_LABEL = "statefulset.kubernetes.io/pod-name"

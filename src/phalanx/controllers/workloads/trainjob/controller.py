@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import msgspec
 
+from phalanx.base.client import Resource
 from phalanx.base.clock import Clock, parse_rfc3339
 from phalanx.base.errors import AlreadyExists, Forbidden, Invalid, NotFound
 from phalanx.controllers import resources as r
-from phalanx.controllers.grouping.bounds import TOO_MANY, check_pods, count_in
-from phalanx.controllers.grouping.core import Grouping, GroupingRefused
+from phalanx.controllers.grouping.core import TOO_MANY, Grouping, GroupingRefused, check_pods, count_in
 from phalanx.controllers.grouping.ungrouped_pods import Gang, each_without_ungrouped
 from phalanx.controllers.runtime.cache import MARKED
 from phalanx.controllers.runtime.controller import Caches, CustomController, Json, Key
@@ -28,8 +28,15 @@ from phalanx.controllers.workloads.trainjob.grouping import (
     runtime_of,
     steps_of,
 )
-from phalanx.controllers.workloads.trainjob.names import RUNTIMES, TRAIN_JOBS
 from phalanx.controllers.workloads.trainjob.template import resolved
+
+GROUP, VERSION = "trainer.kubeflow.org", "v1alpha1"
+TRAIN_JOBS = Resource(GROUP, VERSION, "trainjobs", "TrainJob")
+RUNTIMES = (
+    Resource(GROUP, VERSION, "trainingruntimes", "TrainingRuntime"),
+    Resource(GROUP, VERSION, "clustertrainingruntimes", "ClusterTrainingRuntime", namespaced=False),
+)
+
 
 NAME = "trainjob"
 _COUNTED = ("ready", "succeeded", "failed", "active", "suspended")  # of a ReplicatedJob

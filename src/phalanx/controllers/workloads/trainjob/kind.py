@@ -10,8 +10,8 @@ from phalanx.controllers.runtime.controller import Controller
 from phalanx.controllers.workloads.jobset.kind import JOB_SET_NAME, REPLICATED_JOB_NAME
 from phalanx.controllers.workloads.kind import ExpectedPod, Local, WorkloadKind, numbered
 from phalanx.controllers.workloads.member import PodView, WorkloadSlot
+from phalanx.controllers.workloads.trainjob.controller import RUNTIMES, TRAIN_JOBS
 from phalanx.controllers.workloads.trainjob.grouping import group_train_job, replica_of, runtime_named, runtime_of
-from phalanx.controllers.workloads.trainjob.names import RUNTIMES, TRAIN_JOBS
 
 
 def _pods(job: Json, related: Sequence[Json], found: Grouping) -> Iterator[ExpectedPod]:
