@@ -7,7 +7,7 @@ shows resources shows devices, too. Counts agree with `phalanx top`: both ask `d
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
@@ -19,11 +19,11 @@ from phalanx.engine.explain.device_table import any_of, device_table
 from phalanx.engine.state.claims import ClaimKey
 from phalanx.engine.state.records import PodRecord
 from phalanx.engine.state.shapes import Shape
+from phalanx.model.kinds import Json
 from phalanx.model.objects import DeviceClass
 from phalanx.model.objects.devices import IMPLICIT_RESOURCE_PREFIX
 from phalanx.model.quantity import Quantity
 
-Json = dict[str, Any]
 MOST_DEVICES = 256  # of one node that are listed
 
 

@@ -19,9 +19,9 @@ from phalanx.engine.groups.group_state import revision_of
 from phalanx.engine.groups.rank_placement import ring_cost_of, seated
 from phalanx.model.groups import Group, GroupForest, GroupKey, MemberState, PodKey
 from phalanx.model.groups.keys import HOSTNAME, TOPOLOGY_KEYS
+from phalanx.model.kinds import Json
 from phalanx.model.objects.devices import IMPLICIT_RESOURCE_PREFIX
 from phalanx.serve.device_view import DeviceView
-from phalanx.model.kinds import Json
 from phalanx.serve.queue_view import QueueView, key_of, text_of
 
 # Bits of a node's flags; the page reads them from the snapshot.
