@@ -26,6 +26,7 @@ from phalanx.engine.framework.interface import (
     Status,
 )
 from phalanx.engine.framework.options import PluginOptions
+from phalanx.engine.framework.profile import Profile
 from phalanx.engine.state.columns import Columns
 from phalanx.engine.state.journal import Change
 from phalanx.engine.state.records import PodRecord
@@ -348,3 +349,24 @@ class ByRange:
 
     def scale(self, raw: Any, low: float, high: float) -> Any:
         return np.floor(MAX_SCORE * (raw - low) / (high - low)) if high > low else raw * 0.0
+
+
+def allows(profile: Profile, shape: Shape, columns: Columns, row: int) -> bool:
+    """Return True if every row-local filter accepts a row in its current state; tracking filters count as accepting.
+    Used for wake-ups: it needs no evaluation and never returns False wrongly."""
+    if not columns.alive[row]:
+        return False
+    for plugin in profile.row_filters:
+        options = profile.options[plugin.name]
+        try:
+            if options.mask_row is not None:
+                if not options.mask_row(shape, columns, row):
+                    return False
+            elif options.filter_method == "mask":
+                if not RowFilter(options, shape, columns).verdict(row):
+                    return False
+            elif not PlainFilter(plugin, shape, columns).verdict(row):
+                return False
+        except BaseException:
+            return True  # the attempt will fail with the plugin's name in the message
+    return True

@@ -15,7 +15,6 @@ import numpy.typing as npt
 
 from phalanx.engine.framework.adapters import (
     FEW_ROWS,
-    PlainFilter,
     PluginFailure,
     RowFilter,
     RowScore,
@@ -480,24 +479,3 @@ class Evaluation:
                 if finding.unresolvable:
                     resolvable[finding.rows] = False
         return Diagnosis(columns.count, None, findings, resolvable, frozenset(plugins))
-
-
-def allows(profile: Profile, shape: Shape, columns: Columns, row: int) -> bool:
-    """Return True if every row-local filter accepts a row in its current state; tracking filters count as accepting.
-    Used for wake-ups: it needs no evaluation and never returns False wrongly."""
-    if not columns.alive[row]:
-        return False
-    for plugin in profile.row_filters:
-        options = profile.options[plugin.name]
-        try:
-            if options.mask_row is not None:
-                if not options.mask_row(shape, columns, row):
-                    return False
-            elif options.filter_method == "mask":
-                if not RowFilter(options, shape, columns).verdict(row):
-                    return False
-            elif not PlainFilter(plugin, shape, columns).verdict(row):
-                return False
-        except BaseException:
-            return True  # the attempt will fail with the plugin's name in the message
-    return True

@@ -24,7 +24,8 @@ from phalanx.engine.scheduling.queue.queue import Queue
 from phalanx.engine.scheduling.queue.units import QueueName
 from phalanx.engine.state.records import PodState
 from phalanx.engine.state.requests import offered
-from phalanx.model.groups import PLACED, Group, GroupKey, MemberState, PodKey
+from phalanx.model.groups import WORKLOAD, Group, GroupKey, MemberState, PodKey
+from phalanx.model.groups.group import member_state
 
 
 class SchedulerTables(Protocol):
@@ -184,7 +185,7 @@ def _nominations(engine: SchedulerTables) -> None:
 
 
 def _forest(engine: SchedulerTables) -> None:
-    """Members are in the state of their records, and pending ones in the root of their tree."""
+    """Members count as what `member_state` derives from object and record; pending ones are in their tree's unit."""
     members, forest = engine.groups.members, engine.cluster.forest
     seen: dict[GroupKey, Group] = {}
     for key, record in engine.pods.records.items():
@@ -197,12 +198,12 @@ def _forest(engine: SchedulerTables) -> None:
         member = group.members[PodKey(record.namespace, record.name)]
         if record.state is PodState.PENDING:
             assert key in members.waiting_pods.get(leaf, {}), f"{record} waits, and its group does not know"
-            assert member.state not in PLACED, f"{record} is {member.state.name}"
-        elif record.assumed:
-            confirmed = record.state is PodState.CONFIRMED
-            expected = MemberState.CONFIRMED if confirmed else MemberState.ASSUMED
-            assert member.state is expected, f"{record} is {record.state.name}, its member {member.state.name}"
-            assert member.node == record.node_name, f"{record} is on {member.node} for its group"
+        placement = (record.node_name, record.state is PodState.CONFIRMED) if record.assumed else None
+        uid = group.spec.uid if leaf.kind == WORKLOAD and group.spec is not None else ""
+        ours = record.scheduler_name in engine.cluster.profiles
+        expected, node = member_state(member.pod, placement, ours=ours, uid=uid)
+        assert member.state is expected, f"{record} is {record.state.name}, its member {member.state.name}"
+        assert member.node == node, f"{record} is on {member.node} for its group"
     for leaf, group in seen.items():
         tally = [0] * len(MemberState)
         for member in group.members.values():

@@ -1,7 +1,7 @@
 """All groups and their pods, fed object by object in any order: who is whose root, what is missing, what is wrong.
 
 Every event costs the depth of a tree, not its size: a leaf counts its members (`roster`), a composite counts its ready
-and its faulty children, and only a change of such a yes or no climbs on. Never decides where a pod goes.
+and its faulty children (`links`). Never decides where a pod goes.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from phalanx.model.groups.keys import (
     group_of,
     pod_key,
 )
+from phalanx.model.groups.links import GroupLinks
 from phalanx.model.groups.policies import Policies
 from phalanx.model.groups.policy import DEFAULT, Policy
 from phalanx.model.groups.roster import Roster
@@ -59,6 +60,7 @@ class GroupForest:
         self._composites = composites  # gate CompositePodGroup; off: parents are as if not written
         self._groups: dict[GroupKey, Group] = {}
         self._workloads = Workloads()
+        self._links = GroupLinks(self._groups, self._workloads)
         self.policies = Policies(policy_defaults)
         self._expected: dict[GroupKey, int] = {}  # groups that say how many pods they will have
         self._begun: dict[GroupKey, None] = {}  # those of them of which some are placed, and not all
@@ -104,11 +106,11 @@ class GroupForest:
         if before is not None:
             old = self._groups[before].members[key]
             if old.pod.metadata.uid != pod.metadata.uid or pod.spec.node_name:
-                self._roster.assumed.pop(key, None)
+                self._roster.placements.pop(key, None)
             if before != leaf:
                 heads = self._forget_member(key)
         if leaf is None:
-            self._roster.assumed.pop(key, None)  # of no concern here any more, also not for the next pod of this name
+            self._roster.placements.pop(key, None)  # it must not count for the next pod of this name
             return heads, old, None
         group = self._set_member(leaf, key, pod)
         if group.spec is not None and len(group.members) == 1:  # its first pod may ask for a topology
@@ -118,7 +120,7 @@ class GroupForest:
 
     def drop_pod(self, namespace: str, name: str) -> Heads:
         key = PodKey(namespace, name)
-        self._roster.assumed.pop(key, None)
+        self._roster.placements.pop(key, None)
         return self._forget_member(key)
 
     def assume(self, pod: PodKey, node: str) -> Heads:
@@ -135,7 +137,7 @@ class GroupForest:
         if leaf in self._expected:
             self._begin(group)
         if not alone:
-            self._climb(group, *was)
+            self._links.climb(group, *was)
         return self._heads(group)
 
     def confirm(self, pod: PodKey) -> Group | None:
@@ -146,7 +148,7 @@ class GroupForest:
 
     def forget(self, pod: PodKey) -> Heads:
         """The placement was taken back."""
-        if self._roster.assumed.pop(pod, None) is None or pod not in self._leaf_of:
+        if self._roster.placements.pop(pod, None) is None or pod not in self._leaf_of:
             return ()
         leaf = self._leaf_of[pod]
         return self._heads(self._set_member(leaf, pod, self._groups[leaf].members[pod].pod))
@@ -305,18 +307,13 @@ class GroupForest:
 
     # ---- groups ----------------------------------------------------------------------------------------------
 
-    def _node(self, key: GroupKey) -> Group:
-        if key not in self._groups:
-            self._groups[key] = Group(key)
-        return self._groups[key]
-
     def put(self, key: GroupKey, source: PodGroup | CompositePodGroup) -> Heads:
         return self._set(key, spec_of_object(source), source)
 
     def _set(
         self, key: GroupKey, spec: GroupSpec | None, source: PodGroup | CompositePodGroup | Workload | None
     ) -> Heads:
-        group = self._node(key)
+        group = self._links.node(key)
         old = group.spec
         before = self._heads(group)
         group.source = source
@@ -344,16 +341,16 @@ class GroupForest:
         self._workloads.follow(key, old, spec)
         if parent_before != parent_after:
             if parent_before is not None:
-                self._unlink(group, parent_before, was_ready, was_bad)
+                self._links.unlink(group, parent_before, was_ready, was_bad)
             if parent_after is not None:
-                self._link(group, parent_after)
+                self._links.link(group, parent_after)
         else:
-            self._climb(group, was_ready, was_bad)
+            self._links.climb(group, was_ready, was_bad)
             if parent_after is not None:
                 self._groups[parent_after].resort()
-        self._recheck(group, deep=old is None or spec is None or parent_before != parent_after)
+        self._links.recheck(group, deep=old is None or spec is None or parent_before != parent_after)
         heads = _union(before, self._heads(group))
-        self._prune(group)
+        self._links.prune(group)
         return heads
 
     def _look_up_policies(self, groups: Iterable[Group]) -> Heads:
@@ -395,60 +392,6 @@ class GroupForest:
             heads = _union(heads, self._heads(child))
         return heads
 
-    def _link(self, group: Group, parent: GroupKey) -> None:
-        above = self._node(parent)
-        above.children[group.key] = group
-        above.resort()
-        was = (above.ready, above.bad)
-        above.ready_children += group.ready
-        above.bad_children += group.bad
-        self._climb(above, *was)
-
-    def _unlink(self, group: Group, parent: GroupKey, was_ready: bool, was_bad: bool) -> None:
-        above = self._groups[parent]
-        was = (above.ready, above.bad)
-        del above.children[group.key]
-        above.resort()
-        above.ready_children -= was_ready
-        above.bad_children -= was_bad
-        self._climb(above, *was)
-        self._prune(above)
-
-    def _climb(self, group: Group, was_ready: bool, was_bad: bool) -> None:
-        """Carries a changed yes or no upwards until it changes nothing. Ends in cycles too: each flip happens once."""
-        while group.spec is not None and group.spec.parent is not None and group.spec.parent in self._groups:
-            above = self._groups[group.spec.parent]
-            if group.key not in above.children:
-                return
-            ready, bad = int(group.ready) - int(was_ready), int(group.bad) - int(was_bad)
-            if not ready and not bad:
-                return
-            was_ready, was_bad = above.ready, above.bad
-            above.ready_children += ready
-            above.bad_children += bad
-            group = above
-
-    def _recheck(self, group: Group, *, deep: bool) -> None:
-        """Rules between a group and those above it. A new or gone link concerns as many levels below as a check looks
-        up, other changes only the children, since they are compared with their parent."""
-        below = self._levels_below(group, hierarchy.LEVELS_CHECKED) if deep else [group, *group.children.values()]
-        for member in below:
-            was = (member.ready, member.bad)
-            member.problem = hierarchy.check(self._groups, member, self._workloads.templates_of(member))
-            self._climb(member, *was)
-
-    def _levels_below(self, group: Group, levels: int) -> list[Group]:
-        """The group and what is known below it, parents first, as deep as that. Each once, also in a cycle."""
-        found, level = {group.key: group}, [group]
-        for _ in range(levels):
-            level = [child for each in level for child in each.sorted_children() if child.key not in found]
-            found.update({each.key: each for each in level})
-        return list(found.values())
-
-    def _prune(self, group: Group) -> None:
-        if group.empty:
-            self._groups.pop(group.key, None)
-
     def _heads(self, group: Group) -> Heads:
         if group.spec is not None and group.spec.parent is None:
             return (group.key,)
@@ -473,25 +416,25 @@ class GroupForest:
                 heads = _union(heads, self._set(key, *self._workloads.implicit(key)))
             else:
                 heads = _union(heads, self._look_up_policies((group,)))
-                self._recheck(group, deep=False)
+                self._links.recheck(group, deep=False)
                 heads = _union(heads, self._heads(group))
         return heads
 
     # ---- pods ------------------------------------------------------------------------------------------------
 
     def _set_member(self, leaf: GroupKey, key: PodKey, pod: Pod) -> Group:
-        group = self._groups.get(leaf) or self._node(leaf)
+        group = self._groups.get(leaf) or self._links.node(leaf)
         if leaf.kind == WORKLOAD and not group.members:
             self._workloads.enter(leaf, leaf.name.split("/")[0])
             self._set(leaf, *self._workloads.implicit(leaf))
-            group = self._node(leaf)
+            group = self._links.node(leaf)
         alone = group.spec is None or group.spec.parent is None
         was = (False, False) if alone else (group.ready, group.bad)
         self._roster.put(group, key, pod)
         if leaf in self._expected:
             self._begin(group)
         if not alone:
-            self._climb(group, *was)
+            self._links.climb(group, *was)
         return group
 
     def _forget_member(self, key: PodKey) -> Heads:
@@ -503,12 +446,12 @@ class GroupForest:
         self._roster.remove(group, key)
         if leaf in self._expected:
             self._begin(group)
-        self._climb(group, *was)
+        self._links.climb(group, *was)
         heads = self._heads(group)
         if leaf.kind == WORKLOAD and not group.members:
             self._workloads.leave(leaf, leaf.name.split("/")[0])
             self._set(leaf, None, None)
-        self._prune(group)
+        self._links.prune(group)
         return heads
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 import msgspec
 
 from phalanx.model.groups.keys import (
+    BOUND_IN_GROUP,
     COMPOSITE,
     DEVICE_KEY,
     DISRUPTION,
@@ -36,6 +37,8 @@ PREEMPT_LOWER = "PreemptLowerPriority"
 
 
 class MemberState(enum.IntEnum):  # integers: counted with every event of every pod
+    """What a member counts as. Never set, always derived from the pod's object and its placement (`member_state`)."""
+
     PENDING = 0
     ASSUMED = 1  # placed by this scheduler, the bind not yet answered
     CONFIRMED = 2  # the bind is acknowledged, the object seen does not say so yet
@@ -55,6 +58,31 @@ OURS = (ASSUMED, CONFIRMED)  # on a node by our word alone
 PLACED = (*OURS, RUNNING)
 KNOWN = (*PLACED, PENDING)
 ON_NODE = (*PLACED, ENDING)
+
+
+Placement = tuple[str, bool]  # node, and whether the bind is acknowledged
+
+
+def member_state(pod: Pod, placement: Placement | None, *, ours: bool, uid: str = "") -> tuple[MemberState, str]:
+    """Derive what a pod counts as in its group, and its node.
+
+    `placement`: what this scheduler has decided while the object does not show it; it follows the pod's `PodState`.
+    `ours`: this scheduler schedules the pod. `uid`: of the Workload, for groups that are not objects.
+    """
+    if pod.status.phase == "Succeeded":
+        return SUCCEEDED, pod.spec.node_name
+    if pod.status.phase == "Failed":
+        return MemberState.FAILED, pod.spec.node_name
+    if pod.spec.node_name:
+        # A Workload is not kept for its pods, as a PodGroup is: what runs may be of its predecessor.
+        if uid and pod.metadata.annotations.get(BOUND_IN_GROUP, uid) != uid:
+            return MemberState.EARLIER, pod.spec.node_name
+        return (RUNNING if pod.metadata.deletion_timestamp is None else ENDING), pod.spec.node_name
+    if placement is not None:
+        return (CONFIRMED if placement[1] else ASSUMED), placement[0]
+    if pod.metadata.deletion_timestamp is not None:
+        return MemberState.LEAVING, ""
+    return (PENDING if ours else MemberState.FOREIGN), ""
 
 
 class Member(msgspec.Struct, eq=False):

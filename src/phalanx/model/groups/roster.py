@@ -1,4 +1,4 @@
-"""Who is a member of which leaf, and in which state: what a leaf counts. Knows leaves, never the tree above them."""
+"""Keep the members of leaves and count them by state. Knows leaves, never the tree above them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import Any
 from phalanx.model.groups.group import (
     ASSUMED,
     CONFIRMED,
-    ENDING,
     KNOWN,
     PENDING,
     PLACED,
@@ -18,6 +17,8 @@ from phalanx.model.groups.group import (
     Group,
     Member,
     MemberState,
+    Placement,
+    member_state,
 )
 from phalanx.model.groups.keys import BOUND_IN_GROUP, COMPLETED_IN, RUN, WORKLOAD, GroupKey, PodKey
 from phalanx.model.objects.pod import Pod
@@ -27,8 +28,8 @@ class Roster:
     def __init__(self, ours: Callable[[str], bool]) -> None:
         self._ours = ours  # schedulerName -> is it one of this scheduler's profiles
         self.leaf_of: dict[PodKey, GroupKey] = {}
-        # Pods that this scheduler has placed, as long as their objects do not say so -> how far that is, and the node.
-        self.assumed: dict[PodKey, tuple[MemberState, str]] = {}
+        # Pods that this scheduler has placed, as long as their objects do not show it.
+        self.placements: dict[PodKey, Placement] = {}
         self.changed: dict[GroupKey, None] = {}  # leaves whose members or rules changed since `take_changed`
 
     def take_changed(self) -> dict[GroupKey, None]:
@@ -53,10 +54,10 @@ class Roster:
 
     def assume(self, group: Group, nodes: Mapping[PodKey, str]) -> None:
         """This scheduler has placed members of a leaf; their objects do not say so yet."""
-        members, assumed, moved = group.members, self.assumed, 0
+        members, placements, moved = group.members, self.placements, 0
         for key, node in nodes.items():
             old = members[key]
-            assumed[key] = (ASSUMED, node)
+            placements[key] = (node, False)
             if old.state is PENDING and not group.gated:  # the common case: nothing is counted but the state
                 members[key] = Member(old.pod, ASSUMED, node)
                 moved += 1
@@ -73,7 +74,7 @@ class Roster:
         old = group.members[key]
         if old.state is not ASSUMED:
             return False
-        self.assumed[key] = (CONFIRMED, old.node)
+        self.placements[key] = (old.node, True)
         group.members[key] = Member(old.pod, CONFIRMED, old.node)
         group.counts[ASSUMED] -= 1
         group.counts[CONFIRMED] += 1
@@ -91,22 +92,8 @@ class Roster:
             self._count(group, key, member, +1)
 
     def _state(self, group: Group, key: PodKey, pod: Pod) -> tuple[MemberState, str]:
-        if pod.status.phase == "Succeeded":
-            return SUCCEEDED, pod.spec.node_name
-        if pod.status.phase == "Failed":
-            return MemberState.FAILED, pod.spec.node_name
-        if pod.spec.node_name:
-            # A Workload is not kept for its pods, as a PodGroup is: what runs may be of its predecessor.
-            uid = group.spec.uid if group.key.kind == WORKLOAD and group.spec is not None else ""
-            if uid and pod.metadata.annotations.get(BOUND_IN_GROUP, uid) != uid:
-                return MemberState.EARLIER, pod.spec.node_name
-            ending = pod.metadata.deletion_timestamp is not None
-            return (ENDING if ending else RUNNING), pod.spec.node_name
-        if key in self.assumed:
-            return self.assumed[key]
-        if pod.metadata.deletion_timestamp is not None:
-            return MemberState.LEAVING, ""
-        return (PENDING if self._ours(pod.spec.scheduler_name) else MemberState.FOREIGN), ""
+        uid = group.spec.uid if group.key.kind == WORKLOAD and group.spec is not None else ""
+        return member_state(pod, self.placements.get(key), ours=self._ours(pod.spec.scheduler_name), uid=uid)
 
     def _count(self, group: Group, key: PodKey, member: Member, sign: int) -> None:
         self._count_state(group, key, member, sign)

@@ -12,9 +12,9 @@ from typing import Any
 import msgspec
 
 from phalanx.engine.framework import ClusterChange, Wake
+from phalanx.engine.framework.adapters import allows
 from phalanx.engine.framework.cluster_state import ClusterState
 from phalanx.engine.framework.diagnosis import Diagnosis
-from phalanx.engine.framework.evaluation import allows
 from phalanx.engine.framework.profile import Profile
 from phalanx.engine.framework.traits import traits_of
 from phalanx.engine.preemption.victim_index import VictimIndex

@@ -1,0 +1,80 @@
+"""Link groups to their parents: children that are ready or faulty are counted all the way up.
+
+Only a change of such a yes or no is carried on to the next group above.
+"""
+
+from __future__ import annotations
+
+from phalanx.model.groups import hierarchy
+from phalanx.model.groups.group import Group
+from phalanx.model.groups.keys import GroupKey
+from phalanx.model.groups.workloads import Workloads
+
+
+class GroupLinks:
+    def __init__(self, groups: dict[GroupKey, Group], workloads: Workloads) -> None:
+        """`groups`: all groups of the forest, by key; groups are added and removed here alone."""
+        self._groups, self._workloads = groups, workloads
+
+    def node(self, key: GroupKey) -> Group:
+        """Return the group; one without an object is made if it is not known."""
+        if key not in self._groups:
+            self._groups[key] = Group(key)
+        return self._groups[key]
+
+    def link(self, group: Group, parent: GroupKey) -> None:
+        """Count a group as a child of `parent`, whose object may not exist yet."""
+        above = self.node(parent)
+        above.children[group.key] = group
+        above.resort()
+        was = (above.ready, above.bad)
+        above.ready_children += group.ready
+        above.bad_children += group.bad
+        self.climb(above, *was)
+
+    def unlink(self, group: Group, parent: GroupKey, was_ready: bool, was_bad: bool) -> None:
+        """Count a group no longer as a child of `parent`. `was_…`: what it counted as there."""
+        above = self._groups[parent]
+        was = (above.ready, above.bad)
+        del above.children[group.key]
+        above.resort()
+        above.ready_children -= was_ready
+        above.bad_children -= was_bad
+        self.climb(above, *was)
+        self.prune(above)
+
+    def climb(self, group: Group, was_ready: bool, was_bad: bool) -> None:
+        """Carry a changed yes or no upwards until it changes nothing. Ends in cycles too: each flip happens once."""
+        while group.spec is not None and group.spec.parent is not None and group.spec.parent in self._groups:
+            above = self._groups[group.spec.parent]
+            if group.key not in above.children:
+                return
+            ready, bad = int(group.ready) - int(was_ready), int(group.bad) - int(was_bad)
+            if not ready and not bad:
+                return
+            was_ready, was_bad = above.ready, above.bad
+            above.ready_children += ready
+            above.bad_children += bad
+            group = above
+
+    def recheck(self, group: Group, *, deep: bool) -> None:
+        """Rules between a group and those above it. A new or gone link concerns as many levels below as a check looks
+        up, other changes only the children, since they are compared with their parent."""
+        below = self._levels_below(group, hierarchy.LEVELS_CHECKED) if deep else [group, *group.children.values()]
+        for member in below:
+            was = (member.ready, member.bad)
+            member.problem = hierarchy.check(self._groups, member, self._workloads.templates_of(member))
+            self.climb(member, *was)
+
+    def _levels_below(self, group: Group, levels: int) -> list[Group]:
+        """The group and what is known below it, parents first, as deep as that. Each once, also in a cycle."""
+        found, level = {group.key: group}, [group]
+        for _ in range(levels):
+            level = [child for each in level for child in each.sorted_children() if child.key not in found]
+            found.update({each.key: each for each in level})
+        return list(found.values())
+
+    def prune(self, group: Group) -> None:
+        """Remove a group that has neither an object nor members nor children."""
+        if group.empty:
+            self._groups.pop(group.key, None)
