@@ -13,7 +13,7 @@ import click
 from phalanx.cli.output import notify, output_option
 from phalanx.cli.progress import Progress
 
-DESCRIPTOR = "PHALANX_BENCH_PROGRESS"  # bench/told.py writes to it how far a script is
+DESCRIPTOR = "PHALANX_BENCH_PROGRESS"  # bench/progress.py writes to it how far a script is
 
 
 PARTS = ("stage", "progress")  # used by the scripts, no benchmarks themselves
@@ -71,7 +71,7 @@ def bench(suite: str, arguments: tuple[str, ...], output: str) -> int:
 
 
 def watched(command: list[str], title: str) -> int:
-    """The script prints as it goes; a terminal also shows progress where the script reports it (bench/told.py)."""
+    """The script prints as it goes; a terminal also shows progress where the script reports it (bench/progress.py)."""
     if not sys.stderr.isatty():
         return subprocess.run(command, check=False).returncode
     shown = Progress(title, "parts")

@@ -46,10 +46,9 @@ def _command(
     context = click.Context(command, info_name=name, parent=parent)
     yield f"{'#' * level} {context.command_path}"
     yield ""
-    yield "```"
-    yield f"{context.command_path} {' '.join(command.collect_usage_pieces(context))}".rstrip()
-    yield "```"
-    yield ""
+    if arguments := [piece for piece in command.collect_usage_pieces(context) if piece != "[OPTIONS]"]:
+        yield f"Arguments: `{' '.join(arguments)}`"
+        yield ""
     yield from _words(command.help or "")
     rows = _rows(command, context)
     if own := [row for row in rows if row not in common]:

@@ -125,4 +125,4 @@ class _Jumps(selectors.BaseSelector):
 def _waiting(loop: VirtualLoop) -> str:
     names = sorted(task.get_name() for task in asyncio.all_tasks(loop))
     more = f" and {len(names) - 10} more" if len(names) > 10 else ""
-    return f"waiting: {', '.join(names[:10]) or 'nobody'}{more}"
+    return f"waiting: {', '.join(names[:10]) or 'nothing'}{more}"

@@ -181,7 +181,7 @@ def workload_above(obj: Json, related: Sequence[Json]) -> Json:
         what = f"a Workload of {owner['kind']} {owner['name']}"
     else:
         raise GroupingRefused(
-            f"annotation {GROUP_TEMPLATE} names a template of somebody else's Workload, but nobody owns this "
+            f"annotation {GROUP_TEMPLATE} names a template of another Workload, but no object owns this "
             f"{obj['kind']}; name the group above it in {PARENT_COMPOSITE}"
         )
     if found is None:

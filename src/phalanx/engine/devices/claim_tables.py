@@ -281,7 +281,7 @@ class ClaimTables:
         return found
 
     def _touch(self, device: DeviceKey) -> None:
-        """A device was taken or given back: whoever can see it looks again."""
+        """A device was taken or given back: units that can use it are tried again."""
         known = self.inventory.pools.get(device[:2])
         if known is None:
             return

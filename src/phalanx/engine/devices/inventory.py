@@ -112,9 +112,9 @@ class Inventory:
         self._shared: dict[PoolKey, Pool] = {}
         self.devices: dict[DeviceKey, Device] = {}
         self.version = 0  # +1 with every change
-        self.changed_nodes: dict[str, None] = {}  # whose local pools changed since somebody looked
+        self.changed_nodes: dict[str, None] = {}  # whose local pools changed since the last look
         self.shared_changed = False
-        self.dropped: list[Device] = []  # devices that are gone since somebody looked
+        self.dropped: list[Device] = []  # devices that are gone since the last look
 
     # ---- what is published
 

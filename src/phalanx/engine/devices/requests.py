@@ -45,7 +45,7 @@ class AllocationRequest(msgspec.Struct, eq=False):
     answers: dict[Device, Verdict] = msgspec.field(default_factory=dict)
 
     def selects(self, device: Device, selectors: DeviceSelectors) -> Verdict:
-        """Whether class and request select a device, whatever its taints and whoever uses it."""
+        """Whether class and request select a device, whatever its taints and users."""
         answer = self.answers.get(device)
         if answer is None:
             answer = self.answers[device] = self._selects(device, selectors)
@@ -63,7 +63,7 @@ class AllocationRequest(msgspec.Struct, eq=False):
         return self.takes(device) is not None if self.capacity or device.multiple else True
 
     def takes(self, device: Device) -> dict[str, int] | None:
-        """Capacity that the request takes of a device nobody uses; None: it cannot serve the request."""
+        """Capacity that the request takes of an unused device; None: it cannot serve the request."""
         return consumption(device.capacity, {_published(name, device): asked for name, asked in self.capacity.items()})
 
     def tolerates(self, device: Device) -> bool:

@@ -28,8 +28,8 @@ from phalanx.model.groups import WORKLOAD, GroupKey, PodKey
 if TYPE_CHECKING:
     from phalanx.engine.scheduling.scheduler import Scheduler
 
-NEVER = "its preemptionPolicy is Never: it waits for room and evicts nobody"
-FITS = "fits without evicting anybody"
+NEVER = "its preemptionPolicy is Never: it waits for room and evicts no pod"
+FITS = "fits without an eviction"
 
 
 def plan(engine: Scheduler, kind: str, namespace: str, name: str) -> PlanAnswer:
@@ -148,7 +148,7 @@ def _group(engine: Scheduler, groups: GroupUnits, leaf: GroupKey) -> PlanAnswer:
     if groups.forest.preemption_policy(head) == "Never":
         return PlanAnswer(name, "none", NEVER)
     if not engine.profiles[tree.scheduler_name].preempts:
-        return PlanAnswer(name, "none", "no preemption plan: this scheduler evicts nobody for groups")
+        return PlanAnswer(name, "none", "no preemption plan: this scheduler evicts no pods for groups")
     return _of(engine, name, _no_plan(answer))
 
 
@@ -164,7 +164,7 @@ def _of(engine: Scheduler, name: str, answer: Planned, found: NominatedAfterPree
         victims = [VictimLine(v.name, v.pods, v.priority, v.why, frees.get(v.name, [])) for v in answer.victims]
         text = summary(answer.cost, len(victims)) if victims else FITS
         if not victims and places:
-            text = "evicts nobody more: pods that are leaving suffice"
+            text = "evicts no further pods: those that are terminating suffice"
         cost, bound = _price(answer.cost), _price(answer.lower_bound)
         proved, ring = list(answer.proved), _ring_cost(engine, found.assignment) if found is not None else None
         return PlanAnswer(

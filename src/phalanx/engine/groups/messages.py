@@ -97,6 +97,4 @@ def leftovers(group: Group, built: Built, rest: Certificate | None) -> str:
 def whole(group: Group, pods: int) -> str:
     key = group.spec.topology_key if group.spec is not None else None
     where = f" in one domain of {key}" if key is not None else ""
-    return (
-        f"{UNSCHEDULABLE}, there is no room for all {pods} pods that it will have{where}; its first would start in vain"
-    )
+    return f"{UNSCHEDULABLE}, there is no room for all {pods} pods that it will have{where}; its first waits for that"

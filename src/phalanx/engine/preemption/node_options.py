@@ -358,8 +358,8 @@ class NodeOptions:
         grid = np.indices(tuple(top[:-1] + 1)).reshape(len(shapes) - 1, -1).T  # (G, I-1)
         left = ways.free[:, None, :] - (grid @ requests[:-1])[None, :, :]  # (C, G, R)
         # Zero members always fit, even on a node whose reservations exceed its capacity.
-        nobody: Bools = grid.sum(axis=1) == 0
-        ok = ((left >= 0) | ~requests.any(axis=0)).all(axis=2) | nobody[None, :]
+        no_member: Bools = grid.sum(axis=1) == 0
+        ok = ((left >= 0) | ~requests.any(axis=0)).all(axis=2) | no_member[None, :]
         for i in range(len(shapes) - 1):
             ok &= grid[None, :, i] <= limit[i][:, None]
         for a, b in rivals:

@@ -107,7 +107,7 @@ class Scheduler:
     ) -> None:
         self.settings = settings
         self.gates = gates
-        self.faults: deque[str] = deque(maxlen=100)  # of plugins, where no pod could be told; for logs
+        self.faults: deque[str] = deque(maxlen=100)  # of plugins, without a pod to report them on; for logs
         self.outbox = Outbox()
         self.cluster = state = ClusterState(settings, gates)
         self.columns, self.objects, self.interest = state.columns, state.objects, state.interest

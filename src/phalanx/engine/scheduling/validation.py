@@ -210,7 +210,7 @@ def _forest(engine: SchedulerTables) -> None:
             tally[member.state] += 1
         assert group.counts == tally, f"members of {leaf} by state"
     for leaf, pods in members.waiting_pods.items():
-        assert pods, f"{leaf} has a list of nobody"
+        assert pods, f"{leaf} has an empty list"
         for key, record in pods.items():
             assert engine.pods.records.get(key) is record, f"{key} waits in {leaf} and is gone"
             assert record.state is PodState.PENDING, f"{record} waits in {leaf} and has a node"
@@ -220,7 +220,7 @@ def _forest(engine: SchedulerTables) -> None:
 def _evictions(engine: SchedulerTables) -> None:
     plans = {key: root.plan for key, root in engine.queue.units.items() if root.plan is not None}
     for key, plan in plans.items():
-        assert plan.victims, f"the plan of {key} waits for nobody"
+        assert plan.victims, f"the plan of {key} has no victims"
         for victim, uid in plan.victims.items():
             record = engine.pods.records.get(victim)
             assert record is not None and record.uid == uid, f"{key} waits for {victim}, which is gone"
@@ -232,7 +232,7 @@ def _groups(engine: SchedulerTables) -> None:
     if groups.busy:
         return  # what happened was not worked through yet
     for root in engine.queue.units.values():
-        assert root.records, f"{root} has nobody"
+        assert root.records, f"{root} has no pods"
     forest = engine.cluster.forest
     for head in forest.roots():
         group, key = forest.group(head), root_key(head)
@@ -242,7 +242,7 @@ def _groups(engine: SchedulerTables) -> None:
 
 
 def _victim_index(engine: SchedulerTables) -> None:
-    """Kept up change by change it says the same as when made anew."""
+    """Updated change by change, it equals what a new one would hold."""
     kept, recomputed = engine.preemption.victim_index, VictimIndex(engine.cluster)
     kept.refresh()
     recomputed.refresh()
@@ -260,7 +260,7 @@ def _victim_index(engine: SchedulerTables) -> None:
 
 
 def _searches(engine: SchedulerTables) -> None:
-    """Unfinished attempts are of roots that go on, and whoever stands by has somebody to wait for."""
+    """Unfinished attempts are of roots that go on, and every unit on standby waits for one of them."""
     for key, search in engine.searches.unfinished.items():
         assert search.unit.key == key
         assert not engine.cluster.columns.journal.recording

@@ -132,7 +132,7 @@ def waiting(pod: KubeletPod, host_ip: str, started: str, now: str, why: Mapping[
 
 
 def not_pulled(pod: KubeletPod) -> dict[str, tuple[str, str]]:
-    """Return why containers wait whose images nobody can pull."""
+    """Return why containers wait whose images cannot be pulled."""
     text = 'Back-off pulling image "{}": ErrImagePull: an annotation says that it is missing'
     every = (*(pod.spec.init_containers or ()), *pod.spec.containers)
     return {c.name: ("ImagePullBackOff", text.format(c.image)) for c in every if c.image in pod.missing}

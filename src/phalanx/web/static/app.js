@@ -27,7 +27,7 @@ const MODES = [
   ["priority", "Priority"],
   ["state", "State"],
 ];
-const MANY_GANGS = 30; // from here on their colours cannot be told apart: the map starts with namespaces
+const MANY_GANGS = 30; // from here on their colours cannot be distinguished: the map starts with namespaces
 const TABS = [
   ["map", "Map"],
   ["queue", "Queue"],

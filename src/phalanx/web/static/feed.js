@@ -1,4 +1,4 @@
-// Login, questions and the live feed. Reconnects by itself and says so; a server that restarted is read anew.
+// Login, questions and the live feed. Reconnects by itself and says so; a server that restarted is read again.
 
 export class Problem extends Error {
   constructor(code, message) {

@@ -6,7 +6,7 @@ import { number, parts, plural, short } from "./words.js";
 
 const RESULTS = {
   plan: "There is a plan",
-  fits: "Fits without evicting anybody",
+  fits: "Fits without an eviction",
   underWay: "Under way",
   hopeless: "Evictions do not help",
   gaveUp: "The search gave up",

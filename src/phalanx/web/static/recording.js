@@ -52,7 +52,7 @@ export class Recording {
     this.nodes = new Map();
     this.pods = new Map();
     this.groups = new Map();
-    this.told = new Map(); // root or group -> why it waits, as it was last told
+    this.reasons = new Map(); // root or group -> why it waits, as last reported
     this.placed = this.waiting = 0;
   }
 
@@ -184,7 +184,7 @@ export class Recording {
   }
 
   tell(key, { status = "False", message }) {
-    this.swap(this.told, key, status === "False" ? message : undefined, "told");
+    this.swap(this.reasons, key, status === "False" ? message : undefined, "reason");
   }
 
   decision(decision, now) {
@@ -225,7 +225,7 @@ export class Recording {
   sentence({ decision, reason, kind = "Pod", message }, of) {
     if (decision !== "RecordEvent" || reason !== "FailedScheduling") return;
     const key = kind === "Pod" ? `pod/${of}` : `${kind.toLowerCase()}/${of}`;
-    if (!this.told.has(key) || !this.moments.length) return;
+    if (!this.reasons.has(key) || !this.moments.length) return;
     this.tell(key, { message });
     this.moments.at(-1).upto = this.changes.length;
   }
@@ -249,7 +249,7 @@ export class Recording {
     if (!this.cluster.keys.length) this.cluster.keys = TOPOLOGY_KEYS.filter((key) => domains.get(key)?.size).slice(-1);
     this.nodes = new Map();
     this.pods = new Map();
-    this.told = new Map();
+    this.reasons = new Map();
     this.placed = this.waiting = 0;
     this.done = 0;
   }
@@ -272,7 +272,7 @@ export class Recording {
 
   turn({ what, key }, value) {
     if (what === "node") return this.setNode(key, value);
-    if (what === "told") return value === undefined ? this.told.delete(key) : this.told.set(key, value);
+    if (what === "reason") return value === undefined ? this.reasons.delete(key) : this.reasons.set(key, value);
     if (what === "group") {
       if (value) this.cluster.groups.set(key, value);
       else this.cluster.groups.delete(key);
@@ -302,7 +302,7 @@ export class Recording {
         priority: pod.priority,
         asked: pod.asked,
         gated: pod.gated,
-        message: this.told.get(key) ?? "",
+        message: this.reasons.get(key) ?? "",
       };
       root.pods++;
       if (pod.asked < root.asked) root.asked = pod.asked;

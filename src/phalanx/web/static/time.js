@@ -154,7 +154,7 @@ export function timeView(app) {
   function at(index) {
     recording.seek(index);
     app.recolour();
-    if (element?.slider?.isConnected) told();
+    if (element?.slider?.isConnected) showMoment();
   }
 
   function stop() {
@@ -178,7 +178,7 @@ export function timeView(app) {
     controls();
   }
 
-  function told() {
+  function showMoment() {
     const moment = recording.moment;
     element.slider.value = recording.at;
     element.slider.setAttribute("aria-valuetext", moment ? `${clock(moment.now)}, ${moment.text}` : "the beginning");
@@ -309,7 +309,7 @@ export function timeView(app) {
       element.moment,
       element.queue,
     );
-    told();
+    showMoment();
   }
 
   return {

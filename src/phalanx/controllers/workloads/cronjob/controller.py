@@ -135,7 +135,7 @@ class CronJobController(Controller):
             self._events.normal(owner, self.name, "SuccessfulCreate", f"Created job {made['metadata']['name']}")
         if not controlled_by(made, meta["uid"]):
             log.warning(
-                "CronJob %s: Job %s belongs to somebody else; this run is left out",
+                "CronJob %s: Job %s has another owner; this run is left out",
                 meta["name"],
                 made["metadata"]["name"],
             )

@@ -186,7 +186,7 @@ class LeaderWorkerSetController(Controller):
         then[revision] = lws
         found = self._sets.get(meta["namespace"], meta["name"])
         if found is not None and not controlled_by(found, meta["uid"]):
-            note = f"StatefulSet {meta['name']} belongs to somebody else; delete or rename it"
+            note = f"StatefulSet {meta['name']} has another owner; delete or rename it"
             self._events.warning(lws, self.name, "NameConflict", note)
             raise Conflict(note)
         leaders = {}
@@ -382,7 +382,7 @@ class LeaderWorkerSetController(Controller):
         except AlreadyExists:
             found = self._sets.get(meta["namespace"], meta["name"])
             if found is not None and (controller_of(found) or {}).get("kind") != "Pod":
-                note = f"StatefulSet {meta['name']} belongs to somebody else; delete or rename it"
+                note = f"StatefulSet {meta['name']} has another owner; delete or rename it"
                 self._events.warning(look.lws, self.name, "NameConflict", note)
             # Otherwise it belongs to the previous leader and is being deleted; its deletion requeues the set.
 

@@ -6,7 +6,7 @@ with subgroups of their own topology "0/leader", "0/0", "0/1", ….
 
 * LeaderCreated: minCount is the size of the replica.
 * LeaderReady: minCount is 1, since workers come only after their leader is ready; what the whole replica needs is in an
-  annotation, so that the scheduler does not start a leader in vain.
+  annotation, so that the scheduler starts a leader only if its workers fit.
 * exclusive-topology becomes the topology of the group; subgroup-exclusive-topology makes the replica a
   CompositePodGroup of one PodGroup per subgroup.
 * `scheduling.phalanx.dev/api: v1alpha1` asks for the first Workload version instead: one pod group in the Workload,

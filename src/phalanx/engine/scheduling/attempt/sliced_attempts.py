@@ -29,7 +29,7 @@ from phalanx.model.objects import Node
 
 MOST = 32  # unfinished attempts at a time: each keeps a copy of what it looks at
 AGAIN = 3  # times an answer is searched again because the cluster changed; the last time no unit goes before it
-MOVED_ON = ", the cluster changed faster than whom to evict could be found: tried again soon"
+MOVED_ON = ", the cluster changed faster than victims could be found: tried again soon"
 AT_ONCE, ROWS_AT_ONCE = 12, 64  # work of an attempt by counting alone, and rows that are one more (see `placement`)
 MOST_CHANGES = 512  # remembered for one attempt; after more than that it is simply tried again
 

@@ -21,7 +21,7 @@ PARENTLESS = "WaitingForParent"
 INVALID = "Invalid"
 ERROR = "SchedulerError"
 RESTART = "RestartBackoff"
-FEW_GROUPS = 64  # of a tree in which every group is told what the others lack
+FEW_GROUPS = 64  # groups of a tree up to which every group reports what the others lack
 
 _REASONS = {  # of the groups' conditions, and of their pods'
     HeldBy.OBJECTS: ("", WAITING),
@@ -198,7 +198,7 @@ class UnitAdmission:
         quiet = pod_reason in (WAITING, GATED, RESTART)
         for record in records:
             if record.nominated and record.said.startswith(UNSCHEDULABLE):
-                # KEP-4671: what an attempt was promised is given back. A node that somebody else named for a pod
+                # KEP-4671: what an attempt was promised is given back. A node that another component named for a pod
                 # that was never tried is left alone.
                 self._pod_lifecycle.nominate(record, "")
             if record.pod is not None and record.pod.spec.scheduling_gates:

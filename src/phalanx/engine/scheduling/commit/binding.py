@@ -20,7 +20,7 @@ from phalanx.engine.state.records import PodRecord
 
 PERMIT, PRE_BIND = "permit", "preBind"
 PERMIT_TIMEOUT, PRE_BIND_TIMEOUT = 900.0, 600.0  # seconds, where the plugin names none
-NO_LONGER_WHOLE = "others of its gang are gone or could not be bound: whoever has no Bind yet is tried again with them"
+NO_LONGER_WHOLE = "others of its gang are gone or could not be bound: pods without a Bind are tried again with them"
 
 
 class Binding:

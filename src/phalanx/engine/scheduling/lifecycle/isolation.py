@@ -41,7 +41,7 @@ class Isolation:
         self._emit = emit
         self.objects: dict[ObjectKey, SetAside] = {}
         self.total: Counter[str] = Counter()  # exceptions by kind of the object or unit
-        self.unlogged: deque[str] = deque(maxlen=100)  # for whoever writes the log
+        self.unlogged: deque[str] = deque(maxlen=100)  # for the process that writes the log
 
     def note(self, kind: str, what: str, problem: BaseException) -> str:
         """Count and log an exception; returns the text for conditions and events."""

@@ -1,6 +1,6 @@
 """What has still to be written because a write failed: it is said again after a while, also where nothing else happens.
 
-Keeps what was to be said and when; saying it again is for whoever said it, and only if it is still true.
+Keeps what was to be said and when; its author writes it again, and only if it is still true.
 """
 
 from __future__ import annotations
