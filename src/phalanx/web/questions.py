@@ -103,7 +103,7 @@ class Questions:
         return msgspec.json.encode({"text": text})
 
     async def whatif(self, body: bytes) -> bytes:
-        """Where the manifests would go, which pods would be evicted, and the numbers in them that sliders may change."""
+        """Return where the manifests would go, which pods they would evict, and the numbers that sliders may change."""
         try:
             asked = msgspec.json.decode(body, type=_Asked)
         except msgspec.DecodeError as problem:
