@@ -102,7 +102,7 @@ docs: venv
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict  # --quiet would hide warnings, and broken links would not fail
 	@echo "built site/; look at it with: $(BIN)/python -m http.server -b 127.0.0.1 -d site 8000"
 
-# The pictures in docs/images, taken anew by the browser tests.
+# The pictures in docs/images, taken again by the browser tests.
 .PHONY: pictures
 pictures: venv
 	$(BIN)/pytest -q -n 0 tests/web/test_browser_story.py tests/web/test_browser_guide.py tests/web/test_browser_safety.py

@@ -80,7 +80,7 @@ async def count_bound(target: Target, pods: int, seconds: float) -> tuple[float,
 
 
 def measure(title: str, target: Target, bodies: list[bytes], others: dict[str, int]) -> None:
-    """`others`: further processes whose CPU time is told, by name and process id."""
+    """`others`: further processes whose CPU time is printed, by name and process id."""
     limit = 20 + len(bodies) / 50
     seen = {"server": target} | {name: Target("", "", "", pid) for name, pid in others.items()}
     with multiprocessing.get_context("spawn").Pool(2) as pool:

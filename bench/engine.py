@@ -134,7 +134,7 @@ class Runner:
         measure: bool = False,
         submit: Callable[[list[model.Pod]], None] | None = None,
     ) -> None:
-        """`submit`: whoever takes the pods instead of the engine."""
+        """`submit`: takes the pods instead of the engine."""
         size = self.number(podsPerGroup, scaled=False)
         made: list[model.Pod] = []
         for i in self._numbers("PodGroup", self.number(count)):

@@ -243,7 +243,7 @@ class Room:
 
 
 async def lease(seconds: float, seed: int = 1, thefts: bool = True) -> None:
-    """First only conflicts, which must depose nobody; then the lease is stolen and schedulers are killed, too."""
+    """First only conflicts, which must not change the leader; then take the lease and kill schedulers."""
     async with stage(seed) as (world, client):
         for number in range(4):
             await client.create(NODES, node(f"n{number}", "2"))
@@ -274,13 +274,13 @@ async def lease(seconds: float, seed: int = 1, thefts: bool = True) -> None:
         await asyncio.gather(*(part.terminate() for part in schedulers))
         if room.broken:
             raise Broken(room.broken)
-        print(f"{conflicts} outside writes of the lease deposed nobody")
+        print(f"{conflicts} outside writes of the lease changed no leader")
         print(f"then {dict(counts)}; {await _transitions(client)} changes of leader in all")
         print(f"{room.binds} pods bound, at most {room.worst}m of 2000m on a node; bound again after {again:.1f} s")
 
 
 async def _touch(client: HttpClient, counts: Counter[str]) -> None:
-    """Somebody who writes the lease all the time and leaves it as it is: its holder meets conflicts."""
+    """Write the lease unchanged all the time, so that its holder meets conflicts."""
     number = 0
     while True:
         number += 1
@@ -301,7 +301,7 @@ async def _transitions(client: HttpClient) -> int:
 async def _steal(
     world: Stage, client: HttpClient, schedulers: list[Part], counts: Counter[str], seconds: float
 ) -> None:
-    """Somebody takes the lease for as long as a lease lasts and gives it back; or a scheduler is killed."""
+    """Take the lease for as long as it lasts and give it back, or kill a scheduler."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         await asyncio.sleep(world.rng.uniform(0.5, 3.0))
@@ -320,7 +320,7 @@ async def _steal(
 
 
 async def _churn(world: Stage, client: HttpClient, room: Room, seconds: float) -> None:
-    """More pods than fit, all the time; whoever has a node goes again."""
+    """Keep more pods than fit; delete those that have a node."""
     end = time.monotonic() + seconds
     number = 0
     while time.monotonic() < end and not room.broken:

@@ -12,7 +12,7 @@ from progress import counted
 
 
 def main(times: int) -> None:
-    import pytest  # noqa: F401 (whoever has a fixture has it already)
+    import pytest  # noqa: F401 (who uses the fixture has it already)
 
     begun, spent = time.perf_counter(), time.process_time()
     from phalanx.testing.pytest import _start

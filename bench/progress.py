@@ -1,4 +1,4 @@
-"""How far a benchmark is, for whoever runs it with `phalanx bench`, which names a descriptor to tell it to."""
+"""Report the progress of a benchmark to `phalanx bench`, which names a file descriptor for it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ async def passing(seconds: float) -> None:
 
 
 def counted(items: Iterable[Item]) -> Iterator[Item]:
-    """The same items; before each it is told how many are done of how many."""
+    """Return the same items; before each one, report how many are done of how many."""
     every = list(items)
     for number, item in enumerate(every):
         announced(number, len(every))

@@ -85,7 +85,7 @@ def main() -> None:
     sleepers.fall_asleep(options.gangs, options.shapes)
     gc.collect()
     kilobytes = (resident() - before) * 1024 / options.gangs
-    print(f"{options.gangs:,} gangs of {SIZE}, {options.shapes} shapes, asleep: {kilobytes:.1f} kB each")
+    print(f"{options.gangs:,} gangs of {SIZE}, {options.shapes} shapes, unschedulable: {kilobytes:.1f} kB each")
     announced(1, 3)
     for number, (name, cpu) in enumerate((("small", "1"), ("large", "7")), 2):
         took, bound = sleepers.node(name, cpu)

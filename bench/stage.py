@@ -82,7 +82,7 @@ class Door:
         self._server = await asyncio.start_server(self._come_in, "127.0.0.1", self.port, backlog=512)
 
     def slam(self) -> None:
-        """Nobody listens any more, and every connection breaks."""
+        """Stop listening, and break every connection."""
         if self._server is not None:
             self._server.close()
             self._server = None

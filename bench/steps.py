@@ -90,7 +90,7 @@ class Bench:
         self.figures = Figures()
 
     def decide(self, hard: str, small: Callable[[int], Any] | None = None) -> Figures:
-        """Step until a pod of the hard root was bound, or told why not."""
+        """Step until a pod of the hard root was bound, or its condition says why not."""
         gc.collect()
         gc.disable()
         figures = self.figures
@@ -267,7 +267,7 @@ def crowded_cluster(nodes: int, preemptors: int, gang: bool) -> Callable[[], Fig
 
 
 def in_the_way(nodes: int, size: int, rule: str) -> Callable[[], Figures]:
-    """A gang that finds on every node a port taken, or somebody whom its members keep away from; or in every zone,
+    """A gang that finds on every node a port taken, or a pod that its members keep away from; or in every zone,
     many who may go, or some who stay."""
 
     def run() -> Figures:
@@ -319,11 +319,11 @@ SCENARIOS: dict[str, Callable[[], Figures]] = {
     "crowded, 4 single pods, 5,000 nodes of 10 pods": crowded_cluster(5000, 4, False),
     "crowded, gang of 4, 5,000 nodes of 10 pods": crowded_cluster(5000, 4, True),
     "in the way, a port, gang of 20, 1,000 nodes of 10 pods": in_the_way(1000, 20, "port"),
-    "in the way, somebody on the host, likewise": in_the_way(1000, 20, "host"),
-    "in the way, somebody in the zone, gang of 20, 200 nodes": in_the_way(200, 20, "zone"),
+    "in the way, a pod on the host, likewise": in_the_way(1000, 20, "host"),
+    "in the way, a pod in the zone, gang of 20, 200 nodes": in_the_way(200, 20, "zone"),
     "in the way, hundreds in the zone, gang of 20, 1,000 nodes": in_the_way(1000, 20, "zone"),
-    "in the way, somebody in the zone who stays, likewise": in_the_way(1000, 20, "stays"),
-    "in the way, nobody, but tied: spread over zones, likewise": in_the_way(1000, 20, "spread"),
+    "in the way, a pod in the zone that stays, likewise": in_the_way(1000, 20, "stays"),
+    "in the way, no pod, but tied: spread over zones, likewise": in_the_way(1000, 20, "spread"),
 }
 
 

@@ -31,9 +31,10 @@ def texts() -> Iterator[tuple[str, str]]:
     yield from ((str(page.relative_to(ROOT)), page.read_text()) for page in PAGES)
     yield "CHANGELOG.md", unreleased()
     yield "--help", commands_page()
-    for pattern in ("*.py", "*.js", "*.html", "*.table"):
-        for path in sorted((ROOT / "src").rglob(pattern)):
-            yield str(path.relative_to(ROOT)), path.read_text()
+    for folder in ("src", "deploy", "examples", "bench"):
+        for path in sorted((ROOT / folder).rglob("*")):
+            if path.suffix in (".py", ".js", ".html", ".table", ".yaml", ".md"):
+                yield str(path.relative_to(ROOT)), path.read_text()
 
 
 def test_pages_and_sources_use_plain_words() -> None:

@@ -35,4 +35,4 @@ def test_conflicting_writes_of_the_lease_depose_nobody_and_fill_no_node_twice(
     import faults
 
     asyncio.run(faults.lease(5.0, seed=2, thefts=False))
-    assert "deposed nobody" in capsys.readouterr().out
+    assert "changed no leader" in capsys.readouterr().out

@@ -24,7 +24,7 @@ def output_option(default: str = "text") -> Callable[[Callable[..., Any]], Calla
         default=default,
         show_default=True,
         type=click.Choice(FORMATS),
-        help="For people (table is another word for text, wide leaves nothing out) or for programs.",
+        help="text (or table) and wide are for reading, json and yaml for programs.",
     )
 
 
