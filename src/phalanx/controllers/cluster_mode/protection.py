@@ -7,6 +7,7 @@ controller to composites that the webhook did not see, and the controller remove
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 
 from phalanx.base.client import Client
 from phalanx.base.errors import Conflict, NotFound
@@ -79,10 +80,8 @@ class CompositeProtection(Controller):
     async def _write(self, composite: Json, finalizers: list[str]) -> None:
         meta = composite["metadata"]
         body = {**composite, "metadata": {**meta, "finalizers": finalizers}}
-        try:
+        with suppress(Conflict, NotFound):  # changed or gone: the watch event brings us back
             await self._client.update(self._composites.resource, meta["name"], body, meta["namespace"])
-        except (Conflict, NotFound):  # changed or gone: the watch event brings us back
-            return
 
 
 def _parent(group: Json) -> str:

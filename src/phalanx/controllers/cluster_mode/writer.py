@@ -101,7 +101,7 @@ class ClusterWriter:
             objects = [obj for obj in objects if obj["kind"] == "PodGroup" and obj["metadata"]["name"] not in in_use]
         for obj in objects:
             if not deleting(obj):
-                await self._delete(obj)
+                await self._cache(obj["kind"]).delete(obj, "Background")
 
     async def open_gate(self, pod: PodView, gate: str) -> None:
         meta = pod.metadata
@@ -124,8 +124,7 @@ class ClusterWriter:
                 if not first:
                     noted = noting_dropped(made, wanted)
                     if noted is not None:
-                        answer = await self._client.update(cache.resource, meta["name"], noted, meta["namespace"])
-                        made = msgspec.json.decode(answer)
+                        made = await cache.update(noted)
                         self._groups.events.warning(owner, NAME, "FieldsDropped", dropped_note(noted))
                     cache.remember(made)
                 note = f"Created {wanted['kind']} {meta['name']} for {owner['kind']} {owner['metadata']['name']}"
@@ -145,9 +144,7 @@ class ClusterWriter:
         found = difference(known, wanted, default_class(self._classes))
         if found is Difference.COUNTS:
             try:
-                body = with_counts_of(known, wanted)
-                answer = await self._client.update(cache.resource, meta["name"], body, meta["namespace"])
-                cache.remember(msgspec.json.decode(answer))
+                await cache.update(with_counts_of(known, wanted))
                 return _State.GOOD
             except Invalid:  # the count of a CompositePodGroup is fixed
                 return _State.OTHER
@@ -184,16 +181,6 @@ class ClusterWriter:
         if kind == "Workload":
             return self._groups.workloads
         return self._groups.composites if kind == "CompositePodGroup" else self._groups.pod_groups
-
-    async def _delete(self, obj: Json) -> None:
-        meta = obj["metadata"]
-        resource = self._cache(obj["kind"]).resource
-        try:
-            await self._client.delete(
-                resource, meta["name"], meta["namespace"], uid=meta["uid"], propagation="Background"
-            )
-        except (NotFound, Conflict):  # gone, or another object of that name by now
-            return
 
 
 def _shown(owner: Json) -> str:

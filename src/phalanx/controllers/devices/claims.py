@@ -86,8 +86,7 @@ class ResourceClaimsController(Controller):
             return
         pod = self._pods.get(claim["metadata"]["namespace"], owner["name"])
         if pod is not None and pod["metadata"]["uid"] == owner["uid"] and finished(pod):
-            meta = claim["metadata"]
-            await self._client.delete(r.RESOURCE_CLAIMS, meta["name"], meta["namespace"], uid=meta["uid"])
+            await self._claims.delete(claim)
 
     async def _lives(self, claim: Json, consumer: Json) -> bool:
         """Return True if an entry of reservedFor still exists. Unknown kinds are left to their controllers."""

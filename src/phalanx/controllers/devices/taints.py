@@ -132,7 +132,7 @@ class DeviceTaintEviction(Controller):
                 subresource="status",
             )
             self._events.normal(pod, self.name, "DeviceTaintManagerEviction", "Marking for deletion")
-            await self._client.delete(r.PODS, meta["name"], meta["namespace"], uid=meta["uid"])
+            await self._pods.delete(pod)
         except NotFound:
             return
 

@@ -114,11 +114,10 @@ class TemplateClaimsController(Controller):
             "spec": copy.deepcopy(spec.get("spec") or {}),
         }
         try:
-            created: Json = msgspec.json.decode(await self._client.create(r.RESOURCE_CLAIMS, body, meta["namespace"]))
+            created = await self._claims.create(body)
         except Invalid as problem:
             self._events.warning(owner, self.name, "FailedResourceClaimCreation", problem.message)
             return ""
-        self._claims.remember(created)
         return str(created["metadata"]["name"])
 
     def _group_entry(self, pod: Json, entry: Json) -> Json | None:

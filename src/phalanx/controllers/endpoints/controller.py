@@ -8,9 +8,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import msgspec
-
-from phalanx.base.errors import NotFound
 from phalanx.controllers import resources as r
 from phalanx.controllers.endpoints.addresses import (
     EndpointAddress,
@@ -41,7 +38,6 @@ class EndpointsController(Controller):
 
     def __init__(self, caches: Caches) -> None:
         super().__init__()
-        self._client = caches.client
         self._services = caches.of(r.SERVICES)
         self._pods = caches.of(r.PODS)
         self._nodes = caches.of(r.NODES)
@@ -90,24 +86,21 @@ class EndpointsController(Controller):
         endpoints = self._endpoints.get(*key)
         if endpoints is None or not ENDPOINTS_BY.items() <= (endpoints["metadata"].get("labels") or {}).items():
             return
-        try:
-            await self._client.delete(r.ENDPOINTS, key.name, key.namespace, uid=endpoints["metadata"]["uid"])
-        except NotFound:
-            return
+        await self._endpoints.delete(endpoints)
 
     async def _write_endpoints(self, key: Key, service: Json, found: dict[Ports, list[EndpointAddress]]) -> None:
         made, truncated = subsets(found, PER_ENDPOINTS)
-        metadata: Json = {"name": key.name, "labels": _labels(service, ENDPOINTS_BY)}
+        metadata: Json = {"name": key.name, "namespace": key.namespace, "labels": _labels(service, ENDPOINTS_BY)}
         if truncated:
             metadata["annotations"] = {OVER_CAPACITY: "truncated"}
         body: Json = {"apiVersion": "v1", "kind": "Endpoints", "metadata": metadata}
         body |= {"subsets": made} if made else {}
         current = self._endpoints.get(*key)
         if current is None:
-            self._endpoints.remember(_decoded(await self._client.create(r.ENDPOINTS, body, key.namespace)))
+            await self._endpoints.create(body)
         elif _differs(current, body, "subsets"):
             metadata["resourceVersion"] = current["metadata"]["resourceVersion"]
-            self._endpoints.remember(_decoded(await self._client.update(r.ENDPOINTS, key.name, body, key.namespace)))
+            await self._endpoints.update(body)
 
     async def _write_slices(self, key: Key, service: Json, found: dict[Ports, list[EndpointAddress]]) -> None:
         mine = [
@@ -125,10 +118,7 @@ class EndpointsController(Controller):
         for entry, listed, endpoints in wanted:
             await self._write_slice(key, service, entry, listed, endpoints)
         for entry in mine:
-            try:
-                await self._client.delete(r.ENDPOINT_SLICES, entry["metadata"]["name"], key.namespace)
-            except NotFound:
-                continue
+            await self._slices.delete(entry)
 
     def _dealt(
         self, room: list[Json], ports: list[Json], addresses: list[EndpointAddress]
@@ -152,7 +142,7 @@ class EndpointsController(Controller):
         self, key: Key, service: Json, current: Json | None, ports: list[Json], endpoints: list[Json]
     ) -> None:
         metadata: Json = {"labels": _labels(service, {**MANAGED_BY, SERVICE_NAME: key.name})}
-        metadata["ownerReferences"] = [controller_reference(service, r.SERVICES)]
+        metadata |= {"namespace": key.namespace, "ownerReferences": [controller_reference(service, r.SERVICES)]}
         body: Json = {
             "apiVersion": r.ENDPOINT_SLICES.api_version,
             "kind": "EndpointSlice",
@@ -163,23 +153,14 @@ class EndpointsController(Controller):
         }
         if current is None:
             metadata["generateName"] = f"{key.name}-"
-            answer = await self._client.create(r.ENDPOINT_SLICES, body, key.namespace)
+            await self._slices.create(body)
         elif _differs(current, body, "endpoints", "ports"):
-            name = metadata["name"] = current["metadata"]["name"]
-            metadata["resourceVersion"] = current["metadata"]["resourceVersion"]
-            answer = await self._client.update(r.ENDPOINT_SLICES, name, body, key.namespace)
-        else:
-            return
-        self._slices.remember(_decoded(answer))
+            metadata |= {name: current["metadata"][name] for name in ("name", "resourceVersion")}
+            await self._slices.update(body)
 
     def _zone(self, node: str) -> str:
         found = self._nodes.get("", node) if node else None
         return str((found["metadata"].get("labels") or {}).get(ZONE, "")) if found is not None else ""
-
-
-def _decoded(answer: bytes) -> Json:
-    found: Json = msgspec.json.decode(answer)
-    return found
 
 
 def _pair(namespace: str, key: str, value: str) -> str:

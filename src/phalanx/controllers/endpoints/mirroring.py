@@ -7,6 +7,7 @@ be mirrored and Endpoints that are leader election locks are skipped.
 from __future__ import annotations
 
 import ipaddress
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -30,7 +31,6 @@ class MirroringController(Controller):
 
     def __init__(self, caches: Caches) -> None:
         super().__init__()
-        self._client = caches.client
         self._services = caches.of(r.SERVICES)
         self._endpoints = caches.of(r.ENDPOINTS)
         self._slices = caches.of(r.ENDPOINT_SLICES)
@@ -55,20 +55,15 @@ class MirroringController(Controller):
             wanted = slices_of(endpoints)
         for entry in there:
             body = wanted.pop(_kind_of(entry), None)
-            name = entry["metadata"]["name"]
-            try:
-                if body is None:
-                    await self._client.delete(r.ENDPOINT_SLICES, name, key.namespace)
-                elif _differs(entry, body):
-                    body["metadata"] |= {"name": name, "resourceVersion": entry["metadata"]["resourceVersion"]}
-                    answer = await self._client.update(r.ENDPOINT_SLICES, name, body, key.namespace)
-                    self._slices.remember(msgspec.json.decode(answer))
-            except NotFound:
-                continue
+            if body is None:
+                await self._slices.delete(entry)
+            elif _differs(entry, body):
+                body["metadata"] |= {name: entry["metadata"][name] for name in ("name", "namespace", "resourceVersion")}
+                with suppress(NotFound):
+                    await self._slices.update(body)
         for body in wanted.values():
-            body["metadata"]["generateName"] = f"{key.name}-"
-            answer = await self._client.create(r.ENDPOINT_SLICES, body, key.namespace)
-            self._slices.remember(msgspec.json.decode(answer))
+            body["metadata"] |= {"generateName": f"{key.name}-", "namespace": key.namespace}
+            await self._slices.create(body)
 
 
 def slices_of(endpoints: Json) -> dict[tuple[str, str], Json]:

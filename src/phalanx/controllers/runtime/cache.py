@@ -15,7 +15,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from phalanx.base.client import Client, Resource
+from phalanx.base.client import Client, Propagation, Resource
+from phalanx.base.errors import Conflict, NotFound
 from phalanx.base.informer import Informer, ObjectChange
 from phalanx.base.tasks import run_all
 from phalanx.controllers.runtime.ownership import controller_of
@@ -174,6 +175,33 @@ class Cache:
             new = self._read(body)
             self._keep(key, new)
             self._index(key, new, old)
+
+    async def create(self, body: Json) -> Json:
+        return self._answered(await self.client.create(self.resource, body, body["metadata"].get("namespace", "")))
+
+    async def update(self, body: Json, subresource: str = "") -> Json:
+        name, namespace = body["metadata"]["name"], body["metadata"].get("namespace", "")
+        return self._answered(await self.client.update(self.resource, name, body, namespace, subresource=subresource))
+
+    async def patch(self, obj: Json, patch: Json) -> Json:
+        meta = obj["metadata"]
+        return self._answered(await self.client.patch(self.resource, meta["name"], patch, meta.get("namespace", "")))
+
+    def _answered(self, body: bytes) -> Json:
+        found: Json = msgspec.json.decode(body)
+        self.remember(found)
+        return found
+
+    async def delete(self, obj: Json, propagation: Propagation | None = None) -> bool:
+        """Delete this very object; False: it is gone, or there is another one of that name by now."""
+        meta = obj["metadata"]
+        try:
+            await self.client.delete(
+                self.resource, meta["name"], meta.get("namespace", ""), uid=meta["uid"], propagation=propagation
+            )
+        except (NotFound, Conflict):
+            return False
+        return True
 
     def _take(self, change: ObjectChange[bytes]) -> None:
         key = Key(change.namespace, change.name)

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import msgspec
-
 from phalanx.base.client import Resource
 from phalanx.base.errors import Invalid, NotFound
 from phalanx.controllers.runtime.cache import by_labels
@@ -64,15 +62,10 @@ class Claims:
         await self._patch(obj, change)
 
     async def _patch(self, obj: Json, change: Json) -> Json | None:
-        meta = obj["metadata"]
-        patch = {"metadata": {"uid": meta["uid"], **change}}
         try:
-            answer = await self._cache.client.patch(self._cache.resource, meta["name"], patch, meta["namespace"])
+            return await self._cache.patch(obj, {"metadata": {"uid": obj["metadata"]["uid"], **change}})
         except (NotFound, Invalid):  # deleted, or being deleted with finalizers
             return None
-        changed: Json = msgspec.json.decode(answer)
-        self._cache.remember(changed)
-        return changed
 
 
 def selector_of(owner: Json) -> LabelMatcher:

@@ -14,7 +14,7 @@ from enum import Enum
 import msgspec
 
 from phalanx.base.client import Resource
-from phalanx.base.errors import AlreadyExists, Invalid, NotFound
+from phalanx.base.errors import AlreadyExists, Invalid
 from phalanx.base.work import WorkQueue
 from phalanx.controllers.grouping.compare import (
     Difference,
@@ -195,7 +195,7 @@ class Groups:
             if made:
                 noted = noting_dropped(known, wanted)
                 if noted is not None:
-                    await self._update(cache, noted)
+                    await cache.update(noted)
                     self.events.warning(owner, controller, "FieldsDropped", dropped_note(noted))
                 if announce:
                     note = f"Created {kind} {meta['name']} for {owner['kind']} {owner['metadata']['name']}"
@@ -210,7 +210,7 @@ class Groups:
         found = difference(known, wanted, default_class(self._classes))
         if found is Difference.COUNTS:
             try:
-                await self._update(cache, with_counts_of(known, wanted))
+                await cache.update(with_counts_of(known, wanted))
                 return kept
             except Invalid:  # a CompositePodGroup's count is immutable unless a gate allows it
                 pass
@@ -260,7 +260,7 @@ class Groups:
         body = copy.deepcopy(workload)
         body["metadata"]["ownerReferences"] = [*(workload["metadata"].get("ownerReferences") or ()), reference]
         body["metadata"].setdefault("annotations", {})[ADOPTED] = "true"
-        await self._update(self.workloads, body)
+        await self.workloads.update(body)
 
     # ---- single writes
 
@@ -288,24 +288,9 @@ class Groups:
         cache.remember(answer)
         return answer, made
 
-    async def _update(self, cache: Cache, body: Json) -> None:
-        meta = body["metadata"]
-        answer = await self._client.update(cache.resource, meta["name"], body, meta["namespace"])
-        cache.remember(msgspec.json.decode(answer))
-
     async def _delete(self, objects: list[Json]) -> None:
         for obj in objects:
-            meta = obj["metadata"]
-            try:
-                await self._client.delete(
-                    self._cache(obj["kind"]).resource,
-                    meta["name"],
-                    meta["namespace"],
-                    uid=meta["uid"],
-                    propagation="Background",
-                )
-            except NotFound:
-                continue
+            await self._cache(obj["kind"]).delete(obj, "Background")
 
 
 def _is_plan(obj: Json) -> bool:

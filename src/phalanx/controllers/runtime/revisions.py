@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from phalanx.base.client import Resource
-from phalanx.base.errors import AlreadyExists, Conflict, NotFound
+from phalanx.base.errors import AlreadyExists
 from phalanx.controllers.runtime.claiming import Claims
 from phalanx.controllers.runtime.controller import Cache, Json
 from phalanx.controllers.runtime.hashing import hash_of
@@ -50,10 +50,8 @@ class Revisions:
             return await self._make(owner, data, labels, highest + 1)
         if int(found["revision"]) == highest:
             return found
-        meta = found["metadata"]
-        patch = {"metadata": {"resourceVersion": meta["resourceVersion"]}, "revision": highest + 1}
-        answer = await self.cache.client.patch(self.cache.resource, meta["name"], patch, meta["namespace"])
-        return self._remembered(answer)
+        version = found["metadata"]["resourceVersion"]
+        return await self.cache.patch(found, {"metadata": {"resourceVersion": version}, "revision": highest + 1})
 
     async def _make(self, owner: Json, data: Json, labels: dict[str, str], number: int) -> Json:
         meta = owner["metadata"]
@@ -76,7 +74,7 @@ class Revisions:
             if deleting(owner):
                 return body
             try:
-                return self._remembered(await self.cache.client.create(self.cache.resource, body, meta["namespace"]))
+                return await self.cache.create(body)
             except AlreadyExists:
                 found: Json = msgspec.json.decode(
                     await self.cache.client.get(self.cache.resource, name, meta["namespace"])
@@ -86,20 +84,11 @@ class Revisions:
                     return found
         raise AssertionError("unreachable")
 
-    def _remembered(self, answer: bytes) -> Json:
-        revision: Json = msgspec.json.decode(answer)
-        self.cache.remember(revision)
-        return revision
-
     async def trim(self, owner: Json, live: set[str], limit: int) -> None:
         """Delete the oldest revisions beyond `limit` that no pod uses; `live` are names."""
         idle = [rev for rev in self.of(owner) if rev["metadata"]["name"] not in live]
         for revision in idle[: max(0, len(idle) - limit)]:
-            meta = revision["metadata"]
-            try:
-                await self.cache.client.delete(self.cache.resource, meta["name"], meta["namespace"], uid=meta["uid"])
-            except (NotFound, Conflict):
-                continue
+            await self.cache.delete(revision)
 
 
 def template_data(template: Json) -> Json:

@@ -7,8 +7,6 @@ import copy
 from collections.abc import Awaitable, Iterable
 from typing import Any, TypeVar
 
-import msgspec
-
 from phalanx.base.clock import Clock, rfc3339
 from phalanx.controllers.grouping.core import GroupingRefused
 from phalanx.controllers.runtime.controller import Cache
@@ -52,13 +50,7 @@ async def write_status(cache: Cache, obj: Json, status: Json) -> Json:
     status = {key: value for key, value in status.items() if value is not None and value != []}
     if _said(status) == _said(obj.get("status") or {}):
         return obj
-    meta = obj["metadata"]
-    body = {**obj, "status": status}
-    answer: Json = msgspec.json.decode(
-        await cache.client.update(cache.resource, meta["name"], body, meta["namespace"], subresource="status")
-    )
-    cache.remember(answer)
-    return answer
+    return await cache.update({**obj, "status": status}, "status")
 
 
 def _said(status: Json) -> Json:

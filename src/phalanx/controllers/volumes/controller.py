@@ -233,10 +233,9 @@ class VolumesController(Controller):
         body = disk(claim, storage_class, node)
         name = body["metadata"]["name"]
         try:
-            volume: Json = msgspec.json.decode(await self._client.create(r.PERSISTENT_VOLUMES, body))
+            volume = await self._volumes.create(body)
         except AlreadyExists:
             return  # created before a crash; when the cache has it, its claimRef requeues this claim
-        self._volumes.remember(volume)
         self._events.normal(claim, self.name, "ProvisioningSucceeded", f"Successfully provisioned volume {name}")
         await self._bind(volume, claim)
 
@@ -301,8 +300,7 @@ class VolumesController(Controller):
             return await self._writes.volume_phase(await self._writes.unbind(volume), "Available")
         foreign = volume["spec"].get("csi") is not None and not _simulated(volume)
         if policy == "Delete" and not foreign and not deleting(volume):
-            meta = volume["metadata"]
-            await self._client.delete(r.PERSISTENT_VOLUMES, meta["name"], uid=meta["uid"])
+            await self._volumes.delete(volume)
         return volume
 
 

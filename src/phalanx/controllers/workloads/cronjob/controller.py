@@ -8,7 +8,7 @@ import logging
 import msgspec
 
 from phalanx.base.clock import Clock, parse_rfc3339, rfc3339
-from phalanx.base.errors import AlreadyExists, Conflict, NotFound
+from phalanx.base.errors import AlreadyExists
 from phalanx.controllers import resources as r
 from phalanx.controllers.runtime.controller import Caches, Controller, Json, Key
 from phalanx.controllers.runtime.events import Events
@@ -105,7 +105,7 @@ class CronJobController(Controller):
             return None
         if policy == "Replace":
             for job in running:
-                await self._delete(job)
+                await self._jobs.delete(job, "Background")
         made = await self._create(owner, due)
         status["lastScheduleTime"] = rfc3339(due)
         return made
@@ -126,11 +126,10 @@ class CronJobController(Controller):
             "spec": copy.deepcopy(template["spec"]),
         }
         try:
-            answer = await self._client.create(r.JOBS, body, meta["namespace"])
+            made = await self._jobs.create(body)
         except AlreadyExists:  # created before a crash: the name contains its time
-            answer = await self._client.get(r.JOBS, _name(owner, due), meta["namespace"])
-        made: Json = msgspec.json.decode(answer)
-        self._jobs.remember(made)
+            made = msgspec.json.decode(await self._client.get(r.JOBS, _name(owner, due), meta["namespace"]))
+            self._jobs.remember(made)
         if controlled_by(made, meta["uid"]):
             self._events.normal(owner, self.name, "SuccessfulCreate", f"Created job {made['metadata']['name']}")
         if not controlled_by(made, meta["uid"]):
@@ -151,16 +150,7 @@ class CronJobController(Controller):
             ended.sort(key=lambda job: ((job.get("status") or {}).get("startTime") or "", job["metadata"]["name"]))
             limit = int(owner["spec"].get(field, default))
             for job in ended[: max(0, len(ended) - limit)]:
-                await self._delete(job)
-
-    async def _delete(self, job: Json) -> None:
-        meta = job["metadata"]
-        try:
-            await self._client.delete(
-                r.JOBS, meta["name"], meta["namespace"], uid=meta["uid"], propagation="Background"
-            )
-        except (NotFound, Conflict):
-            return
+                await self._jobs.delete(job, "Background")
 
 
 def _name(owner: Json, due: float) -> str:

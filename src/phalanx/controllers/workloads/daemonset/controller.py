@@ -5,10 +5,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import msgspec
-
 from phalanx.base.clock import Clock
-from phalanx.base.errors import Conflict, Forbidden, Invalid, NotFound
+from phalanx.base.errors import Forbidden, Invalid
 from phalanx.controllers import resources as r
 from phalanx.controllers.runtime.claiming import Claims
 from phalanx.controllers.runtime.controller import Caches, Controller, Json, Key
@@ -40,7 +38,7 @@ class DaemonSetController(Controller):
     def __init__(self, caches: Caches, clock: Clock, events: Events) -> None:
         super().__init__()
         self._announced = PodEvents(events, clock, self.name)
-        self._client, self._clock = caches.client, clock
+        self._clock = clock
         self._sets = caches.of(r.DAEMON_SETS)
         self._pods = caches.of(r.PODS)
         self._nodes = caches.of(r.NODES)
@@ -94,7 +92,7 @@ class DaemonSetController(Controller):
                 doomed += sorted(alive, key=lambda p: (p["metadata"]["creationTimestamp"], p["metadata"]["name"]))[1:]
         missing = [node for node in sorted(wanted) if not by_node.get(node)]
         doomed += self._outdated(owner, by_node, wanted, digest)
-        await together(self._delete(owner, pod) for pod in doomed)
+        await together(self._delete(pod) for pod in doomed)
         await together(self._create(owner, node, digest) for node in missing)
 
     def _outdated(self, owner: Json, by_node: dict[str, list[Json]], wanted: set[str], digest: str) -> list[Json]:
@@ -125,20 +123,15 @@ class DaemonSetController(Controller):
         affinity["requiredDuringSchedulingIgnoredDuringExecution"] = {"nodeSelectorTerms": [term]}
         spec["tolerations"] = [*(spec.get("tolerations") or ()), *TOLERATIONS]
         try:
-            made: Json = msgspec.json.decode(await self._client.create(r.PODS, pod, owner["metadata"]["namespace"]))
+            made = await self._pods.create(pod)
         except (Invalid, Forbidden) as problem:
             self._announced.failed(owner, problem)
             raise
-        self._pods.remember(made)
         self._announced.created(made)
 
-    async def _delete(self, owner: Json, pod: Json) -> None:
-        meta = pod["metadata"]
-        try:
-            await self._client.delete(r.PODS, meta["name"], meta["namespace"], uid=meta["uid"])
+    async def _delete(self, pod: Json) -> None:
+        if await self._pods.delete(pod):
             self._announced.deleted(pod)
-        except (NotFound, Conflict):  # gone, or another pod of that name by now
-            return
 
     async def _write(self, owner: Json, by_node: dict[str, list[Json]], wanted: set[str], digest: str) -> None:
         minimum = int(owner["spec"].get("minReadySeconds") or 0)

@@ -7,7 +7,7 @@ import copy
 import msgspec
 
 from phalanx.base.clock import Clock
-from phalanx.base.errors import AlreadyExists, Conflict, NotFound
+from phalanx.base.errors import AlreadyExists
 from phalanx.controllers import resources as r
 from phalanx.controllers.runtime.claiming import Claims
 from phalanx.controllers.runtime.controller import Caches, Controller, Json, Key
@@ -105,7 +105,7 @@ class DeploymentController(Controller):
         body = self._new_set(deployment, newest, collisions)
         namespace = deployment["metadata"]["namespace"]
         try:
-            made: Json = msgspec.json.decode(await self._client.create(r.REPLICA_SETS, body, namespace))
+            made = await self._sets.create(body)
         except AlreadyExists:
             made = msgspec.json.decode(await self._client.get(r.REPLICA_SETS, body["metadata"]["name"], namespace))
             if not (controlled_by(made, deployment["metadata"]["uid"]) and _same_template(made, deployment)):
@@ -113,7 +113,7 @@ class DeploymentController(Controller):
                 status = {**(deployment.get("status") or {}), "collisionCount": collisions + 1}
                 await write_status(self._deployments, deployment, status)
                 raise
-        self._sets.remember(made)
+            self._sets.remember(made)
         self._report_scaled(deployment, made, 0, _wanted(made))
         await self._report_revision(deployment, newest)
         return made
@@ -164,10 +164,7 @@ class DeploymentController(Controller):
         if (meta.get("annotations") or {}).get(REVISION) == str(revision):
             return
         patch = {"metadata": {"uid": meta["uid"], "annotations": {REVISION: str(revision)}}}
-        answer: Json = msgspec.json.decode(
-            await self._client.patch(r.DEPLOYMENTS, meta["name"], patch, meta["namespace"])
-        )
-        self._deployments.remember(answer)
+        await self._deployments.patch(deployment, patch)
 
     # ---- sizes
 
@@ -233,25 +230,14 @@ class DeploymentController(Controller):
             self._events.normal(deployment, self.name, "ScalingReplicaSet", note)
 
     async def _patch_set(self, replica_set: Json, patch: Json) -> Json:
-        meta = replica_set["metadata"]
-        patch.setdefault("metadata", {})["resourceVersion"] = meta["resourceVersion"]
-        answer: Json = msgspec.json.decode(
-            await self._client.patch(r.REPLICA_SETS, meta["name"], patch, meta["namespace"])
-        )
-        self._sets.remember(answer)
-        return answer
+        patch.setdefault("metadata", {})["resourceVersion"] = replica_set["metadata"]["resourceVersion"]
+        return await self._sets.patch(replica_set, patch)
 
     async def _clean(self, deployment: Json, old: list[Json]) -> None:
         limit = deployment["spec"].get("revisionHistoryLimit", 10)
         idle = [s for s in old if not _wanted(s) and not (s.get("status") or {}).get("replicas")]
         for replica_set in sorted(idle, key=_revision)[: max(0, len(idle) - int(limit))]:
-            meta = replica_set["metadata"]
-            try:
-                await self._client.delete(
-                    r.REPLICA_SETS, meta["name"], meta["namespace"], uid=meta["uid"], propagation="Background"
-                )
-            except (NotFound, Conflict):
-                continue
+            await self._sets.delete(replica_set, "Background")
 
 
 def _current(deployment: Json, sets: list[Json]) -> Json | None:

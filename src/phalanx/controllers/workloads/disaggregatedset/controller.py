@@ -6,10 +6,12 @@ step follows from what exists; one reconcile makes at most one step of a slice.
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import msgspec
 
 from phalanx.base.clock import Clock
-from phalanx.base.errors import AlreadyExists, Conflict, Forbidden, Invalid, NotFound
+from phalanx.base.errors import AlreadyExists, Forbidden, Invalid, NotFound
 from phalanx.controllers import resources as r
 from phalanx.controllers.runtime.controller import Cache, Caches, Controller, Json, Key
 from phalanx.controllers.runtime.events import Events
@@ -73,7 +75,7 @@ class DisaggregatedSetController(Controller):
             if role in external:
                 found[role] = scaler
             else:
-                await self._delete(self._scalers, scaler)
+                await self._scalers.delete(scaler, "Background")
                 text = f"Deleted scaler {scaler['metadata']['name']}: role {role} is not External"
                 self._events.normal(owner, NAME, "ScalerDeleted", text)
         running: dict[str, int] = {}
@@ -96,7 +98,7 @@ class DisaggregatedSetController(Controller):
             for obj in self._owned(owner, cache):
                 place = (obj["metadata"].get("labels") or {}).get(s.SLICE) or "0"
                 if place.isdecimal() and len(place) < 5 and int(place) >= count:
-                    await self._delete(cache, obj)
+                    await cache.delete(obj, "Background")
 
     async def _keep_slice(self, owner: Json, place: int, scalers: Roles) -> None:
         revision = s.revision_of(owner)
@@ -104,7 +106,7 @@ class DisaggregatedSetController(Controller):
         for name in [name for name in revisions if name != revision]:
             if not any(map(s.replicas_of, revisions[name].values())):
                 for lws in revisions.pop(name).values():
-                    await self._delete(self._sets, lws)
+                    await self._sets.delete(lws, "Background")
                     text = f"Deleted drained LeaderWorkerSet {lws['metadata']['name']}"
                     self._events.normal(owner, NAME, "LWSDeleted", text)
         new = revisions.pop(revision, {})
@@ -203,7 +205,7 @@ class DisaggregatedSetController(Controller):
             if (labels.get(s.SLICE) or "0") != str(place) or own == revision:
                 continue
             if not _ready(revisions.get(own) or {}, names):
-                await self._delete(self._services, known)
+                await self._services.delete(known, "Background")
 
     # ---- status
 
@@ -258,9 +260,7 @@ class DisaggregatedSetController(Controller):
         known = cache.get(meta["namespace"], meta["name"])
         if known is None:
             try:
-                made: Json = msgspec.json.decode(await self._client.create(cache.resource, body, meta["namespace"]))
-                cache.remember(made)
-                return made
+                return await cache.create(body)
             except AlreadyExists:
                 known = msgspec.json.decode(await self._client.get(cache.resource, meta["name"], meta["namespace"]))
         if controlled_by(known, owner["metadata"]["uid"]):
@@ -276,21 +276,8 @@ class DisaggregatedSetController(Controller):
         self._events.normal(owner, NAME, reason, f"LeaderWorkerSet {name} goes from {before} to {replicas} replicas")
 
     async def _patch(self, lws: Json, patch: Json) -> None:
-        meta = lws["metadata"]
-        try:
-            answer = await self._client.patch(r.LEADER_WORKER_SETS, meta["name"], patch, meta["namespace"])
-        except NotFound:
-            return
-        self._sets.remember(msgspec.json.decode(answer))
-
-    async def _delete(self, cache: Cache, obj: Json) -> None:
-        meta = obj["metadata"]
-        try:
-            await self._client.delete(
-                cache.resource, meta["name"], meta["namespace"], propagation="Background", uid=meta["uid"]
-            )
-        except (NotFound, Conflict):
-            return
+        with suppress(NotFound):
+            await self._sets.patch(lws, patch)
 
 
 def _target(role: Json, scalers: Roles, unknown: int) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import msgspec
+from contextlib import suppress
 
 from phalanx.base.clock import Clock, parse_rfc3339, rfc3339
 from phalanx.base.errors import ApiProblem, NotFound
@@ -36,7 +36,7 @@ class JobController(Controller):
     def __init__(self, caches: Caches, clock: Clock, events: Events, groups: Groups | None = None) -> None:
         """Create the controller. groups None: Jobs get no scheduling objects (gate WorkloadWithJob off)."""
         super().__init__()
-        self._client, self._clock, self._events = caches.client, clock, events
+        self._clock, self._events = clock, events
         self._announced = PodEvents(events, clock, NAME)
         self._jobs = caches.of(r.JOBS)
         self._pods = caches.of(r.PODS)
@@ -188,8 +188,7 @@ class JobController(Controller):
         return last + min(LONGEST_BACKOFF, FIRST_BACKOFF * 2.0 ** min(count - 1, 10)) - self._clock.now()
 
     async def _create(self, body: Json) -> Json:
-        made: Json = msgspec.json.decode(await self._client.create(r.PODS, body, body["metadata"]["namespace"]))
-        self._pods.remember(made)  # the next look must not make it again
+        made = await self._pods.create(body)
         self._announced.created(made)
         return made
 
@@ -204,12 +203,8 @@ class JobController(Controller):
         await together(self._remove_one(pod) for pod in pods)
 
     async def _remove_one(self, pod: Json) -> None:
-        meta = pod["metadata"]
-        try:
-            await self._client.delete(r.PODS, meta["name"], meta["namespace"], uid=meta["uid"])
+        if await self._pods.delete(pod):
             self._announced.deleted(pod)
-        except NotFound:
-            return
 
     async def _let_go(self, pods: list[Json], for_good: set[str] | None = None, run: str = "") -> None:
         """Remove our finalizer from counted pods; those `for_good` still count as members of their gang."""
@@ -224,11 +219,8 @@ class JobController(Controller):
         patch: Json = {"metadata": {"uid": meta["uid"], "finalizers": left or None}}
         if completed_in:
             patch["metadata"]["annotations"] = {COMPLETED_IN: completed_in}
-        try:
-            answer: Json = msgspec.json.decode(await self._client.patch(r.PODS, meta["name"], patch, meta["namespace"]))
-            self._pods.remember(answer)
-        except NotFound:
-            return
+        with suppress(NotFound):
+            await self._pods.patch(pod, patch)
 
     # ---- status
 
@@ -301,12 +293,7 @@ class JobController(Controller):
         if left > 0:
             self.queue.add_after(Key(meta["namespace"], meta["name"]), left + 0.05)
             return
-        try:
-            await self._client.delete(
-                r.JOBS, meta["name"], meta["namespace"], propagation="Foreground", uid=meta["uid"]
-            )
-        except NotFound:
-            return
+        await self._jobs.delete(job, "Foreground")
 
 
 def _job_of(pod: Json) -> str:

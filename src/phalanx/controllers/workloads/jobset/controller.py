@@ -5,11 +5,11 @@ Each reconcile ends with one status write; the next one finds missing whatever a
 
 from __future__ import annotations
 
+from contextlib import suppress
 from itertools import islice
 
 import msgspec
 
-from phalanx.base.client import Resource
 from phalanx.base.clock import Clock
 from phalanx.base.errors import AlreadyExists, Forbidden, Invalid, NotFound
 from phalanx.controllers import resources as r
@@ -236,11 +236,8 @@ class JobSetController(Controller):
         meta = body["metadata"]
         if cache.get(meta["namespace"], meta["name"]) is not None:
             return
-        try:
-            answer = await self._client.create(cache.resource, body, meta["namespace"])
-            cache.remember(msgspec.json.decode(answer))
-        except AlreadyExists:
-            return
+        with suppress(AlreadyExists):
+            await cache.create(body)
 
     async def _create_jobs(self, look: ObservedJobSet, grouping: Grouping) -> None:
         jobset, children = look.jobset, look.children
@@ -282,9 +279,7 @@ class JobSetController(Controller):
         known = self._jobs.get(meta["namespace"], meta["name"])
         if known is None:
             try:
-                made: Json = msgspec.json.decode(await self._client.create(r.JOBS, body, meta["namespace"]))
-                self._jobs.remember(made)
-                return made
+                return await self._jobs.create(body)
             except (Invalid, Forbidden) as problem:
                 text = f"Job {meta['name']} cannot be created: {problem}"
                 self._events.warning(look.jobset, NAME, "JobCreationFailed", text)
@@ -335,26 +330,14 @@ class JobSetController(Controller):
             await self._patch_job(job, {"spec": sizes})
 
     async def _patch_job(self, job: Json, patch: Json) -> Json:
-        meta = job["metadata"]
         try:
-            answer: Json = msgspec.json.decode(await self._client.patch(r.JOBS, meta["name"], patch, meta["namespace"]))
+            return await self._jobs.patch(job, patch)
         except NotFound:
             return job
-        self._jobs.remember(answer)
-        return answer
 
     async def _delete_jobs(self, jobs: list[Json]) -> None:
         leaving = [job for job in jobs if not deleting(job)]
-        await together(self._delete(r.JOBS, job) for job in leaving)
-
-    async def _delete(self, resource: Resource, obj: Json) -> None:
-        meta = obj["metadata"]
-        try:
-            await self._client.delete(
-                resource, meta["name"], meta["namespace"], propagation="Foreground", uid=meta["uid"]
-            )
-        except NotFound:
-            return
+        await together(self._jobs.delete(job, "Foreground") for job in leaving)
 
     # ---- ends
 
@@ -389,7 +372,7 @@ class JobSetController(Controller):
         if left > 0:
             self.queue.add_after(look.key, left + 0.05)
             return
-        await self._delete(r.JOB_SETS, look.jobset)
+        await self._sets.delete(look.jobset, "Foreground")
 
 
 def _bound(grouping: Grouping, group: str, key: str) -> bool:

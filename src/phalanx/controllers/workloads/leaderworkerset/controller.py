@@ -7,13 +7,11 @@ then. Scaling down, rolling and restarting happen by removing leaders; everythin
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, field
 
-import msgspec
-
-from phalanx.base.client import Resource
 from phalanx.base.clock import Clock
-from phalanx.base.errors import AlreadyExists, Conflict, NotFound
+from phalanx.base.errors import AlreadyExists, Conflict
 from phalanx.controllers import resources as r
 from phalanx.controllers.group_apis import create_pod_group_if_not_exists, provider_of
 from phalanx.controllers.grouping.core import PARENT_COMPOSITE, TOO_MANY, WORKLOADS, Grouping, GroupingRefused
@@ -297,7 +295,7 @@ class LeaderWorkerSetController(Controller):
     async def _apply_leaders(self, known: Json | None, wanted: Json) -> Json:
         meta = wanted["metadata"]
         if known is None:
-            return self._taken(await self._client.create(r.STATEFUL_SETS, wanted, meta["namespace"]))
+            return await self._sets.create(wanted)
         fields = ("replicas", "template", "updateStrategy")
         if n.label(known, n.REVISION) == meta["labels"][n.REVISION] and _same_metadata(
             known["spec"]["template"], wanted["spec"]["template"]
@@ -323,12 +321,7 @@ class LeaderWorkerSetController(Controller):
             },
             "spec": {**known["spec"], **{field: wanted["spec"][field] for field in fields}},
         }
-        return self._taken(await self._client.update(r.STATEFUL_SETS, meta["name"], body, meta["namespace"]))
-
-    def _taken(self, answer: bytes) -> Json:
-        found: Json = msgspec.json.decode(answer)
-        self._sets.remember(found)
-        return found
+        return await self._sets.update(body)
 
     async def _arrange_group(self, look: ObservedReplicas, index: int, leader: Json) -> None:
         lws, meta, name = look.lws, look.lws["metadata"], leader["metadata"]["name"]
@@ -377,7 +370,7 @@ class LeaderWorkerSetController(Controller):
         meta = wanted["metadata"]
         try:
             async with self._progress.creating(look.lws, f"StatefulSet {meta['name']}"):
-                self._taken(await self._client.create(r.STATEFUL_SETS, wanted, meta["namespace"]))
+                await self._sets.create(wanted)
             self._progress.workers(look.lws, leader)
         except AlreadyExists:
             found = self._sets.get(meta["namespace"], meta["name"])
@@ -393,22 +386,12 @@ class LeaderWorkerSetController(Controller):
         meta = wanted["metadata"]
         if self._services.get(meta["namespace"], meta["name"]) is not None:
             return
-        resource: Resource = r.SERVICES
-        try:
-            answer = await self._client.create(resource, wanted, meta["namespace"])
-        except AlreadyExists:
-            return
-        self._services.remember(msgspec.json.decode(answer))
+        with suppress(AlreadyExists):
+            await self._services.create(wanted)
 
     async def _delete(self, leader: Json) -> None:
         """Delete in the foreground: a new leader is created only when all pods of the old group are gone."""
-        meta = leader["metadata"]
-        try:
-            await self._client.delete(
-                r.PODS, meta["name"], meta["namespace"], uid=meta["uid"], propagation="Foreground"
-            )
-        except (NotFound, Conflict):
-            return
+        await self._pods.delete(leader, "Foreground")
 
     async def _finish(self, look: ObservedReplicas, scheduling: tuple[str, str, str] | None) -> None:
         lws = self._owners.get(look.lws["metadata"]["namespace"], look.lws["metadata"]["name"]) or look.lws

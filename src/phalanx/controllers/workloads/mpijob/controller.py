@@ -6,12 +6,11 @@ The ssh keys and the host file of mpi-operator have no meaning for simulated pod
 from __future__ import annotations
 
 import copy
-
-import msgspec
+from contextlib import suppress
 
 from phalanx.base.client import Resource
 from phalanx.base.clock import Clock
-from phalanx.base.errors import AlreadyExists, Conflict, NotFound
+from phalanx.base.errors import AlreadyExists
 from phalanx.controllers import resources as r
 from phalanx.controllers.grouping.core import BATCH, TOO_MANY, Grouping, GroupingRefused, Link, check_pods
 from phalanx.controllers.grouping.priorities import keep_priority
@@ -38,7 +37,7 @@ class MPIJobController(CustomController):
 
     def __init__(self, caches: Caches, clock: Clock, events: Events, groups: Groups | None) -> None:
         super().__init__(events)
-        self._client, self._clock, self._events, self._groups = caches.client, clock, events, groups
+        self._clock, self._events, self._groups = clock, events, groups
         self._owners = caches.of(MPI_JOBS, optional=True)
         self._jobs, self._pods = caches.of(r.JOBS), caches.of(r.PODS)
         self._classes = caches.of(r.PRIORITY_CLASSES, optional=True)
@@ -83,22 +82,22 @@ class MPIJobController(CustomController):
 
     async def _arrange(self, owner: Json, workers: dict[str, Json], launcher: Json | None) -> None:
         if (owner["spec"].get("runPolicy") or {}).get("suspend"):
-            await together(self._delete(self._pods, pod) for pod in workers.values() if not deleting(pod))
+            await together(self._pods.delete(pod) for pod in workers.values() if not deleting(pod))
             if launcher is not None and not launcher["spec"].get("suspend"):
-                await self._patch(launcher, {"spec": {"suspend": True}})
+                await self._jobs.patch(launcher, {"spec": {"suspend": True}})
             return
         replicas = (owner["spec"].get("mpiReplicaSpecs") or {}).get("Worker") or {}
         count = 0 if not replicas else 1 if replicas.get("replicas") is None else int(replicas["replicas"])
         names = [f"{owner['metadata']['name']}-worker-{index}" for index in range(count)]
         extra = [pod for name, pod in workers.items() if name not in names]
         # Scale down before groups are checked: fewer pods are always possible.
-        await together(self._delete(self._pods, pod) for pod in extra if not deleting(pod))
+        await together(self._pods.delete(pod) for pod in extra if not deleting(pod))
         grouping = await self._group(owner, workers, launcher)
         if grouping is None:
             return
         # A worker that ended before its launcher is recreated, under its own name.
         over = [workers[name] for name in names if name in workers and finished(workers[name])]
-        await together(self._delete(self._pods, pod) for pod in over if not deleting(pod))
+        await together(self._pods.delete(pod) for pod in over if not deleting(pod))
         missing = [(index, name) for index, name in enumerate(names) if name not in workers]
         await together(
             self._create(self._pods, self._worker(owner, replicas, index, name, grouping.links.get("worker")))
@@ -106,7 +105,7 @@ class MPIJobController(CustomController):
         )
         if launcher is not None:
             if launcher["spec"].get("suspend"):
-                await self._patch(launcher, {"spec": {"suspend": False}})
+                await self._jobs.patch(launcher, {"spec": {"suspend": False}})
         elif not waits_for_workers(owner) or (not missing and all(ready(workers[name]) for name in names)):
             await self._create(self._jobs, self._launcher(owner, grouping.links.get("launcher")))
 
@@ -174,29 +173,11 @@ class MPIJobController(CustomController):
 
     async def _clean(self, owner: Json, workers: dict[str, Json]) -> None:
         if (owner["spec"].get("runPolicy") or {}).get("cleanPodPolicy", "Running") != "None":
-            await together(self._delete(self._pods, pod) for pod in workers.values() if active(pod))
-
-    # ---- single writes
+            await together(self._pods.delete(pod) for pod in workers.values() if active(pod))
 
     async def _create(self, cache: Cache, body: Json) -> None:
-        try:
-            answer = await self._client.create(cache.resource, body, body["metadata"]["namespace"])
-        except AlreadyExists:
-            return
-        cache.remember(msgspec.json.decode(answer))
-
-    async def _patch(self, job: Json, patch: Json) -> None:
-        meta = job["metadata"]
-        self._jobs.remember(
-            msgspec.json.decode(await self._client.patch(r.JOBS, meta["name"], patch, meta["namespace"]))
-        )
-
-    async def _delete(self, cache: Cache, obj: Json) -> None:
-        meta = obj["metadata"]
-        try:
-            await self._client.delete(cache.resource, meta["name"], meta["namespace"], uid=meta["uid"])
-        except (NotFound, Conflict):
-            return
+        with suppress(AlreadyExists):
+            await cache.create(body)
 
 
 def _labels(owner: Json, role: str, index: int) -> dict[str, str]:

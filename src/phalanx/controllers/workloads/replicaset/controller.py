@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-import msgspec
-
 from phalanx.base.clock import Clock
-from phalanx.base.errors import ApiProblem, Conflict, NotFound
+from phalanx.base.errors import ApiProblem, Conflict
 from phalanx.controllers import resources as r
 from phalanx.controllers.grouping.core import BATCH, GroupingRefused, check_pods
 from phalanx.controllers.runtime.cache import MARKED
@@ -29,7 +27,7 @@ class ReplicaSetController(Controller):
     def __init__(self, caches: Caches, clock: Clock, events: Events, admission: Sequence[Admission] = ()) -> None:
         super().__init__()
         self._announced = PodEvents(events, clock, self.name)
-        self._client, self._clock = caches.client, clock
+        self._clock = clock
         self._admission = admission
         self._sets = caches.of(self.resource)
         self._pods = caches.of(r.PODS)
@@ -103,20 +101,19 @@ class ReplicaSetController(Controller):
         body = from_template(owner["spec"]["template"], owner, self.resource)
         for admit in self._admission:
             await admit(body, owner)
-        pod: Json = msgspec.json.decode(await self._client.create(r.PODS, body, owner["metadata"]["namespace"]))
-        self._pods.remember(pod)
-        self._announced.created(pod)
+        self._announced.created(await self._pods.create(body))
 
     async def _delete(self, owner: Json, pod: Json) -> None:
         meta = pod["metadata"]
         self._going.expect(owner["metadata"]["uid"], meta["name"])
         try:
-            await self._client.delete(r.PODS, meta["name"], meta["namespace"], uid=meta["uid"])
-            self._announced.deleted(pod)
-        except ApiProblem as problem:
+            if await self._pods.delete(pod):
+                self._announced.deleted(pod)
+            else:
+                self._going.seen(owner["metadata"]["uid"], meta["name"])
+        except ApiProblem:
             self._going.seen(owner["metadata"]["uid"], meta["name"])
-            if not isinstance(problem, NotFound | Conflict):  # gone, or another pod of that name by now
-                raise
+            raise
 
     async def _write(self, owner: Json, pods: list[Json], problem: str) -> None:
         alive = [pod for pod in pods if active(pod)]

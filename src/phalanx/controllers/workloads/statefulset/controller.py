@@ -6,10 +6,8 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-import msgspec
-
 from phalanx.base.clock import Clock
-from phalanx.base.errors import AlreadyExists, Conflict, Forbidden, Invalid, NotFound
+from phalanx.base.errors import AlreadyExists, Forbidden, Invalid
 from phalanx.controllers import resources as r
 from phalanx.controllers.grouping.core import BATCH, TOO_MANY, GroupingRefused, check_pods, count_in
 from phalanx.controllers.runtime.claiming import Claims
@@ -32,7 +30,7 @@ class StatefulSetController(Controller):
     def __init__(self, caches: Caches, clock: Clock, events: Events, admission: Sequence[Admission] = ()) -> None:
         super().__init__()
         self._announced = PodEvents(events, clock, self.name)
-        self._client, self._clock = caches.client, clock
+        self._clock = clock
         self._admission = admission
         self._sets = caches.of(r.STATEFUL_SETS)
         self._pods = caches.of(r.PODS)
@@ -206,22 +204,17 @@ class StatefulSetController(Controller):
         for admit in self._admission:
             await admit(pod, owner)
         try:
-            made: Json = msgspec.json.decode(await self._client.create(r.PODS, pod, meta["namespace"]))
+            made = await self._pods.create(pod)
         except AlreadyExists:
             return  # the cache is behind, or another pod has the name: its deletion requeues the set
         except (Invalid, Forbidden) as problem:
             self._announced.failed(owner, problem)
             raise
-        self._pods.remember(made)
         self._announced.created(made)
 
     async def _delete(self, pod: Json) -> None:
-        meta = pod["metadata"]
-        try:
-            await self._client.delete(r.PODS, meta["name"], meta["namespace"], uid=meta["uid"])
+        if await self._pods.delete(pod):
             self._announced.deleted(pod)
-        except (NotFound, Conflict):  # gone, or another pod of that name by now
-            return
 
     # ---- status
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable
-
-import msgspec
+from contextlib import suppress
 
 from phalanx.base.errors import AlreadyExists, NotFound
 from phalanx.controllers import resources as r
@@ -92,11 +91,8 @@ class Volumes:
         if (meta.get("ownerReferences") or []) == references:
             return
         patch = {"metadata": {"resourceVersion": meta["resourceVersion"], "ownerReferences": references or None}}
-        try:
-            answer = await self._claims.client.patch(self._claims.resource, meta["name"], patch, meta["namespace"])
-        except NotFound:
-            return
-        self._claims.remember(msgspec.json.decode(answer))
+        with suppress(NotFound):
+            await self._claims.patch(claim, patch)
 
 
 def _claim_name(template: Json, owner: Json, ordinal: int | str) -> str:

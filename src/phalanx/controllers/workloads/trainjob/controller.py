@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-import msgspec
+from contextlib import suppress
 
 from phalanx.base.client import Resource
 from phalanx.base.clock import Clock, parse_rfc3339
@@ -48,7 +48,7 @@ class TrainJobController(CustomController):
 
     def __init__(self, caches: Caches, clock: Clock, events: Events, groups: Groups | None) -> None:
         super().__init__(events)
-        self._client, self._clock, self._events, self._groups = caches.client, clock, events, groups
+        self._clock, self._events, self._groups = clock, events, groups
         self._owners = caches.of(TRAIN_JOBS, optional=True)
         self._sets = caches.of(r.JOB_SETS, optional=True)
         self._runtimes = {resource.kind: caches.of(resource, optional=True) for resource in RUNTIMES}
@@ -147,12 +147,7 @@ class TrainJobController(CustomController):
         text = f"TrainJob was active for more than {seconds} s"
         set_condition(conditions, "Failed", "True", "DeadlineExceeded", text, self._clock)
         if found is not None:
-            try:
-                await self._client.delete(
-                    r.JOB_SETS, meta["name"], meta["namespace"], propagation="Background", uid=found["metadata"]["uid"]
-                )
-            except NotFound:
-                return
+            await self._sets.delete(found, "Background")
 
     async def _arrange(self, owner: Json, found: Json | None) -> Json | None:
         """Create the groups and the JobSet; return the JobSet, None while it cannot be created yet."""
@@ -174,16 +169,13 @@ class TrainJobController(CustomController):
             return found
         try:
             body = job_set_of(owner, runtime_of(owner, related), grouping)
-            answer = await self._client.create(r.JOB_SETS, body, owner["metadata"]["namespace"])
+            return await self._sets.create(body)
         except AlreadyExists:
             return None
         except (Invalid, Forbidden) as problem:
             raise GroupingRefused(
                 f"JobSet {owner['metadata']['name']} cannot be created: {problem}", "FailedCreate"
             ) from problem
-        made: Json = msgspec.json.decode(answer)
-        self._sets.remember(made)
-        return made
 
     def _report_size(self, owner: Json, related: list[Json]) -> None:
         """Report a size change of a running TrainJob: the Trainer refuses it; here it is stored and has no effect."""
@@ -209,11 +201,8 @@ class TrainJobController(CustomController):
     async def _suspend(self, found: Json, suspended: bool) -> None:
         if bool(found["spec"].get("suspend")) == suspended:
             return
-        meta = found["metadata"]
-        try:
-            await self._client.patch(r.JOB_SETS, meta["name"], {"spec": {"suspend": suspended}}, meta["namespace"])
-        except NotFound:
-            return
+        with suppress(NotFound):
+            await self._sets.patch(found, {"spec": {"suspend": suspended}})
 
     def _related(self, owner: Json) -> list[Json]:
         kind, name = runtime_named(owner)
