@@ -28,7 +28,7 @@ PATH = "/phalanx/v1/backup"
 @click.option("--context", default="", metavar="NAME", help="Context in it.  [default: its current one]")
 @output_option()
 def backup(file: str, name: str, data: str, kubeconfig: str, context: str, output: str) -> int:
-    """Write a consistent snapshot of a local cluster, which goes on serving meanwhile.
+    """Write a consistent snapshot of a local cluster, which continues to serve.
 
     The file holds every object, Secrets too, and is readable by you alone. It is verified before it gets its name.
 
@@ -118,7 +118,7 @@ def _download(kubeconfig: str, context: str, target: Path) -> None:
 @click.argument("file", metavar="FILE", required=False)
 @click.option("--name", default="", metavar="CLUSTER", help="A cluster with a name, instead of --data.")
 @click.option("--data", default="", metavar="DIR", help="Data directory; its server must not run.  [default: data]")
-@click.option("--replace", is_flag=True, help="Move a store that is there aside (to *.before-restore).")
+@click.option("--replace", is_flag=True, help="Move an existing store to *.before-restore.")
 @click.option("--as-is", is_flag=True, help="Without FILE: accept the store in DIR as it is, though its mark does not.")
 @output_option()
 def restore(file: str | None, name: str, data: str, replace: bool, as_is: bool, output: str) -> int:

@@ -98,9 +98,7 @@ _SERVER: tuple[Decorator, ...] = (
         type=click.Choice(["AlwaysAllow", "RBAC"]),
         help="RBAC: users and service accounts may do what roles are bound to them; see `phalanx user`.",
     ),
-    click.option(
-        "--audit-log", default=None, metavar="FILE", help="Append who asked for what, as JSON lines (mode 600)."
-    ),
+    click.option("--audit-log", default=None, metavar="FILE", help="Append a JSON line for every request (mode 600)."),
     log_level_option("warning"),
 )
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import click
 
 from phalanx.cli.main import COMMANDS, EXIT_CODES, cli
+from phalanx.cli.up import up
 
 _HEAD = """# Commands
 
@@ -51,12 +52,15 @@ def _command(
         yield ""
     yield from _words(command.help or "")
     rows = _rows(command, context)
-    if own := [row for row in rows if row not in common]:
+    as_up = [] if name == "up" else [row for row in rows if row in _rows(up, parent) and row not in common]
+    if own := [row for row in rows if row not in common and row not in as_up]:
         yield from _table(own)
         yield ""
-    if shared := [f"`{row[0].split()[0].rstrip(',')}`" for row in rows if row in common]:
-        yield from textwrap.wrap(f"Common options: {', '.join(shared)}.", 120, break_on_hyphens=False)
-        yield ""
+    for title, shared in (("As for `phalanx up`", as_up), ("Common options", common)):
+        flags = [f"`{row[0].split()[0].rstrip(',')}`" for row in rows if row in shared]
+        if flags:
+            yield from textwrap.wrap(f"{title}: {', '.join(flags)}.", 120, break_on_hyphens=False)
+            yield ""
     if isinstance(command, click.Group):
         for inner in command.list_commands(context):
             below = command.get_command(context, inner)

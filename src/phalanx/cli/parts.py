@@ -30,8 +30,8 @@ def _run(kubeconfig: str, context: str, log_level: str, name: str, make: Callabl
 @click.option(
     "--nodes", "count", default=0, show_default=True, type=click.IntRange(0, MAX_NODES), help="Nodes to create."
 )
-@click.option("--topology", default="", metavar="SPEC", help="Where the nodes stand, such as zones=2,blocks=4,racks=8.")
-@click.option("--like", default="", metavar="KUBECONFIG", help="Create a twin of every node of that cluster.")
+@click.option("--topology", default="", metavar="SPEC", help="Topology of the nodes, such as zones=2,blocks=4,racks=8.")
+@click.option("--like", default="", metavar="KUBECONFIG", help="Create a simulated copy of every node of that cluster.")
 @click.option("--like-context", default="", metavar="NAME", help="Context in it.  [default: its current one]")
 @log_level_option("info")
 def nodes(

@@ -34,7 +34,7 @@ from phalanx.engine.explain.values import PlanAnswer, Report
 @click.option("--once", is_flag=True, help="Print all views once and end: for scripts.")
 @output_option()
 def top(kubeconfig: str, context: str, scheduler: str, namespace: str, every: float, once: bool, output: str) -> int:
-    """Show who waits and why, the groups, and the free room by rack; it looks again every two seconds.
+    """Show what waits and why, the groups, and the free room by rack; updated every two seconds.
 
     \b
     Keys:

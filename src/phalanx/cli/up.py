@@ -19,7 +19,7 @@ from phalanx.cli.options import MAX_NODES, deciding_options, server_options
     metavar="N",
     help="Simulated nodes to start with.  [default: those there are; in a new cluster 10, with --demo 32]",
 )
-@click.option("--topology", default="", metavar="SPEC", help="Where the nodes stand, such as zones=2,blocks=4,racks=8.")
+@click.option("--topology", default="", metavar="SPEC", help="Topology of the nodes, such as zones=2,blocks=4,racks=8.")
 @click.option(
     "--devices",
     default="",

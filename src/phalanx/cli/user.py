@@ -39,16 +39,16 @@ def user() -> None:
 @user.command(short_help="Make a user, or a new token for one.")
 @click.argument("name")
 @click.option("--group", "groups", multiple=True, metavar="GROUP", help="A group to be in; may be repeated.")
-@click.option("--certificate", is_flag=True, help="A client certificate instead of a token; good for a year.")
+@click.option("--certificate", is_flag=True, help="A client certificate instead of a token; valid for a year.")
 @click.option(
     "--kubeconfig", "place", default="", metavar="FILE", help="Where to write it.  [default: in the data directory]"
 )
 @_which
 @output_option()
 def add(name: str, groups: tuple[str, ...], certificate: bool, place: str, cluster: str, data: str, output: str) -> int:
-    """Make a user with a kubeconfig of his own (mode 600). Who is there already gets a new token and these groups.
+    """Add a user with its own kubeconfig (mode 600). An existing user gets a new token and these groups.
 
-    A running cluster takes notice at once.
+    A running cluster notices at once.
 
     \b
     Examples:
@@ -101,7 +101,7 @@ def add(name: str, groups: tuple[str, ...], certificate: bool, place: str, clust
 @_which
 @output_option()
 def list_users(cluster: str, data: str, output: str) -> int:
-    """List the users that were added, with their groups. Tokens are not shown; only their users have them.
+    """List the users that were added, with their groups. Tokens are not shown.
 
     \b
     Examples:
@@ -126,7 +126,7 @@ def list_users(cluster: str, data: str, output: str) -> int:
 @_which
 @output_option()
 def remove(name: str, cluster: str, data: str, output: str) -> int:
-    """Remove a user. His token or certificate is refused from now on; roles that are bound to his name stay.
+    """Remove a user. Its token or certificate is refused from now on; role bindings that name it stay.
 
     \b
     Example:

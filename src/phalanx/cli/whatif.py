@@ -34,7 +34,7 @@ MOST_PODS = 8  # to be evicted, by name
     "without",
     multiple=True,
     metavar="PLUGIN",
-    help="As if this filter were not asked: TaintToleration, NodeAffinity, NodeUnschedulable (cordons), …",
+    help="As if this filter were switched off: TaintToleration, NodeAffinity, NodeUnschedulable (cordons), …",
 )
 @click.option("--when", is_flag=True, help="Also say when what does not fit now would start first.")
 @asking_options
@@ -56,7 +56,7 @@ def whatif(
 
     Nothing is created. Roots are tried in the order of the queue, each after those before it have got their places.
     With --drain and --drain-domain the question is which gangs a drain would hit and where each would go.
-    With --add-nodes and --without-filter the question is about another cluster than the one there is.
+    With --add-nodes and --without-filter the question is about a changed cluster.
     Exit code 0: everything fits (with --drain: every evicted pod would find a node), 1: something does not, or only
     after evictions, 2: bad input or no scheduler to ask. -o wide also shows the scheduler's message.
 

@@ -112,17 +112,17 @@ _HEAD = """\
 
 Made by `make docs` from the registry; do not edit.
 
-- **enforced**: what an object says holds.
+- **enforced**: requests that violate the object are rejected.
 - **run**: a controller or the scheduler acts on it.
-- **simulated**: acted on, without containers, disks or networks behind it.
-- **stored**: kept, shown and watched; no controller acts on it.
-- **answered**: a question; nothing is kept.
+- **simulated**: acted on, without real containers, disks or networks.
+- **stored**: stored, shown and watched; no controller acts on it.
+- **answered**: a request that is answered and not stored; its only verb is create.
 
-Verbs are create, delete, deletecollection, get, list, patch, update and watch where none are named. Kinds of your own
-come by CustomResourceDefinition.
+All other kinds have the verbs create, delete, deletecollection, get, list, patch, update and watch, unless the last
+column says otherwise. Add kinds with CustomResourceDefinitions.
 
-| kind | resource | versions | scope | verbs | subresources | what it does here |
-|---|---|---|---|---|---|---|
+| kind | resource | versions | scope | subresources | what happens |
+|---|---|---|---|---|---|
 """
 
 
@@ -135,13 +135,13 @@ def _row(kind: Kind) -> str:
     word, note = DOES[kind.key]
     short = f" ({', '.join(kind.short_names)})" if kind.short_names else ""
     versions = ", ".join(version.name for version in kind.versions)
-    verbs = "" if set(kind.verbs) == _ALL_VERBS else ", ".join(kind.verbs)
+    absent = sorted(_ALL_VERBS - set(kind.verbs)) if word != ANSWERED else []
+    note += f"; no {', '.join(absent)}" if absent else ""
     cells = (
         kind.kind,
         f"`{kind.key}`{short}",
         versions,
         "namespace" if kind.namespaced else "cluster",
-        verbs,
         ", ".join(sorted(kind.subresources)),
         f"**{word}**" + (f": {note}" if note else ""),
     )
