@@ -26,9 +26,9 @@ from phalanx.base.client import Resource
 from phalanx.base.clock import rfc3339_micro
 from phalanx.base.errors import AlreadyExists, ApiProblem, NotFound
 from phalanx.base.informer import Informer, ObjectChange
+from phalanx.base.resources import LEASES
 from phalanx.kube.client import HttpClient
 from phalanx.kube.config import load
-from phalanx.kube.lease import LEASES
 from phalanx.model import quantity
 from progress import announced, passing
 from stage import Broken, Part, Stage, stage

@@ -15,7 +15,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from phalanx.controllers.resources import JOBS
+from phalanx.base.resources import JOBS
 from phalanx.kube.client import HttpClient
 from phalanx.kube.config import load
 from stage import Part

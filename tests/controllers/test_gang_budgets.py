@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from phalanx.base import resources as r
 from phalanx.base.errors import TooManyRequests
-from phalanx.controllers import resources as r
 from phalanx.testing.virtual_time import VirtualLoop, run
 from support.lifecycle.cluster_mode import BesideCluster, beside_cluster
 from support.lifecycle.manifests import job

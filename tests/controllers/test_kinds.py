@@ -15,7 +15,6 @@ from phalanx.controllers.workloads.kind import WorkloadKind
 SOURCES = Path(phalanx.__file__).parent
 FOLDER = SOURCES / "controllers" / "workloads"
 ALLOWED = {
-    "controllers/resources.py": set(registry.BY_KIND),  # the name of a resource is its own
     # Spreading pods of a set is a rule of the scheduler.
     "serve/scheduler.py": {"ReplicaSet", "ReplicationController", "StatefulSet"},
     "web/manifest.py": {"ReplicaSet"},  # writes a question of the page as something kubectl would take

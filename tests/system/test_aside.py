@@ -14,10 +14,10 @@ import pytest
 
 from phalanx.base.client import Resource
 from phalanx.base.errors import ApiProblem, InternalError, NotFound, Timeout, TooManyRequests
+from phalanx.base.resources import LEASES
 from phalanx.engine.framework.config import read_config
 from phalanx.kube.client import HttpClient
 from phalanx.kube.config import load
-from phalanx.kube.lease import LEASES
 from phalanx.serve.forked_query import Aside
 from phalanx.serve.scheduler_process import SchedulerProcess, SchedulerSettings
 from support.local_cluster import LocalCluster

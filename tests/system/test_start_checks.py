@@ -19,9 +19,10 @@ import pytest
 import yaml
 
 from phalanx.base.clock import SystemClock, rfc3339_micro
+from phalanx.base.resources import LEASES
 from phalanx.kube.client import HttpClient
 from phalanx.kube.config import load
-from phalanx.kube.lease import LEASES, LeaseSettings
+from phalanx.kube.lease import LeaseSettings
 from phalanx.local.api.tls import load_identity
 from phalanx.model.crds import definitions
 from phalanx.model.gates import KNOWN

@@ -10,8 +10,9 @@ import pytest
 
 from phalanx.base.clock import ManualClock, SystemClock
 from phalanx.base.errors import ApiProblem, Conflict, NotFound, Unreachable
+from phalanx.base.resources import LEASES
 from phalanx.kube.client import HttpClient
-from phalanx.kube.lease import LEASES, Elector, LeaderLost, LeaseSettings
+from phalanx.kube.lease import Elector, LeaderLost, LeaseSettings
 from support.http_client import eventually
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from phalanx.base.errors import ConfigProblem
+from phalanx.base.resources import NODES, POD_GROUPS, PODS
 from phalanx.cli.completion import complete_cluster
 from phalanx.cli.messages import age
 from phalanx.cli.output import encoded, for_programs, notify, output_option, table
@@ -132,15 +133,14 @@ def _look(record: ClusterRecord) -> tuple[bool, dict[str, int]]:
     """Whether it answers, and how much there is of what people ask for first."""
     import asyncio
 
-    from phalanx.base.client import Resource
     from phalanx.base.errors import ApiProblem
     from phalanx.kube.client import HttpClient
     from phalanx.kube.config import load
 
     kinds = (
-        Resource("", "v1", "nodes", "Node", namespaced=False),
-        Resource("", "v1", "pods", "Pod"),
-        Resource("scheduling.k8s.io", "v1beta1", "podgroups", "PodGroup"),
+        NODES,
+        PODS,
+        POD_GROUPS,
     )
 
     async def ask() -> tuple[bool, dict[str, int]]:

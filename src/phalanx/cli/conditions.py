@@ -7,6 +7,7 @@ from typing import Any
 
 from phalanx.base.client import Client, Resource
 from phalanx.base.errors import ApiProblem, NotFound
+from phalanx.base.resources import EVENTS, PODS
 from phalanx.cli.output import CommandResult
 from phalanx.kube.group_api import CUSTOM, NATIVE
 
@@ -19,12 +20,11 @@ def _served(kind: str, *versions: str) -> tuple[Resource, ...]:
 
 
 RESOURCES = {
-    "Pod": (Resource("", "v1", "pods", "Pod"),),
+    "Pod": (PODS,),
     "PodGroup": _served("PodGroup", "v1beta1", "v1alpha3"),
     "CompositePodGroup": _served("CompositePodGroup", "v1alpha3"),
     "Workload": _served("Workload", "v1beta1", "v1alpha1"),
 }
-_EVENTS = Resource("", "v1", "events", "Event")
 _SCHEDULED = ("PodScheduled", "PodGroupInitiallyScheduled", "CompositePodGroupInitiallyScheduled")
 MOST_EVENTS = 3
 
@@ -49,7 +49,7 @@ async def from_conditions(client: Client, kind: str, namespace: str, name: str, 
         raise last
     conditions = [c for c in (found.get("status") or {}).get("conditions") or () if c["type"] in _SCHEDULED]
     fields = f"involvedObject.kind={kind},involvedObject.name={name}"
-    events = json.loads(await client.list(_EVENTS, namespace, fields=fields)).get("items") or []
+    events = json.loads(await client.list(EVENTS, namespace, fields=fields)).get("items") or []
     events.sort(key=lambda event: event.get("lastTimestamp") or event.get("eventTime") or "")
     scheduled = any(condition["status"] == "True" for condition in conditions)
     note = f"{problem}. This is what the API server knows"

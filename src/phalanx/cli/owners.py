@@ -7,11 +7,11 @@ from typing import Any
 
 import msgspec
 
+from phalanx.base import resources as r
 from phalanx.base.client import Client, Resource
 from phalanx.base.errors import ApiProblem, NotFound
 from phalanx.cli.output import CommandError, CommandResult
 from phalanx.cli.scheduler_client import SchedulerClient, Where, target
-from phalanx.controllers import resources as r
 from phalanx.controllers.grouping.core import GroupingRefused
 from phalanx.controllers.workloads.kind import WorkloadKind
 from phalanx.controllers.workloads.registry import BY_NAME, group
@@ -19,9 +19,6 @@ from phalanx.kube.group_api import GroupApi
 from phalanx.model.groups.keys import COMPOSITE, WORKLOAD, GroupKey, group_of
 from phalanx.model.kinds import Json
 from phalanx.model.objects import Pod
-
-_EVENTS = Resource("", "v1", "events", "Event")
-_NAMESPACES = Resource("", "v1", "namespaces", "Namespace", namespaced=False)
 
 AskOne = Callable[[str, str], Awaitable[CommandResult]]  # about one pod or group: kind, name
 MOST_PODS = 3  # of a workload without groups that are asked about
@@ -67,7 +64,7 @@ async def _existing(client: Client, resource: Resource, namespace: str, name: st
     except NotFound:
         pass
     try:
-        await client.get(_NAMESPACES, namespace)
+        await client.get(r.NAMESPACES, namespace)
     except NotFound:
         raise CommandError(f"there is no namespace {namespace!r}: see kubectl get namespaces") from None
     elsewhere = [
@@ -99,7 +96,7 @@ async def _instead(
     name = body["metadata"]["name"]
     refused = [
         f"{event.get('reason')}: {event.get('message')}"
-        for event in await _items(client, _EVENTS, namespace)
+        for event in await _items(client, r.EVENTS, namespace)
         if event.get("type") == "Warning"
         and (about := event.get("involvedObject") or {}).get("name") == name
         and about.get("kind") == kind

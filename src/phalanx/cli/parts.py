@@ -76,9 +76,9 @@ async def _nodes_of(like: str, like_context: str, kubeconfig: str, context: str)
     """The nodes of the cluster that twins are made of; that cluster is only read."""
     import msgspec
 
+    from phalanx.base.resources import NODES
     from phalanx.kube.client import HttpClient
     from phalanx.kube.config import load
-    from phalanx.local.nodes.fleet import NODES
 
     source = load(like, like_context)
     if kubeconfig and load(kubeconfig, context).server == source.server:

@@ -9,8 +9,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from phalanx.base import resources as r
 from phalanx.base.clock import Clock, parse_rfc3339
-from phalanx.controllers import resources as r
 from phalanx.controllers.runtime.cache import by_labels
 from phalanx.controllers.runtime.controller import Cache, Caches, Controller, Json, Key
 from phalanx.controllers.runtime.ownership import controller_of

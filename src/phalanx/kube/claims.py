@@ -10,16 +10,15 @@ from collections.abc import Callable
 
 import msgspec
 
-from phalanx.base.client import Client, Resource
+from phalanx.base.client import Client
 from phalanx.base.clock import Clock, rfc3339
 from phalanx.base.errors import Conflict, Invalid, NotFound
+from phalanx.base.resources import PODS, RESOURCE_CLAIMS
 from phalanx.base.retry import delay, retrying
 from phalanx.engine import decisions as d
 from phalanx.model.kinds import Json
 from phalanx.model.objects.devices import CLAIM_FINALIZER, EXTENDED_CLAIM_ANNOTATION, AllocationResult
 
-CLAIMS = Resource("resource.k8s.io", "v1", "resourceclaims", "ResourceClaim")
-PODS = Resource("", "v1", "pods", "Pod")
 CONFLICTS = 8  # attempts of one write
 
 log = logging.getLogger(__name__)
@@ -111,7 +110,9 @@ class ClaimWriter:
         """Read the claim, change its status, write it. `change` returns None where nothing has to be written."""
         client = self._client
         for attempt in range(CONFLICTS):
-            claim: Json = msgspec.json.decode(await retrying(lambda: client.get(CLAIMS, name, namespace), self._rng))
+            claim: Json = msgspec.json.decode(
+                await retrying(lambda: client.get(RESOURCE_CLAIMS, name, namespace), self._rng)
+            )
             meta: Json = claim["metadata"]
             if uid and meta.get("uid") != uid:
                 raise NotFound(f"resourceclaim {namespace}/{name} was replaced by another of the same name")
@@ -124,7 +125,7 @@ class ClaimWriter:
                 if finalizer and CLAIM_FINALIZER not in (meta.get("finalizers") or ()):
                     claim = await self._protected(claim)
                 claim["status"] = status
-                answer = await client.update(CLAIMS, name, claim, namespace, subresource="status")
+                answer = await client.update(RESOURCE_CLAIMS, name, claim, namespace, subresource="status")
                 found: Json = msgspec.json.decode(answer)
                 return found
             except Conflict as conflict:
@@ -143,7 +144,7 @@ class ClaimWriter:
         finalizers = [*(meta.get("finalizers") or ()), CLAIM_FINALIZER]
         body = {**claim, "metadata": {**meta, "finalizers": finalizers}, "status": None}
         try:
-            answer = await self._client.update(CLAIMS, meta["name"], body, meta["namespace"])
+            answer = await self._client.update(RESOURCE_CLAIMS, meta["name"], body, meta["namespace"])
         except Invalid as problem:
             if not (claim["spec"].get("devices") or {}).get("config"):
                 raise
@@ -177,7 +178,7 @@ class ClaimWriter:
                 },
                 "spec": msgspec.to_builtins(decision.spec),
             }  # fmt: skip
-            claim = msgspec.json.decode(await self._client.create(CLAIMS, body, decision.namespace))
+            claim = msgspec.json.decode(await self._client.create(RESOURCE_CLAIMS, body, decision.namespace))
         consumer = {"resource": "pods", "name": decision.name, "uid": decision.uid}
 
         def change(found: Json) -> Json | None:
@@ -199,7 +200,7 @@ class ClaimWriter:
 
     async def _extended_claim(self, namespace: str, pod_uid: str) -> Json | None:
         """The claim that an earlier attempt made for the pod."""
-        answer = await retrying(lambda: self._client.list(CLAIMS, namespace), self._rng)
+        answer = await retrying(lambda: self._client.list(RESOURCE_CLAIMS, namespace), self._rng)
         for claim in msgspec.json.decode(answer).get("items") or ():
             meta: Json = claim["metadata"]
             owned = any(ref.get("uid") == pod_uid for ref in meta.get("ownerReferences") or ())
@@ -221,8 +222,8 @@ class ClaimWriter:
             claim = await self._write_status(decision.namespace, name, uid, free, finalizer=False)
             left = [each for each in claim["metadata"].get("finalizers") or () if each != CLAIM_FINALIZER]
             claim["metadata"]["finalizers"] = left
-            await self._client.update(CLAIMS, name, claim, decision.namespace)
-            await self._client.delete(CLAIMS, name, decision.namespace, uid=uid)
+            await self._client.update(RESOURCE_CLAIMS, name, claim, decision.namespace)
+            await self._client.delete(RESOURCE_CLAIMS, name, decision.namespace, uid=uid)
         except NotFound:
             return
 

@@ -17,7 +17,7 @@ from itertools import count
 
 import msgspec
 
-from phalanx.base.client import Client, Resource
+from phalanx.base.client import Client
 from phalanx.base.clock import Clock
 from phalanx.base.errors import (
     AlreadyExists,
@@ -30,6 +30,7 @@ from phalanx.base.errors import (
     Unauthorized,
     Unreachable,
 )
+from phalanx.base.resources import PERSISTENT_VOLUME_CLAIMS, PERSISTENT_VOLUMES, PODS
 from phalanx.base.retry import delay, retrying, verdict
 from phalanx.base.tasks import run_all
 from phalanx.engine import decisions as d
@@ -42,9 +43,6 @@ from phalanx.model.objects import Pod
 
 log = logging.getLogger(__name__)
 
-PODS = Resource("", "v1", "pods", "Pod")
-VOLUMES = Resource("", "v1", "persistentvolumes", "PersistentVolume", namespaced=False)
-CLAIMS = Resource("", "v1", "persistentvolumeclaims", "PersistentVolumeClaim")
 
 BIND_ATTEMPTS = 6  # of a bind that the server answers
 WORTH_TELLING = 4
@@ -295,11 +293,13 @@ class Executor:
                 }
             },
         }
-        await retrying(lambda: self._client.patch(VOLUMES, decision.name, patch), self._rng)
+        await retrying(lambda: self._client.patch(PERSISTENT_VOLUMES, decision.name, patch), self._rng)
 
     async def _provision(self, decision: d.ProvisionVolume) -> None:
         patch = {"metadata": {"annotations": {"volume.kubernetes.io/selected-node": decision.node}}}
-        await retrying(lambda: self._client.patch(CLAIMS, decision.name, patch, decision.namespace), self._rng)
+        await retrying(
+            lambda: self._client.patch(PERSISTENT_VOLUME_CLAIMS, decision.name, patch, decision.namespace), self._rng
+        )
 
     def _record(self, event: d.RecordEvent) -> None:
         version = API_VERSION_OF.get(event.kind, "v1")

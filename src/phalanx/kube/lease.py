@@ -16,9 +16,10 @@ from typing import Any, Literal
 
 import msgspec
 
-from phalanx.base.client import Client, Resource
+from phalanx.base.client import Client
 from phalanx.base.clock import Clock, rfc3339_micro
 from phalanx.base.errors import AlreadyExists, ApiProblem, Conflict, NotFound
+from phalanx.base.resources import LEASES
 from phalanx.base.tasks import begin, end
 
 log = logging.getLogger(__name__)
@@ -29,8 +30,6 @@ Attempt = Literal["held", "taken", "again"]
 HELD: Attempt = "held"
 TAKEN: Attempt = "taken"  # by another holder that still renews it
 AGAIN: Attempt = "again"  # nothing is known: look again
-
-LEASES = Resource("coordination.k8s.io", "v1", "leases", "Lease")
 
 
 class LeaseSettings(msgspec.Struct, frozen=True):

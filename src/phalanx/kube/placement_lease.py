@@ -24,7 +24,7 @@ from phalanx.base.client import Client
 from phalanx.base.clock import Clock, rfc3339_micro
 from phalanx.base.errors import AlreadyExists, ApiProblem, Conflict, Forbidden, NotFound
 from phalanx.base.informer import Informer, ObjectChange
-from phalanx.kube.lease import LEASES
+from phalanx.base.resources import LEASES
 from phalanx.model.kinds import Json
 
 log = logging.getLogger(__name__)

@@ -14,6 +14,7 @@ import msgspec
 from phalanx.base.client import Client, Resource
 from phalanx.base.clock import Clock, rfc3339
 from phalanx.base.errors import ApiProblem, Conflict, NotFound, UnsupportedMediaType
+from phalanx.base.resources import COMPOSITE_POD_GROUPS, POD_GROUPS, PODS, WORKLOAD_POLICIES, WORKLOADS
 from phalanx.base.retry import retrying, verdict
 from phalanx.base.tasks import run_all
 from phalanx.engine import decisions as d
@@ -22,12 +23,11 @@ from phalanx.engine.groups.messages import WAITING
 
 log = logging.getLogger(__name__)
 
-PODS = Resource("", "v1", "pods", "Pod")
 GROUPS = {
-    "PodGroup": Resource("scheduling.k8s.io", "v1beta1", "podgroups", "PodGroup"),
-    "Workload": Resource("scheduling.k8s.io", "v1beta1", "workloads", "Workload"),
-    "CompositePodGroup": Resource("scheduling.k8s.io", "v1alpha3", "compositepodgroups", "CompositePodGroup"),
-    "WorkloadPolicy": Resource("scheduling.phalanx.dev", "v1alpha1", "workloadpolicies", "WorkloadPolicy"),
+    "PodGroup": POD_GROUPS,
+    "Workload": WORKLOADS,
+    "CompositePodGroup": COMPOSITE_POD_GROUPS,
+    "WorkloadPolicy": WORKLOAD_POLICIES,
 }
 REMEMBERED = 100_000
 WAITING_SECONDS = 1.0  # before it is written that a pod or group waits: most are complete and placed by then

@@ -22,9 +22,10 @@ from cryptography import x509
 from phalanx.base.client import Resource
 from phalanx.base.clock import Clock, parse_rfc3339
 from phalanx.base.errors import ApiProblem, ConfigProblem, Forbidden, NotFound, Unauthorized, Unreachable
+from phalanx.base.resources import LEASES, PODS
 from phalanx.kube.client import HttpClient
 from phalanx.kube.group_api import CUSTOM, NATIVE, GroupApi
-from phalanx.kube.lease import LEASES, LeaseSettings
+from phalanx.kube.lease import LeaseSettings
 from phalanx.serve.start_checks import (
     PARTS,
     RequiredRight,
@@ -46,7 +47,6 @@ EXPIRES_SOON = 30  # days
 REVIEWS_AT_ONCE = 16
 NO_AUTHORITY = "it has no caBundle: the controllers have not started, or may not write it"
 
-_PODS = Resource("", "v1", "pods", "Pod")
 _HOOKS = Resource(
     "admissionregistration.k8s.io", "v1", "mutatingwebhookconfigurations", "MutatingWebhookConfiguration", False
 )
@@ -267,7 +267,7 @@ class ClusterCheck:
         query: dict[str, str] = {"limit": str(PAGE)}
         more = False
         while True:
-            answer = msgspec.json.decode(await self._client.request("GET", _PODS.path(), query=query))
+            answer = msgspec.json.decode(await self._client.request("GET", PODS.path(), query=query))
             counts.update((pod.get("spec") or {}).get("schedulerName") or "?" for pod in answer.get("items") or ())
             token = (answer.get("metadata") or {}).get("continue")
             if not token or (more := counts.total() >= MOST_PODS):

@@ -15,9 +15,9 @@ from contextlib import suppress
 
 import msgspec
 
+from phalanx.base import resources as r
 from phalanx.base.client import Client, Resource
 from phalanx.base.errors import AlreadyExists, ApiProblem, NotFound
-from phalanx.controllers import resources as r
 from phalanx.model.kinds import Json
 
 NODES = 32

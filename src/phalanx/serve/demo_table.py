@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import msgspec
 
+from phalanx.base import resources as r
 from phalanx.base.client import Client
-from phalanx.controllers import resources as r
 from phalanx.controllers.runtime.controller import Cache, Caches
 from phalanx.model.kinds import Json
 from phalanx.model.printing.groups import HEALTHY, status_word

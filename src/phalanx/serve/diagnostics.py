@@ -14,8 +14,9 @@ from typing import Any
 import msgspec
 
 from phalanx.base.access import Access
-from phalanx.base.client import Client, Resource
+from phalanx.base.client import Client
 from phalanx.base.errors import ApiProblem, BadRequest, Forbidden, MethodNotAllowed, NotFound, ServiceUnavailable
+from phalanx.base.resources import PRIORITY_CLASSES, RESOURCE_CLAIM_TEMPLATES
 from phalanx.engine.engine import Engine
 from phalanx.engine.explain import Unknown, plan, whatif, why
 from phalanx.engine.explain.demand import demand
@@ -34,8 +35,6 @@ BASE = "/phalanx/v1"
 PATHS = (f"{BASE}/why", f"{BASE}/whatif", f"{BASE}/plan", f"{BASE}/state", f"{BASE}/demand")
 MOST_BYTES = 8 << 20
 
-_CLAIM_TEMPLATES = Resource("resource.k8s.io", "v1", "resourceclaimtemplates", "ResourceClaimTemplate")
-_PRIORITY_CLASSES = Resource("scheduling.k8s.io", "v1", "priorityclasses", "PriorityClass", namespaced=False)
 _KINDS = {
     "pod": "Pod", "pods": "Pod", "po": "Pod",
     "podgroup": "PodGroup", "podgroups": "PodGroup", "pg": "PodGroup",
@@ -167,13 +166,13 @@ class Diagnostics:
     async def _claim_templates(self) -> list[dict[str, Any]]:
         """Return the templates of the cluster; none where they may not be read: those of the manifests are enough."""
         try:
-            return msgspec.json.decode(await self._client.list(_CLAIM_TEMPLATES)).get("items") or []
+            return msgspec.json.decode(await self._client.list(RESOURCE_CLAIM_TEMPLATES)).get("items") or []
         except ApiProblem:
             return []
 
     async def priority_classes(self) -> list[dict[str, Any]]:
         try:
-            found = msgspec.json.decode(await self._client.list(_PRIORITY_CLASSES))
+            found = msgspec.json.decode(await self._client.list(PRIORITY_CLASSES))
         except ApiProblem as problem:
             raise ServiceUnavailable(f"cannot read priority classes: {problem}") from None
         return found.get("items") or []

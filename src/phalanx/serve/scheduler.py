@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from phalanx.base import resources as r
 from phalanx.base.client import Client, Resource
 from phalanx.base.clock import Clock, OnwardTime
 from phalanx.base.informer import Informer, ObjectChange
@@ -43,38 +44,38 @@ KEEP_ALIVE = 1.0  # seconds between two looks at the placement lease while binds
 LAST_EVENTS = 3.0  # seconds for events: news, not state
 
 _CORE: tuple[tuple[Resource, type[Any]], ...] = (
-    (Resource("", "v1", "namespaces", "Namespace", namespaced=False), objects.Namespace),
-    (Resource("", "v1", "nodes", "Node", namespaced=False), objects.Node),
-    (Resource("", "v1", "pods", "Pod"), objects.Pod),
-    (Resource("", "v1", "persistentvolumes", "PersistentVolume", namespaced=False), objects.PersistentVolume),
-    (Resource("", "v1", "persistentvolumeclaims", "PersistentVolumeClaim"), objects.PersistentVolumeClaim),
-    (Resource("", "v1", "services", "Service"), objects.Service),
-    (Resource("", "v1", "resourcequotas", "ResourceQuota"), objects.ResourceQuota),
-    (Resource("", "v1", "replicationcontrollers", "ReplicationController"), objects.ReplicationController),
-    (Resource("apps", "v1", "replicasets", "ReplicaSet"), objects.ReplicaSet),
-    (Resource("apps", "v1", "statefulsets", "StatefulSet"), objects.StatefulSet),
-    (Resource("policy", "v1", "poddisruptionbudgets", "PodDisruptionBudget"), objects.PodDisruptionBudget),
-    (Resource("storage.k8s.io", "v1", "storageclasses", "StorageClass", namespaced=False), objects.StorageClass),
+    (r.NAMESPACES, objects.Namespace),
+    (r.NODES, objects.Node),
+    (r.PODS, objects.Pod),
+    (r.PERSISTENT_VOLUMES, objects.PersistentVolume),
+    (r.PERSISTENT_VOLUME_CLAIMS, objects.PersistentVolumeClaim),
+    (r.SERVICES, objects.Service),
+    (r.RESOURCE_QUOTAS, objects.ResourceQuota),
+    (r.REPLICATION_CONTROLLERS, objects.ReplicationController),
+    (r.REPLICA_SETS, objects.ReplicaSet),
+    (r.STATEFUL_SETS, objects.StatefulSet),
+    (r.DISRUPTION_BUDGETS, objects.PodDisruptionBudget),
+    (r.STORAGE_CLASSES, objects.StorageClass),
     (Resource("storage.k8s.io", "v1", "csinodes", "CSINode", namespaced=False), objects.CSINode),
     (Resource("storage.k8s.io", "v1", "csidrivers", "CSIDriver", namespaced=False), objects.CSIDriver),
     (Resource("storage.k8s.io", "v1", "csistoragecapacities", "CSIStorageCapacity"), objects.CSIStorageCapacity),
 )
 # A server without them has no devices of dynamic resource allocation.
 _DEVICES: tuple[tuple[Resource, type[Any]], ...] = (
-    (Resource("resource.k8s.io", "v1", "deviceclasses", "DeviceClass", namespaced=False), objects.DeviceClass),
-    (Resource("resource.k8s.io", "v1", "resourceslices", "ResourceSlice", namespaced=False), objects.ResourceSlice),
-    (Resource("resource.k8s.io", "v1", "resourceclaims", "ResourceClaim"), objects.ResourceClaim),
+    (r.DEVICE_CLASSES, objects.DeviceClass),
+    (r.RESOURCE_SLICES, objects.ResourceSlice),
+    (r.RESOURCE_CLAIMS, objects.ResourceClaim),
     (
-        Resource("resource.k8s.io", "v1", "devicetaintrules", "DeviceTaintRule", namespaced=False),
+        r.DEVICE_TAINT_RULES,
         objects.DeviceTaintRule,
     ),
 )
 # Not every cluster serves these: a server without them is one without groups.
 _GROUPS: tuple[tuple[Resource, type[Any]], ...] = (
-    (Resource("scheduling.k8s.io", "v1beta1", "workloads", "Workload"), objects.Workload),
-    (Resource("scheduling.k8s.io", "v1beta1", "podgroups", "PodGroup"), objects.PodGroup),
-    (Resource("scheduling.k8s.io", "v1alpha3", "compositepodgroups", "CompositePodGroup"), objects.CompositePodGroup),
-    (Resource("scheduling.phalanx.dev", "v1alpha1", "workloadpolicies", "WorkloadPolicy"), objects.WorkloadPolicy),
+    (r.WORKLOADS, objects.Workload),
+    (r.POD_GROUPS, objects.PodGroup),
+    (r.COMPOSITE_POD_GROUPS, objects.CompositePodGroup),
+    (r.WORKLOAD_POLICIES, objects.WorkloadPolicy),
 )
 
 

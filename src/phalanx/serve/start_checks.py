@@ -17,8 +17,9 @@ import yaml
 from phalanx.base.client import Client, Resource
 from phalanx.base.clock import Clock, parse_rfc3339
 from phalanx.base.errors import ApiProblem, ConfigProblem, NotFound
+from phalanx.base.resources import LEASES
 from phalanx.kube.group_api import CUSTOM, GroupApi
-from phalanx.kube.lease import LEASES, LeaseSettings
+from phalanx.kube.lease import LeaseSettings
 from phalanx.model.crds import definitions
 from phalanx.model.kinds import Json
 

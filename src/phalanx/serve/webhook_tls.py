@@ -15,11 +15,11 @@ from cryptography import x509
 
 from phalanx.base.client import Client, Resource
 from phalanx.base.errors import AlreadyExists, ApiProblem, ConfigProblem, Conflict, NotFound
+from phalanx.base.resources import SECRETS
 from phalanx.local.api.tls import Identity, Pair, load_identity
 
 log = logging.getLogger(__name__)
 
-SECRETS = Resource("", "v1", "secrets", "Secret")
 CONFIGURATIONS = Resource(
     "admissionregistration.k8s.io", "v1", "mutatingwebhookconfigurations", "MutatingWebhookConfiguration", False
 )

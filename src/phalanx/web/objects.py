@@ -10,16 +10,17 @@ from typing import Any
 import msgspec
 import yaml
 
-from phalanx.base.client import Client, Resource
+from phalanx.base.client import Client
 from phalanx.base.errors import ApiProblem, BadRequest
+from phalanx.base.resources import COMPOSITE_POD_GROUPS, NODES, POD_GROUPS, PODS, WORKLOADS
 from phalanx.model.kinds import Json
 
 RESOURCES = {
-    "pod": Resource("", "v1", "pods", "Pod"),
-    "node": Resource("", "v1", "nodes", "Node", namespaced=False),
-    "podgroup": Resource("scheduling.k8s.io", "v1beta1", "podgroups", "PodGroup"),
-    "compositepodgroup": Resource("scheduling.k8s.io", "v1alpha3", "compositepodgroups", "CompositePodGroup"),
-    "workload": Resource("scheduling.k8s.io", "v1beta1", "workloads", "Workload"),
+    "pod": PODS,
+    "node": NODES,
+    "podgroup": POD_GROUPS,
+    "compositepodgroup": COMPOSITE_POD_GROUPS,
+    "workload": WORKLOADS,
 }
 _SECRET = ("env", "envFrom", "command", "args")  # of containers
 _APPLIED = "kubectl.kubernetes.io/last-applied-configuration"

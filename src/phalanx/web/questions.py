@@ -8,8 +8,9 @@ from typing import Any
 
 import msgspec
 
-from phalanx.base.client import Client, Resource
+from phalanx.base.client import Client
 from phalanx.base.errors import ApiProblem, BadRequest, NotFound
+from phalanx.base.resources import EVENTS
 from phalanx.model.kinds import Json
 from phalanx.serve.diagnostics import BASE, Diagnostics
 from phalanx.serve.engine_view import EngineReader
@@ -20,7 +21,6 @@ from phalanx.web.objects import described
 
 Query = Mapping[str, str]
 
-_EVENTS = Resource("", "v1", "events", "Event")
 MOST_EVENTS = 50
 MOST_TEXT = 1 << 18  # of a pasted manifest
 
@@ -126,7 +126,7 @@ class Questions:
         _, namespace, name = _key(query)
         chosen = f"involvedObject.name={name},involvedObject.kind={KINDS[query['key'].split('/')[0]]}"
         try:
-            listed = msgspec.json.decode(await self._client.list(_EVENTS, namespace, fields=chosen))
+            listed = msgspec.json.decode(await self._client.list(EVENTS, namespace, fields=chosen))
         except ApiProblem as problem:
             return msgspec.json.encode({"events": [], "problem": f"events cannot be read: {problem}"})
         found = []

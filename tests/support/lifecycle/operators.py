@@ -7,11 +7,11 @@ import copy
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+from phalanx.base import resources as r
 from phalanx.base.client import Client, Resource
 from phalanx.base.clock import Clock
 from phalanx.base.errors import AlreadyExists, NotFound
 from phalanx.base.tasks import run_all
-from phalanx.controllers import resources as r
 from phalanx.controllers.runtime.controller import Caches, Controller, Key
 from phalanx.controllers.runtime.ownership import controller_of, deleting, index_by_controller
 from phalanx.controllers.runtime.pods import finished, from_template

@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+from phalanx.base.resources import JOBS
 from phalanx.controllers.grouping.core import Grouping, Json
-from phalanx.controllers.resources import JOBS
 from phalanx.controllers.runtime.cache import Cache
 from phalanx.controllers.runtime.ownership import index_by_controller
 from phalanx.controllers.workloads.job.grouping import vacant

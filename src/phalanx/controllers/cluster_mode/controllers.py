@@ -11,13 +11,13 @@ import asyncio
 from collections.abc import Callable, Sequence
 
 from phalanx.base import informer
+from phalanx.base import resources as r
 from phalanx.base.client import Client
 from phalanx.base.clock import Clock
 from phalanx.base.errors import Conflict, NotFound
 from phalanx.base.informer import Informer, ObjectChange
 from phalanx.base.tasks import run_all
 from phalanx.base.work import WorkQueue
-from phalanx.controllers import resources as r
 from phalanx.controllers.cluster_mode.directory import Directory, UnfinishedPods, finished
 from phalanx.controllers.cluster_mode.gang_budgets import GangBudgets
 from phalanx.controllers.cluster_mode.linking import requests_gang

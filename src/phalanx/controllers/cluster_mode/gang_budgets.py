@@ -11,8 +11,8 @@ from typing import TypeVar
 
 import msgspec
 
+from phalanx.base import resources as r
 from phalanx.base.errors import AlreadyExists, Conflict, NotFound
-from phalanx.controllers import resources as r
 from phalanx.controllers.cluster_mode.directory import MANAGED_BY, MANAGER, is_ours
 from phalanx.controllers.grouping.names import LABEL
 from phalanx.controllers.runtime.cache import Cache, Caches, Json, Key

@@ -17,12 +17,12 @@ import msgspec
 from phalanx.base.client import Client, Resource
 from phalanx.base.clock import Clock, parse_rfc3339
 from phalanx.base.errors import AlreadyExists, ConfigProblem, NotFound
+from phalanx.base.resources import PODS
 from phalanx.controllers.runtime.hashing import hash_of
 from phalanx.model.kinds import Json
 
 REQUESTS = Resource("autoscaling.x-k8s.io", "v1", "provisioningrequests", "ProvisioningRequest")
 TEMPLATES = Resource("", "v1", "podtemplates", "PodTemplate")
-PODS = Resource("", "v1", "pods", "Pod")
 CLASSES = ("best-effort-atomic-scale-up.autoscaling.x-k8s.io", "check-capacity.autoscaling.x-k8s.io")
 CONSUMES = "autoscaling.x-k8s.io/consume-provisioning-request"  # annotation of pods
 CLASS = "autoscaling.x-k8s.io/provisioning-class-name"  # annotation of pods

@@ -14,11 +14,11 @@ from enum import Enum
 import msgspec
 
 from phalanx.base.errors import AlreadyExists, Conflict, Invalid, NotFound
+from phalanx.base.resources import PODS, PRIORITY_CLASSES
 from phalanx.controllers.cluster_mode.directory import MANAGED_BY, MANAGER, is_ours
 from phalanx.controllers.grouping.compare import Difference, difference, dropped_note, noting_dropped, with_counts_of
 from phalanx.controllers.grouping.core import WORKLOADS, WORKLOADS_V1ALPHA1, Grouping, GroupingRefused, Json, flat
 from phalanx.controllers.grouping.priorities import default_class, value_of
-from phalanx.controllers.resources import PODS, PRIORITY_CLASSES
 from phalanx.controllers.runtime.controller import Cache, Caches
 from phalanx.controllers.runtime.groups import Groups, of_namesake
 from phalanx.controllers.runtime.ownership import controlled_by, controller_of, deleting

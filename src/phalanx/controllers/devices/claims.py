@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import msgspec
 
+from phalanx.base import resources as r
 from phalanx.base.errors import Conflict, NotFound
-from phalanx.controllers import resources as r
 from phalanx.controllers.runtime.controller import Caches, Controller, Json, Key
 from phalanx.controllers.runtime.ownership import controller_of, deleting
 from phalanx.controllers.runtime.pods import finished

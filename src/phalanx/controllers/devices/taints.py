@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from phalanx.base import resources as r
 from phalanx.base.clock import Clock, parse_rfc3339, rfc3339
 from phalanx.base.errors import NotFound
-from phalanx.controllers import resources as r
 from phalanx.controllers.runtime.controller import Caches, Controller, Json, Key
 from phalanx.controllers.runtime.events import Events
 from phalanx.controllers.runtime.ownership import deleting

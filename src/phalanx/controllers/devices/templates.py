@@ -6,9 +6,9 @@ import copy
 
 import msgspec
 
+from phalanx.base import resources as r
 from phalanx.base.client import Resource
 from phalanx.base.errors import Conflict, Invalid, NotFound
-from phalanx.controllers import resources as r
 from phalanx.controllers.runtime.controller import Cache, Caches, Controller, Json, Key
 from phalanx.controllers.runtime.events import Events
 from phalanx.controllers.runtime.ownership import controller_reference, deleting

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from phalanx.controllers import resources as r
+from phalanx.base import resources as r
 from phalanx.controllers.endpoints.addresses import (
     EndpointAddress,
     Ports,
@@ -21,6 +21,7 @@ from phalanx.controllers.runtime.cache import MARKED, by_labels
 from phalanx.controllers.runtime.controller import Caches, Controller, Json, Key
 from phalanx.controllers.runtime.ownership import controller_reference, deleting
 from phalanx.controllers.runtime.pods import ready
+from phalanx.model.groups.keys import ZONE
 from phalanx.model.selectors import from_selector
 
 SOON = 0.05  # seconds in which changes of pods are gathered
@@ -30,7 +31,6 @@ MANAGED_BY = {"endpointslice.kubernetes.io/managed-by": "endpointslice-controlle
 ENDPOINTS_BY = {"endpoints.kubernetes.io/managed-by": "endpoint-controller"}
 OVER_CAPACITY = "endpoints.kubernetes.io/over-capacity"
 HEADLESS = "service.kubernetes.io/headless"
-ZONE = "topology.kubernetes.io/zone"
 
 
 class EndpointsController(Controller):

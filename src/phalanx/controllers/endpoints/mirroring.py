@@ -12,8 +12,8 @@ from typing import Any
 
 import msgspec
 
+from phalanx.base import resources as r
 from phalanx.base.errors import NotFound
-from phalanx.controllers import resources as r
 from phalanx.controllers.runtime.controller import Caches, Controller, Json, Key
 from phalanx.controllers.runtime.ownership import controller_reference, deleting
 

@@ -13,11 +13,11 @@ from typing import NamedTuple
 
 import msgspec
 
+from phalanx.base import resources as r
 from phalanx.base.client import PatchType
 from phalanx.base.clock import Clock, rfc3339
 from phalanx.base.errors import NotFound
 from phalanx.base.tasks import run_all
-from phalanx.controllers import resources as r
 from phalanx.controllers.runtime.controller import Caches, Controller, Json, Key
 from phalanx.controllers.runtime.pods import condition
 

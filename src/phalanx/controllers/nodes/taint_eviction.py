@@ -10,9 +10,9 @@ from typing import Any
 
 import msgspec
 
+from phalanx.base import resources as r
 from phalanx.base.clock import Clock, rfc3339
 from phalanx.base.errors import Conflict, NotFound
-from phalanx.controllers import resources as r
 from phalanx.controllers.runtime.controller import Caches, Controller, Json, Key
 from phalanx.controllers.runtime.events import Events
 from phalanx.controllers.runtime.ownership import deleting

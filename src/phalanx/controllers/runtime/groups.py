@@ -15,6 +15,7 @@ import msgspec
 
 from phalanx.base.client import Resource
 from phalanx.base.errors import AlreadyExists, Invalid
+from phalanx.base.resources import PRIORITY_CLASSES
 from phalanx.base.work import WorkQueue
 from phalanx.controllers.grouping.compare import (
     Difference,
@@ -38,7 +39,6 @@ from phalanx.controllers.grouping.core import (
 )
 from phalanx.controllers.grouping.priorities import default_class
 from phalanx.controllers.grouping.user_workload import generated
-from phalanx.controllers.resources import PRIORITY_CLASSES
 from phalanx.controllers.runtime.controller import Cache, Caches, Json, Key
 from phalanx.controllers.runtime.events import Events
 from phalanx.controllers.runtime.ownership import controlled_by, controller_of, deleting, index_by_controller

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import copy
 
+from phalanx.base import resources as r
 from phalanx.base.errors import AlreadyExists
-from phalanx.controllers import resources as r
 from phalanx.controllers.runtime.controller import Caches, Controller, Json, Key
 from phalanx.controllers.runtime.events import Events
 from phalanx.controllers.runtime.ownership import controlled_by, controller_reference, deleting

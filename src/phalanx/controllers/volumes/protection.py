@@ -5,9 +5,9 @@ Admission has added the finalizer.
 
 from __future__ import annotations
 
+from phalanx.base import resources as r
 from phalanx.base.clock import Clock
 from phalanx.base.errors import NotFound
-from phalanx.controllers import resources as r
 from phalanx.controllers.runtime.controller import Caches, Controller, Json, Key
 from phalanx.controllers.runtime.ownership import deleting
 from phalanx.controllers.volumes.ephemeral import claim_name

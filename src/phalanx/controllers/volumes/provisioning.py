@@ -7,17 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from phalanx.controllers import resources as r
+from phalanx.base import resources as r
 from phalanx.controllers.runtime.controller import Json
 from phalanx.controllers.runtime.hashing import fnv1a_32
 from phalanx.controllers.runtime.pods import condition
-from phalanx.model.groups.keys import HOSTNAME
+from phalanx.model.groups.keys import HOSTNAME, ZONE
 
 PROVISIONER = "simulation.phalanx.dev/disk"
 SELECTED_NODE = "volume.kubernetes.io/selected-node"
 PROVISIONED_BY = "pv.kubernetes.io/provisioned-by"
 VOLUME_PROTECTION = "kubernetes.io/pv-protection"
-ZONE = "topology.kubernetes.io/zone"
 DEFAULT_NAME = "standard"
 
 

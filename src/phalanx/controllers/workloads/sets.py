@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 
+from phalanx.base import resources as r
 from phalanx.base.client import Resource
 from phalanx.base.errors import Conflict, Invalid
 from phalanx.base.work import WorkQueue
-from phalanx.controllers import resources as r
 from phalanx.controllers.grouping.annotations import GANG
 from phalanx.controllers.grouping.compare import Difference, difference
 from phalanx.controllers.grouping.core import Grouper, Grouping, GroupingRefused, Link

@@ -14,6 +14,7 @@ import msgspec
 from phalanx.base.errors import ConfigProblem
 from phalanx.engine.framework.config_reader import Fields
 from phalanx.model import names
+from phalanx.model.groups.keys import HOSTNAME, ZONE
 from phalanx.model.objects.pod import NodeAffinity, TopologySpreadConstraint
 from phalanx.model.selectors import BadSelector, node_selector, node_term
 
@@ -149,10 +150,8 @@ class NodeResourcesBalancedAllocationArgs(PluginArgs):
 
 
 SYSTEM_DEFAULT_CONSTRAINTS = (
-    TopologySpreadConstraint(max_skew=3, topology_key="kubernetes.io/hostname", when_unsatisfiable="ScheduleAnyway"),
-    TopologySpreadConstraint(
-        max_skew=5, topology_key="topology.kubernetes.io/zone", when_unsatisfiable="ScheduleAnyway"
-    ),
+    TopologySpreadConstraint(max_skew=3, topology_key=HOSTNAME, when_unsatisfiable="ScheduleAnyway"),
+    TopologySpreadConstraint(max_skew=5, topology_key=ZONE, when_unsatisfiable="ScheduleAnyway"),
 )
 
 

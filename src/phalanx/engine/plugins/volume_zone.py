@@ -16,15 +16,16 @@ from phalanx.engine.plugins.volume_state import (
 )
 from phalanx.engine.state.columns import Columns
 from phalanx.engine.state.shapes import Shape
+from phalanx.model.groups.keys import REGION, ZONE
 from phalanx.model.objects import PersistentVolume
 
 CONFLICT = "node(s) had no available volume zone"
 # Label of the volume -> the label that a node may have instead.
 _STABLE = {
-    "failure-domain.beta.kubernetes.io/zone": "topology.kubernetes.io/zone",
-    "failure-domain.beta.kubernetes.io/region": "topology.kubernetes.io/region",
-    "topology.kubernetes.io/zone": "topology.kubernetes.io/zone",
-    "topology.kubernetes.io/region": "topology.kubernetes.io/region",
+    "failure-domain.beta.kubernetes.io/zone": ZONE,
+    "failure-domain.beta.kubernetes.io/region": REGION,
+    ZONE: ZONE,
+    REGION: REGION,
 }
 
 

@@ -18,7 +18,8 @@ import msgspec
 from phalanx.base.client import Client
 from phalanx.base.clock import Clock
 from phalanx.base.errors import AlreadyExists, ApiProblem, NotFound
-from phalanx.local.nodes.fleet import AT_ONCE, NODES
+from phalanx.base.resources import NODES
+from phalanx.local.nodes.fleet import AT_ONCE
 from phalanx.local.nodes.node_groups import NODE_GROUP, NodeGroup
 
 LOOK_SECONDS = 1.0  # between two looks at the demand

@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from phalanx.base.client import Client
 from phalanx.base.clock import Clock
 from phalanx.base.errors import AlreadyExists
-from phalanx.local.nodes.fleet import NODES, SIMULATED, Notify, node_object
+from phalanx.base.resources import NODES
+from phalanx.local.nodes.fleet import SIMULATED, Notify, node_object
 from phalanx.model.groups.keys import HOSTNAME
 from phalanx.model.kinds import Json
 

@@ -17,11 +17,14 @@ import msgspec
 from phalanx.base.client import Client
 from phalanx.base.errors import AlreadyExists, ApiProblem, NotFound
 from phalanx.base.informer import Informer, ObjectChange
+from phalanx.base.resources import DEVICE_CLASSES as CLASSES
+from phalanx.base.resources import NODES
+from phalanx.base.resources import RESOURCE_SLICES as SLICES
 from phalanx.base.retry import delay, verdict
 from phalanx.base.tasks import run_all
 from phalanx.base.work import WorkQueue
-from phalanx.local.nodes.devices import CLASSES, SLICES, Json, SimulatedDriver
-from phalanx.local.nodes.fleet import AT_ONCE, NODES, SIMULATED
+from phalanx.local.nodes.devices import Json, SimulatedDriver
+from phalanx.local.nodes.fleet import AT_ONCE, SIMULATED
 
 STARTING = 8  # attempts that a server gets to serve the kinds of devices
 DOMAINS = ""  # key in the queue: the slices of multi-node domains

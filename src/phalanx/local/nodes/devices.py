@@ -11,15 +11,13 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from phalanx.base.client import Resource
 from phalanx.base.errors import ConfigProblem
+from phalanx.base.resources import DEVICE_CLASSES, RESOURCE_SLICES
 from phalanx.model import names
 from phalanx.model.groups.keys import HOSTNAME
 from phalanx.model.kinds import Json as Json
 from phalanx.model.quantity import from_units, is_valid, units
 
-SLICES = Resource("resource.k8s.io", "v1", "resourceslices", "ResourceSlice", namespaced=False)
-CLASSES = Resource("resource.k8s.io", "v1", "deviceclasses", "DeviceClass", namespaced=False)
 PCIE_ROOT = "resource.kubernetes.io/pcieRoot"  # the attribute that drivers of all kinds share
 MOST = 64  # devices of one driver on a node
 PARTITIONS = ((1, "1g"), (2, "2g"), (3, "3g"), (7, "7g"))  # slices of a partitioned device, and their names
@@ -52,8 +50,8 @@ class SimulatedDriver(msgspec.Struct, frozen=True):
         pool = {"name": node, "generation": 1, "resourceSliceCount": len(bodies)}
         return [
             {
-                "apiVersion": SLICES.api_version,
-                "kind": SLICES.kind,
+                "apiVersion": RESOURCE_SLICES.api_version,
+                "kind": RESOURCE_SLICES.kind,
                 "metadata": {"name": f"{node}-{self.driver}-{number}"},
                 "spec": {"driver": self.driver, "nodeName": node, "pool": pool, **body},
             }
@@ -68,8 +66,8 @@ class SimulatedDriver(msgspec.Struct, frozen=True):
         name = f"{self.prefix}-domain-{number}"
         inside = {"key": HOSTNAME, "operator": "In", "values": list(nodes)}
         return {
-            "apiVersion": SLICES.api_version,
-            "kind": SLICES.kind,
+            "apiVersion": RESOURCE_SLICES.api_version,
+            "kind": RESOURCE_SLICES.kind,
             "metadata": {"name": name},
             "spec": {
                 "driver": self.driver,
@@ -146,8 +144,8 @@ class SimulatedDriver(msgspec.Struct, frozen=True):
 def _class(name: str, driver: str, kind: str) -> Json:
     expression = f'device.driver == "{driver}" && device.attributes["{driver}"].type == "{kind}"'
     return {
-        "apiVersion": CLASSES.api_version,
-        "kind": CLASSES.kind,
+        "apiVersion": DEVICE_CLASSES.api_version,
+        "kind": DEVICE_CLASSES.kind,
         "metadata": {"name": name},
         "spec": {"selectors": [{"cel": {"expression": expression}}]},
     }

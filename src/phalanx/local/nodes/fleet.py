@@ -12,14 +12,14 @@ from typing import Any
 import msgspec
 
 import phalanx
-from phalanx.base.client import Client, Resource
+from phalanx.base.client import Client
 from phalanx.base.clock import Clock, rfc3339
 from phalanx.base.errors import AlreadyExists, ApiProblem
+from phalanx.base.resources import NODES
 from phalanx.base.retry import delay, verdict
 from phalanx.local.nodes.topology import Topology
 from phalanx.model.groups.keys import HOSTNAME
 
-NODES = Resource("", "v1", "nodes", "Node", namespaced=False)
 SIMULATED = "simulation.phalanx.dev/simulated"  # label; "true": the simulated kubelet looks after this node
 AT_ONCE = 64
 USUAL = 10  # nodes of a new cluster whose user did not say how many

@@ -13,13 +13,13 @@ from collections.abc import Callable, Iterable
 
 import msgspec
 
-from phalanx.base.client import Client, Resource
+from phalanx.base.client import Client
 from phalanx.base.clock import Clock, rfc3339_micro
 from phalanx.base.errors import AlreadyExists, ApiProblem, NotFound
+from phalanx.base.resources import LEASES
 from phalanx.local.nodes.kubelet import MANAGER
 from phalanx.local.nodes.pod_runs import SimulatedNode
 
-LEASES = Resource("coordination.k8s.io", "v1", "leases", "Lease")
 NAMESPACE = "kube-node-lease"
 SHORTEST_INTERVAL = 10.0
 WRITES_PER_SECOND = 200

@@ -13,15 +13,14 @@ from collections.abc import Callable
 
 import msgspec
 
-from phalanx.base.client import Client, Resource
+from phalanx.base.client import Client
 from phalanx.base.informer import Informer, ObjectChange
+from phalanx.base.resources import JOB_SETS, PODS
 from phalanx.local.nodes.pod_runs import PodName
 from phalanx.local.nodes.views import KubeletContainer, KubeletPod
 from phalanx.model.annotation_values import MAX_INT32, BadValue, whole_number
 from phalanx.model.objects.meta import Struct
 
-JOB_SETS = Resource("jobset.x-k8s.io", "v1alpha2", "jobsets", "JobSet")
-PODS = Resource("", "v1", "pods", "Pod")
 ATTEMPT = "jobset.sigs.k8s.io/in-place-restart-attempt"
 DISABLED = "jobset.sigs.k8s.io/disable-in-place-restart"  # annotation of a JobSet: agents let their workers run
 OF_SET = "jobset.sigs.k8s.io/jobset-name"  # annotation of a pod

@@ -19,10 +19,11 @@ from phalanx.base.client import Client, Resource
 from phalanx.base.clock import Clock, parse_rfc3339, rfc3339
 from phalanx.base.errors import NotFound
 from phalanx.base.informer import Informer, ObjectChange
+from phalanx.base.resources import NODES, PODS
 from phalanx.base.tasks import run_all
 from phalanx.base.work import WorkQueue
 from phalanx.local.nodes import pod_status
-from phalanx.local.nodes.fleet import NODES, SIMULATED, ready_conditions
+from phalanx.local.nodes.fleet import SIMULATED, ready_conditions
 from phalanx.local.nodes.in_place_restart_agents import Agent, InPlaceRestartAgents
 from phalanx.local.nodes.node_capacity import NodeUsage, amounts, host_ports, no_room, pod_requests, unsuitable
 from phalanx.local.nodes.pod_events import KubeletEvents
@@ -42,7 +43,6 @@ from phalanx.local.nodes.views import (
     read_pod,
 )
 
-PODS = Resource("", "v1", "pods", "Pod")
 LONGEST_BACKOFF = 300.0
 RESIZE_SECONDS = 10.0  # until a pod that asks for more than its node has left is looked at again
 LOOK_AGAIN = 2.0  # seconds until a ConfigMap or Secret that a pod needs is looked for again

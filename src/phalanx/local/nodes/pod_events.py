@@ -10,13 +10,13 @@ from contextlib import suppress
 from typing import Any
 from zlib import crc32
 
-from phalanx.base.client import Client, Resource
+from phalanx.base import resources as r
+from phalanx.base.client import Client
 from phalanx.base.clock import Clock, rfc3339
 from phalanx.base.errors import ApiProblem
 from phalanx.local.nodes.references import Need
 from phalanx.local.nodes.views import EVENTS, KubeletPod
 
-_EVENTS = Resource("", "v1", "events", "Event")
 COMPONENT = "kubelet"
 
 
@@ -64,4 +64,4 @@ class KubeletEvents:
             "count": 1,
         }
         with suppress(ApiProblem):  # a namespace that goes, a name that is taken: no reason to hold up a pod
-            await self._client.create(_EVENTS, body, meta.namespace)
+            await self._client.create(r.EVENTS, body, meta.namespace)

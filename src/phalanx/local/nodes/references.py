@@ -6,10 +6,9 @@ import msgspec
 
 from phalanx.base.client import Client, Resource
 from phalanx.base.errors import NotFound
+from phalanx.base.resources import CONFIG_MAPS, SECRETS
 from phalanx.model.objects.meta import Struct
 
-CONFIG_MAPS = Resource("", "v1", "configmaps", "ConfigMap")
-SECRETS = Resource("", "v1", "secrets", "Secret")
 TRUST_BUNDLES = Resource("certificates.k8s.io", "v1", "clustertrustbundles", "ClusterTrustBundle", namespaced=False)
 # Every pod mounts the authority of its API server, which no simulated container reads.
 _NEVER_READ = "kube-root-ca.crt"

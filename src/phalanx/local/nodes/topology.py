@@ -10,10 +10,9 @@ from __future__ import annotations
 import msgspec
 
 from phalanx.base.errors import ConfigProblem
+from phalanx.model.groups.keys import REGION, ZONE
 from phalanx.model.quantity import BadQuantity, parse
 
-ZONE = "topology.kubernetes.io/zone"
-REGION = "topology.kubernetes.io/region"
 BLOCK = "topology.phalanx.dev/block"
 RACK = "topology.phalanx.dev/rack"
 GPU = "nvidia.com/gpu"

@@ -7,10 +7,7 @@ from typing import Any
 
 from phalanx.base.client import Client, Resource
 from phalanx.base.errors import AlreadyExists
-
-NAMESPACES = Resource("", "v1", "namespaces", "Namespace", namespaced=False)
-CONFIG_MAPS = Resource("", "v1", "configmaps", "ConfigMap")
-PRIORITY_CLASSES = Resource("scheduling.k8s.io", "v1", "priorityclasses", "PriorityClass", namespaced=False)
+from phalanx.base.resources import CONFIG_MAPS, NAMESPACES, PRIORITY_CLASSES
 
 SYSTEM_NAMESPACES = ("default", "kube-node-lease", "kube-public", "kube-system")
 SYSTEM_PRIORITIES = {

@@ -11,11 +11,11 @@ import msgspec
 
 from phalanx.base.client import Client, Resource
 from phalanx.base.errors import AlreadyExists, Forbidden, NotFound
+from phalanx.base.resources import CONFIG_MAPS
 from phalanx.base.work import WorkQueue
 from phalanx.local.system_controllers.metadata_feed import MetadataFeed, MetadataItem
 
 SERVICE_ACCOUNTS = Resource("", "v1", "serviceaccounts", "ServiceAccount")
-CONFIG_MAPS = Resource("", "v1", "configmaps", "ConfigMap")
 ACCOUNT = "default"
 CERTIFICATE = "kube-root-ca.crt"
 _FURNITURE = {("serviceaccounts", ACCOUNT), ("configmaps", CERTIFICATE)}

@@ -7,14 +7,14 @@ from typing import Any
 
 import msgspec
 
-from phalanx.base.client import Client, Resource
+from phalanx.base.client import Client
 from phalanx.base.clock import Clock, rfc3339
 from phalanx.base.errors import Conflict, NotFound
+from phalanx.base.resources import NAMESPACES
 from phalanx.base.work import WorkQueue
 from phalanx.local.system_controllers.metadata_feed import MetadataBody, MetadataFeed, MetadataItem, ObjectMetadata
 from phalanx.model.kinds import Kind, Registry
 
-NAMESPACES = Resource("", "v1", "namespaces", "Namespace", namespaced=False)
 FINALIZER = "kubernetes"
 LOOK_AGAIN = 2.0  # seconds; a net below the watches, for kinds that the feed leaves out
 AT_ONCE = 32

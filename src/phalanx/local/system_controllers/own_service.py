@@ -16,12 +16,10 @@ import msgspec
 from phalanx.base.client import Client, Resource
 from phalanx.base.clock import Clock, rfc3339
 from phalanx.base.errors import AlreadyExists, Forbidden, NotFound
+from phalanx.base.resources import ENDPOINT_SLICES, ENDPOINTS, SERVICES
 from phalanx.base.work import WorkQueue
 from phalanx.local.system_controllers.metadata_feed import MetadataFeed, MetadataItem
 
-SERVICES = Resource("", "v1", "services", "Service")
-ENDPOINTS = Resource("", "v1", "endpoints", "Endpoints")
-SLICES = Resource("discovery.k8s.io", "v1", "endpointslices", "EndpointSlice")
 NAMESPACE, NAME = "default", "kubernetes"
 CIDR = "10.96.0.0/12"
 CLUSTER_IP = "10.96.0.1"  # the first of the range, as everywhere
@@ -31,7 +29,7 @@ _CIDR = "servicecidrs.networking.k8s.io"
 _KEYS = {
     "services": SERVICES,
     "endpoints": ENDPOINTS,
-    "endpointslices.discovery.k8s.io": SLICES,
+    "endpointslices.discovery.k8s.io": ENDPOINT_SLICES,
     _CIDR: CIDRS,
 }
 
@@ -129,7 +127,7 @@ def _bodies(place: ServiceAddress) -> dict[str, dict[str, Any]]:
         "subsets": [{"addresses": [{"ip": host}], "ports": [port]}],
     }
     piece: dict[str, Any] = {
-        "apiVersion": SLICES.api_version,
+        "apiVersion": ENDPOINT_SLICES.api_version,
         "kind": "EndpointSlice",
         "metadata": {"name": NAME, "labels": {"kubernetes.io/service-name": NAME}},
         "addressType": "IPv6" if ":" in host else "IPv4",

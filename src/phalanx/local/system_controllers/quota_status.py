@@ -8,12 +8,12 @@ import logging
 
 import msgspec
 
-from phalanx.base.client import Client, Resource
+from phalanx.base.client import Client
 from phalanx.base.errors import ApiProblem
+from phalanx.base.resources import RESOURCE_QUOTAS
 from phalanx.local.api.quotas import Quotas
 
 log = logging.getLogger(__name__)
-QUOTAS = Resource("", "v1", "resourcequotas", "ResourceQuota")
 RECOUNT = 300.0  # seconds, as kube-controller-manager does
 CALM = 0.05  # seconds in which changes are written together
 
@@ -41,10 +41,10 @@ class QuotaStatus:
     async def _write(self, namespace: str) -> None:
         for name, status in list(self._quotas.statuses(namespace)):
             try:
-                current = msgspec.json.decode(await self._client.get(QUOTAS, name, namespace))
+                current = msgspec.json.decode(await self._client.get(RESOURCE_QUOTAS, name, namespace))
                 if current.get("status") != status:
                     body = {**current, "status": status}
-                    await self._client.update(QUOTAS, name, body, namespace, subresource="status")
+                    await self._client.update(RESOURCE_QUOTAS, name, body, namespace, subresource="status")
             except ApiProblem as problem:
                 if problem.code not in (404, 409):
                     log.warning("the status of ResourceQuota %s/%s was not written: %s", namespace, name, problem)

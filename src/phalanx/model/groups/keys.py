@@ -37,10 +37,11 @@ SIZE_GATE = "scheduling.phalanx.dev/group-size"
 
 
 HOSTNAME = "kubernetes.io/hostname"  # the node label of its own name
+ZONE, REGION = "topology.kubernetes.io/zone", "topology.kubernetes.io/region"
 # Node labels that name nested domains, the outermost first.
 TOPOLOGY_KEYS = (
-    "topology.kubernetes.io/region",
-    "topology.kubernetes.io/zone",
+    REGION,
+    ZONE,
     "topology.phalanx.dev/block",
     "topology.phalanx.dev/rack",
 )

@@ -7,9 +7,9 @@ import logging
 
 import msgspec
 
+from phalanx.base import resources as r
 from phalanx.base.clock import Clock, parse_rfc3339, rfc3339
 from phalanx.base.errors import AlreadyExists
-from phalanx.controllers import resources as r
 from phalanx.controllers.runtime.controller import Caches, Controller, Json, Key
 from phalanx.controllers.runtime.events import Events
 from phalanx.controllers.runtime.ownership import (

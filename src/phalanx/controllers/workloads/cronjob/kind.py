@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterable, Iterator, Sequence
 
-from phalanx.controllers import resources as r
+from phalanx.base import resources as r
 from phalanx.controllers.grouping.core import Grouping, Json, reference_to
 from phalanx.controllers.runtime.controller import Controller
 from phalanx.controllers.workloads.job.grouping import group_job, size_of

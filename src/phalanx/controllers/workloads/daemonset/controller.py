@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from phalanx.base import resources as r
 from phalanx.base.clock import Clock
 from phalanx.base.errors import Forbidden, Invalid
-from phalanx.controllers import resources as r
 from phalanx.controllers.runtime.claiming import Claims
 from phalanx.controllers.runtime.controller import Caches, Controller, Json, Key
 from phalanx.controllers.runtime.events import Events

@@ -6,9 +6,9 @@ import copy
 
 import msgspec
 
+from phalanx.base import resources as r
 from phalanx.base.clock import Clock
 from phalanx.base.errors import AlreadyExists
-from phalanx.controllers import resources as r
 from phalanx.controllers.runtime.claiming import Claims
 from phalanx.controllers.runtime.controller import Caches, Controller, Json, Key
 from phalanx.controllers.runtime.events import Events

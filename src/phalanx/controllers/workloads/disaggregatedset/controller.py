@@ -10,9 +10,9 @@ from contextlib import suppress
 
 import msgspec
 
+from phalanx.base import resources as r
 from phalanx.base.clock import Clock
 from phalanx.base.errors import AlreadyExists, Forbidden, Invalid, NotFound
-from phalanx.controllers import resources as r
 from phalanx.controllers.runtime.controller import Cache, Caches, Controller, Json, Key
 from phalanx.controllers.runtime.events import Events
 from phalanx.controllers.runtime.ownership import controlled_by, controller_of, deleting, index_by_controller

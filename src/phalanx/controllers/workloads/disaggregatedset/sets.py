@@ -7,7 +7,7 @@ import hashlib
 
 import msgspec
 
-from phalanx.controllers import resources as r
+from phalanx.base import resources as r
 from phalanx.controllers.runtime.ownership import controller_reference
 from phalanx.controllers.workloads.leaderworkerset.names import WORKER_INDEX
 from phalanx.model.kinds import Json

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from contextlib import suppress
 
+from phalanx.base import resources as r
 from phalanx.base.clock import Clock, parse_rfc3339, rfc3339
 from phalanx.base.errors import ApiProblem, NotFound
-from phalanx.controllers import resources as r
 from phalanx.controllers.grouping.core import BATCH, GROUP_TEMPLATE, TOO_MANY, GroupingRefused, check_pods
 from phalanx.controllers.runtime.cache import MARKED
 from phalanx.controllers.runtime.claiming import Claims, selector_of

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from phalanx.controllers import resources as r
+from phalanx.base import resources as r
 from phalanx.controllers.runtime.ownership import controller_of, deleting
 from phalanx.controllers.runtime.pods import from_template, phase, ready
 from phalanx.controllers.workloads.job.groups import Membership

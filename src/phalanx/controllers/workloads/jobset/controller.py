@@ -10,9 +10,9 @@ from itertools import islice
 
 import msgspec
 
+from phalanx.base import resources as r
 from phalanx.base.clock import Clock
 from phalanx.base.errors import AlreadyExists, Forbidden, Invalid, NotFound
-from phalanx.controllers import resources as r
 from phalanx.controllers.grouping.core import BATCH, Grouping, GroupingRefused
 from phalanx.controllers.grouping.ungrouped_pods import Gang, each_without_ungrouped, stands
 from phalanx.controllers.grouping.user_workload import made_by_hand

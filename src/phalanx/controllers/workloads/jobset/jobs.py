@@ -6,7 +6,7 @@ import copy
 import hashlib
 from typing import Any
 
-from phalanx.controllers import resources as r
+from phalanx.base import resources as r
 from phalanx.controllers.grouping.core import GROUP_TEMPLATE, PARENT_COMPOSITE, Link
 from phalanx.controllers.runtime.ownership import controller_reference
 from phalanx.controllers.runtime.pods import places_exclusively

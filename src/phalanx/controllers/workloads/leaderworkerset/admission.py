@@ -7,8 +7,8 @@ again.
 
 from __future__ import annotations
 
+from phalanx.base import resources as r
 from phalanx.base.errors import Conflict
-from phalanx.controllers import resources as r
 from phalanx.controllers.group_apis import provider_of
 from phalanx.controllers.grouping.core import Grouping, GroupingRefused, Link
 from phalanx.controllers.runtime.controller import Cache, Json

@@ -10,9 +10,9 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import dataclass, field
 
+from phalanx.base import resources as r
 from phalanx.base.clock import Clock
 from phalanx.base.errors import AlreadyExists, Conflict
-from phalanx.controllers import resources as r
 from phalanx.controllers.group_apis import create_pod_group_if_not_exists, provider_of
 from phalanx.controllers.grouping.core import PARENT_COMPOSITE, TOO_MANY, WORKLOADS, Grouping, GroupingRefused
 from phalanx.controllers.runtime.cache import MARKED

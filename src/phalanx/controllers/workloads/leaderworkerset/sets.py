@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 
-from phalanx.controllers import resources as r
+from phalanx.base import resources as r
 from phalanx.controllers.runtime.ownership import controller_reference
 from phalanx.controllers.workloads.leaderworkerset.names import (
     EXCLUSIVE,

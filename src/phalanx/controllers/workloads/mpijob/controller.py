@@ -8,10 +8,10 @@ from __future__ import annotations
 import copy
 from contextlib import suppress
 
+from phalanx.base import resources as r
 from phalanx.base.client import Resource
 from phalanx.base.clock import Clock
 from phalanx.base.errors import AlreadyExists
-from phalanx.controllers import resources as r
 from phalanx.controllers.grouping.core import BATCH, TOO_MANY, Grouping, GroupingRefused, Link, check_pods
 from phalanx.controllers.grouping.priorities import keep_priority
 from phalanx.controllers.grouping.ungrouped_pods import without_ungrouped

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
+from phalanx.base import resources as r
 from phalanx.base.clock import Clock
 from phalanx.base.errors import ApiProblem, Conflict
-from phalanx.controllers import resources as r
 from phalanx.controllers.grouping.core import BATCH, GroupingRefused, check_pods
 from phalanx.controllers.runtime.cache import MARKED
 from phalanx.controllers.runtime.claiming import Claims, selector_of

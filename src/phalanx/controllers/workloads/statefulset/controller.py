@@ -6,9 +6,9 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from phalanx.base import resources as r
 from phalanx.base.clock import Clock
 from phalanx.base.errors import AlreadyExists, Forbidden, Invalid
-from phalanx.controllers import resources as r
 from phalanx.controllers.grouping.core import BATCH, TOO_MANY, GroupingRefused, check_pods, count_in
 from phalanx.controllers.runtime.claiming import Claims
 from phalanx.controllers.runtime.controller import Caches, Controller, Json, Key

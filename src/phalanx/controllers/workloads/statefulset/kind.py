@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from phalanx.controllers import resources as r
+from phalanx.base import resources as r
 from phalanx.controllers.grouping.annotations import DOMAIN, WorkloadAnnotations
 from phalanx.controllers.grouping.core import Grouping, GroupingRefused, Json
 from phalanx.controllers.grouping.parts import gang

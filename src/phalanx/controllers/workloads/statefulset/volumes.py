@@ -6,8 +6,8 @@ import copy
 from collections.abc import Iterable
 from contextlib import suppress
 
+from phalanx.base import resources as r
 from phalanx.base.errors import AlreadyExists, NotFound
-from phalanx.controllers import resources as r
 from phalanx.controllers.runtime.controller import Cache, Json
 from phalanx.controllers.runtime.ownership import controller_reference
 

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from contextlib import suppress
 
+from phalanx.base import resources as r
 from phalanx.base.client import Resource
 from phalanx.base.clock import Clock, parse_rfc3339
 from phalanx.base.errors import AlreadyExists, Forbidden, Invalid, NotFound
-from phalanx.controllers import resources as r
 from phalanx.controllers.grouping.core import TOO_MANY, Grouping, GroupingRefused, check_pods, count_in
 from phalanx.controllers.grouping.ungrouped_pods import Gang, each_without_ungrouped
 from phalanx.controllers.runtime.cache import MARKED

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from phalanx.controllers import resources as r
+from phalanx.base import resources as r
 from phalanx.controllers.grouping.core import Grouping, Json
 from phalanx.controllers.runtime.controller import Controller
 from phalanx.controllers.workloads.jobset.kind import JOB_SET_NAME, REPLICATED_JOB_NAME
