@@ -18,7 +18,7 @@ class _Reader:
         return None
 
     def sums(self, _: None) -> dict[str, Any]:
-        return {"use": {"cpu": 0.5}, "torn": {"cpu": 0.0}}
+        return {"use": {"cpu": 0.5}, "fragmentation": {"cpu": 0.0}}
 
     def waited(self, pod: str) -> float:
         return 3.0

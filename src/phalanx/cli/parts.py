@@ -50,7 +50,7 @@ def nodes(
 
     if like and (count or topology):
         raise ConfigProblem(
-            "--like", "cannot be used with --nodes or --topology: there are as many twins as that cluster has nodes"
+            "--like", "cannot be used with --nodes or --topology: there are as many copies as that cluster has nodes"
         )
     parsed = parse_topology(topology) if topology else None
     originals = asyncio.run(_nodes_of(like, like_context, kubeconfig, context)) if like else []
@@ -73,7 +73,7 @@ def nodes(
 
 
 async def _nodes_of(like: str, like_context: str, kubeconfig: str, context: str) -> list[dict[str, Any]]:
-    """The nodes of the cluster that twins are made of; that cluster is only read."""
+    """Return the nodes of the cluster that is copied; that cluster is only read."""
     import msgspec
 
     from phalanx.base.resources import NODES
@@ -82,7 +82,7 @@ async def _nodes_of(like: str, like_context: str, kubeconfig: str, context: str)
 
     source = load(like, like_context)
     if kubeconfig and load(kubeconfig, context).server == source.server:
-        raise ConfigProblem("--like", f"{source.server} is the same cluster; twins go to a local one (--kubeconfig)")
+        raise ConfigProblem("--like", f"{source.server} is the same cluster; copies go to a local one (--kubeconfig)")
     async with HttpClient(source, user_agent="phalanx-nodes") as client:
         try:
             found: list[dict[str, Any]] = msgspec.json.decode(await client.list(NODES))["items"]

@@ -142,7 +142,7 @@ class EngineReader:
         used = columns.used[ids][:, at].T.round().astype(int).tolist()
         first = ids[0] if ids and not classes else -1
         texts: dict[GroupKey, str] = {}
-        amounts: dict[int, int] = {}  # by shape: twins ask for the same
+        amounts: dict[int, int] = {}  # by shape: equal pods request the same
         found: dict[str, NodeRow] = {}
         for name, row, has, uses in zip(known, at, alloc, used, strict=True):
             node = columns.nodes[row]
@@ -331,7 +331,7 @@ class EngineReader:
             use[name] = round(float(used.sum()) / total, 4) if total else 0.0
             room = float(free.sum())
             fragmentation[name] = round(float(free[busy[alive]].sum()) / room, 4) if room else 0.0
-        return {"use": use, "torn": fragmentation}
+        return {"use": use, "fragmentation": fragmentation}
 
     def fragmentation(self) -> dict[tuple[str, str], float]:
         """Return by level and resource the share of free capacity that lies in domains which hold a pod.

@@ -110,7 +110,7 @@ def _pods(members: Sequence[tuple[GroupKey | None, Any]]) -> list[Json]:
 
 
 def _of_one(label: str) -> bool:
-    """Labels that tell twins apart would make every pod a ReplicaSet of its own."""
+    """Omit labels that differ between equal pods: they would make every pod a ReplicaSet of its own."""
     return label.endswith(("-index", "-hash", "pod-name", "-uid", "controller-uid", "/hostname"))
 
 

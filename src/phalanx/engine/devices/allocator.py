@@ -31,11 +31,11 @@ class Usage(Protocol):
     """What is taken already."""
 
     def in_use(self, device: Device) -> bool:
-        """Whether a claim holds the device as a whole."""
+        """Return True if a claim holds the whole device."""
         ...
 
     def shared(self, device: Device) -> bool:
-        """Whether a claim holds a part of it."""
+        """Return True if a claim holds a part of the device."""
         ...
 
     def consumed(self, device: Device, capacity: str) -> int: ...
@@ -90,7 +90,7 @@ class Allocator:
         self.exhausted = False
 
     def solve(self) -> Solution | None:
-        """Devices for every claim, or None. Raises AllocationError and SelectorFailure."""
+        """Return devices for every claim, or None. Raises AllocationError and SelectorFailure."""
         for demand in self._demands:
             self._check(demand)
         try:
@@ -130,14 +130,14 @@ class Allocator:
     # ---- candidates
 
     def _selected(self, request: AllocationRequest, device: Device) -> bool:
-        """Raises SelectorFailure where the selectors fail on the device."""
+        """Return True if the selectors match the device. Raises SelectorFailure if they fail on it."""
         verdict = request.selects(device, self._selectors)
         if isinstance(verdict, SelectorFailure):
             raise verdict
         return verdict
 
     def _free(self, request: AllocationRequest, device: Device) -> bool:
-        """Whether a device can serve the request beside what is taken already."""
+        """Return True if a device can serve the request besides what is taken already."""
         if device.taints and not request.tolerates(device):
             return False
         if request.admin:
@@ -158,7 +158,7 @@ class Allocator:
         return all(usage.counted(counter) + amount <= counters[counter] for counter, amount in device.counters)
 
     def _candidates(self, demand: ClaimDemand, request: AllocationRequest) -> list[Device] | None:
-        """Devices for a request; None: all of them are wanted and one cannot be had."""
+        """Return the devices for a request; None if all devices are requested and one is not available."""
         if request.everything:
             wanted = [device for device in demand.devices if self._selected(request, device)]
             return wanted if wanted and all(self._free(request, device) for device in wanted) else None
@@ -181,7 +181,7 @@ class Allocator:
         return found
 
     def _remaining(self, device: Device) -> float:
-        """The largest part of a capacity that is left of a device."""
+        """Return the largest share of a capacity that is left of a device."""
         limits = [(name, rule.value) for name, rule in device.capacity.items() if rule.value]
         parts = [1.0 - self._usage.consumed(device, name) / limit for name, limit in limits]
         return max(parts, default=1.0) if device.multiple else 1.0
@@ -189,7 +189,7 @@ class Allocator:
     # ---- what ties devices: alternatives and common values
 
     def _choose(self, number: int, units: list[_Unit]) -> Solution | None:
-        """Decide alternatives and values of the claims from `number` on."""
+        """Choose alternatives and common values of the claims from `number` on."""
         if number == len(self._demands):
             return _Assignment(self, units).run()
         demand = self._demands[number]
@@ -219,7 +219,7 @@ class Allocator:
                     yield from self._values(units, demand.spec.constraints)
 
     def _values(self, units: list[_Unit], constraints: Sequence[AttributeConstraint]) -> Iterator[list[_Unit]]:
-        """The same units with the devices that one choice of common values leaves them."""
+        """Yield the units with the devices that each choice of common values leaves them."""
         if not constraints:
             yield units
             return
@@ -302,7 +302,7 @@ class _Assignment:
         return found
 
     def _search(self, at: int, taken: int, start: int) -> bool:
-        """Depth first. `taken` devices of unit `at` are chosen; the next comes from `start` on."""
+        """Search depth first. `taken` devices of unit `at` are chosen; the next one comes from `start` on."""
         if at == len(self._order):
             return True
         unit = self._order[at]
@@ -326,7 +326,7 @@ class _Assignment:
         return False
 
     def _first(self, at: int) -> int:
-        """Where the devices of a unit begin: equal units of different claims take theirs in order."""
+        """Return where the devices of a unit begin: equal units of different claims take theirs in order."""
         if at >= len(self._order) or not self._picks:
             return 0
         unit, (before, device, takes) = self._order[at], self._picks[-1]
@@ -341,7 +341,7 @@ class _Assignment:
         return before.candidates.index(device) + 1 if same and before.candidates == unit.candidates else 0
 
     def _likeness(self, unit: _Unit, device: Device) -> object:
-        """Equal for devices that lead to the same future."""
+        """Return a value that is equal for devices which lead to the same further search."""
         values = tuple(device.attributes.get(attribute) for attribute in unit.distinct)
         shares = tuple(sorted(self._shares.get(device, {}).items())) if device.multiple else ()
         before = (
@@ -352,7 +352,7 @@ class _Assignment:
         return (self._marks[device], device.counters, values, device.multiple, shares, before, device in self._held)
 
     def _take(self, unit: _Unit, device: Device) -> dict[str, int] | None:
-        """Book a device; an empty dict for one that is taken as a whole; None: not possible."""
+        """Take a device; return an empty dict if it is taken as a whole, None if that is not possible."""
         request, claim = unit.request, unit.demand
         takes: dict[str, int] | None = {}
         if request.admin:
@@ -391,7 +391,7 @@ class _Assignment:
         return takes
 
     def _count(self, device: Device) -> bool:
-        """Book the counters of a device that is not in use yet."""
+        """Take the counters of a device that is not in use yet."""
         if not device.counters or self._held.get(device) or (device.multiple and self._usage.shared(device)):
             return True
         limits = device.pool.counters
@@ -430,7 +430,7 @@ def _enough(unit: _Unit) -> bool:
 
 
 def _memberships(units: Sequence[_Unit]) -> dict[Device, int]:
-    """Which units could use a device, as a bit mask."""
+    """Return, for each device, the units that could use it, as a bit mask."""
     found: dict[Device, int] = {}
     for number, unit in enumerate(units):
         for device in unit.candidates:
@@ -439,7 +439,7 @@ def _memberships(units: Sequence[_Unit]) -> dict[Device, int]:
 
 
 def _matchable(units: Sequence[_Unit]) -> bool:
-    """Whether whole devices suffice; shares and admin access do not use devices up."""
+    """Return True if there are enough whole devices; shares and admin access do not use devices up."""
     if all(_enough(unit) for unit in units) and len(units) == 1:
         return True
     exclusive = [
@@ -449,7 +449,10 @@ def _matchable(units: Sequence[_Unit]) -> bool:
 
 
 def _matching(units: Sequence[_Unit]) -> list[list[Device]] | None:
-    """Different devices for all units, early ones first: a unit gives way only if another one has no other choice."""
+    """Match every unit with a different device, early units first.
+
+    A unit changes its device only if another unit has no other choice.
+    """
     owner: dict[Device, int] = {}
     given: list[dict[Device, None]] = [{} for _ in units]
 

@@ -20,7 +20,7 @@ class CapacityRule(NamedTuple):
 
 
 def capacity_rule(capacity: DeviceCapacity) -> CapacityRule:
-    """Raises BadQuantity."""
+    """Parse a capacity with its request policy. Raises BadQuantity."""
     value = parse(capacity.value)
     policy = capacity.request_policy
     if policy is None:
@@ -38,7 +38,7 @@ def capacity_rule(capacity: DeviceCapacity) -> CapacityRule:
 
 
 def consumption(rules: Mapping[str, CapacityRule], asked: Mapping[str, int]) -> dict[str, int] | None:
-    """How much of each capacity a request takes on an empty device; None: the device cannot serve it.
+    """Return how much of each capacity a request takes on an empty device; None if the device cannot serve it.
 
     Without a request and without a default of the policy the whole capacity is taken; a request is rounded up to what
     the policy allows.
@@ -77,5 +77,5 @@ def _forbidden(rule: CapacityRule, taken: int) -> bool:
 
 
 def written(amount: int, rule: CapacityRule) -> str:
-    """The amount as text, in the notation of the capacity."""
+    """Return the amount as text, in the notation of the capacity."""
     return str(Quantity(amount, rule.format))

@@ -17,7 +17,7 @@ _values: WeakKeyDictionary[Device, DeviceValue] = WeakKeyDictionary()
 
 
 def compile_selector(expression: str) -> Selector:
-    """Raises SelectorFailure."""
+    """Compile a device selector. Raises SelectorFailure."""
     compiled = compile_device_selector(expression)
     if isinstance(compiled, CompileError):
         raise SelectorFailure(f"CEL compile error: {compiled}")

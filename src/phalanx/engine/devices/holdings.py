@@ -27,7 +27,10 @@ class Held(NamedTuple):
 
 
 def held_by(allocation: AllocationResult) -> Held:
-    """Nonsense in an allocation that a user wrote reserves the devices it names, and is usable nowhere."""
+    """Return what an allocation holds.
+
+    An invalid allocation that a user wrote holds the devices it names, and is usable on no node.
+    """
     devices: list[tuple[DeviceKey, dict[str, int] | None]] = []
     for result in allocation.devices.results:
         if result.admin_access:

@@ -143,7 +143,7 @@ class Inventory:
                     self._dirty[key] = None
 
     def refresh(self) -> bool:
-        """Rebuild the pools that changed; True if there were any."""
+        """Rebuild the pools that changed; return True if there were any."""
         if not self._dirty:
             return False
         for key in self._dirty:
@@ -191,11 +191,14 @@ class Inventory:
 
     @property
     def shared(self) -> bool:
-        """Whether any pool is visible from more than one node."""
+        """Return True if any pool is visible from more than one node."""
         return bool(self._shared)
 
     def pools_of(self, node: Node) -> list[Pool]:
-        """Pools with a device, or a problem, that the node can see: ready ones first, each part by driver and name."""
+        """Return the pools with a device, or a problem, that the node can see.
+
+        Ready pools come first, each part by driver and name.
+        """
         found = list(self._local.get(node.metadata.name, {}).values())
         for pool in self._shared.values():
             if pool.problem or any(device.reach.includes(node) for device in pool.devices):
@@ -286,7 +289,7 @@ def _reach(node: str | None, everywhere: bool | None, selector: NodeSelector | N
 
 
 def qualified(name: str, driver: str) -> str:
-    """Names without a domain belong to the domain of the driver."""
+    """Return a qualified name: names without a domain belong to the domain of the driver."""
     return name if "/" in name else f"{driver}/{name}"
 
 
@@ -299,7 +302,7 @@ def _typed(attribute: object) -> Value:
 
 
 def _concerns(rule: DeviceTaintRule, key: PoolKey) -> bool:
-    """Whether a rule may taint devices of a pool. A rule without a selector taints nothing."""
+    """Return True if a rule may taint devices of a pool. A rule without a selector taints nothing."""
     selector = rule.spec.device_selector
     if selector is None:
         return False
@@ -312,7 +315,7 @@ def _selects(rule: DeviceTaintRule, device: str) -> bool:
 
 
 def in_order(pools: Iterable[Pool], node: Node) -> Iterator[Device]:
-    """Devices that the node can use, in the order in which they are tried."""
+    """Return the devices that the node can use, in the order in which they are tried."""
     for pool in pools:
         if not pool.problem:
             yield from (device for device in pool.devices if device.reach.includes(node))

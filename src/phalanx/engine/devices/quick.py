@@ -28,7 +28,7 @@ class Simple(NamedTuple):
 
 
 def simple(spec: ClaimSpec) -> Simple | None:
-    """None: the claim needs the allocator."""
+    """Return the claim in its simple form; None if it needs the allocator."""
     if spec.problem or spec.error or len(spec.requests) != 1 or len(spec.requests[0]) != 1:
         return None
     request = spec.requests[0][0]
@@ -45,7 +45,7 @@ def simple(spec: ClaimSpec) -> Simple | None:
 def free(
     claim: Simple, devices: Sequence[Device], holdings: Holdings, selectors: DeviceSelectors
 ) -> list[list[Device]]:
-    """Devices that could serve the claim, by common value in the order of devices. Raises NotSimple."""
+    """Return devices that could serve the claim, by common value in the order of devices. Raises NotSimple."""
     request, attribute = claim
     answers, whole, parts = request.answers, holdings.whole, holdings.parts
     groups: dict[object, list[Device]] = {}
@@ -70,12 +70,12 @@ def free(
 
 
 def picks(claim: Simple, groups: Sequence[list[Device]]) -> list[Device] | None:
-    """The first devices that serve the claim; None: there are not enough."""
+    """Return the first devices that serve the claim; None if there are not enough."""
     need = claim.request.count
     return next((group[:need] for group in groups if len(group) >= need), None)
 
 
 def slots(claim: Simple, groups: Sequence[list[Device]]) -> int:
-    """How many such claims these devices serve."""
+    """Return how many such claims these devices serve."""
     need = claim.request.count
     return sum(len(group) // need for group in groups)

@@ -18,7 +18,10 @@ from phalanx.model.objects.pod import NodeSelector, NodeSelectorRequirement, Nod
 
 
 def allocation_of(spec: ClaimSpec, picks: Sequence[Pick], node: str, owner: str) -> AllocationResult:
-    """`owner`: uid of the claim or pod; makes the ids of shares, which must differ between claims."""
+    """Return the allocation of a claim.
+
+    `owner`: uid of the claim or pod, used for the ids of shares, which must differ between claims.
+    """
     results = [_result(pick, f"{owner}/{number}") for number, pick in enumerate(picks)]
     return AllocationResult(
         devices=DeviceAllocation(results=results, config=_config(spec, picks)),
@@ -48,7 +51,7 @@ def _result(pick: Pick, owner: str) -> AllocatedDevice:
 
 
 def _config(spec: ClaimSpec, picks: Iterable[Pick]) -> list[AllocationConfiguration]:
-    """That of the classes first, so that the claim's own has the last word."""
+    """Return the configuration: that of the classes first, so that the claim's own takes precedence."""
     chosen = {pick.request.name: pick.request for pick in picks}
     found = [
         AllocationConfiguration(source="FromClass", requests=[name], opaque=each.opaque)
@@ -64,7 +67,10 @@ def _config(spec: ClaimSpec, picks: Iterable[Pick]) -> list[AllocationConfigurat
 
 
 def _selector(picks: Iterable[Pick], node: str) -> NodeSelector | None:
-    """The conjunction over the devices; one that is local to a node, or is attached to it, leaves that node alone."""
+    """Return the conjunction of the devices' node selectors.
+
+    A device that is local or attached to one node leaves only that node.
+    """
     expressions: list[NodeSelectorRequirement] = []
     fields: list[NodeSelectorRequirement] = []
     for pick in picks:

@@ -54,7 +54,7 @@ class DeviceSelectors:
         return answer
 
     def problem(self, expression: str) -> SelectorFailure | None:
-        """Why an expression does not compile."""
+        """Return why an expression does not compile."""
         compiled = self._selector(expression)
         return compiled if isinstance(compiled, SelectorFailure) else None
 

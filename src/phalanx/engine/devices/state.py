@@ -22,7 +22,7 @@ class DeviceState(ClaimTables):
     # ---- what a pod needs
 
     def demands(self, shape: Shape, row: int) -> list[ClaimDemand] | None:
-        """The claims of a pod that need devices on a row; None: one is allocated where the row cannot use it."""
+        """Return the claims of a pod that need devices on a row; None if the row cannot use an allocated one."""
         view = self.view(row)
         found: list[ClaimDemand] = []
         for number, use in enumerate(shape.claims):
@@ -53,8 +53,10 @@ class DeviceState(ClaimTables):
         return found
 
     def _offered(self, use: ClaimUse, row: int) -> bool:
-        """Whether a node that offers extended resources itself has enough of them left. Pods whose shape leaves them to
-        devices are not counted by the columns."""
+        """Return True if a node that offers extended resources itself has enough of them left.
+
+        Pods whose shape leaves them to devices are not counted by the columns.
+        """
         columns = self.columns
         for rid, amount in use.resources:
             offered = columns.alloc_cell[rid][row]
@@ -72,7 +74,7 @@ class DeviceState(ClaimTables):
         )
 
     def extended_spec(self, use: ClaimUse, row: int) -> ClaimSpec | None:
-        """The claim of a pod's extended resources on a row; None: the node offers them itself."""
+        """Return the claim for a pod's extended resources on a row; None if the node offers them itself."""
         offered = [rid for rid, _ in use.resources if self.columns.alloc_cell[rid][row] > 0]
         if len(offered) == len(use.resources):
             return None
@@ -87,7 +89,7 @@ class DeviceState(ClaimTables):
         return ClaimDemand(claim, name, spec, devices, first.unusable)
 
     def together(self, demands: Sequence[ClaimDemand], rows: Iterable[int]) -> list[ClaimDemand]:
-        """The claims of a pod, and all that are pending where they could meet on the same devices."""
+        """Return the claims of a pod, and all pending claims that could use the same devices."""
         mine = {demand.claim for demand in demands}
         where = dict.fromkeys(rows)
         wide = any(self.view(row).shared for row in where)
@@ -104,11 +106,11 @@ class DeviceState(ClaimTables):
         return None if claim is None else self._demand(key, "/".join(key), self.specs.of(claim), rows)
 
     def pending(self, key: ClaimKey) -> tuple[int, ...]:
-        """Rows of the placed consumers of a claim that has no devices yet."""
+        """Return the rows of the placed consumers of a claim that has no devices yet."""
         return self._pending.get(key, ())
 
     def specs_of(self, shape: Shape) -> list[DeviceClaim]:
-        """What the claims of a shape ask for."""
+        """Return what the claims of a shape request."""
         found = []
         for use in shape.claims:
             if use.kind == NAMED:
@@ -119,11 +121,11 @@ class DeviceState(ClaimTables):
         return found
 
     def is_pending(self, row: int) -> bool:
-        """Whether claims of placed pods wait for devices there."""
+        """Return True if claims of placed pods wait for devices on the row."""
         return row in self._pending_at
 
     def pending_rows(self, shape: Shape) -> tuple[int, ...]:
-        """Rows where claims that a shape names wait for devices already."""
+        """Return the rows where claims that a shape names wait for devices already."""
         rows: dict[int, None] = {}
         for use in shape.claims:
             if use.kind == NAMED:
@@ -133,14 +135,14 @@ class DeviceState(ClaimTables):
     # ---- answers
 
     def counted(self, shape: Shape) -> Simple | None:
-        """The only claim of a shape, where counting devices tells whether it can be allocated."""
+        """Return the only claim of a shape, if counting devices decides whether it can be allocated."""
         if len(shape.claims) != 1 or shape.claims[0].kind != OWN:
             return None
         use = shape.claims[0]
         return simple(self.specs.of_spec(use.spec, use.key, shape.namespace))
 
     def slots(self, claim: Simple, row: int) -> int | None:
-        """How many claims like this one a row can serve; None: counting cannot tell."""
+        """Return how many claims like this one a row can serve; None if counting cannot decide."""
         view = self.view(row)
         if view.shared or row in self._pending_at:
             return None
@@ -150,8 +152,10 @@ class DeviceState(ClaimTables):
             return None
 
     def solve(self, shape: Shape, row: int) -> Solution | None:
-        """Devices for a pod of this shape on a row, beside all that is taken or pending. Raises AllocationError and
-        SelectorFailure."""
+        """Return devices for a pod of this shape on a row, besides all that is taken or pending.
+
+        Raises AllocationError and SelectorFailure.
+        """
         demands = self.demands(shape, row)
         if demands is None:
             return None
@@ -161,7 +165,7 @@ class DeviceState(ClaimTables):
         return Allocator(self.together(demands, rows), self.holdings, self.selectors).solve()
 
     def possible(self, shape: Shape, row: int) -> bool:
-        """Whether the pod would fit if no claim held anything: whether evicting pods can help."""
+        """Return True if the pod would fit if no claim held devices: evicting pods can help."""
         demands = self.demands(shape, row)
         if demands is None:
             return False
@@ -169,7 +173,7 @@ class DeviceState(ClaimTables):
         return Allocator(demands, usage, self.selectors).solve() is not None
 
     def fits_without(self, shape: Shape, row: int, claims: Iterable[ClaimKey]) -> bool:
-        """Whether a pod would fit on a row if these claims held nothing."""
+        """Return True if a pod would fit on a row if these claims held no devices."""
         taken = {key: self.holdings.claims.get(key) for key in claims}
         try:
             for key in taken:
@@ -180,8 +184,10 @@ class DeviceState(ClaimTables):
                 self.holdings.set(key, held)
 
     def settle_pod(self, record: PodRecord) -> dict[ClaimKey, tuple[ClaimSpec, Any]] | None:
-        """Devices for the claims of a placed pod that have none, chosen together with all other pending claims it could
-        meet. None: there are not enough. Raises AllocationError and SelectorFailure."""
+        """Return devices for the claims of a placed pod that have none, chosen with all pending claims it could meet.
+
+        None: there are not enough. Raises AllocationError and SelectorFailure.
+        """
         keys = [key for key in (*record.claims, extended_key(record)) if key in self._pending]
         if not keys:
             return {}
@@ -196,7 +202,7 @@ class DeviceState(ClaimTables):
         return {key: (specs[key], solution[key]) for key in keys if key in solution}
 
     def _settle_one(self, key: ClaimKey, row: int) -> dict[ClaimKey, tuple[ClaimSpec, Any]] | None:
-        """Devices for a claim if all that is pending on its row asks for the same; None: the allocator has to look."""
+        """Return devices for a claim if all pending claims on its row request the same; None: use the allocator."""
         claim, view = self.claim(key), self.view(row)
         if claim is None or view.shared:
             return None

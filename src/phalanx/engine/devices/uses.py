@@ -64,7 +64,7 @@ class ClaimUses:
     # ---- classes that offer extended resources
 
     def class_changed(self, old: DeviceClass | None, new: DeviceClass | None) -> bool:
-        """True if extended resources are offered by other classes than before."""
+        """Return True if extended resources are offered by other classes than before."""
         before = dict(self.classes)
         if old is not None:
             name = old.metadata.name
@@ -118,7 +118,10 @@ class ClaimUses:
         )
 
     def group_of(self, pod: Pod, entry: str) -> str:
-        """The PodGroup that holds a claim for its members: name and reference of the entries are equal; "": none."""
+        """Return the PodGroup that holds a claim for its members; empty if there is none.
+
+        Name and reference of the entries in pod and group are equal.
+        """
         group = pod.spec.scheduling_group
         if not self._group_claims or group is None or not group.pod_group_name:
             return ""
@@ -146,8 +149,10 @@ class ClaimUses:
         return ClaimUse(EXTENDED, (_encode(spec), found), spec=spec, resources=found)
 
     def extended_requests(self, pod: Pod) -> tuple[list[DeviceRequest], list[ResourceMapping], dict[str, int]]:
-        """Requests, mappings and amounts of a pod's extended resources that device classes offer (KEP-5004). Init
-        containers that end use the devices of later containers, and share what they need in addition."""
+        """Return requests, mappings and amounts of a pod's extended resources that device classes offer (KEP-5004).
+
+        Init containers that end use the devices of later containers, and share what they need in addition.
+        """
         init = pod.spec.init_containers or []
         containers = [*init, *pod.spec.containers]
         names = sorted({name for each in containers for name in _asked(each) if name in self.classes})
@@ -185,7 +190,7 @@ class ClaimUses:
         lasting: dict[int, DeviceRequest],
         mappings: list[ResourceMapping],
     ) -> DeviceRequest | None:
-        """What an init container that ends needs beyond the devices of later containers."""
+        """Return what an init container that ends needs beyond the devices of later containers."""
         wanted, have = _asked(container).get(resource, 0), 0
         for at, request in lasting.items():
             if at >= number and have < wanted:
@@ -217,7 +222,7 @@ def _by_template(pod: Pod, entry: str) -> PodResourceClaim | None:
 
 
 def _asked(container: Container) -> dict[str, int]:
-    """Whole amounts of resources; where only limits are given, they are the requests."""
+    """Return whole amounts of resources; limits are the requests if only limits are given."""
     amounts = container.resources.requests or container.resources.limits or {}
     return {name: units(text) for name, text in amounts.items() if "/" in name}
 
@@ -227,5 +232,5 @@ def _count(request: DeviceRequest) -> int:
 
 
 def _age(each: DeviceClass) -> tuple[str, str]:
-    """Of several classes that name a resource the youngest serves it, then the first by name."""
+    """Return the sort key of classes that name one resource: the youngest serves it, then the first by name."""
     return (each.metadata.creation_timestamp or "", "".join(chr(0x10FFFF - ord(c)) for c in each.metadata.name))

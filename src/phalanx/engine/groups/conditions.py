@@ -146,7 +146,10 @@ class GroupConditions:
     def say(
         self, group: Group, status: str, reason: str, message: str, *, headline: str = "", event: bool = True
     ) -> None:
-        """`headline`: the same as a plain sentence; the event has it instead of the message."""
+        """Set the condition of a group.
+
+        `headline`: the message as a plain sentence, which the event has instead.
+        """
         key = group.key
         known = self._said.get(key)
         if known == (status, reason, message) or (known is not None and known[0] == "True" and status != "True"):

@@ -94,7 +94,7 @@ def shape(
 def shape_applied(request: Request, obj: Json, options: WriteOptions, repeated: list[str]) -> tuple[str, ...]:
     """Like `shape` for an applied configuration: a field that is not declared cannot be owned, so it is always refused.
 
-    Zero values stay: they are wishes here and noise everywhere else.
+    Zero values stay: the client set them here; everywhere else they are omitted.
     """
     schema = request.version.schema
     unknown = schema.shape(obj) if isinstance(schema, CustomObject) else conform(obj, schema, zeros=True)

@@ -1,4 +1,4 @@
-"""Simulated twins of the nodes of another cluster: the same labels, room and taints under names of their own.
+"""Simulated copies of the nodes of another cluster: the same labels, room and taints under names of their own.
 
 Whatever says which machine or cluster a node is stays behind: names, addresses, ids, annotations, images. Labels are
 kept, since topology and affinity are made of them, unless their value holds the node's name, an address or its id.

@@ -31,7 +31,7 @@ def _drop_tree(gates: Gates, record: str, new: Json, old: Json) -> None:
 
 
 def _repeated_names(path: str, node: Json, seen: set[str], errors: list[FieldError], top: bool) -> None:
-    """Names are unique over the tree; twins inside one list are the field rules' business."""
+    """Names are unique over the tree; equal names inside one list are reported by the field rules."""
     for field in (_LEAVES, _COMPOSITES):
         templates: list[Json] = node.get(field) or []
         if not (top and field == _LEAVES):

@@ -30,7 +30,7 @@ class Cause(enum.Enum):
     PLUGIN = "plugin"  # a group plugin refused
     PERMIT = "permit"  # a Reserve or Permit plugin refused
     HELD = "held"  # not tried: objects, members or gates are missing
-    PARTIAL = "torn"  # members on nodes contradict the group's own rules
+    PARTIAL = "partial"  # members on nodes contradict the group's own rules
     ERROR = "error"  # a plugin failed
 
 
