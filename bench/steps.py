@@ -305,7 +305,7 @@ def in_the_way(nodes: int, size: int, rule: str) -> Callable[[], Figures]:
 
 SCENARIOS: dict[str, Callable[[], Figures]] = {
     "tied gang of 80, fits": tied(True),
-    "tied gang of 80, two wishes that exclude each other": tied(False),
+    "tied gang of 80, two rules that exclude each other": tied(False),
     "five shapes, 1,000 pods, 5,000 fragmented nodes": five(True),
     "five larger shapes, 1,000 pods, likewise": five(False),
     "alike, 1,000 pods, 5,000 nodes": alike(1000, 5000),

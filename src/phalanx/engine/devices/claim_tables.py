@@ -64,7 +64,7 @@ class ClaimTables:
     # ---- objects
 
     def observe(self, kind: str, old: Any | None, new: Any | None) -> None:
-        """Every profile's plugin passes on what it hears; only the first word counts."""
+        """Apply a changed object once; the plugin of every profile passes it on."""
         if kind not in KINDS or (self._heard[0] is old and self._heard[1] is new):
             return
         self._heard = (old, new)
@@ -104,17 +104,17 @@ class ClaimTables:
         self._dirty[key] = None
 
     def join(self, key: ClaimKey, uid: str) -> None:
-        """A pod is reserved with the claim."""
+        """Count a pod that is reserved with the claim."""
         self.columns.journal.push(self._part, key, uid)
         self._joined.setdefault(key, {})[uid] = None
 
     def leave(self, key: ClaimKey, uid: str) -> bool:
-        """A reservation ended; True if it was the last one of the claim."""
+        """End a reservation; return True if it was the last one of the claim."""
         self.columns.journal.push(self.join, key, uid)
         return self._part(key, uid)
 
     def used(self, key: ClaimKey) -> bool:
-        """Whether a pod that names the claim is bound, or is being bound."""
+        """Return True if a pod that names the claim is bound, or is being bound."""
         under_way = (PodState.BINDING, PodState.CONFIRMED, PodState.BOUND)
         return any(record.state in under_way for record in self._users.get(key, {}).values())
 
@@ -129,7 +129,7 @@ class ClaimTables:
         return not pods
 
     def released(self, key: ClaimKey) -> None:
-        """An allocation was taken back, or could not be: the objects say what is so."""
+        """Read the state of a claim from its object after a deallocation was done or failed."""
         left = self.releasing.get(key, 0) - 1
         if left > 0:
             self.releasing[key] = left
@@ -254,8 +254,10 @@ class ClaimTables:
         return self.assumed.get(key)
 
     def _freed(self, claim: ResourceClaim) -> bool:
-        """Whether a trial took all consumers of a claim away. Pods that are gone for good do not count: until its
-        controller deallocates the claim, its devices are in use."""
+        """Return True if a trial removed all consumers of a claim.
+
+        Pods that are deleted do not count: until its controller deallocates the claim, its devices are in use.
+        """
         consumers = claim.status.reserved_for
         if not consumers:
             return False
@@ -268,7 +270,7 @@ class ClaimTables:
         return True
 
     def leaving(self) -> list[ClaimKey]:
-        """Claims whose consumers are all gone: their controller is about to deallocate them."""
+        """Return the claims whose consumers are all gone: their controller is about to deallocate them."""
         found = []
         for key in list(self._unused):
             claim = self.claim(key)
@@ -281,7 +283,7 @@ class ClaimTables:
         return found
 
     def _touch(self, device: DeviceKey) -> None:
-        """A device was taken or given back: units that can use it are tried again."""
+        """Mark the rows that can see a device which was taken or released."""
         known = self.inventory.pools.get(device[:2])
         if known is None:
             return
@@ -319,17 +321,17 @@ class ClaimTables:
 
 
 def extended_key(record: PodRecord) -> ClaimKey:
-    """Stands for the claim of a pod's extended resources, which has no name before it is created."""
+    """Return the key of the claim for a pod's extended resources, which has no name before it is created."""
     return ("", record.uid)
 
 
 def _waits(record: PodRecord) -> bool:
-    """A pod that is bound without an allocation was not placed by a scheduler: nothing will be allocated for it."""
+    """Return True if devices will be allocated for a pod; not for one that was bound without an allocation."""
     return record.row >= 0 and record.state is not PodState.BOUND
 
 
 def _extended_owner(claim: ResourceClaim) -> str:
-    """Uid of the pod whose extended resources the claim stands for."""
+    """Return the uid of the pod whose extended resources the claim holds."""
     if claim.metadata.annotations.get(EXTENDED_CLAIM_ANNOTATION) != "true":
         return ""
     return next((ref.uid for ref in claim.metadata.owner_references if ref.kind == "Pod" and ref.controller), "")

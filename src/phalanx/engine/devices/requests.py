@@ -45,7 +45,7 @@ class AllocationRequest(msgspec.Struct, eq=False):
     answers: dict[Device, Verdict] = msgspec.field(default_factory=dict)
 
     def selects(self, device: Device, selectors: DeviceSelectors) -> Verdict:
-        """Whether class and request select a device, whatever its taints and users."""
+        """Return True if class and request select a device, regardless of its taints and of claims that use it."""
         answer = self.answers.get(device)
         if answer is None:
             answer = self.answers[device] = self._selects(device, selectors)
@@ -63,7 +63,7 @@ class AllocationRequest(msgspec.Struct, eq=False):
         return self.takes(device) is not None if self.capacity or device.multiple else True
 
     def takes(self, device: Device) -> dict[str, int] | None:
-        """Capacity that the request takes of an unused device; None: it cannot serve the request."""
+        """Return the capacity that the request takes of an unused device; None if the device cannot serve it."""
         return consumption(device.capacity, {_published(name, device): asked for name, asked in self.capacity.items()})
 
     def tolerates(self, device: Device) -> bool:
@@ -105,7 +105,7 @@ class ClaimSpecs:
         return self.of_spec(claim.spec, self.key(claim.spec), f"{claim.metadata.namespace}/{claim.metadata.name}")
 
     def key(self, spec: ResourceClaimSpec) -> bytes:
-        """Equal for claims that ask for the same."""
+        """Return a value that is equal for claims with the same requests."""
         return self._encode(spec.devices)
 
     def of_spec(self, spec: ResourceClaimSpec, key: Hashable, name: str) -> ClaimSpec:
@@ -188,7 +188,7 @@ def _amounts(asked: Mapping[str, str | int | float]) -> dict[str, int]:
 
 
 def _published(name: str, device: Device) -> str:
-    """The name under which a device publishes a capacity, which may leave out the domain of its driver."""
+    """Return the name under which a device publishes a capacity, which may omit the domain of its driver."""
     if name in device.capacity:
         return name
     return next((known for known in device.capacity if qualified(known, device.driver) == name), name)

@@ -160,7 +160,7 @@ class Scheduler:
         }
 
     def _contested(self, group: GroupKey, priority: int) -> bool:
-        """Whether a unit that waits, of that priority or a higher one, could use free room; not of the group's tree."""
+        """Return True if a waiting unit outside the group's tree, of that priority or higher, could use free room."""
         own = self.cluster.forest.root_of(group)
         for unit in self.queue.units.values():
             if unit.priority < priority or unit.group in (own, group) or unit.state is UnitState.HELD:

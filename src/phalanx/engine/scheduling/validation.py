@@ -150,8 +150,11 @@ def _each_pod_in_its_state(engine: SchedulerTables) -> None:
 
 
 def _no_overcommit(engine: SchedulerTables) -> None:
-    """A node may hold too much only if pods we did not place, or a node that shrank, made it so: a pod that is still
-    assumed was checked by us, so without it the node must not be fuller than with room for it."""
+    """Check that no node is over-committed by us.
+
+    A node may hold too much only because of pods that we did not place or because it shrank: a pod that is still
+    assumed was checked by us, so without it the node must have room for it.
+    """
     columns = engine.cluster.columns
     for record in engine.pods.records.values():
         if record.assumed and record.row >= 0 and record.row not in engine.pod_lifecycle.externally_filled_rows:
@@ -185,7 +188,7 @@ def _nominations(engine: SchedulerTables) -> None:
 
 
 def _forest(engine: SchedulerTables) -> None:
-    """Members count as what `member_state` derives from object and record; pending ones are in their tree's unit."""
+    """Check that members have the state of their records, and that pending ones are in the unit of their tree."""
     members, forest = engine.groups.members, engine.cluster.forest
     seen: dict[GroupKey, Group] = {}
     for key, record in engine.pods.records.items():
@@ -242,7 +245,7 @@ def _groups(engine: SchedulerTables) -> None:
 
 
 def _victim_index(engine: SchedulerTables) -> None:
-    """Updated change by change, it equals what a new one would hold."""
+    """Check that the incrementally updated victim index equals a rebuilt one."""
     kept, recomputed = engine.preemption.victim_index, VictimIndex(engine.cluster)
     kept.refresh()
     recomputed.refresh()
@@ -260,7 +263,7 @@ def _victim_index(engine: SchedulerTables) -> None:
 
 
 def _searches(engine: SchedulerTables) -> None:
-    """Unfinished attempts are of roots that go on, and every unit on standby waits for one of them."""
+    """Check that unfinished attempts belong to suspended units, and that units in a class wait for one of them."""
     for key, search in engine.searches.unfinished.items():
         assert search.unit.key == key
         assert not engine.cluster.columns.journal.recording

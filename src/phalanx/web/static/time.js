@@ -64,7 +64,7 @@ export function timeView(app) {
         samples,
         shown
           .slice(0, 1)
-          .map((name) => ({ name: resourceName(name), tone: "a", of: (sample) => sample.torn[name] ?? 0 })),
+          .map((name) => ({ name: resourceName(name), tone: "a", of: (sample) => sample.fragmentation[name] ?? 0 })),
         percent,
         1,
         "free room on nodes already in use",
