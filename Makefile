@@ -97,7 +97,7 @@ simulate: venv
 docs: venv
 	$(BIN)/python -m phalanx.model.kinds_page > docs/kinds.md
 	$(BIN)/python -m phalanx.cli.page > docs/commands.md
-	$(BIN)/python -m phalanx.engine.scheduling.lifecycle.states_page > docs/states.md
+	$(BIN)/python -m phalanx.engine.scheduling.lifecycle.states_page docs
 	$(BIN)/python -m phalanx.web.constants > src/phalanx/web/static/constants.js
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict  # --quiet would hide warnings, and broken links would not fail
 	@echo "built site/; look at it with: $(BIN)/python -m http.server -b 127.0.0.1 -d site 8000"

@@ -1,10 +1,14 @@
-"""Write docs/states.md from the tables of transitions: `python -m phalanx.engine.scheduling.lifecycle.states_page`."""
+"""Write docs/states.md and its diagrams from the tables of transitions.
+
+`python -m phalanx.engine.scheduling.lifecycle.states_page DOCS` writes the page and the images into that folder.
+"""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
 from enum import Enum
+from pathlib import Path
 from typing import TypeVar
 
 from phalanx.engine.scheduling.lifecycle import pod_lifecycle, unit_lifecycle
@@ -36,25 +40,80 @@ defect: it is not made, it is logged, and `phalanx_illegal_transitions_total` co
 """
 
 
-def page() -> str:
-    pods = _section("Pod", "What the scheduler knows of one pod.", _PODS, pod_lifecycle.TRANSITIONS)
-    text = "A unit is what the queue holds: a pod of no group, a PodGroup, or the root of a tree of groups."
-    units = _section("Scheduling unit", text, _UNITS, unit_lifecycle.TRANSITIONS)
-    return f"{_HEAD}\n{pods}\n{units}"
+_STEP, _WIDTH, _HEIGHT = 150, 116, 30  # pixels: between two boxes, size of a box
+_ARC = 34  # pixels of height of an arc for each box that it spans
 
 
 S = TypeVar("S", bound=Enum)
 
 
-def _section(title: str, text: str, states: Mapping[S, str], table: Mapping[tuple[S, S], Transition]) -> str:
+def page() -> str:
+    pods = _section("Pod", "What the scheduler knows of one pod.", "pod", _PODS, pod_lifecycle.TRANSITIONS)
+    text = "A unit is what the queue holds: a pod of no group, a PodGroup, or the root of a tree of groups."
+    units = _section("Scheduling unit", text, "unit", _UNITS, unit_lifecycle.TRANSITIONS)
+    return f"{_HEAD}\n{pods}\n{units}"
+
+
+def diagrams() -> dict[str, str]:
+    """Return the images of the page by file name."""
+    return {
+        "states-pod.svg": _diagram(list(_PODS), pod_lifecycle.TRANSITIONS),
+        "states-unit.svg": _diagram(list(_UNITS), unit_lifecycle.TRANSITIONS),
+    }
+
+
+def _section(
+    title: str, text: str, image: str, states: Mapping[S, str], table: Mapping[tuple[S, S], Transition]
+) -> str:
     lines = [f"## {title}", "", text, "", "| state | meaning |", "|---|---|"]
     lines += [f"| `{state.name}` | {meaning} |" for state, meaning in states.items()]
-    lines += ["", "```mermaid", "stateDiagram-v2"]
-    first = next(iter(states))
-    lines.append(f"    [*] --> {first.name}")
-    lines += [f"    {before.name} --> {after.name}: {entry.when}" for (before, after), entry in table.items()]
-    return "\n".join([*lines, "```", ""])
+    lines += ["", f"![Transitions; the numbers are those of the table](images/states-{image}.svg)", ""]
+    lines += ["| | from | to | when |", "|---|---|---|---|"]
+    lines += [
+        f"| {number} | `{before.name}` | `{after.name}` | {entry.when} |"
+        for number, ((before, after), entry) in enumerate(table.items(), 1)
+    ]
+    return "\n".join([*lines, ""])
+
+
+def _diagram(states: list[S], table: Mapping[tuple[S, S], Transition]) -> str:
+    """Draw the states in a row, arcs to later ones above and to earlier ones below, numbered as in the table."""
+    spans = [states.index(after) - states.index(before) for before, after in table]
+    above, below = _ARC * max(spans) + 20, _ARC * max(1, -min(spans)) + 20
+    top, bottom = above, above + _HEIGHT
+    width, height = _STEP * len(states), bottom + below
+    lines = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" font-family="sans-serif">',
+        '<defs><marker id="end" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" orient="auto">'
+        '<path d="M0 0L8 4L0 8z" fill="#7a869a"/></marker></defs>',
+    ]
+    for number, ((before, _), span) in enumerate(zip(table, spans, strict=True), 1):
+        lines += _arc(number, _STEP * states.index(before) + _STEP // 2, span, top if span >= 0 else bottom)
+    for index, state in enumerate(states):
+        x = _STEP * index + (_STEP - _WIDTH) // 2
+        lines.append(f'<rect x="{x}" y="{top}" width="{_WIDTH}" height="{_HEIGHT}" rx="6" fill="#1a2130"/>')
+        centre = f'x="{x + _WIDTH // 2}" y="{top + 20}" text-anchor="middle"'
+        lines.append(f'<text {centre} font-size="13" fill="#e9edf4">{state.name}</text>')
+    return "\n".join([*lines, "</svg>", ""])
+
+
+def _arc(number: int, x: int, span: int, y: int) -> list[str]:
+    """Return the arc of one transition and its number. `span`: boxes to the right, negative: to the left."""
+    up = -1 if span >= 0 else 1
+    rise = up * (_ARC * abs(span) if span else 18)
+    start, end = (x + 8 * span, x + _STEP * span - 8 * span) if span else (x - 10, x + 10)
+    at_x, at_y = (start + end) / 2, y + 0.75 * rise * 4 / 3
+    control = y + rise * 4 / 3
+    return [
+        f'<path d="M{start} {y}C{start} {control:g} {end} {control:g} {end} {y}" fill="none" stroke="#7a869a"'
+        ' stroke-width="1.4" marker-end="url(#end)"/>',
+        f'<circle cx="{at_x:g}" cy="{at_y:g}" r="8" fill="#b06a14"/>',
+        f'<text x="{at_x:g}" y="{at_y + 3.5:g}" font-size="10" fill="#fff" text-anchor="middle">{number}</text>',
+    ]
 
 
 if __name__ == "__main__":
-    sys.stdout.write(page())
+    folder = Path(sys.argv[1])
+    (folder / "states.md").write_text(page())
+    for name, image in diagrams().items():
+        (folder / "images" / name).write_text(image)
