@@ -38,7 +38,7 @@ WAVES = int(os.environ.get("CHURN_WAVES", "160"))
 LIMITS = {
     balanced_allocation: ("MANY_SHAPES",),
     victim_index: ("MOST_STARTS",),
-    preemption: ("MOST_FUTILE", "MOST_FUTILE_PODS"),
+    preemption: ("MOST_FUTILE",),
     columns: ("FEW",),
     label_interest: ("_FEW", "_MANY_HIDDEN", "_MANY_VALUES"),
     labels: ("FEW",),
@@ -47,7 +47,7 @@ LIMITS = {
     resources_fit: ("MANY_SHAPES",),
     shapes: ("FEW_SHAPES", "MOST_QUICK"),
     history: ("MOST_OBJECTS",),
-    waiting: ("FEW_PATIENT",),
+    waiting: ("FEW_CLASSES",),
 }
 
 

@@ -8,7 +8,7 @@ kube-scheduler's. Nothing is changed here; `commit.evictions` carries a plan out
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
 from itertools import chain
 from typing import Any
@@ -58,8 +58,24 @@ ONGOING = "ongoing preemption on nominated nodes"
 GAVE_UP = "the search for victims gave up after {} expansions; no pod is evicted without a plan"
 RULES = "no set of victims was found that also keeps the pods' affinity, spreading and volume rules"
 NO_EXTRAS = "its minimum runs, and pods beyond it evict no other pods"  # counts of a policy: they extend into free room
-MOST_FUTILE = 1024  # roots whose last search for victims is remembered
-MOST_FUTILE_PODS = 4096  # (shape, priority) pairs likewise
+MOST_FUTILE = 4096  # failed searches for victims that are remembered
+
+
+class FailedSearches:
+    """Remember searches for victims that found none: while nothing has changed, they need not be made again."""
+
+    def __init__(self) -> None:
+        self._found: dict[Hashable, tuple[tuple[Any, ...], Any]] = {}
+
+    def get(self, key: Hashable, circumstances: tuple[Any, ...]) -> Any | None:
+        """Return the result of the last search, if it was made under the same circumstances."""
+        known = self._found.get(key)
+        return known[1] if known is not None and known[0] == circumstances else None
+
+    def put(self, key: Hashable, circumstances: tuple[Any, ...], result: Any) -> None:
+        if len(self._found) > MOST_FUTILE:
+            self._found.clear()
+        self._found[key] = (circumstances, result)
 
 
 class Preemption:
@@ -70,8 +86,7 @@ class Preemption:
         self.chooser = Chooser(state, victim_index)  # of a single pod
         self.budget = DEFAULT_BUDGET  # of groups
         self._in_progress = in_progress
-        self._futile_pods: dict[tuple[int, int], tuple[tuple[int, ...], str]] = {}
-        self._futile: dict[str, tuple[tuple[Any, ...], Planned]] = {}
+        self._failed = FailedSearches()  # by (shape, priority) of single pods, by unit key of groups
         # For metrics: searches for victims of single pods, and of groups by whether a plan was found.
         self.pod_attempts = 0
         self.group_attempts = {True: 0, False: 0}
@@ -105,15 +120,13 @@ class Preemption:
             return replace(_no(record, _sentence(diagnosis.nodes, {NOT_HELPFUL: diagnosis.nodes})), asks=Wake.NODE)
         self.victim_index.refresh()
         key = (record.shape.id, record.priority)
-        known = self._futile_pods.get(key)
-        if known is not None and known[0] == self.victim_index.circumstances:
-            return _no(record, known[1])
+        known: str | None = self._failed.get(key, self.victim_index.circumstances)
+        if known is not None:
+            return _no(record, known)
         found = self.chooser.choose(record, self.cluster.evaluation(record), diagnosis.resolvable, rows)
         if found is None:
             message = self._why_not(record, diagnosis)
-            if len(self._futile_pods) > MOST_FUTILE_PODS:
-                self._futile_pods.clear()
-            self._futile_pods[key] = (self.victim_index.circumstances, message)
+            self._failed.put(key, self.victim_index.circumstances, message)
             return _no(record, message)
         node = self.cluster.columns.names[found.row]
         text = f"preemption: {placement_text(node, found.units)}"
@@ -158,9 +171,9 @@ class Preemption:
             return PreemptionResult(NEVER, Hopeless(NEVER))
         if self._in_progress(tree.key):
             return PreemptionResult(ONGOING, Hopeless(ONGOING))
-        known = self._futile.get(tree.key)
-        if known is not None and known[0] == self._state(tree):
-            return PreemptionResult(_note(known[1]), known[1], nominate="")
+        known: Planned | None = self._failed.get(tree.key, self._state(tree))
+        if known is not None:
+            return PreemptionResult(_note(known), known, nominate="")
         found = self.plan(tree, built, points)
         assert found.plan is not None and not isinstance(found.plan, Candidate)
         self.group_attempts[found.found] += 1
@@ -168,9 +181,7 @@ class Preemption:
             victims = [pod for unit in found.units for pod in unit.pods.values()]
             leaving = any(row in self.victim_index.leaving for _, row in found.assignment)
             return replace(found, message=group_placement_text(tree.kind, victims) if victims or leaving else "")
-        if len(self._futile) > MOST_FUTILE:
-            self._futile.clear()
-        self._futile[tree.key] = (self._state(tree), found.plan)
+        self._failed.put(tree.key, self._state(tree), found.plan)
         return replace(found, message=_note(found.plan), nominate="")
 
     def _state(self, tree: GroupTree) -> tuple[Any, ...]:

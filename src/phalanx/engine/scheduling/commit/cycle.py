@@ -188,11 +188,10 @@ class Cycle:
             self._refusals.refuse_group(unit, target.group, answer)
 
     def _preempt(self, unit: SchedulingUnit, target: AttemptUnit, answer: NominatedAfterPreemption) -> None:
+        self._evictions.carry_out(unit, target, answer)
         if isinstance(target, SinglePod):
-            self._evictions.carry_out_for_pod(unit, answer)
             self._refusals.refuse_pod(unit, target.record, answer.refused, victims_leave=True)
             return
-        self._evictions.carry_out_for_group(unit, target, answer)
         self._reservations.keep(answer.expected_placements, self._reservations.beginning(target.group))
         self._refusals.refuse_group(unit, target.group, answer.refused)
 

@@ -20,7 +20,7 @@ from phalanx.engine.preemption.victim_index import EvictionUnit, VictimIndex
 from phalanx.engine.scheduling.attempt.answers import NominatedAfterPreemption, group_placement_text, placement_text
 from phalanx.engine.scheduling.lifecycle.pod_lifecycle import PodLifecycle
 from phalanx.engine.scheduling.lifecycle.unit_lifecycle import UnitLifecycle
-from phalanx.engine.scheduling.queue.units import GroupTree, PreemptionInProgress, SchedulingUnit
+from phalanx.engine.scheduling.queue.units import AttemptUnit, PreemptionInProgress, SchedulingUnit, SinglePod
 from phalanx.engine.state.records import PodRecord
 
 
@@ -49,29 +49,37 @@ class Evictions:
         self._losses = losses
         self._emit = emit
 
-    def carry_out_for_pod(self, unit: SchedulingUnit, answer: NominatedAfterPreemption) -> None:
-        """Evict for a single pod; its own nomination follows from the answer."""
-        (record, row), *_ = answer.assignment
-        node = self._cluster.columns.names[row]
-        words = f"Pod {record.name} (priority {record.priority}) on node {node}"
-        preemptor = Preemptor("pod", words, record.priority)
-        text = placement_text(node, answer.units)
-        self._carry_out(unit, preemptor, answer, text)
-
-    def carry_out_for_group(self, unit: SchedulingUnit, tree: GroupTree, answer: NominatedAfterPreemption) -> None:
-        """Evict for a group, and nominate the nodes for its pods."""
-        words = group_in_words(self._cluster.forest, tree.group, tree.priority)
-        preemptor = Preemptor(tree.kind, words, tree.priority)
-        text = str(answer.plan) if isinstance(answer.plan, Plan) else group_placement_text(tree.kind, answer.victims)
-        if not answer.victims and not self._leaving(answer):
+    def carry_out(self, unit: SchedulingUnit, target: AttemptUnit, answer: NominatedAfterPreemption) -> None:
+        """Evict for a unit, and nominate the nodes for its pods."""
+        leaving = self._leaving(answer)
+        if not answer.victims and not leaving:
             return
-        self._carry_out(unit, preemptor, answer, text)
+        preemptor, text = self._preemptor(target, answer)
+        names, nominations = self._cluster.columns.names, self._cluster.nominations
+        nodes = [names[row] for row in sorted({row for _, row in answer.assignment})]
         members = {record.key for record, _ in answer.assignment}
-        for record in tree.records:
+        for node in nodes:
+            for other in list(nominations.on(node)):
+                if other.priority < preemptor.priority and other.key not in members:
+                    self._pods.nominate(other, "")
+        evicted = self._begin(unit, preemptor, nodes, answer.victims, leaving, text)
+        self._announce(answer.units, preemptor, evicted)
+        for record in list(unit.records.values()):
             if record.nominated and record.key not in members:
                 self._pods.nominate(record, "")  # from an earlier plan
         for record, row in answer.assignment:
-            self._pods.nominate(record, self._cluster.columns.names[row])
+            self._pods.nominate(record, names[row])
+
+    def _preemptor(self, target: AttemptUnit, answer: NominatedAfterPreemption) -> tuple[Preemptor, str]:
+        """Return for which unit pods are evicted, and the plan in words."""
+        if isinstance(target, SinglePod):
+            record, node = target.record, self._cluster.columns.names[answer.assignment[0][1]]
+            words = f"Pod {record.name} (priority {record.priority}) on node {node}"
+            return Preemptor("pod", words, record.priority), placement_text(node, answer.units)
+        words = group_in_words(self._cluster.forest, target.group, target.priority)
+        planned = answer.plan
+        text = str(planned) if isinstance(planned, Plan) else group_placement_text(target.kind, answer.victims)
+        return Preemptor(target.kind, words, target.priority), text
 
     def await_leaving(self, unit: SchedulingUnit, leaving: Sequence[PodRecord]) -> None:
         """Evict nothing: wait for pods that are terminating already."""
@@ -81,19 +89,6 @@ class Evictions:
     def _leaving(self, answer: NominatedAfterPreemption) -> list[PodRecord]:
         rows = sorted({row for _, row in answer.assignment})
         return [pod for row in rows for pod in self._victims.leaving.get(row, {}).values()]
-
-    def _carry_out(
-        self, unit: SchedulingUnit, preemptor: Preemptor, answer: NominatedAfterPreemption, text: str
-    ) -> None:
-        columns, nominations = self._cluster.columns, self._cluster.nominations
-        nodes = [columns.names[row] for row in sorted({row for _, row in answer.assignment})]
-        members = {record.key for record, _ in answer.assignment}
-        for node in nodes:
-            for other in list(nominations.on(node)):
-                if other.priority < preemptor.priority and other.key not in members:
-                    self._pods.nominate(other, "")
-        evicted = self._begin(unit, preemptor, nodes, answer.victims, self._leaving(answer), text)
-        self._announce(answer.units, preemptor, evicted)
 
     def _begin(
         self,
