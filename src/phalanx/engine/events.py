@@ -7,134 +7,50 @@ a reordered watch event needs no special form.
 
 from __future__ import annotations
 
+from typing import Any, Union, cast
+
 import msgspec
 
-from phalanx.model.objects import (
-    CompositePodGroup,
-    CSIDriver,
-    CSINode,
-    CSIStorageCapacity,
-    DeviceClass,
-    DeviceTaintRule,
-    Namespace,
-    Node,
-    PersistentVolume,
-    PersistentVolumeClaim,
-    Pod,
-    PodDisruptionBudget,
-    PodGroup,
-    PriorityClass,
-    ReplicaSet,
-    ReplicationController,
-    ResourceClaim,
-    ResourceQuota,
-    ResourceSlice,
-    Service,
-    StatefulSet,
-    StorageClass,
-    Workload,
-    WorkloadPolicy,
-)
+from phalanx.model import objects
+from phalanx.model.objects import CompositePodGroup, DeviceClass, Node, Pod, PodGroup, ResourceClaim, ResourceSlice
 
 
 class _Event(msgspec.Struct, frozen=True, tag_field="event", omit_defaults=True, gc=False):
     pass
 
 
-class PodChanged(_Event, frozen=True, tag="PodChanged"):
+class ObjectChanged(_Event, frozen=True):
+    """The form of all events about a version of an object."""
+
+    object: Any
+
+
+class PodChanged(ObjectChanged, frozen=True, tag="PodChanged"):
     object: Pod
 
 
-class NodeChanged(_Event, frozen=True, tag="NodeChanged"):
+class NodeChanged(ObjectChanged, frozen=True, tag="NodeChanged"):
     object: Node
 
 
-class PodGroupChanged(_Event, frozen=True, tag="PodGroupChanged"):
+class PodGroupChanged(ObjectChanged, frozen=True, tag="PodGroupChanged"):
     object: PodGroup
 
 
-class CompositePodGroupChanged(_Event, frozen=True, tag="CompositePodGroupChanged"):
+class CompositePodGroupChanged(ObjectChanged, frozen=True, tag="CompositePodGroupChanged"):
     object: CompositePodGroup
 
 
-class WorkloadChanged(_Event, frozen=True, tag="WorkloadChanged"):
-    object: Workload
-
-
-class WorkloadPolicyChanged(_Event, frozen=True, tag="WorkloadPolicyChanged"):
-    object: WorkloadPolicy
-
-
-class PersistentVolumeChanged(_Event, frozen=True, tag="PersistentVolumeChanged"):
-    object: PersistentVolume
-
-
-class PersistentVolumeClaimChanged(_Event, frozen=True, tag="PersistentVolumeClaimChanged"):
-    object: PersistentVolumeClaim
-
-
-class StorageClassChanged(_Event, frozen=True, tag="StorageClassChanged"):
-    object: StorageClass
-
-
-class CSINodeChanged(_Event, frozen=True, tag="CSINodeChanged"):
-    object: CSINode
-
-
-class CSIDriverChanged(_Event, frozen=True, tag="CSIDriverChanged"):
-    object: CSIDriver
-
-
-class CSIStorageCapacityChanged(_Event, frozen=True, tag="CSIStorageCapacityChanged"):
-    object: CSIStorageCapacity
-
-
-class NamespaceChanged(_Event, frozen=True, tag="NamespaceChanged"):
-    object: Namespace
-
-
-class PodDisruptionBudgetChanged(_Event, frozen=True, tag="PodDisruptionBudgetChanged"):
-    object: PodDisruptionBudget
-
-
-class ResourceQuotaChanged(_Event, frozen=True, tag="ResourceQuotaChanged"):
-    object: ResourceQuota
-
-
-class ServiceChanged(_Event, frozen=True, tag="ServiceChanged"):
-    object: Service
-
-
-class ReplicationControllerChanged(_Event, frozen=True, tag="ReplicationControllerChanged"):
-    object: ReplicationController
-
-
-class ReplicaSetChanged(_Event, frozen=True, tag="ReplicaSetChanged"):
-    object: ReplicaSet
-
-
-class StatefulSetChanged(_Event, frozen=True, tag="StatefulSetChanged"):
-    object: StatefulSet
-
-
-class PriorityClassChanged(_Event, frozen=True, tag="PriorityClassChanged"):
-    object: PriorityClass
-
-
-class ResourceClaimChanged(_Event, frozen=True, tag="ResourceClaimChanged"):
+class ResourceClaimChanged(ObjectChanged, frozen=True, tag="ResourceClaimChanged"):
     object: ResourceClaim
 
 
-class ResourceSliceChanged(_Event, frozen=True, tag="ResourceSliceChanged"):
+class ResourceSliceChanged(ObjectChanged, frozen=True, tag="ResourceSliceChanged"):
     object: ResourceSlice
 
 
-class DeviceClassChanged(_Event, frozen=True, tag="DeviceClassChanged"):
+class DeviceClassChanged(ObjectChanged, frozen=True, tag="DeviceClassChanged"):
     object: DeviceClass
-
-
-class DeviceTaintRuleChanged(_Event, frozen=True, tag="DeviceTaintRuleChanged"):
-    object: DeviceTaintRule
 
 
 class Gone(_Event, frozen=True, tag="Gone"):
@@ -191,63 +107,35 @@ class PlaceReleased(_Event, frozen=True, tag="PlaceReleased"):
     name: str
 
 
-ObjectChanged = (
-    PodChanged
-    | NodeChanged
-    | PodGroupChanged
-    | CompositePodGroupChanged
-    | WorkloadChanged
-    | WorkloadPolicyChanged
-    | PersistentVolumeChanged
-    | PersistentVolumeClaimChanged
-    | StorageClassChanged
-    | CSINodeChanged
-    | CSIDriverChanged
-    | CSIStorageCapacityChanged
-    | NamespaceChanged
-    | PodDisruptionBudgetChanged
-    | ResourceQuotaChanged
-    | ServiceChanged
-    | ReplicationControllerChanged
-    | ReplicaSetChanged
-    | StatefulSetChanged
-    | PriorityClassChanged
-    | ResourceClaimChanged
-    | ResourceSliceChanged
-    | DeviceClassChanged
-    | DeviceTaintRuleChanged
-)
 Event = ObjectChanged | Gone | Outcome | TimePassed | PlaceRequested | PlaceReleased
 
-CHANGED_BY_KIND: dict[str, type[_Event]] = {
-    "Pod": PodChanged,
-    "Node": NodeChanged,
-    "PodGroup": PodGroupChanged,
-    "CompositePodGroup": CompositePodGroupChanged,
-    "Workload": WorkloadChanged,
-    "WorkloadPolicy": WorkloadPolicyChanged,
-    "PersistentVolume": PersistentVolumeChanged,
-    "PersistentVolumeClaim": PersistentVolumeClaimChanged,
-    "StorageClass": StorageClassChanged,
-    "CSINode": CSINodeChanged,
-    "CSIDriver": CSIDriverChanged,
-    "CSIStorageCapacity": CSIStorageCapacityChanged,
-    "Namespace": NamespaceChanged,
-    "PodDisruptionBudget": PodDisruptionBudgetChanged,
-    "ResourceQuota": ResourceQuotaChanged,
-    "Service": ServiceChanged,
-    "ReplicationController": ReplicationControllerChanged,
-    "ReplicaSet": ReplicaSetChanged,
-    "StatefulSet": StatefulSetChanged,
-    "PriorityClass": PriorityClassChanged,
-    "ResourceClaim": ResourceClaimChanged,
-    "ResourceSlice": ResourceSliceChanged,
-    "DeviceClass": DeviceClassChanged,
-    "DeviceTaintRule": DeviceTaintRuleChanged,
-}
+
+def _changed(kind: str) -> type[ObjectChanged]:
+    """Return the event of a kind that no code constructs by its name."""
+    name = f"{kind}Changed"
+    made = msgspec.defstruct(
+        name, [("object", getattr(objects, kind))], bases=(ObjectChanged,), module=__name__, tag=name, frozen=True
+    )
+    return cast(type[ObjectChanged], made)
+
+
+_NAMED = (
+    PodChanged, NodeChanged, PodGroupChanged, CompositePodGroupChanged, ResourceClaimChanged, ResourceSliceChanged,
+    DeviceClassChanged,
+)  # fmt: skip
+CHANGED_BY_KIND: dict[str, type[ObjectChanged]] = {each.__name__.removesuffix("Changed"): each for each in _NAMED}
+CHANGED_BY_KIND |= {
+    kind: _changed(kind)
+    for kind in (
+        "Workload", "WorkloadPolicy", "PersistentVolume", "PersistentVolumeClaim", "StorageClass", "CSINode",
+        "CSIDriver", "CSIStorageCapacity", "Namespace", "PodDisruptionBudget", "ResourceQuota", "Service",
+        "ReplicationController", "ReplicaSet", "StatefulSet", "PriorityClass", "DeviceTaintRule",
+    )
+}  # fmt: skip
 
 _encoder = msgspec.json.Encoder()
-_decoder: msgspec.json.Decoder[Event] = msgspec.json.Decoder(Event)
+_TAGGED: Any = Union[(*CHANGED_BY_KIND.values(), Gone, Outcome, TimePassed, PlaceRequested, PlaceReleased)]
+_decoder: msgspec.json.Decoder[Event] = msgspec.json.Decoder(_TAGGED)
 
 
 def encode(event: Event) -> bytes:

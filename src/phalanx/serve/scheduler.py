@@ -154,7 +154,7 @@ class SchedulerService:
     def _follow(
         self, client: Client, resource: Resource, type_: type[Any], rng: random.Random, *, optional: bool
     ) -> None:
-        changed: Callable[[Any], events.Event] = events.CHANGED_BY_KIND[resource.kind]  # type: ignore[assignment]
+        changed: Callable[[Any], events.Event] = events.CHANGED_BY_KIND[resource.kind]
 
         update, delete = f"{resource.kind}Update", f"{resource.kind}Delete"
 

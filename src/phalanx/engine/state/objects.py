@@ -5,57 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar, cast
 
-from phalanx.model.objects import (
-    CompositePodGroup,
-    CSIDriver,
-    CSINode,
-    CSIStorageCapacity,
-    DeviceClass,
-    DeviceTaintRule,
-    Namespace,
-    PersistentVolume,
-    PersistentVolumeClaim,
-    PodDisruptionBudget,
-    PodGroup,
-    PriorityClass,
-    ReplicaSet,
-    ReplicationController,
-    ResourceClaim,
-    ResourceQuota,
-    ResourceSlice,
-    Service,
-    StatefulSet,
-    StorageClass,
-    Workload,
-    WorkloadPolicy,
-)
+from phalanx.engine.events import CHANGED_BY_KIND
+from phalanx.model import objects
+from phalanx.model.objects import CompositePodGroup, PodGroup, ResourceQuota, Service, WorkloadPolicy
 
 T = TypeVar("T")
 
-KINDS: dict[type[Any], str] = {
-    CompositePodGroup: "CompositePodGroup",
-    CSIDriver: "CSIDriver",
-    CSINode: "CSINode",
-    CSIStorageCapacity: "CSIStorageCapacity",
-    DeviceClass: "DeviceClass",
-    DeviceTaintRule: "DeviceTaintRule",
-    Namespace: "Namespace",
-    PersistentVolume: "PersistentVolume",
-    PersistentVolumeClaim: "PersistentVolumeClaim",
-    PodDisruptionBudget: "PodDisruptionBudget",
-    PodGroup: "PodGroup",
-    PriorityClass: "PriorityClass",
-    ReplicaSet: "ReplicaSet",
-    ReplicationController: "ReplicationController",
-    ResourceClaim: "ResourceClaim",
-    ResourceSlice: "ResourceSlice",
-    ResourceQuota: "ResourceQuota",
-    Service: "Service",
-    StatefulSet: "StatefulSet",
-    StorageClass: "StorageClass",
-    Workload: "Workload",
-    WorkloadPolicy: "WorkloadPolicy",
-}
+KINDS: dict[type[Any], str] = {getattr(objects, kind): kind for kind in CHANGED_BY_KIND if kind not in ("Pod", "Node")}
 
 
 class Objects:
