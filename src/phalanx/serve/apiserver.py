@@ -66,7 +66,7 @@ class ApiServer:
 
     @property
     def ready(self) -> bool:
-        """What /readyz says."""
+        """Return what /readyz answers."""
         return self._app is not None and self._app.ready
 
     @ready.setter
@@ -76,7 +76,7 @@ class ApiServer:
 
     @property
     def failed(self) -> asyncio.Future[None] | None:
-        """None: system controllers are restarted when they die, and the rest fails request by request."""
+        """Return None: system controllers are restarted when they die, and the rest fails request by request."""
         return None
 
     @property
@@ -89,7 +89,7 @@ class ApiServer:
         return self.api.ctx
 
     def client(self, name: str) -> LocalClient:
-        """A client for a component of this process; `name` is its field manager."""
+        """Return a client for a component of this process; `name` is its field manager."""
         return LocalClient(self.api, user_agent=name)
 
     def extend(self, path: str, answer: Extension) -> None:
@@ -107,7 +107,7 @@ class ApiServer:
         self._measures[name] = text
 
     async def start(self) -> None:
-        """Raises ConfigProblem when a setting cannot work. Answers requests when it returns."""
+        """Start to answer requests. Raises ConfigProblem if a setting cannot work."""
         settings = self.settings
         sock = bind(settings.listen.host, settings.listen.port)
         try:
@@ -182,7 +182,7 @@ class ApiServer:
         log.info("serving on %s", self.url)
 
     async def _backup(self) -> Answer:
-        """The store as it is now, in one file; commits go on meanwhile."""
+        """Return the present store as one file; commits continue meanwhile."""
         assert self._store is not None
         entries, revision = self._store.snapshot()
 

@@ -82,11 +82,11 @@ class Callers:
         self._waiting = 0
 
     async def check_request(self, request: web.Request) -> None:
-        """Raises Unauthorized or Forbidden unless the caller may use the path; see `check`."""
+        """Raise Unauthorized or Forbidden unless the caller may use the path; see `check`."""
         await self._check(*_token(request), request.path, request.method.lower())
 
     async def check(self, token: str, path: str, verb: str) -> None:
-        """Raises Unauthorized or Forbidden, as the API server says; ServiceUnavailable if it says nothing."""
+        """Raise Unauthorized or Forbidden as the API server decides, ServiceUnavailable if it does not answer."""
         await self._check(token, (), path, verb)
 
     async def access(self, request: web.Request) -> Access | None:
@@ -109,7 +109,10 @@ class Callers:
         return found
 
     async def allowed(self, token: str, caller: Caller, about: Mapping[str, Mapping[str, str]]) -> bool:
-        """`about`: resourceAttributes or nonResourceAttributes of a SubjectAccessReview."""
+        """Return True if a SubjectAccessReview allows the request.
+
+        `about`: its resourceAttributes or nonResourceAttributes.
+        """
         (kind, attributes), *_ = about.items()
         key = (_digest(token), kind, *sorted(attributes.items()))
         return bool(await self._remembered(key, lambda: self._review(caller, about)))
@@ -139,7 +142,10 @@ class Callers:
             self._waiting -= 1
 
     async def _identify(self, token: str, audiences: tuple[str, ...]) -> Caller:
-        """Raises Unauthorized. A token in our own header may also be one for the API server."""
+        """Return the caller of a token. Raises Unauthorized.
+
+        A token in our own header may also be one for the API server.
+        """
         error = ""
         for wanted in dict.fromkeys((audiences, ())):
             spec: dict[str, object] = {"token": token, **({"audiences": wanted} if wanted else {})}
@@ -220,5 +226,5 @@ class Guarded:
         return web.Response(body=answer, content_type="application/json")
 
     async def check(self, token: str, path: str, verb: str) -> None:
-        """Raises Unauthorized or Forbidden, as the API server says."""
+        """Raise Unauthorized or Forbidden as the API server decides, ServiceUnavailable if it does not answer."""
         await self._callers.check(token, path, verb)

@@ -72,8 +72,10 @@ class CertificateFiles:
         )
 
     def refresh(self) -> bool:
-        """Whether another certificate is shown from now on. Files that cannot be used, or that are being written, leave
-        the one there is, with a line in the log."""
+        """Return True if another certificate is used from now on.
+
+        Files that cannot be used, or that are being written, leave the present one, with a line in the log.
+        """
         try:
             found = self._read()
         except ConfigProblem as problem:

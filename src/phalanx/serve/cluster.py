@@ -67,7 +67,7 @@ class ServedCluster:
         self._supervised = [Supervised(partial(part, self.server), self._report_ready) for part in parts]
 
     async def start(self) -> None:
-        """Returns when everything answers. Raises ConfigProblem; nothing runs then."""
+        """Start everything; return when all parts answer. Raises ConfigProblem before anything runs."""
         await self.server.start()
         self.server.ready = False  # /readyz speaks for all parts
         try:

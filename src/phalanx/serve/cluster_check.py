@@ -77,7 +77,7 @@ class ClusterCheck:
         self._client, self._clock, self._namespace = client, clock, namespace
 
     async def run(self) -> list[Check]:
-        """Raises Unreachable and Unauthorized: then nothing can be said."""
+        """Return all checks. Raises Unreachable and Unauthorized if nothing can be checked."""
         checks: Sequence[tuple[str, Callable[[], Awaitable[Check]]]] = (
             ("version", self._version),
             ("clock", self._skew),

@@ -73,8 +73,11 @@ class ClusterModeSettings:
 
 
 async def probe(api: GroupApi, ask: Ask) -> Abilities:
-    """Which links the API server keeps. It drops the fields of a pod while the gate of the kinds is off, whatever its
-    OpenAPI document says: so both the kinds and the fields must be there."""
+    """Return which links the API server keeps.
+
+    It drops the fields of a pod while the gate of the kinds is off, whatever its OpenAPI document says: both the kinds
+    and the fields must exist.
+    """
     if await api.decide() != "scheduling.k8s.io":
         return Abilities()
     try:
@@ -125,7 +128,7 @@ class ClusterMode:
             await report_other_holders(client, settings.lease, self._clock, "--namespace")
 
     async def start_with(self, client: Client, ask: Ask, callers: Callers | None = None) -> None:
-        """The same over any client. `callers`: who may look at the address with TLS."""
+        """Start with any client. `callers`: checks callers of the address with TLS."""
         settings = self._settings
         api = GroupApi(client)
         controllers = self.controllers = ClusterControllers(api, self._clock, gang_budgets=self._settings.gang_budgets)
@@ -185,7 +188,7 @@ class ClusterMode:
             self._trusted = await publish(client, self._settings.configuration, identity.ca)
 
     async def _keep_trusted(self, client: Client) -> NoReturn:
-        """The configuration may be applied later than we begin, and applied again without our authority."""
+        """Write our authority into the webhook configuration again: it may be applied later, or again without it."""
         while True:
             await asyncio.sleep(TRUST_AGAIN)
             if self.authority and self._settings.configuration:
@@ -227,7 +230,7 @@ class ClusterMode:
         return "" if self.controllers.ready.is_set() else "caches are being filled"
 
     def again(self) -> ClusterMode:
-        """A new life at the same addresses, that stands by."""
+        """Return a standby with the same addresses, after the lease was lost."""
         settings = self._settings
         if settings.webhook is not None and self.webhook is not None:
             settings = replace(settings, webhook=replace(settings.webhook, port=self.webhook.port))

@@ -51,7 +51,7 @@ class Home(msgspec.Struct, frozen=True):
         return self.path / LOG
 
     def record(self) -> ClusterRecord | None:
-        """None: nothing was ever started here, or the file is not ours."""
+        """Return the record of the cluster; None if nothing was started here, or the file is not ours."""
         try:
             return msgspec.json.decode((self.path / RECORD).read_bytes(), type=ClusterRecord)
         except (OSError, msgspec.DecodeError):
@@ -72,7 +72,7 @@ class Home(msgspec.Struct, frozen=True):
 
     @contextmanager
     def held(self) -> Iterator[Announce]:
-        """For the life of a cluster's process. Raises ConfigProblem when one runs here already."""
+        """Hold the home while the cluster's process lives. Raises ConfigProblem if another one runs here."""
         self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
         descriptor = os.open(self.path / RECORD, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
         try:
@@ -105,13 +105,13 @@ class Announce(msgspec.Struct, frozen=True):
 
 
 def homes() -> Path:
-    """The folder of all clusters with names (XDG base directories: state that a machine may keep)."""
+    """Return the directory of all named clusters (XDG base directories: state)."""
     state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
     return Path(state) / "phalanx" / "clusters"
 
 
 def home_of(name: str, data: str = "") -> Home:
-    """By name, or by data directory where there is none. Raises ConfigProblem for what cannot be a name."""
+    """Return the home of a cluster by name, or by data directory. Raises ConfigProblem for an invalid name."""
     if not name:
         return Home("", Path(data).absolute())
     if not _NAME.fullmatch(name):
@@ -122,7 +122,7 @@ def home_of(name: str, data: str = "") -> Home:
 
 
 def all_homes() -> list[Home]:
-    """Every cluster with a name that was ever started and not deleted, in the order of their names."""
+    """Return every named cluster that was started and not deleted, ordered by name."""
     folder = homes()
     found = sorted(path for path in folder.iterdir() if path.is_dir()) if folder.is_dir() else []
     return [Home(path.name, path) for path in found]

@@ -16,7 +16,7 @@ STEADY = 60.0  # a part that lived this long starts with a short delay again
 
 
 def root_cause(problem: BaseException) -> BaseException:
-    """What a task group died of, without the groups around it."""
+    """Return the exception that ended a task group, without the groups around it."""
     while isinstance(problem, BaseExceptionGroup):
         problem = problem.exceptions[0]
     return problem
@@ -29,7 +29,7 @@ class Component(Protocol):
     def name(self) -> str: ...
 
     async def start(self) -> None:
-        """Returns when the part does its work (caches filled, socket open)."""
+        """Start the part; return when it works (caches filled, socket open)."""
         ...
 
     async def stop(self) -> None:
@@ -206,7 +206,7 @@ class ComponentGroup:
                 log.exception("%s did not stop cleanly", component.name)
 
     async def until_failure(self, *others: asyncio.Future[None] | None) -> None:
-        """Raises what a component died of; returns never otherwise."""
+        """Raise the exception that ended a component; never return otherwise."""
         found = (*others, *(component.failed for component in self._started))
         futures = [future for future in found if future is not None]
         if not futures:

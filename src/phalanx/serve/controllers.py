@@ -56,14 +56,14 @@ class ControllersService:
         report_unknown_annotations(local)  # last: the reconcilers decide which kinds the API server must have
 
     def failures(self) -> dict[str, int]:
-        """Reconciles that raised something, by controller."""
+        """Return the number of reconciles that raised, by controller."""
         counts: dict[str, int] = {}
         for controller in self.controllers:
             counts[controller.name] = counts.get(controller.name, 0) + controller.queue.failed
         return counts
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Run until cancelled."""
         await self._caches.run(self._work)
 
     async def _work(self) -> None:

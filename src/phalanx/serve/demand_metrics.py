@@ -44,7 +44,7 @@ class DemandMetrics:
         metrics.on_scrape.append(self.scraped)
 
     def scraped(self) -> None:
-        """Before a scrape: ask again for the next one if the last answer is old."""
+        """Request the demand again for the next scrape if the last answer is old."""
         if not self._service.engine.queue.units:
             self._publish(NodeDemand([], []))
             return

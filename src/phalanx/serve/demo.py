@@ -38,7 +38,7 @@ GUIDE = (
 
 
 def workloads() -> list[tuple[Resource, Json]]:
-    """In the order in which they should be created."""
+    """Return the workloads of the demo in the order of their creation."""
     return [(r.JOB_SETS, _training()), (r.LEADER_WORKER_SETS, _inference()), (r.JOBS, _evaluation())]
 
 
@@ -71,7 +71,7 @@ async def start_over(client: Client, namespace: str = "default") -> bool:
 
 
 async def _reported_before(client: Client, namespace: str) -> bool:
-    """The evaluation does not wait any more, or what it waited for is gone."""
+    """Return True if the evaluation no longer waits, or what it waited for is gone."""
     try:
         await client.get(r.JOBS, "evaluation", namespace)
     except NotFound:
@@ -91,7 +91,7 @@ async def _until(
     holds: Callable[[Mapping[str, str]], bool],
     patience: float = 20.0,
 ) -> None:
-    """Until it holds of the names there are, each with its node; not for ever, should the cluster be another one."""
+    """Wait until `holds` is true of the objects by name with their nodes, for a limited time."""
     try:
         async with asyncio.timeout(patience):
             found: Json = msgspec.json.decode(await client.list(resource, namespace))

@@ -103,7 +103,7 @@ class Board:
         return found
 
     def _where(self, spec: Json, placed: list[Json]) -> str:
-        """The domain a topology constraint chose, or how many nodes are used."""
+        """Return the domain that a topology constraint chose, or the number of nodes in use."""
         if not placed:
             return ""
         topology = (spec.get("schedulingConstraints") or {}).get("topology") or ()
@@ -136,7 +136,7 @@ def _policy(spec: Json) -> str:
 
 
 def _state(group: Json) -> tuple[str, str]:
-    """The state in a word, and why: what keeps it from its first start, or what it has lost since."""
+    """Return the state in one word, and why: what keeps the group from starting, or what it has lost since."""
     word, messages = status_word(group), dict[str, str]()
     for condition in (group.get("status") or {}).get("conditions") or ():
         kind = "start" if condition["type"].endswith("InitiallyScheduled") else condition["type"]

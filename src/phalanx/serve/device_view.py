@@ -169,7 +169,7 @@ class DeviceView:
         return [self._device(device, claims.get(device.key, []), pods) for device in devices]
 
     def _device(self, device: Device, claims: list[ClaimKey], pods: dict[ClaimKey, list[str]]) -> Json:
-        """`pods`: by the claims that they name."""
+        """Return a device as the dashboard shows it. `pods`: by the claims that they name."""
         holdings = self._state.holdings
         selected = [name for name, request in self._classes.items() if self._selects(request, device)]
         reasons = [ruled_out(self._state, self._classes[name], device) for name in selected]

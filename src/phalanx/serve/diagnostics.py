@@ -44,7 +44,7 @@ _KINDS = {
 
 
 def kind_of(text: str) -> str | None:
-    """The kind people mean by "podgroups.scheduling.k8s.io", "PodGroup", "po"."""
+    """Return the kind that a text such as "podgroups.scheduling.k8s.io", "PodGroup" or "po" names."""
     return _KINDS.get(text.partition(".")[0].lower())
 
 
@@ -112,7 +112,10 @@ class Diagnostics:
         return await self._computed(think, only)
 
     async def demand(self, namespace: str = "", only: str = "") -> bytes:
-        """Which waiting units lack nodes, and which (encoded `NodeDemand`). `namespace`: list only its units."""
+        """Return the waiting units that lack nodes, and which nodes (encoded `NodeDemand`).
+
+        `namespace`: list only its units.
+        """
 
         def think() -> bytes:
             found = demand(self._engine.scheduler, self._pools)

@@ -73,7 +73,7 @@ class EngineReader:
         return self._engine.groups.forest
 
     def waited(self, pod: str) -> float | None:
-        """Seconds since a pod first asked."""
+        """Return the seconds since a pod was first queued."""
         record = self._engine.pods.records.get(pod)
         return max(0.0, self._now() - record.created) if record is not None else None
 
@@ -115,7 +115,7 @@ class EngineReader:
         return kept
 
     def changed(self) -> set[str] | None:
-        """Names of nodes that may look different since the last time, gone ones included; None: all of them."""
+        """Return the names of nodes that changed since the last call, deleted ones included; None: all of them."""
         columns = self._engine.columns
         promised = {node for node, _ in self._engine.nominations.all()}
         updates = columns.log.since(self._position) if self._position >= 0 else None
@@ -132,7 +132,7 @@ class EngineReader:
         return list(self._engine.columns.row_of)
 
     def nodes(self, layout: Layout, names: Iterable[str]) -> dict[str, NodeRow]:
-        """Rows by name; names that are no nodes are left out."""
+        """Return rows by name; names that are not nodes are omitted."""
         columns, forest = self._engine.columns, self.forest
         known = [name for name in names if name in columns.row_of]
         at = [columns.row_of[name] for name in known]
@@ -215,7 +215,7 @@ class EngineReader:
         return self._groups()
 
     def groups(self) -> dict[str, Json]:
-        """Every group whose root is known, by key text."""
+        """Return every group whose root is known, by key text."""
         found: dict[str, Json] = {}
         for group in self._groups():
             spec = group.spec
@@ -247,7 +247,7 @@ class EngineReader:
         return found
 
     def members(self, text: str) -> list[Json] | None:
-        """Pods below a group, in rank order; None: no such group."""
+        """Return the pods below a group in rank order; None if there is no such group."""
         forest = self.forest
         key = key_of(text)
         if forest is None or key is None or forest.named(key) is None:
@@ -274,7 +274,7 @@ class EngineReader:
         return {"keys": keys, "rows": self._devices.free(keys, {r.shape for r in records if r is not None})}
 
     def shape(self, text: str) -> Json:
-        """What one pod of a group asks for; {} if none is known."""
+        """Return what one pod of a group requests; {} if no pod is known."""
         forest, key = self.forest, key_of(text)
         if forest is None or key is None:
             return {}
@@ -288,7 +288,7 @@ class EngineReader:
         return {}
 
     def conditions(self, text: str) -> list[Json]:
-        """As its object has them; [] for a group without one (KEP-4671's implicit groups)."""
+        """Return the conditions of its object; [] for a group without one (KEP-4671's implicit groups)."""
         forest, key = self.forest, key_of(text)
         group = forest.group(key) if forest is not None and key is not None else None
         status = getattr(group.source, "status", None) if group is not None else None
@@ -298,7 +298,7 @@ class EngineReader:
     # ---- queue
 
     def waiting(self) -> Json:
-        """How many wait, where and since when."""
+        """Return how many units wait, in which queue and since when."""
         return self._queue.waiting()
 
     def queue(self, namespace: str = "") -> Json:
@@ -309,13 +309,13 @@ class EngineReader:
         return self._queue.units(namespace)
 
     def headline(self, text: str) -> str:
-        """Why the unit in which a group waits is pending, as a plain sentence; "" if it is not pending."""
+        """Return why the unit of a group is pending, as a plain sentence; empty if it is not pending."""
         return self._queue.headline(text)
 
     # ---- sums
 
     def sums(self, layout: Layout) -> Json:
-        """How full the cluster is: share in use, and share of the free room that lies on nodes already in use."""
+        """Return how full the cluster is: the share in use, and the share of free capacity on nodes in use."""
         columns = self._engine.columns
         alive = columns.alive
         use: dict[str, float] = {}
@@ -360,7 +360,7 @@ class EngineReader:
         return found
 
     def domains(self, layout: Layout) -> list[Json]:
-        """What is there and what is free in every domain of the innermost topology key; without one, on every node."""
+        """Return what exists and what is free in every domain of the innermost topology key; without one, on nodes."""
         columns = self._engine.columns
         ids = [columns.resources[name] for name in layout.resources]
         rows: dict[tuple[str, ...], list[int]] = {}
@@ -382,7 +382,7 @@ class EngineReader:
         return found
 
     def inside(self, path: Sequence[str]) -> Json:
-        """The nodes of one domain, outermost name first; without topology keys that of one node."""
+        """Return the nodes of one domain, outermost name first; one node without topology keys."""
         layout, columns = self.layout(devices=False), self._engine.columns
         names = []
         for name, row in columns.row_of.items():
@@ -424,7 +424,7 @@ class EngineReader:
     # ---- where victims are
 
     def nodes_of(self, unit: str) -> dict[str, int]:
-        """Nodes of what a plan evicts: "pod ns/name", "PodGroup ns/name"."""
+        """Return the nodes of what a plan evicts: "pod ns/name", "PodGroup ns/name"."""
         kind, _, key = unit.partition(" ")
         found: dict[str, int] = {}
         if kind == "pod":
@@ -438,7 +438,7 @@ class EngineReader:
         return found
 
     def group_of(self, unit: str) -> str:
-        """The group a unit of a plan is a member of: "" for one that is a group itself, or in none."""
+        """Return the group of a unit of a plan; empty if the unit is a group, or in none."""
         kind, _, key = unit.partition(" ")
         if kind != "pod" or self.forest is None:
             return ""
@@ -446,7 +446,7 @@ class EngineReader:
         return text_of(leaf) if leaf is not None else ""
 
     def waiting_pods(self, text: str) -> list[tuple[GroupKey | None, Any]]:
-        """The pods of a root as the API server knows them, with their group: for a manifest of it."""
+        """Return the pods of a unit as the API server has them, with their group, for a manifest."""
         forest, key = self.forest, key_of(text)
         if key is None:
             record = self._engine.pods.records.get(text.partition("/")[2])
@@ -456,7 +456,7 @@ class EngineReader:
         return [(leaf.key, member.pod) for leaf in forest.leaves(key) for member in leaf.members.values()]
 
     def sources(self, text: str) -> list[tuple[GroupKey, Any]]:
-        """The objects of a group tree, parents first."""
+        """Return the objects of a group tree, parents first."""
         forest, key = self.forest, key_of(text)
         if forest is None or key is None:
             return []
@@ -464,7 +464,7 @@ class EngineReader:
 
 
 def _nests(labels: Sequence[Mapping[str, str]], inner: str, outer: str) -> bool:
-    """Every domain of `inner` lies in one domain of `outer`."""
+    """Return True if every domain of `inner` lies in one domain of `outer`."""
     above: dict[str, str] = {}
     return all(
         above.setdefault(each[inner], each.get(outer, "")) == each.get(outer, "") for each in labels if inner in each

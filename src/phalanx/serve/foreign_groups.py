@@ -85,7 +85,7 @@ class ForeignGroups:
 
     @property
     def resources(self) -> Iterator[tuple[Resource, type[Any], Callable[[ObjectChange[Any]], list[events.Event]]]]:
-        """What to follow besides the kinds of Kubernetes."""
+        """Yield what to watch besides the kinds of Kubernetes."""
         for dialect in self.dialects:
             yield dialect.resource, ForeignGroup, partial(self._group_changed, dialect)
             if dialect.name == "volcano":

@@ -34,7 +34,10 @@ class Aside:
         self.child = 0  # the process that thinks now
 
     async def answer(self, think: Callable[[], bytes]) -> bytes:
-        """What `think` returns. Raises the ApiProblem it raises; Timeout when it takes too long."""
+        """Return what `think` returns, computed in a forked process.
+
+        Raises the ApiProblem that `think` raises, and Timeout if it takes too long.
+        """
         if self._waiting >= self._most:
             raise TooManyRequests("too many questions are waiting to be answered; ask again later", retry_after=1)
         self._waiting += 1

@@ -31,7 +31,7 @@ def kubeconfig_text(url: str, ca: bytes | None, token: str | None, name: str = N
 
 
 def context_name(cluster: str) -> str:
-    """The context of a cluster with a name, which must not meet those of other clusters in one file."""
+    """Return the context name of a named cluster, which must differ from others in the same file."""
     return f"{NAME}-{cluster}" if cluster else NAME
 
 

@@ -50,7 +50,7 @@ class Manifests:
         self.notes: list[str] = []
 
     def read(self, documents: Sequence[Json], namespace: str) -> None:
-        """Raises BadRequest with the name of the document that is wrong."""
+        """Read manifests. Raises BadRequest with the name of the invalid document."""
         flat = list(_flat(documents))
         self._know(doc for doc in flat if isinstance(doc, dict) and doc.get("kind") == "PriorityClass")
         whole = [self._complete(document, namespace) for document in flat]
@@ -85,7 +85,7 @@ class Manifests:
     # ---- one document
 
     def _complete(self, document: Json, namespace: str) -> tuple[Kind | None, Json]:
-        """As the API server would store it."""
+        """Return the document as the API server would store it."""
         if not isinstance(document, dict) or not document.get("kind") or not document.get("apiVersion"):
             raise BadRequest("every document needs apiVersion and kind")
         doc = copy.deepcopy(document)
@@ -221,7 +221,7 @@ class Manifests:
             self.notes.append(f"{_title(doc)}: has no pods; left out")
 
     def _taken_over(self, doc: Json) -> str:
-        """The scheduler that grouped pods go to which name no other; "": unchanged, or no groups are requested."""
+        """Return the scheduler of grouped pods that name no other; empty: unchanged, or no groups are requested."""
         if not self._schedulers or DEFAULT_SCHEDULER in self._schedulers or not requests_gang(doc):
             return ""
         return scheduler_for(doc, self._schedulers[0])

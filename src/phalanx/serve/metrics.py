@@ -145,12 +145,12 @@ class SchedulerMetrics:
         (counter or self._attempts[self._service.name, result]).inc()
 
     def text(self) -> bytes:
-        """As of now, in the form that Prometheus reads."""
+        """Return the present metrics in the format of Prometheus."""
         self.refresh()
         return generate_latest(self.registry)
 
     def refresh(self) -> None:
-        """Before a scrape: what is waiting where, right now."""
+        """Update the gauges of pending units before a scrape."""
         pods: Tally[str] = Tally()
         entities: Tally[tuple[str, str]] = Tally()
         for root, place in self._service.engine.queue.places():
@@ -199,7 +199,7 @@ def failures_text(failures: Mapping[str, int]) -> bytes:
 
 
 def _counter(name: str, text: str, label: str, values: Mapping[str, int]) -> bytes:
-    """One counter kept elsewhere, in the form of /metrics."""
+    """Return a counter that is kept elsewhere, in the format of /metrics."""
     family = CounterMetricFamily(name, text, labels=[label])
     for key, value in sorted(values.items()):
         family.add_metric([key], value)

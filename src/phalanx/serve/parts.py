@@ -37,8 +37,10 @@ Follow = Callable[[ApiServer, SchedulerService, Diagnostics], None]
 
 
 def parts_of(settings: ClusterSettings, follow: Follow | None = None, notify: Notify | None = None) -> list[Part]:
-    """`tell` hears how many simulated nodes have been made. Raises ConfigProblem when a setting makes no sense; nothing
-    has started then."""
+    """Return the parts of a cluster. Raises ConfigProblem for an invalid setting, before anything starts.
+
+    `notify`: called with the number of simulated nodes created so far.
+    """
     parts: list[Part] = []
     groups = parse_node_groups(settings.autoscale, _topology(settings))
     source = DemandSource(groups)
@@ -79,7 +81,10 @@ def provisioning_requests(class_: str, source: DemandSource) -> Part:
 
 
 def scheduler(settings: ClusterSettings, follow: Follow | None = None, source: DemandSource | None = None) -> Part:
-    """`source`: is connected to the scheduler; declares the nodes that an autoscaler may create."""
+    """Return the scheduler as a part.
+
+    `source`: is connected to the scheduler; declares the nodes that an autoscaler may create.
+    """
     recordings = 0
 
     def make(server: ApiServer) -> Component:

@@ -70,7 +70,7 @@ class PluginTimes:
         self.on_slow: list[Callable[[Slow], None]] = []
 
     def watch(self, name: str, factory: Factory) -> Factory:
-        """The same factory, and its plugins are measured."""
+        """Return a factory whose plugins are measured."""
         if not self.limit:
             return factory
 

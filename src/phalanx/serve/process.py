@@ -34,7 +34,7 @@ class Runnable(Protocol):
     async def stop(self) -> None: ...
 
     async def until_failure(self) -> None:
-        """Raises what a part died of."""
+        """Raise the exception that ended a part."""
         ...
 
 
@@ -48,10 +48,10 @@ class Elected(Runnable, Protocol):
 
 
 def run_loop(main: Coroutine[Any, Any, int], *, serving: bool) -> int:
-    """uvloop where there is one for an API server; asyncio's own loop for everything that calls one.
+    """Run a coroutine to its exit code: with uvloop for an API server, with asyncio's loop for API clients.
 
     A client under uvloop aborts in libuv or loses cancellations when the server goes away under its TLS connections
-    (uvloop #653, aiohttp #10506; `kube.client` refuses to start there). docs/reliability.md has what we saw.
+    (uvloop #653, aiohttp #10506; `kube.client` refuses to start there). docs/reliability.md describes it.
     """
     if not serving:
         return asyncio.run(main)
@@ -97,16 +97,16 @@ class _Ending:
         self._loop.call_soon_threadsafe(self.announced.set)
 
     def soon(self) -> None:
-        """From now on the process has LAST_RESORT seconds; then it says where it stands and ends with code 1.
+        """Give the process LAST_RESORT seconds; then it prints its stacks and ends with code 1.
 
-        A thread in C keeps that time: it needs neither the event loop nor the interpreter's lock.
+        A thread in C keeps the time: it needs neither the event loop nor the interpreter's lock.
         """
         if not self._soon and sys.__stderr__ is not None:
             self._soon = True
             faulthandler.dump_traceback_later(LAST_RESORT, exit=True, file=sys.__stderr__)
 
     def not_yet(self) -> None:
-        """What was to end did, and the process goes on."""
+        """Cancel `soon`: what had to end did, and the process continues."""
         if self._soon and not self.announced.is_set():
             self._soon = False
             faulthandler.cancel_dump_traceback_later()
@@ -133,7 +133,7 @@ async def _run(what: Runnable, ready: Callable[[], str], say: Callable[[str], No
 async def _live(
     what: Runnable, ending: _Ending, ready: Callable[[], str], say: Callable[[str], None], then: Then | None
 ) -> int:
-    """From start to stop; the exit code. Raises LeaderLost where that can be made good."""
+    """Run from start to stop; return the exit code. Raises LeaderLost if a standby can follow."""
     starting = asyncio.create_task(what.start(), name="start")
     stopping = asyncio.ensure_future(ending.announced.wait())
     beside: list[asyncio.Future[None]] = []

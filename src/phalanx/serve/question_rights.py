@@ -56,7 +56,10 @@ async def of_listing(access: Access | None, query: Mapping[str, str]) -> tuple[s
 
 
 async def of_manifests(access: Access | None, body: bytes) -> str:
-    """The same for a what-if: all its manifests must then be of that namespace. A drain is about all namespaces."""
+    """Return the namespace to which a what-if is limited: all its manifests must be in it.
+
+    A drain needs all namespaces.
+    """
     if access is None or await access.may(EVERYWHERE):
         return ""
     try:

@@ -24,7 +24,7 @@ def text_of(key: GroupKey) -> str:
 
 
 def key_of(text: str) -> GroupKey | None:
-    """None: not a group's key (a pod's, or nonsense)."""
+    """Return the group key of a text; None if it is not the key of a group."""
     parts = text.split("/", 2)
     if len(parts) != 3 or parts[0] not in GROUP_KINDS:
         return None
@@ -41,7 +41,7 @@ class QueueView:
         self._reasons.forget()
 
     def waiting(self) -> Json:
-        """How many units and pods wait, in which state and since when, and by namespace and priority."""
+        """Return how many units and pods wait, in which state and since when, and by namespace and priority."""
         now, total, pods, since = self._now(), 0, 0, None
         counts: dict[str, int] = {}
         shares: dict[tuple[str, int], list[int]] = {}  # (namespace, priority) -> units, pods
@@ -82,7 +82,7 @@ class QueueView:
         return {"roots": [self._unit(entry[-1]) for entry in first], **waiting}
 
     def headline(self, text: str) -> str:
-        """Why the unit in which a group waits is pending, as a plain sentence; "" if it is not pending."""
+        """Return why the unit of a group is pending, as a plain sentence; empty if it is not pending."""
         key = key_of(text)
         unit = self._engine.groups.root_of(key) if key is not None else None
         return self._reasons.of(unit).headline if unit is not None and unit.records else ""

@@ -99,7 +99,7 @@ class Redaction:
 
 
 def _objects(engine: Engine) -> Iterable[tuple[str, str]]:
-    """(namespace, name) of everything that answers name: pods, groups and their workloads."""
+    """Yield namespace and name of everything that answers mention: pods, groups and their workloads."""
     for record in engine.pods.records.values():
         yield record.namespace, record.name
     forest = engine.cluster.forest

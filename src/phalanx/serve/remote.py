@@ -23,7 +23,7 @@ REPORT_EVERY = 10.0  # seconds between two lines about a server that is away
 
 
 async def connected(connection: Connection, name: str, *, connections: int = 64) -> HttpClient:
-    """A client that can prove who it is. Raises ConfigProblem when its token cannot be had at all."""
+    """Return an authenticated client. Raises ConfigProblem if its token cannot be read."""
     try:
         await connection.bearer()
     except OSError as problem:
@@ -67,8 +67,11 @@ def _cause(problem: ApiProblem) -> str:
 
 
 async def answered(what: str, ask: Callable[[], Awaitable[T]]) -> T:
-    """Asks until there is an answer. At a start nothing is final: an API server that has just begun knows no roles yet
-    and forbids every request, and a missing API may be installed a moment later."""
+    """Repeat a request until it succeeds.
+
+    At a start no answer is final: a new API server knows no roles yet and forbids every request, and a missing API may
+    be installed a moment later.
+    """
     rng = random.Random()
     announced = -REPORT_EVERY
     loop = asyncio.get_running_loop()

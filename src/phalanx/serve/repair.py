@@ -51,7 +51,10 @@ class DrainAnswer(_Value, frozen=True):
 
 
 def drain(engine: Engine, nodes: Sequence[str], domain: str = "") -> DrainAnswer:
-    """`domain`: KEY=VALUE of a node label. Raises BadRequest and NotFound."""
+    """Return which gangs a drain would hit and where each would go.
+
+    `domain`: KEY=VALUE of a node label. Raises BadRequest and NotFound.
+    """
     names = [*nodes, *_in_domain(engine, domain)]
     if not names:
         raise BadRequest("name a node, or a domain as KEY=VALUE")
@@ -139,7 +142,7 @@ def _unusable(engine: Engine, name: str) -> bool:
 
 
 def _hit(engine: Engine, nodes: set[str]) -> list[Group]:
-    """Gangs and groups with members on these nodes: the highest that goes as a whole, else the leaf."""
+    """Return the groups with members on these nodes: the highest that is evicted as a whole, else the leaf."""
     forest = engine.cluster.forest
     found: dict[GroupKey, Group] = {}
     for root in forest.roots():
@@ -181,7 +184,7 @@ class _Trial:
         self._watched: set[str] = set()
 
     def watch(self, keys: set[str]) -> None:
-        """Pods that wait already and are part of the answer."""
+        """Add pending pods that are part of the answer."""
         self._watched |= keys
 
     def move(self, members: Iterable[Member]) -> None:

@@ -206,7 +206,7 @@ class SchedulerService:
 
     @property
     def settled(self) -> bool:
-        """No write of ours is under way or unknown: another scheduler may begin."""
+        """Return True if no write of ours is in progress or unknown: another scheduler may begin."""
         return not self.executor.in_flight
 
     @property
@@ -240,7 +240,7 @@ class SchedulerService:
             await informer.synced.wait()
 
     async def run(self) -> None:
-        """Until cancelled or stopped. Cancelling ends at once; `stop` lets binds under way finish."""
+        """Run until cancelled or stopped. Cancelling ends at once; `stop` lets binds in progress finish."""
         background = asyncio.create_task(run_all(self._parts()), name="scheduler parts")
         deciding = begin("deciding", self._decide())
         try:
@@ -265,7 +265,7 @@ class SchedulerService:
         yield "executor", self.executor.run()
 
     def _log_problems(self) -> None:
-        """The engine writes no log itself."""
+        """Write the problems that the engine recorded to the log."""
         for problems in (self.engine.isolation.unlogged, self.engine.faults):
             while problems:
                 log.error("%s", problems.popleft())

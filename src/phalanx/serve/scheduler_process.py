@@ -79,7 +79,7 @@ class SchedulerSettings:
 
 
 def installed_plugins() -> list[str]:
-    """Names of plugins that installed packages offer; a profile may use them."""
+    """Return the names of plugins that installed packages offer."""
     return sorted({point.name for point in entry_points(group="phalanx.plugins")})
 
 
@@ -117,13 +117,13 @@ class InCluster(Protocol):
     """Something that shows what the scheduler does, at its health address."""
 
     def routes(self) -> dict[str, Handler]:
-        """Paths it answers; it decides itself who may ask."""
+        """Return the paths that it answers; it checks callers itself."""
         ...
 
     async def run(self) -> None: ...
 
     async def close(self) -> None:
-        """Ends what it still sends."""
+        """End the responses that are still being sent."""
         ...
 
 
@@ -245,13 +245,13 @@ class SchedulerProcess:
         return routes
 
     def leader(self) -> str | None:
-        """The host name of the process that leads: in a cluster the name of its pod. None: it is this one."""
+        """Return the host name of the leading process, in a cluster its pod name; None if it is this one."""
         if not self._settings.leader_elect or (self._elector is not None and self._elector.leading):
             return None
         return self._elector.holder.rpartition("_")[0] if self._elector is not None else ""
 
     async def _ready(self, service: SchedulerService) -> None:
-        """With leader election, standing by counts as ready: the process does its duty."""
+        """Wait until ready; a standby with leader election counts as ready."""
         if not self._settings.leader_elect:
             await service.wait_synced()
 
@@ -306,7 +306,7 @@ class SchedulerProcess:
 
     @property
     def _acting(self) -> bool:
-        """Whether it may have begun to write: it has filled caches, and the lease if it needs one."""
+        """Return True if it may have begun to write: its caches are filled, and it has the lease if it needs one."""
         leads = not self._settings.leader_elect or (self._elector is not None and self._elector.leading)
         return leads and self.service is not None and self.service.synced
 

@@ -46,7 +46,7 @@ class Listen:
 
 
 def cannot_listen(option: str, host: str, port: int, problem: OSError) -> ConfigProblem:
-    """asyncio wraps the system's words in its own: only the first say it shortly."""
+    """Return the problem in the system's own words, without those that asyncio adds."""
     why = os.strerror(problem.errno) if problem.errno else str(problem)
     return ConfigProblem(option, f"cannot listen on {host}:{port}: {why}; choose another address, such as {host}:0")
 
@@ -75,7 +75,7 @@ class ServerSettings(msgspec.Struct, frozen=True):
         authorization_mode: str = "",
         audit_log: str | None = None,
     ) -> ServerSettings:
-        """From the texts of the command line, empty where nothing was said; raises ConfigProblem."""
+        """Build settings from command line texts, empty if not given. Raises ConfigProblem."""
         home = home_of(name) if name else None
         data = data or (str(home.path / "data") if home else DEFAULT_DATA)
         if home is not None:
@@ -107,19 +107,19 @@ class ServerSettings(msgspec.Struct, frozen=True):
 
     @property
     def home(self) -> Home | None:
-        """Where the cluster is entered while it runs; None: in memory and without a name, so it cannot be addressed."""
+        """Return where the running cluster is registered; None in memory without a name."""
         if self.name:
             return home_of(self.name)
         return home_of("", str(self.data)) if self.data is not None else None
 
     @property
     def shown_name(self) -> str:
-        """The name of the cluster for users: as given, else the directory of its data; "" in memory without a name."""
+        """Return the name of the cluster for users: as given, else its data directory; empty if there is neither."""
         return self.name or (self.data.absolute().name if self.data is not None else "")
 
     @property
     def kubeconfig_path(self) -> Path | None:
-        """None: in memory without a place to write it to."""
+        """Return the path of the kubeconfig; None in memory without a place for it."""
         if self.kubeconfig is not None:
             return self.kubeconfig.absolute()
         return (self.data / "kubeconfig").absolute() if self.data is not None else None
@@ -138,7 +138,7 @@ _DURATION = re.compile(r"(?:(\d{1,6})h)?(?:(\d{1,6})m)?(?:(\d{1,8})s)?")
 
 
 def _seconds(text: str) -> float:
-    """A duration as kube-apiserver takes it: 1h, 90m, 1h30m, 45s; 0 is never."""
+    """Parse a duration as kube-apiserver takes it: 1h, 90m, 1h30m, 45s; 0 is never."""
     match = _DURATION.fullmatch(text or "1h")
     if text == "0":
         return 0.0
@@ -149,7 +149,7 @@ def _seconds(text: str) -> float:
 
 
 def _usual_address(home: Home) -> str:
-    """A cluster with a name keeps its port, so that kubeconfigs stay true, unless another program took it meanwhile."""
+    """Return the address of a named cluster: it keeps its port, unless another program uses it."""
     record = home.record()
     address = record.url.rpartition("/")[2] if record is not None else ""
     return address if address and _free(Listen.parse(address)) else "127.0.0.1:0"

@@ -36,7 +36,7 @@ class Variant(_Value):
     without_filters: list[str] = []  # names of plugins
 
     def put_into(self, engine: Engine) -> list[str]:
-        """What was changed, in words. Raises BadRequest."""
+        """Apply the variant to an engine; return what was changed, in words. Raises BadRequest."""
         return [
             *(_without(engine, name) for name in self.without_filters),
             *(_add(engine, more) for more in self.add_nodes),
@@ -84,7 +84,7 @@ def _twin_slice(like: ResourceSlice, node: str, name: str) -> ResourceSlice:
 
 
 def _without(engine: Engine, name: str) -> str:
-    """A cordon is a field and a taint of a node: to leave it out is to open the nodes."""
+    """Leave a filter out. A cordon is a field and a taint of a node: to leave it out is to uncordon the nodes."""
     found = [plugin for profile in engine.profiles.values() for plugin in profile.filters if plugin.name == name]
     possible = sorted(
         {p.name for profile in engine.profiles.values() for p in profile.filters if not traits_of(p).counted}

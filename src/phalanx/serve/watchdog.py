@@ -53,7 +53,7 @@ class Watchdog:
         }
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Run until cancelled."""
         threading.Thread(target=self._look, name="watchdog", daemon=True).start()
         try:
             while True:
@@ -63,7 +63,7 @@ class Watchdog:
             self._end.set()
 
     def _look(self) -> None:
-        """Runs in its own thread: a blocked loop cannot report itself."""
+        """Check the event loop from a thread of its own: a blocked loop cannot report itself."""
         announced = 0.0
         while not self._end.wait(BEAT):
             still = self._loop.time() - self._beat

@@ -29,8 +29,10 @@ _RENEW = datetime.timedelta(days=30)
 async def from_secret(
     client: Client, name: str, namespace: str, hosts: tuple[str, ...], now: datetime.datetime
 ) -> Identity:
-    """The identity all replicas share, made by the first replica, renewed before it expires. Raises NotFound where
-    there is no such namespace."""
+    """Return the identity that all replicas share. Raises NotFound if there is no such namespace.
+
+    The first replica creates it; it is renewed before it expires.
+    """
     for _ in range(5):
         try:
             stored = msgspec.json.decode(await client.get(SECRETS, name, namespace))
