@@ -80,3 +80,17 @@ def test_room_that_looks_free_and_is_kept_for_others_is_named() -> None:
     assert run.why("Pod", "b").hints == ["room on n is kept for 2 pods to come of group a"]
     run.see(pod_group("g").gang(1), pod("g-0").group("g").cpu("1")).step()
     assert run.why("PodGroup", "g").hints == ["room on n is kept for 2 pods to come of group a"]
+
+
+def test_members_that_cannot_end_on_a_node_that_does_not_respond_are_named() -> None:
+    """Seen: a gang waited for two replacements while no kubelet confirmed the end of the old pods on a failed node."""
+    lost = node("n1").cpu("8").taint("node.kubernetes.io/unreachable", effect="NoExecute")
+    run = Asked().see(lost, node("n2").cpu("8"), pod_group("train").gang(3))
+    run.see(pod("train-0").cpu("1").group("train").node("n1").deleting(), pod("train-1").cpu("1").group("train"))
+    run.step()
+    (hint,) = run.why("PodGroup", "train").hints
+    assert hint.startswith("train-0 cannot end because node n1 does not respond")
+    assert "node.kubernetes.io/out-of-service=nodeshutdown:NoExecute" in hint
+    run.see(node("n1").cpu("8"))
+    run.step()
+    assert run.why("PodGroup", "train").hints == []

@@ -305,6 +305,7 @@ class _Asked:
             pods=pods_of(groups, key, self._engine.pods.records),
             hints=[
                 *hints.for_group(groups.forest, key, self._engine.pods.records.values()),
+                *hints.unconfirmed_ends(groups.forest, key, self._engine.columns),
                 *(hints.kept(self._engine.nominations, root.priority, root.records) if root is not None else ()),
                 *(self._device_hints(root) if root is not None and waits else ()),
             ],

@@ -6,11 +6,14 @@ from collections.abc import Iterable
 
 from phalanx.engine.reservations import Reason
 from phalanx.engine.reservations.holders import holder_of, waiting_pod
+from phalanx.engine.state.columns import Columns
 from phalanx.engine.state.nominations import Nominations
 from phalanx.engine.state.records import PodRecord
-from phalanx.model.groups import POD_GROUP, Group, GroupForest, GroupKey, PodKey
+from phalanx.model.groups import POD_GROUP, Group, GroupForest, GroupKey, MemberState, PodKey
 
 MOST_NAMED = 3
+NOT_RESPONDING = ("node.kubernetes.io/unreachable", "node.kubernetes.io/not-ready")
+OUT_OF_SERVICE = "node.kubernetes.io/out-of-service"
 
 
 def for_group(forest: GroupForest, key: GroupKey, records: Iterable[PodRecord]) -> list[str]:
@@ -36,6 +39,28 @@ def for_group(forest: GroupForest, key: GroupKey, records: Iterable[PodRecord]) 
     if alike:
         found.append(f"pods without spec.schedulingGroup look like members ({_named(alike)}): {_join(key)}")
     return found
+
+
+def unconfirmed_ends(forest: GroupForest, key: GroupKey, columns: Columns) -> list[str]:
+    """Name terminating members on nodes that do not respond, for a group that lacks members.
+
+    No kubelet confirms the end of such a pod, so it stays, and many controllers replace it only when it is gone.
+    """
+    group = forest.named(key)
+    if group is None or group.ready:
+        return []
+    pods: dict[str, list[str]] = {}
+    for leaf in forest.leaves(key):
+        for name, member in leaf.members.items():
+            row = columns.row_of.get(member.node, -1) if member.state is MemberState.ENDING else -1
+            node = columns.nodes[row] if row >= 0 else None
+            if node is not None and any(taint.key in NOT_RESPONDING for taint in node.spec.taints or ()):
+                pods.setdefault(member.node, []).append(name.name)
+    return [
+        f"{_few(sorted(names))} cannot end because node {node} does not respond, and may be replaced only when gone: "
+        f"delete the node, or taint it {OUT_OF_SERVICE}=nodeshutdown:NoExecute if it is off"
+        for node, names in sorted(pods.items())[:MOST_NAMED]
+    ]
 
 
 def for_pod(forest: GroupForest, record: PodRecord) -> list[str]:
