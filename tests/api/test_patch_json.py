@@ -10,8 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from phalanx.base.errors import ApiProblem, RequestEntityTooLarge
-from phalanx.local.api.patch_json import MAX_OPERATIONS, json_patch
-from phalanx.local.api.patch_merge import merge_diff, merge_patch
+from phalanx.local.api.patch_json import MAX_OPERATIONS, json_patch, merge_patch
 
 scalars = st.none() | st.booleans() | st.integers(-3, 3) | st.text("ab/~0", max_size=3)
 values = st.recursive(
@@ -158,6 +157,19 @@ def without_nulls(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: without_nulls(item) for key, item in value.items() if item is not None}
     return value
+
+
+def merge_diff(source: Any, target: Any) -> Any:
+    """A patch that turns `source` into `target`; exact as long as `target` holds no null inside its objects."""
+    if not (isinstance(source, dict) and isinstance(target, dict)):
+        return copy.deepcopy(target)
+    patch: dict[str, Any] = {key: None for key in source if key not in target}
+    for key, value in target.items():
+        if key not in source:
+            patch[key] = copy.deepcopy(value)
+        elif source[key] != value or type(source[key]) is not type(value):
+            patch[key] = merge_diff(source[key], value)
+    return patch
 
 
 @given(values.map(without_nulls), values.map(without_nulls))

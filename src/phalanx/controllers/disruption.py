@@ -39,7 +39,7 @@ class DisruptionController(Controller):
         self._pods.index("labels", by_labels, of_marks=True)
         self._budgets.index("namespace", lambda budget: [budget["metadata"]["namespace"]])
         self._owners: dict[tuple[str, str], Cache] = {key: caches.of(resource) for key, resource in SCALED.items()}
-        self._budgets.on_change(lambda key, new, old: self.queue.add(key))
+        self._budgets.on_change(self.requeue)
         self._pods.on_change(self._pod_changed)
         for cache in self._owners.values():
             cache.on_change(self._owner_changed)

@@ -19,6 +19,15 @@ from phalanx.model.schema import Object
 Json = dict[str, Any]
 
 
+def clone(value: Any) -> Any:
+    """Return a deep copy of JSON; its depth is bounded by the readers of bodies."""
+    if isinstance(value, dict):
+        return {key: clone(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [clone(inner) for inner in value]
+    return value
+
+
 class Column(msgspec.Struct, frozen=True):
     """A printer column of the Table answer."""
 

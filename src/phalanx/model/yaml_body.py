@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import yaml
 
 from phalanx.base.errors import BadRequest, RequestEntityTooLarge
+from phalanx.model.kinds import clone
 
 MAX_DEPTH = 200  # levels of nesting; recursion in every later step stays far from Python's limit
 MAX_ALIASES = 100
@@ -184,7 +185,7 @@ class _Builder:
         if self._values + anchor.values > 2 * MAX_VALUES:
             raise _refused("the document grows too large when its aliases are expanded")
         self._count(anchor.values)
-        self._take(_copy(anchor.value), anchor.height)
+        self._take(clone(anchor.value), anchor.height)
 
     def _take(self, value: Any, height: int) -> None:
         """Put a finished value where it belongs."""
@@ -280,15 +281,6 @@ def _mappings(value: Any) -> list[dict[str, Any]]:
     if not all(isinstance(each, dict) for each in found):
         raise _refused("<< takes a mapping or a list of mappings")
     return found
-
-
-def _copy(value: Any) -> Any:
-    """Depth is bounded by the reader."""
-    if isinstance(value, dict):
-        return {key: _copy(inner) for key, inner in value.items()}
-    if isinstance(value, list):
-        return [_copy(inner) for inner in value]
-    return value
 
 
 def _shown(tag: str) -> str:

@@ -56,7 +56,7 @@ class GroupController(Controller):
         super().__init__()
         self.cache, self._relabel = cache, relabel
         self._groups, self._directory, self._writer, self._pods = groups, directory, writer, pods
-        cache.on_change(lambda key, new, old: self.queue.add(key))
+        cache.on_change(self.requeue)
         groups.feed(cache.resource.kind, self.queue)
 
     async def reconcile(self, key: Key) -> None:

@@ -38,7 +38,7 @@ class GangBudgets(Controller):
         self._budgets = caches.of(r.DISRUPTION_BUDGETS)
         self._policies = caches.of(r.WORKLOAD_POLICIES, optional=True)
         self._pods: dict[Key, dict[str, PodView]] = {}  # group -> pods by name
-        groups.pod_groups.on_change(lambda key, new, old: self.queue.add(key))
+        groups.pod_groups.on_change(self.requeue)
         self._budgets.on_change(self._budget_changed)
         for cache in (groups.composites, groups.workloads, self._policies):
             cache.on_change(lambda key, new, old: self._all(key.namespace))

@@ -46,7 +46,7 @@ class EndpointsController(Controller):
         self._pods.index("labels", by_labels, of_marks=True)
         self._services.index("selects", _by_rarest_label)
         self._slices.index("service", _by_service)
-        self._services.on_change(lambda key, new, old: self.queue.add(key))
+        self._services.on_change(self.requeue)
         self._pods.on_change(self._pod_changed, of=MARKED)
         self._endpoints.on_change(lambda key, new, old: self.queue.add_after(key, SOON))
         self._slices.on_change(self._slice_changed)

@@ -9,8 +9,9 @@ import logging
 from abc import ABC, abstractmethod
 
 from phalanx.base.work import WorkQueue
-from phalanx.controllers.runtime.cache import Cache, Caches, Json, Key
+from phalanx.controllers.runtime.cache import Cache, Caches, Handler, Json, Key
 from phalanx.controllers.runtime.events import Events
+from phalanx.controllers.runtime.ownership import controller_of
 
 __all__ = ["Cache", "Caches", "Controller", "CustomController", "Json", "Key"]
 log = logging.getLogger(__name__)
@@ -24,6 +25,21 @@ class Controller(ABC):
 
     def __init__(self) -> None:
         self.queue: WorkQueue[Key] = WorkQueue(self.name)
+
+    def requeue(self, key: Key, new: Json | None = None, old: Json | None = None) -> None:
+        """Reconcile the object of this key. May be registered with `Cache.on_change`."""
+        self.queue.add(key)
+
+    def requeue_owner(self, kind: str) -> Handler:
+        """Return a handler that reconciles the controller, of this kind, of an object that changed."""
+
+        def changed(key: Key, new: Json | None, old: Json | None) -> None:
+            for obj in (new, old):
+                reference = controller_of(obj) if obj is not None else None
+                if reference is not None and reference["kind"] == kind:
+                    self.queue.add(Key(key.namespace, reference["name"]))
+
+        return changed
 
     @abstractmethod
     async def reconcile(self, key: Key) -> None:

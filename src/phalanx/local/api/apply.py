@@ -24,8 +24,7 @@ from phalanx.local.api.managed_fields import (
 )
 from phalanx.local.api.metadata import metadata_of
 from phalanx.local.api.ownership import Walker
-from phalanx.local.api.patch_merge import clone
-from phalanx.model.kinds import Json, Kind
+from phalanx.model.kinds import Json, Kind, clone
 
 BEFORE_FIRST_APPLY = "before-first-apply"
 KUBECTL = "kubectl"

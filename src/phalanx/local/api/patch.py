@@ -11,8 +11,7 @@ from phalanx.local.api.body import check_place, check_type, parse_body, shape, s
 from phalanx.local.api.change import Changes
 from phalanx.local.api.gated_fields import gated_fields
 from phalanx.local.api.options import WriteOptions, write_options
-from phalanx.local.api.patch_json import json_patch
-from phalanx.local.api.patch_merge import merge_patch
+from phalanx.local.api.patch_json import json_patch, merge_patch
 from phalanx.local.api.patch_strategic import strategic_patch
 from phalanx.local.api.problems import not_found
 from phalanx.local.api.request import Answer, Request

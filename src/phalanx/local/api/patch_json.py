@@ -1,4 +1,7 @@
-"""JSON patch (RFC 6902): six operations, all or nothing. Problems: BadRequest (no patch), Invalid (does not apply)."""
+"""JSON patch (RFC 6902): six operations, all or nothing. Problems: BadRequest (no patch), Invalid (does not apply).
+
+JSON merge patch (RFC 7386) never changes the patch, and its result shares no container with it.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +9,8 @@ import re
 from typing import Any
 
 from phalanx.base.errors import RequestEntityTooLarge
-from phalanx.local.api.patch_merge import clone
 from phalanx.local.api.problems import bad_request, rejected_patch
+from phalanx.model.kinds import clone
 
 MAX_OPERATIONS = 10_000  # the limit of kube-apiserver
 MAX_COPIED_BYTES = 3 << 20  # "copy" can double a document again and again: as kube-apiserver bounds it
@@ -155,3 +158,18 @@ def _size(value: Any) -> int:
     if isinstance(value, list):
         return 2 + sum(map(_size, value)) + len(value)
     return len(value) + 2 if isinstance(value, str) else 8
+
+
+def merge_patch(target: Any, patch: Any) -> Any:
+    """`target` is consumed: its containers may become part of the result."""
+    if not isinstance(patch, dict):
+        return clone(patch)
+    result = target if isinstance(target, dict) else {}
+    for key, value in patch.items():
+        if value is None:
+            result.pop(key, None)
+        elif isinstance(value, dict):
+            result[key] = merge_patch(result.get(key), value)
+        else:
+            result[key] = clone(value)
+    return result

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from phalanx.local.api.patch_merge import clone
 from phalanx.local.api.problems import bad_request, rejected_patch
+from phalanx.model.kinds import clone
 from phalanx.model.schema import ListOf, MapOf, Object, Type
 
 DIRECTIVE = "$patch"

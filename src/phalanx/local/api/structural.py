@@ -10,11 +10,10 @@ from functools import lru_cache
 from typing import Any
 
 from phalanx.base.clock import parse_rfc3339
-from phalanx.local.api.patch_merge import clone
 from phalanx.model import tables
 from phalanx.model.decode import conform
 from phalanx.model.fieldpath import child, duplicate, invalid, not_supported, required, shown, too_long, too_many
-from phalanx.model.kinds import FieldError, Json
+from phalanx.model.kinds import FieldError, Json, clone
 from phalanx.model.pattern import compiled
 from phalanx.model.schema import Field, ListOf, MapOf, Object, Scalar, Type
 

@@ -7,6 +7,7 @@ from typing import Any
 from phalanx.local.api.metadata import finalizers_of
 from phalanx.local.api.request import Request
 from phalanx.model.kinds import Json, Kind
+from phalanx.model.rules.meta import keep_status
 
 
 def within(request: Request, new: Json, old: Json) -> Json:
@@ -45,13 +46,6 @@ def decision_only(new: Json, old: Json) -> Json:
     conditions = (new.get("status") or {}).get("conditions")
     status = {name: value for name, value in (old.get("status") or {}).items() if name != "conditions"}
     return {**new, "status": {**status, "conditions": conditions} if conditions else status}
-
-
-def keep_status(new: Json, old: Json) -> None:
-    if "status" in old:
-        new["status"] = old["status"]
-    else:
-        new.pop("status", None)
 
 
 def released(new: Json, old: Json) -> bool:

@@ -33,7 +33,7 @@ async def bootstrap(client: Client, ca: bytes | None, today: str) -> None:
             "description": description,
         }
         wanted.append((PRIORITY_CLASSES, body))
-    await asyncio.gather(*(_ensure(client, resource, body) for resource, body in wanted))
+    await asyncio.gather(*(ensure(client, resource, body) for resource, body in wanted))
     # Programs that authenticate clients of their own read the first, kube-controller-manager the second.
     maps = {
         "extension-apiserver-authentication": {"client-ca-file": ca.decode()} if ca is not None else {},
@@ -42,10 +42,10 @@ async def bootstrap(client: Client, ca: bytes | None, today: str) -> None:
     for name, data in maps.items():
         metadata = {"name": name, "namespace": "kube-system"}
         body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data}
-        await _ensure(client, CONFIG_MAPS, body)
+        await ensure(client, CONFIG_MAPS, body)
 
 
-async def _ensure(client: Client, resource: Resource, body: dict[str, Any]) -> None:
+async def ensure(client: Client, resource: Resource, body: dict[str, Any]) -> None:
     try:
         await client.create(resource, body, body["metadata"].get("namespace", ""))
     except AlreadyExists:

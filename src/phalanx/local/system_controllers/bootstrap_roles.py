@@ -11,7 +11,7 @@ import asyncio
 from importlib import resources
 
 from phalanx.base.client import Client, Resource
-from phalanx.base.errors import AlreadyExists
+from phalanx.local.system_controllers.bootstrap import ensure
 from phalanx.model.kinds import Json
 
 _GROUP = "rbac.authorization.k8s.io"
@@ -150,7 +150,7 @@ async def bootstrap_roles(client: Client) -> None:
     for name, (role_name, group) in _BINDINGS.items():
         wanted.append((CLUSTER_ROLE_BINDINGS, _binding("", name, "ClusterRole", role_name, [f"Group:{group}"])))
     wanted += programs()
-    await asyncio.gather(*(_ensure(client, resource, body) for resource, body in wanted))
+    await asyncio.gather(*(ensure(client, resource, body) for resource, body in wanted))
 
 
 # ---- of Kubernetes' own programs
@@ -219,10 +219,3 @@ def _binding(namespace: str, name: str, kind: str, role: str, subjects: list[str
             found.append({"apiGroup": _GROUP, "kind": subject, "name": who})
     body = _object("RoleBinding" if namespace else "ClusterRoleBinding", namespace, name)
     return {**body, "roleRef": {"apiGroup": _GROUP, "kind": kind, "name": role}, "subjects": found}
-
-
-async def _ensure(client: Client, resource: Resource, body: Json) -> None:
-    try:
-        await client.create(resource, body, body["metadata"].get("namespace", ""))
-    except AlreadyExists:
-        return

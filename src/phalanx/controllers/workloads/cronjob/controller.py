@@ -14,7 +14,6 @@ from phalanx.controllers.runtime.controller import Caches, Controller, Json, Key
 from phalanx.controllers.runtime.events import Events
 from phalanx.controllers.runtime.ownership import (
     controlled_by,
-    controller_of,
     controller_reference,
     deleting,
     index_by_controller,
@@ -35,14 +34,8 @@ class CronJobController(Controller):
         self._crons = caches.of(r.CRON_JOBS)
         self._jobs = caches.of(r.JOBS)
         self._jobs.index("controller", index_by_controller)
-        self._crons.on_change(lambda key, new, old: self.queue.add(key))
-        self._jobs.on_change(self._job_changed)
-
-    def _job_changed(self, key: Key, new: Json | None, old: Json | None) -> None:
-        for job in (new, old):
-            reference = controller_of(job) if job is not None else None
-            if reference is not None and reference["kind"] == "CronJob":
-                self.queue.add(Key(key.namespace, reference["name"]))
+        self._crons.on_change(self.requeue)
+        self._jobs.on_change(self.requeue_owner("CronJob"))
 
     async def reconcile(self, key: Key) -> None:
         owner = self._crons.get(*key)

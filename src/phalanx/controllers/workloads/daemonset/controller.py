@@ -11,7 +11,7 @@ from phalanx.base.errors import Forbidden, Invalid
 from phalanx.controllers.runtime.claiming import Claims
 from phalanx.controllers.runtime.controller import Caches, Controller, Json, Key
 from phalanx.controllers.runtime.events import Events
-from phalanx.controllers.runtime.ownership import controller_of, deleting
+from phalanx.controllers.runtime.ownership import deleting
 from phalanx.controllers.runtime.pod_events import PodEvents
 from phalanx.controllers.runtime.pods import available_in, finished, from_template, ready
 from phalanx.controllers.runtime.revisions import HASH_LABEL, Revisions, digest_of, template_data
@@ -45,15 +45,9 @@ class DaemonSetController(Controller):
         self._revisions = Revisions(caches.of(r.CONTROLLER_REVISIONS), r.DAEMON_SETS)
         self._claims = Claims(self._pods, r.DAEMON_SETS)
         self._sets.index("namespace", lambda obj: [obj["metadata"]["namespace"]])
-        self._sets.on_change(lambda key, new, old: self.queue.add(key))
-        self._pods.on_change(self._pod_changed, of="DaemonSet")
+        self._sets.on_change(self.requeue)
+        self._pods.on_change(self.requeue_owner("DaemonSet"), of="DaemonSet")
         self._nodes.on_change(self._node_changed)
-
-    def _pod_changed(self, key: Key, new: Json | None, old: Json | None) -> None:
-        for pod in (new, old):
-            reference = controller_of(pod) if pod is not None else None
-            if reference is not None and reference["kind"] == "DaemonSet":
-                self.queue.add(Key(key.namespace, reference["name"]))
 
     def _node_changed(self, key: Key, new: Json | None, old: Json | None) -> None:
         if new is not None and old is not None and _relevant(new) == _relevant(old):

@@ -39,15 +39,12 @@ class DeploymentController(Controller):
         self._pods = caches.of(r.PODS)
         self._claims = Claims(self._sets, r.DEPLOYMENTS)
         self._deployments.index("namespace", lambda obj: [obj["metadata"]["namespace"]])
-        self._deployments.on_change(lambda key, new, old: self.queue.add(key))
+        self._deployments.on_change(self.requeue)
         self._sets.on_change(self._set_changed)
         self._pods.on_change(self._pod_changed, of="ReplicaSet")
 
     def _set_changed(self, key: Key, new: Json | None, old: Json | None) -> None:
-        for obj in (new, old):
-            reference = controller_of(obj) if obj is not None else None
-            if reference is not None and reference["kind"] == "Deployment":
-                self.queue.add(Key(key.namespace, reference["name"]))
+        self.requeue_owner("Deployment")(key, new, old)
         if new is not None and self._claims.is_orphan(new):
             for owner in self._deployments.by_index("namespace", key.namespace):
                 if from_selector(owner["spec"]["selector"]).matches(new["metadata"]["labels"]):

@@ -15,7 +15,7 @@ from phalanx.base.clock import Clock
 from phalanx.base.errors import AlreadyExists, Forbidden, Invalid, NotFound
 from phalanx.controllers.runtime.controller import Cache, Caches, Controller, Json, Key
 from phalanx.controllers.runtime.events import Events
-from phalanx.controllers.runtime.ownership import controlled_by, controller_of, deleting, index_by_controller
+from phalanx.controllers.runtime.ownership import controlled_by, deleting, index_by_controller
 from phalanx.controllers.runtime.status import conditions_of, set_condition, write_status
 from phalanx.controllers.workloads.disaggregatedset import sets as s
 from phalanx.controllers.workloads.disaggregatedset.planner import RoleLimits, Rollout, next_step
@@ -35,15 +35,10 @@ class DisaggregatedSetController(Controller):
         self._sets = caches.of(r.LEADER_WORKER_SETS, optional=True)
         self._scalers = caches.of(r.ROLE_SCALERS, optional=True)
         self._services = caches.of(r.SERVICES)
-        self._owners.on_change(lambda key, new, old: self.queue.add(key))
+        self._owners.on_change(self.requeue)
         for cache in (self._sets, self._scalers, self._services):
             cache.index("controller", index_by_controller, of_marks=True)
-            cache.on_change(self._part_changed, of=r.DISAGGREGATED_SETS.kind)
-
-    def _part_changed(self, key: Key, new: Json | None, old: Json | None) -> None:
-        reference = controller_of(new or old or {})
-        if reference is not None:
-            self.queue.add(Key(key.namespace, reference["name"]))
+            cache.on_change(self.requeue_owner(r.DISAGGREGATED_SETS.kind), of=r.DISAGGREGATED_SETS.kind)
 
     async def reconcile(self, key: Key) -> None:
         owner = self._owners.get(*key)

@@ -91,7 +91,7 @@ class LeaderWorkerSetController(Controller):
         self._progress = ProgressEvents(events)
         self._lost: dict[str, dict[str, Json]] = {}  # uid of a worker StatefulSet -> deleted workers by name
         self._pods.index("lws", _index_by_owner, of_marks=True)
-        self._owners.on_change(lambda key, new, old: self.queue.add(key))
+        self._owners.on_change(self.requeue)
         self._pods.on_change(self._pod_gone, of=MARKED)
         self._sets.on_change(self._set_gone, of=MARKED)
         self._services.on_change(self._service_gone)

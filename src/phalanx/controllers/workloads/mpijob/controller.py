@@ -19,7 +19,7 @@ from phalanx.controllers.grouping.user_workload import made_by_hand
 from phalanx.controllers.runtime.controller import Cache, Caches, CustomController, Json, Key
 from phalanx.controllers.runtime.events import Events
 from phalanx.controllers.runtime.groups import GroupPhase, Groups
-from phalanx.controllers.runtime.ownership import controller_of, controller_reference, deleting, index_by_controller
+from phalanx.controllers.runtime.ownership import controller_reference, deleting, index_by_controller
 from phalanx.controllers.runtime.pods import active, condition, finished, from_template, ready
 from phalanx.controllers.runtime.status import conditions_of, follow_refusal, set_condition, together, write_status
 from phalanx.controllers.workloads.mpijob.grouping import all_pods, group_mpi_job, waits_for_workers
@@ -43,15 +43,10 @@ class MPIJobController(CustomController):
         self._classes = caches.of(r.PRIORITY_CLASSES, optional=True)
         for cache in (self._jobs, self._pods):
             cache.index("controller", index_by_controller, of_marks=True)
-            cache.on_change(self._part_changed, of=MPI_JOBS.kind)
-        self._owners.on_change(lambda key, new, old: self.queue.add(key))
+            cache.on_change(self.requeue_owner(MPI_JOBS.kind), of=MPI_JOBS.kind)
+        self._owners.on_change(self.requeue)
         if groups is not None:
             groups.feed(MPI_JOBS.kind, self.queue)
-
-    def _part_changed(self, key: Key, new: Json | None, old: Json | None) -> None:
-        reference = controller_of(new or old or {})
-        if reference is not None and reference["kind"] == MPI_JOBS.kind:
-            self.queue.add(Key(key.namespace, reference["name"]))
 
     def object_of(self, key: Key) -> Json | None:
         return self._owners.get(*key)

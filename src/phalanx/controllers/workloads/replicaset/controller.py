@@ -34,7 +34,7 @@ class ReplicaSetController(Controller):
         self._claims = Claims(self._pods, self.resource)
         self._sets.index("namespace", lambda obj: [obj["metadata"]["namespace"]])
         self._going = Expectations(clock)
-        self._sets.on_change(lambda key, new, old: self.queue.add(key))
+        self._sets.on_change(self.requeue)
         self._pods.on_change(self._pod_changed, of=MARKED)
 
     def _pod_changed(self, key: Key, new: Json | None, old: Json | None) -> None:

@@ -39,15 +39,12 @@ class StatefulSetController(Controller):
         self._volumes = Volumes(claims)
         self._claims = Claims(self._pods, r.STATEFUL_SETS)
         self._sets.index("namespace", lambda obj: [obj["metadata"]["namespace"]])
-        self._sets.on_change(lambda key, new, old: self.queue.add(key))
+        self._sets.on_change(self.requeue)
         self._pods.on_change(self._pod_changed)
         claims.on_change(self._claim_changed)
 
     def _pod_changed(self, key: Key, new: Json | None, old: Json | None) -> None:
-        for pod in (new, old):
-            reference = controller_of(pod) if pod is not None else None
-            if reference is not None and reference["kind"] == "StatefulSet":
-                self.queue.add(Key(key.namespace, reference["name"]))
+        self.requeue_owner("StatefulSet")(key, new, old)
         if (old is not None and controller_of(old) is None) or (new is not None and self._claims.is_orphan(new)):
             self._name_is_free(key)
 

@@ -17,7 +17,7 @@ from phalanx.controllers.runtime.cache import MARKED
 from phalanx.controllers.runtime.controller import Caches, CustomController, Json, Key
 from phalanx.controllers.runtime.events import Events
 from phalanx.controllers.runtime.groups import GroupPhase, Groups
-from phalanx.controllers.runtime.ownership import controlled_by, controller_of, controller_reference, deleting
+from phalanx.controllers.runtime.ownership import controlled_by, controller_reference, deleting
 from phalanx.controllers.runtime.pods import condition, group_of
 from phalanx.controllers.runtime.status import conditions_of, follow_refusal, set_condition, write_status
 from phalanx.controllers.workloads.jobset.jobs import PART, jobset_of
@@ -52,8 +52,8 @@ class TrainJobController(CustomController):
         self._owners = caches.of(TRAIN_JOBS, optional=True)
         self._sets = caches.of(r.JOB_SETS, optional=True)
         self._runtimes = {resource.kind: caches.of(resource, optional=True) for resource in RUNTIMES}
-        self._owners.on_change(lambda key, new, old: self.queue.add(key))
-        self._sets.on_change(self._set_changed)
+        self._owners.on_change(self.requeue)
+        self._sets.on_change(self.requeue_owner(TRAIN_JOBS.kind))
         for cache in self._runtimes.values():
             cache.on_change(self._runtime_changed)
         self._pods = caches.of(r.PODS)
@@ -61,11 +61,6 @@ class TrainJobController(CustomController):
         if groups is not None:
             groups.feed(TRAIN_JOBS.kind, self.queue)
             self._pods.on_change(self._pod_changed, of=MARKED)
-
-    def _set_changed(self, key: Key, new: Json | None, old: Json | None) -> None:
-        reference = controller_of(new or old or {})
-        if reference is not None and reference["kind"] == TRAIN_JOBS.kind:
-            self.queue.add(Key(key.namespace, reference["name"]))
 
     def _pod_changed(self, key: Key, new: Json | None, old: Json | None) -> None:
         """Requeue when a pod outside the groups, which the gang does not require, is created or deleted."""
