@@ -6,9 +6,9 @@ import asyncio
 
 import pytest
 
-from phalanx.base.clock import ManualClock
 from phalanx.controllers.runtime.pod_events import BURST, REFILL_SECONDS, PodEvents
 from support.controller_world import Json, template, world
+from support.manual_clock import ManualClock
 
 SELECTOR = {"matchLabels": {"app": "x"}}
 

@@ -9,7 +9,6 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from phalanx.base.clock import ManualClock
 from phalanx.local.api.context import Context
 from phalanx.local.api.index import index_of
 from phalanx.local.api.request import Answer, Request
@@ -19,6 +18,7 @@ from phalanx.local.store.contract import Change
 from phalanx.local.store.store import Store
 from phalanx.model.builtin import registry
 from phalanx.model.gates import Gates
+from support.manual_clock import ManualClock
 
 T = TypeVar("T")
 Json = dict[str, Any]

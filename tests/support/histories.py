@@ -23,7 +23,6 @@ from pathlib import Path
 
 import msgspec
 
-from phalanx.base.clock import ManualClock
 from phalanx.base.errors import ApiProblem, ServiceUnavailable
 from phalanx.local.api.context import Context
 from phalanx.local.api.handler import Api
@@ -38,6 +37,7 @@ from phalanx.model.builtin import registry
 from phalanx.model.gates import Gates
 from phalanx.model.kinds import Kind, Registry
 from support.linearizability import Object, Operation, check_watch, describe, linearizable
+from support.manual_clock import ManualClock
 
 KEYS = 3
 CLIENTS = 4

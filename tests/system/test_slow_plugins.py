@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from phalanx.base.clock import ManualClock, SystemClock
+from phalanx.base.clock import SystemClock
 from phalanx.engine.engine import Engine
 from phalanx.engine.framework import Code, Status
 from phalanx.engine.framework.settings import DEFAULT_PLUGINS, EngineSettings, PluginUse, ProfileSettings
@@ -21,6 +21,7 @@ from phalanx.serve.scheduler import SchedulerService
 from phalanx.testing import Cluster
 from phalanx.testing.builders import node, pod
 from support.in_process import inside
+from support.manual_clock import ManualClock
 
 
 def engine_with(times: PluginTimes, **plugins: Any) -> Engine:

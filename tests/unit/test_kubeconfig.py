@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from phalanx.base.clock import ManualClock
 from phalanx.base.errors import ConfigProblem
 from phalanx.kube.config import in_cluster, load
+from support.manual_clock import ManualClock
 
 
 def write(tmp_path: Path, user: dict | None = None, cluster: dict | None = None, **top: object) -> Path:

@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 
-from phalanx.base.clock import ManualClock, SystemClock
+from phalanx.base.clock import SystemClock
 from phalanx.base.errors import ApiProblem, Conflict, NotFound, Unreachable
 from phalanx.base.resources import LEASES
 from phalanx.kube.client import HttpClient
 from phalanx.kube.lease import Elector, LeaderLost, LeaseSettings
 from support.http_client import eventually
+from support.manual_clock import ManualClock
 
 
 def elector(client: Any, namespace: str, identity: str) -> Elector:

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from phalanx.base.clock import ManualClock
 from phalanx.base.errors import ServiceUnavailable
 from phalanx.local.store import Store, WindowBounds
 from phalanx.local.store import log as log_module
@@ -17,6 +16,7 @@ from phalanx.local.store.contract import Change, Compacted, Entry, Key, Revision
 from phalanx.local.store.log import Log
 from phalanx.local.store.rows import StoredRow
 from phalanx.local.store.watchers import StoreWatcher
+from support.manual_clock import ManualClock
 
 POD: Key = ("pods", "default", "p")
 

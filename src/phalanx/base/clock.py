@@ -30,22 +30,6 @@ class SystemClock:
         return time.monotonic()
 
 
-class ManualClock:
-    """A clock that moves only when it is set: tests, simulations, replays."""
-
-    def __init__(self, start: float = 1_700_000_000.0) -> None:
-        self._now = start
-
-    def now(self) -> float:
-        return self._now
-
-    def monotonic(self) -> float:
-        return self._now
-
-    def advance(self, seconds: float) -> None:
-        self._now += seconds
-
-
 class OnwardTime:
     """Time of day that always goes on: a clock that is set back does not stop it, one that is set forward moves it.
 
