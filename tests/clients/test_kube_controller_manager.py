@@ -13,15 +13,23 @@ from support.local_cluster import LocalCluster
 from support.programs import Running, program, running
 
 
-@pytest.fixture(scope="module")
-def cluster(start_cluster: Callable[..., LocalCluster]) -> LocalCluster:
-    """Scheduler and nodes, and no controllers of ours."""
+@pytest.fixture(scope="module", params=["AlwaysAllow", "RBAC"])
+def authorization(request: pytest.FixtureRequest) -> str:
     program("kube-controller-manager")
-    return start_cluster(nodes=3, run_controllers=False)
+    return str(request.param)
+
+
+@pytest.fixture(scope="module")
+def cluster(start_cluster: Callable[..., LocalCluster], authorization: str) -> LocalCluster:
+    """Scheduler and nodes, and no controllers of ours."""
+    return start_cluster(nodes=3, run_controllers=False, authorization=authorization)
 
 
 @pytest.fixture(scope="module", autouse=True)
-def controllers(cluster: LocalCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+def controllers(
+    cluster: LocalCluster, authorization: str, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Running]:
+    """With RBAC every controller has a service account of its own, and the rights that the bootstrap roles give it."""
     place = tmp_path_factory.mktemp("kube-controller-manager")
     key = place / "service-accounts.key"
     subprocess.run(["openssl", "genrsa", "-out", key, "2048"], check=True, capture_output=True)
@@ -33,6 +41,7 @@ def controllers(cluster: LocalCluster, tmp_path_factory: pytest.TempPathFactory)
         "--leader-elect=true",
         "--secure-port=0",
         "--controllers=*",
+        f"--use-service-account-credentials={'true' if authorization == 'RBAC' else 'false'}",
         "--concurrent-gc-syncs=5",
         "--kube-api-qps=500",
         "--kube-api-burst=500",
@@ -93,6 +102,7 @@ def test_services_have_slices_and_namespaces_their_account(
 def test_nothing_it_follows_is_missing(controllers: Running) -> None:
     assert controllers.alive
     assert not controllers.complaints()
+    assert not [line for line in controllers.log.splitlines() if "forbidden" in line.lower()]
 
 
 def one_second() -> dict[str, Any]:

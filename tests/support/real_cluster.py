@@ -190,12 +190,19 @@ class RealCluster:
     def ask(self, method: str, path: str, body: Json | None = None, *, decode: bool = True, kind: str = "") -> Any:
         headers = {"Authorization": f"Bearer {TOKEN}", "Content-Type": kind or "application/json"}
         data = json.dumps(body).encode() if body is not None else None
-        try:
-            with urlopen(Request(self.url + path, data, headers, method=method), timeout=30, context=_TRUST) as answer:
-                text = answer.read()
-        except HTTPError as problem:
-            raise Refused(problem.code, problem.read().decode(errors="replace")) from None
-        return json.loads(text) if decode else text
+        end = time.monotonic() + 60
+        while True:
+            try:
+                request = Request(self.url + path, data, headers, method=method)
+                with urlopen(request, timeout=30, context=_TRUST) as answer:
+                    text = answer.read()
+                return json.loads(text) if decode else text
+            except HTTPError as problem:
+                found = problem.read().decode(errors="replace")
+                # A custom resource whose definition has just changed.
+                if problem.code != 429 or "(re)initializing" not in found or time.monotonic() > end:
+                    raise Refused(problem.code, found) from None
+                time.sleep(0.5)
 
     def items(self, path: str) -> list[Json]:
         found: list[Json] = self.ask("GET", path)["items"]
