@@ -19,6 +19,7 @@ from phalanx.model.groups.group import ON_NODE
 from phalanx.model.groups.keys import TOPOLOGY_KEYS
 from phalanx.model.groups.policy import PACK, Policy
 
+FEW_ROWS = 16
 Assignment = list[tuple[PodRecord, int]]
 
 
@@ -30,6 +31,8 @@ def by_rank(columns: Columns, built: Built, assignment: Assignment) -> Assignmen
     """
     if not built.ranks:
         return assignment
+    if len({row for _, row in assignment}) == 1:
+        return assignment  # all members are on one node, whatever their ranks
     leaf_of = {record.key: leaf for leaf, records in built.pending.items() for record in records}
     parts: dict[int, list[int]] = {}  # leaf -> positions in the assignment
     for at, (record, _) in enumerate(assignment):
@@ -45,7 +48,8 @@ def by_rank(columns: Columns, built: Built, assignment: Assignment) -> Assignmen
 def _assign(columns: Columns, built: Built, group: Group, changed: Assignment, positions: Sequence[int]) -> None:
     records = [changed[at][0] for at in positions]
     sitting = seated(columns, group) if group.placed else []
-    ranks = ranks_of([*sitting, *records], group.policy).of
+    known = built.ranks.get(group.key) if not sitting else None
+    ranks = (known or ranks_of([*sitting, *records], group.policy)).of
     if not any(record.key in ranks for record in records):
         return
     at_home = {
@@ -54,6 +58,9 @@ def _assign(columns: Columns, built: Built, group: Group, changed: Assignment, p
         if changed[at][0].nominated and columns.row_of.get(changed[at][0].nominated) == changed[at][1]
     }
     all_pods = sorted([*sitting, *records], key=lambda each: (ranks.get(each.key, LAST), by_name(each)))
+    if not sitting and not at_home and len(built.shapes) == 1:
+        _in_order(columns, built, changed, positions, all_pods)
+        return
     number = {shape: i for i, shape in enumerate(built.shapes)}
     where = {changed[at][0].key: changed[at][1] for at in at_home} | {each.key: each.row for each in sitting}
     slots: dict[int, dict[int, int]] = {}
@@ -77,6 +84,20 @@ def _assign(columns: Columns, built: Built, group: Group, changed: Assignment, p
             changed[at] = (queues[number[record.shape], row].pop(), row)
 
 
+def _in_order(
+    columns: Columns, built: Built, changed: Assignment, positions: Sequence[int], members: Sequence[PodRecord]
+) -> None:
+    """Assign equal members from the first domain to the last, like `pack`: no other order enters fewer domains."""
+    rows = [changed[at][1] for at in positions]
+    paths = paths_of(columns, set(rows), built.problem.domains)
+    there: dict[int, list[PodRecord]] = {}
+    for record, row in zip(members, sorted(rows, key=lambda row: paths[row]), strict=True):
+        there.setdefault(row, []).append(record)
+    for at in reversed(positions):
+        row = changed[at][1]
+        changed[at] = (there[row].pop(), row)
+
+
 def seated(columns: Columns, group: Group) -> list[PodRecord]:
     """Return the members of a leaf that have a node."""
     found: list[PodRecord] = []
@@ -90,9 +111,12 @@ def seated(columns: Columns, group: Group) -> list[PodRecord]:
 
 def paths_of(columns: Columns, rows: Iterable[int], more: Iterable[str] = ()) -> dict[int, Path]:
     """Return the domains of nodes, coarsest first and the node last; keys that no node has are omitted."""
-    chosen = np.array(sorted(rows), dtype=np.int64)
+    chosen = sorted(rows)
     keys = [key for key in dict.fromkeys((*TOPOLOGY_KEYS, *more)) if len(columns.label(key).values) > 1]
     keys.sort(key=lambda key: len(columns.label(key).values))
+    if len(chosen) <= FEW_ROWS:  # an array costs more
+        ids = [columns.label(key).ids for key in keys]
+        return {row: (*(each.item(row) for each in ids), row) for row in chosen}
     table = np.stack([*(columns.label(key).ids[chosen] for key in keys), chosen], axis=1)
     return {path[-1]: tuple(path) for path in table.tolist()}
 
