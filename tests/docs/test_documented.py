@@ -88,12 +88,17 @@ def used(expression: str) -> set[str]:
 
 def test_pages_that_the_code_points_to_exist() -> None:
     root = DOCS.parent
-    code = [path for folder in ("src", "deploy", "examples") for path in (root / folder).rglob("*") if path.is_file()]
+    code = [
+        path
+        for folder in ("src", "deploy", "examples", "tests", "bench")
+        for path in (root / folder).rglob("*")
+        if path.is_file()
+    ]
     named = {
         (page, str(path.relative_to(root)))
         for path in code
         if path.suffix in (".py", ".yaml", ".js", ".html", ".md")
-        for page in re.findall(r"\bdocs/([a-z0-9_-]+\.md)", path.read_text(errors="replace"))
+        for page in re.findall(r"\bdocs/((?:[a-z-]+/)?[a-z0-9_-]+\.md)", path.read_text(errors="replace"))
     }
     assert len(named) > 5
     assert not sorted((page, where) for page, where in named if not (DOCS / page).exists())
