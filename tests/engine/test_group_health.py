@@ -83,7 +83,7 @@ def test_a_preempted_gang_is_preempting_then_preempted_and_names_the_preemptor()
     cluster.step(5)
     assert healthy(cluster)[:2] == ("False", "Preempting")
     event = cluster.of(d.Evict)[0]
-    assert event.event_message == "Preempted by PodGroup h (Job hotfix, priority 1000)"
+    assert event.event_message == "Preempted by podgroup h (Job hotfix, priority 1000)"
     cluster.finish()
     cluster.step(5)
     status, reason, message = healthy(cluster)

@@ -42,7 +42,7 @@ def test_what_the_group_and_its_victims_are_told_while_victims_terminate():
     world.step()
     (evict,) = world.of(d.Evict)
     assert evict.message == "default-scheduler: preempting to accommodate a higher priority podgroup"
-    assert evict.event_message == "Preempted by PodGroup g (priority 100)"
+    assert evict.event_message == "Preempted by podgroup g (priority 100)"
     assert evict.preemptor == "podgroup/default/g"
     conditions = [c for c in world.of(d.SetGroupCondition, "g") if c.type == "PodGroupInitiallyScheduled"]
     assert conditions[-1].message.endswith("pod group preemption: found a placement for podgroup, preempting 1 victims")

@@ -30,7 +30,7 @@ def test_what_victim_and_preemptor_are_told():
     (evict,) = run.of(d.Evict)
     assert evict.reason == "PreemptionByScheduler"
     assert evict.message == "default-scheduler: preempting to accommodate a higher priority pod"
-    assert evict.event_message == "Preempted by Pod high (priority 9) on node n"
+    assert evict.event_message == "Preempted by pod high (priority 9) on node n"
     assert evict.preemptor == "pod/default/high"
     assert run.nominated() == {"high": "n"}
     assert run.message("high") == (

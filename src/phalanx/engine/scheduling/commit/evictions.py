@@ -31,6 +31,11 @@ class Preemptor(msgspec.Struct, frozen=True):
     words: str  # kind, name, owner and priority
     priority: int
 
+    @property
+    def in_event(self) -> str:
+        """Return the words with the kind in lower case, as kube-scheduler writes it in its events."""
+        return f"{self.kind} {self.words.partition(' ')[2]}"
+
 
 class Evictions:
     def __init__(
@@ -116,7 +121,7 @@ class Evictions:
                 name=record.name,
                 uid=record.uid,
                 message=f"{record.scheduler_name}: preempting to accommodate a higher priority {preemptor.kind}",
-                event_message=f"Preempted by {preemptor.words}"[: d.MAX_EVENT_MESSAGE],
+                event_message=f"Preempted by {preemptor.in_event}"[: d.MAX_EVENT_MESSAGE],
                 preemptor=unit.key,
             )
             self._units.evicted(record, number)
