@@ -45,6 +45,15 @@ def test_every_blocker_is_named_not_only_the_first() -> None:
     assert [text.split(";")[0] for text in texts] == ["a pod asks for 100 cpu", "a pod asks for 16 nvidia.com/gpu"]
 
 
+def test_a_request_that_no_node_can_hold_is_named_beside_a_label_that_no_node_has() -> None:
+    run = cluster().see(pod("p").select("gpu", "h100").gpu(16))
+    run.step()
+    assert run.why("Pod", "p").blockers == [
+        "no node has label gpu=h100 (nodeSelector; nodes have gpu=a100)",
+        "a pod asks for 16 nvidia.com/gpu; the largest node has 8: this can never fit on the nodes there are",
+    ]
+
+
 def test_taints_and_cordons_of_all_matching_nodes() -> None:
     run = Asked().see(node("n1").cpu("4").taint("team", "a", "NoSchedule"), pod("p").cpu("1"))
     run.step()

@@ -121,7 +121,7 @@ def list_users(cluster: str, data: str, output: str) -> int:
     return 0
 
 
-@user.command(short_help="Remove a user: his token or certificate is no longer good.")
+@user.command(short_help="Remove a user: the token or certificate is no longer good.")
 @click.argument("name")
 @_which
 @output_option()

@@ -21,8 +21,9 @@ from phalanx.base.clock import Clock, OnwardTime
 from phalanx.base.informer import Informer, ObjectChange
 from phalanx.base.tasks import begin, cause_of_end, end, run_all
 from phalanx.engine import events
-from phalanx.engine.decisions import Decision
+from phalanx.engine.decisions import Decision, SetGroupCondition, SetPodCondition
 from phalanx.engine.engine import Engine
+from phalanx.engine.scheduling.lifecycle.pod_status import SCHEDULER_ERROR
 from phalanx.kube.executor import Executor
 from phalanx.kube.observed_client import ObservedClient
 from phalanx.kube.placement_lease import PlacementLease
@@ -38,6 +39,8 @@ from phalanx.serve.turns import LINGER, Turns
 log = logging.getLogger(__name__)
 
 STEP = 64  # roots per slice: a few milliseconds of thinking between two looks at the sockets
+ERRORS_EVERY = 60.0  # seconds between two log lines about the same error of attempts
+MOST_ERRORS = 100  # that are remembered for that
 MOST_IN_FLIGHT = 4096  # binds under way; beyond this deciding more would only make the decisions older
 LAST_CALL = 20.0  # seconds that binds under way get at shutdown
 KEEP_ALIVE = 1.0  # seconds between two looks at the placement lease while binds are under way
@@ -144,6 +147,7 @@ class SchedulerService:
         for resource, type_ in _GROUPS if gates("GenericWorkload") else ():
             self._follow(client, resource, type_, rng, optional=True)
         # Metrics listen here: what was decided, and how long a slice took.
+        self._errors: dict[str, float] = {}  # message -> when it was logged
         self.on_decisions: list[Callable[[list[Decision]], None]] = []
         self.on_step: list[Callable[[float], None]] = []
         self.on_event: Callable[[str, float], None] | None = None  # what was handled, and for how many seconds
@@ -270,6 +274,17 @@ class SchedulerService:
             while problems:
                 log.error("%s", problems.popleft())
 
+    def _log_errors(self, made: list[Decision], now: float) -> None:
+        """Log why an attempt ended in an error (a plugin that raises, with file and line), each text once a minute."""
+        for each in made:
+            if not isinstance(each, SetPodCondition | SetGroupCondition) or each.reason != SCHEDULER_ERROR:
+                continue
+            if now - self._errors.get(each.message, now - ERRORS_EVERY) >= ERRORS_EVERY:
+                if len(self._errors) >= MOST_ERRORS:
+                    self._errors.clear()
+                self._errors[each.message] = now
+                log.error("the attempt to place %s/%s failed: %s", each.namespace, each.name, each.message)
+
     async def stop(self) -> None:
         """Take no more work, let what is under way finish; `run` then returns."""
         self._stopping = True
@@ -332,6 +347,7 @@ class SchedulerService:
         if self.times is not None:
             self.times.look()
         if made:
+            self._log_errors(made, now)
             self.executor.submit(made if self._foreign is None else self._foreign.take(made))
             for listener in self.on_decisions:
                 listener(made)

@@ -61,7 +61,8 @@ def _of_shape(columns: Columns, shape: Shape) -> Iterator[str]:
         return
     yield from _labels(columns, shape)
     matching = _matching(columns, shape)
-    if not matching.any():
+    if not matching.any():  # a selector that is mended must not meet the next surprise
+        yield from _requests(columns, shape, columns.alive[: columns.n])
         return
     yield from _requests(columns, shape, matching)
     yield from _taints(columns, shape, matching)

@@ -114,6 +114,16 @@ export function verdict(app, item, root, tried = null) {
   const certificate = item.now?.proof ?? item.last?.proof;
   const total = item.nodes ?? app.cluster.nodes.size;
   return [
+    item.blockers?.length > 1
+      ? [
+          h("h3", {}, "Also in the way"),
+          h(
+            "ul",
+            { class: "hints blockers" },
+            item.blockers.slice(1).map((blocker) => h("li", {}, blocker)),
+          ),
+        ]
+      : "",
     certificate ? [h("h3", {}, "What is in the way"), proof(certificate, total)] : "",
     item.hints?.length
       ? [
