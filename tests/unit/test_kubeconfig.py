@@ -42,7 +42,8 @@ def test_current_context_decides(tmp_path: Path) -> None:
 
 
 def test_a_context_can_be_named(tmp_path: Path) -> None:
-    assert load(write(tmp_path), "two").server == "http://127.0.0.1:2"
+    connection = load(write(tmp_path), "two")
+    assert (connection.server, connection.cluster) == ("http://127.0.0.1:2", "other")
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import asyncio
 import socket
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -28,7 +29,7 @@ class AtHealth:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
-        self._process = SchedulerProcess(settings, beside=DashboardAtHealth)
+        self._process = SchedulerProcess(settings, beside=partial(DashboardAtHealth, name="prod-east"))
         asyncio.run_coroutine_threadsafe(self._process.start(), self._loop).result(30)
         assert self._process.health is not None
         self.url = f"http://127.0.0.1:{self._process.health.port}"
@@ -55,6 +56,10 @@ def health(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AtHealth]:
     yield running
     running.stop()
     cluster.stop()
+
+
+def test_the_page_has_the_name_of_the_cluster(health: AtHealth) -> None:
+    assert health.browser(health.cluster.token).get("/dashboard/api/snapshot")["cluster"] == "prod-east"
 
 
 def test_the_page_is_there_and_says_nothing_without_a_token(health: AtHealth) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import click
@@ -75,6 +76,13 @@ def _lease(text: str) -> str:
     show_default=True,
     help="The dashboard at /dashboard/ of the health address, for tokens the API server allows.",
 )
+@click.option(
+    "--cluster-name",
+    default="",
+    metavar="NAME",
+    show_default="that of the kubeconfig; none in a cluster",
+    help="Name of the cluster in the header and the tab of the dashboard.",
+)
 @deciding_options
 @log_level_option("info")
 def scheduler(
@@ -91,6 +99,7 @@ def scheduler(
     secure: str,
     secure_tls_dir: str,
     dashboard: bool,
+    cluster_name: str,
     record: str | None,
     slow_plugin: int,
     provisioning: str,
@@ -107,6 +116,7 @@ def scheduler(
       phalanx scheduler --kubeconfig data/kubeconfig --config scheduler.yaml --record run.jsonl
     """
     from phalanx.controllers.cluster_mode.provisioning_requests import class_name
+    from phalanx.kube.config import load
     from phalanx.model.gates import Gates
     from phalanx.serve.process import configure_logging, run
     from phalanx.serve.scheduler_process import SchedulerProcess, SchedulerSettings, load_config
@@ -116,6 +126,8 @@ def scheduler(
     configure_logging(log_level)
     parsed, document = load_config(config, scheduler_name)
     where = Listen.parse(health, "--health")
+    path = kubeconfig or parsed.client_connection.kubeconfig
+    name = cluster_name or (load(path, context).cluster if path else "")
     process = SchedulerProcess(
         SchedulerSettings(
             kubeconfig=kubeconfig,
@@ -137,7 +149,7 @@ def scheduler(
             dialects=dialects,
             kueue=kueue,
         ),
-        beside=DashboardAtHealth if dashboard else None,
+        beside=partial(DashboardAtHealth, name=name) if dashboard else None,
     )
 
     def say(text: str) -> None:

@@ -41,6 +41,7 @@ class Connection(msgspec.Struct):
     server: str
     ssl: ssl.SSLContext | None
     namespace: str = "default"
+    cluster: str = ""  # its name in the kubeconfig; "": in-cluster
     token: str = ""
     token_file: str = ""
     exec_plugin: ExecPlugin | None = None
@@ -138,6 +139,7 @@ def load(path: str | Path, context_name: str = "") -> Connection:
         server.rstrip("/"),
         _tls(server, cluster, user, relative),
         namespace=str(context.get("namespace") or "default"),
+        cluster=str(context.get("cluster") or ""),
         token=str(user.get("token") or ""),
         token_file=str(relative / user["tokenFile"]) if user.get("tokenFile") else "",
         exec_plugin=_exec(user.get("exec")),

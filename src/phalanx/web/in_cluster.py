@@ -42,10 +42,13 @@ class DashboardAtHealth:
         client: Client,
         clock: Clock,
         leader: Callable[[], str | None],
+        *,
+        name: str = "",
     ) -> None:
+        """name: of the cluster, for the header of the page"""
         reader = EngineReader(service.engine, clock.now)
         history = UsageHistory(reader, clock.now)
-        self._feed = feed = Feed(reader, history, clock, leader)
+        self._feed = feed = Feed(reader, history, clock, leader, name=name)
         service.on_decisions.append(history.decided)
         service.on_step.append(feed.touch)
         login = Login(secrets.token_bytes(32), clock.now, SESSION_SECONDS)
