@@ -40,6 +40,7 @@ from phalanx.engine.state.records import PodRecord
 
 SWEEP_SECONDS = 1.0  # between two looks at the units that wait
 PLANS_PER_SWEEP = 2  # starts that are planned in one sweep; each takes some attempts on the whole cluster
+PODS_PER_SWEEP = 5_000  # pods whose ends are looked at, on average
 PLAN_AGAIN_SECONDS = 30.0  # after which the start of a unit is planned again that has none
 WHY_MOVED = {
     Reason.OVERRAN: "a pod there runs longer than expected",
@@ -86,7 +87,7 @@ class StartReservations:
         self._limited: dict[str, float] = {}  # namespace -> until when nothing more is planned: it has its share
         self._doubtful: dict[str, bool] = {}  # keys of units: pods were placed there; True: of higher priority
         self._due = 0.0
-        self._ends_of, self._any_end = float("-inf"), False
+        self._ends_due, self._any_end = float("-inf"), False  # when to look for known ends again, and the last result
         self._tried: dict[str, float] = {}  # by key of the unit: when its start was last planned
         self._seen: set[str] = set()  # keys of units in the queue at the last sweep that were tried before it
         self._moved: dict[str, Reason] = {}  # by key of the unit: why its last promised start was not kept
@@ -225,7 +226,7 @@ class StartReservations:
             again = self._tried.get(unit.key, -PLAN_AGAIN_SECONDS) + PLAN_AGAIN_SECONDS
             if now < again or (backfill == "Easy" and not first) or now < self._limited.get(namespace_of(unit), 0.0):
                 continue
-            if not plans or not self.times.any_known_end():
+            if not plans or not self._has_known_end():
                 break
             plans -= 1
             self._tried[unit.key] = now
@@ -237,8 +238,14 @@ class StartReservations:
         """Return True if a unit was queued that may get a promised start; without a known end there is none."""
         if len(self._queue.units) <= len(self._seen):
             return False
-        if self._cluster.now >= self._ends_of + SWEEP_SECONDS:  # looks at all pods: not in every step
-            self._ends_of, self._any_end = self._cluster.now, self.times.any_known_end()
+        return self._has_known_end()
+
+    def _has_known_end(self) -> bool:
+        """Whether a running pod has a known end. It looks at all pods: the more there are, the less often."""
+        now = self._cluster.now
+        if now >= self._ends_due:
+            self._any_end = self.times.any_known_end()
+            self._ends_due = now + SWEEP_SECONDS * max(1.0, len(self._cluster.records) / PODS_PER_SWEEP)
         return self._any_end
 
     def _is_late(self, held: HeldStart) -> bool:
