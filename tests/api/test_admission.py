@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from phalanx.base.errors import Forbidden
-from support.api_world import PODS, World, pod
+from support.api_world import PODS, World
+from support.manifests import pod
 
 CLASSES = "/apis/scheduling.k8s.io/v1/priorityclasses"
 GROUPS = "/apis/scheduling.k8s.io/v1beta1/namespaces/ns/podgroups"

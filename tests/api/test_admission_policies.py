@@ -10,8 +10,9 @@ import pytest
 from phalanx.base.errors import ApiProblem, Forbidden, Invalid
 from phalanx.local.api.request import User
 from phalanx.local.api.rights import Rights
-from support.api_world import CONFIGS, DEPLOYMENTS, MERGE, PODS, World, config, deployment, pod
+from support.api_world import CONFIGS, DEPLOYMENTS, MERGE, PODS, World, config, deployment
 from support.crontabs import CRONS, DEFINITIONS, cron, definition
+from support.manifests import pod
 
 GROUP = "/apis/admissionregistration.k8s.io/v1"
 POLICIES, BINDINGS = f"{GROUP}/validatingadmissionpolicies", f"{GROUP}/validatingadmissionpolicybindings"

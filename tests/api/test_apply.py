@@ -8,7 +8,8 @@ import msgspec
 import pytest
 
 from phalanx.base.errors import BadRequest, Conflict, Invalid, UnsupportedMediaType
-from support.api_world import CONFIGS, DEPLOYMENTS, JSON_PATCH, PODS, STRATEGIC, World, config, deployment, pod
+from support.api_world import CONFIGS, DEPLOYMENTS, JSON_PATCH, PODS, STRATEGIC, World, config, deployment
+from support.manifests import pod
 
 
 def owners(obj: dict[str, Any]) -> dict[tuple[str, str], Any]:

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from support.api_world import World, pod
+from support.api_world import World
+from support.manifests import pod
 
 JOBS = "/apis/batch/v1/namespaces/ns/jobs"
 GANG = "scheduling.phalanx.dev/gang"

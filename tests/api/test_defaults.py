@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from phalanx.base.errors import Invalid
-from support.api_world import PODS, World, pod
+from support.api_world import PODS, World
 from support.local_cluster import LocalCluster
+from support.manifests import pod
 
 NETWORKING = "/apis/networking.k8s.io/v1/namespaces/ns"
 

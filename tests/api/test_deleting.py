@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from phalanx.base.errors import BadRequest, Conflict, Forbidden, Invalid, NotFound
-from support.api_world import CONFIGS, PODS, World, config, pod
+from support.api_world import CONFIGS, PODS, World, config
+from support.manifests import pod
 
 GRACE_0 = {"gracePeriodSeconds": 0}
 

@@ -6,12 +6,12 @@ import asyncio
 from collections.abc import Callable
 
 import pytest
-from test_http import ALONE, raw, request, version_code
 
 from phalanx.base.errors import TooManyRequests
 from phalanx.local.api.fairness import Fairness, Flow, Shares, flow_name
 from phalanx.local.api.limits import Limits
 from support.local_cluster import LocalCluster
+from support.raw_http import ALONE, raw, request, version_code
 
 
 class Clients:

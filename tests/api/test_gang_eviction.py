@@ -7,20 +7,18 @@ from typing import Any
 import pytest
 
 from phalanx.base.errors import TooManyRequests
-from support.api_world import PODS, STRATEGIC, World, pod
+from support.api_world import PODS, STRATEGIC, World
+from support.manifests import gang, pod
 
 GROUPS = "/apis/scheduling.k8s.io/v1beta1/namespaces/ns/podgroups"
 POLICIES = "/apis/scheduling.phalanx.dev/v1alpha1/namespaces/ns/workloadpolicies"
 BUDGETS = "/apis/policy/v1/namespaces/ns/poddisruptionbudgets"
 
 
-def gang(world: World, mode: str, size: int = 3) -> None:
-    spec = {"schedulingPolicy": {"gang": {"minCount": size}}, "disruptionMode": {mode: {}}}
-    world.create(GROUPS, {"metadata": {"name": "g"}, "spec": spec})
-    for number in range(size):
-        body = pod(f"g-{number}")
-        body["metadata"]["labels"] = {"app": "web"}
-        body["spec"]["schedulingGroup"] = {"podGroupName": "g"}
+def run_gang(world: World, mode: str, size: int = 3) -> None:
+    group, *members = gang("g", size, mode=mode, labels={"app": "web"})
+    world.create(GROUPS, group)
+    for number, body in enumerate(members):
         world.create(PODS, body)
         world.create(f"{PODS}/g-{number}/binding", {"target": {"kind": "Node", "name": f"n{number}"}})
         ready = [{"type": "Ready", "status": "True"}]
@@ -52,13 +50,13 @@ def budget(world: World, allowed: int) -> None:
 
 
 def test_mode_single_lets_a_pod_go_alone(world: World) -> None:
-    gang(world, "single")
+    run_gang(world, "single")
     evict(world, "g-1")
     assert leaving(world) == ["g-1"]
 
 
 def test_mode_all_takes_the_gang_together(world: World) -> None:
-    gang(world, "all")
+    run_gang(world, "all")
     assert evict(world, "g-1")["status"] == "Success"
     assert leaving(world) == ["g-0", "g-1", "g-2"]
     targets = [c for c in world.get(f"{PODS}/g-2")["status"]["conditions"] if c["type"] == "DisruptionTarget"]
@@ -66,14 +64,14 @@ def test_mode_all_takes_the_gang_together(world: World) -> None:
 
 
 def test_the_answer_warns_that_the_other_members_are_evicted_too(world: World) -> None:
-    gang(world, "all")
+    run_gang(world, "all")
     eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": "g-1"}}
     answer = world.ask("create", f"{PODS}/g-1/eviction", eviction)
     assert answer.warnings == ("PodGroup g is evicted as a whole (disruption mode all): 2 other pods go with g-1",)
 
 
 def test_terminate_all_takes_the_gang_together(world: World) -> None:
-    gang(world, "single")
+    run_gang(world, "single")
     spec = {"targetRef": {"kind": "PodGroup", "name": "g"}, "rescheduling": {"policy": "TerminateAll"}}
     world.create(POLICIES, {"metadata": {"name": "p"}, "spec": spec})
     evict(world, "g-1")
@@ -81,7 +79,7 @@ def test_terminate_all_takes_the_gang_together(world: World) -> None:
 
 
 def test_a_gang_that_its_budget_cannot_pay_for_is_refused_whole_with_a_reason(world: World) -> None:
-    gang(world, "all")
+    run_gang(world, "all")
     budget(world, allowed=2)
     with pytest.raises(TooManyRequests) as caught:
         evict(world, "g-1")
@@ -93,7 +91,7 @@ def test_a_gang_that_its_budget_cannot_pay_for_is_refused_whole_with_a_reason(wo
 
 
 def test_a_budget_that_can_pay_pays_for_all(world: World) -> None:
-    gang(world, "all")
+    run_gang(world, "all")
     budget(world, allowed=3)
     evict(world, "g-1")
     assert leaving(world) == ["g-0", "g-1", "g-2"]
@@ -101,7 +99,7 @@ def test_a_budget_that_can_pay_pays_for_all(world: World) -> None:
 
 
 def test_members_that_have_ended_stay_as_they_are(world: World) -> None:
-    gang(world, "all")
+    run_gang(world, "all")
     world.patch(f"{PODS}/g-2/status", {"status": {"phase": "Succeeded"}}, STRATEGIC)
     evict(world, "g-1")
     assert leaving(world) == ["g-0", "g-1"]

@@ -22,7 +22,8 @@ from phalanx.model.decode import MAX_VALUES, parse
 from phalanx.model.quantity import BadQuantity
 from phalanx.model.quantity import parse as quantity
 from phalanx.model.selectors import MAX_TERMS, parse_labels
-from support.api_world import APPLY, CONFIGS, JSON_PATCH, PODS, World, config, pod
+from support.api_world import APPLY, CONFIGS, JSON_PATCH, PODS, World, config
+from support.manifests import pod
 
 pytestmark = pytest.mark.timeout(60)
 YAML = "application/yaml"

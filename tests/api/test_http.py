@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import http.client
 import socket
 import ssl
 import stat
@@ -15,12 +14,11 @@ from urllib.parse import urlsplit
 
 import pytest
 import yaml
-from test_reading import pod
 
 from phalanx.local.api.limits import Limits
 from support.local_cluster import LocalCluster
-
-ALONE = {"run_nodes": False, "run_controllers": False, "run_scheduler": False}
+from support.manifests import pod
+from support.raw_http import ALONE, raw, request
 
 
 @pytest.fixture(scope="module")
@@ -28,19 +26,6 @@ def strict(start_cluster: Callable[..., LocalCluster]) -> LocalCluster:
     """A server with little patience."""
     limits = Limits(header_seconds=0.5, body_seconds=0.5, idle_seconds=5, write_seconds=0.5, connections=20)
     return start_cluster(limits=limits, **ALONE)
-
-
-def raw(server: LocalCluster, timeout: float = 10) -> ssl.SSLSocket:
-    where = urlsplit(server.url)
-    context = ssl.create_default_context(cadata=(server.cluster.server.ca or b"").decode())
-    sock = socket.create_connection((where.hostname, where.port), timeout=timeout)
-    return context.wrap_socket(sock, server_hostname=where.hostname)
-
-
-def request(server: LocalCluster, text: str) -> bytes:
-    head, _, body = text.partition("\n\n")
-    lines = head.replace("\n", "\r\n")
-    return f"{lines}\r\nHost: x\r\nAuthorization: Bearer {server.token}\r\n\r\n{body}".encode()
 
 
 def read_all(sock: ssl.SSLSocket) -> bytes:
@@ -54,15 +39,6 @@ def read_all(sock: ssl.SSLSocket) -> bytes:
         if not piece:
             return received
         received += piece
-
-
-def version_code(server: LocalCluster, sock: ssl.SSLSocket) -> int:
-    """One whole exchange on a connection that stays open."""
-    sock.sendall(request(server, "GET /version HTTP/1.1"))
-    reply = http.client.HTTPResponse(sock)
-    reply.begin()
-    reply.read()
-    return reply.status
 
 
 @pytest.mark.parametrize("token", ["", "wrong", "x" * 5000])

@@ -7,12 +7,12 @@ from collections.abc import Coroutine
 from typing import Any
 
 import pytest
-from test_reading import pod
 
 from phalanx.base.client import Resource
 from phalanx.base.errors import AlreadyExists, BadRequest, Conflict, Expired, NotFound
 from phalanx.local.client import LocalClient
 from support.local_cluster import LocalCluster
+from support.manifests import pod
 
 PODS = Resource("", "v1", "pods", "Pod")
 WORKLOADS_OLD = Resource("scheduling.k8s.io", "v1alpha1", "workloads", "Workload")
@@ -28,7 +28,7 @@ def run(server: LocalCluster, work: Coroutine[Any, Any, bytes]) -> Any:
 
 
 def test_objects_are_the_same_through_both_doors(server: LocalCluster, namespace: str, client: LocalClient) -> None:
-    created = run(server, client.create(PODS, pod("a"), namespace))
+    created = run(server, client.create(PODS, pod("a", labels={}), namespace))
     path = f"/api/v1/namespaces/{namespace}/pods"
     assert server.get(f"{path}/a") == created
     assert created["metadata"]["managedFields"][0]["manager"] == "tester"
@@ -45,9 +45,9 @@ def test_objects_are_the_same_through_both_doors(server: LocalCluster, namespace
 
 
 def test_failures_are_the_classes_of_their_reasons(server: LocalCluster, namespace: str, client: LocalClient) -> None:
-    server.call(client.create(PODS, pod("a"), namespace))
+    server.call(client.create(PODS, pod("a", labels={}), namespace))
     with pytest.raises(AlreadyExists):
-        server.call(client.create(PODS, pod("a"), namespace))
+        server.call(client.create(PODS, pod("a", labels={}), namespace))
     with pytest.raises(NotFound):
         server.call(client.get(PODS, "b", namespace))
     with pytest.raises(NotFound):
@@ -69,7 +69,7 @@ def test_a_watch_sees_what_http_does(server: LocalCluster, namespace: str, clien
                 break
         return seen
 
-    server.create(f"/api/v1/namespaces/{namespace}/pods", pod("a"))
+    server.create(f"/api/v1/namespaces/{namespace}/pods", pod("a", labels={}))
     server.patch(f"/api/v1/namespaces/{namespace}/pods/a", {"metadata": {"labels": {"in": "yes"}}})
     server.patch(f"/api/v1/namespaces/{namespace}/pods/a", {"metadata": {"labels": {"in": "no"}}})
     assert server.call(follow()) == [("ADDED", "a"), ("DELETED", "a")]

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from test_reading import pod
-
 from phalanx.model import protobuf, tables
 from support.local_cluster import LocalCluster
+from support.manifests import pod
 
 PROTOBUF = "application/vnd.kubernetes.protobuf"
 POD = tables.record("core/v1.Pod")
@@ -19,7 +18,7 @@ def fields(raw: Any) -> list[tuple[int, Any]]:
 
 def test_objects_lists_and_writes(server: LocalCluster, namespace: str) -> None:
     path = f"/api/v1/namespaces/{namespace}/pods"
-    made = server.ask("POST", path, pod("a"), accept=PROTOBUF)
+    made = server.ask("POST", path, pod("a", labels={}), accept=PROTOBUF)
     assert made.code == 201 and made.headers["content-type"] == PROTOBUF
     stored = server.get(f"{path}/a")
     assert protobuf.decode(made.body, POD)["metadata"]["uid"] == stored["metadata"]["uid"]
@@ -36,7 +35,7 @@ def test_objects_lists_and_writes(server: LocalCluster, namespace: str) -> None:
 
 def test_a_watch_comes_in_frames(server: LocalCluster, namespace: str) -> None:
     path = f"/api/v1/namespaces/{namespace}/pods"
-    server.create(path, pod("a"))
+    server.create(path, pod("a", labels={}))
     reply = server.ask(
         "GET", path, accept=f"{PROTOBUF};stream=watch", watch="true", resourceVersion="0", timeoutSeconds=1
     )
@@ -56,7 +55,7 @@ def test_custom_resources_have_no_protobuf(server: LocalCluster) -> None:
 def test_metadata_comes_in_protobuf_to_those_who_like_it_best(server: LocalCluster, namespace: str) -> None:
     """As client-go's metadata client asks; also of custom resources, whose metadata is like any other."""
     path = f"/api/v1/namespaces/{namespace}/pods"
-    uid = server.create(path, pod("a"))["metadata"]["uid"]
+    uid = server.create(path, pod("a", labels={}))["metadata"]["uid"]
     form = "as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
     accept = f"{PROTOBUF};{form},application/json;{form},application/json"
     schema = tables.record("meta/v1.PartialObjectMetadata")

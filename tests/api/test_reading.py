@@ -11,18 +11,10 @@ from phalanx.base.errors import Expired
 from phalanx.local.api.handler import Api
 from support.api_world import World
 from support.local_cluster import LocalCluster
+from support.manifests import pod
+from support.raw_http import PARTIAL, TABLE
 
-TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io"
-PARTIAL = "application/json;as=PartialObjectMetadata;v=v1;g=meta.k8s.io"
 PARTIAL_LIST = "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io"
-
-
-def pod(name: str, node: str = "", **labels: str) -> dict[str, Any]:
-    spec: dict[str, Any] = {"containers": [{"name": "main", "image": "busybox"}]}
-    if node:
-        spec["nodeName"] = node
-    metadata = {"name": name, "labels": labels}
-    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
 
 
 @pytest.fixture
@@ -30,7 +22,9 @@ def pods(server: LocalCluster, namespace: str) -> str:
     """Five pods p0 … p4; the even ones are on a node."""
     path = f"/api/v1/namespaces/{namespace}/pods"
     for number in range(5):
-        server.create(path, pod(f"p{number}", "n1" if number % 2 == 0 else "", parity="odd" if number % 2 else "even"))
+        even = number % 2 == 0
+        labels = {"parity": "even" if even else "odd"}
+        server.create(path, pod(f"p{number}", labels=labels, **({"nodeName": "n1"} if even else {})))
     return path
 
 

@@ -8,8 +8,9 @@ import pytest
 
 from phalanx.base.errors import Forbidden, Invalid
 from phalanx.model.builtin import registry
-from support.api_world import PODS, World, pod
+from support.api_world import PODS, World
 from support.local_cluster import LocalCluster
+from support.manifests import pod
 
 Json = dict[str, Any]
 CERTIFICATE = "/apis/certificates.k8s.io/v1/certificatesigningrequests"

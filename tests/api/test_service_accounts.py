@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from phalanx.base.errors import Forbidden
-from support.api_world import PODS, World, pod
+from support.api_world import PODS, World
+from support.manifests import pod
 
 ACCOUNTS = "/api/v1/namespaces/ns/serviceaccounts"
 PATH = "/var/run/secrets/kubernetes.io/serviceaccount"

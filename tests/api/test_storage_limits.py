@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_http import ALONE, raw, request
 
 from phalanx.base.errors import ConfigProblem, RequestEntityTooLarge, ServiceUnavailable
 from phalanx.local.api.event_expiry import EventExpiry
@@ -19,6 +18,7 @@ from phalanx.local.store.store import Store
 from phalanx.serve.settings import ServerSettings
 from support.api_world import APPLY, CONFIGS, DEPLOYMENTS, JSON_PATCH, MERGE, STRATEGIC, World, config, deployment
 from support.local_cluster import LocalCluster
+from support.raw_http import ALONE, raw, request
 
 MIB = 1 << 20
 

@@ -9,8 +9,9 @@ import msgspec
 import pytest
 
 from phalanx.base.errors import ApiProblem, BadRequest, Conflict, Forbidden, Invalid, NotFound, TooManyRequests
-from support.api_world import DEPLOYMENTS, MERGE, PODS, STRATEGIC, World, deployment, pod
+from support.api_world import DEPLOYMENTS, MERGE, PODS, STRATEGIC, World, deployment
 from support.local_cluster import LocalCluster
+from support.manifests import pod
 
 NODE = {"target": {"kind": "Node", "name": "n1"}}
 

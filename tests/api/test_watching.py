@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from test_reading import PARTIAL, TABLE, pod
 
 from support.local_cluster import LocalCluster
+from support.manifests import pod
+from support.raw_http import PARTIAL, TABLE
 
 
 @pytest.fixture
@@ -23,7 +24,7 @@ def test_changes_after_a_list_arrive_once_and_in_order(server: LocalCluster, pat
     server.create(path, pod("before"))
     since = server.get(path)["metadata"]["resourceVersion"]
     with server.watch(path, resourceVersion=since) as watch:
-        server.create(path, pod("a"))
+        server.create(path, pod("a", labels={}))
         server.patch(f"{path}/a", {"metadata": {"labels": {"x": "y"}}})
         server.delete(f"{path}/a")
         events = watch.take(4)
@@ -46,7 +47,7 @@ def test_a_watch_resumes_from_any_event_it_saw(server: LocalCluster, path: str) 
 
 @pytest.mark.parametrize("query", [{}, {"resourceVersion": "0"}])
 def test_without_a_revision_the_present_comes_first(server: LocalCluster, path: str, query: dict[str, str]) -> None:
-    server.create(path, pod("a"))
+    server.create(path, pod("a", labels={}))
     with server.watch(path, **query) as watch:
         assert summary(watch.take(1)) == [("ADDED", "a")]
         server.create(path, pod("b"))
@@ -54,7 +55,7 @@ def test_without_a_revision_the_present_comes_first(server: LocalCluster, path: 
 
 
 def test_a_streamed_list_ends_with_an_annotated_bookmark(server: LocalCluster, path: str) -> None:
-    server.create(path, pod("a"))
+    server.create(path, pod("a", labels={}))
     server.create(path, pod("b"))
     query = {"sendInitialEvents": "true", "resourceVersionMatch": "NotOlderThan", "allowWatchBookmarks": "true"}
     with server.watch(path, **query) as watch:
@@ -100,7 +101,7 @@ def test_rules_of_revisions_are_told_as_by_kubernetes(
 
 
 def test_a_streamed_list_without_bookmarks_has_no_mark(server: LocalCluster, path: str) -> None:
-    server.create(path, pod("a"))
+    server.create(path, pod("a", labels={}))
     with server.watch(path, sendInitialEvents="true", resourceVersionMatch="NotOlderThan") as watch:
         assert summary(watch.take(1)) == [("ADDED", "a")]
         server.create(path, pod("b"))
@@ -108,7 +109,7 @@ def test_a_streamed_list_without_bookmarks_has_no_mark(server: LocalCluster, pat
 
 
 def test_no_initial_events_when_they_are_not_wanted(server: LocalCluster, path: str) -> None:
-    server.create(path, pod("a"))
+    server.create(path, pod("a", labels={}))
     with server.watch(path, sendInitialEvents="false", resourceVersionMatch="NotOlderThan") as watch:
         server.create(path, pod("b"))
         assert summary(watch.take(1)) == [("ADDED", "b")]
@@ -117,7 +118,7 @@ def test_no_initial_events_when_they_are_not_wanted(server: LocalCluster, path: 
 def test_entering_and_leaving_a_label_selector(server: LocalCluster, path: str) -> None:
     since = server.get(path)["metadata"]["resourceVersion"]
     with server.watch(path, labelSelector="in=yes", resourceVersion=since) as watch:
-        server.create(path, pod("a"))
+        server.create(path, pod("a", labels={}))
         server.patch(f"{path}/a", {"metadata": {"labels": {"in": "yes"}}})
         server.patch(f"{path}/a", {"metadata": {"labels": {"other": "1"}}})
         left = server.patch(f"{path}/a", {"metadata": {"labels": {"in": "no"}}})
@@ -132,21 +133,21 @@ def test_entering_and_leaving_a_label_selector(server: LocalCluster, path: str) 
 
 def test_a_watch_with_a_field_selector_follows_one_object(server: LocalCluster, path: str) -> None:
     with server.watch(path, fieldSelector="metadata.name=b") as watch:
-        server.create(path, pod("a"))
+        server.create(path, pod("a", labels={}))
         server.create(path, pod("b"))
         server.delete(f"{path}/b")
         assert summary(watch.take(3)) == [("ADDED", "b"), ("MODIFIED", "b"), ("DELETED", "b")]
 
 
 def test_the_old_watch_prefix_still_works(server: LocalCluster, path: str) -> None:
-    server.create(path, pod("a"))
+    server.create(path, pod("a", labels={}))
     old = path.replace("/api/v1/", "/api/v1/watch/")
     with server.watch(f"{old}/a") as watch:
         assert summary(watch.take(1)) == [("ADDED", "a")]
 
 
 def test_a_table_watch_sends_its_columns_once(server: LocalCluster, path: str) -> None:
-    server.create(path, pod("a"))
+    server.create(path, pod("a", labels={}))
     since = server.get(path)["metadata"]["resourceVersion"]
     with server.watch(path, accept=TABLE, resourceVersion=since) as watch:
         server.create(path, pod("b"))
@@ -161,14 +162,14 @@ def test_a_table_watch_sends_its_columns_once(server: LocalCluster, path: str) -
 
 
 def test_a_metadata_watch_sends_no_specs(server: LocalCluster, path: str) -> None:
-    server.create(path, pod("a"))
+    server.create(path, pod("a", labels={}))
     with server.watch(path, accept=PARTIAL) as watch:
         _, obj = watch.take(1)[0]
     assert obj["kind"] == "PartialObjectMetadata" and "spec" not in obj
 
 
 def test_a_watch_ends_when_its_time_is_up(server: LocalCluster, path: str) -> None:
-    server.create(path, pod("a"))
+    server.create(path, pod("a", labels={}))
     with server.watch(path, timeoutSeconds=1) as watch:
         assert summary(watch.rest()) == [("ADDED", "a")]
 

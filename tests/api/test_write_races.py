@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from phalanx.base.errors import ApiProblem
-from support.api_world import CONFIGS, MERGE, PODS, STRATEGIC, World, config, pod
+from support.api_world import CONFIGS, MERGE, PODS, STRATEGIC, World, config
+from support.manifests import pod
 
 
 @pytest.fixture

@@ -14,7 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from phalanx.base.errors import AlreadyExists, ApiProblem, BadRequest, Conflict, Forbidden, Invalid, NotFound
-from support.api_world import CONFIGS, DEPLOYMENTS, JSON_PATCH, MERGE, PODS, STRATEGIC, World, config, deployment, pod
+from support.api_world import CONFIGS, DEPLOYMENTS, JSON_PATCH, MERGE, PODS, STRATEGIC, World, config, deployment
+from support.manifests import pod
 
 
 def test_a_created_object_gets_its_system_fields(world: World) -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from deployments import deployment
 
 from support.local_cluster import LocalCluster
+from support.manifests import deployment
 
 kubernetes_asyncio = pytest.importorskip("kubernetes_asyncio")
 
@@ -19,7 +19,7 @@ def test_a_deployment(cluster: LocalCluster, place: str) -> None:
         await config.load_kube_config(str(cluster.kubeconfig), client_configuration=configuration)
         async with client.ApiClient(configuration) as api:
             apps, core = client.AppsV1Api(api), client.CoreV1Api(api)
-            await apps.create_namespaced_deployment(place, deployment())
+            await apps.create_namespaced_deployment(place, deployment("web", 2))
             async with watch.Watch().stream(apps.list_namespaced_deployment, place, timeout_seconds=60) as stream:
                 async for event in stream:
                     if event["object"].status.ready_replicas == 2:

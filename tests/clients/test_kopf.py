@@ -5,15 +5,14 @@ from __future__ import annotations
 import subprocess
 import sys
 import textwrap
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from support.local_cluster import LocalCluster
+from support.waiting import eventually
 
 pytest.importorskip("kopf")
 
@@ -56,15 +55,6 @@ DEFINITION = {
 }
 
 
-def until(condition: Callable[[], Any], seconds: float = 60) -> Any:
-    """Another process is at work: there is nothing of ours to be told by."""
-    end = time.monotonic() + seconds
-    while not (found := condition()):
-        assert time.monotonic() < end, "it did not come to be"
-        time.sleep(0.05)
-    return found
-
-
 @contextmanager
 def ending(operator: subprocess.Popen[bytes], log: Path) -> Iterator[None]:
     """Ends the operator; what it said is shown when something went wrong."""
@@ -88,13 +78,16 @@ def test_an_operator(cluster: LocalCluster, place: str, tmp_path: Path, monkeypa
     log = tmp_path / "log"
     with log.open("wb") as out, subprocess.Popen(command, stdout=out, stderr=out) as operator, ending(operator, log):
         cluster.create(lamps, {"metadata": {"name": "a"}, "spec": {"colour": "red"}})
-        until(lambda: (cluster.get(f"{lamps}/a").get("status") or {}).get("colour") == "red")
+        eventually(lambda: (cluster.get(f"{lamps}/a").get("status") or {}).get("colour") == "red", "red")
         change = {"spec": {"colour": "blue"}}
         cluster.ask("PATCH", f"{lamps}/a", change, content_type="application/merge-patch+json")
-        until(lambda: (cluster.get(f"{lamps}/a").get("status") or {}).get("colour") == "blue")
+        eventually(lambda: (cluster.get(f"{lamps}/a").get("status") or {}).get("colour") == "blue", "blue")
         names = {item["metadata"]["name"] for item in cluster.get(maps)["items"]}
         assert {"a-red", "a-blue"} <= names
         cluster.ask("DELETE", f"{lamps}/a")
-        until(lambda: cluster.ask("GET", f"{lamps}/a").code == 404)
-        until(lambda: not any(item["metadata"]["name"].startswith("a-") for item in cluster.get(maps)["items"]))
+        eventually(lambda: cluster.ask("GET", f"{lamps}/a").code == 404, "the lamp is gone")
+        eventually(
+            lambda: not any(item["metadata"]["name"].startswith("a-") for item in cluster.get(maps)["items"]),
+            "its maps are gone",
+        )
     cluster.ask("DELETE", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/lamps.example.dev")

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from deployments import deployment
 
 from support.local_cluster import LocalCluster
+from support.manifests import deployment
 
 kr8s = pytest.importorskip("kr8s")
 
@@ -23,7 +23,7 @@ def test_pods_and_deployments(cluster: LocalCluster, place: str) -> None:
     assert pod.status.phase == "Running" and pod.exists()
     pod.label({"x": "y"})
     assert [found.name for found in api.get("pods", namespace=place, label_selector="x=y")] == ["p"]
-    web = Deployment({**deployment(), "metadata": {"name": "web", "namespace": place}}, api=api)
+    web = Deployment({**deployment("web", 2), "metadata": {"name": "web", "namespace": place}}, api=api)
     web.create()
     web.wait("condition=Available", timeout=60)
     assert web.ready() and len(web.pods()) == 2

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from deployments import deployment
 
 from support.local_cluster import LocalCluster
+from support.manifests import deployment
 from support.programs import Running, program, running
 
 
@@ -51,7 +51,7 @@ def controllers(
 
 def test_a_deployment_rolls_out_and_back(cluster: LocalCluster, controllers: Running, place: str) -> None:
     path = f"/apis/apps/v1/namespaces/{place}/deployments"
-    cluster.create(path, deployment(replicas=4))
+    cluster.create(path, deployment("web", 4))
     cluster.wait(f"{path}/web", lambda found: found["status"].get("availableReplicas") == 4, timeout=180)
     changed = {"spec": {"template": {"metadata": {"labels": {"version": "2"}}}}}
     cluster.patch(f"{path}/web", changed)
@@ -64,7 +64,7 @@ def test_a_deployment_rolls_out_and_back(cluster: LocalCluster, controllers: Run
 
 
 def test_sets_jobs_and_budgets(cluster: LocalCluster, controllers: Running, place: str) -> None:
-    template = deployment("db")["spec"]["template"]
+    template = deployment("db", 1)["spec"]["template"]
     selector = {"matchLabels": {"app": "db"}}
     apps = f"/apis/apps/v1/namespaces/{place}"
     stateful = {"selector": selector, "replicas": 2, "serviceName": "db", "template": template}
@@ -72,7 +72,7 @@ def test_sets_jobs_and_budgets(cluster: LocalCluster, controllers: Running, plac
     budget = {"selector": selector, "minAvailable": 2}
     budgets = f"/apis/policy/v1/namespaces/{place}/poddisruptionbudgets"
     cluster.create(budgets, {"metadata": {"name": "db"}, "spec": budget})
-    agent = deployment("agent")["spec"]["template"]
+    agent = deployment("agent", 1)["spec"]["template"]
     daemons = {"selector": {"matchLabels": {"app": "agent"}}, "template": agent}
     cluster.create(f"{apps}/daemonsets", {"metadata": {"name": "agent"}, "spec": daemons})
     job = {"parallelism": 2, "completions": 2, "template": one_second()}
@@ -88,7 +88,7 @@ def test_sets_jobs_and_budgets(cluster: LocalCluster, controllers: Running, plac
 def test_services_have_slices_and_namespaces_their_account(
     cluster: LocalCluster, controllers: Running, place: str
 ) -> None:
-    cluster.create(f"/apis/apps/v1/namespaces/{place}/deployments", deployment())
+    cluster.create(f"/apis/apps/v1/namespaces/{place}/deployments", deployment("web", 2))
     service = {"metadata": {"name": "web"}, "spec": {"selector": {"app": "web"}, "ports": [{"port": 80}]}}
     cluster.create(f"/api/v1/namespaces/{place}/services", service)
     slices = f"/apis/discovery.k8s.io/v1/namespaces/{place}/endpointslices"

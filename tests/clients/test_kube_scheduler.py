@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from support.local_cluster import LocalCluster
+from support.manifests import deployment, pod
 from support.programs import Running, program, running
 
 GROUP_GATES = "GenericWorkload=true"
@@ -43,7 +44,7 @@ def scheduler(cluster: LocalCluster, tmp_path_factory: pytest.TempPathFactory) -
 
 def test_it_leads_and_places_a_pod(cluster: LocalCluster, scheduler: Running, place: str) -> None:
     pods = f"/api/v1/namespaces/{place}/pods"
-    cluster.create(pods, pod("plain"))
+    cluster.create(pods, pod("plain", "100m"))
     placed = cluster.wait(f"{pods}/plain", scheduler.meanwhile(is_running), timeout=120)
     assert placed["spec"]["nodeName"] in {node["metadata"]["name"] for node in cluster.list("/api/v1/nodes")}
     lease = cluster.get("/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/kube-scheduler")
@@ -55,7 +56,7 @@ def test_it_leads_and_places_a_pod(cluster: LocalCluster, scheduler: Running, pl
 
 def test_it_says_why_a_pod_waits_and_places_it_later(cluster: LocalCluster, scheduler: Running, place: str) -> None:
     pods = f"/api/v1/namespaces/{place}/pods"
-    cluster.create(pods, pod("picky") | {"spec": pod("picky")["spec"] | {"nodeSelector": {"kind": "special"}}})
+    cluster.create(pods, pod("picky", "100m", nodeSelector={"kind": "special"}))
     waits = scheduler.meanwhile(lambda found: found["status"].get("conditions"))
     announced = cluster.wait(f"{pods}/picky", waits, timeout=120)
     assert announced["status"]["conditions"][0]["reason"] == "Unschedulable"
@@ -66,10 +67,8 @@ def test_it_says_why_a_pod_waits_and_places_it_later(cluster: LocalCluster, sche
 
 
 def test_it_places_the_pods_of_a_deployment(cluster: LocalCluster, scheduler: Running, place: str) -> None:
-    from deployments import deployment
-
     deployments = f"/apis/apps/v1/namespaces/{place}/deployments"
-    cluster.create(deployments, deployment(replicas=6))
+    cluster.create(deployments, deployment("web", 6))
     cluster.wait(f"{deployments}/web", lambda found: found["status"].get("availableReplicas") == 6, timeout=120)
     assert scheduler.alive and not scheduler.complaints()
 
@@ -79,18 +78,11 @@ def test_it_places_a_gang_as_a_whole(cluster: LocalCluster, scheduler: Running, 
     cluster.create(groups, {"metadata": {"name": "gang"}, "spec": {"schedulingPolicy": {"gang": {"minCount": 3}}}})
     pods = f"/api/v1/namespaces/{place}/pods"
     for number in range(3):
-        member = pod(f"member-{number}")
+        member = pod(f"member-{number}", "100m")
         member["spec"]["schedulingGroup"] = {"podGroupName": "gang"}
         cluster.create(pods, member)
     cluster.wait(pods, lambda found: all(is_running(member) for member in found["items"]), timeout=120)
     assert scheduler.alive
-
-
-def pod(name: str) -> dict[str, Any]:
-    return {
-        "metadata": {"name": name},
-        "spec": {"containers": [{"name": "c", "image": "i", "resources": {"requests": {"cpu": "100m"}}}]},
-    }
 
 
 def is_running(found: Any) -> bool:

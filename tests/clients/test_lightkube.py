@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from deployments import deployment
 
 from support.local_cluster import LocalCluster
+from support.manifests import deployment
 
 lightkube = pytest.importorskip("lightkube")
 
@@ -16,7 +16,7 @@ def test_a_deployment(cluster: LocalCluster, place: str) -> None:
 
     config = lightkube.KubeConfig.from_file(str(cluster.kubeconfig))
     client = lightkube.Client(config=config, namespace=place)
-    client.create(Deployment.from_dict({**deployment(), "metadata": {"name": "web", "namespace": place}}))
+    client.create(Deployment.from_dict({**deployment("web", 2), "metadata": {"name": "web", "namespace": place}}))
     client.wait(Deployment, "web", for_conditions=["Available"])
     assert len(list(client.list(Pod, labels={"app": "web"}))) == 2
     client.patch(Deployment, "web", {"spec": {"replicas": 1}})

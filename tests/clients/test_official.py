@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from deployments import deployment
 
 from support.local_cluster import LocalCluster
+from support.manifests import deployment
 
 kubernetes = pytest.importorskip("kubernetes")
 
@@ -24,7 +24,7 @@ def api(cluster: LocalCluster) -> Iterator[Any]:
 def test_a_deployment_from_creation_to_its_end(api: Any, place: str) -> None:
     assert kubernetes.client.VersionApi(api).get_code().minor == "37"
     apps, core = kubernetes.client.AppsV1Api(api), kubernetes.client.CoreV1Api(api)
-    made = apps.create_namespaced_deployment(place, deployment())
+    made = apps.create_namespaced_deployment(place, deployment("web", 2))
     assert made.status.replicas is None and made.status.conditions is None  # a status, with nothing in it yet
     watch = kubernetes.watch.Watch()
     for event in watch.stream(apps.list_namespaced_deployment, place, timeout_seconds=60):

@@ -8,9 +8,9 @@ from collections.abc import Callable
 from contextlib import ExitStack
 
 import pytest
-from commands import Commands
-from upstream_tests import PASSED, cannot, passing, run, summary
 
+from clients.commands import Commands
+from clients.upstream_tests import PASSED, cannot, passing, run, summary
 from support.local_cluster import LocalCluster
 from support.programs import program
 

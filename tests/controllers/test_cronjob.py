@@ -11,27 +11,14 @@ import pytest
 
 from phalanx.base.clock import SystemClock
 from phalanx.model import cron
-from support.controller_world import DyingClient, Json, World, template, world
-
-
-class Fast(SystemClock):
-    """The wall clock, moved by hand on top."""
-
-    def __init__(self, start: float) -> None:
-        self._ahead = start - SystemClock().now()
-
-    def now(self) -> float:
-        return super().now() + self._ahead
-
-    def advance(self, seconds: float) -> None:
-        self._ahead += seconds
-
+from support.controller_world import DyingClient, Json, MovedClock, World, world
+from support.manifests import RUN, template
 
 NOON = datetime(2026, 3, 2, 12, 0, 5, tzinfo=UTC).timestamp()
 
 
 def cron_job(name: str, schedule: str = "*/5 * * * *", seconds: str = "", **spec: Any) -> Json:
-    pod = template(name, **({"simulation.phalanx.dev/run-seconds": seconds} if seconds else {}))
+    pod = template("100m", app=name, annotations={RUN: seconds} if seconds else None)
     pod["spec"]["restartPolicy"] = "Never"
     return {
         "apiVersion": "batch/v1",
@@ -49,7 +36,7 @@ def name_of(obj: Json) -> str:
     return str(obj["metadata"]["name"])
 
 
-async def poke(cluster: World, clock: Fast, seconds: float, name: str = "tick") -> None:
+async def poke(cluster: World, clock: MovedClock, seconds: float, name: str = "tick") -> None:
     """Time passes, and the CronJob is looked at again."""
     clock.advance(seconds)
     await cluster.patch("CronJob", name, {"metadata": {"annotations": {"poked": str(clock.now())}}})
@@ -57,7 +44,7 @@ async def poke(cluster: World, clock: Fast, seconds: float, name: str = "tick") 
 
 def test_a_job_is_made_at_each_time_and_says_for_which() -> None:
     async def scenario() -> None:
-        clock = Fast(NOON)
+        clock = MovedClock(NOON)
         async with world(clock=clock, nodes=1) as cluster:
             created = await cluster.apply(cron_job("tick"))
             start = datetime.fromisoformat(created["metadata"]["creationTimestamp"]).timestamp()
@@ -79,7 +66,7 @@ def test_a_job_is_made_at_each_time_and_says_for_which() -> None:
 
 def test_it_tells_what_it_made_and_what_went_missing() -> None:
     async def scenario() -> None:
-        clock = Fast(SystemClock().now())
+        clock = MovedClock(SystemClock().now())
         async with world(clock=clock, nodes=1) as cluster:
             await cluster.apply(cron_job("tick", concurrencyPolicy="Forbid"))
             await poke(cluster, clock, 300)
@@ -98,7 +85,7 @@ def test_it_tells_what_it_made_and_what_went_missing() -> None:
 @pytest.mark.parametrize(("policy", "jobs"), [("Allow", 2), ("Forbid", 1), ("Replace", 1)])
 def test_while_the_last_run_goes_on_the_policy_decides(policy: str, jobs: int) -> None:
     async def scenario() -> None:
-        clock = Fast(SystemClock().now())
+        clock = MovedClock(SystemClock().now())
         async with world(clock=clock, nodes=1) as cluster:
             await cluster.apply(cron_job("tick", concurrencyPolicy=policy))
             await poke(cluster, clock, 300)
@@ -128,7 +115,7 @@ def test_while_the_last_run_goes_on_the_policy_decides(policy: str, jobs: int) -
 
 def test_suspended_it_starts_nothing_and_a_start_that_is_too_late_is_left_out() -> None:
     async def scenario() -> None:
-        clock = Fast(SystemClock().now())
+        clock = MovedClock(SystemClock().now())
         async with world(clock=clock, nodes=1) as cluster:
             await cluster.apply(cron_job("tick", suspend=True, startingDeadlineSeconds=10))
             await cluster.apply(cron_job("witness"))
@@ -143,7 +130,7 @@ def test_suspended_it_starts_nothing_and_a_start_that_is_too_late_is_left_out() 
 
 def test_only_so_many_finished_jobs_are_kept() -> None:
     async def scenario() -> None:
-        clock = Fast(SystemClock().now())
+        clock = MovedClock(SystemClock().now())
         async with world(clock=clock, nodes=1) as cluster:
             spec = cron_job("tick", seconds="0", successfulJobsHistoryLimit=2)
             await cluster.apply(spec)
@@ -165,7 +152,7 @@ def test_only_so_many_finished_jobs_are_kept() -> None:
 @pytest.mark.parametrize("policy", ["Allow", "Replace"])
 def test_killed_between_making_the_job_and_telling_it_does_not_run_twice(writes: int, policy: str) -> None:
     async def scenario() -> None:
-        clock = Fast(SystemClock().now())
+        clock = MovedClock(SystemClock().now())
         async with world(clock=clock, nodes=1, controllers=False) as cluster:
             await cluster.apply(cron_job("tick", concurrencyPolicy=policy))
             dying = DyingClient(cluster.client, writes)

@@ -7,16 +7,12 @@ from typing import Any
 
 import pytest
 
-from support.controller_world import DyingClient, Json, World, container, image_of, template, world
+from support.controller_world import DyingClient, Json, World, image_of, world
+from support.manifests import apps_set, container, template
 
 
 def daemon_set(name: str, image: str = "v1", **spec: Any) -> Json:
-    return {
-        "apiVersion": "apps/v1",
-        "kind": "DaemonSet",
-        "metadata": {"name": name},
-        "spec": {"selector": {"matchLabels": {"app": name}}, "template": template(name, image), **spec},
-    }
+    return apps_set("DaemonSet", name, template("100m", app=name, image=image), **spec)
 
 
 def rolled_out(obj: Json) -> bool:
@@ -81,7 +77,7 @@ def test_an_update_is_rolled_within_its_allowance(unavailable: Any) -> None:
                 worst = max(worst, sum("deletionTimestamp" in pod["metadata"] for pod in pods))
                 return len(pods) == 3 and {image_of(pod) for pod in pods} == {"v2"}
 
-            change = {"spec": {"template": {"spec": {"containers": [container() | {"image": "v2"}]}}}}
+            change = {"spec": {"template": {"spec": {"containers": [container("100m") | {"image": "v2"}]}}}}
             await cluster.patch("DaemonSet", "agent", change)
             await cluster.eventually("Pod", watch)
             assert worst == (1 if unavailable == 1 else 3)

@@ -9,37 +9,11 @@ import pytest
 
 from phalanx.base.clock import Clock, SystemClock
 from phalanx.controllers.runtime.rollout import Allowance, ReplicaSetShare, allowance, grown, shared_out, shrunk
-from support.controller_world import DyingClient, Json, World, condition, container, image_of, template, world
+from support.controller_world import DyingClient, Json, World, condition, image_of, world
+from support.manifests import deployment, template
+from support.states import new_image, rolled_out
 
 REVISION = "deployment.kubernetes.io/revision"
-
-
-def deployment(name: str, replicas: int, image: str = "v1", **spec: Any) -> Json:
-    return {
-        "apiVersion": "apps/v1",
-        "kind": "Deployment",
-        "metadata": {"name": name},
-        "spec": {
-            "replicas": replicas,
-            "selector": {"matchLabels": {"app": name}},
-            "template": template(name, image),
-            **spec,
-        },
-    }
-
-
-def rolled_out(obj: Json) -> bool:
-    """What `kubectl rollout status` waits for."""
-    status, wanted = obj.get("status") or {}, obj["spec"]["replicas"]
-    return bool(
-        status.get("observedGeneration") == obj["metadata"]["generation"]
-        and status.get("updatedReplicas", 0) == status.get("replicas", 0) == wanted
-        and status.get("availableReplicas", 0) == wanted
-    )
-
-
-def new_image(image: str) -> Json:
-    return {"spec": {"template": {"spec": {"containers": [container() | {"image": image}]}}}}
 
 
 async def done(cluster: World, name: str) -> Json:
@@ -167,7 +141,7 @@ def test_a_rollout_that_hangs_says_so_after_its_deadline() -> None:
             await cluster.patch(
                 "Deployment",
                 "web",
-                deployment("web", 2)["spec"]["template"] and {"spec": {"template": template("web", "v1")}},
+                {"spec": {"template": template("100m", app="web", image="v1")}},
             )
             await done(cluster, "web")
 

@@ -11,14 +11,15 @@ import pytest
 from phalanx.controllers.workloads.disaggregatedset.planner import RoleLimits, Rollout, next_step
 from phalanx.model import builtin
 from phalanx.model.gates import Gates
-from support.controller_world import Json, World, condition, template, world
+from support.controller_world import Json, World, condition, world
+from support.manifests import template
 
 KIND = next(kind for kind in builtin.registry(Gates()).all() if kind.kind == "DisaggregatedSet")
 P = "disaggregatedset.x-k8s.io/"
 
 
 def role(name: str, replicas: int = 1, image: str = "v1", **rest: Any) -> Json:
-    inner = {"size": 1, "workerTemplate": template(name, image)}
+    inner = {"size": 1, "workerTemplate": template("100m", app=name, image=image)}
     spec = {"replicas": replicas, "leaderWorkerTemplate": inner, **rest.pop("spec", {})}
     return {"name": name, "spec": spec, **rest}
 

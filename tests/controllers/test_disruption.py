@@ -6,9 +6,10 @@ import asyncio
 from typing import Any
 
 import pytest
-from test_deployment import deployment, new_image, rolled_out
 
-from support.controller_world import Json, condition, image_of, template, world
+from support.controller_world import Json, condition, image_of, world
+from support.manifests import deployment, template
+from support.states import new_image, rolled_out
 
 
 def budget(name: str, app: str, **spec: Any) -> Json:
@@ -76,7 +77,7 @@ def test_pods_of_nobody_make_a_percentage_meaningless_and_it_says_so() -> None:
     async def scenario() -> None:
         async with world() as cluster:
             pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a", "labels": {"app": "x"}}}
-            await cluster.apply(pod | {"spec": template("x")["spec"]})
+            await cluster.apply(pod | {"spec": template("100m", app="x")["spec"]})
             await cluster.apply(budget("keep", "x", maxUnavailable=1))
             found = await cluster.until("PodDisruptionBudget", "keep", when=lambda b: condition(b, "DisruptionAllowed"))
             assert condition(found, "DisruptionAllowed")["reason"] == "SyncFailed"

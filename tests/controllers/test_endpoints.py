@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from support.controller_world import Json, World, template, world
+from support.controller_world import Json, World, world
+from support.manifests import apps_set, template
 
 
 def service(name: str = "web", **spec: Any) -> Json:
@@ -13,15 +14,10 @@ def service(name: str = "web", **spec: Any) -> Json:
     return {"apiVersion": "v1", "kind": "Service", "metadata": {"name": name}, "spec": body}
 
 
-def deployment(replicas: int) -> Json:
-    pod = template("web")
+def web_servers(replicas: int) -> Json:
+    pod = template("100m", app="web")
     pod["spec"]["containers"][0]["ports"] = [{"name": "web", "containerPort": 8080}]
-    return {
-        "apiVersion": "apps/v1",
-        "kind": "Deployment",
-        "metadata": {"name": "web"},
-        "spec": {"replicas": replicas, "selector": {"matchLabels": {"app": "web"}}, "template": pod},
-    }
+    return apps_set("Deployment", "web", pod, replicas=replicas)
 
 
 def ready(slices: list[Json], service: str = "web") -> list[str]:
@@ -44,7 +40,7 @@ def test_a_service_has_the_addresses_of_its_ready_pods_and_loses_them() -> None:
         async with world() as cluster:
             await cluster.apply(service())
             await cluster.eventually("EndpointSlice", len)
-            await cluster.apply(deployment(3))
+            await cluster.apply(web_servers(3))
             slices = await cluster.eventually("EndpointSlice", lambda found: len(ready(found)) == 3)
             assert ready(slices) == addresses(cluster)
             (mine,) = slices
@@ -67,7 +63,7 @@ def test_many_pods_are_dealt_to_slices_of_a_hundred_and_stay_there() -> None:
     async def scenario() -> None:
         async with world() as cluster:
             await cluster.apply(service())
-            await cluster.apply(deployment(150))
+            await cluster.apply(web_servers(150))
             slices = await cluster.eventually("EndpointSlice", lambda found: len(ready(found)) == 150)
             sizes = sorted(len(e.get("endpoints") or ()) for e in slices)
             assert sizes[-1] <= 100 and sum(sizes) == 150

@@ -9,7 +9,8 @@ import pytest
 
 from phalanx.controllers.grouping.core import MOST_PARTS, TOO_MANY, GroupingRefused
 from phalanx.controllers.workloads.registry import group
-from support.controller_world import Json, World, template, world
+from support.controller_world import Json, World, world
+from support.manifests import apps_set, template
 
 HUGE = 2**31 - 1
 
@@ -19,12 +20,11 @@ def body(version: str, kind: str, spec: Json, **annotations: str) -> Json:
 
 
 def a_set(kind: str, **spec: Any) -> Json:
-    selector = {"matchLabels": {"app": "huge"}}
-    return body("apps/v1", kind, {"replicas": HUGE, "selector": selector, "template": template("huge"), **spec})
+    return apps_set(kind, "huge", template("100m", app="huge"), replicas=HUGE, **spec)
 
 
 def a_job_set(replicas: int, size: int, **annotations: str) -> Json:
-    job = {"parallelism": size, "completions": size, "template": {"spec": template("x")["spec"]}}
+    job = {"parallelism": size, "completions": size, "template": {"spec": template("100m", app="x")["spec"]}}
     job["template"]["spec"]["restartPolicy"] = "Never"  # type: ignore[index]
     replicated = [{"name": "a", "replicas": replicas, "template": {"spec": job}}]
     return body("jobset.x-k8s.io/v1alpha2", "JobSet", {"replicatedJobs": replicated}, **annotations)
@@ -33,14 +33,14 @@ def a_job_set(replicas: int, size: int, **annotations: str) -> Json:
 def a_leader_worker_set(replicas: int, size: int) -> Json:
     spec = {
         "replicas": replicas,
-        "leaderWorkerTemplate": {"size": size, "workerTemplate": {"spec": template("x")["spec"]}},
+        "leaderWorkerTemplate": {"size": size, "workerTemplate": {"spec": template("100m", app="x")["spec"]}},
         "scheduling": {"schedulingPolicy": {"gang": {}}},
     }
     return body("leaderworkerset.x-k8s.io/v1", "LeaderWorkerSet", spec)
 
 
 def a_job() -> Json:
-    spec = {"parallelism": HUGE, "template": {"spec": {**template("x")["spec"], "restartPolicy": "Never"}}}
+    spec = {"parallelism": HUGE, "template": {"spec": {**template("100m", app="x")["spec"], "restartPolicy": "Never"}}}
     return body("batch/v1", "Job", spec)
 
 
@@ -72,7 +72,7 @@ def test_a_workload_of_two_billion_is_told_so_and_others_run(what: str) -> None:
         small["metadata"]["name"] = "small"
         small["spec"]["replicas"] = 2
         small["spec"]["selector"] = {"matchLabels": {"app": "small"}}
-        small["spec"]["template"] = template("small")
+        small["spec"]["template"] = template("100m", app="small")
         await cluster.apply(small)
         await cluster.until("ReplicaSet", "small", when=lambda obj: obj["status"].get("readyReplicas") == 2)
         await cluster.kill_controllers()

@@ -12,12 +12,11 @@ from typing import Any
 import pytest
 import yaml
 from click.testing import CliRunner
-from test_cronjob import Fast
 
 from phalanx.base.clock import SystemClock
 from phalanx.cli.group import group as group_command
 from phalanx.controllers.workloads.registry import group
-from support.controller_world import Json, World, condition, world
+from support.controller_world import Json, MovedClock, World, condition, world
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 TOPOLOGY = "blocks=2,racks=4"
@@ -153,7 +152,7 @@ def test_phalanx_group_prints_the_names_that_the_cluster_makes(name: str) -> Non
 
 def test_each_run_of_the_cron_job_has_a_workload_of_its_own() -> None:
     async def scenario() -> None:
-        clock = Fast(SystemClock().now())
+        clock = MovedClock(SystemClock().now())
         async with world(nodes=4, clock=clock) as cluster:
             (body,) = documents("cronjob-gang")
             await create(cluster, body)

@@ -6,11 +6,10 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
-from test_statefulset import stateful_set
-
 from phalanx.base.client import Resource, WatchEvent
 from phalanx.testing.simulated_cluster import PatientClient, SimulatedCluster
 from phalanx.testing.virtual_time import VirtualLoop, run
+from support.manifests import stateful_set
 
 
 class HeldNews:

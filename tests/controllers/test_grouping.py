@@ -16,7 +16,7 @@ from phalanx.controllers.workloads.job.grouping import BOTH, GROUP_ONLY, NOTHING
 from phalanx.controllers.workloads.registry import group
 from phalanx.model import builtin
 from phalanx.model.gates import Gates
-from support.workload_objects import gang, job, jobset, part
+from support.manifests import GANG_POLICY, job, jobset, part
 
 TREE = "scheduling.phalanx.dev/group-tree"
 EXCLUSIVE = "alpha.jobset.sigs.k8s.io/exclusive-topology"
@@ -71,10 +71,10 @@ def test_jobs_of_a_cronjob_may_be_left_alone_as_kubernetes_does() -> None:
         ({"scheduling": {}}, 4, {"basic": {}}),
         ({"scheduling": {"schedulingPolicy": {"basic": {}}}}, 4, {"basic": {}}),
         ({"scheduling": {"schedulingPolicy": {"gang": {"minCount": 3}}}}, 4, {"gang": {"minCount": 3}}),
-        ({"scheduling": gang()}, 4, {"gang": {"minCount": 4}}),
-        ({"scheduling": gang()}, 0, {"gang": {"minCount": 1}}),
-        ({"scheduling": gang(), "completions": 3}, 4, {"gang": {"minCount": 3}}),  # a fourth pod never exists
-        ({"scheduling": gang(), "completions": None}, 4, {"gang": {"minCount": 4}}),
+        ({"scheduling": GANG_POLICY}, 4, {"gang": {"minCount": 4}}),
+        ({"scheduling": GANG_POLICY}, 0, {"gang": {"minCount": 1}}),
+        ({"scheduling": GANG_POLICY, "completions": 3}, 4, {"gang": {"minCount": 3}}),  # a fourth pod never exists
+        ({"scheduling": GANG_POLICY, "completions": None}, 4, {"gang": {"minCount": 4}}),
         ({"metadata": {"annotations": {"scheduling.phalanx.dev/gang": "true"}}}, 4, {"gang": {"minCount": 4}}),
         ({"metadata": {"annotations": {"scheduling.phalanx.dev/gang": "false"}}}, 4, {"basic": {}}),
     ],
@@ -85,7 +85,7 @@ def test_the_policy_of_a_job(asked: Any, size: int, expected: Any) -> None:
 
 def test_everything_else_a_job_asks_for_reaches_its_group() -> None:
     asked = {
-        **gang(),
+        **GANG_POLICY,
         "schedulingConstraints": {"topology": [{"key": "rack"}]},
         "disruptionMode": {"all": {}},
         "resourceClaims": [{"name": "c", "resourceClaimName": "shared"}],
@@ -112,7 +112,7 @@ def modes(grouping: Any) -> list[Any]:
     [
         (job("a", 2, uid="u", metadata={"annotations": {ASKED: "true"}}), [{"all": {}}]),
         (job("a", 2, uid="u", metadata={"annotations": {ASKED: "true", DISRUPTION: "single"}}), [{"single": {}}]),
-        (job("a", 2, uid="u", scheduling=gang()), [None]),  # Kubernetes' own Job controller leaves it out
+        (job("a", 2, uid="u", scheduling=GANG_POLICY), [None]),  # Kubernetes' own Job controller leaves it out
         (job("a", 2, uid="u"), [None]),
         (jobset("a", part("x", 1, 2), annotations={ASKED: "true"}), [{"all": {}}]),
         (jobset("a", part("x", 1, 2), annotations={TREE: "Job"}), [{"all": {}}] * 3),
@@ -124,7 +124,7 @@ def modes(grouping: Any) -> list[Any]:
             jobset("a", part("x", 1, 2, annotations={DISRUPTION: "single"}), annotations={TREE: "Job"}),
             [None, None, {"single": {}}],
         ),
-        (jobset("a", part("x", 1, 2), scheduling=gang()), [None]),
+        (jobset("a", part("x", 1, 2), scheduling=GANG_POLICY), [None]),
     ],
     ids=str,
 )
@@ -199,7 +199,7 @@ def test_a_whole_set_gang_is_split_where_parts_start_in_turn() -> None:
 def test_pods_that_name_a_group_themselves_are_left_alone() -> None:
     by_hand = {"pod": {"workloadRef": {"name": "w-a", "podGroup": "pg-a"}}}
     assert not of(jobset("a", part("x", 2, 4, **by_hand), part("y", 2, 4, **by_hand), gangConfig={"gangMode": "Gang"}))
-    found = of(jobset("a", part("x", 2, 4, **by_hand), part("y", 2, 4), scheduling=gang()))
+    found = of(jobset("a", part("x", 2, 4, **by_hand), part("y", 2, 4), scheduling=GANG_POLICY))
     assert policy(found) == {"gang": {"minCount": 8}}
     assert "a-x-0" not in found.links
 
@@ -278,7 +278,7 @@ REFUSED = {
         "set the other to Off",
     ),
     "two ways": (
-        jobset("a", part("x", 1, 1), gangConfig={"gangMode": "Gang"}, scheduling=gang()),
+        jobset("a", part("x", 1, 1), gangConfig={"gangMode": "Gang"}, scheduling=GANG_POLICY),
         "remove one of them",
     ),
     "nine groups": (
@@ -304,7 +304,7 @@ REFUSED = {
         "could never fill",
     ),
     "priorities": (
-        jobset("a", part("x", 1, 1), part("y", 1, 1, pod={"priorityClassName": "high"}), scheduling=gang()),
+        jobset("a", part("x", 1, 1), part("y", 1, 1, pod={"priorityClassName": "high"}), scheduling=GANG_POLICY),
         "same priorityClassName",
     ),
     "basic and all": (
@@ -360,7 +360,7 @@ def jobsets(draw: Any) -> Any:
         for item in parts:
             item["gangConfig"] = {"gangMode": draw(st.sampled_from(["Off", "Gang", "ReplicatedGang"]))}
     elif how == "scheduling":
-        made["spec"]["scheduling"] = draw(st.sampled_from([{}, gang(), {"schedulingPolicy": {"basic": {}}}]))
+        made["spec"]["scheduling"] = draw(st.sampled_from([{}, GANG_POLICY, {"schedulingPolicy": {"basic": {}}}]))
     elif how in ("entries", "jobs"):
         rest = {"job": {}} if how == "jobs" else {}
         made["spec"]["scheduling"] = {"replicatedJobs": [{"targetReplicatedJobs": [p["name"]], **rest} for p in parts]}
@@ -422,8 +422,8 @@ def test_readable_names_that_run_together_stay_apart() -> None:
 
 
 def test_only_counts_may_be_changed_in_place() -> None:
-    small = of(job("a", 2, uid="u", scheduling=gang())).groups[0]
-    large = of(job("a", 5, uid="u", scheduling=gang())).groups[0]
+    small = of(job("a", 2, uid="u", scheduling=GANG_POLICY)).groups[0]
+    large = of(job("a", 5, uid="u", scheduling=GANG_POLICY)).groups[0]
     stored = copy.deepcopy(small)
     stored["spec"] |= {"disruptionMode": {"single": {}}, "priority": 0}
     assert difference(stored, small) is Difference.NONE

@@ -9,7 +9,7 @@ import yaml
 
 from phalanx.controllers.workloads.jobset.jobs import keys_of
 from phalanx.controllers.workloads.registry import group
-from support.workload_objects import gang, job, jobset, part
+from support.manifests import GANG_POLICY, job, jobset, part
 
 A, B = "replicated-job-1", "replicated-job-2"
 WORKLOAD = "sample-jobset-3c10becfc2"
@@ -98,7 +98,7 @@ def test_a_gang_for_each_job_replica() -> None:
 
 
 def test_top_level_gang() -> None:
-    found = g1(scheduling=gang())
+    found = g1(scheduling=GANG_POLICY)
     assert found.workload == {
         "apiVersion": "scheduling.k8s.io/v1beta1",
         "kind": "Workload",
@@ -124,26 +124,27 @@ def test_top_level_gang() -> None:
 
 
 def test_an_entry_for_each_replicated_job() -> None:
-    found = g2(scheduling={"replicatedJobs": [{"targetReplicatedJobs": [A]}, {"targetReplicatedJobs": [B], **gang()}]})
+    jobs = [{"targetReplicatedJobs": [A]}, {"targetReplicatedJobs": [B], **GANG_POLICY}]
+    found = g2(scheduling={"replicatedJobs": jobs})
     assert templates(found) == {f"{A}-1e925ba1ab": 8, f"{B}-0dcf40db2f": 3}
     assert names(found.groups) == [f"sample-jobset-{A}-1e925ba1ab", f"sample-jobset-{B}-0dcf40db2f"]
 
 
 def test_parts_that_start_in_turn_are_gangs_of_their_own() -> None:
-    found = g2(second={"dependsOn": [{"name": A, "status": "Complete"}]}, scheduling=gang())
+    found = g2(second={"dependsOn": [{"name": A, "status": "Complete"}]}, scheduling=GANG_POLICY)
     assert templates(found) == {f"{A}-aa9dbddf47": 8, f"{B}-356e6d4702": 3}
-    in_order = g2(startupPolicy={"startupPolicyOrder": "InOrder"}, scheduling=gang())
+    in_order = g2(startupPolicy={"startupPolicyOrder": "InOrder"}, scheduling=GANG_POLICY)
     assert templates(in_order) == templates(found)
     assert names(found.groups) == [f"sample-jobset-{A}-aa9dbddf47", f"sample-jobset-{B}-356e6d4702"]
 
 
 def test_one_entry_for_two_replicated_jobs() -> None:
-    found = g1(scheduling={"replicatedJobs": [{"targetReplicatedJobs": [A, B], **gang()}]})
+    found = g1(scheduling={"replicatedJobs": [{"targetReplicatedJobs": [A, B], **GANG_POLICY}]})
     assert templates(found) == {f"{A}-{B}-a27a5eb978": 16}
 
 
 def test_a_group_for_each_job() -> None:
-    found = g3(scheduling={"replicatedJobs": [{"targetReplicatedJobs": [n], "job": gang()} for n in (A, B)]})
+    found = g3(scheduling={"replicatedJobs": [{"targetReplicatedJobs": [n], "job": GANG_POLICY} for n in (A, B)]})
     assert templates(found) == {
         f"{A}-0-282387771b": 4,
         f"{A}-1-d58d414d91": 4,
@@ -237,7 +238,7 @@ def test_the_objects_of_a_job() -> None:
         ("test-job", "test-job-uid", "test-job-6ff4fbf9db", "test-job-6ff4fbf9db-test-job-pgt-0-5cdc87fdc8"),
         ("my-job", "uid-123", "my-job-795ddf89fd", "my-job-795ddf89fd-my-job-pgt-0-74cffdfb57"),
     ):
-        found = group(job(name, 4, uid=uid, scheduling=gang()))
+        found = group(job(name, 4, uid=uid, scheduling=GANG_POLICY))
         assert found is not None and found.workload is not None
         assert found.workload["metadata"]["name"] == workload
         assert found.workload["spec"] == {

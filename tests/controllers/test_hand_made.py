@@ -5,13 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from test_statefulset import done as set_done
-from test_statefulset import stateful_set
 
 from support.controller_world import Json, World, condition, play
 from support.lws_objects import done as lws_done
 from support.lws_objects import group_of, lws
-from support.workload_objects import job, jobset, part
+from support.manifests import job, jobset, part, stateful_set
+from support.states import set_done
 
 GANG = "scheduling.phalanx.dev/gang"
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from test_job import done, running_pods
 
 from support.controller_world import World, play
-from support.workload_objects import gang, job
+from support.manifests import GANG_POLICY, job
+from support.states import job_done, running
 
 Json = dict[str, Any]
 PARENT = "scheduling.k8s.io/group-template-name"
@@ -21,8 +21,8 @@ async def announced(cluster: World, reason: str) -> str:
 
 def test_a_job_gets_its_objects_and_pods_are_wired_to_them() -> None:
     async def scenario(cluster: World) -> None:
-        made = await cluster.apply(job("a", 4, scheduling={**gang(), "disruptionMode": {"all": {}}}))
-        pods = await running_pods(cluster, 4)
+        made = await cluster.apply(job("a", 4, scheduling={**GANG_POLICY, "disruptionMode": {"all": {}}}))
+        pods = await running(cluster, 4)
         (workload,), (group,) = cluster.all("Workload"), cluster.all("PodGroup")
         uid = made["metadata"]["uid"]
         assert [(o["kind"], o.get("controller")) for o in workload["metadata"]["ownerReferences"]] == [("Job", True)]
@@ -46,8 +46,8 @@ def test_a_job_gets_its_objects_and_pods_are_wired_to_them() -> None:
 
 def test_pods_of_a_job_that_is_deleted_without_a_word_run_on_and_can_be_deleted() -> None:
     async def scenario(cluster: World) -> None:
-        await cluster.apply(job("a", 2, scheduling=gang()))
-        pods = await running_pods(cluster, 2)
+        await cluster.apply(job("a", 2, scheduling=GANG_POLICY))
+        pods = await running(cluster, 2)
         await cluster.delete("Job", "a")
         await cluster.eventually("Job", lambda found: not found)
         left = await cluster.eventually("Pod", lambda found: all(not p["metadata"].get("finalizers") for p in found))
@@ -71,10 +71,10 @@ def on_disruption(action: str) -> Json:
 )
 def test_a_gang_that_would_fail_when_it_is_preempted_is_noted_on_its_job(more: Json, noted: bool) -> None:
     async def scenario(cluster: World) -> None:
-        body = job("a", 8, scheduling=gang())
+        body = job("a", 8, scheduling=GANG_POLICY)
         body["spec"] |= more
         await cluster.apply(body)
-        await running_pods(cluster, 8)
+        await running(cluster, 8)
         reasons = {event["reason"] for event in cluster.all("Event")}
         assert ("BackoffLimitBelowGangSize" in reasons) is noted
         if noted:
@@ -98,7 +98,7 @@ def test_pods_that_name_a_group_keep_it() -> None:
         spec = {"schedulingPolicy": {"basic": {}}}
         await cluster.create("PodGroup", "mine", spec=spec)
         await cluster.apply(job("a", 2, pod={"schedulingGroup": {"podGroupName": "mine"}}))
-        pods = await running_pods(cluster, 2)
+        pods = await running(cluster, 2)
         assert {p["spec"]["schedulingGroup"]["podGroupName"] for p in pods} == {"mine"}
         assert cluster.names("Workload") == [] and cluster.names("PodGroup") == ["mine"]
 
@@ -113,7 +113,7 @@ def test_a_job_that_ran_before_groups_existed_is_left_alone() -> None:
         await cluster.patch("Job", "a", {"status": status}, subresource="status")
         await cluster.start_controllers()
         await cluster.patch("Job", "a", {"spec": {"suspend": False}})
-        (pod,) = await running_pods(cluster, 1)
+        (pod,) = await running(cluster, 1)
         assert "schedulingGroup" not in pod["spec"] and cluster.names("Workload") == []
 
     play(scenario, controllers=False)
@@ -139,7 +139,7 @@ def test_a_delegated_job_waits_for_its_parents_workload_and_follows_it() -> None
             "podGroupTemplates": [{"name": "workers", "schedulingPolicy": {"gang": {"minCount": 2}}}],
         }
         await cluster.create("Workload", "theirs", spec=spec)
-        await running_pods(cluster, 4)
+        await running(cluster, 4)
         groups = cluster.all("PodGroup")
         assert len(groups) == 2 and cluster.names("Workload") == ["theirs"]
         for group in groups:
@@ -162,7 +162,7 @@ def test_a_workload_made_by_hand_goes_with_the_job_its_pods_name_it_in() -> None
         }
         await cluster.create("Workload", "mine", spec=spec)
         await cluster.apply(job("a", 2, pod={"workloadRef": {"name": "mine", "podGroup": "g"}}))
-        await running_pods(cluster, 2)
+        await running(cluster, 2)
         await cluster.until("Workload", "mine", when=lambda w: w["metadata"].get("ownerReferences"))
         await cluster.delete("Job", "a", propagation="Background")
         await cluster.gone("Workload", "mine")
@@ -178,7 +178,7 @@ def test_wishes_that_cannot_be_met_are_told_and_nothing_starts_until_corrected()
         assert "more than the 2 pods of the Job" in await announced(cluster, "FailedWorkloadCompilation")
         assert cluster.names("Pod") == [] and cluster.names("Workload") == []
         await cluster.patch("Job", "a", {"metadata": {"annotations": {requested: "2"}}})
-        await running_pods(cluster, 2)
+        await running(cluster, 2)
         assert len(cluster.names("PodGroup")) == 1
 
     play(scenario)
@@ -186,8 +186,8 @@ def test_wishes_that_cannot_be_met_are_told_and_nothing_starts_until_corrected()
 
 def test_a_group_deleted_under_a_running_job_is_made_again() -> None:
     async def scenario(cluster: World) -> None:
-        await cluster.apply(job("a", 2, scheduling=gang()))
-        await running_pods(cluster, 2)
+        await cluster.apply(job("a", 2, scheduling=GANG_POLICY))
+        await running(cluster, 2)
         (name,) = cluster.names("PodGroup")
         before = cluster.all("PodGroup")[0]["metadata"]["uid"]
         await cluster.delete("PodGroup", name)
@@ -196,7 +196,7 @@ def test_a_group_deleted_under_a_running_job_is_made_again() -> None:
         await cluster.patch("Job", "a", {"spec": {"suspend": True}})  # its pods protect the group until they end
         await cluster.until("PodGroup", name, when=lambda g: g["metadata"]["uid"] != before)
         await cluster.patch("Job", "a", {"spec": {"suspend": False}})
-        await running_pods(cluster, 2)
+        await running(cluster, 2)
 
     play(scenario)
 
@@ -210,7 +210,7 @@ def test_without_the_gate_jobs_run_ungrouped() -> None:
         service = ControllersService(cluster.client, cluster.clock, gates)
         await cluster.run(service.run(), service.ready)
         await cluster.apply(job("a", 2, run=0))
-        await done(cluster, "a")
+        await job_done(cluster, "a")
         assert cluster.names("PodGroup") == [] and cluster.names("Workload") == []
         await cluster.apply(job("b", 2, pod={"priorityClassName": "unknown"}))
         assert "unknown" in await announced(cluster, "FailedCreate")

@@ -9,7 +9,8 @@ import pytest
 
 from phalanx.controllers.workloads.job import controller as job_module
 from support.controller_world import World, condition, play
-from support.workload_objects import EXIT, RUN, finished, jobset, part
+from support.manifests import jobset, part
+from support.states import end, finished, live, nothing_left, running
 
 Json = dict[str, Any]
 Scenario = Callable[[World], Coroutine[Any, Any, None]]
@@ -23,31 +24,6 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def done(cluster: World, name: str) -> Json:
     return await cluster.until("JobSet", name, when=finished)
-
-
-def live(pods: list[Json], app: str = "") -> list[Json]:
-    return [
-        p
-        for p in pods
-        if p["status"].get("phase") == "Running"
-        and "deletionTimestamp" not in p["metadata"]
-        and p["metadata"]["labels"].get(f"{P}replicatedjob-name", "").startswith(app)
-    ]
-
-
-async def running(cluster: World, count: int, app: str = "") -> list[Json]:
-    return live(await cluster.eventually("Pod", lambda pods: len(live(pods, app)) == count), app)
-
-
-async def end(cluster: World, pods: list[Json], code: int = 0) -> None:
-    for pod in pods:
-        patch = {"metadata": {"annotations": {RUN: "0", EXIT: str(code)}}}
-        await cluster.patch("Pod", pod["metadata"]["name"], patch)
-
-
-async def nothing_left(cluster: World) -> None:
-    for kind in ("Pod", "Job", "PodGroup", "CompositePodGroup", "Workload", "Service"):
-        await cluster.eventually(kind, lambda found: not found)
 
 
 def test_a_jobset_makes_its_jobs_with_names_keys_and_host_names() -> None:

@@ -9,15 +9,15 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
-from test_jobset import end, live, nothing_left, play, running
 
 from phalanx.base.client import Resource
 from phalanx.base.errors import NotFound
 from phalanx.controllers.workloads.job import controller as job_module
 from phalanx.controllers.workloads.jobset import controller as jobset_module
 from phalanx.controllers.workloads.jobset.grouping import group_job_set
-from support.controller_world import DyingClient, World, condition, let_groups_go, world
-from support.workload_objects import finished, gang, jobset, part
+from support.controller_world import DyingClient, World, condition, let_groups_go, play, world
+from support.manifests import GANG_POLICY, jobset, part
+from support.states import end, finished, live, nothing_left, running
 
 Json = dict[str, Any]
 TREE = "scheduling.phalanx.dev/group-tree"
@@ -25,7 +25,7 @@ GROUPED = "WorkloadSchedulingReady"
 
 WAYS: dict[str, Json] = {
     "the seed's gang": {"gangConfig": {"gangMode": "Gang"}},
-    "one group": {"scheduling": gang()},
+    "one group": {"scheduling": GANG_POLICY},
     "a group each": {"scheduling": {"replicatedJobs": [{"targetReplicatedJobs": [n]} for n in ("a", "b")]}},
     "a group per job": {
         "scheduling": {"replicatedJobs": [{"targetReplicatedJobs": [n], "job": {}} for n in ("a", "b")]}
@@ -158,7 +158,7 @@ def test_a_group_the_server_refuses_is_told_and_tried_again(monkeypatch: pytest.
 
     async def scenario(cluster: World) -> None:
         high = {"pod": {"priorityClassName": "soon"}}
-        await cluster.apply(jobset("js", part("a", 1, 2, **high), scheduling=gang()))
+        await cluster.apply(jobset("js", part("a", 1, 2, **high), scheduling=GANG_POLICY))
         found = await refused(cluster, "soon")
         assert condition(found, GROUPED)["reason"] == "GroupCreationFailed"
         await cluster.create("PriorityClass", "soon", value=5)
@@ -326,7 +326,7 @@ def test_a_suspended_set_has_its_groups_before_it_ever_starts(way: str) -> None:
 def test_the_workload_of_a_failed_set_is_there_as_long_as_the_set() -> None:
     async def scenario(cluster: World) -> None:
         await cluster.apply(
-            jobset("js", part("a", 1, 2, run=0.1, exit_code=1, job={"backoffLimit": 0}), scheduling=gang())
+            jobset("js", part("a", 1, 2, run=0.1, exit_code=1, job={"backoffLimit": 0}), scheduling=GANG_POLICY)
         )
         found = await cluster.until("JobSet", "js", when=finished)
         assert condition(found, "Failed")["status"] == "True"

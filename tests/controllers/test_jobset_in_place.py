@@ -12,7 +12,7 @@ from phalanx.controllers.workloads.jobset.in_place_restart import ATTEMPT, resta
 from phalanx.controllers.workloads.jobset.observed_state import ObservedJobSet
 from phalanx.controllers.workloads.jobset.status import Children
 from support.controller_world import World, condition, play
-from support.workload_objects import EXIT, RUN, jobset, part
+from support.manifests import EXIT, RUN, jobset, part
 
 Json = dict[str, Any]
 NOT_ZERO = {"operator": "NotIn", "values": [0]}

@@ -9,7 +9,7 @@ import pytest
 from phalanx.controllers.workloads.job import controller as job_module
 from phalanx.controllers.workloads.jobset.jobs import build
 from support.controller_world import World, condition, play
-from support.workload_objects import EXIT, RUN, jobset, part
+from support.manifests import EXIT, RUN, jobset, part
 
 Json = dict[str, Any]
 FRAGILE: Json = {"job": {"backoffLimit": 0}, "pod": {"restartPolicy": "Never"}}

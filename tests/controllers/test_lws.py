@@ -6,8 +6,9 @@ import asyncio
 
 import pytest
 
-from support.controller_world import Json, condition, image_of, template, world
+from support.controller_world import Json, condition, image_of, world
 from support.lws_objects import P, done, env, group_of, lws, new_image
+from support.manifests import template
 
 
 def test_names_labels_and_environment() -> None:
@@ -271,7 +272,7 @@ def test_claims_of_a_template_are_mounted_and_a_deleted_service_comes_back() -> 
     async def scenario() -> None:
         async with world() as cluster:
             claim = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
-            worker = template("vllm")
+            worker = template("100m", app="vllm")
             worker["spec"]["containers"][0]["volumeMounts"] = [{"name": "data", "mountPath": "/data"}]
             claims = [{"metadata": {"name": "data"}, "spec": claim}]
             await cluster.apply(lws("vllm", 1, 2, template={"workerTemplate": worker, "volumeClaimTemplates": claims}))

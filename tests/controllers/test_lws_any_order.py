@@ -11,7 +11,6 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from test_statefulset import rolled_out, stateful_set
 
 from phalanx.base.client import Resource, WatchEvent
 from phalanx.base.errors import ApiProblem
@@ -20,6 +19,8 @@ from phalanx.testing.simulated_cluster import SimulatedCluster
 from phalanx.testing.virtual_time import VirtualLoop, run
 from support.controller_world import DyingClient, Json, image_of
 from support.lws_objects import available, group_of, lws, new_image
+from support.manifests import stateful_set
+from support.states import set_rolled_out
 
 GANG = {"scheduling.phalanx.dev/gang": "true"}
 LATE = 0.005  # seconds, at most, by which one kind's news is later than another's
@@ -116,7 +117,7 @@ async def done(cluster: SimulatedCluster) -> None:
         serving, shards = cluster.get("LeaderWorkerSet", "vllm"), cluster.get("StatefulSet", "sim")
         assert serving is not None
         assert shards is not None
-        if available(serving) and rolled_out(shards) and await cluster.settle(quiet=1, most=2):
+        if available(serving) and set_rolled_out(shards) and await cluster.settle(quiet=1, most=2):
             return
         assert cluster.loop.time() < end, (serving["status"], shards["status"], cluster.all("PodGroup"))
         await asyncio.sleep(0.1)

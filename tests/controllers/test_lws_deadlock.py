@@ -4,18 +4,12 @@ from __future__ import annotations
 
 import asyncio
 
-from support.controller_world import Json, World, condition, template, world
+from support.controller_world import Json, World, condition, world
 from support.lws_objects import P, lws
+from support.manifests import template
+from support.states import placed, serves
 
 ROOM = "racks=1,cpu=2,pods=10"  # two nodes of two cores each: four pods of one core, that is two groups of two
-
-
-def placed(pods: list[Json]) -> list[str]:
-    return sorted(pod["metadata"]["name"] for pod in pods if pod["spec"].get("nodeName"))
-
-
-def serves(obj: Json) -> bool:
-    return bool(condition(obj, "Available").get("status") == "True")
 
 
 async def quiet(cluster: World, count: int) -> list[Json]:
@@ -116,7 +110,7 @@ def test_the_second_leader_starts_where_its_workers_will_fit() -> None:
 
     async def scenario() -> None:
         async with world(nodes=8, topology="blocks=4,cpu=8") as cluster:
-            small = template("vllm", cpu="2")
+            small = template("2", app="vllm")
             block = {"scheduling.phalanx.dev/topology": "topology.phalanx.dev/block"}
             spec = {"startupPolicy": "LeaderReady", "template": {"leaderTemplate": small}, "annotations": block}
             await cluster.apply(lws("vllm", 2, 3, cpu="4", scheduling={}, **spec))

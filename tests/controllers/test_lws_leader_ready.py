@@ -4,23 +4,18 @@ from __future__ import annotations
 
 import asyncio
 
-from test_lws_deadlock import placed, serves
-
-from support.controller_world import Json, World, condition, template, world
+from support.controller_world import Json, World, condition, world
 from support.lws_objects import P, available, done, lws
+from support.manifests import deployment, template
+from support.states import placed, serves
 
 GO = "example.com/go"
 HIGH = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": "high"}, "value": 1000}
 
 
-def deployment(name: str, replicas: int, cpu: str) -> Json:
-    spec = {"replicas": replicas, "selector": {"matchLabels": {"app": name}}, "template": template(name, cpu=cpu)}
-    return {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": name}, "spec": spec}
-
-
 def leader(cpu: str) -> Json:
     """Its pod is ready when somebody says so."""
-    made = template("serve", cpu=cpu)
+    made = template(cpu, app="serve")
     made["spec"]["readinessGates"] = [{"conditionType": GO}]
     return made
 
@@ -38,7 +33,7 @@ def test_pods_beside_it_do_not_take_the_room_that_workers_will_need() -> None:
             spec = {"startupPolicy": "LeaderReady", "template": {"leaderTemplate": leader("2")}}
             await cluster.apply(lws("serve", 1, 3, cpu="3", scheduling={}, **spec))
             await cluster.until("Pod", "serve-0", when=lambda pod: pod["spec"].get("nodeName"))
-            await cluster.apply(deployment("web", 3, "2"))
+            await cluster.apply(deployment("web", 3, cpu="2"))
             await cluster.eventually(
                 "Pod", lambda pods: sum(bool(condition(pod, "PodScheduled").get("message")) for pod in pods) == 2
             )
@@ -68,9 +63,9 @@ def test_workers_with_a_selector_of_their_own_decide_where_the_leader_starts() -
             only = max(labels)
             await cluster.patch("Node", only, {"metadata": {"labels": {"gpu": "yes"}}}, namespace="")
             block = {"scheduling.phalanx.dev/topology": "topology.phalanx.dev/block"}
-            workers = template("serve", cpu="4")
+            workers = template("4", app="serve")
             workers["spec"]["nodeSelector"] = {"gpu": "yes"}
-            parts = {"leaderTemplate": template("serve", cpu="2"), "workerTemplate": workers}
+            parts = {"leaderTemplate": template("2", app="serve"), "workerTemplate": workers}
             spec = {"startupPolicy": "LeaderReady", "template": parts, "annotations": block}
             await cluster.apply(lws("serve", 1, 3, scheduling={}, **spec))
             await cluster.until("LeaderWorkerSet", "serve", when=serves)
@@ -84,9 +79,9 @@ def test_an_important_one_preempts_for_all_of_it() -> None:
     async def scenario() -> None:
         async with world(nodes=3, topology="cpu=4") as cluster:
             await cluster.apply(HIGH)
-            await cluster.apply(deployment("low", 3, "4"))
+            await cluster.apply(deployment("low", 3, cpu="4"))
             await cluster.eventually("Pod", lambda pods: len(placed(pods)) == 3)
-            parts = {"workerTemplate": template("vip", cpu="4")}
+            parts = {"workerTemplate": template("4", app="vip")}
             parts["workerTemplate"]["spec"]["priorityClassName"] = "high"
             await cluster.apply(lws("vip", 1, 3, scheduling={}, startupPolicy="LeaderReady", template=parts))
             await cluster.until("LeaderWorkerSet", "vip", when=serves)

@@ -6,15 +6,16 @@ import asyncio
 
 import pytest
 
-from support.controller_world import DyingClient, condition, image_of, template, world
+from support.controller_world import DyingClient, condition, image_of, world
 from support.lws_objects import done, group_of, lws, new_image
+from support.manifests import template
 
 
 def test_what_cannot_work_is_told_and_starts_nothing() -> None:
     async def scenario() -> None:
         async with world() as cluster:
             await cluster.create("PriorityClass", "high", value=5)
-            leader = template("vllm")
+            leader = template("100m", app="vllm")
             leader["spec"]["priorityClassName"] = "high"
             await cluster.apply(lws("vllm", 1, 2, scheduling={}, template={"leaderTemplate": leader}))
             found = await cluster.until(
@@ -24,7 +25,7 @@ def test_what_cannot_work_is_told_and_starts_nothing() -> None:
             assert "same priorityClassName" in condition(found, "WorkloadSchedulingReady")["message"]
             await cluster.eventually("Event", lambda events: any("priorityClassName" in e["message"] for e in events))
             assert not cluster.all("Pod") and not cluster.all("StatefulSet")
-            fix = {"spec": {"leaderWorkerTemplate": {"leaderTemplate": template("vllm")}}}
+            fix = {"spec": {"leaderWorkerTemplate": {"leaderTemplate": template("100m", app="vllm")}}}
             fix["spec"]["leaderWorkerTemplate"]["leaderTemplate"]["spec"]["priorityClassName"] = None
             await cluster.patch("LeaderWorkerSet", "vllm", fix)
             found = await done(cluster, "vllm")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 from msgspec.json import decode
@@ -16,7 +15,8 @@ from phalanx.local.store.watchers import StoreWatcher
 from phalanx.model.objects.node import Taint
 from phalanx.testing.simulated_cluster import simulated_cluster
 from phalanx.testing.virtual_time import VirtualLoop, run
-from support.controller_world import Json, World, condition, container, template, world
+from support.controller_world import Json, World, condition, world
+from support.manifests import pod, template
 
 FAIL = "simulation.phalanx.dev/fail"
 NOT_READY = "node.kubernetes.io/not-ready"
@@ -33,15 +33,6 @@ def node(name: str, **conditions: str) -> Json:
         "kind": "Node",
         "metadata": {"name": name, "labels": {"kubernetes.io/hostname": name}},
         "status": {"capacity": capacity, "allocatable": capacity, "conditions": reported},
-    }
-
-
-def pod(name: str, *tolerations: Json, **spec: Any) -> Json:
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": name},
-        "spec": {"containers": [container()], "tolerations": list(tolerations), **spec},
     }
 
 
@@ -140,7 +131,7 @@ def test_a_node_that_never_said_anything_is_usable_as_it_is() -> None:
             found = cluster.look("Node", "a")
             assert found is not None and found["spec"]["taints"] == [own_taint]
             assert not found["status"].get("conditions")
-            await cluster.apply(pod("p"))
+            await cluster.apply(pod("p", "100m"))
             await cluster.until("Pod", "p", when=lambda p: p["spec"].get("nodeName") == "a")
 
     asyncio.run(scenario())
@@ -213,7 +204,7 @@ def test_a_machine_that_slept_loses_no_node_and_no_pod() -> None:
 
     async def scenario(loop: VirtualLoop) -> None:
         async with simulated_cluster(nodes=4, seed=1) as cluster:
-            await cluster.apply(pod("p"))
+            await cluster.apply(pod("p", "100m"))
             await cluster.settle()
             watching = cluster.store.watch("nodes")
             before = {p["metadata"]["uid"]: condition(p, "Ready")["lastTransitionTime"] for p in cluster.all("Pod")}
@@ -247,9 +238,9 @@ def test_a_node_that_died_while_nobody_listened_is_found_out_afterwards() -> Non
 def test_pods_leave_a_node_with_a_taint_they_do_not_tolerate() -> None:
     async def scenario() -> None:
         async with world(1) as cluster:
-            await cluster.apply(held(pod("stranger")))
-            await cluster.apply(held(pod("guest", tolerate("maintenance", 1))))
-            await cluster.apply(pod("resident", tolerate("maintenance")))
+            await cluster.apply(held(pod("stranger", "100m")))
+            await cluster.apply(held(pod("guest", "100m", tolerations=[tolerate("maintenance", 1)])))
+            await cluster.apply(pod("resident", "100m", tolerations=[tolerate("maintenance")]))
             for name in ("stranger", "guest", "resident"):
                 await cluster.until("Pod", name, when=running)
             taint = {"key": "maintenance", "value": "now", "effect": "NoExecute"}
@@ -269,9 +260,9 @@ def test_pods_leave_a_node_with_a_taint_they_do_not_tolerate() -> None:
 def test_pods_stay_when_the_taint_goes_before_their_time_is_up() -> None:
     async def scenario() -> None:
         async with world(1) as cluster:
-            await cluster.apply(pod("short", tolerate("maintenance", 1)))
-            await cluster.apply(pod("long", tolerate("maintenance", 2), tolerate("other")))
-            await cluster.apply(pod("later", tolerate("maintenance"), tolerate("other", 2)))
+            await cluster.apply(pod("short", "100m", tolerations=[tolerate("maintenance", 1)]))
+            await cluster.apply(pod("long", "100m", tolerations=[tolerate("maintenance", 2), tolerate("other")]))
+            await cluster.apply(pod("later", "100m", tolerations=[tolerate("maintenance"), tolerate("other", 2)]))
             for name in ("short", "long", "later"):
                 await cluster.until("Pod", name, when=running)
             await cluster.patch("Node", "node-00000", {"spec": {"taints": [no_execute("maintenance")]}})
@@ -288,7 +279,7 @@ def test_pods_stay_when_the_taint_goes_before_their_time_is_up() -> None:
 def test_the_pods_of_a_failed_node_move() -> None:
     async def scenario() -> None:
         async with world(3) as cluster:
-            spec = template("web")
+            spec = template("100m", app="web")
             spec["spec"]["tolerations"] = soon()
             body = {
                 "apiVersion": "apps/v1",
@@ -325,7 +316,7 @@ def test_the_pods_of_a_failed_node_move() -> None:
 def test_pods_of_a_failed_node_are_not_ready_until_it_is_back() -> None:
     async def scenario() -> None:
         async with world(1) as cluster:
-            await cluster.apply(pod("p"))
+            await cluster.apply(pod("p", "100m"))
 
             def ready(value: str) -> Callable[[Json], bool]:
                 return lambda p: condition(p, "Ready").get("status") == value
@@ -344,7 +335,7 @@ def test_pods_of_a_failed_node_are_not_ready_until_it_is_back() -> None:
 def test_pods_of_a_node_declared_out_of_service_are_removed() -> None:
     async def scenario() -> None:
         async with world(1) as cluster:
-            await cluster.apply(pod("p", *soon(0)))
+            await cluster.apply(pod("p", "100m", tolerations=[*soon(0)]))
             await cluster.until("Pod", "p", when=running)
             await cluster.patch("Node", "node-00000", {"metadata": {"annotations": {FAIL: "true"}}})
             await cluster.until("Pod", "p", when=leaving)
@@ -361,8 +352,8 @@ def test_pods_of_a_deleted_node_are_removed(monkeypatch: pytest.MonkeyPatch) -> 
 
     async def scenario() -> None:
         async with world(2) as cluster:
-            await cluster.apply(held(pod("lost", nodeName="node-00000")))
-            await cluster.apply(pod("other", nodeName="node-00001"))
+            await cluster.apply(held(pod("lost", "100m", nodeName="node-00000")))
+            await cluster.apply(pod("other", "100m", nodeName="node-00001"))
             for name in ("lost", "other"):
                 await cluster.until("Pod", name, when=running)
             await cluster.delete("Node", "node-00000")
@@ -393,8 +384,8 @@ def test_pods_of_a_deleted_node_are_removed(monkeypatch: pytest.MonkeyPatch) -> 
 )
 def test_how_long_a_pod_may_stay(tolerations: list[Json], seconds: float | None) -> None:
     taints = [Taint("a", "x", "NoExecute"), Taint("b", "", "NoExecute")]
-    assert stays(pod("p", *tolerations), taints) == seconds
-    assert stays(pod("p"), []) is None
+    assert stays(pod("p", "100m", tolerations=list(tolerations)), taints) == seconds
+    assert stays(pod("p", "100m"), []) is None
 
 
 @pytest.mark.parametrize(

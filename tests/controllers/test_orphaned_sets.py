@@ -3,25 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 
 import pytest
 
-from support.controller_world import Json, template, world
-
-
-def a_set(kind: str, annotations: dict[str, str] | None = None, **spec: Any) -> Json:
-    return {
-        "apiVersion": "apps/v1",
-        "kind": kind,
-        "metadata": {"name": "w", "annotations": annotations or {}},
-        "spec": {"selector": {"matchLabels": {"app": "w"}}, "template": template("w"), **spec},
-    }
-
+from support.controller_world import Json, world
+from support.manifests import apps_set, stateful_set, template
 
 SETS = {
-    "StatefulSet": a_set("StatefulSet", replicas=2, serviceName="w", podManagementPolicy="Parallel"),
-    "DaemonSet": a_set("DaemonSet"),
+    "StatefulSet": stateful_set("w", 2, podManagementPolicy="Parallel"),
+    "DaemonSet": apps_set("DaemonSet", "w", template("100m", app="w")),
 }
 
 
@@ -54,7 +44,7 @@ def test_its_pods_run_on_and_its_revision_is_adopted(kind: str) -> None:
 
 def test_a_gang_that_is_made_again_follows_its_size_and_leaves_nothing_behind() -> None:
     gang = {"scheduling.phalanx.dev/gang": "true"}
-    body = a_set("StatefulSet", gang, replicas=2, serviceName="w", podManagementPolicy="Parallel")
+    body = stateful_set("w", 2, podManagementPolicy="Parallel", metadata={"annotations": gang})
 
     async def scenario() -> None:
         async with world(nodes=4) as cluster:

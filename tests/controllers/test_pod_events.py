@@ -7,7 +7,8 @@ import asyncio
 import pytest
 
 from phalanx.controllers.runtime.pod_events import BURST, REFILL_SECONDS, PodEvents
-from support.controller_world import Json, template, world
+from support.controller_world import Json, world
+from support.manifests import template
 from support.manual_clock import ManualClock
 
 SELECTOR = {"matchLabels": {"app": "x"}}
@@ -21,7 +22,7 @@ def announced(events: list[Json], kind: str, reason: str) -> list[str]:
 def test_pods_that_come_and_go_are_told(kind: str) -> None:
     async def scenario() -> None:
         async with world(nodes=2) as cluster:
-            pod = template("x")
+            pod = template("100m", app="x")
             spec: Json = {"selector": SELECTOR, "template": pod}
             if kind == "Job":
                 pod["spec"]["restartPolicy"] = "Never"
@@ -48,7 +49,7 @@ def test_a_pod_that_is_refused_is_told(kind: str) -> None:
     async def scenario() -> None:
         async with world(nodes=1) as cluster:
             await cluster.create("ResourceQuota", "q", spec={"hard": {"pods": "0"}})
-            spec: Json = {"selector": SELECTOR, "template": template("x")}
+            spec: Json = {"selector": SELECTOR, "template": template("100m", app="x")}
             await cluster.create(kind, "x", spec=spec)
             found = await cluster.eventually("Event", lambda found: announced(found, kind, "FailedCreate"))
             assert "exceeded quota" in announced(found, kind, "FailedCreate")[0]

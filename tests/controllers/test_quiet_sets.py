@@ -8,21 +8,13 @@ import pytest
 
 from phalanx.testing.simulated_cluster import simulated_cluster
 from phalanx.testing.virtual_time import VirtualLoop, run
+from support.manifests import apps_set, template
 
 Json = dict[str, Any]
 
 
 def a_set(kind: str, **spec: Any) -> Json:
-    pods = {
-        "metadata": {"labels": {"app": "x"}},
-        "spec": {"terminationGracePeriodSeconds": 20, "containers": [{"name": "c", "image": "busybox"}]},
-    }
-    return {
-        "apiVersion": "apps/v1",
-        "kind": kind,
-        "metadata": {"name": "w"},
-        "spec": {"selector": {"matchLabels": {"app": "x"}}, "template": pods, **spec},
-    }
+    return apps_set(kind, "w", template(app="x", terminationGracePeriodSeconds=20), **spec)
 
 
 @pytest.mark.parametrize("made", [a_set("StatefulSet", replicas=3, serviceName="w"), a_set("DaemonSet")])

@@ -15,8 +15,8 @@ from phalanx.base.errors import ApiProblem
 from phalanx.controllers.runtime.controller import Key
 from phalanx.serve.controllers import ControllersService
 from support.controller_world import World, condition, world
+from support.manifests import jobset, part
 from support.reduced_objects import CONDITIONS, FULL, Json, Reduction, paths, without
-from support.workload_objects import jobset, part
 
 
 async def reconcile_everything(cluster: World, service: ControllersService) -> None:

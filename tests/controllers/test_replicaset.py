@@ -3,25 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 
 import pytest
 
-from support.controller_world import DyingClient, Json, World, condition, template, world
-
-
-def replica_set(name: str, replicas: int, **spec: Any) -> Json:
-    return {
-        "apiVersion": "apps/v1",
-        "kind": "ReplicaSet",
-        "metadata": {"name": name},
-        "spec": {
-            "replicas": replicas,
-            "selector": {"matchLabels": {"app": name}},
-            "template": template(name),
-            **spec,
-        },
-    }
+from support.controller_world import DyingClient, Json, World, condition, world
+from support.manifests import replica_set, template
 
 
 async def ready(cluster: World, name: str, count: int) -> Json:
@@ -74,7 +60,7 @@ def test_orphans_that_match_are_adopted_and_pods_that_match_no_more_are_let_go()
                 "apiVersion": "v1",
                 "kind": "Pod",
                 "metadata": {"name": "old", "labels": {"app": "web"}},
-                "spec": template("web")["spec"],
+                "spec": template("100m", app="web")["spec"],
             }
             await cluster.apply(orphan)
             owner = await cluster.apply(replica_set("web", 2))
@@ -128,7 +114,7 @@ def test_a_replication_controller_keeps_its_pods_and_takes_its_selector_from_the
                 "apiVersion": "v1",
                 "kind": "ReplicationController",
                 "metadata": {"name": "old"},
-                "spec": {"replicas": 2, "template": template("old")},
+                "spec": {"replicas": 2, "template": template("100m", app="old")},
             }
             await cluster.apply(body)
             found = await cluster.until(

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
-from test_statefulset import stateful_set
-
 from phalanx.model.gates import Gates
-from support.controller_world import Json, condition, template, world
-from support.workload_objects import jobset
+from support.controller_world import Json, condition, world
+from support.manifests import jobset, stateful_set, template
 
 
 def test_a_jobset_whose_gate_is_off_says_that_its_pods_start_one_by_one() -> None:
@@ -16,7 +14,7 @@ def test_a_jobset_whose_gate_is_off_says_that_its_pods_start_one_by_one() -> Non
         "spec": {
             "parallelism": 1,
             "completions": 1,
-            "template": {"spec": {**template("x")["spec"], "restartPolicy": "Never"}},
+            "template": {"spec": {**template("100m", app="x")["spec"], "restartPolicy": "Never"}},
         }
     }
     made = jobset(

@@ -3,44 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 
 import pytest
 
-from support.controller_world import DyingClient, Json, World, container, image_of, template, world
-
-
-def stateful_set(name: str, replicas: int, image: str = "v1", **spec: Any) -> Json:
-    return {
-        "apiVersion": "apps/v1",
-        "kind": "StatefulSet",
-        "metadata": {"name": name},
-        "spec": {
-            "replicas": replicas,
-            "serviceName": f"{name}-svc",
-            "selector": {"matchLabels": {"app": name}},
-            "template": template(name, image),
-            **spec,
-        },
-    }
+from support.controller_world import DyingClient, Json, image_of, world
+from support.manifests import container, stateful_set, template
+from support.states import set_done
 
 
 def new_image(image: str) -> Json:
-    return {"spec": {"template": {"spec": {"containers": [container() | {"image": image}]}}}}
-
-
-def rolled_out(obj: Json) -> bool:
-    """What `kubectl rollout status` waits for."""
-    status, wanted = obj.get("status") or {}, obj["spec"]["replicas"]
-    return bool(
-        status.get("observedGeneration") == obj["metadata"]["generation"]
-        and status.get("readyReplicas", 0) == status.get("replicas", 0) == wanted
-        and status.get("currentRevision") == status.get("updateRevision")
-    )
-
-
-async def done(cluster: World, name: str) -> Json:
-    return await cluster.until("StatefulSet", name, when=rolled_out)
+    return {"spec": {"template": {"spec": {"containers": [container("100m") | {"image": image}]}}}}
 
 
 def is_ready(pod: Json) -> bool:
@@ -63,7 +35,7 @@ def test_pods_come_one_after_the_other_with_names_that_stay() -> None:
             await cluster.apply(stateful_set("db", 3))
             pods = await cluster.eventually("Pod", watch)
             assert order == ["db-0", "db-1", "db-2"]
-            found = await done(cluster, "db")
+            found = await set_done(cluster, "db")
             for number, pod in enumerate(pods):
                 labels = pod["metadata"]["labels"]
                 assert labels["statefulset.kubernetes.io/pod-name"] == f"db-{number}"
@@ -81,7 +53,7 @@ def test_scaling_down_takes_the_highest_first_one_at_a_time() -> None:
     async def scenario() -> None:
         async with world() as cluster:
             await cluster.apply(stateful_set("db", 4))
-            await done(cluster, "db")
+            await set_done(cluster, "db")
             seen: list[list[str]] = []
 
             def watch(pods: list[Json]) -> bool:
@@ -114,7 +86,7 @@ def test_a_partition_keeps_the_lower_pods_on_the_old_template() -> None:
         async with world() as cluster:
             strategy = {"type": "RollingUpdate", "rollingUpdate": {"partition": 2}}
             await cluster.apply(stateful_set("db", 3, updateStrategy=strategy))
-            await done(cluster, "db")
+            await set_done(cluster, "db")
             await cluster.patch("StatefulSet", "db", new_image("v2"))
             found = await cluster.until(
                 "StatefulSet",
@@ -129,7 +101,7 @@ def test_a_partition_keeps_the_lower_pods_on_the_old_template() -> None:
             assert image_of(again) == "v1", "below the partition a lost pod comes back as it was"
             change = {"spec": {"updateStrategy": {"rollingUpdate": {"partition": 0}}}}
             await cluster.patch("StatefulSet", "db", change)
-            await done(cluster, "db")
+            await set_done(cluster, "db")
             assert [image_of(pod) for pod in cluster.all("Pod")] == ["v2", "v2", "v2"]
 
     asyncio.run(scenario())
@@ -141,7 +113,7 @@ def test_a_roll_takes_no_more_than_allowed_from_the_highest_down(policy: str, un
         async with world() as cluster:
             strategy = {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": unavailable}}
             await cluster.apply(stateful_set("db", 5, updateStrategy=strategy, podManagementPolicy=policy))
-            await done(cluster, "db")
+            await set_done(cluster, "db")
             worst = 0
 
             def watch(pods: list[Json]) -> bool:
@@ -153,7 +125,7 @@ def test_a_roll_takes_no_more_than_allowed_from_the_highest_down(policy: str, un
             await cluster.patch("StatefulSet", "db", new_image("v2"))
             await cluster.eventually("Pod", watch)
             assert worst == unavailable
-            await done(cluster, "db")
+            await set_done(cluster, "db")
 
     asyncio.run(scenario())
 
@@ -162,7 +134,7 @@ def test_on_delete_waits_for_the_user() -> None:
     async def scenario() -> None:
         async with world() as cluster:
             await cluster.apply(stateful_set("db", 2, updateStrategy={"type": "OnDelete"}))
-            await done(cluster, "db")
+            await set_done(cluster, "db")
             await cluster.patch("StatefulSet", "db", new_image("v2"))
             await cluster.until(
                 "StatefulSet", "db", when=lambda s: s["status"]["updateRevision"] != s["status"]["currentRevision"]
@@ -274,7 +246,7 @@ def test_a_stranger_with_the_name_of_a_pod_is_waited_for() -> None:
                 "apiVersion": "v1",
                 "kind": "Pod",
                 "metadata": {"name": "db-0"},
-                "spec": template("other")["spec"],
+                "spec": template("100m", app="other")["spec"],
             }
             before = await cluster.apply(stranger)
             await cluster.apply(stateful_set("db", 1))
@@ -282,7 +254,7 @@ def test_a_stranger_with_the_name_of_a_pod_is_waited_for() -> None:
             found = cluster.look("Pod", "db-0")
             assert found is not None and found["metadata"]["uid"] == before["metadata"]["uid"]
             await cluster.delete("Pod", "db-0")
-            await done(cluster, "db")
+            await set_done(cluster, "db")
 
     asyncio.run(scenario())
 
@@ -291,11 +263,11 @@ def test_going_back_renumbers_the_old_revision() -> None:
     async def scenario() -> None:
         async with world() as cluster:
             await cluster.apply(stateful_set("db", 1))
-            first = (await done(cluster, "db"))["status"]["updateRevision"]
+            first = (await set_done(cluster, "db"))["status"]["updateRevision"]
             await cluster.patch("StatefulSet", "db", new_image("v2"))
-            await done(cluster, "db")
+            await set_done(cluster, "db")
             await cluster.patch("StatefulSet", "db", new_image("v1"))
-            found = await done(cluster, "db")
+            found = await set_done(cluster, "db")
             assert found["status"]["updateRevision"] == first
             numbers = {rev["metadata"]["name"]: rev["revision"] for rev in cluster.all("ControllerRevision")}
             assert len(numbers) == 2 and numbers[first] == 3
@@ -313,7 +285,7 @@ def test_killed_at_any_write_it_ends_up_the_same(writes: int) -> None:
             await asyncio.wait_for(dying.died.wait(), 90)
             await cluster.kill_controllers()
             await cluster.start_controllers()
-            await done(cluster, "db")
+            await set_done(cluster, "db")
             assert cluster.names("Pod") == ["db-0", "db-1", "db-2"]
             assert len(cluster.all("ControllerRevision")) == 1
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
-from test_deployment import deployment, new_image, rolled_out
-from test_statefulset import done, stateful_set
-
 from support.controller_world import Json, condition, image_of, world
+from support.manifests import deployment, stateful_set
+from support.states import new_image, rolled_out, set_done
 
 GANG = "scheduling.phalanx.dev/gang"
 TOPOLOGY = "scheduling.phalanx.dev/topology"
@@ -29,7 +28,7 @@ def test_nobody_is_grouped_who_did_not_ask() -> None:
         async with world() as cluster:
             await cluster.apply(stateful_set("db", 2, podManagementPolicy="Parallel"))
             await cluster.apply(deployment("web", 2))
-            await done(cluster, "db")
+            await set_done(cluster, "db")
             await cluster.until("Deployment", "web", when=rolled_out)
             assert not cluster.all("Workload") and not cluster.all("PodGroup")
             assert not any(map(group_of, cluster.all("Pod")))
@@ -55,7 +54,7 @@ def test_a_parallel_set_is_a_gang_of_all_replicas_and_follows_its_scale() -> Non
             (workload,) = cluster.all("Workload")
             assert workload["spec"]["controllerRef"] == {"apiGroup": "apps", "kind": "StatefulSet", "name": "sim"}
             await cluster.patch("StatefulSet", "sim", {"spec": {"replicas": 2}}, subresource="scale")
-            await done(cluster, "sim")
+            await set_done(cluster, "sim")
             (group,) = cluster.all("PodGroup")
             assert group["spec"]["schedulingPolicy"] == {"gang": {"minCount": 2}}
             await cluster.delete("StatefulSet", "sim", propagation="Background")
@@ -76,7 +75,7 @@ def test_a_gang_that_starts_in_order_is_refused_with_the_way_out() -> None:
             await cluster.eventually("Event", warned)
             assert not cluster.all("Pod"), "nothing is started that cannot complete its gang"
             await cluster.patch("StatefulSet", "db", {"metadata": {"annotations": {GANG: "false"}}})
-            await done(cluster, "db")
+            await set_done(cluster, "db")
             (group,) = cluster.all("PodGroup")
             assert group["spec"]["schedulingPolicy"] == {"basic": {}}
             assert all(group_of(pod) == group["metadata"]["name"] for pod in cluster.all("Pod"))
@@ -133,7 +132,7 @@ def test_a_workload_written_by_hand_is_left_to_its_author() -> None:
             spec = asking(stateful_set("sim", 2, podManagementPolicy="Parallel"), gang="true")
             spec["spec"]["template"]["spec"]["schedulingGroup"] = {"podGroupName": "mine-all"}
             await cluster.apply(spec)
-            await done(cluster, "sim")
+            await set_done(cluster, "sim")
             assert cluster.names("Workload") == ["mine"] and cluster.names("PodGroup") == ["mine-all"]
             assert {group_of(pod) for pod in cluster.all("Pod")} == {"mine-all"}
             await cluster.delete("StatefulSet", "sim", propagation="Foreground")
@@ -148,7 +147,7 @@ def test_the_first_workload_version_on_request() -> None:
         async with world() as cluster:
             spec = asking(stateful_set("sim", 2, podManagementPolicy="Parallel"), gang="true", api="v1alpha1")
             await cluster.apply(spec)
-            await done(cluster, "sim")
+            await set_done(cluster, "sim")
             assert cluster.names("Workload") == ["w-sim"] and not cluster.all("PodGroup")
             for pod in cluster.all("Pod"):
                 assert pod["spec"]["workloadRef"] == {"name": "w-sim", "podGroup": "gg"}
@@ -162,7 +161,7 @@ def test_a_gang_that_grows_asks_for_all_before_any_new_pod_starts() -> None:
             spec = stateful_set("sim", 4, podManagementPolicy="Parallel")
             spec["spec"]["template"]["spec"]["containers"][0]["resources"] = {"requests": {"cpu": "6"}}
             await cluster.apply(asking(spec, gang="true"))
-            await done(cluster, "sim")
+            await set_done(cluster, "sim")
             await cluster.patch("StatefulSet", "sim", {"spec": {"replicas": 12}}, subresource="scale")
 
             def announced(pods: list[Json]) -> bool:
@@ -173,7 +172,7 @@ def test_a_gang_that_grows_asks_for_all_before_any_new_pod_starts() -> None:
             (group,) = cluster.all("PodGroup")
             assert group["spec"]["schedulingPolicy"] == {"gang": {"minCount": 12}}
             await cluster.patch("StatefulSet", "sim", {"spec": {"replicas": 8}}, subresource="scale")
-            await done(cluster, "sim")
+            await set_done(cluster, "sim")
 
     asyncio.run(scenario())
 
@@ -182,13 +181,13 @@ def test_a_running_set_keeps_its_group_when_other_rules_are_asked_for() -> None:
     async def scenario() -> None:
         async with world(topology="blocks=2") as cluster:
             await cluster.apply(asking(stateful_set("sim", 2, podManagementPolicy="Parallel"), gang="true"))
-            await done(cluster, "sim")
+            await set_done(cluster, "sim")
             (before,) = cluster.all("PodGroup")
             requested = {TOPOLOGY: "topology.phalanx.dev/block"}
             await cluster.patch("StatefulSet", "sim", {"metadata": {"annotations": requested}})
             await cluster.eventually("Event", lambda found: any(e["reason"] == "GroupsUnchanged" for e in found))
             await cluster.delete("Pod", "sim-0")
-            await done(cluster, "sim")
+            await set_done(cluster, "sim")
             (group,) = cluster.all("PodGroup")
             assert group["metadata"]["uid"] == before["metadata"]["uid"]
             assert "deletionTimestamp" not in group["metadata"]

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from support.controller_world import DyingClient, Json, World, container, template, world
+from support.controller_world import DyingClient, Json, World, world
+from support.manifests import container, template
 
 DISK = "simulation.phalanx.dev/disk"
 BIND_COMPLETED = "pv.kubernetes.io/bind-completed"
@@ -60,7 +61,7 @@ def pod_with(name: str, claim_name: str, **spec: Any) -> Json:
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": {"name": name},
-        "spec": {"containers": [container()], "volumes": volumes, **spec},
+        "spec": {"containers": [container("100m")], "volumes": volumes, **spec},
     }
 
 
@@ -395,7 +396,7 @@ def database(replicas: int) -> Json:
             "replicas": replicas,
             "serviceName": "db",
             "selector": {"matchLabels": {"app": "db"}},
-            "template": template("db"),
+            "template": template("100m", app="db"),
             "volumeClaimTemplates": [{"metadata": {"name": "data"}, "spec": data}],
         },
     }

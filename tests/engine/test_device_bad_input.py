@@ -6,22 +6,24 @@ from typing import Any
 
 import msgspec
 import pytest
-from test_devices import DRIVER, World, asks, claim, device, node, pod, published
 
 from phalanx.engine import decisions as d
 from phalanx.model import objects as o
+from support.device_world import DRIVER, World, asks, claim, consumer, device, device_node, published
 
 Json = dict[str, Any]
 ATTRIBUTES = f'device.attributes["{DRIVER}"]'
 
 
 def cluster(*objects: Any) -> World:
-    return World(node("a"), node("b"), published("a", device("d0", model="x"), device("d1", model="x")), *objects)
+    return World(
+        device_node("a"), device_node("b"), published("a", device("d0", model="x"), device("d1", model="x")), *objects
+    )
 
 
 def others_go_on(world: World) -> None:
     """A pod with a claim that is right gets a device, whatever is wrong with the others."""
-    world.see(claim("right"), pod("right", "right")).run()
+    world.see(claim("right"), consumer("right", "right")).run()
     assert world.bound["right"] == "a" and len(world.devices("right")) == 1
     world.engine.validate()
 
@@ -42,14 +44,14 @@ def others_go_on(world: World) -> None:
     ],
 )
 def test_an_expression_that_cannot_be_evaluated_is_named(expression: str, says: str) -> None:
-    world = cluster(claim("wrong", asks(cel=expression)), pod("wrong", "wrong"))
+    world = cluster(claim("wrong", asks(cel=expression)), consumer("wrong", "wrong"))
     world.run()
     assert "wrong" not in world.bound and says in world.messages["wrong"], world.messages["wrong"]
     others_go_on(world)
 
 
 def test_a_class_that_does_not_exist_is_awaited() -> None:
-    world = cluster(claim("early", asks(deviceClassName="later")), pod("early", "early")).run()
+    world = cluster(claim("early", asks(deviceClassName="later")), consumer("early", "early")).run()
     assert "device class later does not exist" in world.messages["early"]
     others_go_on(world)
     spec = {"selectors": [{"cel": {"expression": f'device.driver == "{DRIVER}"'}}]}
@@ -60,7 +62,7 @@ def test_a_class_that_does_not_exist_is_awaited() -> None:
 def test_a_class_whose_selector_does_not_compile() -> None:
     spec = {"selectors": [{"cel": {"expression": "nonsense("}}]}
     world = cluster(msgspec.convert({"metadata": {"name": "odd"}, "spec": spec}, o.DeviceClass))
-    world.see(claim("wrong", asks(deviceClassName="odd")), pod("wrong", "wrong")).run()
+    world.see(claim("wrong", asks(deviceClassName="odd")), consumer("wrong", "wrong")).run()
     assert "wrong" not in world.bound and "class odd" in world.messages["wrong"]
     others_go_on(world)
 
@@ -77,7 +79,7 @@ def test_slices_that_contradict_each_other_offer_nothing() -> None:
         )
     )
     for number in range(4):
-        world.see(claim(f"c{number}"), pod(f"p{number}", f"c{number}"))
+        world.see(claim(f"c{number}"), consumer(f"p{number}", f"c{number}"))
     world.run()
     assert sorted(world.bound.values()) == ["a", "a"]  # the same device in two slices of b is no device
 
@@ -88,7 +90,7 @@ def test_a_pool_of_which_slices_are_missing_offers_nothing_until_they_are_there(
     pool = msgspec.structs.replace(whole.spec.pool, resource_slice_count=2)
     world.see(msgspec.structs.replace(whole, spec=msgspec.structs.replace(whole.spec, pool=pool)))
     for number in range(3):
-        world.see(claim(f"c{number}"), pod(f"p{number}", f"c{number}"))
+        world.see(claim(f"c{number}"), consumer(f"p{number}", f"c{number}"))
     world.run()
     assert sorted(world.bound.values()) == ["a", "a"]
     world.see(whole).run()
@@ -97,8 +99,10 @@ def test_a_pool_of_which_slices_are_missing_offers_nothing_until_they_are_there(
 
 def test_attributes_of_different_types_never_match() -> None:
     limits = [{"matchAttribute": f"{DRIVER}/group"}]
-    world = World(node("a"), published("a", device("d0", group=1), device("d1", group="1"), device("d2", group=True)))
-    world.see(claim("two", asks(count=2), constraints=limits), pod("two", "two")).run()
+    world = World(
+        device_node("a"), published("a", device("d0", group=1), device("d1", group="1"), device("d2", group=True))
+    )
+    world.see(claim("two", asks(count=2), constraints=limits), consumer("two", "two")).run()
     assert "two" not in world.bound and "cannot allocate all claims" in world.messages["two"]
 
 
@@ -121,12 +125,12 @@ def test_a_claim_that_was_edited_into_nonsense_harms_no_other(allocation: Json) 
         "spec": {"devices": {"requests": [asks()]}},
         "status": {"allocation": allocation, "reservedFor": [{"resource": "pods", "name": "ghost", "uid": "ghost"}]},
     }
-    world.see(msgspec.convert(body, o.ResourceClaim), pod("odd", "odd"))
+    world.see(msgspec.convert(body, o.ResourceClaim), consumer("odd", "odd"))
     for _ in range(20):
         world.now += 2
         for decision in world.engine.step(world.now):
             world._perform(decision)
-    world.see(claim("right"), pod("right", "right"))
+    world.see(claim("right"), consumer("right", "right"))
     for _ in range(20):
         world.now += 2
         for decision in world.engine.step(world.now):
@@ -138,7 +142,7 @@ def test_a_claim_that_was_edited_into_nonsense_harms_no_other(allocation: Json) 
 
 def test_a_driver_that_never_prepares_a_device_gives_it_back_after_the_time_limit() -> None:
     waits = {**device("d0"), "bindingConditions": ["prepared"], "bindingFailureConditions": ["broken"]}
-    world = World(node("a"), published("a", waits), claim("c"), pod("p", "c"))
+    world = World(device_node("a"), published("a", waits), claim("c"), consumer("p", "c"))
     world.run(20)
     assert "p" not in world.bound and world.devices("c") == ["a/d0"]  # allocated, and not bound
     released: list[d.ReleaseClaim] = []
@@ -156,13 +160,13 @@ def test_a_driver_that_never_prepares_a_device_gives_it_back_after_the_time_limi
     assert [each.name for each in released] == ["c"] and released[0].deallocate
     assert "timed out waiting for volumes or devices to be ready" in said
     assert "p" not in world.bound
-    world.gone("ResourceSlice", "a-0").see(node("b"), published("b", device("d0"))).run()
+    world.gone("ResourceSlice", "a-0").see(device_node("b"), published("b", device("d0"))).run()
     assert world.bound["p"] == "b"  # the claim is free again
 
 
 def test_a_device_that_fails_to_prepare_is_given_back_at_once() -> None:
     waits = {**device("d0"), "bindingConditions": ["prepared"], "bindingFailureConditions": ["broken"]}
-    world = World(node("a"), published("a", waits), claim("c"), pod("p", "c"))
+    world = World(device_node("a"), published("a", waits), claim("c"), consumer("p", "c"))
     world.run(5)
     held = world.objects["ResourceClaim", "c"]
     condition = {"type": "broken", "status": "True"}
@@ -171,5 +175,5 @@ def test_a_device_that_fails_to_prepare_is_given_back_at_once() -> None:
     world.see(msgspec.structs.replace(held, status=status))
     world.run(1)
     assert world.devices("c") == []
-    world.gone("ResourceSlice", "a-0").see(node("b"), published("b", device("d0"))).run(30)
+    world.gone("ResourceSlice", "a-0").see(device_node("b"), published("b", device("d0"))).run(30)
     assert world.bound["p"] == "b"

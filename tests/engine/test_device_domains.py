@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from test_devices import DRIVER, World, claim, device, gang, node, pod, published
 
 from phalanx.engine.explain import why
 from phalanx.model import objects as o
+from support.device_world import DRIVER, World, claim, consumer, device, device_node, gang_group, published
 
 ATTRIBUTE = f"{DRIVER}/domain"
 
 
 def linked(name: str, size: int, priority: int = 0) -> o.PodGroup:
-    group = gang(name, size, priority)
+    group = gang_group(name, size, priority)
     annotations = {"scheduling.phalanx.dev/match-device-attribute": ATTRIBUTE}
     return msgspec.structs.replace(group, metadata=msgspec.structs.replace(group.metadata, annotations=annotations))
 
@@ -22,13 +22,13 @@ def cluster(*domains: str, devices: int = 1) -> World:
     """One node for every letter, in the NVLink domain of that letter."""
     world = World()
     for n, domain in enumerate(domains):
-        world.see(node(f"n{n}"), published(f"n{n}", *(device(f"d{i}", domain=domain) for i in range(devices))))
+        world.see(device_node(f"n{n}"), published(f"n{n}", *(device(f"d{i}", domain=domain) for i in range(devices))))
     return world
 
 
 def members(world: World, name: str, count: int, priority: int = 0) -> World:
     for n in range(count):
-        world.see(claim(f"{name}-{n}"), pod(f"{name}-{n}", f"{name}-{n}", group=name, priority=priority))
+        world.see(claim(f"{name}-{n}"), consumer(f"{name}-{n}", f"{name}-{n}", group=name, priority=priority))
     return world
 
 
@@ -37,7 +37,7 @@ def test_all_members_get_devices_of_one_domain(first: str) -> None:
     if first == "group":
         world = World(linked("g", 3))
         for n, domain in enumerate("abbab"):
-            world.see(node(f"n{n}"), published(f"n{n}", device("d0", domain=domain)))
+            world.see(device_node(f"n{n}"), published(f"n{n}", device("d0", domain=domain)))
     else:
         world = cluster(*"abbab").see(linked("g", 3))
     members(world, "g", 3).run()
@@ -49,21 +49,21 @@ def test_a_group_that_fits_in_no_domain_waits_and_says_which_it_lacks() -> None:
     assert not world.bound
     (item,) = why(world.engine.scheduler, "PodGroup", "default", "g").items
     assert "needs 3 pods in one domain; best domain a fits 2" in item.summary
-    world.see(node("n9"), published("n9", device("d0", domain="b"))).run()
+    world.see(device_node("n9"), published("n9", device("d0", domain="b"))).run()
     assert len(world.bound) == 3
 
 
 def test_a_replacement_returns_to_the_domain_of_the_others() -> None:
     world = members(cluster(*"abbabb").see(linked("g", 3)), "g", 3).run()
     where = {world.bound[f"g-{n}"] for n in range(3)}
-    world.gone("Pod", "g-0").see(claim("again"), pod("again", "again", group="g")).run()
+    world.gone("Pod", "g-0").see(claim("again"), consumer("again", "again", group="g")).run()
     assert world.bound["again"] in {"n1", "n2", "n4", "n5"} and where <= {"n1", "n2", "n4", "n5"}
 
 
 def test_pods_of_one_domain_are_evicted_and_no_others() -> None:
     world = cluster(*"aabb")
     for n in range(4):
-        world.see(claim(f"low-{n}"), pod(f"low-{n}", f"low-{n}"))
+        world.see(claim(f"low-{n}"), consumer(f"low-{n}", f"low-{n}"))
     world.run()
     members(world.see(linked("g", 2, priority=9)), "g", 2, priority=9).run()
     assert len(world.evicted) == 2
@@ -71,7 +71,9 @@ def test_pods_of_one_domain_are_evicted_and_no_others() -> None:
 
 
 def test_a_node_whose_devices_differ_is_in_no_domain_and_a_change_of_slices_counts() -> None:
-    world = World(node("n0"), published("n0", device("d0", domain="a"), device("d1", domain="b")), linked("g", 2))
+    world = World(
+        device_node("n0"), published("n0", device("d0", domain="a"), device("d1", domain="b")), linked("g", 2)
+    )
     members(world, "g", 2).run()
     assert not world.bound
     (again,) = published("n0", device("d0", domain="a"), device("d1", domain="a"))
@@ -85,7 +87,7 @@ def test_more_attributes_than_may_be_asked_for_change_nothing_for_others() -> No
         group = linked(f"x{n}", 1)
         odd = {"scheduling.phalanx.dev/match-device-attribute": f"example.com/a{n}"}
         world.see(msgspec.structs.replace(group, metadata=msgspec.structs.replace(group.metadata, annotations=odd)))
-    world.see(claim("plain"), pod("plain", "plain")).run()
+    world.see(claim("plain"), consumer("plain", "plain")).run()
     assert "plain" in world.bound
     assert (
         sum(key.startswith("device:") for each in world.engine.columns.nodes if each for key in each.metadata.labels)

@@ -8,7 +8,8 @@ from itertools import combinations, product
 from typing import Any, NamedTuple
 
 import pytest
-from test_devices import DRIVER, World, asks, claim, device, gang, node, pod, published
+
+from support.device_world import DRIVER, World, asks, claim, consumer, device, device_node, gang_group, published
 
 Json = dict[str, Any]
 
@@ -62,18 +63,18 @@ def test_a_gang_is_placed_exactly_where_there_is_a_way(seed: int) -> None:
         devices = [Device(f"d{i}", rng.randint(0, 1), rng.randint(0, 1)) for i in range(rng.randint(1, 4))]
         cpu = rng.choice([1, 2, 4])
         nodes[f"n{n}"] = (cpu, frozenset(devices))
-        world.see(node(f"n{n}", str(cpu)))
+        world.see(device_node(f"n{n}", str(cpu)))
         world.see(published(f"n{n}", *(device(d.name, kind=d.kind, numa=d.numa) for d in devices)))
     preferences = [
         Wish(rng.randint(1, 2), rng.randint(0, 1), rng.choice(["", "numa", "kind"]), rng.choice([1, 1, 2]))
         for _ in range(rng.randint(1, 4))
     ]
-    world.see(gang("g", len(preferences)))
+    world.see(gang_group("g", len(preferences)))
     for number, requested in enumerate(preferences):
         limits = [{"matchAttribute": f"{DRIVER}/{requested.same}"}] if requested.same else []
         asked = asks("r", requested.count, f'device.attributes["{DRIVER}"].kind <= {requested.kind}')
         world.see(claim(f"c{number}", asked, constraints=limits))
-        world.see(pod(f"p{number}", f"c{number}", cpu=str(requested.cpu), group="g"))
+        world.see(consumer(f"p{number}", f"c{number}", cpu=str(requested.cpu), group="g"))
     world.run(20)
     expected = len(preferences) if possible(preferences, nodes) else 0
     assert len(world.bound) == expected, (preferences, nodes, world.messages)

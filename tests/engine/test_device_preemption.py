@@ -6,7 +6,8 @@ import random
 from itertools import combinations
 
 import pytest
-from test_devices import DRIVER, World, asks, claim, device, gang, node, pod, published
+
+from support.device_world import DRIVER, World, asks, claim, consumer, device, device_node, gang_group, published
 
 Placed = tuple[str, int, frozenset[str]]  # name, priority, devices
 
@@ -33,11 +34,13 @@ def test_the_cheapest_pods_make_room_on_devices(seed: int):
     for name in "abc"[: rng.randint(1, 3)]:
         devices = {f"g{number}": rng.randint(0, 1) for number in range(rng.randint(1, 4))}
         nodes[name] = (devices, [])
-        world.see(node(name, cpu="64"), published(name, *(device(each, kind=kind) for each, kind in devices.items())))
+        world.see(
+            device_node(name, cpu="64"), published(name, *(device(each, kind=kind) for each, kind in devices.items()))
+        )
     total = sum(len(devices) for devices, _ in nodes.values())
     for number in range(rng.randint(total // 2, total)):
         world.see(claim(f"c{number}", asks(count=rng.randint(1, 2))))
-        world.see(pod(f"p{number}", f"c{number}", priority=rng.randint(1, 5))).run(2)
+        world.see(consumer(f"p{number}", f"c{number}", priority=rng.randint(1, 5))).run(2)
     for name in [key[1] for key in world.objects if key[0] == "Pod" and key[1] not in world.bound]:
         world.gone("Pod", name)
     priorities = {}
@@ -49,7 +52,7 @@ def test_the_cheapest_pods_make_room_on_devices(seed: int):
     need, kind, priority = rng.randint(1, 3), rng.choice([None, 0, 1]), rng.randint(2, 7)
     expected = cheapest(nodes, need, priority, kind)
     cel = f'device.attributes["{DRIVER}"].kind == {kind}' if kind is not None else ""
-    world.see(claim("high", asks(count=need, cel=cel)), pod("high", "high", priority=priority)).run(20)
+    world.see(claim("high", asks(count=need, cel=cel)), consumer("high", "high", priority=priority)).run(20)
     cost = (max((priorities[each] for each in world.evicted), default=-1), len(world.evicted))
     assert (cost if "high" in world.bound else None) == expected
 
@@ -62,9 +65,9 @@ def test_a_gang_evicts_the_fewest_of_the_lowest_priority(seed: int):
     for name in "abc"[: rng.randint(1, 3)]:
         count = rng.randint(1, 3)
         total += count
-        world.see(node(name, cpu="64"), published(name, *(device(f"g{number}") for number in range(count))))
+        world.see(device_node(name, cpu="64"), published(name, *(device(f"g{number}") for number in range(count))))
     for number in range(rng.randint(0, total)):
-        world.see(claim(f"c{number}"), pod(f"p{number}", f"c{number}", priority=rng.randint(1, 5))).run(2)
+        world.see(claim(f"c{number}"), consumer(f"p{number}", f"c{number}", priority=rng.randint(1, 5))).run(2)
     for name in [key[1] for key in world.objects if key[0] == "Pod" and key[1] not in world.bound]:
         world.gone("Pod", name)
     world.evicted.clear()
@@ -73,8 +76,8 @@ def test_a_gang_evicts_the_fewest_of_the_lowest_priority(seed: int):
     lower = sorted(each for each in priorities.values() if each < priority)
     need = max(0, size - (total - len(priorities)))
     expected = None if need > len(lower) else (lower[need - 1] if need else -1, need)
-    world.see(gang("g", size, priority), *(claim(f"m{number}") for number in range(size)))
-    world.see(*(pod(f"m{number}", f"m{number}", priority=priority, group="g") for number in range(size))).run(25)
+    world.see(gang_group("g", size, priority), *(claim(f"m{number}") for number in range(size)))
+    world.see(*(consumer(f"m{number}", f"m{number}", priority=priority, group="g") for number in range(size))).run(25)
     placed = sum(f"m{number}" in world.bound for number in range(size))
     cost = (max((priorities[each] for each in world.evicted), default=-1), len(world.evicted))
     assert placed in (0, size) and (cost if placed else None) == expected

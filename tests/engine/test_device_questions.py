@@ -4,66 +4,41 @@ from __future__ import annotations
 
 from typing import Any
 
-from test_devices import DRIVER, World, asks, claim, device, node, pod, published
-
-from phalanx.engine.explain import plan, whatif, why
+from phalanx.engine.explain import plan, why
 from phalanx.engine.explain.device_table import device_table
-from phalanx.engine.explain.values import Outlook
-from phalanx.model.gates import Gates
-from phalanx.serve.manifests import Manifests
 from phalanx.serve.variant import MoreNodes, Variant
+from support.device_world import (
+    DRIVER,
+    World,
+    ask,
+    asks,
+    claim,
+    claim_template,
+    claiming_job,
+    consumer,
+    device,
+    device_cluster,
+    device_node,
+    published,
+)
 
 Json = dict[str, Any]
 
 
-def cluster(nodes: int = 2, devices: int = 2) -> World:
-    world = World(gates=Gates({"DRAWorkloadResourceClaims": True}))
-    for n in range(nodes):
-        world.see(node(f"n{n}"), published(f"n{n}", *(device(f"d{i}", model="h100") for i in range(devices))))
-    return world
-
-
-def template(name: str, count: int = 1, cel: str = "") -> Json:
-    body = {"metadata": {}, "spec": {"devices": {"requests": [asks("r", count, cel)]}}}
-    return {
-        "apiVersion": "resource.k8s.io/v1",
-        "kind": "ResourceClaimTemplate",
-        "metadata": {"name": name},
-        "spec": body,
-    }
-
-
-def job(name: str, pods: int, entry: Json) -> Json:
-    spec = {"containers": [{"name": "c", "image": "i", "resources": {"claims": [{"name": "gpu"}]}}],
-            "resourceClaims": [{"name": "gpu", **entry}], "restartPolicy": "Never"}  # fmt: skip
-    return {
-        "apiVersion": "batch/v1",
-        "kind": "Job",
-        "metadata": {"name": name, "annotations": {"scheduling.phalanx.dev/gang": "true"}},
-        "spec": {"completions": pods, "parallelism": pods, "completionMode": "Indexed", "template": {"spec": spec}},
-    }
-
-
-def ask(world: World, *documents: Json, templates: list[Json] | None = None) -> tuple[Outlook, list[str]]:
-    gates = Gates({"DRAWorkloadResourceClaims": True})
-    manifests = Manifests(gates, [], tuple(world.engine.profiles), templates or [])
-    manifests.read(documents, "default")
-    manifests.put_into(world.engine)
-    return whatif(world.engine.scheduler, manifests.question), manifests.notes
-
-
 def test_a_gang_with_a_claim_template_gets_devices_of_its_own():
-    outlook, notes = ask(cluster(), template("one"), job("train", 4, {"resourceClaimTemplateName": "one"}))
+    outlook, notes = ask(
+        device_cluster(), claim_template("one"), claiming_job("train", 4, {"resourceClaimTemplateName": "one"})
+    )
     (item,) = outlook.items
     assert item.fits and item.pods == 4 and not notes
     assert item.devices == [f"{DRIVER}/n{n}/d{i}" for n in range(2) for i in range(2)]
 
 
 def test_too_few_devices_are_named_with_the_selector_that_rules_them_out():
-    world = cluster()
-    world.see(node("old"), published("old", device("d0", model="a100")))
-    wants = template("one", cel=f'device.attributes["{DRIVER}"].model == "h100"')
-    outlook, _ = ask(world, wants, job("train", 5, {"resourceClaimTemplateName": "one"}))
+    world = device_cluster()
+    world.see(device_node("old"), published("old", device("d0", model="a100")))
+    wants = claim_template("one", cel=f'device.attributes["{DRIVER}"].model == "h100"')
+    outlook, _ = ask(world, wants, claiming_job("train", 5, {"resourceClaimTemplateName": "one"}))
     (item,) = outlook.items
     assert not item.fits
     (hint,) = item.hints
@@ -72,9 +47,13 @@ def test_too_few_devices_are_named_with_the_selector_that_rules_them_out():
 
 def test_units_of_one_question_do_not_share_a_device():
     one = {"resourceClaimTemplateName": "one"}
-    outlook, _ = ask(cluster(1, 3), template("one"), job("first", 2, one), job("second", 2, one))
+    outlook, _ = ask(
+        device_cluster(1, 3), claim_template("one"), claiming_job("first", 2, one), claiming_job("second", 2, one)
+    )
     assert [item.fits for item in outlook.items] == [True, False]
-    outlook, _ = ask(cluster(2, 2), template("one"), job("first", 2, one), job("second", 2, one))
+    outlook, _ = ask(
+        device_cluster(2, 2), claim_template("one"), claiming_job("first", 2, one), claiming_job("second", 2, one)
+    )
     devices = [device for item in outlook.items for device in item.devices]
     assert outlook.fits and len(set(devices)) == len(devices) == 4
 
@@ -82,7 +61,7 @@ def test_units_of_one_question_do_not_share_a_device():
 def test_pods_share_a_claim_of_the_manifest():
     shared = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "metadata": {"name": "shared"},
               "spec": {"devices": {"requests": [asks("r", 2)]}}}  # fmt: skip
-    outlook, _ = ask(cluster(3, 2), job("train", 3, {"resourceClaimName": "shared"}), shared)
+    outlook, _ = ask(device_cluster(3, 2), claiming_job("train", 3, {"resourceClaimName": "shared"}), shared)
     (item,) = outlook.items
     assert item.fits and len(item.devices) == 2
     assert [share.pods for share in item.places[0].nodes] == [3]  # all on the node of the devices
@@ -102,37 +81,37 @@ def test_a_group_claim_is_generated_once_for_the_group():
         }
         for n in range(3)
     ]  # fmt: skip
-    outlook, _ = ask(cluster(2, 2), template("two", 2), group, *members)
+    outlook, _ = ask(device_cluster(2, 2), claim_template("two", 2), group, *members)
     (item,) = outlook.items
     assert item.fits and len(item.devices) == 2 and [share.pods for share in item.places[0].nodes] == [3]
 
 
 def test_templates_of_the_cluster_count_and_missing_ones_are_named():
-    wants = job("train", 2, {"resourceClaimTemplateName": "there"})
-    known = template("there")
+    wants = claiming_job("train", 2, {"resourceClaimTemplateName": "there"})
+    known = claim_template("there")
     known["metadata"]["namespace"] = "default"
-    outlook, _ = ask(cluster(), wants, templates=[known])
+    outlook, _ = ask(device_cluster(), wants, templates=[known])
     assert outlook.fits
-    outlook, notes = ask(cluster(), wants)
+    outlook, notes = ask(device_cluster(), wants)
     assert not outlook.fits and any('resource claim template "there" not found' in note for note in notes)
 
 
 def test_a_claim_that_exists_already_is_the_one_that_counts():
-    world = cluster(2, 2)
-    world.see(claim("taken", asks("r", 2)), pod("user", "taken")).run()
+    world = device_cluster(2, 2)
+    world.see(claim("taken", asks("r", 2)), consumer("user", "taken")).run()
     mine = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "metadata": {"name": "taken"},
             "spec": {"devices": {"requests": [asks("r", 1)]}}}  # fmt: skip
-    outlook, notes = ask(world, mine, job("train", 1, {"resourceClaimName": "taken"}))
+    outlook, notes = ask(world, mine, claiming_job("train", 1, {"resourceClaimName": "taken"}))
     assert outlook.fits and any("ResourceClaim taken: exists already" in note for note in notes)
 
 
 def test_a_plan_says_which_devices_each_victim_frees():
-    world = cluster(2, 2)
+    world = device_cluster(2, 2)
     for n in range(2):
-        world.see(claim(f"low-{n}", asks("r", 2)), pod(f"low-{n}", f"low-{n}"))
+        world.see(claim(f"low-{n}", asks("r", 2)), consumer(f"low-{n}", f"low-{n}"))
     world.run()
     world.see(claim("urgent", asks("r", 2)))
-    world.see(pod("urgent", "urgent", priority=9))
+    world.see(consumer("urgent", "urgent", priority=9))
     found = plan(world.engine.scheduler, "Pod", "default", "urgent")
     (victim,) = found.victims
     where = world.bound[victim.name.rpartition("/")[2]]
@@ -140,8 +119,8 @@ def test_a_plan_says_which_devices_each_victim_frees():
 
 
 def test_free_devices_are_counted_by_class_and_domain():
-    world = cluster(2, 3)
-    world.see(claim("c", asks("r", 2)), pod("p", "c")).run()
+    world = device_cluster(2, 3)
+    world.see(claim("c", asks("r", 2)), consumer("p", "c")).run()
     state = world.engine.indexes.devices
     (row,) = device_table(state, ())
     assert (row.device_class, row.devices, row.in_use, row.free, row.most_on_node) == ("gpu", 6, 2, 4, 3)
@@ -150,16 +129,16 @@ def test_free_devices_are_counted_by_class_and_domain():
 
 
 def test_added_nodes_have_the_devices_of_the_node_they_are_like():
-    world = cluster(1, 2)
+    world = device_cluster(1, 2)
     Variant(add_nodes=[MoreNodes(2, "n0")]).put_into(world.engine)
-    outlook, _ = ask(world, template("two", 2), job("train", 3, {"resourceClaimTemplateName": "two"}))
+    outlook, _ = ask(world, claim_template("two", 2), claiming_job("train", 3, {"resourceClaimTemplateName": "two"}))
     assert outlook.fits and len(outlook.items[0].devices) == 6
 
 
 def test_why_says_how_many_devices_share_the_attribute_that_must_match():
-    world = World(node("n0"), published("n0", *(device(f"d{i}", nvlink=i // 2) for i in range(6))))
+    world = World(device_node("n0"), published("n0", *(device(f"d{i}", nvlink=i // 2) for i in range(6))))
     limits = [{"matchAttribute": f"{DRIVER}/nvlink"}]
-    world.see(claim("four", asks("r", 4), constraints=limits), pod("p", "four")).run()
+    world.see(claim("four", asks("r", 4), constraints=limits), consumer("p", "four")).run()
     (item,) = why(world.engine.scheduler, "Pod", "default", "p").items
     (hint,) = [each for each in item.hints if "claim default/four" in each]
     assert "6 can be used now, at most 6 on one node" in hint
@@ -169,7 +148,7 @@ def test_why_says_how_many_devices_share_the_attribute_that_must_match():
 def test_a_group_with_one_attribute_in_common_is_tried_in_one_domain():
     world = World()
     for n, domain in enumerate("aab"):
-        world.see(node(f"n{n}"), published(f"n{n}", device("d0", domain=domain)))
+        world.see(device_node(f"n{n}"), published(f"n{n}", device("d0", domain=domain)))
     annotations = {"scheduling.phalanx.dev/match-device-attribute": f"{DRIVER}/domain"}
     group = {"apiVersion": "scheduling.k8s.io/v1beta1", "kind": "PodGroup",
              "metadata": {"name": "g", "annotations": annotations},
@@ -177,6 +156,6 @@ def test_a_group_with_one_attribute_in_common_is_tried_in_one_domain():
     spec = {"containers": [{"name": "c", "image": "i"}], "schedulingGroup": {"podGroupName": "g"},
             "resourceClaims": [{"name": "gpu", "resourceClaimTemplateName": "one"}]}  # fmt: skip
     members = [{"apiVersion": "v1", "kind": "Pod", "metadata": {"name": f"g-{n}"}, "spec": spec} for n in range(2)]
-    outlook, notes = ask(world, template("one"), group, *members)
+    outlook, notes = ask(world, claim_template("one"), group, *members)
     assert outlook.fits and not notes
     assert [share.node for share in outlook.items[0].places[0].nodes] == ["n0", "n1"]

@@ -6,14 +6,27 @@ from typing import Any
 
 import msgspec
 import pytest
-from test_device_questions import ask, cluster, job, template
-from test_devices import DRIVER, World, asks, claim, device, gang, node, pod, published
 
 from phalanx.engine.explain import why
 from phalanx.engine.explain.device_table import device_table
 from phalanx.model import objects as o
 from phalanx.model.objects.devices import IMPLICIT_RESOURCE_PREFIX
 from phalanx.serve.engine_view import EngineReader
+from support.device_world import (
+    DRIVER,
+    World,
+    ask,
+    asks,
+    claim,
+    claim_template,
+    claiming_job,
+    consumer,
+    device,
+    device_cluster,
+    device_node,
+    gang_group,
+    published,
+)
 
 GPU = f"{IMPLICIT_RESOURCE_PREFIX}gpu"
 
@@ -34,8 +47,8 @@ def tainted(world: World, name: str) -> None:
 
 
 def test_a_class_is_the_first_column_of_every_node() -> None:
-    world = cluster(2, 3)
-    world.see(claim("c", asks("r", 2)), pod("p", "c")).run()
+    world = device_cluster(2, 3)
+    world.see(claim("c", asks("r", 2)), consumer("p", "c")).run()
     found = reader(world)
     assert found.layout().resources[0] == GPU
     at = world.bound["p"]
@@ -50,17 +63,17 @@ def test_a_class_is_the_first_column_of_every_node() -> None:
 
 
 def test_without_devices_nothing_is_added() -> None:
-    world = World(node("n0"))
+    world = World(device_node("n0"))
     assert all(not name.startswith(IMPLICIT_RESOURCE_PREFIX) for name in reader(world).layout().resources)
     assert reader(world).node("n0")["devices"] == []  # type: ignore[index]
 
 
 def test_nodes_are_read_again_when_their_devices_change() -> None:
-    world = cluster(3, 2)
+    world = device_cluster(3, 2)
     found = reader(world)
     assert found.changed() is None
     assert found.changed() == set()
-    world.see(claim("c", asks("r", 1)), pod("p", "c")).run()
+    world.see(claim("c", asks("r", 1)), consumer("p", "c")).run()
     at = world.bound["p"]
     assert found.changed() == {at}
     world.slow = True  # the claim is released later than the pod ends
@@ -70,7 +83,7 @@ def test_nodes_are_read_again_when_their_devices_change() -> None:
     world.release("p")
     assert found.changed() == {at}
     assert rows(found)[at][3][0] == 0
-    world.see(node("new"))
+    world.see(device_node("new"))
     assert found.changed() is None
     world.see(published("new", device("d0")))
     assert found.changed() == {"new"}
@@ -78,7 +91,7 @@ def test_nodes_are_read_again_when_their_devices_change() -> None:
 
 
 def test_the_first_devices_change_the_columns() -> None:
-    world = World(node("n0"))
+    world = World(device_node("n0"))
     found = reader(world)
     found.changed()
     before = found.layout()
@@ -88,8 +101,8 @@ def test_the_first_devices_change_the_columns() -> None:
 
 
 def test_a_node_lists_its_devices_with_claims_and_pods() -> None:
-    world = World(node("n0"), published("n0", *(device(f"d{i}", nvlink=i // 2) for i in range(3))))
-    world.see(claim("c", asks("r", 1)), pod("p", "c")).run()
+    world = World(device_node("n0"), published("n0", *(device(f"d{i}", nvlink=i // 2) for i in range(3))))
+    world.see(claim("c", asks("r", 1)), consumer("p", "c")).run()
     tainted(world, "d2")
     listed = reader(world).node("n0")["devices"]  # type: ignore[index]
     assert [(each["name"], each["state"]) for each in listed] == [("d0", "in use"), ("d1", "free"), ("d2", "tainted")]
@@ -104,17 +117,17 @@ def test_a_node_lists_its_devices_with_claims_and_pods() -> None:
 
 def test_shared_capacity_says_how_much_is_used() -> None:
     shared = {**device("d0"), "allowMultipleAllocations": True, "capacity": {"memory": {"value": "80Gi"}}}
-    world = World(node("n0"), published("n0", shared))
-    world.see(claim("c", asks("r", 1, capacity={"requests": {"memory": "30Gi"}})), pod("p", "c")).run()
+    world = World(device_node("n0"), published("n0", shared))
+    world.see(claim("c", asks("r", 1, capacity={"requests": {"memory": "30Gi"}})), consumer("p", "c")).run()
     (listed,) = reader(world).node("n0")["devices"]  # type: ignore[index]
     assert listed["state"] == "shared" and listed["shares"] == [["memory", "30Gi", "80Gi"]]
     assert listed["pods"] == ["default/p"]
 
 
 def test_what_a_pending_gang_asks_for_is_counted_as_top_does() -> None:
-    world = cluster(2, 2)
-    world.see(gang("train", 3), *(claim(f"c{i}", asks("r", 2)) for i in range(3)))
-    world.see(*(pod(f"p{i}", f"c{i}", group="train") for i in range(3))).run()
+    world = device_cluster(2, 2)
+    world.see(gang_group("train", 3), *(claim(f"c{i}", asks("r", 2)) for i in range(3)))
+    world.see(*(consumer(f"p{i}", f"c{i}", group="train") for i in range(3))).run()
     found = reader(world)
     free = found.free_devices("podgroup/default/train")["rows"]
     assert free == [msgspec.to_builtins(each) for each in device_table(world.engine.indexes.devices, ())]
@@ -124,19 +137,21 @@ def test_what_a_pending_gang_asks_for_is_counted_as_top_does() -> None:
 
 
 def test_a_gang_without_devices_is_short_of_devices() -> None:
-    world = cluster(2, 2)
-    world.see(gang("train", 3), *(claim(f"c{i}", asks("r", 2)) for i in range(3)))
-    world.see(*(pod(f"p{i}", f"c{i}", group="train") for i in range(3))).run()
+    world = device_cluster(2, 2)
+    world.see(gang_group("train", 3), *(claim(f"c{i}", asks("r", 2)) for i in range(3)))
+    world.see(*(consumer(f"p{i}", f"c{i}", group="train") for i in range(3))).run()
     (item,) = why(world.engine.scheduler, "PodGroup", "default", "train").items
     assert item.headline == "Needs 3 pods at once; there is room for 2 (short of devices)"
     assert item.queue is not None and item.queue.waits_for[0] == "devices that its claims ask for are free"
-    outlook, _ = ask(cluster(2, 2), template("two", 2), job("big", 3, {"resourceClaimTemplateName": "two"}))
+    outlook, _ = ask(
+        device_cluster(2, 2), claim_template("two", 2), claiming_job("big", 3, {"resourceClaimTemplateName": "two"})
+    )
     assert outlook.items[0].headline == "Needs 3 pods at once; there is room for 2 (short of devices)"
 
 
 def test_a_gang_short_of_cpu_is_not_short_of_devices() -> None:
-    world = cluster(2, 2)
-    world.see(gang("train", 3), *(claim(f"c{i}", asks("r", 1)) for i in range(3)))
-    world.see(*(pod(f"p{i}", f"c{i}", group="train", cpu="5") for i in range(3))).run()
+    world = device_cluster(2, 2)
+    world.see(gang_group("train", 3), *(claim(f"c{i}", asks("r", 1)) for i in range(3)))
+    world.see(*(consumer(f"p{i}", f"c{i}", group="train", cpu="5") for i in range(3))).run()
     (item,) = why(world.engine.scheduler, "PodGroup", "default", "train").items
     assert item.headline == "Needs 3 pods at once; there is room for 2 (short of CPU)"

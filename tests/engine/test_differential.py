@@ -6,7 +6,6 @@ after each the evaluation that followed the changes and one made from scratch ar
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -16,7 +15,7 @@ from hypothesis import strategies as st
 from phalanx.model.objects.pod import NodeAffinity, NodeSelector, NodeSelectorRequirement, NodeSelectorTerm
 from phalanx.model.objects.pod import TopologySpreadConstraint as Constraint
 from phalanx.testing import builders as b
-from support.differential import World
+from support.differential import Pods, World, change, place, renamed
 from support.reference import PLUGINS, Plugin
 from support.reference.interpod import InterPodAffinity
 from support.reference.node_plugins import NodeAffinityPlugin, NodeResourcesBalancedAllocation, NodeResourcesFit
@@ -38,8 +37,6 @@ from support.strategies import (
     storing,
 )
 
-Pods = Callable[[str], st.SearchStrategy[b.PodBuilder]]
-
 thorough = settings(
     max_examples=150,
     deadline=None,
@@ -60,7 +57,7 @@ def run(
     world = world or World()
     made = made if made is not None else nodes()
     for i in range(data.draw(st.integers(1, 5), label="nodes")):
-        world.see(b_rename(data.draw(made), NAMES[i]))
+        world.see(renamed(data.draw(made), NAMES[i]))
     before = before if before is not None else st.lists(objects, max_size=6) if objects is not None else st.just([])
     for thing in data.draw(before, label="objects"):
         world.see(thing)
@@ -77,51 +74,6 @@ def run(
     keys = st.sampled_from(sorted(world.pods))
     moves = data.draw(st.lists(st.tuples(keys, st.integers(0, 4)), max_size=5), label="trial")
     world.trial(moves, candidates)
-
-
-def b_rename(node: Any, name: str) -> Any:
-    import msgspec
-
-    labels = dict(node.metadata.labels)
-    if "kubernetes.io/hostname" in labels:
-        labels["kubernetes.io/hostname"] = name
-    meta = msgspec.structs.replace(node.metadata, name=name, uid=f"node:/{name}", labels=labels)
-    return msgspec.structs.replace(node, metadata=meta)
-
-
-def place(data: st.DataObject, world: World, pods: Pods, name: str) -> None:
-    where = data.draw(st.sampled_from(sorted(world.engine.columns.row_of) or NAMES))
-    world.see(data.draw(pods(name)).node(where).build())
-
-
-def change(
-    data: st.DataObject,
-    world: World,
-    pods: Pods,
-    objects: st.SearchStrategy[Any] | None,
-    made: st.SearchStrategy[Any],
-) -> None:
-    match data.draw(st.integers(0, 6 if objects is None else 10), label="change"):
-        case 0 | 1:
-            name = data.draw(st.sampled_from(NAMES))
-            world.see(b_rename(data.draw(made), name))
-        case 2:
-            known = sorted(world.engine.columns.row_of)
-            if known:
-                world.gone(b.node(data.draw(st.sampled_from(known))).build())
-        case 3 | 4:
-            place(data, world, pods, data.draw(st.sampled_from(["p0", "p5", "p6", "p7"])))
-        case 5 | 6:
-            bound = sorted(key for key, pod in world.pods.items() if pod.spec.node_name)
-            if bound:
-                world.gone(world.pods[data.draw(st.sampled_from(bound))])
-        case _:
-            assert objects is not None
-            thing = data.draw(objects)
-            if data.draw(st.integers(0, 3)) == 0:
-                world.gone(thing)
-            else:
-                world.see(thing)
 
 
 @thorough

@@ -7,13 +7,12 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from test_differential import b_rename, change, place
 
 from phalanx.engine.explain import Question, whatif
 from phalanx.engine.state.label_interest import OTHER, LabelInterest
 from phalanx.testing import Cluster
 from phalanx.testing import builders as b
-from support.differential import World
+from support.differential import World, change, place, renamed
 from support.strategies import KEYS, NAMES, calm_nodes, maybe
 from support.verdicts import binds
 
@@ -243,7 +242,7 @@ def choosers(draw: st.DrawFn) -> Any:
 def test_verdicts_do_not_depend_on_when_selectors_come(data: st.DataObject) -> None:
     world = World()
     for i in range(data.draw(st.integers(2, 4), label="nodes")):
-        world.see(b_rename(data.draw(calm_nodes()), NAMES[i]))
+        world.see(renamed(data.draw(calm_nodes()), NAMES[i]))
     for thing in data.draw(st.lists(choosers(), max_size=1), label="objects"):
         world.see(thing)
     for i in range(data.draw(st.integers(0, 5), label="placed")):

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from test_whatif_engine import ask
 
 from phalanx.engine import decisions as d
 from phalanx.engine.engine import Engine
@@ -16,7 +15,7 @@ from phalanx.engine.framework import Code, Placement, Status
 from phalanx.engine.framework.settings import EngineSettings, PluginUse, ProfileSettings
 from phalanx.model.gates import Gates
 from phalanx.testing.builders import gang, node, pod
-from support.asked_engine import Asked
+from support.asked_engine import Asked, ask
 
 
 def binds(made: list[d.Decision]) -> dict[str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from phalanx.engine.placement import Certificate, Composite, Leaf, PlacementProblem, RuledOut, hopeless, place, sentence
+from phalanx.engine.placement.explain import explain
 from support.small_problems import cluster
 
 
@@ -102,3 +103,9 @@ def test_hopeless_means_that_counting_rules_it_out() -> None:
     pair = (Leaf("x", 3, ((0, 3),), key="rack"), Leaf("y", 9, ((0, 9),)))
     assert hopeless(cluster(nodes, Composite("root", 2, pair), [{"cpu": 1}]))
     assert not hopeless(cluster(nodes, Composite("root", 1, pair), [{"cpu": 1}]))
+
+
+def test_a_group_that_needs_no_pod_is_explained_without_a_resource() -> None:
+    """Of its two kinds of pods each fits alone and its minimum is none: nothing is short."""
+    why = explain(cluster([{"cpu": 4}], Leaf("g", 0, ((0, 1), (1, 1))), [{"cpu": 1}, {"cpu": 2}]))
+    assert (why.group, why.needed, why.limiting) == ("g", 0, None)

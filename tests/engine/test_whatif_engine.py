@@ -8,22 +8,9 @@ from typing import Any
 import pytest
 
 from phalanx.engine import decisions as d
-from phalanx.engine.explain import Outlook, Question, Unknown, plan, whatif, why
+from phalanx.engine.explain import Unknown, plan, why
 from phalanx.testing.builders import composite, gang, node, pod, pod_group, workload
-from support.asked_engine import Asked, fingerprint, racks
-
-
-def ask(run: Asked, *builders: Any) -> Outlook:
-    question = Question()
-    for builder in builders:
-        obj = builder.build() if hasattr(builder, "build") else builder
-        fields = {"Pod": "pods", "PodGroup": "pod_groups", "CompositePodGroup": "composites", "Workload": "workloads"}
-        getattr(question, fields[type(obj).__name__]).append(obj)
-    before = fingerprint(run.engine)
-    outlook = whatif(run.engine, question)
-    run.engine.validate()
-    assert fingerprint(run.engine) == before
-    return outlook
+from support.asked_engine import Asked, ask, fingerprint, racks
 
 
 def rack_gang(name: str, size: int, cpu: str = "3") -> list[Any]:

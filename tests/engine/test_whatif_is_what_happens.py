@@ -6,7 +6,6 @@ import random
 from typing import Any
 
 import pytest
-from test_whatif_engine import ask
 
 from phalanx.engine import decisions as d
 from phalanx.engine.engine import Engine
@@ -14,7 +13,7 @@ from phalanx.engine.explain.values import Would
 from phalanx.engine.framework.settings import EngineSettings
 from phalanx.model.gates import Gates
 from phalanx.testing.builders import composite, node, pod, pod_group
-from support.asked_engine import Asked
+from support.asked_engine import Asked, ask
 
 GATES = [{}, {"TopologyAwareWorkloadScheduling": False}, {"PodGroupPreemptionPolicy": True}]
 

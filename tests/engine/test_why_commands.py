@@ -19,6 +19,7 @@ import yaml
 from phalanx.cli.main import main
 from phalanx.cli.scheduler_client import Paint
 from support.local_cluster import LocalCluster
+from support.manifests import pod, pod_group
 
 Json = dict[str, Any]
 RACK = "topology.phalanx.dev/rack"
@@ -26,25 +27,8 @@ GROUPS = "/apis/scheduling.k8s.io/v1beta1/namespaces/default/podgroups"
 PODS = "/api/v1/namespaces/default/pods"
 
 
-def group(name: str, count: int, *, key: str = RACK, **spec: Any) -> Json:
-    constraints = {"schedulingConstraints": {"topology": [{"key": key}]}} if key else {}
-    return {
-        "apiVersion": "scheduling.k8s.io/v1beta1",
-        "kind": "PodGroup",
-        "metadata": {"name": name},
-        "spec": {"schedulingPolicy": {"gang": {"minCount": count}}, **constraints, **spec},
-    }
-
-
-def member(name: str, of: str = "", gpus: int = 8, **spec: Any) -> Json:
-    link = {"schedulingGroup": {"podGroupName": of}} if of else {}
-    container = {"name": "c", "image": "app", "resources": {"limits": {"nvidia.com/gpu": gpus}}}
-    body = {"containers": [container], **link, **spec}
-    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": body}
-
-
 def members(of: str, count: int, **spec: Any) -> list[Json]:
-    return [member(f"{of}-{i}", of, **spec) for i in range(count)]
+    return [pod(f"{of}-{i}", gpus=8, group=of, **spec) for i in range(count)]
 
 
 def put(cluster: LocalCluster, *objects: Json) -> None:
@@ -87,7 +71,7 @@ def phalanx(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch)
 def up(start_cluster: Callable[..., LocalCluster]) -> LocalCluster:
     """Two blocks of two racks of two nodes with eight GPUs each; a gang of three waits for one rack."""
     cluster = start_cluster(nodes=8, topology="blocks=2,racks=4,gpus=8")
-    put(cluster, group("train", 3), *members("train", 3))
+    put(cluster, pod_group("train", 3, topology=RACK), *members("train", 3))
     condition(cluster, GROUPS, "train", "False")
     return cluster
 
@@ -140,7 +124,7 @@ def test_every_format_has_the_same_answer(up: LocalCluster, phalanx: Phalanx) ->
 
 
 def test_watching_prints_again_when_the_answer_changed(up: LocalCluster) -> None:
-    put(up, group("watched", 1, key=""))
+    put(up, pod_group("watched", 1))
     watching = subprocess.Popen(
         [sys.executable, "-m", "phalanx", "why", "podgroup/watched", "--watch", "--kubeconfig", str(up.kubeconfig)],
         text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
@@ -149,7 +133,7 @@ def test_watching_prints_again_when_the_answer_changed(up: LocalCluster) -> None
     try:
         assert watching.stdout is not None
         assert watching.stdout.readline() == "podgroup/watched in default: pending\n"
-        put(up, member("watched-0", "watched", gpus=1))
+        put(up, pod("watched-0", gpus=1, group="watched"))
         seen = []
         while (line := watching.stdout.readline()) and "in default: scheduled" not in line:
             seen.append(line)
@@ -168,7 +152,7 @@ def test_watching_prints_again_when_the_answer_changed(up: LocalCluster) -> None
 def test_a_workload_is_answered_for_by_its_groups(up: LocalCluster, phalanx: Phalanx) -> None:
     """Asking about what one wrote: the groups made for it, and a clear word where there are none."""
     jobs = "/apis/batch/v1/namespaces/default/jobs"
-    template = {"spec": {**member("x")["spec"], "restartPolicy": "Never"}}
+    template = {"spec": {**pod("x", gpus=8)["spec"], "restartPolicy": "Never"}}
     gang = {"schedulingPolicy": {"gang": {}}}
     spec = {"parallelism": 9, "completions": 9, "scheduling": gang, "template": template}
     up.create(jobs, {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "mine"}, "spec": spec})
@@ -197,7 +181,7 @@ def test_a_workload_without_groups_is_answered_for_by_its_pods(up: LocalCluster,
     spec = {
         "replicas": 5,
         "selector": {"matchLabels": labels},
-        "template": {"metadata": {"labels": labels}, "spec": member("x", gpus=99)["spec"]},
+        "template": {"metadata": {"labels": labels}, "spec": pod("x", gpus=99)["spec"]},
     }
     up.create(
         replica_sets, {"apiVersion": "apps/v1", "kind": "ReplicaSet", "metadata": {"name": "plain"}, "spec": spec}
@@ -212,7 +196,7 @@ def test_a_workload_without_groups_is_answered_for_by_its_pods(up: LocalCluster,
 def test_a_job_that_has_failed_is_not_pending(up: LocalCluster, phalanx: Phalanx) -> None:
     """Every deleted pod of a preempted gang counts as failed; the answer was "pending, not queued"."""
     jobs = "/apis/batch/v1/namespaces/default/jobs"
-    template = {"spec": {**member("x", gpus=99)["spec"], "restartPolicy": "Never"}}
+    template = {"spec": {**pod("x", gpus=99)["spec"], "restartPolicy": "Never"}}
     spec = {"completions": 8, "parallelism": 8, "completionMode": "Indexed", "backoffLimit": 0, "template": template}
     spec["scheduling"] = {"schedulingPolicy": {"gang": {}}}
     up.create(jobs, {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "over"}, "spec": spec})
@@ -237,12 +221,12 @@ def test_a_job_whose_template_names_a_group_is_answered_for_by_that_group(up: Lo
         "spec": {"podGroups": [{"name": "pg1", "policy": {"gang": {"minCount": 100}}}]},
     }
     up.create("/apis/scheduling.k8s.io/v1alpha1/namespaces/default/workloads", workload)
-    put(up, group("by-hand", 7, key=""))
+    put(up, pod_group("by-hand", 7))
     for name, link in (
         ("job-1", {"workloadRef": {"name": "job-1", "podGroup": "pg1"}}),
         ("job-2", {"schedulingGroup": {"podGroupName": "by-hand"}}),
     ):
-        template = {"spec": {**member("x", gpus=1)["spec"], "restartPolicy": "Never", **link}}
+        template = {"spec": {**pod("x", gpus=1)["spec"], "restartPolicy": "Never", **link}}
         spec = {"completions": 2, "parallelism": 2, "completionMode": "Indexed", "template": template}
         up.create(jobs, {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": name}, "spec": spec})
         up.wait(PODS, lambda found, name=name: sum(p["metadata"]["name"].startswith(name) for p in found["items"]) == 2)
@@ -259,7 +243,7 @@ def test_a_workload_that_nobody_has_looked_at_yet_is_not_said_to_ask_for_nothing
     start_cluster: Callable[..., LocalCluster], phalanx: Phalanx
 ) -> None:
     cluster = start_cluster(run_controllers=False, run_nodes=False)
-    spec = {"template": {"spec": {**member("x")["spec"], "restartPolicy": "Never"}}}
+    spec = {"template": {"spec": {**pod("x", gpus=8)["spec"], "restartPolicy": "Never"}}}
     body = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "new"}, "spec": spec}
     cluster.create("/apis/batch/v1/namespaces/default/jobs", body)
     text = phalanx("why", "job/new", "--kubeconfig", str(cluster.kubeconfig), code=0)
@@ -270,7 +254,7 @@ def test_kubeconfig_may_come_from_the_environment(
     up: LocalCluster, phalanx: Phalanx, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("KUBECONFIG", str(up.kubeconfig))
-    put(up, member("alone", gpus=1))
+    put(up, pod("alone", gpus=1))
     condition(up, PODS, "alone", "True")
     assert "alone in default: scheduled" in phalanx("why", "pod/alone", code=0)
     up.delete(f"{PODS}/alone", gracePeriodSeconds="0")
@@ -279,7 +263,7 @@ def test_kubeconfig_may_come_from_the_environment(
 def test_what_is_not_there_or_makes_no_sense_ends_with_2(up: LocalCluster, phalanx: Phalanx, tmp_path: Path) -> None:
     here = ("--kubeconfig", str(up.kubeconfig))
     assert "knows no pod default/ghost" in phalanx("why", "pod/ghost", *here, code=2)
-    put(up, member("volcanic", schedulerName="volcano"))
+    put(up, pod("volcanic", gpus=8, schedulerName="volcano"))
     assert "is for the scheduler 'volcano'" in phalanx("why", "pod/volcanic", *here, code=2)
     up.delete(f"{PODS}/volcanic", gracePeriodSeconds="0")
     assert "KIND/NAME" in phalanx("why", "train", *here, code=2)
@@ -289,27 +273,27 @@ def test_what_is_not_there_or_makes_no_sense_ends_with_2(up: LocalCluster, phala
     broken.write_text("a: [")
     assert "not YAML" in phalanx("whatif", "-f", str(broken), *here, code=2)
     bad = tmp_path / "bad.yaml"
-    bad.write_text(yaml.safe_dump(group("bad", 0)))
+    bad.write_text(yaml.safe_dump(pod_group("bad", 0, topology=RACK)))
     assert "PodGroup bad is invalid" in phalanx("whatif", "-f", str(bad), *here, code=2)
     assert "cannot read kubeconfig" in phalanx("why", "pod/x", "--kubeconfig", "/nonexistent", code=2)
 
 
 def test_whatif_says_where_and_creates_nothing(up: LocalCluster, phalanx: Phalanx, tmp_path: Path) -> None:
     file = tmp_path / "ask.yaml"
-    file.write_text(yaml.safe_dump_all([group("ask", 2), *members("ask", 2)]))
+    file.write_text(yaml.safe_dump_all([pod_group("ask", 2, topology=RACK), *members("ask", 2)]))
     here = ("--kubeconfig", str(up.kubeconfig))
     text = phalanx("whatif", "-f", str(file), *here, code=0)
     assert "podgroup/default/ask: fits" in text
     assert re.search(r"PodGroup ask: 2 pods in topology\.phalanx\.dev/rack rack-\d: node-\S+, node-\S+", text)
     assert up.ask("GET", f"{GROUPS}/ask").code == 404
-    file.write_text(yaml.safe_dump_all([group("ask", 3), *members("ask", 3)]))
+    file.write_text(yaml.safe_dump_all([pod_group("ask", 3, topology=RACK), *members("ask", 3)]))
     text = phalanx("whatif", "-f", str(file), *here, code=1)
     assert "does not fit" in text and "would help: rack→block fits now" in text
 
 
 def test_whatif_can_be_about_another_cluster(up: LocalCluster, phalanx: Phalanx, tmp_path: Path) -> None:
     file = tmp_path / "ask.yaml"
-    file.write_text(yaml.safe_dump_all([group("ask", 3), *members("ask", 3)]))
+    file.write_text(yaml.safe_dump_all([pod_group("ask", 3, topology=RACK), *members("ask", 3)]))
     here = ("-f", str(file), "--kubeconfig", str(up.kubeconfig))
     found = json.loads(phalanx("whatif", *here, "-o", "json", code=1))["items"][0]["relaxations"]
     count, like = next(each["to"] for each in found if each["change"] == "nodes").split()
@@ -326,7 +310,7 @@ def test_whatif_can_be_about_another_cluster(up: LocalCluster, phalanx: Phalanx,
 
 
 def test_whatif_understands_workloads(up: LocalCluster, phalanx: Phalanx, tmp_path: Path) -> None:
-    template = {"spec": {"restartPolicy": "Never", "containers": member("x", gpus=8)["spec"]["containers"]}}
+    template = {"spec": {"restartPolicy": "Never", "containers": pod("x", gpus=8)["spec"]["containers"]}}
     gang = {"scheduling.phalanx.dev/gang": "true"}
     job = {
         "apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "job", "annotations": gang},
@@ -367,10 +351,10 @@ def test_whatif_understands_workloads(up: LocalCluster, phalanx: Phalanx, tmp_pa
 def test_a_plan_is_shown_and_nobody_is_evicted(up: LocalCluster, phalanx: Phalanx) -> None:
     name = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": "vip"}, "value": 1000}
     up.create("/apis/scheduling.k8s.io/v1/priorityclasses", {**name, "preemptionPolicy": "Never"})
-    put(up, *(member(f"low-{i}") for i in range(8)))
+    put(up, *(pod(f"low-{i}", gpus=8) for i in range(8)))
     for i in range(8):
         condition(up, PODS, f"low-{i}", "True")
-    put(up, group("vip", 2, priorityClassName="vip"), *members("vip", 2, priorityClassName="vip"))
+    put(up, pod_group("vip", 2, topology=RACK, priorityClassName="vip"), *members("vip", 2, priorityClassName="vip"))
     condition(up, GROUPS, "vip", "False")
     here = ("--kubeconfig", str(up.kubeconfig))
     assert "Never" in phalanx("plan", "podgroup/vip", *here, code=1)
@@ -394,7 +378,7 @@ def test_the_path_wants_the_token_and_the_right_method(up: LocalCluster) -> None
 
 
 def test_without_a_scheduler_conditions_and_events_are_shown(server: LocalCluster, phalanx: Phalanx) -> None:
-    put(server, member("waits"))
+    put(server, pod("waits", gpus=8))
     here = ("--kubeconfig", str(server.kubeconfig))
     text = phalanx("why", "pod/waits", *here, code=1)
     assert "pod/waits in default: pending" in text and "note: no scheduler answers" in text
@@ -436,7 +420,7 @@ def ask(url: str, token: str = "") -> int:
 def test_a_scheduler_of_its_own_answers_callers_the_api_server_knows(
     server: LocalCluster, alone: str, phalanx: Phalanx
 ) -> None:
-    put(server, member("apart", schedulerName="apart"))
+    put(server, pod("apart", gpus=8, schedulerName="apart"))
     condition(server, PODS, "apart", "False")
     url = f"{alone}/phalanx/v1/why?kind=pod&name=apart"
     assert ask(url) == 401

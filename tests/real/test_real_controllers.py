@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from support.programs import program
-from support.real_cluster import GATES, Json, Process, RealCluster, until
+from support.real_cluster import GATES, Json, Process, RealCluster
+from support.waiting import eventually
 
 GANG = {"scheduling.phalanx.dev/gang": "true"}
 
@@ -54,7 +55,7 @@ def create_job(cluster: RealCluster, space: str, name: str, size: int, annotatio
 def test_a_gang_job_is_linked_by_the_webhook_and_bound_whole(whole: RealCluster) -> None:
     space = whole.namespace("jobs")
     create_job(whole, space, "train", 4, GANG)
-    until(lambda: len(whole.bound(space)) == 4, "the pods of the Job are bound")
+    eventually(lambda: len(whole.bound(space)) == 4, "the pods of the Job are bound")
     (group,) = whole.items(f"{whole.group_api}/namespaces/{space}/podgroups")
     assert group["spec"]["schedulingPolicy"] == {"gang": {"minCount": 4}}
     for pod in whole.pods(space):
@@ -64,14 +65,14 @@ def test_a_gang_job_is_linked_by_the_webhook_and_bound_whole(whole: RealCluster)
         path = f"/api/v1/namespaces/{space}/pods/{pod['metadata']['name']}"
         whole.ask("PATCH", path, {"metadata": {"finalizers": None}}, kind="application/merge-patch+json")
         whole.ask("DELETE", f"{path}?gracePeriodSeconds=0")
-    until(lambda: not whole.items(f"{whole.group_api}/namespaces/{space}/podgroups"), "its groups are collected")
+    eventually(lambda: not whole.items(f"{whole.group_api}/namespaces/{space}/podgroups"), "its groups are collected")
     assert whole.forbidden() == []
 
 
 def test_a_workload_that_asks_for_nothing_is_not_changed(whole: RealCluster) -> None:
     space = whole.namespace("plain")
     create_job(whole, space, "plain", 2, {})
-    until(lambda: len(whole.pods(space)) == 2, "its pods exist")
+    eventually(lambda: len(whole.pods(space)) == 2, "its pods exist")
     assert {pod["spec"]["schedulerName"] for pod in whole.pods(space)} == {"default-scheduler"}
     assert whole.bound(space) == []  # no kube-scheduler runs
     assert whole.items(f"{whole.group_api}/namespaces/{space}/podgroups") == []
@@ -95,7 +96,7 @@ def test_kube_scheduler_places_its_own_pods_and_we_ours(whole: RealCluster) -> N
     whole.parts.append(theirs)
     create_job(whole, space, "theirs", 3, {})
     create_job(whole, space, "ours", 3, GANG)
-    until(lambda: len(whole.bound(space)) == 6, "both Jobs are bound")
+    eventually(lambda: len(whole.bound(space)) == 6, "both Jobs are bound")
     by_scheduler = {pod["metadata"]["labels"]["job-name"]: pod["spec"]["schedulerName"] for pod in whole.pods(space)}
     assert by_scheduler == {"theirs": "default-scheduler", "ours": "phalanx"}
     assert whole.broken() == []

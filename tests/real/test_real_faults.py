@@ -8,7 +8,8 @@ from collections.abc import Callable
 
 import pytest
 
-from support.real_cluster import Process, RealCluster, Refused, until
+from support.real_cluster import Process, RealCluster, Refused
+from support.waiting import eventually
 
 GANGS, SIZE = 8, 3  # of one CPU each: four rounds fill the nodes of the fixture by half
 
@@ -26,7 +27,7 @@ def leader(cluster: RealCluster, replicas: list[Process]) -> Process:
         holder = cluster.ask("GET", path)["spec"].get("holderIdentity") or "nothing"
         return next((replica for replica in replicas if replica.alive and f"leading as {holder}" in replica.text), None)
 
-    process: Process = until(found, "a replica leads")
+    process: Process = eventually(found, "a replica leads")
     return process
 
 
@@ -37,7 +38,7 @@ def submit(cluster: RealCluster, space: str, during: Callable[[], None]) -> list
         cluster.gang(space, name, SIZE)
     during()
     for name in names[GANGS // 2 :]:
-        until(lambda name=name: made(cluster, space, name), f"{name} is created")
+        eventually(lambda name=name: made(cluster, space, name), f"{name} is created")
     return names
 
 
@@ -80,7 +81,7 @@ def test_a_leader_that_stood_still_does_not_act_when_it_comes_back(
 
     def pause() -> None:
         first.signal(signal.SIGSTOP)
-        until(lambda: leader(native, [r for r in replicas if r is not first]), "the other one leads")
+        eventually(lambda: leader(native, [r for r in replicas if r is not first]), "the other one leads")
         first.signal(signal.SIGCONT)
 
     settled(native, space, submit(native, space, pause))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from support.real_cluster import CUSTOM, RealCluster, Refused, until
+from support.real_cluster import CUSTOM, RealCluster, Refused
+from support.waiting import eventually
 
 TO_COME = "scheduling.phalanx.dev/pods-to-come"
 
@@ -28,9 +29,9 @@ def test_a_gang_is_bound_whole_with_the_shipped_roles(running: RealCluster) -> N
         found = (group.get("status") or {}).get("conditions") or ()
         return {condition["type"]: condition["reason"] for condition in found}
 
-    until(lambda: conditions("fits").get("PodGroupInitiallyScheduled") == "Scheduled", "the gang is reported")
-    until(lambda: "PodGroupInitiallyScheduled" in conditions("too-large"), "the other one, too")
-    until(lambda: "scheduling.phalanx.dev/Healthy" in conditions("fits"), "and its health")
+    eventually(lambda: conditions("fits").get("PodGroupInitiallyScheduled") == "Scheduled", "the gang is reported")
+    eventually(lambda: "PodGroupInitiallyScheduled" in conditions("too-large"), "the other one, too")
+    eventually(lambda: "scheduling.phalanx.dev/Healthy" in conditions("fits"), "and its health")
     assert running.bound(space) == [f"fits-{number}" for number in range(6)]
     assert running.broken() == []
     assert running.forbidden() == []
@@ -59,7 +60,7 @@ def test_a_policy_is_stored_and_gets_its_status(running: RealCluster) -> None:
             "spec": spec,
         },
     )
-    until(
+    eventually(
         lambda: (running.ask("GET", f"{path}/train").get("status") or {}).get("matchedGroups") == 1,
         "the policy says which groups it applies to",
     )
@@ -109,7 +110,7 @@ def test_devices_are_allocated_with_the_shipped_roles(running: RealCluster) -> N
             },
         }
         running.create(f"/api/v1/namespaces/{space}/pods", pod)
-    until(lambda: running.bound(space) == ["configured", "plain"], "both pods have their device")
+    eventually(lambda: running.bound(space) == ["configured", "plain"], "both pods have their device")
     allocations = [claim["status"]["allocation"]["devices"]["results"] for claim in running.items(claims)]
     assert sorted(result["device"] for results in allocations for result in results) == ["g0", "g1"]
     assert running.forbidden() == []
@@ -132,7 +133,7 @@ def test_only_the_controllers_may_announce_pods(running: RealCluster) -> None:
             return problem.code == 403 and "reserves room" in str(problem)
         return False
 
-    until(refused, "the admission policy is in force")
+    eventually(refused, "the admission policy is in force")
 
 
 def test_composites_are_protected_until_their_children_are_gone(running: RealCluster) -> None:
@@ -178,7 +179,7 @@ def test_composites_are_protected_until_their_children_are_gone(running: RealClu
             return problem.code == 404
         return False
 
-    until(gone, "the composite is deleted after its child")
+    eventually(gone, "the composite is deleted after its child")
     assert running.forbidden() == []
 
 

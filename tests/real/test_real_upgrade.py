@@ -10,7 +10,8 @@ import pytest
 from phalanx.controllers.grouping.names import by_uid, of_template
 from phalanx.model.crds import definitions
 from support.programs import program
-from support.real_cluster import CUSTOM, LABEL, Json, RealCluster, until
+from support.real_cluster import CUSTOM, LABEL, Json, RealCluster
+from support.waiting import eventually
 
 SIZE = 3
 SPACE = "old"
@@ -44,7 +45,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealCluster]:
     try:
         for definition in old_definitions():
             real.create("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", definition)
-        until(lambda: _served(real), "the custom resources are served")
+        eventually(lambda: _served(real), "the custom resources are served")
         real.nodes(4, 4)
         real.namespace(SPACE)
         yield real
@@ -146,7 +147,7 @@ def test_gangs_of_0_2_0_run_on_and_waiting_ones_start(cluster: RealCluster) -> N
     cluster.install()  # the new custom resources over the old ones, and everything else
     scheduler = cluster.start("scheduler")
     controllers = cluster.start("controllers")
-    until(lambda: _reported(cluster, waiting) == "WaitingForMembers", "the new scheduler reports the waiting gang")
+    eventually(lambda: _reported(cluster, waiting) == "WaitingForMembers", "the new scheduler reports the waiting gang")
     assert cluster.bound(SPACE) == [f"runs-{number}" for number in range(SIZE)]
 
     pod(cluster, waits, waiting, SIZE - 1)
@@ -159,7 +160,7 @@ def test_gangs_of_0_2_0_run_on_and_waiting_ones_start(cluster: RealCluster) -> N
     kept = {found["metadata"]["uid"] for found in cluster.items(f"{cluster.group_api}/podgroups")}
     assert kept == {running["metadata"]["uid"], waiting["metadata"]["uid"]}
     # The status has the fields of the new custom resources.
-    until(lambda: (_group(cluster, running).get("status") or {}).get("pods") == SIZE, "the pods are counted")
+    eventually(lambda: (_group(cluster, running).get("status") or {}).get("pods") == SIZE, "the pods are counted")
     assert scheduler.alive and controllers.alive
     assert cluster.forbidden() == []
 

@@ -18,6 +18,7 @@ from phalanx.local.store.contract import Change
 from phalanx.local.store.store import Store
 from phalanx.model.builtin import registry
 from phalanx.model.gates import Gates
+from support.manifests import apps_set, template
 from support.manual_clock import ManualClock
 
 T = TypeVar("T")
@@ -103,33 +104,11 @@ CONFIGS = "/api/v1/namespaces/ns/configmaps"
 DEPLOYMENTS = "/apis/apps/v1/namespaces/ns/deployments"
 
 
-def pod(name: str = "a", **spec: Any) -> Json:
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": name, "labels": {"app": name}},
-        "spec": {"containers": [{"name": "main", "image": "busybox"}], **spec},
-    }
-
-
 def config(name: str = "a", **data: str) -> Json:
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": data}
 
 
 def deployment(name: str = "web", replicas: int | None = 2, **spec: Any) -> Json:
-    body: Json = {
-        "apiVersion": "apps/v1",
-        "kind": "Deployment",
-        "metadata": {"name": name},
-        "spec": {
-            "selector": {"matchLabels": {"app": name}},
-            "template": {
-                "metadata": {"labels": {"app": name}},
-                "spec": {"containers": [{"name": "web", "image": "nginx"}]},
-            },
-            **spec,
-        },
-    }
-    if replicas is not None:
-        body["spec"]["replicas"] = replicas
-    return body
+    """With a container called web; replicas None: left to the server."""
+    pods = template(app=name, containers=[{"name": "web", "image": "nginx"}])
+    return apps_set("Deployment", name, pods, **({} if replicas is None else {"replicas": replicas}), **spec)

@@ -6,7 +6,8 @@ from typing import Any
 
 from phalanx.engine import decisions as d
 from phalanx.engine.engine import Engine
-from phalanx.engine.explain import Why, why
+from phalanx.engine.explain import Question, Why, whatif, why
+from phalanx.engine.explain.values import Outlook
 from phalanx.testing import Cluster
 from phalanx.testing.builders import node
 
@@ -59,3 +60,16 @@ def racks(count: int = 8, cpu: str = "4", per_rack: int = 2, per_block: int = 4)
         node(f"n{i}").cpu(cpu).label("rack", f"r{i // per_rack}").label("block", f"b{i // per_block}")
         for i in range(count)
     ]
+
+
+def ask(run: Asked, *builders: Any) -> Outlook:
+    question = Question()
+    for builder in builders:
+        obj = builder.build() if hasattr(builder, "build") else builder
+        fields = {"Pod": "pods", "PodGroup": "pod_groups", "CompositePodGroup": "composites", "Workload": "workloads"}
+        getattr(question, fields[type(obj).__name__]).append(obj)
+    before = fingerprint(run.engine)
+    outlook = whatif(run.engine, question)
+    run.engine.validate()
+    assert fingerprint(run.engine) == before
+    return outlook

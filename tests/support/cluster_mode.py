@@ -41,6 +41,7 @@ from phalanx.serve.scheduler import SchedulerService
 from phalanx.serve.scheduler_process import load_config
 from phalanx.serve.settings import Listen
 from support.in_process import TIMEOUT, Inside, unmarked
+from support.manifests import job, jobset, part
 
 Json = dict[str, Any]
 DEFINITIONS = Resource(
@@ -210,33 +211,16 @@ async def beside(
         await cluster.stop()
 
 
-def pods(**spec: Any) -> Json:
-    return {"spec": {"containers": [{"name": "c", "image": "i", "resources": {"requests": {"cpu": "1"}}}], **spec}}
+def gang_job(name: str, size: int, annotations: Json | None = None, **spec: Any) -> Json:
+    """An indexed Job of pods with one cpu that asks for a gang, unless it has other annotations."""
+    return job(
+        name, size, 1, annotations=GANG if annotations is None else annotations, **{"completionMode": "Indexed"} | spec
+    )
 
 
-def job(name: str, size: int, annotations: Json | None = None, **spec: Any) -> Json:
-    template = pods(restartPolicy="Never", **spec.pop("pod", {}))
-    body = {"parallelism": size, "completions": size, "completionMode": "Indexed", "template": template, **spec}
-    meta = {"name": name, "annotations": dict(GANG if annotations is None else annotations)}
-    return {"apiVersion": "batch/v1", "kind": "Job", "metadata": meta, "spec": body}
-
-
-def jobset(name: str, annotations: Json, *parts: tuple[str, int, int]) -> Json:
-    jobs = [
-        {
-            "name": part,
-            "replicas": replicas,
-            "template": {"spec": {"parallelism": size, "completions": size, "template": pods(restartPolicy="Never")}},
-        }
-        for part, replicas, size in parts
-    ]
-    meta = {"name": name, "annotations": dict(annotations)}
-    return {
-        "apiVersion": "jobset.x-k8s.io/v1alpha2",
-        "kind": "JobSet",
-        "metadata": meta,
-        "spec": {"replicatedJobs": jobs},
-    }
+def jobset_of(name: str, annotations: Json, *parts: tuple[str, int, int]) -> Json:
+    """parts: name, replicas and size of each ReplicatedJob."""
+    return jobset(name, *(part(*each, 1, pod={"restartPolicy": "Never"}) for each in parts), annotations=annotations)
 
 
 def running(count: int) -> Callable[[list[Json]], bool]:

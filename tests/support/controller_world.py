@@ -151,17 +151,6 @@ class DyingClient(Client):
         return await self._client.call(call)
 
 
-def container(cpu: str = "100m") -> Json:
-    return {"name": "c", "image": "busybox", "resources": {"requests": {"cpu": cpu}}}
-
-
-def template(app: str, image: str = "busybox", cpu: str = "100m", **annotations: str) -> Json:
-    body: Json = {"metadata": {"labels": {"app": app}}, "spec": {"containers": [{**container(cpu), "image": image}]}}
-    if annotations:
-        body["metadata"]["annotations"] = annotations
-    return body
-
-
 def image_of(pod: Json) -> str:
     return str(pod["spec"]["containers"][0]["image"])
 
@@ -169,3 +158,16 @@ def image_of(pod: Json) -> str:
 def condition(obj: Json, type_: str) -> Json:
     found = [c for c in (obj.get("status") or {}).get("conditions") or () if c["type"] == type_]
     return found[0] if found else {}
+
+
+class MovedClock(SystemClock):
+    """The wall clock, moved by hand on top."""
+
+    def __init__(self, start: float) -> None:
+        self._ahead = start - SystemClock().now()
+
+    def now(self) -> float:
+        return super().now() + self._ahead
+
+    def advance(self, seconds: float) -> None:
+        self._ahead += seconds

@@ -113,30 +113,9 @@ class Stream:
         self._connection.close()
 
 
-def gang(
-    name: str, pods: int, gpus: int = 8, *, key: str = "", priority: str = "", gate: str = ""
-) -> list[tuple[str, Any]]:
-    """A PodGroup and its pods, with the paths to create them at."""
-    spec: dict[str, Any] = {"schedulingPolicy": {"gang": {"minCount": pods}}}
-    if key:
-        spec["schedulingConstraints"] = {"topology": [{"key": key}]}
-    if priority:
-        spec["priorityClassName"] = priority
-    group = {"apiVersion": "scheduling.k8s.io/v1beta1", "kind": "PodGroup", "metadata": {"name": name}, "spec": spec}
-    made: list[tuple[str, Any]] = [("/apis/scheduling.k8s.io/v1beta1/namespaces/default/podgroups", group)]
-    for number in range(pods):
-        container = {"name": "main", "image": "example/train:1", "resources": {"limits": {GPU: str(gpus)}},
-                     "env": [{"name": "PASSWORD", "value": "hunter2-in-the-environment"}]}  # fmt: skip
-        pod = {"schedulingGroup": {"podGroupName": name}, "containers": [container]}
-        if priority:
-            pod["priorityClassName"] = priority
-        if gate:
-            pod["schedulingGates"] = [{"name": gate}]
-        body = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": f"{name}-{number}"}, "spec": pod}
-        made.append(("/api/v1/namespaces/default/pods", body))
-    return made
-
-
-def create(cluster: LocalCluster, objects: list[tuple[str, Any]]) -> None:
-    for path, body in objects:
-        cluster.create(path, body)
+def create(cluster: LocalCluster, objects: list[Any]) -> None:
+    """Create a gang whose pods have a secret in their environment."""
+    for body in objects:
+        if body["kind"] == "Pod":
+            body["spec"]["containers"][0]["env"] = [{"name": "PASSWORD", "value": "hunter2-in-the-environment"}]
+    cluster.apply(*objects)

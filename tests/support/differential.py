@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import msgspec
 import numpy as np
+from hypothesis import strategies as st
 
 from phalanx.engine import events as e
 from phalanx.engine.engine import Engine
 from phalanx.engine.framework.evaluation import Evaluation
 from phalanx.engine.framework.settings import EngineSettings, ProfileSettings
 from phalanx.model import objects as o
+from phalanx.testing import builders as b
 from support import reference
 from support.reference.cluster import Cluster
 from support.reference.plugin import Plugin, Rejection
+from support.strategies import NAMES
 
 PROFILE = "default-scheduler"
 RELATIONS = {"PodTopologySpread", "InterPodAffinity"}
+Pods = Callable[[str], st.SearchStrategy[b.PodBuilder]]
 VOLUMES = {"VolumeRestrictions", "NodeVolumeLimits", "VolumeBinding", "VolumeZone"}
 
 
@@ -188,6 +193,48 @@ class Opinion:
 
 
 def on_node(pod: o.Pod, name: str) -> o.Pod:
-    import msgspec
-
     return msgspec.structs.replace(pod, spec=msgspec.structs.replace(pod.spec, node_name=name))
+
+
+def renamed(node: Any, name: str) -> Any:
+    """Return the node under another name and host name."""
+    labels = dict(node.metadata.labels)
+    if "kubernetes.io/hostname" in labels:
+        labels["kubernetes.io/hostname"] = name
+    meta = msgspec.structs.replace(node.metadata, name=name, uid=f"node:/{name}", labels=labels)
+    return msgspec.structs.replace(node, metadata=meta)
+
+
+def place(data: st.DataObject, world: World, pods: Pods, name: str) -> None:
+    where = data.draw(st.sampled_from(sorted(world.engine.columns.row_of) or NAMES))
+    world.see(data.draw(pods(name)).node(where).build())
+
+
+def change(
+    data: st.DataObject,
+    world: World,
+    pods: Pods,
+    objects: st.SearchStrategy[Any] | None,
+    made: st.SearchStrategy[Any],
+) -> None:
+    match data.draw(st.integers(0, 6 if objects is None else 10), label="change"):
+        case 0 | 1:
+            name = data.draw(st.sampled_from(NAMES))
+            world.see(renamed(data.draw(made), name))
+        case 2:
+            known = sorted(world.engine.columns.row_of)
+            if known:
+                world.gone(b.node(data.draw(st.sampled_from(known))).build())
+        case 3 | 4:
+            place(data, world, pods, data.draw(st.sampled_from(["p0", "p5", "p6", "p7"])))
+        case 5 | 6:
+            bound = sorted(key for key, pod in world.pods.items() if pod.spec.node_name)
+            if bound:
+                world.gone(world.pods[data.draw(st.sampled_from(bound))])
+        case _:
+            assert objects is not None
+            thing = data.draw(objects)
+            if data.draw(st.integers(0, 3)) == 0:
+                world.gone(thing)
+            else:
+                world.see(thing)

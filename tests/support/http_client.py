@@ -34,24 +34,5 @@ def run(server: LocalCluster) -> Callable[[Callable[[HttpClient], Awaitable[Any]
     return go
 
 
-def pod(name: str, **spec: Any) -> dict[str, Any]:
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": name},
-        "spec": {"containers": [{"name": "c", "image": "i"}], **spec},
-    }
-
-
 def config_map(name: str, **data: str) -> dict[str, Any]:
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": data}
-
-
-async def eventually(check: Callable[[], bool], what: str, timeout: float = 20.0) -> None:
-    """Wait for something another task does; the poll is the synchronisation, the timeout the failure."""
-    try:
-        async with asyncio.timeout(timeout):
-            while not check():
-                await asyncio.sleep(0.01)
-    except TimeoutError:
-        raise AssertionError(f"not within {timeout} s: {what}") from None

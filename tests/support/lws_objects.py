@@ -4,20 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from support.controller_world import Json, World, condition, container, template
+from support.controller_world import Json, World, condition
+from support.manifests import container, leader_worker_set, template
 
 P = "leaderworkerset.sigs.k8s.io/"
 
 
 def lws(name: str, replicas: int, size: int, *, image: str = "v1", cpu: str = "100m", **spec: Any) -> Json:
-    annotations = spec.pop("annotations", {})
-    inner = {"size": size, "workerTemplate": template(name, image, cpu), **spec.pop("template", {})}
-    return {
-        "apiVersion": "leaderworkerset.x-k8s.io/v1",
-        "kind": "LeaderWorkerSet",
-        "metadata": {"name": name, "annotations": annotations},
-        "spec": {"replicas": replicas, "leaderWorkerTemplate": inner, **spec},
-    }
+    """template: more of leaderWorkerTemplate; the rest is of the spec."""
+    more = {"metadata": {"annotations": spec.pop("annotations", {})}, "inner": spec.pop("template", {})}
+    return leader_worker_set(name, replicas, size, template(cpu, app=name, image=image), **more, **spec)
 
 
 def available(obj: Json) -> bool:
@@ -35,7 +31,7 @@ async def done(cluster: World, name: str) -> Json:
 
 
 def new_image(image: str) -> Json:
-    spec = {"spec": {"containers": [container() | {"image": image}]}}
+    spec = {"spec": {"containers": [container("100m") | {"image": image}]}}
     return {"spec": {"leaderWorkerTemplate": {"workerTemplate": spec}}}
 
 

@@ -83,3 +83,15 @@ class Server(Phalanx):
 
     def live(self) -> None:
         self.start("apiserver", "--data", str(self.directory), "--listen", f"127.0.0.1:{self.port}")
+
+
+PHALANX = [sys.executable, "-m", "phalanx"]
+
+
+def started(*arguments: str) -> tuple[subprocess.Popen[str], str]:
+    """Start a command of its own and wait for the line that says it is ready."""
+    process = subprocess.Popen([*PHALANX, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout is not None and process.stderr is not None
+    line = process.stdout.readline()
+    assert line.startswith("ready"), (line, process.stderr.read())
+    return process, line

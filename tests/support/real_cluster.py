@@ -10,9 +10,8 @@ import socket
 import ssl
 import subprocess
 import sys
-import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError
@@ -25,6 +24,7 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from phalanx.model.quantity import milli
 from support.programs import program
 from support.rights import DEPLOY, documents
+from support.waiting import eventually
 
 Json = dict[str, Any]
 GATES = "GenericWorkload=true,CompositePodGroup=true,TopologyAwareWorkloadScheduling=true"
@@ -83,17 +83,8 @@ class Process:
             assert self.alive or re.search(pattern, self.text), self.text[-3000:]
             return re.search(pattern, self.text)
 
-        match: re.Match[str] = until(found, f"{self._command[0]} says {pattern}", seconds)
+        match: re.Match[str] = eventually(found, f"{self._command[0]} says {pattern}", seconds)
         return match
-
-
-def until(check: Callable[[], Any], what: str, seconds: float = 60) -> Any:
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        if found := check():
-            return found
-        time.sleep(0.1)
-    raise AssertionError(f"not within {seconds:.0f} s: {what}")
 
 
 def free_port() -> int:
@@ -175,7 +166,7 @@ class RealCluster:
             except (OSError, Refused):
                 return False
 
-        until(ready, "kube-apiserver is ready", 120)
+        eventually(ready, "kube-apiserver is ready", 120)
 
     def restart_server(self) -> None:
         self.server.start()
@@ -327,7 +318,7 @@ class RealCluster:
         return not waiting & set(gangs)
 
     def wait_whole(self, namespace: str, *gangs: str, seconds: float = 120) -> None:
-        until(lambda: self.whole(namespace, *gangs), f"{', '.join(gangs)} are bound", seconds)
+        eventually(lambda: self.whole(namespace, *gangs), f"{', '.join(gangs)} are bound", seconds)
 
     def broken(self) -> list[str]:
         """Nodes with more than they have, and gangs of which some members are bound and fewer than the minimum."""

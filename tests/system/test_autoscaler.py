@@ -12,6 +12,7 @@ from phalanx.base.errors import ConfigProblem
 from phalanx.local.nodes.node_groups import parse_node_groups
 from phalanx.local.nodes.topology import RACK, parse_topology
 from support.local_cluster import LocalCluster, advance_until, local_cluster
+from support.manifests import gang
 
 NODES = "/api/v1/nodes"
 PODS = "/api/v1/namespaces/default/pods"
@@ -34,19 +35,6 @@ def started(tmp_path: Path) -> Iterator[Callable[..., LocalCluster]]:
         cluster.stop()
 
 
-def gang(cluster: LocalCluster, name: str, size: int, gpus: int = 1, topology: str = "") -> None:
-    spec: dict[str, Any] = {"schedulingPolicy": {"gang": {"minCount": size}}}
-    if topology:
-        spec["schedulingConstraints"] = {"topology": [{"key": topology}]}
-    cluster.apply(
-        {"apiVersion": "scheduling.k8s.io/v1beta1", "kind": "PodGroup", "metadata": {"name": name}, "spec": spec}
-    )
-    container = {"name": "main", "image": "train", "resources": {"limits": {GPU: str(gpus)}}}
-    for i in range(size):
-        pod = {"containers": [container], "schedulingGroup": {"podGroupName": name}}
-        cluster.apply({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": f"{name}-{i}"}, "spec": pod})
-
-
 def nodes(cluster: LocalCluster) -> dict[str, str]:
     """Names of all nodes, with their racks."""
     return {node["metadata"]["name"]: node["metadata"]["labels"][RACK] for node in cluster.list(NODES)}
@@ -62,8 +50,8 @@ def test_a_gang_gets_exactly_the_nodes_it_needs_in_one_rack_and_they_go_with_it(
 ) -> None:
     up = started(nodes=0, autoscale=("gpus=8,racks=4=0..16,delay=30s,idle=60s",))
     assert nodes(up) == {}
-    gang(up, "never", 2, gpus=16)  # older, and no shape has 16 GPUs
-    gang(up, "train", 16, topology=RACK)
+    up.apply(*gang("never", 2, gpus=16))  # older, and no shape has 16 GPUs
+    up.apply(*gang("train", 16, gpus=1, topology=RACK))
     advance_until(up, lambda: len(up.get(DEMAND)["groups"]) == 2)
     found = {group["name"]: group for group in up.get(DEMAND)["groups"]}
     assert [(each["shape"], each["count"], each["domain"]) for each in found["train"]["nodes"]] == [
@@ -83,8 +71,8 @@ def test_a_gang_gets_exactly_the_nodes_it_needs_in_one_rack_and_they_go_with_it(
 def test_the_minimum_stays_and_the_maximum_is_never_passed(started: Callable[..., LocalCluster]) -> None:
     up = started(nodes=0, autoscale=("gpu8=1..2,delay=0s,idle=5s",))
     assert list(nodes(up)) == ["gpu8-000"]
-    gang(up, "large", 3, gpus=8)  # would take three nodes
-    gang(up, "small", 2, gpus=8)
+    up.apply(*gang("large", 3, gpus=8))  # would take three nodes
+    up.apply(*gang("small", 2, gpus=8))
     advance_until(up, lambda: all(bound(up, "small")), seconds=1)
     assert not any(bound(up, "large")) and len(nodes(up)) == 2
     for i in range(2):

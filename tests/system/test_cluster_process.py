@@ -8,8 +8,6 @@ import re
 import signal
 import ssl
 import subprocess
-import sys
-import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -18,28 +16,12 @@ import pytest
 
 from phalanx.model.crds import definitions
 from phalanx.model.gates import KNOWN
-from support.cluster_mode import LABEL, job, review
+from support.cluster_mode import LABEL, gang_job, review
 from support.local_cluster import LocalCluster
+from support.processes import PHALANX, started
+from support.waiting import eventually
 
-PHALANX = [sys.executable, "-m", "phalanx"]
 PODS = "/api/v1/namespaces/default/pods"
-
-
-def start(*arguments: str) -> tuple[subprocess.Popen[str], str]:
-    process = subprocess.Popen([*PHALANX, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    assert process.stdout is not None and process.stderr is not None
-    line = process.stdout.readline()
-    assert line.startswith("ready"), (line, process.stderr.read())
-    return process, line
-
-
-def until(check: Callable[[], Any], what: str, seconds: float = 30) -> Any:
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        if found := check():
-            return found
-        time.sleep(0.05)
-    raise AssertionError(f"not within {seconds} s: {what}")
 
 
 @pytest.fixture(scope="module")
@@ -55,10 +37,10 @@ def old_cluster(start_cluster: Callable[..., LocalCluster]) -> LocalCluster:
 def beside_it(old_cluster: LocalCluster) -> Iterator[str]:
     """Both parts; the address of the webhook."""
     kubeconfig = str(old_cluster.kubeconfig)
-    scheduler, _ = start(
+    scheduler, _ = started(
         "scheduler", "--kubeconfig", kubeconfig, "--scheduler-name", "phalanx", "--health", "127.0.0.1:0"
     )
-    controllers, line = start(
+    controllers, line = started(
         *("controllers", "--mode", "cluster", "--kubeconfig", kubeconfig, "--namespace", "kube-system"),
         *("--scheduler-name", "phalanx", "--webhook-listen", "127.0.0.1:0", "--webhook-host", "localhost"),
         *("--health", "127.0.0.1:0"),
@@ -78,12 +60,12 @@ def beside_it(old_cluster: LocalCluster) -> Iterator[str]:
 
 
 def test_two_processes_beside_a_cluster(old_cluster: LocalCluster, beside_it: str) -> None:
-    made = old_cluster.create("/apis/batch/v1/namespaces/default/jobs", job("train", 3))
+    made = old_cluster.create("/apis/batch/v1/namespaces/default/jobs", gang_job("train", 3))
     groups = "/apis/scheduling.phalanx.dev/v1beta1/namespaces/default/podgroups"
-    (group,) = until(lambda: old_cluster.get(groups)["items"], "a PodGroup")
+    (group,) = eventually(lambda: old_cluster.get(groups)["items"], "a PodGroup")
     assert group["spec"]["schedulingPolicy"] == {"gang": {"minCount": 3}}
     # No webhook is called by this server: pods are labelled afterwards.
-    pods = until(
+    pods = eventually(
         lambda: [pod for pod in old_cluster.get(PODS)["items"] if LABEL in (pod["metadata"].get("labels") or {})][:3],
         "labels on pods",
     )

@@ -22,12 +22,15 @@ from urllib.request import HTTPCookieProcessor, Request, build_opener, urlopen
 
 import pytest
 import yaml
-from test_cluster_process import PODS, start, until
 
 from phalanx.model.gates import KNOWN
-from support.cluster_mode import LABEL, job
+from support.cluster_mode import LABEL, gang_job
 from support.local_cluster import LocalCluster
+from support.processes import started
 from support.rights import DEPLOY, installed
+from support.waiting import eventually
+
+PODS = "/api/v1/namespaces/default/pods"
 
 Json = dict[str, Any]
 ACCOUNT = "system:serviceaccount:phalanx-system:"
@@ -60,7 +63,7 @@ class Deployed:
         (body,) = (b for b in installed() if (b["kind"], b["metadata"]["name"]) == ("Deployment", account))
         container = body["spec"]["template"]["spec"]["containers"][0]
         arguments = [re.sub(r"(0\.0\.0\.0|127\.0\.0\.1):\d+", "127.0.0.1:0", text) for text in container["args"]]
-        return start(*arguments, "--kubeconfig", str(self.kubeconfig(account)))
+        return started(*arguments, "--kubeconfig", str(self.kubeconfig(account)))
 
     def audited(self) -> list[Json]:
         """What our parts asked for."""
@@ -112,13 +115,13 @@ def deployed(
 
 def test_a_gang_runs_on_a_cluster_where_deploy_was_applied(deployed: Deployed) -> None:
     cluster = deployed.cluster
-    cluster.create("/apis/batch/v1/namespaces/default/jobs", job("train", 3))
+    cluster.create("/apis/batch/v1/namespaces/default/jobs", gang_job("train", 3))
 
     def running() -> list[Json]:
         pods = cluster.get(PODS)["items"]
         return pods if sum(pod["status"].get("phase") == "Running" for pod in pods) == 3 else []
 
-    pods = until(running, "three running pods")
+    pods = eventually(running, "three running pods")
     (group,) = cluster.get(f"{deployed.api}/namespaces/default/podgroups")["items"]
     assert {_group(pod) for pod in pods} == {group["metadata"]["name"]}
     assert {pod["spec"]["schedulerName"] for pod in pods} == {"phalanx"}  # only the webhook can say so
@@ -181,7 +184,7 @@ def test_tenants_ask_through_the_service_proxy(deployed: Deployed) -> None:
     def answered() -> str:
         return ask("why", "pod/mine").stdout
 
-    assert "pod/mine in team-a: pending" in until(answered, "an answer")
+    assert "pod/mine in team-a: pending" in eventually(answered, "an answer")
     other = ask("why", "pod/other", "-n", "default")
     assert other.returncode == 2 and "is forbidden" in other.stderr
     # The same token that asks the scheduler is of no use to the API server, and reaches nothing else there.
@@ -253,14 +256,14 @@ def test_the_dashboard_of_the_deployed_scheduler_shows_what_happened(deployed: D
             return announced
 
     assert ask("api/session", {"token": token}) == {}
-    cluster.create("/apis/batch/v1/namespaces/default/jobs", job("seen", 2))
+    cluster.create("/apis/batch/v1/namespaces/default/jobs", gang_job("seen", 2))
 
     def bound() -> list[Json]:
         pods = [pod for pod in cluster.get(PODS)["items"] if pod["metadata"]["name"].startswith("seen-")]
         return pods if sum(bool(pod["spec"].get("nodeName")) for pod in pods) == 2 else []
 
-    name = until(bound, "two bound pods")[0]["metadata"]["name"]
-    announced = until(lambda: ask(f"api/events?key=pod/default/{name}").get("events"), "events of the pod")
+    name = eventually(bound, "two bound pods")[0]["metadata"]["name"]
+    announced = eventually(lambda: ask(f"api/events?key=pod/default/{name}").get("events"), "events of the pod")
     assert "Scheduled" in {event["reason"] for event in announced}
-    asked = ask("api/whatif", {"text": json.dumps(job("asked", 2)), "namespace": "default"})
+    asked = ask("api/whatif", {"text": json.dumps(gang_job("asked", 2)), "namespace": "default"})
     assert asked["outlook"]

@@ -6,9 +6,9 @@ import json
 from collections.abc import Callable
 
 import pytest
-from test_kubectl_writing import deployment
 
 from support.local_cluster import LocalCluster
+from support.manifests import deployment
 
 pytestmark = pytest.mark.kubectl
 

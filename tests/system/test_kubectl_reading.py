@@ -7,18 +7,9 @@ import json
 import pytest
 import yaml
 
+from support.manifests import pod
+
 pytestmark = pytest.mark.kubectl
-
-
-def pod(name: str, **spec: object) -> dict[str, object]:
-    containers = [{"name": "main", "image": "busybox", "resources": {"requests": {"cpu": "1"}}}]
-    labels = {"app": name}
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": name, "labels": labels},
-        "spec": {"containers": containers, **spec},
-    }
 
 
 def test_get_prints_the_columns_people_know(kubectl) -> None:

@@ -6,22 +6,15 @@ import json
 
 import pytest
 import yaml
-from test_kubectl_reading import pod
+
+from support.manifests import apps_set, container, pod, template
 
 pytestmark = pytest.mark.kubectl
 
 
-def deployment(name: str, replicas: int = 1, **labels: str) -> dict[str, object]:
-    match = {"app": name}
-    template = {
-        "metadata": {"labels": match},
-        "spec": {"containers": [{"name": "main", "image": "busybox"}, {"name": "side", "image": "busybox"}]},
-    }
-    spec = {"replicas": replicas, "selector": {"matchLabels": match}, "template": template}
-    metadata: dict[str, object] = {"name": name}
-    if labels:  # an empty map would be a change to apply every time
-        metadata["labels"] = labels
-    return {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": metadata, "spec": spec}
+def two_containers(name: str, replicas: int = 1, **labels: str) -> dict[str, object]:
+    pods = template(app=name, containers=[container(), container() | {"name": "side"}])
+    return apps_set("Deployment", name, pods, metadata={"labels": labels}, replicas=replicas)
 
 
 def workload(name: str, minimum: int) -> dict[str, object]:
@@ -64,14 +57,14 @@ def test_create_with_a_generated_name(kubectl) -> None:
 
 
 def test_apply_creates_changes_and_then_leaves_alone(kubectl) -> None:
-    assert kubectl.apply(deployment("d")) == "deployment.apps/d created\n"
-    assert kubectl.apply(deployment("d")) == "deployment.apps/d unchanged\n"
-    changed = deployment("d", 3, tier="web")
+    assert kubectl.apply(two_containers("d")) == "deployment.apps/d created\n"
+    assert kubectl.apply(two_containers("d")) == "deployment.apps/d unchanged\n"
+    changed = two_containers("d", 3, tier="web")
     changed["spec"]["template"]["spec"]["containers"][0]["image"] = "alpine"  # type: ignore[index]
     assert kubectl.apply(changed) == "deployment.apps/d configured\n"
     assert kubectl.value("deployment", "d", ".spec.replicas") == "3"
     assert kubectl.value("deployment", "d", ".spec.template.spec.containers[*].image") == "alpine busybox"
-    assert kubectl.apply(deployment("d", 3)) == "deployment.apps/d configured\n"
+    assert kubectl.apply(two_containers("d", 3)) == "deployment.apps/d configured\n"
     assert kubectl.value("deployment", "d", ".metadata.labels") == ""
 
 
@@ -84,8 +77,8 @@ def test_apply_of_our_own_kind(kubectl) -> None:
 def test_server_side_apply_tells_conflicts_and_can_be_forced(kubectl) -> None:
     first = ("--server-side", "--field-manager=one")
     second = ("--server-side", "--field-manager=two")
-    assert kubectl.apply(deployment("d"), how=first) == "deployment.apps/d serverside-applied\n"
-    text = yaml.safe_dump(deployment("d", 5))
+    assert kubectl.apply(two_containers("d"), how=first) == "deployment.apps/d serverside-applied\n"
+    text = yaml.safe_dump(two_containers("d", 5))
     said = kubectl.fails("apply", *second, "-f", "-", input=text)
     assert "conflict" in said and ".spec.replicas" in said
     kubectl("apply", *second, "--force-conflicts", "-f", "-", input=text)
@@ -95,12 +88,12 @@ def test_server_side_apply_tells_conflicts_and_can_be_forced(kubectl) -> None:
 
 
 def test_diff_shows_what_apply_would_change_and_changes_nothing(kubectl) -> None:
-    kubectl.apply(deployment("d"))
+    kubectl.apply(two_containers("d"))
     before = kubectl.value("deployment", "d", ".metadata.resourceVersion")
-    said = kubectl.fails("diff", "-f", "-", input=yaml.safe_dump(deployment("d", 7)))
+    said = kubectl.fails("diff", "-f", "-", input=yaml.safe_dump(two_containers("d", 7)))
     assert "+  replicas: 7" in said
     assert kubectl.value("deployment", "d", ".metadata.resourceVersion") == before
-    assert kubectl("diff", "-f", "-", input=yaml.safe_dump(deployment("d"))) == ""
+    assert kubectl("diff", "-f", "-", input=yaml.safe_dump(two_containers("d"))) == ""
 
 
 @pytest.mark.parametrize(
@@ -115,7 +108,7 @@ def test_diff_shows_what_apply_would_change_and_changes_nothing(kubectl) -> None
     ],
 )
 def test_patch(kubectl, kind: str, patch: str) -> None:
-    kubectl.apply(deployment("d"))
+    kubectl.apply(two_containers("d"))
     assert "patched" in kubectl("patch", "deployment", "d", "--type", kind, "-p", patch)
     images = kubectl.value("deployment", "d", ".spec.template.spec.containers[*].image")
     assert images == "busybox new"
@@ -123,14 +116,14 @@ def test_patch(kubectl, kind: str, patch: str) -> None:
 
 
 def test_edit_opens_changes_and_saves(kubectl) -> None:
-    kubectl.apply(deployment("d"))
+    kubectl.apply(two_containers("d"))
     kubectl.environment["KUBE_EDITOR"] = "sed -i s/replicas:.1$/replicas:\\ 4/"
     assert "edited" in kubectl("edit", "deployment", "d")
     assert kubectl.value("deployment", "d", ".spec.replicas") == "4"
 
 
 def test_replace_needs_the_latest_version(kubectl) -> None:
-    kubectl.apply(deployment("d"))
+    kubectl.apply(two_containers("d"))
     old = kubectl("get", "deployment", "d", "-o", "json")
     kubectl("scale", "deployment", "d", "--replicas=2")
     assert "Conflict" in kubectl.fails("replace", "-f", "-", input=old)
@@ -149,14 +142,14 @@ def test_label_and_annotate(kubectl) -> None:
 
 
 def test_scale(kubectl) -> None:
-    kubectl.apply(deployment("d"))
+    kubectl.apply(two_containers("d"))
     kubectl("scale", "deployment", "d", "--replicas=6")
     assert kubectl.value("deployment", "d", ".spec.replicas") == "6"
     kubectl.fails("scale", "deployment", "d", "--replicas=1", "--current-replicas=5")
 
 
 def test_rollout_restart_and_set_image(kubectl) -> None:
-    kubectl.apply(deployment("d"))
+    kubectl.apply(two_containers("d"))
     kubectl("rollout", "restart", "deployment", "d")
     assert "restartedAt" in kubectl.value("deployment", "d", ".spec.template.metadata.annotations")
     kubectl("set", "image", "deployment/d", "main=alpine:3")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -47,10 +47,6 @@ def unattended(tmp_path: Path) -> Iterator[LocalCluster]:
     cluster.stop()
 
 
-def until(cluster: LocalCluster, found: Callable[[], Any], seconds: float = 2.0) -> Any:
-    return advance_until(cluster, found, seconds)
-
-
 def pod_set(count: int, gpus: int = 8, *, name: str = "main", **more: Any) -> dict[str, Any]:
     container = {"name": "main", "image": "train", "resources": {"limits": {"nvidia.com/gpu": str(gpus)}}}
     template = {"spec": {"containers": [container], "restartPolicy": "Never", **more.pop("spec", {})}}
@@ -79,7 +75,7 @@ def check(up: LocalCluster, name: str) -> dict[str, Any]:
 
 
 def answered(up: LocalCluster, name: str, state: str) -> dict[str, Any]:
-    return until(up, lambda: (found := check(up, name))["state"] == state and found["message"] and found)  # type: ignore[no-any-return]
+    return advance_until(up, lambda: (found := check(up, name))["state"] == state and found["message"] and found, 2.0)  # type: ignore[no-any-return]
 
 
 def admit(up: LocalCluster, name: str) -> None:
@@ -101,18 +97,18 @@ def nodes_of(up: LocalCluster, name: str) -> list[str]:
 
 
 def test_a_workload_is_ready_with_a_place_that_is_kept_until_its_pods_arrive(up: LocalCluster) -> None:
-    until(up, lambda: up.get(f"{KUEUE}/admissionchecks/placement").get("status"))
+    advance_until(up, lambda: up.get(f"{KUEUE}/admissionchecks/placement").get("status"), 2.0)
     active = up.get(f"{KUEUE}/admissionchecks/placement")["status"]["conditions"][0]
     assert (active["type"], active["status"]) == ("Active", "True")
     reserve_quota(up, "train", pod_set(2, topologyRequest={"required": RACK}))
     ready = answered(up, "train", "Ready")
     assert "a place is reserved on" in ready["message"]
     start(up, "thief", 4)  # its pods fit on the two other nodes only
-    until(up, lambda: len(nodes_of(up, "thief")) == 2)
+    advance_until(up, lambda: len(nodes_of(up, "thief")) == 2, 2.0)
     up.advance(30)
     assert len(nodes_of(up, "thief")) == 2
     admit(up, "train")
-    until(up, lambda: len(nodes_of(up, "train")) == 2)
+    advance_until(up, lambda: len(nodes_of(up, "train")) == 2, 2.0)
     racks = {n["metadata"]["name"]: n["metadata"]["labels"][RACK] for n in up.list("/api/v1/nodes")}
     assert len({racks[node] for node in nodes_of(up, "train")}) == 1
 
@@ -124,14 +120,14 @@ def test_a_workload_without_a_place_says_why_and_is_tried_again_by_kueue(up: Loc
     retry = answered(up, "large", "Retry")  # after a minute: others may have its quota
     assert "fits 2" in retry["message"]
     start(up, "other", 4)  # nothing is reserved for it
-    until(up, lambda: len(nodes_of(up, "other")) == 4)
+    advance_until(up, lambda: len(nodes_of(up, "other")) == 4, 2.0)
 
 
 def test_two_workloads_get_places_that_do_not_overlap(up: LocalCluster) -> None:
     names = ("one", "two", "three")
     for name in names:
         reserve_quota(up, name, pod_set(2))
-    until(up, lambda: sorted(check(up, name)["state"] for name in names) == ["Pending", "Ready", "Ready"])
+    advance_until(up, lambda: sorted(check(up, name)["state"] for name in names) == ["Pending", "Ready", "Ready"], 2.0)
     nodes = [node for name in names for node in check(up, name)["message"].split() if node.startswith("node-")]
     assert len(nodes) == len({node.strip(",") for node in nodes}) == 4
 
@@ -143,7 +139,7 @@ def test_a_place_is_free_again_when_its_workload_is_gone(up: LocalCluster) -> No
     up.advance(10)
     assert not nodes_of(up, "other")
     up.delete(f"{WORKLOADS}/job-train")
-    until(up, lambda: len(nodes_of(up, "other")) == 4)
+    advance_until(up, lambda: len(nodes_of(up, "other")) == 4, 2.0)
 
 
 def test_pods_of_another_scheduler_need_no_place(up: LocalCluster) -> None:

@@ -13,6 +13,7 @@ import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 from support.local_cluster import LocalCluster
+from support.manifests import gang, pod
 
 Json = dict[str, Any]
 ROOT = Path(__file__).parents[2]
@@ -73,18 +74,6 @@ class Scraped:
         return sum(s.value for s in self.samples if s.name == name and labels.items() <= s.labels.items())
 
 
-def pod(name: str, cpu: str, group: str = "", priority: str = "low") -> Json:
-    link = {"schedulingGroup": {"podGroupName": group}} if group else {}
-    container = {"name": "c", "image": "app", "resources": {"requests": {"cpu": cpu}}}
-    spec = {"containers": [container], "priorityClassName": priority, **link}
-    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec}
-
-
-def group(name: str, count: int, priority: str = "low") -> Json:
-    spec = {"schedulingPolicy": {"gang": {"minCount": count}}, "priorityClassName": priority}
-    return {"apiVersion": "scheduling.k8s.io/v1beta1", "kind": "PodGroup", "metadata": {"name": name}, "spec": spec}
-
-
 @pytest.fixture(scope="module")
 def scraped(start_cluster: Callable[..., LocalCluster]) -> Scraped:
     """What is measured of a gang that runs, one that lacks a member, one that preempts, and pods that fit nowhere."""
@@ -93,13 +82,13 @@ def scraped(start_cluster: Callable[..., LocalCluster]) -> Scraped:
         cluster.apply({"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "value": value,
                        "metadata": {"name": name}})  # fmt: skip
     half = int(cluster.get("/api/v1/nodes")["items"][0]["status"]["allocatable"]["cpu"]) // 2 + 1
-    cluster.apply(group("runs", 2), *(pod(f"runs-{n}", str(half), "runs") for n in range(2)))
-    cluster.apply(group("lacks", 3), pod("lacks-0", "1", "lacks"))
-    cluster.apply(*(pod(f"single-{n}", str(half)) for n in range(2)))
+    cluster.apply(*gang("runs", 2, half, priority="low"))
+    cluster.apply(*gang("lacks", 3, 1, priority="low")[:2])
+    cluster.apply(*(pod(f"single-{n}", half, priorityClassName="low") for n in range(2)))
     cluster.wait(PODS, lambda pods: sum(bool(p["spec"].get("nodeName")) for p in pods["items"]) == 4)
-    cluster.apply(pod("huge", "100000"))
-    cluster.apply(pod("urgent", str(half), priority="high"))
-    cluster.apply(group("team", 2, "high"), *(pod(f"team-{n}", str(half), "team", "high") for n in range(2)))
+    cluster.apply(pod("huge", 100000, priorityClassName="low"))
+    cluster.apply(pod("urgent", half, priorityClassName="high"))
+    cluster.apply(*gang("team", 2, half, priority="high"))
     placed = {"urgent", "team-0", "team-1"}
 
     def bound(pods: Json) -> bool:

@@ -19,7 +19,8 @@ from phalanx.controllers.workloads.job.grouping import group_job
 from phalanx.kube.group_api import GroupApi
 from phalanx.kube.lease import LeaseSettings
 from phalanx.model.gates import Gates
-from support.cluster_mode import OFF, InCluster, group_of, job, jobset, play, pods, running
+from support.cluster_mode import OFF, InCluster, gang_job, group_of, jobset_of, play, running
+from support.manifests import template
 
 Json = dict[str, Any]
 NATIVE = Gates({"WorkloadWithJob": False})  # groups are served, the Job controller makes none
@@ -27,7 +28,7 @@ NATIVE = Gates({"WorkloadWithJob": False})  # groups are served, the Job control
 
 def test_pods_are_linked_by_the_field_where_the_server_keeps_it() -> None:
     async def scenario(cluster: InCluster) -> None:
-        await cluster.apply(job("train", 3))
+        await cluster.apply(gang_job("train", 3))
         found = await cluster.eventually("Pod", running(3))
         (group,) = cluster.all("PodGroup")
         assert group["apiVersion"] == "scheduling.k8s.io/v1beta1"
@@ -39,7 +40,7 @@ def test_pods_are_linked_by_the_field_where_the_server_keeps_it() -> None:
 
 def test_groups_that_the_job_controller_makes_itself_are_left_to_it() -> None:
     async def scenario(cluster: InCluster) -> None:
-        await cluster.apply(job("train", 3, suspend=True))
+        await cluster.apply(gang_job("train", 3, suspend=True))
         (theirs,) = await cluster.eventually("PodGroup", bool)
         await cluster.start_phalanx()
         assert "groups are left to it" in await cluster.announced("GroupsHandedOver")
@@ -56,7 +57,7 @@ def test_groups_that_the_job_controller_makes_itself_are_left_to_it() -> None:
 def test_both_at_once_end_with_one_set_of_groups() -> None:
     async def scenario(cluster: InCluster) -> None:
         for number in range(10):
-            await cluster.apply(job(f"train-{number}", 2))
+            await cluster.apply(gang_job(f"train-{number}", 2))
         await cluster.eventually("Pod", running(20))
         groups = cluster.all("PodGroup")
         assert len(groups) == len(cluster.all("Workload")) == 10
@@ -75,7 +76,7 @@ def test_a_workload_that_names_its_group_is_left_alone() -> None:
             "spec": {"schedulingPolicy": {"gang": {"minCount": 2}}},
         }
         await cluster.apply(body)
-        await cluster.apply(job("train", 2, pod={"schedulingGroup": {"podGroupName": "mine"}}))
+        await cluster.apply(gang_job("train", 2, pod={"schedulingGroup": {"podGroupName": "mine"}}))
         found = await cluster.eventually("Pod", running(2))
         assert [group["metadata"]["name"] for group in cluster.all("PodGroup")] == ["mine"]
         assert {pod["spec"]["schedulerName"] for pod in found} == {"default-scheduler"}
@@ -89,7 +90,7 @@ def test_replicas_of_a_leaderworkerset_are_groups_of_their_revision() -> None:
             "apiVersion": "leaderworkerset.x-k8s.io/v1",
             "kind": "LeaderWorkerSet",
             "metadata": {"name": "vllm", "annotations": {"scheduling.phalanx.dev/gang": "true"}},
-            "spec": {"replicas": 2, "leaderWorkerTemplate": {"size": 3, "workerTemplate": pods()}},
+            "spec": {"replicas": 2, "leaderWorkerTemplate": {"size": 3, "workerTemplate": template(1)}},
         }
         await cluster.apply(body)
         found = await cluster.eventually("Pod", running(6))
@@ -119,10 +120,10 @@ def test_a_kind_that_is_not_installed_is_picked_up_when_it_appears(monkeypatch: 
         assert kind is not None
         cluster.registry.remove(kind.key)
         await cluster.start_phalanx()
-        await cluster.apply(job("train", 2, suspend=True))
+        await cluster.apply(gang_job("train", 2, suspend=True))
         await cluster.eventually("PodGroup", lambda groups: len(groups) == 1)
         cluster.registry.add(kind)
-        await cluster.apply(jobset("js", {"scheduling.phalanx.dev/gang": "true"}, ("w", 2, 2)))
+        await cluster.apply(jobset_of("js", {"scheduling.phalanx.dev/gang": "true"}, ("w", 2, 2)))
         groups = await cluster.eventually("PodGroup", lambda groups: len(groups) == 2)
         assert {group["spec"]["schedulingPolicy"]["gang"]["minCount"] for group in groups} == {2, 4}
 
@@ -133,10 +134,10 @@ def test_custom_resources_installed_later_are_used(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(informer, "ABSENT_SECONDS", 0.1)
 
     async def scenario(cluster: InCluster) -> None:
-        await cluster.apply(job("early", 2, suspend=True))
+        await cluster.apply(gang_job("early", 2, suspend=True))
         assert "install the custom resources" in await cluster.announced("APINotAvailable")
         await cluster.install_custom_resources()
-        await cluster.apply(job("train", 2))
+        await cluster.apply(gang_job("train", 2))
         await cluster.eventually("Pod", running(2))
         assert cluster.all("PodGroup")
 
@@ -148,7 +149,7 @@ def test_one_replica_writes_and_the_next_takes_over() -> None:
         first = cluster.phalanx
         assert first is not None
         second = await cluster.start_phalanx()
-        await cluster.apply(job("one", 2, suspend=True))
+        await cluster.apply(gang_job("one", 2, suspend=True))
         await cluster.eventually("PodGroup", lambda groups: len(groups) == 1)
         lease = cluster.look("Lease", "phalanx-controllers", "kube-system")
         await first.stop()  # releases the lease
@@ -158,7 +159,7 @@ def test_one_replica_writes_and_the_next_takes_over() -> None:
             "kube-system",
             lambda now: now["spec"]["holderIdentity"] not in ("", lease["spec"]["holderIdentity"] if lease else ""),
         )
-        await cluster.apply(job("two", 2, suspend=True))
+        await cluster.apply(gang_job("two", 2, suspend=True))
         await cluster.eventually("PodGroup", lambda groups: len(groups) == 2)
         assert second.authority == first.authority  # one certificate for all replicas
 
@@ -169,7 +170,7 @@ def test_an_object_upstream_made_a_moment_ago_is_not_changed() -> None:
     """The race: our caches have not heard of it yet, and the name is the same."""
 
     async def scenario(cluster: InCluster) -> None:
-        owner = await cluster.apply(job("train", 3, suspend=True))
+        owner = await cluster.apply(gang_job("train", 3, suspend=True))
         wanted = group_job(owner)
         assert wanted.workload is not None
         theirs = copy.deepcopy(wanted.workload)
@@ -197,11 +198,11 @@ def test_a_cluster_that_lists_the_field_but_drops_it_is_linked_by_label() -> Non
 def test_a_stateful_set_that_grows_asks_for_all_before_any_new_pod_starts() -> None:
     async def scenario(cluster: InCluster) -> None:
         labels = {"app": "sim"}
-        template = {"metadata": {"labels": labels}, **pods()}
-        template["spec"]["containers"][0]["resources"] = {"requests": {"cpu": "40"}}
+        pods = {"metadata": {"labels": labels}, **template(1)}
+        pods["spec"]["containers"][0]["resources"] = {"requests": {"cpu": "40"}}
         spec = {"replicas": 2, "podManagementPolicy": "Parallel", "selector": {"matchLabels": labels}}
         meta = {"annotations": {"scheduling.phalanx.dev/gang": "true"}}
-        await cluster.create("StatefulSet", "sim", metadata=meta, spec={**spec, "template": template})
+        await cluster.create("StatefulSet", "sim", metadata=meta, spec={**spec, "template": pods})
         await cluster.eventually("Pod", running(2))
         await cluster.patch("StatefulSet", "sim", {"spec": {"replicas": 6}})
 
@@ -223,7 +224,7 @@ def test_a_workload_made_by_hand_is_used_and_goes_with_the_job() -> None:
         about = {"apiGroup": "batch", "kind": "Job", "name": "train"}
         body = {"apiVersion": "scheduling.k8s.io/v1beta1", "kind": "Workload", "metadata": {"name": "mine"}}
         await cluster.apply({**body, "spec": {"controllerRef": about, "podGroupTemplates": [plan]}})
-        await cluster.apply(job("train", 3))
+        await cluster.apply(gang_job("train", 3))
         found = await cluster.eventually("Pod", running(3))
         (group,) = cluster.all("PodGroup")
         assert group["spec"]["workloadRef"] == {"workloadName": "mine", "templateName": "all"}
@@ -241,7 +242,7 @@ def test_new_replicas_of_a_leaderworkerset_follow_new_rules_beside_the_others() 
             "apiVersion": "leaderworkerset.x-k8s.io/v1",
             "kind": "LeaderWorkerSet",
             "metadata": {"name": "vllm", "annotations": {"scheduling.phalanx.dev/gang": "true"}},
-            "spec": {"replicas": 1, "leaderWorkerTemplate": {"size": 2, "workerTemplate": pods()}},
+            "spec": {"replicas": 1, "leaderWorkerTemplate": {"size": 2, "workerTemplate": template(1)}},
         }
         await cluster.apply(body)
         before = {pod["metadata"]["uid"] for pod in await cluster.eventually("Pod", running(2))}
@@ -263,14 +264,14 @@ def test_deleted_and_made_again_at_once_it_waits_for_its_own_groups(native: bool
 
     async def scenario(cluster: InCluster) -> None:
         requested = {"scheduling.phalanx.dev/gang": "true"}
-        await cluster.apply(jobset("js", requested, ("w", 1, 2)))
+        await cluster.apply(jobset_of("js", requested, ("w", 1, 2)))
         await cluster.eventually("Pod", running(2))
         (old,) = cluster.all("PodGroup")
         name = old["metadata"]["name"]
         finalizers = [*(old["metadata"].get("finalizers") or ()), "example.com/slow"]
         await cluster.patch("PodGroup", name, {"metadata": {"finalizers": finalizers}})
         await cluster.delete("JobSet", "js", propagation="Background")
-        await cluster.apply(jobset("js", {**requested, "scheduling.phalanx.dev/min-count": "1"}, ("w", 1, 2)))
+        await cluster.apply(jobset_of("js", {**requested, "scheduling.phalanx.dev/min-count": "1"}, ("w", 1, 2)))
         second = cluster.look("JobSet", "js") or {}
         await cluster.eventually("Pod", lambda all_: sum(_of(cluster, pod, second) for pod in all_) == 2)
         mine = [pod for pod in cluster.all("Pod") if _of(cluster, pod, second)]
@@ -322,7 +323,7 @@ def test_a_server_that_forbids_everything_in_its_first_seconds_is_asked_again() 
         begun = JustBegun(cluster.as_("phalanx-controllers"))
         await cluster.start_phalanx(begun)
         assert {("list", "podgroups"), ("get", "secrets"), ("create", "secrets")} <= begun.asked
-        await cluster.apply(job("train", 2))
+        await cluster.apply(gang_job("train", 2))
         await cluster.eventually("Pod", running(2))
         assert len(cluster.all("PodGroup")) == 1
 
@@ -339,7 +340,7 @@ def test_controllers_wait_for_their_namespace() -> None:
         assert not done, starting.exception()
         await cluster.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "not-yet"}})
         await starting
-        await cluster.apply(job("train", 2))
+        await cluster.apply(gang_job("train", 2))
         await cluster.eventually("Pod", running(2))
 
     play(scenario, phalanx=False)

@@ -11,14 +11,15 @@ from phalanx.base.errors import NotFound
 from phalanx.cli import owners
 from phalanx.cli.conditions import from_conditions
 from phalanx.cli.output import CommandResult
-from support.cluster_mode import GANG, InCluster, group_of, job, jobset, play, pods, running
+from support.cluster_mode import GANG, InCluster, gang_job, group_of, jobset_of, play, running
+from support.manifests import template
 
 Json = dict[str, Any]
 
 
 def test_the_pods_of_a_job_that_asks_are_a_gang_of_the_second_scheduler() -> None:
     async def scenario(cluster: InCluster) -> None:
-        made = await cluster.apply(job("train", 3))
+        made = await cluster.apply(gang_job("train", 3))
         pods = await cluster.eventually("Pod", running(3))
         (workload,) = cluster.all("Workload")
         (group,) = cluster.all("PodGroup")
@@ -40,8 +41,8 @@ def test_the_pods_of_a_job_that_asks_are_a_gang_of_the_second_scheduler() -> Non
 
 def test_a_gang_that_does_not_fit_starts_no_pod_and_others_run_as_ever() -> None:
     async def scenario(cluster: InCluster) -> None:
-        await cluster.apply(job("big", 1000))
-        await cluster.apply(job("plain", 2, annotations={}))
+        await cluster.apply(gang_job("big", 1000))
+        await cluster.apply(gang_job("plain", 2, annotations={}))
         (group,) = await cluster.eventually(
             "PodGroup",
             lambda groups: groups and (groups[0].get("status") or {}).get("conditions"),
@@ -60,7 +61,7 @@ def test_a_gang_that_does_not_fit_starts_no_pod_and_others_run_as_ever() -> None
 def test_every_job_of_a_jobset_joins_its_own_group_of_the_tree() -> None:
     async def scenario(cluster: InCluster) -> None:
         annotations = {"scheduling.phalanx.dev/group-tree": "Job"}
-        await cluster.apply(jobset("js", annotations, ("driver", 1, 1), ("worker", 2, 2)))
+        await cluster.apply(jobset_of("js", annotations, ("driver", 1, 1), ("worker", 2, 2)))
         pods = await cluster.eventually("Pod", running(5))
         by_job: dict[str, set[str]] = {}
         for pod in pods:
@@ -74,7 +75,7 @@ def test_every_job_of_a_jobset_joins_its_own_group_of_the_tree() -> None:
 
 def test_the_minimum_follows_the_size_of_the_job() -> None:
     async def scenario(cluster: InCluster) -> None:
-        await cluster.apply(job("train", 2, completions=None, completionMode="NonIndexed", suspend=True))
+        await cluster.apply(gang_job("train", 2, completions=None, completionMode="NonIndexed", suspend=True))
         (group,) = await cluster.eventually("PodGroup", bool)
         assert group["spec"]["schedulingPolicy"]["gang"]["minCount"] == 2
         await cluster.patch("Job", "train", {"spec": {"parallelism": 4}})
@@ -97,7 +98,7 @@ def test_the_last_wave_of_a_job_may_be_small() -> None:
     """Parallelism 3, completions 5, all three end together: two are left, and a gang of three would wait for ever."""
 
     async def scenario(cluster: InCluster) -> None:
-        await cluster.apply(job("train", 3, completions=5))
+        await cluster.apply(gang_job("train", 3, completions=5))
         first = await cluster.eventually("Pod", running(3))
         await end(cluster, first)
         await cluster.eventually("Pod", running(2))
@@ -112,7 +113,7 @@ def test_the_last_wave_of_a_job_may_be_small() -> None:
 
 def test_a_pod_that_is_lost_after_others_of_its_gang_succeeded_is_replaced() -> None:
     async def scenario(cluster: InCluster) -> None:
-        await cluster.apply(jobset("js", GANG, ("a", 1, 2), ("b", 1, 2)))
+        await cluster.apply(jobset_of("js", GANG, ("a", 1, 2), ("b", 1, 2)))
         first = await cluster.eventually("Pod", running(4))
         lost = first.pop()
         await end(cluster, first)
@@ -134,7 +135,7 @@ def _new(pod: Json, than: Json) -> bool:
 
 def test_names_that_do_not_fit_into_a_label_are_shortened() -> None:
     async def scenario(cluster: InCluster) -> None:
-        await cluster.apply(job("a-job-with-a-rather-long-name-of-fifty-characters", 2))
+        await cluster.apply(gang_job("a-job-with-a-rather-long-name-of-fifty-characters", 2))
         pods = await cluster.eventually("Pod", running(2))
         (group,) = cluster.all("PodGroup")
         assert len(group["metadata"]["name"]) <= 63
@@ -146,7 +147,7 @@ def test_names_that_do_not_fit_into_a_label_are_shortened() -> None:
 def test_pods_that_no_webhook_saw_are_labelled() -> None:
     async def scenario(cluster: InCluster) -> None:
         cluster.webhook_on = False
-        await cluster.apply(job("train", 3, pod={"schedulerName": "nobody"}))
+        await cluster.apply(gang_job("train", 3, pod={"schedulerName": "nobody"}))
         pods = await cluster.eventually("Pod", lambda pods: len(pods) == 3 and all(group_of(pod) for pod in pods))
         (group,) = cluster.all("PodGroup")
         assert {group_of(pod) for pod in pods} == {group["metadata"]["name"]}
@@ -158,7 +159,7 @@ def test_a_job_that_began_without_groups_is_left_alone() -> None:
     async def scenario(cluster: InCluster) -> None:
         await cluster.stop_phalanx()
         cluster.webhook_on = False
-        await cluster.apply(job("old", 2))
+        await cluster.apply(gang_job("old", 2))
         await cluster.eventually("Pod", running(2))
         await cluster.start_phalanx()
         assert "start it again" in await cluster.announced("NotGrouped")
@@ -178,15 +179,15 @@ def test_only_who_would_have_had_groups_is_told_that_it_has_none() -> None:
         owner = {"apiVersion": "v1", "kind": "ConfigMap", "name": "maker", "uid": maker["metadata"]["uid"]}
         labels = {"app": "part"}
         meta = {"name": "part", "annotations": GANG, "ownerReferences": [{**owner, "controller": True}]}
-        template = {"metadata": {"labels": labels}, **pods()}
-        spec = {"replicas": 1, "serviceName": "part", "selector": {"matchLabels": labels}, "template": template}
+        pods = {"metadata": {"labels": labels}, **template(1)}
+        spec = {"replicas": 1, "serviceName": "part", "selector": {"matchLabels": labels}, "template": pods}
         spec |= {"podManagementPolicy": "Parallel"}
         await cluster.apply({"apiVersion": "apps/v1", "kind": "StatefulSet", "metadata": meta, "spec": spec})
-        await cluster.apply(job("old", 1))
+        await cluster.apply(gang_job("old", 1))
         await cluster.eventually("Pod", running(2))
         await cluster.start_phalanx()
         await cluster.announced("NotGrouped")
-        await cluster.apply(job("next", 1))  # its group tells that the new process looked at everything
+        await cluster.apply(gang_job("next", 1))  # its group tells that the new process looked at everything
         await cluster.eventually("PodGroup", lambda groups: len(groups) == 1)
         announced = [event for event in cluster.all("Event") if event["reason"] == "NotGrouped"]
         assert {(event.get("regarding") or event["involvedObject"])["kind"] for event in announced} == {"Job"}
@@ -196,12 +197,12 @@ def test_only_who_would_have_had_groups_is_told_that_it_has_none() -> None:
 
 def test_groups_survive_a_restart_of_the_controllers() -> None:
     async def scenario(cluster: InCluster) -> None:
-        await cluster.apply(job("train", 2))
+        await cluster.apply(gang_job("train", 2))
         await cluster.eventually("Pod", running(2))
         (before,) = cluster.all("PodGroup")
         await cluster.stop_phalanx()
         await cluster.start_phalanx()
-        await cluster.apply(job("next", 1))  # its group tells that the new process looked at everything
+        await cluster.apply(gang_job("next", 1))  # its group tells that the new process looked at everything
         groups = await cluster.eventually("PodGroup", lambda groups: len(groups) == 2)
         assert before["metadata"]["uid"] in {group["metadata"]["uid"] for group in groups}
 
@@ -210,7 +211,7 @@ def test_groups_survive_a_restart_of_the_controllers() -> None:
 
 def test_a_workload_that_cannot_be_grouped_says_why() -> None:
     async def scenario(cluster: InCluster) -> None:
-        await cluster.apply(job("bad", 2, annotations={**GANG, "scheduling.phalanx.dev/min-count": "9"}))
+        await cluster.apply(gang_job("bad", 2, annotations={**GANG, "scheduling.phalanx.dev/min-count": "9"}))
         assert "9" in await cluster.announced("InvalidSchedulingConfiguration")
         await cluster.eventually("Pod", running(2))
         assert cluster.all("PodGroup") == []
@@ -228,7 +229,7 @@ def test_an_object_of_somebody_else_is_not_taken_over() -> None:
             "spec": {"schedulingPolicy": {"basic": {}}},
         }
         await cluster.apply(theirs)
-        await cluster.apply(jobset("js", annotations, ("w", 1, 2)))
+        await cluster.apply(jobset_of("js", annotations, ("w", 1, 2)))
         assert "was made by hand" in await cluster.announced("NameConflict")
         (group,) = cluster.all("PodGroup")
         assert group["spec"] == theirs["spec"]
@@ -239,7 +240,7 @@ def test_an_object_of_somebody_else_is_not_taken_over() -> None:
 def test_groups_have_the_priority_of_their_pods() -> None:
     async def scenario(cluster: InCluster) -> None:
         await cluster.create("PriorityClass", "high", value=1000)
-        await cluster.apply(job("train", 2, pod={"priorityClassName": "high"}))
+        await cluster.apply(gang_job("train", 2, pod={"priorityClassName": "high"}))
         await cluster.eventually("Pod", running(2))
         (group,) = cluster.all("PodGroup")
         assert group["spec"]["priority"] == 1000
@@ -251,7 +252,7 @@ def test_the_groups_of_a_workload_are_found_where_they_are_custom_resources(monk
     """`phalanx why job/train`: one question for each of its groups."""
 
     async def scenario(cluster: InCluster) -> None:
-        await cluster.apply(job("train", 3, suspend=True))
+        await cluster.apply(gang_job("train", 3, suspend=True))
         (group,) = await cluster.eventually("PodGroup", bool)
 
         class Asked:
@@ -282,7 +283,7 @@ def test_conditions_are_found_where_groups_are_custom_resources() -> None:
     """`phalanx why` without a scheduler that answers: what the API server knows."""
 
     async def scenario(cluster: InCluster) -> None:
-        await cluster.apply(job("train", 3))
+        await cluster.apply(gang_job("train", 3))
         await cluster.eventually("Pod", running(3))
         (group,) = await cluster.eventually("PodGroup", _scheduled)
         name = group["metadata"]["name"]

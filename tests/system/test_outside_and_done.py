@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from test_pods_outside import KINDS, linked, minimum, running
 
 from phalanx.testing.simulated_cluster import simulated_cluster
 from phalanx.testing.virtual_time import VirtualLoop, run
 from support.lifecycle.events import OFF
+from support.lifecycle.looks import KINDS, linked, minimum, running
 from support.lifecycle.sequences import definitions
 
 

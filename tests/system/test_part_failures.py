@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,21 +13,10 @@ from phalanx.controllers.workloads.job.controller import JobController
 from phalanx.engine.engine import Engine
 from phalanx.serve import component
 from support.local_cluster import LocalCluster, local_cluster
+from support.manifests import job
+from support.waiting import eventually
 
 JOBS = "/apis/batch/v1/namespaces/default/jobs"
-
-
-def job(name: str) -> dict[str, Any]:
-    container = {"name": "c", "image": "i", "resources": {"requests": {"cpu": "1"}}}
-    pod = {"spec": {"restartPolicy": "Never", "containers": [container]}}
-    return {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": name}, "spec": {"template": pod}}
-
-
-def eventually(what: Callable[[], bool], said: str) -> None:
-    deadline = time.monotonic() + 90
-    while not what():
-        assert time.monotonic() < deadline, f"never: {said}"
-        time.sleep(0.02)
 
 
 def running(cluster: LocalCluster, name: str) -> bool:
@@ -76,8 +63,8 @@ def test_errors_of_controllers_and_scheduler_do_not_end_the_cluster(
     cluster.start()
     try:
         monkeypatch.setattr(Engine, "step", ill_step)
-        cluster.create(JOBS, job("well"))
-        cluster.create(JOBS, job("ill"))
+        cluster.create(JOBS, job("well", 1, 1))
+        cluster.create(JOBS, job("ill", 1, 1))
         eventually(lambda: running(cluster, "well") and running(cluster, "ill"), "both Jobs run")
         assert max(planted.values()) < 0, f"not everything planted happened: {planted}"
         eventually(lambda: cluster.ask("GET", "/readyz").code == 200, "ready again")

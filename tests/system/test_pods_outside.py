@@ -6,33 +6,13 @@ from typing import Any
 
 import pytest
 
-from phalanx.testing.simulated_cluster import SimulatedCluster, simulated_cluster
+from phalanx.testing.simulated_cluster import simulated_cluster
 from phalanx.testing.virtual_time import VirtualLoop, run
 from support.lifecycle.events import OFF
-from support.lifecycle.manifests import job, jobset, mpi_job, stateful_set, train_job
+from support.lifecycle.looks import KINDS, linked, minimum, running
 from support.lifecycle.sequences import definitions
 
 Json = dict[str, Any]
-KINDS: dict[str, list[Json]] = {
-    "Job": [job("w", 3)],
-    "JobSet": [jobset("w", 3, 1)],
-    "StatefulSet": [stateful_set("w", 3)],
-    "MPIJob": [mpi_job("w", 2)],
-    "TrainJob": train_job("w", 3),
-}
-
-
-def running(cluster: SimulatedCluster) -> int:
-    return sum(pod["status"]["phase"] == "Running" for pod in cluster.all("Pod"))
-
-
-def minimum(cluster: SimulatedCluster) -> int:
-    (group,) = cluster.all("PodGroup")
-    return int(group["spec"]["schedulingPolicy"]["gang"]["minCount"])
-
-
-def linked(pod: Json) -> bool:
-    return "schedulingGroup" in pod["spec"]
 
 
 @pytest.mark.parametrize("kind", KINDS)

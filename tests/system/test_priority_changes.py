@@ -6,22 +6,13 @@ from typing import Any
 
 import pytest
 
-from phalanx.testing.simulated_cluster import SimulatedCluster, simulated_cluster
+from phalanx.testing.simulated_cluster import simulated_cluster
 from phalanx.testing.virtual_time import VirtualLoop, run
 from support.lifecycle.events import CLASS, priority_class
-from support.lifecycle.manifests import deployment, stateful_set, template
+from support.lifecycle.looks import pods_of, priorities
+from support.lifecycle.manifests import deployment, stateful_set
 
 Json = dict[str, Any]
-
-
-def priorities(cluster: SimulatedCluster) -> list[tuple[str, int]]:
-    return [(pod["status"]["phase"], pod["spec"]["priority"]) for pod in cluster.all("Pod")]
-
-
-def pods_of(priority: str) -> Json:
-    found = template("1")
-    found["spec"]["priorityClassName"] = priority or None
-    return {"spec": {"template": found}}
 
 
 @pytest.mark.parametrize("back", [False, True])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from phalanx.controllers.cluster_mode.provisioning_requests import (
 from phalanx.local.api.rights import Rights
 from phalanx.local.nodes.fleet import node_object
 from support.local_cluster import LocalCluster, advance_until, local_cluster
+from support.manifests import pod, pod_group
 from support.rights import Recording, grants
 
 DEFINITION = Path(__file__).parents[2] / "examples" / "crds" / "provisioningrequest.yaml"
@@ -38,26 +39,11 @@ def up(tmp_path: Path) -> Iterator[LocalCluster]:
     cluster.stop()
 
 
-def until(cluster: LocalCluster, found: Callable[[], Any], seconds: float = 6.0) -> Any:
-    return advance_until(cluster, found, seconds)
-
-
-def gang(cluster: LocalCluster) -> None:
-    """Two workers and a driver that asks for less."""
-    spec = {"schedulingPolicy": {"gang": {"minCount": 3}}}
-    cluster.apply(
-        {"apiVersion": "scheduling.k8s.io/v1beta1", "kind": "PodGroup", "metadata": {"name": "train"}, "spec": spec}
-    )
+def submit(cluster: LocalCluster) -> None:
+    """Create two workers and a driver that asks for less."""
+    cluster.apply(pod_group("train", 3))
     for name, cpu in (("driver", "1"), ("worker-0", "4"), ("worker-1", "4")):
-        container = {"name": "main", "image": "train", "resources": {"requests": {"cpu": cpu}}}
-        pod = {
-            "containers": [container],
-            "nodeSelector": {"pool": "batch"},
-            "schedulingGroup": {"podGroupName": "train"},
-        }
-        cluster.apply(
-            {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "labels": {"app": "train"}}, "spec": pod}
-        )
+        cluster.apply(pod(name, cpu, group="train", labels={"app": "train"}, nodeSelector={"pool": "batch"}))
 
 
 def requests(cluster: LocalCluster) -> list[Any]:
@@ -72,8 +58,8 @@ def report(cluster: LocalCluster, request: Any, type_: str) -> None:
 
 
 def test_a_gang_that_lacks_nodes_gets_one_request_until_it_is_placed(up: LocalCluster) -> None:
-    gang(up)
-    (request,) = until(up, lambda: requests(up))
+    submit(up)
+    (request,) = advance_until(up, lambda: requests(up), 6.0)
     name = request["metadata"]["name"]
     assert request["spec"]["provisioningClassName"] == CHECK
     sets = {pods["podTemplateRef"]["name"]: pods["count"] for pods in request["spec"]["podSets"]}
@@ -82,7 +68,7 @@ def test_a_gang_that_lacks_nodes_gets_one_request_until_it_is_placed(up: LocalCl
         spec = up.get(f"{TEMPLATES}/{template}")["template"]["spec"]
         assert spec["containers"][0]["resources"]["requests"]["cpu"] == {1: "1", 2: "4"}[count]
         assert spec["nodeSelector"] == {"pool": "batch"} and not spec.get("volumes")
-    until(up, lambda: all(p["metadata"]["annotations"].get(CONSUMES) == name for p in up.list(PODS)), 0.0)
+    advance_until(up, lambda: all(p["metadata"]["annotations"].get(CONSUMES) == name for p in up.list(PODS)))
     report(up, request, "Provisioned")
     up.advance(60)
     assert [r["metadata"]["name"] for r in requests(up)] == [name]  # until its nodes are there
@@ -90,44 +76,50 @@ def test_a_gang_that_lacks_nodes_gets_one_request_until_it_is_placed(up: LocalCl
     room = {"cpu": "16", "memory": "64Gi", "pods": "10"}
     body = node_object("new", 0, labels, {}, room, room, up.cluster.server.context.clock.now())
     up.create("/api/v1/nodes", body)
-    until(up, lambda: not requests(up) and not up.list(TEMPLATES))
+    advance_until(up, lambda: not requests(up) and not up.list(TEMPLATES), 6.0)
     assert all(pod["spec"].get("nodeName") == "new" for pod in up.list(PODS))
 
 
 def test_a_failed_request_is_made_again_after_a_backoff(up: LocalCluster) -> None:
-    gang(up)
-    (request,) = until(up, lambda: requests(up))
+    submit(up)
+    (request,) = advance_until(up, lambda: requests(up), 6.0)
     report(up, request, "Failed")
     up.advance(30)
     assert [r["metadata"]["uid"] for r in requests(up)] == [request["metadata"]["uid"]]
-    another = until(up, lambda: [r for r in requests(up) if r["metadata"]["uid"] != request["metadata"]["uid"]])
+    another = advance_until(
+        up, lambda: [r for r in requests(up) if r["metadata"]["uid"] != request["metadata"]["uid"]], 6.0
+    )
     assert another[0]["metadata"]["name"].endswith("-2") and len(requests(up)) == 1
 
 
 @pytest.mark.parametrize("condition", ["BookingExpired", "CapacityRevoked"])
 def test_a_request_that_lost_its_nodes_is_renewed(up: LocalCluster, condition: str) -> None:
-    gang(up)
-    (request,) = until(up, lambda: requests(up))
+    submit(up)
+    (request,) = advance_until(up, lambda: requests(up), 6.0)
     report(up, request, condition)
-    until(up, lambda: [r["metadata"]["uid"] for r in requests(up)] not in ([], [request["metadata"]["uid"]]))
+    advance_until(
+        up, lambda: [r["metadata"]["uid"] for r in requests(up)] not in ([], [request["metadata"]["uid"]]), 6.0
+    )
 
 
 def test_a_request_follows_the_pods_of_its_gang_and_goes_with_them(up: LocalCluster) -> None:
-    gang(up)
-    until(up, lambda: requests(up))
+    submit(up)
+    advance_until(up, lambda: requests(up), 6.0)
     up.apply({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "worker-2"}, "spec": {
         "containers": [{"name": "main", "image": "train", "resources": {"requests": {"cpu": "4"}}}],
         "nodeSelector": {"pool": "batch"}, "schedulingGroup": {"podGroupName": "train"}}})  # fmt: skip
-    until(up, lambda: [r for r in requests(up) if sum(pods["count"] for pods in r["spec"]["podSets"]) == 4])
+    advance_until(
+        up, lambda: [r for r in requests(up) if sum(pods["count"] for pods in r["spec"]["podSets"]) == 4], 6.0
+    )
     assert len(requests(up)) == 1
     for name in ("driver", "worker-0", "worker-1", "worker-2"):
         up.delete(f"{PODS}/{name}", query={"gracePeriodSeconds": "0"})
-    until(up, lambda: not requests(up) and not up.list(TEMPLATES))
+    advance_until(up, lambda: not requests(up) and not up.list(TEMPLATES), 6.0)
 
 
 def test_the_optional_role_allows_exactly_what_requests_take(up: LocalCluster) -> None:
-    gang(up)
-    until(up, lambda: requests(up))
+    submit(up)
+    advance_until(up, lambda: requests(up), 6.0)
     names = [pod["metadata"]["name"] for pod in up.list(PODS)]
     group = LackingGroup("podgroup", "default", "train", "other", [PodSet(3, names[0])], names)
     groups = [[group], []]

@@ -38,7 +38,8 @@ from phalanx.serve.scheduler import SchedulerService
 from phalanx.serve.start_checks import other_holders
 from phalanx.web.history import UsageHistory
 from phalanx.web.questions import Questions
-from support.cluster_mode import DEFINITIONS, GANG, OFF, InCluster, beside, group_of, job, jobset, pods, running
+from support.cluster_mode import DEFINITIONS, GANG, OFF, InCluster, beside, gang_job, group_of, jobset_of, running
+from support.manifests import template
 from support.rights import Recording, Use, documents, grants
 
 Json = dict[str, Any]
@@ -58,8 +59,8 @@ async def use_scheduler(cluster: InCluster, client: Recording) -> None:
     await Elector(client, LEASE, "me", SystemClock()).lead(lambda: asyncio.sleep(0.2))  # type: ignore[arg-type]
     assert await other_holders(client, LEASE, SystemClock()) == []  # type: ignore[arg-type]
     service = await cluster.start_scheduler("phalanx", client)
-    await cluster.apply(job("train", 2))
-    await cluster.apply(jobset("js", {"scheduling.phalanx.dev/group-tree": "Job"}, ("w", 2, 1)))
+    await cluster.apply(gang_job("train", 2))
+    await cluster.apply(jobset_of("js", {"scheduling.phalanx.dev/group-tree": "Job"}, ("w", 2, 1)))
     found = await cluster.eventually("Pod", running(4))
     await cluster.eventually("CompositePodGroup", lambda all_: all_ and (all_[0].get("status") or {}).get("conditions"))
     target = {"apiGroup": "jobset.x-k8s.io", "kind": "JobSet", "name": "js"}
@@ -89,7 +90,7 @@ async def use_claims(cluster: InCluster, client: Recording) -> None:
     """Allocate, reserve and release a claim; the same for the claim of a pod's extended resources."""
     request = {"name": "r", "exactly": {"deviceClassName": "gpu"}}
     await cluster.create("ResourceClaim", "c", "default", spec={"devices": {"requests": [request]}})
-    await cluster.create("Pod", "extended", "default", spec=pods()["spec"])
+    await cluster.create("Pod", "extended", "default", spec=template(1)["spec"])
     claim, pod = cluster.look("ResourceClaim", "c"), cluster.look("Pod", "extended")
     assert claim is not None and pod is not None
     result = AllocatedDevice(request="r", driver="gpu.example.com", pool="p", device="d")
@@ -113,7 +114,7 @@ async def ask(service: SchedulerService, client: Recording) -> None:
     diagnostics = Diagnostics(service.engine, client, Gates(), lambda: True)  # type: ignore[arg-type]
     reader = EngineReader(service.engine, service.now)
     questions = Questions(reader, diagnostics, client, UsageHistory(reader, service.now))  # type: ignore[arg-type]
-    item = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "asked"}, "spec": pods()["spec"]}
+    item = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "asked"}, "spec": template(1)["spec"]}
     outlook = json.loads(await questions.whatif(json.dumps({"text": json.dumps(item)}).encode()))
     assert outlook["outlook"]
     announced = json.loads(await questions.events({"key": "pod/default/p"}))
@@ -183,18 +184,18 @@ async def use_controllers(cluster: InCluster, client: Recording) -> None:
     await cluster.stop_phalanx()
     await cluster.delete("Secret", "phalanx-webhook-tls", "phalanx-system")
     await cluster.start_phalanx(client, namespace="phalanx-system", lease=lease)
-    await cluster.apply(job("train", 2, completions=None, completionMode="NonIndexed", suspend=True))
+    await cluster.apply(gang_job("train", 2, completions=None, completionMode="NonIndexed", suspend=True))
     await cluster.eventually("PodGroup", bool)
     await cluster.patch("Job", "train", {"spec": {"parallelism": 3}})
     await cluster.eventually("PodGroup", lambda g: g[0]["spec"]["schedulingPolicy"]["gang"]["minCount"] == 3)
     tree = {"scheduling.phalanx.dev/group-tree": "Job"}
-    await cluster.apply(jobset("js", tree, ("a", 1, 1), ("w", 2, 1)))
+    await cluster.apply(jobset_of("js", tree, ("a", 1, 1), ("w", 2, 1)))
     await cluster.apply(
         {
             "apiVersion": "leaderworkerset.x-k8s.io/v1",
             "kind": "LeaderWorkerSet",
             "metadata": {"name": "lws", "annotations": GANG},
-            "spec": {"replicas": 1, "leaderWorkerTemplate": {"size": 2, "workerTemplate": pods()}},
+            "spec": {"replicas": 1, "leaderWorkerTemplate": {"size": 2, "workerTemplate": template(1)}},
         }
     )
     for body in (MPI_JOB, PYTORCH_JOB, RAY_CLUSTER):
@@ -204,8 +205,8 @@ async def use_controllers(cluster: InCluster, client: Recording) -> None:
     for kind, spec in (("StatefulSet", {"podManagementPolicy": "Parallel"}), ("Deployment", {})):
         requested = GANG if kind == "StatefulSet" else {"scheduling.phalanx.dev/topology": "kubernetes.io/hostname"}
         labels = {"app": kind.lower()}
-        template = {"metadata": {"labels": labels}, **pods()}
-        body = {"replicas": 1, "selector": {"matchLabels": labels}, "template": template, **spec}
+        pods = {"metadata": {"labels": labels}, **template(1)}
+        body = {"replicas": 1, "selector": {"matchLabels": labels}, "template": pods, **spec}
         await cluster.create(kind, kind.lower(), metadata={"annotations": requested}, spec=body)
     await cluster.eventually("CompositePodGroup", lambda found: len(found) == 3)
     for owner in ("MPIJob", "PyTorchJob", "RayCluster", "TrainJob", "StatefulSet", "Deployment"):
@@ -218,7 +219,7 @@ async def use_controllers(cluster: InCluster, client: Recording) -> None:
     await cluster.eventually("CompositePodGroup", lambda all_: _policy(all_, "js") == {"gang": {"minGroupCount": 1}})
     tree["scheduling.phalanx.dev/min-groups"] = "1"
     cluster.webhook_on = False
-    await cluster.apply(job("missed", 1, pod={"schedulerName": "nobody"}))
+    await cluster.apply(gang_job("missed", 1, pod={"schedulerName": "nobody"}))
     await cluster.eventually("Pod", lambda found: any("missed" in group_of(pod) for pod in found))
     # Whoever no longer asks loses the groups, from the leaves up.
     await cluster.patch("JobSet", "js", {"metadata": {"annotations": dict.fromkeys(tree)}})
@@ -239,23 +240,25 @@ MPI_JOB = {
     "apiVersion": "kubeflow.org/v2beta1",
     "kind": "MPIJob",
     "metadata": {"name": "mpi", "annotations": GANG},
-    "spec": {"mpiReplicaSpecs": {"Launcher": {"template": pods()}, "Worker": {"replicas": 2, "template": pods()}}},
+    "spec": {
+        "mpiReplicaSpecs": {"Launcher": {"template": template(1)}, "Worker": {"replicas": 2, "template": template(1)}}
+    },
 }
 PYTORCH_JOB = {
     "apiVersion": "kubeflow.org/v1",
     "kind": "PyTorchJob",
     "metadata": {"name": "torch", "annotations": GANG},
-    "spec": {"pytorchReplicaSpecs": {"Worker": {"replicas": 2, "template": pods()}}},
+    "spec": {"pytorchReplicaSpecs": {"Worker": {"replicas": 2, "template": template(1)}}},
 }
 RAY_CLUSTER = {
     "apiVersion": "ray.io/v1",
     "kind": "RayCluster",
     "metadata": {"name": "ray", "annotations": GANG},
-    "spec": {"headGroupSpec": {"template": pods()}},
+    "spec": {"headGroupSpec": {"template": template(1)}},
 }
 RUNTIME = {
     "mlPolicy": {"numNodes": 2},
-    "template": {"spec": {"replicatedJobs": [{"name": "node", "template": {"spec": {"template": pods()}}}]}},
+    "template": {"spec": {"replicatedJobs": [{"name": "node", "template": {"spec": {"template": template(1)}}}]}},
 }
 TRAIN_JOB = {
     "apiVersion": "trainer.kubeflow.org/v1alpha1",

@@ -9,26 +9,15 @@ import pytest
 from phalanx.engine.explain import why
 from phalanx.testing.simulated_cluster import SimulatedCluster, simulated_cluster
 from phalanx.testing.virtual_time import VirtualLoop, run
+from support.manifests import GANG, leader_worker_set, template
 
 Json = dict[str, Any]
 
 
-def template(cpu: str, image: str = "one", seconds: int = 0) -> Json:
-    resources = {"requests": {"cpu": cpu}}
-    spec: Json = {"containers": [{"name": "main", "image": image, "resources": resources}]}
-    if seconds:
-        spec["terminationGracePeriodSeconds"] = seconds
-    return {"spec": spec}
-
-
-def leader_worker_set(image: str, *, startup: str = "LeaderCreated", **more: Any) -> Json:
-    parts = {"size": 2, "leaderTemplate": template("2", image), "workerTemplate": template("2", image)}
-    return {
-        "apiVersion": "leaderworkerset.x-k8s.io/v1",
-        "kind": "LeaderWorkerSet",
-        "metadata": {"name": "serve", "annotations": {"scheduling.phalanx.dev/gang": "true"}},
-        "spec": {"replicas": 3, "startupPolicy": startup, "leaderWorkerTemplate": {**parts, **more}},
-    }
+def serving(image: str, *, startup: str = "LeaderCreated", **more: Any) -> Json:
+    pods = template(2, image=image)
+    gang = {"annotations": {GANG: "true"}}
+    return leader_worker_set("serve", 3, 2, pods, leader=pods, inner=more, metadata=gang, startupPolicy=startup)
 
 
 def waiting(number: int) -> Json:
@@ -51,7 +40,7 @@ def placed(cluster: SimulatedCluster, prefix: str, image: str = "") -> dict[str,
 def test_a_leader_worker_set_rolls_on_a_cluster_without_a_free_node(startup: str, policy: str) -> None:
     async def main(loop: VirtualLoop) -> None:
         async with simulated_cluster(3, topology="cpu=4") as cluster:
-            body = leader_worker_set("one", startup=startup)
+            body = serving("one", startup=startup)
             body["metadata"]["annotations"]["scheduling.phalanx.dev/rescheduling-policy"] = policy
             await cluster.apply(body)
             await cluster.settle()
@@ -60,7 +49,7 @@ def test_a_leader_worker_set_rolls_on_a_cluster_without_a_free_node(startup: str
                 await cluster.apply(waiting(number))
             await cluster.settle()
             assert not placed(cluster, "waits-")
-            spec = leader_worker_set("two")["spec"]["leaderWorkerTemplate"]
+            spec = serving("two")["spec"]["leaderWorkerTemplate"]
             await cluster.patch("LeaderWorkerSet", "serve", {"spec": {"leaderWorkerTemplate": spec}})
             await cluster.settle()
             assert len(placed(cluster, "serve-", "two")) == 6
@@ -74,7 +63,7 @@ def test_a_leader_worker_set_rolls_on_a_cluster_without_a_free_node(startup: str
 
 def job_set(image: str) -> Json:
     job = {"completions": 2, "parallelism": 2, "backoffLimit": 0, "completionMode": "Indexed"}
-    pods = template("2", image)
+    pods = template("2", image=image)
     pods["spec"]["restartPolicy"] = "Never"
     return {
         "apiVersion": "jobset.x-k8s.io/v1alpha2",
@@ -123,12 +112,12 @@ def test_a_rollout_takes_no_more_replicas_at_a_time_than_the_policy_allows() -> 
                 },
             }
             rolling = {"rollingUpdateConfiguration": {"maxUnavailable": 3}}
-            body = leader_worker_set("one")
+            body = serving("one")
             body["spec"]["rolloutStrategy"] = {"type": "RollingUpdate", **rolling}
             await cluster.apply(policy)
             await cluster.apply(body)
             await cluster.settle()
-            spec = leader_worker_set("two")["spec"]["leaderWorkerTemplate"]
+            spec = serving("two")["spec"]["leaderWorkerTemplate"]
             await cluster.patch("LeaderWorkerSet", "serve", {"spec": {"leaderWorkerTemplate": spec}})
             await cluster.settle()
             assert len(placed(cluster, "serve-", "one")) == 6, "no replica may be unavailable"
@@ -142,11 +131,11 @@ def test_a_rollout_takes_no_more_replicas_at_a_time_than_the_policy_allows() -> 
 def test_why_names_both_revisions_while_a_set_rolls() -> None:
     async def main(loop: VirtualLoop) -> None:
         async with simulated_cluster(3, topology="cpu=4") as cluster:
-            body = leader_worker_set("one")
+            body = serving("one")
             body["spec"]["rolloutStrategy"] = {"rollingUpdateConfiguration": {"partition": 2}}
             await cluster.apply(body)
             await cluster.settle()
-            spec = leader_worker_set("two")["spec"]["leaderWorkerTemplate"]
+            spec = serving("two")["spec"]["leaderWorkerTemplate"]
             await cluster.patch("LeaderWorkerSet", "serve", {"spec": {"leaderWorkerTemplate": spec}})
             await cluster.settle()
             engine = cluster.schedulers["scheduler"].engine

@@ -20,21 +20,12 @@ from phalanx.base.retry import retrying
 from phalanx.kube import client as http
 from phalanx.kube.client import HttpClient
 from phalanx.kube.config import load
+from support.manifests import node, pod
 from support.processes import Phalanx, Server, free_port
 
 PODS = Resource("", "v1", "pods", "Pod")
 NODES = Resource("", "v1", "nodes", "Node", namespaced=False)
 Json = dict[str, Any]
-
-
-def node(name: str, cpu: str = "16") -> Json:
-    status = {"allocatable": {"cpu": cpu, "memory": "64Gi", "pods": "200"}}
-    return {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}, "status": status}
-
-
-def pod(name: str, cpu: str = "1") -> Json:
-    container = {"name": "c", "image": "i", "resources": {"requests": {"cpu": cpu}}}
-    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": {"containers": [container]}}
 
 
 @pytest.fixture
@@ -111,13 +102,13 @@ def test_a_scheduler_survives_restarts_of_its_server_and_loses_no_pod(start: Cal
 
     async def scenario(client: HttpClient) -> None:
         for number in range(10):
-            await client.create(NODES, node(f"n{number}"))
+            await client.create(NODES, node(f"n{number}", 16, pods=200))
         made = 0
 
         async def create() -> None:
             nonlocal made
             for number in range(150):
-                await create_surely(client, PODS, pod(f"p{number:03d}"), "default")
+                await create_surely(client, PODS, pod(f"p{number:03d}", "1"), "default")
                 made += 1
 
         creating = asyncio.create_task(create())
@@ -145,8 +136,8 @@ def test_two_schedulers_of_one_name_bind_each_pod_once_and_fill_no_node_twice(
 
     async def scenario(client: HttpClient) -> None:
         for number in range(8):
-            await client.create(NODES, node(f"n{number}"))
-        await asyncio.gather(*(client.create(PODS, pod(f"p{n:03d}"), "default") for n in range(112)))
+            await client.create(NODES, node(f"n{number}", 16, pods=200))
+        await asyncio.gather(*(client.create(PODS, pod(f"p{n:03d}", "1"), "default") for n in range(112)))
         pods = await until_bound(client, 112)
         assert max(used(pods).values()) <= 16
         again = {item["metadata"]["uid"]: item["spec"]["nodeName"] for item in await pods_of(client)}
@@ -215,11 +206,11 @@ def test_watches_on_connections_that_fell_silent_are_given_up_and_resumed(
             config.write_text(server.kubeconfig.read_text().replace(f":{server.port}", f":{proxy.port}"))
             async with HttpClient(load(config), timeout=2) as through:
                 task = asyncio.create_task(Informer(through, NODES, dict[str, Any], follow).run())
-                await client.create(NODES, node("before"))
+                await client.create(NODES, node("before", 16, pods=200))
                 while "before" not in names:
                     await asyncio.sleep(0.02)
                 proxy.fall_silent()
-                await client.create(NODES, node("after"))
+                await client.create(NODES, node("after", 16, pods=200))
                 while "after" not in names:  # ends in the timeout of `play` when the watch waits for ever
                     await asyncio.sleep(0.02)
                 task.cancel()
@@ -239,7 +230,7 @@ def test_a_call_on_a_connection_that_fell_silent_ends_and_can_be_repeated(
             config = tmp_path / "through-proxy"
             config.write_text(server.kubeconfig.read_text().replace(f":{server.port}", f":{proxy.port}"))
             async with HttpClient(load(config), timeout=1) as through:
-                await through.create(NODES, node("first"))
+                await through.create(NODES, node("first", 16, pods=200))
                 proxy.fall_silent()
                 found = json.loads(await retrying(lambda: through.get(NODES, "first"), random.Random(1)))
                 assert found["metadata"]["name"] == "first"

@@ -7,16 +7,16 @@ import re
 import signal
 import subprocess
 import sys
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from support.local_cluster import LocalCluster
+from support.manifests import node, pod
+from support.waiting import eventually
 
 PHALANX = [sys.executable, "-m", "phalanx"]
 
@@ -50,16 +50,6 @@ class Scheduler:
             self.process.kill()
 
 
-def wait_for(check: Callable[[], Any], what: str, seconds: float = 30) -> Any:
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        found = check()
-        if found:
-            return found
-        time.sleep(0.05)
-    raise AssertionError(f"not within {seconds} s: {what}")
-
-
 @pytest.fixture(scope="module")
 def cluster(start_cluster: Callable[..., LocalCluster]) -> LocalCluster:
     cluster = start_cluster(run_nodes=False, run_controllers=False, run_scheduler=False)
@@ -82,27 +72,6 @@ def start() -> Iterator[Callable[..., Scheduler]]:
         scheduler.process.communicate()
 
 
-def node(name: str) -> dict[str, Any]:
-    return {
-        "apiVersion": "v1",
-        "kind": "Node",
-        "metadata": {"name": name},
-        "status": {"allocatable": {"cpu": "4", "memory": "8Gi", "pods": "20"}},
-    }
-
-
-def pod(name: str, cpu: str, scheduler: str) -> dict[str, Any]:
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": name},
-        "spec": {
-            "schedulerName": scheduler,
-            "containers": [{"name": "c", "image": "i", "resources": {"requests": {"cpu": cpu}}}],
-        },
-    }
-
-
 def make_namespace(cluster: LocalCluster, name: str) -> str:
     cluster.create("/api/v1/namespaces", {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
     return f"/api/v1/namespaces/{name}/pods"
@@ -117,16 +86,16 @@ def clear(cluster: LocalCluster, pods: str) -> None:
 def test_it_schedules_over_tls_and_says_how_it_is(cluster: LocalCluster, start: Callable[..., Scheduler]) -> None:
     pods = make_namespace(cluster, "over-tls")
     scheduler = start("--kubeconfig", str(cluster.kubeconfig), "--scheduler-name", "one", "--lease-name", "one")
-    wait_for(lambda: scheduler.ask("/readyz")[0] == 200, "ready")
+    eventually(lambda: scheduler.ask("/readyz")[0] == 200, "ready")
     for number in range(4):
-        cluster.create(pods, pod(f"p{number}", "1500m", "one"))
-    cluster.create(pods, pod("too-big", "64", "one"))
+        cluster.create(pods, pod(f"p{number}", "1500m", schedulerName="one"))
+    cluster.create(pods, pod("too-big", "64", schedulerName="one"))
 
     def placed() -> list[str]:
         return [p["metadata"]["name"] for p in cluster.get(pods)["items"] if p["spec"].get("nodeName")]
 
-    wait_for(lambda: len(placed()) == 4, "four pods bound")
-    refused = wait_for(lambda: cluster.get(f"{pods}/too-big")["status"].get("conditions"), "a condition")
+    eventually(lambda: len(placed()) == 4, "four pods bound")
+    refused = eventually(lambda: cluster.get(f"{pods}/too-big")["status"].get("conditions"), "a condition")
     assert refused[0]["reason"] == "Unschedulable"
     assert refused[0]["message"].startswith("0/2 nodes are available: 2 Insufficient cpu.")
     code, text = scheduler.ask("/metrics")
@@ -151,7 +120,7 @@ def test_the_lease_is_the_one_the_configuration_names(
         "leaderElection: {resourceName: from-the-file, resourceNamespace: default}\n"
     )
     scheduler = start("--kubeconfig", str(cluster.kubeconfig), "--config", str(config))
-    wait_for(lambda: scheduler.ask("/readyz")[0] == 200, "ready")
+    eventually(lambda: scheduler.ask("/readyz")[0] == 200, "ready")
     assert [item["metadata"]["name"] for item in cluster.get(leases)["items"]] == ["from-the-file"]
     assert scheduler.stop() == 0
 
@@ -160,11 +129,11 @@ def test_of_two_with_one_lease_the_second_takes_over(cluster: LocalCluster, star
     pods = make_namespace(cluster, "two-of-them")
     arguments = ("--kubeconfig", str(cluster.kubeconfig), "--scheduler-name", "two", "--lease-name", "two")
     first, second = start(*arguments), start(*arguments)
-    cluster.create(pods, pod("a", "1", "two"))
-    wait_for(lambda: cluster.get(f"{pods}/a")["spec"].get("nodeName"), "a bound")
+    cluster.create(pods, pod("a", "1", schedulerName="two"))
+    eventually(lambda: cluster.get(f"{pods}/a")["spec"].get("nodeName"), "a bound")
     assert first.stop() == 0
-    cluster.create(pods, pod("b", "1", "two"))
-    wait_for(lambda: cluster.get(f"{pods}/b")["spec"].get("nodeName"), "b bound by the second")
+    cluster.create(pods, pod("b", "1", schedulerName="two"))
+    eventually(lambda: cluster.get(f"{pods}/b")["spec"].get("nodeName"), "b bound by the second")
     assert second.stop() == 0
     clear(cluster, pods)
 
@@ -177,9 +146,9 @@ def test_a_recording_replays_to_the_same_decisions(
     where = ("--kubeconfig", str(cluster.kubeconfig), "--no-leader-elect")
     scheduler = start(*where, "--scheduler-name", "rec", "--record", str(recording))
     for number in range(12):
-        cluster.create(pods, pod(f"p{number}", f"{500 + 100 * number}m", "rec"))
-    wait_for(lambda: any(p["spec"].get("nodeName") for p in cluster.get(pods)["items"]), "something bound")
-    wait_for(
+        cluster.create(pods, pod(f"p{number}", f"{500 + 100 * number}m", schedulerName="rec"))
+    eventually(lambda: any(p["spec"].get("nodeName") for p in cluster.get(pods)["items"]), "something bound")
+    eventually(
         lambda: all(p["spec"].get("nodeName") or p["status"].get("conditions") for p in cluster.get(pods)["items"]),
         "every pod decided",
     )

@@ -6,35 +6,10 @@ from typing import Any
 
 from phalanx.testing.simulated_cluster import SimulatedCluster, simulated_cluster
 from phalanx.testing.virtual_time import VirtualLoop, run
+from support.manifests import container, job
 
 Json = dict[str, Any]
 NODE_CPU = 4
-
-
-def container(cpu: int) -> Json:
-    return {"name": "c", "image": "busybox", "resources": {"requests": {"cpu": str(cpu)}}}
-
-
-def job(
-    name: str, parallelism: int, completions: int, *, link: Json | None = None, seconds: int = 10, **meta: Any
-) -> Json:
-    """Its pods fill a node each."""
-    return {
-        "apiVersion": "batch/v1",
-        "kind": "Job",
-        "metadata": {"name": name, **meta},
-        "spec": {
-            "parallelism": parallelism,
-            "completions": completions,
-            "template": {
-                "metadata": {"annotations": {"simulation.phalanx.dev/run-seconds": str(seconds)}},
-                "spec": {"restartPolicy": "Never", "containers": [container(NODE_CPU)], **(link or {})},
-            },
-        },
-    }
-
-
-GANG = {"annotations": {"scheduling.phalanx.dev/gang": "true"}}
 
 
 def filler(number: int) -> Json:
@@ -92,10 +67,10 @@ def test_a_workload_used_by_a_second_job_asks_for_its_whole_minimum_again() -> N
                     "spec": {"podGroups": [pods], "controllerRef": about},
                 }
             )
-            await cluster.apply(job("run1", 4, 4, link=link))
+            await cluster.apply(job("run1", 4, NODE_CPU, pod=link, run=10))
             await cluster.settle(quiet=30)
             assert phases(cluster, "run1") == ["Succeeded"] * 4
-            await runs_whole_or_not_at_all(cluster, job("run2", 4, 4, link=link, seconds=1000))
+            await runs_whole_or_not_at_all(cluster, job("run2", 4, NODE_CPU, pod=link, run=1000))
 
     run(main)
 
@@ -113,10 +88,10 @@ def test_a_pod_group_used_twice_asks_for_its_whole_minimum_again() -> None:
                     "spec": {"schedulingPolicy": {"gang": {"minCount": 4}}},
                 }
             )
-            await cluster.apply(job("run1", 4, 4, link=link))
+            await cluster.apply(job("run1", 4, NODE_CPU, pod=link, run=10))
             await cluster.settle(quiet=30)
             assert phases(cluster, "run1") == ["Succeeded"] * 4
-            await runs_whole_or_not_at_all(cluster, job("run2", 4, 4, link=link, seconds=1000))
+            await runs_whole_or_not_at_all(cluster, job("run2", 4, NODE_CPU, pod=link, run=1000))
 
     run(main)
 
@@ -124,7 +99,7 @@ def test_a_pod_group_used_twice_asks_for_its_whole_minimum_again() -> None:
 def test_the_second_wave_of_a_gang_job_starts_whole() -> None:
     async def main(loop: VirtualLoop) -> None:
         async with nodes() as cluster:
-            await cluster.apply(job("waves", 4, 8, **GANG))
+            await cluster.apply(job("waves", 4, NODE_CPU, completions=8, run=10, gang=True))
             await cluster.settle(quiet=2)
             assert phases(cluster, "waves") == ["Running"] * 4
             await take_half(cluster)  # they wait for room, and get it before the second wave: they asked first
@@ -145,7 +120,7 @@ def test_the_second_wave_of_a_gang_job_starts_whole() -> None:
 def test_the_last_wave_may_be_smaller_than_the_minimum() -> None:
     async def main(loop: VirtualLoop) -> None:
         async with nodes() as cluster:
-            await cluster.apply(job("waves", 4, 6, **GANG))
+            await cluster.apply(job("waves", 4, NODE_CPU, completions=6, run=10, gang=True))
             await cluster.settle(quiet=40)
             assert phases(cluster, "waves") == ["Succeeded"] * 6
 
@@ -155,7 +130,7 @@ def test_the_last_wave_may_be_smaller_than_the_minimum() -> None:
 def test_a_failed_pod_is_replaced_when_the_others_have_finished() -> None:
     async def main(loop: VirtualLoop) -> None:
         async with nodes() as cluster:
-            indexed = job("mixed", 4, 4, **GANG)
+            indexed = job("mixed", 4, NODE_CPU, run=10, gang=True)
             indexed["spec"]["completionMode"] = "Indexed"
             await cluster.apply(indexed)
             await cluster.settle(quiet=2)
@@ -171,7 +146,7 @@ def test_a_failed_pod_is_replaced_when_the_others_have_finished() -> None:
 def test_a_suspended_job_of_which_some_pods_are_done_goes_on_with_the_rest() -> None:
     async def main(loop: VirtualLoop) -> None:
         async with nodes() as cluster:
-            half = job("half", 4, 4, seconds=1000, **GANG)
+            half = job("half", 4, NODE_CPU, run=1000, gang=True)
             await cluster.apply(half)
             await cluster.settle(quiet=2)
             for pod in cluster.all("Pod")[:2]:

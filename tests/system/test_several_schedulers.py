@@ -16,25 +16,13 @@ from phalanx.kube.placement_lease import PLACEMENT_LEASE
 from phalanx.model.quantity import milli
 from phalanx.testing.simulated_cluster import SimulatedCluster, simulated_cluster
 from phalanx.testing.virtual_time import VirtualLoop, run
+from support.manifests import job
 
 Json = dict[str, Any]
 
 
-def gang(name: str, scheduler: str, pods: int = 4, cpu: str = "8", seconds: int = 600) -> Json:
-    container = {"name": "c", "image": "busybox", "resources": {"requests": {"cpu": cpu}}}
-    return {
-        "apiVersion": "batch/v1",
-        "kind": "Job",
-        "metadata": {"name": name, "annotations": {"scheduling.phalanx.dev/gang": "true"}},
-        "spec": {
-            "parallelism": pods,
-            "completions": pods,
-            "template": {
-                "metadata": {"annotations": {"simulation.phalanx.dev/run-seconds": str(seconds)}},
-                "spec": {"schedulerName": scheduler, "restartPolicy": "Never", "containers": [container]},
-            },
-        },
-    }
+def gang_job(name: str, scheduler: str, pods: int = 4, seconds: int = 600) -> Json:
+    return job(name, pods, "8", gang=True, run=seconds, pod={"schedulerName": scheduler})
 
 
 def rejected(cluster: SimulatedCluster) -> list[str]:
@@ -107,7 +95,7 @@ def test_two_schedulers_never_fill_the_same_room() -> None:
         async with simulated_cluster(4) as cluster:
             await two_schedulers(cluster)
             for number in range(16):
-                await cluster.apply(gang(f"g{number}", ("one", "two")[number % 2]))
+                await cluster.apply(gang_job(f"g{number}", ("one", "two")[number % 2]))
             await cluster.settle()
             assert not rejected(cluster)
             assert not overcommitted(cluster)
@@ -142,7 +130,7 @@ def test_a_gang_that_a_kubelet_rejects_is_returned_and_placed_again() -> None:
         async with simulated_cluster(4) as cluster:
             await two_schedulers(cluster, lease="")
             for number in range(16):
-                await cluster.apply(gang(f"g{number}", ("one", "two")[number % 2], seconds=60))
+                await cluster.apply(gang_job(f"g{number}", ("one", "two")[number % 2], seconds=60))
             await asyncio.sleep(0.2)
             assert rejected(cluster)
             await until_all_done(cluster)
@@ -193,8 +181,8 @@ def test_next_to_a_scheduler_that_knows_nothing_of_ours_every_gang_gets_whole() 
                 }
             )
             for number in range(10):
-                await cluster.apply(gang(f"g{number}", "one", seconds=60))
-                single = gang(f"other{number}", "other", pods=1, seconds=60)
+                await cluster.apply(gang_job(f"g{number}", "one", seconds=60))
+                single = gang_job(f"other{number}", "other", pods=1, seconds=60)
                 del single["metadata"]["annotations"]
                 single["spec"]["backoffLimit"] = 1000
                 await cluster.apply(single)

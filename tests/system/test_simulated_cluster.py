@@ -6,25 +6,9 @@ from typing import Any
 
 from phalanx.testing.simulated_cluster import SimulatedCluster, simulated_cluster
 from phalanx.testing.virtual_time import VirtualLoop, run
+from support.manifests import job
 
 Json = dict[str, Any]
-
-
-def job(name: str, pods: int, seconds: int, completions: int | None = None) -> Json:
-    container = {"name": "c", "image": "busybox", "resources": {"requests": {"cpu": "1"}}}
-    return {
-        "apiVersion": "batch/v1",
-        "kind": "Job",
-        "metadata": {"name": name, "annotations": {"scheduling.phalanx.dev/gang": "true"}},
-        "spec": {
-            "parallelism": pods,
-            "completions": completions or pods,
-            "template": {
-                "metadata": {"annotations": {"simulation.phalanx.dev/run-seconds": str(seconds)}},
-                "spec": {"restartPolicy": "Never", "containers": [container]},
-            },
-        },
-    }
 
 
 async def phases(cluster: SimulatedCluster) -> list[str]:
@@ -35,7 +19,7 @@ async def phases(cluster: SimulatedCluster) -> list[str]:
 def test_a_gang_of_an_hour_runs_and_ends() -> None:
     async def main(loop: VirtualLoop) -> None:
         async with simulated_cluster(2) as cluster:
-            await cluster.apply(job("long", 3, 3600))
+            await cluster.apply(job("long", 3, 1, gang=True, run=3600))
             assert await phases(cluster) == ["Running"] * 3
             assert loop.time() < 60
             await cluster.settle(quiet=3700)
@@ -50,10 +34,10 @@ def test_a_gang_of_an_hour_runs_and_ends() -> None:
 def test_the_same_seed_is_the_same_history_to_the_byte() -> None:
     async def main(loop: VirtualLoop) -> str:
         async with simulated_cluster(2, seed=7) as cluster:
-            await cluster.apply(job("a", 2, 5))
+            await cluster.apply(job("a", 2, 1, gang=True, run=5))
             await cluster.settle()
             await cluster.kill("controllers")
-            await cluster.apply(job("b", 3, 50))
+            await cluster.apply(job("b", 3, 1, gang=True, run=50))
             await cluster.start_controllers()
             await cluster.settle(quiet=100)
             return cluster.history
@@ -65,7 +49,7 @@ def test_a_scheduler_that_was_killed_is_replaced_by_another() -> None:
     async def main(loop: VirtualLoop) -> None:
         async with simulated_cluster(2) as cluster:
             await cluster.kill("scheduler")
-            await cluster.apply(job("waits", 2, 100))
+            await cluster.apply(job("waits", 2, 1, gang=True, run=100))
             assert await phases(cluster) == ["Pending"] * 2
             await cluster.start_scheduler("another")
             assert await phases(cluster) == ["Running"] * 2
@@ -77,7 +61,7 @@ def test_a_pod_that_is_placed_at_once_costs_a_bind_and_an_event() -> None:
     async def main(loop: VirtualLoop) -> None:
         async with simulated_cluster(4) as cluster:
             for number in range(5):
-                await cluster.apply(job(f"j{number}", 8, 3600))
+                await cluster.apply(job(f"j{number}", 8, 1, gang=True, run=3600))
             await cluster.settle()
             written = cluster.schedulers["scheduler"].observed.writes
             assert written["create", "pods/binding"] == 40

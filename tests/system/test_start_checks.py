@@ -28,6 +28,7 @@ from phalanx.model.crds import definitions
 from phalanx.model.gates import KNOWN
 from phalanx.serve import start_checks
 from support.local_cluster import LocalCluster
+from support.waiting import eventually_async
 
 Json = dict[str, Any]
 T = TypeVar("T")
@@ -225,9 +226,7 @@ def test_a_second_instance_with_its_lease_in_another_namespace_is_reported(
         reporting = asyncio.create_task(
             start_checks.report_other_holders(client, LEASE, clock, "--lease-namespace"), name="report"
         )
-        async with asyncio.timeout(20):
-            while not caplog.records:
-                await asyncio.sleep(0.01)
+        await eventually_async(lambda: caplog.records, "the other holder is reported")
         reporting.cancel()
 
     with_client(server, scenario)

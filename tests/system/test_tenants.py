@@ -15,6 +15,7 @@ import yaml
 
 from phalanx.local.api.users import FILE, add_user
 from support.local_cluster import LocalCluster
+from support.manifests import gang
 
 Json = dict[str, Any]
 RBAC = "rbac.authorization.k8s.io/v1"
@@ -49,21 +50,6 @@ class Tenants:
         return subprocess.run(command, env=where, capture_output=True, text=True, timeout=60)
 
 
-def pod(name: str, group: str, cpu: str, priority: str) -> Json:
-    container = {"name": "c", "image": "app", "resources": {"requests": {"cpu": cpu}}}
-    spec = {"containers": [container], "schedulingGroup": {"podGroupName": group}, "priorityClassName": priority}
-    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec}
-
-
-def group(name: str, count: int, priority: str) -> Json:
-    policy = {"schedulingPolicy": {"gang": {"minCount": count}}, "priorityClassName": priority}
-    return {"apiVersion": "scheduling.k8s.io/v1beta1", "kind": "PodGroup", "metadata": {"name": name}, "spec": policy}
-
-
-def gang(name: str, count: int, cpu: str, priority: str) -> list[Json]:
-    return [group(name, count, priority), *(pod(f"{name}-{i}", name, cpu, priority) for i in range(count))]
-
-
 @pytest.fixture(scope="module")
 def tenants(start_cluster: Callable[..., LocalCluster], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tenants]:
     data = tmp_path_factory.mktemp("tenants")
@@ -79,12 +65,12 @@ def tenants(start_cluster: Callable[..., LocalCluster], tmp_path_factory: pytest
                    "subjects": [subject]}, namespace=OURS)  # fmt: skip
     allocatable = cluster.get("/api/v1/nodes")["items"][0]["status"]["allocatable"]["cpu"]
     big = f"{int(allocatable) // 2 + 1}"
-    cluster.apply(*gang("canary-running", 4, big, "low"), namespace=THEIRS)
+    cluster.apply(*gang("canary-running", 4, big, priority="low"), namespace=THEIRS)
     cluster.wait(
         f"/api/v1/namespaces/{THEIRS}/pods", lambda pods: all(p["spec"].get("nodeName") for p in pods["items"])
     )
-    cluster.apply(*gang("canary-waiting", 9, big, "low"), namespace=THEIRS)
-    cluster.apply(*gang("urgent", 2, big, "low"), namespace=OURS)
+    cluster.apply(*gang("canary-waiting", 9, big, priority="low"), namespace=THEIRS)
+    cluster.apply(*gang("urgent", 2, big, priority="low"), namespace=OURS)
     cluster.wait(
         f"/apis/scheduling.k8s.io/v1beta1/namespaces/{OURS}/podgroups/urgent",
         lambda found: (found.get("status") or {}).get("conditions"),
@@ -115,7 +101,7 @@ def test_a_reader_of_a_namespace_asks_about_its_groups_only(tenants: Tenants) ->
 
 def test_victims_in_other_namespaces_are_counted(tenants: Tenants) -> None:
     cpu = tenants.cluster.big  # type: ignore[attr-defined]
-    question = {"namespace": OURS, "items": gang("asked", 2, cpu, "high")}
+    question = {"namespace": OURS, "items": gang("asked", 2, cpu, priority="high")}
     found = tenants.ask("/phalanx/v1/whatif", question)
     assert found.code == 200
     (would,) = found.json["items"]

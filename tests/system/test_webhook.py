@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from phalanx.controllers.cluster_mode.linking import Abilities
-from support.cluster_mode import GANG, LABEL, InCluster, beside, job, jobset, review
+from support.cluster_mode import GANG, LABEL, InCluster, beside, gang_job, jobset_of, review
 
 Json = dict[str, Any]
 
@@ -42,7 +42,7 @@ async def answer(cluster: InCluster, body: Any) -> tuple[int, Json]:
 
 def test_a_pod_without_labels_gets_its_label_and_scheduler() -> None:
     async def scenario(cluster: InCluster) -> None:
-        owner = await cluster.apply(job("train", 2))
+        owner = await cluster.apply(gang_job("train", 2))
         code, response = await answer(cluster, review(pod_of(owner)))
         patch = json.loads(base64.b64decode(response["patch"]))
         (group,) = await cluster.eventually("PodGroup", bool)
@@ -57,12 +57,12 @@ def test_a_pod_without_labels_gets_its_label_and_scheduler() -> None:
 
 def test_other_labels_and_a_scheduler_chosen_by_hand_are_kept() -> None:
     async def scenario(cluster: InCluster) -> None:
-        owner = await cluster.apply(job("train", 2))
+        owner = await cluster.apply(gang_job("train", 2))
         linked = await cluster.admit(pod_of(owner, labels={"a/b": "c"}, schedulerName="other"))
         assert linked["metadata"]["labels"].keys() == {"a/b", LABEL}
         assert linked["spec"]["schedulerName"] == "other"
         away = {**GANG, "scheduling.phalanx.dev/scheduler-name": "default-scheduler"}
-        stays = await cluster.apply(job("stays", 2, annotations=away))
+        stays = await cluster.apply(gang_job("stays", 2, annotations=away))
         linked = await cluster.admit(pod_of(stays, schedulerName="default-scheduler"))
         assert linked["spec"]["schedulerName"] == "default-scheduler" and LABEL in linked["metadata"]["labels"]
 
@@ -79,7 +79,7 @@ def test_other_labels_and_a_scheduler_chosen_by_hand_are_kept() -> None:
 )
 def test_what_is_not_the_creation_of_a_pod_passes(change: Json) -> None:
     async def scenario(cluster: InCluster) -> None:
-        owner = await cluster.apply(job("train", 2))
+        owner = await cluster.apply(gang_job("train", 2))
         assert await answer(cluster, review(pod_of(owner), **change)) == (
             200,
             {"uid": review({})["request"]["uid"], "allowed": True},
@@ -90,7 +90,7 @@ def test_what_is_not_the_creation_of_a_pod_passes(change: Json) -> None:
 
 def test_a_pod_that_is_spoken_for_passes_unchanged() -> None:
     async def scenario(cluster: InCluster) -> None:
-        owner = await cluster.apply(job("train", 2))
+        owner = await cluster.apply(gang_job("train", 2))
         alone = {"apiVersion": "v1", "kind": "Pod", "metadata": {"generateName": "x-"}, "spec": {}}
         for pod in (
             alone,
@@ -121,7 +121,7 @@ def test_nonsense_is_told_apart_from_pods() -> None:
 
 def test_a_fault_inside_lets_the_pod_pass() -> None:
     async def scenario(cluster: InCluster) -> None:
-        owner = await cluster.apply(job("train", 2))
+        owner = await cluster.apply(gang_job("train", 2))
         assert cluster.phalanx is not None and cluster.phalanx.controllers is not None
         cluster.phalanx.controllers.directory.abilities = None  # type: ignore[assignment]
         code, response = await answer(cluster, review(pod_of(owner)))
@@ -138,7 +138,7 @@ def test_a_pod_that_comes_before_the_news_of_its_job_waits_for_it() -> None:
         assert cluster.phalanx is not None and cluster.phalanx.controllers is not None
         while not cluster.phalanx.controllers.directory._waiting:
             await asyncio.sleep(0)
-        await cluster.apply(job("late", 2))
+        await cluster.apply(gang_job("late", 2))
         assert LABEL in (await asking)["metadata"]["labels"]
 
     play(scenario)
@@ -163,11 +163,11 @@ def test_answers_take_less_than_five_milliseconds_in_the_middle_of_many_workload
     async def scenario(cluster: InCluster) -> None:
         owner: Json = {}
         for number in range(300):
-            owner = await cluster.apply(jobset(f"js-{number}", GANG, ("w", 4, 8)))
+            owner = await cluster.apply(jobset_of(f"js-{number}", GANG, ("w", 4, 8)))
         await cluster.eventually("PodGroup", lambda groups: len(groups) == 300)
         labels = {"jobset.sigs.k8s.io/jobset-name": "js-299", "jobset.sigs.k8s.io/replicatedjob-name": "w"}
         child = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "js-299-w-3", "uid": "u"}}
-        await cluster.apply(job("js-299-w-3", 8, annotations={}, suspend=True))
+        await cluster.apply(gang_job("js-299-w-3", 8, annotations={}, suspend=True))
         body = json.dumps(review(pod_of(child, labels=labels))).encode()
         times = []
         for _ in range(200):
@@ -212,7 +212,7 @@ def test_replicas_and_subgroups_are_told_from_names_where_labels_are_missing() -
 
 def test_the_field_is_used_where_the_server_keeps_it() -> None:
     async def scenario(cluster: InCluster) -> None:
-        owner = await cluster.apply(job("train", 2))
+        owner = await cluster.apply(gang_job("train", 2))
         assert cluster.phalanx is not None and cluster.phalanx.controllers is not None
         cluster.phalanx.controllers.directory.abilities = Abilities(scheduling_group=True)
         linked = await cluster.admit(pod_of(owner))

@@ -16,7 +16,7 @@ from phalanx.kube import discovery
 from phalanx.kube.client import HttpClient
 from phalanx.kube.discovery import Discovery
 from phalanx.kube.group_api import GroupApi
-from support.http_client import eventually
+from support.waiting import eventually_async
 
 DEFINITIONS = Resource("apiextensions.k8s.io", "v1", "customresourcedefinitions", "CustomResourceDefinition", False)
 KITES = Resource("toys.example.com", "v1", "kites", "Kite")
@@ -115,14 +115,14 @@ def test_a_custom_resource_is_followed_soon_after_it_appears(run, monkeypatch):
         follower = Informer(client, KITES, dict[str, Any], lambda change: seen.append(change.name), optional=True)
         task = asyncio.create_task(follower.run())
         await follower.synced.wait()
-        await eventually(lambda: len(asked) >= 5, "discovery is asked")
+        await eventually_async(lambda: len(asked) >= 5, "discovery is asked")
         assert client.watched == ["kites"] and not follower.served  # type: ignore[attr-defined]
         await client.create(DEFINITIONS, definition(KITES))
-        await eventually(lambda: follower.served, "the resource is served")
+        await eventually_async(lambda: follower.served, "the resource is served")
         await client.create(
             KITES, {"apiVersion": "toys.example.com/v1", "kind": "Kite", "metadata": {"name": "red"}}, "default"
         )
-        await eventually(lambda: seen == ["red"], "the object")
+        await eventually_async(lambda: seen == ["red"], "the object")
         task.cancel()
         await client.delete(DEFINITIONS, "kites.toys.example.com")
 

@@ -9,7 +9,8 @@ import pytest
 from phalanx.base.errors import AlreadyExists, Conflict, Invalid, NotFound, Unauthorized, Unreachable
 from phalanx.kube.client import HttpClient
 from phalanx.kube.config import Connection, load
-from support.http_client import CONFIG_MAPS, PODS, config_map, pod
+from support.http_client import CONFIG_MAPS, PODS, config_map
+from support.manifests import pod
 
 
 def test_an_object_lives_its_life(run, namespace):

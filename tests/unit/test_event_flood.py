@@ -14,7 +14,7 @@ from phalanx.base.clock import SystemClock
 from phalanx.kube import recorder as module
 from phalanx.kube.client import HttpClient
 from phalanx.kube.recorder import EVENTS, ObjectRef, Recorder
-from support.http_client import eventually
+from support.waiting import eventually_async
 
 
 def test_the_latest_events_of_a_flood_are_written_and_the_others_counted_and_told(
@@ -34,7 +34,7 @@ def test_the_latest_events_of_a_flood_are_written_and_the_others_counted_and_tol
         writing = asyncio.create_task(recorder.run())
         await recorder.flush()
         writing.cancel()
-        await eventually(writing.done, "the writers end")
+        await eventually_async(writing.done, "the writers end")
         return await client.list(EVENTS, namespace)
 
     with caplog.at_level(logging.WARNING, logger="phalanx.kube.recorder"):

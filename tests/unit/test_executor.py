@@ -20,7 +20,9 @@ from phalanx.kube.executor import Executor
 from phalanx.kube.recorder import EVENTS, Recorder
 from phalanx.model.groups.keys import BOUND_IN_GROUP
 from phalanx.model.objects import Pod
-from support.http_client import PODS, eventually, pod
+from support.http_client import PODS
+from support.manifests import pod
+from support.waiting import eventually_async
 
 
 class Bench:
@@ -47,7 +49,7 @@ class Bench:
 
     async def do(self, *decisions: d.Decision) -> dict[int, Outcome]:
         self.executor.submit(list(decisions))
-        await eventually(lambda: all(x.id in self.outcomes for x in decisions), "outcomes")
+        await eventually_async(lambda: all(x.id in self.outcomes for x in decisions), "outcomes")
         return self.outcomes
 
 
@@ -114,10 +116,10 @@ def test_an_eviction_does_not_overtake_the_binds_of_its_gang(run, namespace):
                     d.Evict(4, namespace, "other", uids["other"]),
                 ]
             )
-            await eventually(lambda: 1 in bench.outcomes and 4 in bench.outcomes, "what nobody holds up")
+            await eventually_async(lambda: 1 in bench.outcomes and 4 in bench.outcomes, "what nobody holds up")
             assert holding.deleted == ["other"] and 3 not in bench.outcomes
             holding.let_go.set()
-            await eventually(lambda: 3 in bench.outcomes, "the eviction")
+            await eventually_async(lambda: 3 in bench.outcomes, "the eviction")
             assert bench.outcomes[2] == Outcome(2) and bench.outcomes[3] == Outcome(3)
             await bench.do(d.Evict(5, namespace, "b", uids["b"]))  # nothing is under way any more
 
@@ -160,11 +162,11 @@ def test_a_bind_nobody_can_read_about_has_no_outcome_until_it_is_known(run, name
         silent = Silent(client, done=done, problem=problem)
         async with Bench(silent) as bench:
             bench.executor.submit([d.Bind(1, namespace, "a", uid, node="n1")])
-            await eventually(lambda: silent.reads > 20, "many readings")
+            await eventually_async(lambda: silent.reads > 20, "many readings")
             assert bench.outcomes == {}, "unknown is not 'not bound'"
             assert bench.executor.in_flight == 1 and bench.executor.doubtful == 1
             silent.back = True
-            await eventually(lambda: 1 in bench.outcomes, "the outcome")
+            await eventually_async(lambda: 1 in bench.outcomes, "the outcome")
         assert bench.outcomes[1] == Outcome(1)
         assert (await read(client, namespace, "a"))["spec"]["nodeName"] == "n1"
 
@@ -179,12 +181,14 @@ def test_the_informers_word_ends_the_doubt(run, namespace, node, problem, monkey
         silent = Silent(client, done=False, problem=Forbidden("may not get pods"))
         async with Bench(silent) as bench:
             bench.executor.submit([d.Bind(1, namespace, "a", "uid-a", node="n1")])
-            await eventually(lambda: bench.executor.doubtful == 1, "doubt")
+            await eventually_async(lambda: bench.executor.doubtful == 1, "doubt")
             spec = {"nodeName": node} if node else {}
             said = {"metadata": {"name": "a", "namespace": namespace, "uid": "uid-a"}, "spec": spec}
             bench.executor.heard(namespace, "a", msgspec.convert(said, Pod) if node is not None else None)
             reads = silent.reads
-            await eventually(lambda: 1 in bench.outcomes or silent.reads > reads + 5, "an outcome, or more readings")
+            await eventually_async(
+                lambda: 1 in bench.outcomes or silent.reads > reads + 5, "an outcome, or more readings"
+            )
         assert (bench.outcomes[1].problem if 1 in bench.outcomes else None) == problem
 
     run(go)

@@ -12,7 +12,8 @@ from phalanx.base.client import Resource, WatchEvent
 from phalanx.base.errors import Expired, Invalid, Unreachable
 from phalanx.base.informer import Informer, ObjectChange
 from phalanx.kube.client import HttpClient
-from support.http_client import CONFIG_MAPS, config_map, eventually
+from support.http_client import CONFIG_MAPS, config_map
+from support.waiting import eventually_async
 
 
 class Mirror:
@@ -42,11 +43,11 @@ def test_the_mirror_follows_the_server(run, namespace):
         await client.create(CONFIG_MAPS, config_map("before"), namespace)
         mirror = Mirror()
         task = asyncio.create_task(informer(client, mirror, namespace).run())
-        await eventually(lambda: "before" in mirror.objects, "the list")
+        await eventually_async(lambda: "before" in mirror.objects, "the list")
         await client.create(CONFIG_MAPS, config_map("after"), namespace)
         await client.patch(CONFIG_MAPS, "after", {"data": {"x": "1"}}, namespace)
         await client.delete(CONFIG_MAPS, "before", namespace)
-        await eventually(lambda: mirror.log[-1:] == ["-before"], "the deletion")
+        await eventually_async(lambda: mirror.log[-1:] == ["-before"], "the deletion")
         assert mirror.log == ["+before", "+after", "+after", "-before"]
         assert mirror.objects["after"]["data"] == {"x": "1"}
         task.cancel()
@@ -88,7 +89,7 @@ def test_after_410_only_the_differences_are_passed_on(run, namespace):
         mirror, forgetful = Mirror(), Forgetful(client, meanwhile)
         follower = informer(forgetful, mirror, namespace)
         task = asyncio.create_task(follower.run())
-        await eventually(lambda: forgetful.watches == 2, "the second watch")
+        await eventually_async(lambda: forgetful.watches == 2, "the second watch")
         later = sorted(mirror.log[3:])
         # An object made anew under the same name is another object: gone first, then there.
         assert later == sorted(["-goes", "-replaced", "+replaced", "+comes"])
@@ -185,7 +186,7 @@ def test_a_server_that_was_put_back_to_an_earlier_state_is_read_anew():
     async def follow() -> None:
         mirror, server = Mirror(), PutBack()
         task = asyncio.create_task(informer(server, mirror, "x").run())
-        await eventually(lambda: len(server.waiting_for) == 2, "the second watch")
+        await eventually_async(lambda: len(server.waiting_for) == 2, "the second watch")
         assert server.waiting_for == ["100", "80"]
         assert sorted(mirror.objects) == ["changed", "deleted since", "stays"]
         assert mirror.objects["changed"]["metadata"]["resourceVersion"] == "70"
@@ -235,7 +236,7 @@ def follow_streams(server: Streaming, asked: int) -> tuple[Mirror, Informer[dict
 
     async def follow() -> None:
         task = asyncio.create_task(follower.run())
-        await eventually(lambda: len(server.asked) >= asked, f"{asked} requests; there were {server.asked}")
+        await eventually_async(lambda: len(server.asked) >= asked, f"{asked} requests; there were {server.asked}")
         await follower.synced.wait()
         task.cancel()
 

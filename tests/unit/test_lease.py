@@ -13,8 +13,8 @@ from phalanx.base.errors import ApiProblem, Conflict, NotFound, Unreachable
 from phalanx.base.resources import LEASES
 from phalanx.kube.client import HttpClient
 from phalanx.kube.lease import Elector, LeaderLost, LeaseSettings
-from support.http_client import eventually
 from support.manual_clock import ManualClock
+from support.waiting import eventually_async
 
 
 def elector(client: Any, namespace: str, identity: str) -> Elector:
@@ -31,13 +31,13 @@ def test_one_leads_and_the_next_follows_at_once(run, namespace):
         stop = asyncio.Event()
         first, second = elector(client, namespace, "first"), elector(client, namespace, "second")
         leading = asyncio.create_task(first.lead(stop.wait))
-        await eventually(lambda: first.leading, "first leads")
+        await eventually_async(lambda: first.leading, "first leads")
         following = asyncio.create_task(second.lead(forever))
         await asyncio.sleep(0)
         assert not second.leading
         stop.set()
         await leading
-        await eventually(lambda: second.leading, "second leads", timeout=0.9)  # released, not run out
+        await eventually_async(lambda: second.leading, "second leads", seconds=0.9)  # released, not run out
         lease = json.loads(await client.get(LEASES, "sched", namespace))
         assert lease["spec"]["holderIdentity"] == "second"
         assert lease["spec"]["leaseTransitions"] == 1
@@ -59,7 +59,7 @@ def test_who_loses_the_lease_stops_working(run, namespace):
 
         first = elector(client, namespace, "first")
         leading = asyncio.create_task(first.lead(work))
-        await eventually(lambda: first.leading, "first leads")
+        await eventually_async(lambda: first.leading, "first leads")
         # Somebody else writes himself into the lease.
         await client.patch(LEASES, "sched", {"spec": {"holderIdentity": "usurper"}}, namespace)
         with pytest.raises(LeaderLost):
@@ -75,7 +75,7 @@ def test_a_silent_leader_is_replaced(run, namespace):
         assert await dead._create("2020-01-01T00:00:00.000000Z") == "held"  # and never renewed again
         second = elector(client, namespace, "second")
         task = asyncio.create_task(second.lead(forever))
-        await eventually(lambda: second.leading, "takes over", timeout=5)
+        await eventually_async(lambda: second.leading, "takes over", seconds=5)
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
 
@@ -126,11 +126,11 @@ def test_trouble_with_one_renewal_deposes_nobody(run, namespace, trouble):
         troubled = Troubled(client)
         leader = elector(troubled, namespace, "leader")
         leading = asyncio.create_task(leader.lead(forever))
-        await eventually(lambda: leader.leading, "leads")
+        await eventually_async(lambda: leader.leading, "leads")
         troubled.planned = list(trouble)
-        await eventually(lambda: not troubled.planned, "the trouble")
+        await eventually_async(lambda: not troubled.planned, "the trouble")
         done = troubled.renewals
-        await eventually(lambda: troubled.renewals > done + 1 or leading.done(), "renewals afterwards")
+        await eventually_async(lambda: troubled.renewals > done + 1 or leading.done(), "renewals afterwards")
         assert not leading.done(), leading.exception()
         leading.cancel()
         await asyncio.gather(leading, return_exceptions=True)
@@ -143,7 +143,7 @@ def test_the_lease_is_released_only_when_nothing_is_under_way(run, namespace, se
     async def elect(client: HttpClient) -> None:
         leader = elector(client, namespace, "leader")
         leading = asyncio.create_task(leader.lead(forever, lambda: settled))
-        await eventually(lambda: leader.leading, "leads")
+        await eventually_async(lambda: leader.leading, "leads")
         leading.cancel()
         await asyncio.gather(leading, return_exceptions=True)
         holder = json.loads(await client.get(LEASES, "sched", namespace))["spec"].get("holderIdentity")
@@ -168,7 +168,7 @@ def test_work_that_ends_slowly_keeps_the_lease_until_it_has_ended(run, namespace
         troubled = Troubled(client)
         leader = elector(troubled, namespace, "leader")
         leading = asyncio.create_task(leader.lead(work))
-        await eventually(lambda: leader.leading, "leads")
+        await eventually_async(lambda: leader.leading, "leads")
         leading.cancel()
         await asyncio.gather(leading, return_exceptions=True)
         assert holders == ["leader"]
@@ -181,7 +181,7 @@ def test_a_leader_whose_renewals_fail_gives_up_before_others_may_begin(run, name
         troubled = Troubled(client)
         leader = elector(troubled, namespace, "leader")
         leading = asyncio.create_task(leader.lead(forever))
-        await eventually(lambda: leader.leading, "leads")
+        await eventually_async(lambda: leader.leading, "leads")
         troubled.planned = [("get", Unreachable("no answer"))] * 1000
         with pytest.raises(LeaderLost):
             await leading

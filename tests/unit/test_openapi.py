@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import msgspec
@@ -14,27 +13,16 @@ from phalanx.model.gates import Gates
 from phalanx.model.kinds import Kind, Version
 from phalanx.model.openapi import OpenApi, build
 from phalanx.model.schema import Object
+from support.schemas import references
 
 REGISTRY = builtin.registry(Gates())
-
-
-def _references(value: Any) -> Iterator[str]:
-    if isinstance(value, dict):
-        for name, inner in value.items():
-            if name == "$ref" and isinstance(inner, str):
-                yield inner.removeprefix("#/components/schemas/")
-            else:
-                yield from _references(inner)
-    elif isinstance(value, list):
-        for inner in value:
-            yield from _references(inner)
 
 
 @pytest.mark.parametrize(("group", "version"), REGISTRY.group_versions())
 def test_every_reference_leads_somewhere_and_every_kind_is_found(group: str, version: str) -> None:
     document = build(REGISTRY, group, version)
     schemas = document["components"]["schemas"]
-    assert set(_references(document)) <= set(schemas)
+    assert set(references(document)) <= set(schemas)
     found = {
         gvk["kind"]
         for schema in schemas.values()

@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from test_openapi import _references
-
 from phalanx.model import builtin, protobuf
 from phalanx.model.gates import Gates
 from phalanx.model.kinds import Kind, Version
 from phalanx.model.openapi_v2 import Swagger, definition
 from phalanx.model.schema import Object
+from support.schemas import references
 
 GVK = [{"group": "example.com", "version": "v1", "kind": "Widget"}]
 
@@ -20,7 +19,7 @@ def test_every_kind_is_defined_and_every_reference_leads_somewhere() -> None:
     registry = builtin.registry(Gates())
     document = json.loads(Swagger(registry).document()[0])
     definitions = document["definitions"]
-    assert {name.removeprefix("#/definitions/") for name in _references(document)} <= set(definitions)
+    assert {name.removeprefix("#/definitions/") for name in references(document)} <= set(definitions)
     found = {
         (gvk["group"], gvk["version"], gvk["kind"])
         for schema in definitions.values()

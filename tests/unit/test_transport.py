@@ -20,7 +20,8 @@ from phalanx.base.informer import Informer, ObjectChange
 from phalanx.kube.client import HttpClient
 from phalanx.kube.config import Connection, ExecPlugin
 from phalanx.local.api.tls import load_identity
-from support.http_client import CONFIG_MAPS, PODS, eventually
+from support.http_client import CONFIG_MAPS, PODS
+from support.waiting import eventually_async
 
 Answer = Callable[[str], Awaitable[bytes] | bytes]  # of the request line: everything that goes back
 
@@ -285,7 +286,7 @@ def test_an_answer_that_came_astray_neither_ends_an_informer_nor_empties_it(
     async def follow(client: HttpClient) -> None:
         informer = Informer(client, CONFIG_MAPS, dict[str, Any], take, optional=optional)
         task = asyncio.create_task(informer.run())
-        await eventually(lambda: asked["list"] > 5 or task.done(), "more lists")
+        await eventually_async(lambda: asked["list"] > 5 or task.done(), "more lists")
         assert not task.done(), task.exception()
         task.cancel()
 
@@ -310,7 +311,7 @@ def test_a_resource_that_stays_away_is_believed_to_be_gone(monkeypatch: pytest.M
     async def follow(client: HttpClient) -> None:
         sink = lambda change: seen.append(change.name if change.object is not None else f"-{change.name}")  # noqa: E731
         task = asyncio.create_task(Informer(client, CONFIG_MAPS, dict[str, Any], sink, optional=True).run())
-        await eventually(lambda: "-a" in seen, "the end of a")
+        await eventually_async(lambda: "-a" in seen, "the end of a")
         task.cancel()
 
     against(answer, follow)
@@ -349,7 +350,7 @@ def test_a_garbled_event_is_asked_for_again_and_nothing_is_missed(
         task = asyncio.create_task(
             Informer(client, CONFIG_MAPS, dict[str, Any], lambda change: seen.append(change.name)).run()
         )
-        await eventually(lambda: "c" in seen or task.done(), "the event after the garbled one")
+        await eventually_async(lambda: "c" in seen or task.done(), "the event after the garbled one")
         assert not task.done(), task.exception()
         task.cancel()
 

@@ -11,8 +11,9 @@ import pytest
 
 from phalanx.web.login import SESSION_SECONDS
 from support.browser import SHOTS, accessible, chromium, shot, watched_page
-from support.dashboard import Watched, create, gang
+from support.dashboard import Watched, create
 from support.large_engine import NODES, PODS, Standing, large_engine
+from support.manifests import gang
 
 MOST_BYTES = 30 << 20
 FOCUSED = """() => {
@@ -37,7 +38,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
 
 
 def test_names_and_messages_are_text_and_logins_that_end_say_so(small: Watched, tmp_path: Path) -> None:
-    create(small, gang("harmless", 2))
+    create(small, gang("harmless", 2, gpus=8))
     uid = small.get("/apis/scheduling.k8s.io/v1beta1/namespaces/default/podgroups/harmless")["metadata"]["uid"]
     evil = "<img src=x onerror=\"document.title='taken'\"><script>document.title='taken'</script>"
     small.create(

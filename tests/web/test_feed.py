@@ -15,7 +15,8 @@ from phalanx.serve.engine_view import EngineReader
 from phalanx.serve.scheduler import SchedulerService
 from phalanx.testing.builders import pod
 from phalanx.web.feed import KEPT_CHANGES
-from support.dashboard import RACK, Watched, create, gang
+from support.dashboard import RACK, Watched, create
+from support.manifests import gang
 
 
 def placed(name: str, pods: int):
@@ -36,7 +37,7 @@ def test_a_gang_that_arrives_is_seen_without_asking_again(watched: Watched) -> N
     assert snapshot["keys"] == ["topology.phalanx.dev/block", RACK]
     assert snapshot["resources"][0] == "nvidia.com/gpu"
     stream = browser.follow(snapshot["id"])
-    create(watched, gang("seen", 4, key=RACK))
+    create(watched, gang("seen", 4, gpus=8, topology=RACK))
     nodes: dict[str, list] = {}
 
     def done(change) -> bool:
@@ -57,7 +58,7 @@ def test_a_page_that_lost_its_connection_gets_exactly_what_it_missed(watched: Wa
     browser = watched.browser()
     start = browser.get("/api/snapshot")["id"]
     open_page = browser.follow(start)
-    create(watched, gang("missed", 2))
+    create(watched, gang("missed", 2, gpus=8))
     open_page.until(placed("missed", 2))
     again = browser.follow(start)
     again.until(placed("missed", 2))
@@ -106,7 +107,7 @@ def test_a_node_that_comes_and_goes_is_told(watched: Watched) -> None:
 
 
 def test_nothing_of_containers_is_ever_sent(watched: Watched) -> None:
-    create(watched, gang("secretive", 20))  # more than there is room for: it waits
+    create(watched, gang("secretive", 20, gpus=8))  # more than there is room for: it waits
     browser = watched.browser()
     stream = browser.follow(browser.get("/api/snapshot")["id"])
     key = "podgroup/default/secretive"

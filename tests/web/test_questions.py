@@ -8,7 +8,8 @@ from urllib.parse import urlencode
 import pytest
 import yaml
 
-from support.dashboard import RACK, Watched, create, gang
+from support.dashboard import RACK, Watched, create
+from support.manifests import gang
 
 JOB = """
 apiVersion: batch/v1
@@ -79,7 +80,7 @@ def test_a_body_that_is_no_question_is_refused(watched: Watched) -> None:
 
 
 def test_what_waits_can_be_tried_with_a_remedy(watched: Watched) -> None:
-    create(watched, gang("wide", 6, key=RACK))  # a rack has four nodes
+    create(watched, gang("wide", 6, gpus=8, topology=RACK))  # a rack has four nodes
     browser = watched.browser()
     stream = browser.follow(browser.get("/api/snapshot")["id"])
     key = "podgroup/default/wide"

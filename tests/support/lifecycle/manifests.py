@@ -1,92 +1,45 @@
-"""Workloads of every kind, small, as their users write them. Their pods run until they are told to end."""
+"""Small gangs of every kind, as sequences of events need them. Their pods run until they are told to end."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from support import manifests as m
+from support.manifests import GANG
+
 Json = dict[str, Any]
-GANG = "scheduling.phalanx.dev/gang"
-RUN_SECONDS = "simulation.phalanx.dev/run-seconds"
-
-
-def container(cpu: str) -> Json:
-    return {"name": "c", "image": "busybox", "resources": {"requests": {"cpu": cpu}}}
 
 
 def template(cpu: str, seconds: float | None = None, **spec: Any) -> Json:
-    meta: Json = {"labels": {"app": "x"}}
-    if seconds is not None:
-        meta["annotations"] = {RUN_SECONDS: str(seconds)}
-    return {"metadata": meta, "spec": {"containers": [container(cpu)], **spec}}
+    return m.template(cpu, app="x", run=seconds, **spec)
 
 
 def job(name: str, size: int = 3, cpu: str = "1", seconds: float | None = None) -> Json:
-    pods = template(cpu, seconds, restartPolicy="Never")
-    return {
-        "apiVersion": "batch/v1",
-        "kind": "Job",
-        "metadata": {"name": name, "annotations": {GANG: "true"}},
-        "spec": {"parallelism": size, "completions": size, "backoffLimit": 100, "template": pods},
-    }
+    return m.job(name, size, cpu, gang=True, backoffLimit=100, template=template(cpu, seconds, restartPolicy="Never"))
 
 
 def jobset(name: str, jobs: int = 2, size: int = 2, cpu: str = "1", seconds: float | None = None) -> Json:
-    inner = {
-        "parallelism": size,
-        "completions": size,
-        "backoffLimit": 100,
-        "template": template(cpu, seconds, restartPolicy="Never"),
-    }
-    return {
-        "apiVersion": "jobset.x-k8s.io/v1alpha2",
-        "kind": "JobSet",
-        "metadata": {"name": name, "annotations": {GANG: "true"}},
-        "spec": {"replicatedJobs": [{"name": "w", "replicas": jobs, "template": {"spec": inner}}]},
-    }
+    part = m.part("w", jobs, size, cpu, run=seconds, pod={"restartPolicy": "Never"}, job={"backoffLimit": 100})
+    return m.jobset(name, part, gang=True)
 
 
 def stateful_set(name: str, size: int = 3, cpu: str = "1") -> Json:
-    return {
-        "apiVersion": "apps/v1",
-        "kind": "StatefulSet",
-        "metadata": {"name": name, "annotations": {GANG: "true"}},
-        "spec": {
-            "replicas": size,
-            "serviceName": name,
-            "podManagementPolicy": "Parallel",
-            "selector": {"matchLabels": {"app": "x"}},
-            "template": template(cpu),
-        },
-    }
+    rules = {"replicas": size, "serviceName": name, "podManagementPolicy": "Parallel"}
+    return m.apps_set("StatefulSet", name, template(cpu), metadata={"annotations": {GANG: "true"}}, **rules)
 
 
 def replica_set(name: str, size: int = 3, cpu: str = "1") -> Json:
     """Like a Deployment no gang."""
-    return {
-        "apiVersion": "apps/v1",
-        "kind": "ReplicaSet",
-        "metadata": {"name": name, "annotations": {GANG: "false"}},
-        "spec": {"replicas": size, "selector": {"matchLabels": {"app": "x"}}, "template": template(cpu)},
-    }
+    return m.apps_set("ReplicaSet", name, template(cpu), metadata={"annotations": {GANG: "false"}}, replicas=size)
 
 
 def deployment(name: str, size: int = 3, cpu: str = "1") -> Json:
     """Its pods are replaced one by one, so that its group is no gang."""
-    return {
-        "apiVersion": "apps/v1",
-        "kind": "Deployment",
-        "metadata": {"name": name, "annotations": {GANG: "false"}},
-        "spec": {"replicas": size, "selector": {"matchLabels": {"app": "x"}}, "template": template(cpu)},
-    }
+    return m.apps_set("Deployment", name, template(cpu), metadata={"annotations": {GANG: "false"}}, replicas=size)
 
 
 def leader_worker_set(name: str, replicas: int = 2, size: int = 2, cpu: str = "1") -> Json:
-    return {
-        "apiVersion": "leaderworkerset.x-k8s.io/v1",
-        "kind": "LeaderWorkerSet",
-        "metadata": {"name": name, "annotations": {GANG: "true"}},
-        "spec": {"replicas": replicas, "leaderWorkerTemplate": {"size": size, "workerTemplate": template(cpu)}},
-    }
+    return m.leader_worker_set(name, replicas, size, template(cpu), metadata={"annotations": {GANG: "true"}})
 
 
 def pod_specs(node: Any) -> list[Json]:

@@ -146,6 +146,8 @@ class _Explainer:
             return limiting_resource(self.problem, self.problem.shapes[shortest[1]], nodes, shortest[2])
         demand = self.bounds.demand(leaf)
         asks = np.flatnonzero(demand)
+        if not len(asks):
+            return None  # its minimum is none
         share = self.problem.free[np.ix_(asks, nodes)].sum(axis=1) / demand[asks]
         return str(self.problem.resources[int(asks[int(share.argmin())])])
 

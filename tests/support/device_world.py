@@ -1,0 +1,214 @@
+"""An engine with devices: ResourceSlices, claims and pods that use them, and a world that allocates and releases."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from phalanx.engine import decisions as d
+from phalanx.engine import events as e
+from phalanx.engine.engine import Engine
+from phalanx.engine.explain import whatif
+from phalanx.engine.explain.values import Outlook
+from phalanx.model import objects as o
+from phalanx.model.gates import Gates
+from phalanx.model.objects.devices import ResourceClaimStatus
+from phalanx.serve.manifests import Manifests
+from phalanx.testing import builders as b
+from support.manifests import container, job
+
+DRIVER = "gpu.example.com"
+
+
+Json = dict[str, Any]
+
+
+def device_node(name: str, cpu: str = "8") -> o.Node:
+    return b.node(name).cpu(cpu).mem("64Gi").build()
+
+
+def device(name: str, **attributes: object) -> Json:
+    typed = {
+        key: {"bool" if isinstance(value, bool) else "int" if isinstance(value, int) else "string": value}
+        for key, value in attributes.items()
+    }
+    return {"name": name, "attributes": typed}
+
+
+def published(name: str, *devices: Json, counters: Json | None = None) -> list[o.ResourceSlice]:
+    bodies = [{"devices": list(devices)}]
+    if counters is not None:
+        sets = [{"name": key, "counters": {c: {"value": v} for c, v in each.items()}} for key, each in counters.items()]
+        bodies.append({"sharedCounters": sets})
+    pool = {"name": name, "generation": 1, "resourceSliceCount": len(bodies)}
+    spec = {"driver": DRIVER, "nodeName": name, "pool": pool}
+    return [
+        msgspec.convert({"metadata": {"name": f"{name}-{n}"}, "spec": {**spec, **body}}, o.ResourceSlice)
+        for n, body in enumerate(bodies)
+    ]
+
+
+def device_class(name: str = "gpu") -> o.DeviceClass:
+    spec = {"selectors": [{"cel": {"expression": f'device.driver == "{DRIVER}"'}}]}
+    return msgspec.convert({"metadata": {"name": name}, "spec": spec}, o.DeviceClass)
+
+
+def claim(name: str, *requests: Json, constraints: list[Json] | None = None) -> o.ResourceClaim:
+    spec = {"devices": {"requests": list(requests) or [asks()], "constraints": constraints or []}}
+    meta = {"name": name, "namespace": "default", "uid": f"claim-{name}"}
+    return msgspec.convert({"metadata": meta, "spec": spec}, o.ResourceClaim)
+
+
+def asks(name: str = "r", count: int = 1, cel: str = "", **more: Any) -> Json:
+    exactly: Json = {"deviceClassName": "gpu", "allocationMode": "ExactCount", "count": count, **more}
+    if cel:
+        exactly["selectors"] = [{"cel": {"expression": cel}}]
+    return {"name": name, "exactly": exactly}
+
+
+def consumer(name: str, *claims: str, priority: int = 0, cpu: str = "1", group: str = "") -> o.Pod:
+    """A pod that uses these claims."""
+    made = b.pod(name).uid(name).cpu(cpu).priority(priority)
+    for claim_name in claims:
+        made.claim(claim_name, claim_name)
+    return (made.group(group) if group else made).build()
+
+
+def gang_group(name: str, size: int, priority: int = 0) -> o.PodGroup:
+    return b.pod_group(name).uid(name).gang(size).priority(priority).build()
+
+
+class World:
+    """An engine, and an API server and claim controller that do what they should."""
+
+    def __init__(self, *objects: Any, gates: Gates | None = None) -> None:
+        self.engine = Engine(gates=gates)
+        self.objects: dict[tuple[str, str], Any] = {}
+        self.bound: dict[str, str] = {}
+        self.evicted: list[str] = []
+        self.messages: dict[str, str] = {}
+        self.fail: set[str] = set()  # claims whose writes fail
+        self.slow = False  # consumers that are gone are not taken out of their claims
+        self.now = 1000.0
+        self.see(device_class(), *objects)
+
+    def see(self, *objects: Any) -> World:
+        for each in objects:
+            for obj in each if isinstance(each, list) else [each]:
+                kind = type(obj).__name__
+                self.objects[kind, obj.metadata.name] = obj
+                self.engine.apply(e.CHANGED_BY_KIND[kind](obj))  # type: ignore[call-arg,arg-type]
+        return self
+
+    def gone(self, kind: str, name: str) -> World:
+        obj = self.objects.pop((kind, name))
+        self.engine.apply(e.Gone(kind, name, obj.metadata.namespace))
+        if kind == "Pod":
+            self.bound.pop(name, None)
+            if not self.slow:
+                self.release(name)
+        return self
+
+    def release(self, pod_name: str) -> None:
+        """What the ResourceClaim controller does about a pod that is gone."""
+        for (kind, _), obj in list(self.objects.items()):
+            if kind == "ResourceClaim" and any(
+                (each.resource, each.name) == ("pods", pod_name) for each in obj.status.reserved_for
+            ):
+                left = [each for each in obj.status.reserved_for if each.name != pod_name]
+                allocation = obj.status.allocation if left else None
+                status = ResourceClaimStatus(allocation=allocation, reserved_for=left)
+                self.see(msgspec.structs.replace(obj, status=status))
+
+    def run(self, rounds: int = 60) -> World:
+        for _ in range(rounds):
+            self.now += 2.0
+            for decision in self.engine.step(self.now):
+                self._perform(decision)
+            self.check()
+        return self
+
+    def _perform(self, decision: d.Decision) -> None:
+        problem = ""
+        if isinstance(decision, d.ReserveClaim):
+            problem = e.PERMANENT if decision.name in self.fail else self._reserve(decision)
+        elif isinstance(decision, d.ReleaseClaim):
+            old = self.objects.get(("ResourceClaim", decision.name))
+            if old is not None:
+                left = [each for each in old.status.reserved_for if each.uid != decision.pod]
+                keep = left or not decision.deallocate
+                status = ResourceClaimStatus(allocation=old.status.allocation if keep else None, reserved_for=left)
+                self.see(msgspec.structs.replace(old, status=status))
+        elif isinstance(decision, d.SetPodCondition):
+            self.messages[decision.name] = f"{decision.reason}: {decision.message}"
+        self.engine.apply(e.Outcome(decision.id, problem))
+        if isinstance(decision, d.Bind):
+            self.bound[decision.name] = decision.node
+            old = self.objects["Pod", decision.name]
+            self.see(msgspec.structs.replace(old, spec=msgspec.structs.replace(old.spec, node_name=decision.node)))
+        elif isinstance(decision, d.Evict):
+            self.evicted.append(decision.name)
+            self.gone("Pod", decision.name)
+
+    def _reserve(self, decision: d.ReserveClaim) -> str:
+        old = self.objects["ResourceClaim", decision.name]
+        allocation = old.status.allocation or decision.allocation
+        assert allocation is not None, "reserved without an allocation"
+        others = [each for each in old.status.reserved_for if each.uid != decision.consumer.uid]
+        reserved = [*others, decision.consumer]
+        status = ResourceClaimStatus(allocation=allocation, reserved_for=reserved)
+        self.see(msgspec.structs.replace(old, status=status))
+        return ""
+
+    def devices(self, claim_name: str) -> list[str]:
+        allocation = self.objects["ResourceClaim", claim_name].status.allocation
+        return [] if allocation is None else [f"{r.pool}/{r.device}" for r in allocation.devices.results]
+
+    def check(self) -> None:
+        """No device is in two claims, no counter and no capacity is exceeded, and bound pods have their claims."""
+        users: dict[tuple[str, str], list[str]] = {}
+        for (kind, name), obj in self.objects.items():
+            if kind == "ResourceClaim" and obj.status.allocation is not None:
+                for result in obj.status.allocation.devices.results:
+                    users.setdefault((result.pool, result.device), []).append(name)
+        twice = {key: names for key, names in users.items() if len(names) > 1}
+        assert not twice, twice
+        for name, where in self.bound.items():
+            for each in self.objects["Pod", name].spec.resource_claims or ():
+                assert all(got.split("/")[0] == where for got in self.devices(each.resource_claim_name)), name
+                assert self.devices(each.resource_claim_name), f"{name} is bound without devices"
+
+
+def device_cluster(nodes: int = 2, devices: int = 2) -> World:
+    world = World(gates=Gates({"DRAWorkloadResourceClaims": True}))
+    for n in range(nodes):
+        world.see(device_node(f"n{n}"), published(f"n{n}", *(device(f"d{i}", model="h100") for i in range(devices))))
+    return world
+
+
+def claim_template(name: str, count: int = 1, cel: str = "") -> Json:
+    body = {"metadata": {}, "spec": {"devices": {"requests": [asks("r", count, cel)]}}}
+    return {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceClaimTemplate",
+        "metadata": {"name": name},
+        "spec": body,
+    }
+
+
+def claiming_job(name: str, pods: int, entry: Json) -> Json:
+    """A gang Job; entry: how its pods refer to their claim."""
+    spec = {
+        "containers": [container(resources={"claims": [{"name": "gpu"}]})],
+        "resourceClaims": [{"name": "gpu", **entry}],
+    }
+    return job(name, pods, gang=True, completionMode="Indexed", pod=spec)
+
+
+def ask(world: World, *documents: Json, templates: list[Json] | None = None) -> tuple[Outlook, list[str]]:
+    gates = Gates({"DRAWorkloadResourceClaims": True})
+    manifests = Manifests(gates, [], tuple(world.engine.profiles), templates or [])
+    manifests.read(documents, "default")
+    manifests.put_into(world.engine)
+    return whatif(world.engine.scheduler, manifests.question), manifests.notes
