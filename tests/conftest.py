@@ -5,7 +5,9 @@ from __future__ import annotations
 import faulthandler
 import itertools
 import signal
+import tomllib
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -18,6 +20,26 @@ pytest_plugins = ["phalanx.testing.pytest", "pytester"]
 _numbers = itertools.count(1)
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--part", choices=["measured", "rest"], help="only tests with or without coverage: coverage.toml")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    part = config.getoption("--part")
+    if part is None:
+        return
+    here = Path(__file__).parent
+    rules = tomllib.loads((here / "coverage.toml").read_text())
+
+    def measured(item: pytest.Item) -> bool:
+        path = item.path.relative_to(here)
+        return path.parts[0] in rules["folders"] and path.as_posix() not in rules["without"]
+
+    chosen = [item for item in items if measured(item) == (part == "measured")]
+    config.hook.pytest_deselected(items=[item for item in items if measured(item) != (part == "measured")])
+    items[:] = chosen
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """An exception in an engine ends the test: only tests of hostile objects have it set the object aside."""
     from phalanx.engine.scheduling.lifecycle.isolation import Isolation
@@ -28,7 +50,7 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.fixture(autouse=True)
 def _no_process_of_ours_in_here() -> Iterator[None]:
     """`serve.process.run` makes the process its own: its signals, and a timer that ends it when ending takes too long.
-    Here that would be the end of pytest, half a minute later and in the middle of somebody else's test."""
+    Here that would be the end of pytest, half a minute later and in the middle of another test."""
     numbers = (signal.SIGINT, signal.SIGTERM)
     before = [signal.getsignal(number) for number in numbers]
     yield

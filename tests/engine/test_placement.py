@@ -26,7 +26,7 @@ def placed(problem: PlacementProblem) -> SearchOutcome:
     return outcome
 
 
-def gang(name: str, minimum: int, count: int | None = None, key: str | None = None) -> Leaf:
+def gang_leaf(name: str, minimum: int, count: int | None = None, key: str | None = None) -> Leaf:
     return Leaf(name, minimum, ((0, count if count is not None else minimum),), key=key)
 
 
@@ -37,7 +37,7 @@ def test_the_block_of_the_kep_example_that_holds_both_gangs_is_found() -> None:
         {"cpu": 5, "block": "b", "rack": "b1"},
         {"cpu": 5, "block": "b", "rack": "b2"},
     ]
-    one, two = gang("pg-1", 5, key="rack"), gang("pg-2", 5, key="rack")
+    one, two = gang_leaf("pg-1", 5, key="rack"), gang_leaf("pg-2", 5, key="rack")
     root = Composite("root", 2, (one, two), key="block")
     problem = cluster(nodes, root, CPU)
     outcome = placed(problem)
@@ -49,25 +49,25 @@ def test_an_earlier_gang_moves_to_another_rack_when_its_sibling_needs_the_first(
     """The variant of the KEP example that sibling order alone cannot solve."""
     nodes: list[dict[str, object]] = [{"cpu": 5, "block": "a", "rack": "a1"}, {"cpu": 3, "block": "a", "rack": "a2"}]
     for children in ([3, 5], [5, 3]):
-        leaves = [gang(f"pg-{n}", n, key="rack") for n in children]
+        leaves = [gang_leaf(f"pg-{n}", n, key="rack") for n in children]
         outcome = placed(cluster(nodes, Composite("root", 2, tuple(leaves), key="block"), CPU))
         assert [nodes_of(outcome, leaf) for leaf in leaves] == [{0} if n == 5 else {1} for n in children]
 
 
 def test_extras_never_take_what_a_sibling_needs_for_its_minimum() -> None:
-    first, second = gang("first", 2, 4), gang("second", 2)
+    first, second = gang_leaf("first", 2, 4), gang_leaf("second", 2)
     outcome = placed(cluster([{"cpu": 4}], Composite("root", 2, (first, second)), CPU))
     assert (pods_of(outcome, first), pods_of(outcome, second)) == (2, 2)
 
 
 def test_extras_fill_what_the_minimums_leave() -> None:
-    a, b, c = gang("a", 2, 6), gang("b", 2), gang("c", 2)
+    a, b, c = gang_leaf("a", 2, 6), gang_leaf("b", 2), gang_leaf("c", 2)
     outcome = placed(cluster([{"cpu": 4}, {"cpu": 3}], Composite("root", 3, (a, b, c)), CPU))
     assert [pods_of(outcome, leaf) for leaf in (a, b, c)] == [3, 2, 2]
 
 
 def test_other_children_are_chosen_when_the_first_takes_too_much() -> None:
-    a, b, c = gang("a", 3), gang("b", 2), gang("c", 2)
+    a, b, c = gang_leaf("a", 3), gang_leaf("b", 2), gang_leaf("c", 2)
     outcome = placed(cluster([{"cpu": 4}], Composite("root", 2, (a, b, c)), CPU))
     assert [outcome.satisfies(leaf) for leaf in (a, b, c)] == [False, True, True]
     assert pods_of(outcome, a) == 0
@@ -76,7 +76,7 @@ def test_other_children_are_chosen_when_the_first_takes_too_much() -> None:
 def test_nothing_below_a_group_that_lacks_children_is_placed() -> None:
     """KEP-6012: a late sub-group of a scheduled basic root waits for its second child."""
     running = Leaf("running", 1, (), satisfied=1)
-    early = gang("early", 1)
+    early = gang_leaf("early", 1)
     sub = Composite("sub", 2, (early,))
     outcome = placed(cluster([{"cpu": 4}], Composite("root", 1, (running, sub)), CPU))
     assert pods_of(outcome, early) == 0 and not outcome.satisfies(sub)
@@ -84,7 +84,7 @@ def test_nothing_below_a_group_that_lacks_children_is_placed() -> None:
 
 def test_of_equally_tight_racks_the_busier_one_is_taken() -> None:
     problem = cluster(
-        [{"cpu": 4, "pods": 9}, {"cpu": 4, "pods": 20}], gang("g", 3, key="rack"), [{"cpu": 1, "pods": 1}]
+        [{"cpu": 4, "pods": 9}, {"cpu": 4, "pods": 20}], gang_leaf("g", 3, key="rack"), [{"cpu": 1, "pods": 1}]
     )
     problem.domains = {"rack": np.array([0, 1], dtype=np.int32)}
     problem.used = np.zeros_like(problem.free)
@@ -93,7 +93,7 @@ def test_of_equally_tight_racks_the_busier_one_is_taken() -> None:
 
 
 def test_a_failing_optional_child_does_not_bind_in_part() -> None:
-    small, big = gang("small", 1), Leaf("big", 2, ((1, 2),))
+    small, big = gang_leaf("small", 1), Leaf("big", 2, ((1, 2),))
     problem = cluster([{"cpu": 4}], Composite("root", 1, (small, big)), [{"cpu": 1}, {"cpu": 3}])
     outcome = placed(problem)
     assert outcome.satisfies(small) and not outcome.satisfies(big)
@@ -126,15 +126,15 @@ def test_the_smallest_sufficient_rack_is_used_and_large_ones_stay_whole() -> Non
 
 def test_a_rack_for_all_members_beats_a_tighter_one_for_the_minimum() -> None:
     nodes: list[dict[str, object]] = [{"cpu": 2, "rack": "tight"}, {"cpu": 5, "rack": "roomy"}]
-    leaf = gang("g", 2, 4, key="rack")
+    leaf = gang_leaf("g", 2, 4, key="rack")
     outcome = placed(cluster(nodes, leaf, CPU))
     assert pods_of(outcome, leaf) == 4
 
 
 def test_nodes_without_the_label_are_outside_every_domain() -> None:
     nodes: list[dict[str, object]] = [{"cpu": 9}, {"cpu": 2, "rack": "r"}]
-    assert place(cluster(nodes, gang("g", 3, key="rack"), CPU)).verdict is SearchVerdict.IMPOSSIBLE
-    assert nodes_of(placed(cluster(nodes, leaf := gang("g", 2, key="rack"), CPU)), leaf) == {1}
+    assert place(cluster(nodes, gang_leaf("g", 3, key="rack"), CPU)).verdict is SearchVerdict.IMPOSSIBLE
+    assert nodes_of(placed(cluster(nodes, leaf := gang_leaf("g", 2, key="rack"), CPU)), leaf) == {1}
 
 
 def test_equal_rack_names_in_two_blocks_are_two_racks_under_a_block_constraint() -> None:
@@ -142,9 +142,9 @@ def test_equal_rack_names_in_two_blocks_are_two_racks_under_a_block_constraint()
         {"cpu": 2, "block": "a", "rack": "r1"},
         {"cpu": 2, "block": "b", "rack": "r1"},
     ]
-    leaf = gang("g", 4, key="rack")
+    leaf = gang_leaf("g", 4, key="rack")
     placed(cluster(nodes, leaf, CPU))  # alone, one name is one rack
-    root = Composite("root", 1, (gang("g", 4, key="rack"),), key="block")
+    root = Composite("root", 1, (gang_leaf("g", 4, key="rack"),), key="block")
     assert place(cluster(nodes, root, CPU)).verdict is SearchVerdict.IMPOSSIBLE
 
 
@@ -154,7 +154,7 @@ def test_running_members_pin_the_domain() -> None:
     assert nodes_of(placed(cluster(nodes, leaf, CPU)), leaf) == {1}
     more = Leaf("g", 5, ((0, 4),), satisfied=1, key="rack", pinned=1)
     assert place(cluster(nodes, more, CPU)).verdict is SearchVerdict.IMPOSSIBLE
-    root = Composite("root", 2, (leaf, gang("h", 1, key="rack")), key=None)
+    root = Composite("root", 2, (leaf, gang_leaf("h", 1, key="rack")), key=None)
     placed(cluster(nodes, root, CPU))
 
 
@@ -189,14 +189,14 @@ def test_rivals_and_caps_are_respected() -> None:
 
 
 def test_scores_choose_among_nodes_that_fit() -> None:
-    leaf = gang("g", 2)
+    leaf = gang_leaf("g", 2)
     problem = cluster([{"cpu": 1}] * 4, leaf, CPU)
     problem.shapes[0].score = np.array([1.0, 5.0, 3.0, 5.0])
     assert nodes_of(placed(problem), leaf) == {1, 3}
 
 
 def test_ties_go_by_node_order() -> None:
-    leaf = gang("g", 2)
+    leaf = gang_leaf("g", 2)
     problem = cluster([{"cpu": 1}] * 4, leaf, CPU)
     assert nodes_of(placed(problem), leaf) == {0, 1}
     problem.order = np.array([3, 2, 1, 0])
@@ -214,7 +214,7 @@ def test_the_budget_ends_a_search_and_says_so() -> None:
 
 
 def test_hundreds_of_groups_do_not_overflow_the_stack() -> None:
-    children = tuple(gang(f"g{i}", 1) for i in range(1_500))
+    children = tuple(gang_leaf(f"g{i}", 1) for i in range(1_500))
     outcome = place(cluster([{"cpu": 1_500, "pods": 2_000}], Composite("root", 1_500, children), CPU))
     assert outcome.placed
 

@@ -30,7 +30,7 @@ def book(nodes: int = 4, rack: int = 2, **settings: Any) -> PromiseBook:
     return PromiseBook(0.0, np.full((1, nodes), GPUS, dtype=np.int16), topology, PlanSettings(**settings))
 
 
-def gang(name: str, pods: int, seconds: float, *, gpus: int = GPUS, level: int = -1, priority: int = 0) -> Unit:
+def waiting_gang(name: str, pods: int, seconds: float, *, gpus: int = GPUS, level: int = -1, priority: int = 0) -> Unit:
     index = int("".join(c for c in name if c.isdigit()) or 0)
     return Unit(name, Demand(pods, (gpus,), level), priority, 0.0, index, expected_seconds(seconds), float(pods * gpus))
 
@@ -49,16 +49,16 @@ def promised(b: PromiseBook, name: str) -> float | None:
 
 def test_a_gang_that_waits_is_promised_the_end_of_what_runs() -> None:
     b = book()
-    assert started(b, 0.0, gang("run1", 3, 100)) == ["run1"]
-    assert started(b, 1.0, gang("big2", 4, 50)) == []
+    assert started(b, 0.0, waiting_gang("run1", 3, 100)) == ["run1"]
+    assert started(b, 1.0, waiting_gang("big2", 4, 50)) == []
     assert promised(b, "big2") == 100.0
     assert [r.owner for r in b.reservations()] == ["big2"]
 
 
 def test_a_small_gang_is_promised_its_planned_wait_and_slack_and_the_largest_exactly_its_start() -> None:
     b = book(backfill=Backfill.EASY, promise_slack=2.0)
-    assert started(b, 0.0, gang("run1", 4, 100)) == ["run1"]
-    assert started(b, 0.0, gang("big2", 4, 50), gang("one3", 1, 50, gpus=1)) == []
+    assert started(b, 0.0, waiting_gang("run1", 4, 100)) == ["run1"]
+    assert started(b, 0.0, waiting_gang("big2", 4, 50), waiting_gang("one3", 1, 50, gpus=1)) == []
     assert promised(b, "big2") == 100.0
     small = b.waiting["one3"]
     assert promised(b, "one3") == small.start + 2.0 * small.start * (1 - 4 / 32)
@@ -66,25 +66,25 @@ def test_a_small_gang_is_promised_its_planned_wait_and_slack_and_the_largest_exa
 
 def test_work_that_ends_before_the_promise_is_backfilled_and_other_work_is_not() -> None:
     b = book()
-    started(b, 0.0, gang("run1", 3, 100))
-    started(b, 1.0, gang("big2", 4, 50))
-    assert started(b, 2.0, gang("short3", 1, 60), gang("long4", 1, 500)) == ["short3"]
+    started(b, 0.0, waiting_gang("run1", 3, 100))
+    started(b, 1.0, waiting_gang("big2", 4, 50))
+    assert started(b, 2.0, waiting_gang("short3", 1, 60), waiting_gang("long4", 1, 500)) == ["short3"]
     assert promised(b, "big2") == 100.0
     assert promised(b, "long4") == 150.0
 
 
 def test_work_of_unknown_length_is_not_backfilled_before_a_promise() -> None:
     b = book()
-    started(b, 0.0, gang("run1", 3, 100))
-    started(b, 1.0, gang("big2", 4, 50))
-    assert started(b, 2.0, gang("unknown3", 1, FOREVER)) == []
-    assert started(b, 3.0, gang("small4", 1, 20, gpus=1)) == ["small4"]
+    started(b, 0.0, waiting_gang("run1", 3, 100))
+    started(b, 1.0, waiting_gang("big2", 4, 50))
+    assert started(b, 2.0, waiting_gang("unknown3", 1, FOREVER)) == []
+    assert started(b, 3.0, waiting_gang("small4", 1, 20, gpus=1)) == ["small4"]
 
 
 def test_behind_work_without_a_known_end_nothing_is_promised() -> None:
     b = book()
-    started(b, 0.0, gang("run1", 4, FOREVER))
-    started(b, 1.0, gang("wait2", 1, 10))
+    started(b, 0.0, waiting_gang("run1", 4, FOREVER))
+    started(b, 1.0, waiting_gang("wait2", 1, 10))
     assert promised(b, "wait2") is None
     b.end("run1", 5.0)
     assert [s.name for s in b.decide(5.0).starts] == ["wait2"]
@@ -92,23 +92,23 @@ def test_behind_work_without_a_known_end_nothing_is_promised() -> None:
 
 def test_a_gang_that_can_never_fit_is_promised_nothing_and_blocks_nothing() -> None:
     b = book()
-    assert started(b, 0.0, gang("never1", 5, 10), gang("ok2", 4, 10)) == ["ok2"]
+    assert started(b, 0.0, waiting_gang("never1", 5, 10), waiting_gang("ok2", 4, 10)) == ["ok2"]
     assert promised(b, "never1") is None
 
 
 def test_a_promise_names_one_domain() -> None:
     b = book()
-    started(b, 0.0, gang("run1", 1, 100), gang("run2", 1, 200), gang("run3", 2, 300))
-    started(b, 1.0, gang("rack4", 2, 50, level=0))
+    started(b, 0.0, waiting_gang("run1", 1, 100), waiting_gang("run2", 1, 200), waiting_gang("run3", 2, 300))
+    started(b, 1.0, waiting_gang("rack4", 2, 50, level=0))
     assert promised(b, "rack4") == 200.0
     assert [r.domain for r in b.reservations()] == ["rack-0"]
 
 
 def test_higher_priority_moves_a_promise_and_says_so() -> None:
     b = book()
-    started(b, 0.0, gang("run1", 4, 100))
-    started(b, 1.0, gang("low2", 4, 50))
-    started(b, 2.0, gang("high3", 4, 70, priority=5))
+    started(b, 0.0, waiting_gang("run1", 4, 100))
+    started(b, 1.0, waiting_gang("low2", 4, 50))
+    started(b, 2.0, waiting_gang("high3", 4, 70, priority=5))
     assert promised(b, "high3") == 100.0
     b.end("run1", 100.0)
     out = b.decide(100.0)
@@ -119,8 +119,8 @@ def test_higher_priority_moves_a_promise_and_says_so() -> None:
 
 def test_a_job_over_its_expected_duration_keeps_running_and_the_promise_moves() -> None:
     b = book()
-    started(b, 0.0, gang("run1", 4, 100))
-    started(b, 1.0, gang("wait2", 4, 50))
+    started(b, 0.0, waiting_gang("run1", 4, 100))
+    started(b, 1.0, waiting_gang("wait2", 4, 50))
     out = b.decide(100.0)
     assert not out.starts and "run1" in b.running
     assert [(p.name, p.reason) for p in out.promises] == [("wait2", Reason.OVERRAN)]
@@ -129,8 +129,8 @@ def test_a_job_over_its_expected_duration_keeps_running_and_the_promise_moves() 
 
 def test_a_lost_node_moves_the_reservation() -> None:
     b = book()
-    started(b, 0.0, gang("run1", 4, 100))
-    started(b, 1.0, gang("wait2", 3, 50))
+    started(b, 0.0, waiting_gang("run1", 4, 100))
+    started(b, 1.0, waiting_gang("wait2", 3, 50))
     b.end("run1", 50.0, completed=False)
     b.change_capacity(0, np.zeros(1, dtype=np.int64), 50.0)
     assert [s.name for s in b.decide(50.0).starts] == ["wait2"]
@@ -140,8 +140,8 @@ def test_a_lost_node_moves_the_reservation() -> None:
 
 def test_a_withdrawn_unit_leaves_no_reservation() -> None:
     b = book()
-    started(b, 0.0, gang("run1", 4, 100))
-    started(b, 1.0, gang("wait2", 4, 50), gang("wait3", 4, 50))
+    started(b, 0.0, waiting_gang("run1", 4, 100))
+    started(b, 1.0, waiting_gang("wait2", 4, 50), waiting_gang("wait3", 4, 50))
     b.withdraw("wait2")
     b.decide(2.0)
     b.validate()
@@ -152,15 +152,15 @@ def test_a_withdrawn_unit_leaves_no_reservation() -> None:
 
 def test_strict_order_lets_no_unit_pass() -> None:
     b = book(backfill=Backfill.STRICT)
-    started(b, 0.0, gang("run1", 3, 100))
-    assert started(b, 1.0, gang("big2", 4, 50)) == []
-    assert started(b, 2.0, gang("short3", 1, 10)) == []
+    started(b, 0.0, waiting_gang("run1", 3, 100))
+    assert started(b, 1.0, waiting_gang("big2", 4, 50)) == []
+    assert started(b, 2.0, waiting_gang("short3", 1, 10)) == []
 
 
 def test_without_reservations_every_unit_that_fits_passes() -> None:
     b = book(backfill=Backfill.NONE)
-    started(b, 0.0, gang("run1", 3, 100))
-    assert started(b, 1.0, gang("big2", 4, 50), gang("long3", 1, 10_000)) == ["long3"]
+    started(b, 0.0, waiting_gang("run1", 3, 100))
+    assert started(b, 1.0, waiting_gang("big2", 4, 50), waiting_gang("long3", 1, 10_000)) == ["long3"]
 
 
 @pytest.mark.parametrize("seconds", [0, -5, 1e12, float("nan"), None])

@@ -26,7 +26,7 @@ def instance(nodes: list[dict[str, Any]], root: dict[str, Any], **more: Any) -> 
     }
 
 
-def gang(name: str, *counts: tuple[str, int], key: str | None = None, minimum: int | None = None) -> dict[str, Any]:
+def gang_of(name: str, *counts: tuple[str, int], key: str | None = None, minimum: int | None = None) -> dict[str, Any]:
     pods = [[f"{name}-{t}-{i}", t] for t, n in counts for i in range(n)]
     return {"name": name, "policy": {"gang": minimum or len(pods)}, "topologyKey": key, "pods": pods}
 
@@ -49,45 +49,45 @@ RACKS = [
 
 FEASIBLE = {
     "loaders leave the cpu of gpu nodes to workers": instance(
-        MIXED, gang("g", ("loader", 4), ("leader", 1), ("worker", 5))
+        MIXED, gang_of("g", ("loader", 4), ("leader", 1), ("worker", 5))
     ),
-    "one replica per host": instance(MIXED, gang("g", ("apart", 3), ("worker", 2)), templates={"apart": APART}),
+    "one replica per host": instance(MIXED, gang_of("g", ("apart", 3), ("worker", 2)), templates={"apart": APART}),
     "two racks of one block": instance(
         RACKS,
         {
             "name": "root",
             "policy": {"gang": 2},
             "topologyKey": "block",
-            "children": [gang("small", ("worker", 4), key="rack"), gang("large", ("worker", 8), key="rack")],
+            "children": [gang_of("small", ("worker", 4), key="rack"), gang_of("large", ("worker", 8), key="rack")],
         },
     ),
     "plain pods leave the cpu that feeds a device": instance(
         [*nodes("g4", 1), *nodes("c16", 1)],
-        gang("first", ("loader", 1)),
+        gang_of("first", ("loader", 1)),
         running=[load("g4-0", cpu=35_000, gpu=3)],  # fits one loader, and c16-0 two
-        later=[gang("second", ("worker", 1))],
+        later=[gang_of("second", ("worker", 1))],
     ),
     "a small gang takes the device that no larger pod could use": instance(
         nodes("g4", 2),
-        gang("first", ("worker", 1), ("loader", 1)),
+        gang_of("first", ("worker", 1), ("loader", 1)),
         running=[
             load("g4-0", cpu=2_000, gpu=3),
             load("g4-1", cpu=20_000, gpu=2),
         ],  # left: 1 with 44 cpu, 2 with 26
-        later=[gang("second", ("leader", 1))],
+        later=[gang_of("second", ("leader", 1))],
     ),
     "the next gang finds room too": instance(
-        RACKS, gang("first", ("worker", 3), key="rack"), later=[gang("second", ("worker", 8), key="rack")]
+        RACKS, gang_of("first", ("worker", 3), key="rack"), later=[gang_of("second", ("worker", 8), key="rack")]
     ),
 }
 INFEASIBLE = {
     "enough gpus, not on enough nodes": instance(
         nodes("g4", 3),
-        gang("g", ("leader", 4)),
+        gang_of("g", ("leader", 4)),
         running=[load(f"g4-{i}", cpu=1_000, gpu=1) for i in range(3)],
     ),
-    "no rack of that size": instance(RACKS, gang("g", ("worker", 9), key="rack")),
-    "one host too few": instance(MIXED, gang("g", ("apart", 4)), templates={"apart": APART}),
+    "no rack of that size": instance(RACKS, gang_of("g", ("worker", 9), key="rack")),
+    "one host too few": instance(MIXED, gang_of("g", ("apart", 4)), templates={"apart": APART}),
 }
 
 
@@ -100,7 +100,7 @@ def test_what_can_be_placed_is_placed(name: str) -> None:
 
 def racked(minimum: int, *sizes: int) -> dict[str, Any]:
     """Gangs of workers, each in one rack and content with two of them."""
-    children = [gang(f"c{i}", ("worker", size), key="rack", minimum=2) for i, size in enumerate(sizes)]
+    children = [gang_of(f"c{i}", ("worker", size), key="rack", minimum=2) for i, size in enumerate(sizes)]
     return {"name": "root", "policy": {"gang": minimum}, "topologyKey": None, "children": children}
 
 

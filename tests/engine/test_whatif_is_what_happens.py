@@ -54,12 +54,12 @@ def workload(rng: random.Random, number: int) -> list[Any]:
     if kind < 0.35:
         return [member(rng, name, priority)]
     if kind < 0.8:
-        return gang(rng, name, rng.randint(1, 4), priority)
-    children = [gang(rng, f"{name}-{i}", rng.randint(1, 2), priority, parent=name) for i in range(2)]
+        return random_gang(rng, name, rng.randint(1, 4), priority)
+    children = [random_gang(rng, f"{name}-{i}", rng.randint(1, 2), priority, parent=name) for i in range(2)]
     return [composite(name).gang(2).priority(priority), *(each for child in children for each in child)]
 
 
-def gang(rng: random.Random, name: str, size: int, priority: int, parent: str = "") -> list[Any]:
+def random_gang(rng: random.Random, name: str, size: int, priority: int, parent: str = "") -> list[Any]:
     group = pod_group(name).gang(size).priority(priority)
     if rng.random() < 0.4:
         group.topology("rack")

@@ -96,8 +96,8 @@ class Recording:
 
 
 def documents(name: str) -> list[Json]:
-    """Objects in a file of deploy/, as it is before kustomize."""
-    (file,) = DEPLOY.rglob(name)
+    """Objects in a file of deploy/base or deploy/components, as it is before kustomize; the chart links to both."""
+    (file,) = (path for folder in ("base", "") if (path := DEPLOY / folder / name).exists())
     return [body for body in yaml.safe_load_all(file.read_text()) if body]
 
 
