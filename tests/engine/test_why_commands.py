@@ -348,21 +348,22 @@ def test_whatif_understands_workloads(up: LocalCluster, phalanx: Phalanx, tmp_pa
     assert any("ConfigMap c" in note for note in answers["web"]["notes"])
 
 
-def test_a_plan_is_shown_and_nobody_is_evicted(up: LocalCluster, phalanx: Phalanx) -> None:
+def test_a_plan_is_shown_and_no_pod_is_evicted(start_cluster: Callable[..., LocalCluster], phalanx: Phalanx) -> None:
+    full = start_cluster(nodes=8, topology="blocks=2,racks=4,gpus=8")  # its own: pods of other tests would take GPUs
     name = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": "vip"}, "value": 1000}
-    up.create("/apis/scheduling.k8s.io/v1/priorityclasses", {**name, "preemptionPolicy": "Never"})
-    put(up, *(pod(f"low-{i}", gpus=8) for i in range(8)))
+    full.create("/apis/scheduling.k8s.io/v1/priorityclasses", {**name, "preemptionPolicy": "Never"})
+    put(full, *(pod(f"low-{i}", gpus=8) for i in range(8)))
     for i in range(8):
-        condition(up, PODS, f"low-{i}", "True")
-    put(up, pod_group("vip", 2, topology=RACK, priorityClassName="vip"), *members("vip", 2, priorityClassName="vip"))
-    condition(up, GROUPS, "vip", "False")
-    here = ("--kubeconfig", str(up.kubeconfig))
+        condition(full, PODS, f"low-{i}", "True")
+    put(full, pod_group("vip", 2, topology=RACK, priorityClassName="vip"), *members("vip", 2, priorityClassName="vip"))
+    condition(full, GROUPS, "vip", "False")
+    here = ("--kubeconfig", str(full.kubeconfig))
     assert "Never" in phalanx("plan", "podgroup/vip", *here, code=1)
     assert "would do" in phalanx("why", "podgroup/vip", *here, code=1)
-    assert len(up.get(PODS, fieldSelector="spec.nodeName!=")["items"]) == 8
+    assert len(full.get(PODS, fieldSelector="spec.nodeName!=")["items"]) == 8
     for i in range(8):
-        up.delete(f"{PODS}/low-{i}", gracePeriodSeconds="0")
-    condition(up, GROUPS, "vip", "True")
+        full.delete(f"{PODS}/low-{i}", gracePeriodSeconds="0")
+    condition(full, GROUPS, "vip", "True")
     assert phalanx("why", "podgroup/vip", *here, code=0).startswith("podgroup/vip in default: scheduled")
 
 
