@@ -102,7 +102,7 @@ def test_describe_node_lists_its_pods(kubectl) -> None:
         "status": {"allocatable": {"cpu": "4", "memory": "8Gi", "pods": "10"}, "capacity": {"cpu": "4"}},
     }
     kubectl("create", "-f", "-", input=json.dumps(node))
-    kubectl.apply(pod("a", nodeName=f"node-{kubectl.namespace}"))
+    kubectl.apply(pod("a", "1", nodeName=f"node-{kubectl.namespace}"))
     text = kubectl("describe", "node", f"node-{kubectl.namespace}")
     assert "Non-terminated Pods:" in text and kubectl.namespace in text and "1 (25%)" in text
 
