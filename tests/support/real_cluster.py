@@ -10,6 +10,7 @@ import socket
 import ssl
 import subprocess
 import sys
+import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 from pathlib import Path
