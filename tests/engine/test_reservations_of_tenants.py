@@ -160,8 +160,9 @@ def waiting_gang(run: Cluster, name: str, size: int, namespace: str = "default",
 def held(run: Cluster) -> dict[str, int]:
     """Namespace -> nodes that reservations of its waiting units hold."""
     nodes: dict[str, set[str]] = {}
-    for each in run.engine.starts.placeholders:
-        nodes.setdefault(each.namespace, set()).add(each.nominated)
+    for each in run.engine.starts.held.values():
+        names = {run.engine.columns.names[row] for _, row in each.planned.assignment}
+        nodes.setdefault(each.unit.key.split("/")[1], set()).update(names)
     return {namespace: len(names) for namespace, names in sorted(nodes.items())}
 
 

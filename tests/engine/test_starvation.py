@@ -277,7 +277,7 @@ def test_whatif_says_that_a_start_depends_on_reservations() -> None:
     question = Question(pods=pods, pod_groups=[pod_group("ask").gang(4).build()])
     (item,) = whatif(run.engine.scheduler, question, when=True).items
     assert item.when == "no start is known: it fits only after units that have a reservation"
-    assert len(run.engine.starts.placeholders) == 4 and all(p.nominated for p in run.engine.starts.placeholders)
+    assert len(run.engine.starts.reserved_nodes) == 4
 
 
 def test_with_strict_fifo_no_gang_overtakes_an_older_one() -> None:
@@ -314,7 +314,7 @@ def test_why_and_the_queue_say_when_a_gang_with_a_reservation_starts() -> None:
     assert item.now.proof.fits == 2, "what is reserved for the gang itself is room for it"
     reason = PendingReasons(run.engine.scheduler).of(run.engine.queue.units["podgroup/default/big"])
     assert (reason.reason, reason.headline) == ("Reserved", item.headline)
-    assert len(run.engine.starts.placeholders) == 8 and all(p.nominated for p in run.engine.starts.placeholders)
+    assert len(run.engine.starts.reserved_nodes) == 8
 
 
 def test_why_says_what_a_starving_gang_waits_for_if_no_end_is_known() -> None:

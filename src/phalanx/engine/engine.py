@@ -397,7 +397,7 @@ class Engine:
         lifted = self.starts.lift(records, in_line(root)) if self.starts.held else []
         lifted += places.lift(root) if arrived else []
         # without some reservations, this unit may fit where others of its equivalence class did not
-        self.queue.shares_failures = not lifted
+        self.queue.shares_failures = not lifted and not self.starts.alone(records)
         try:
             self._try_kind(root)
         finally:

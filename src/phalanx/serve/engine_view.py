@@ -117,7 +117,7 @@ class EngineReader:
     def changed(self) -> set[str] | None:
         """Return the names of nodes that changed since the last call, deleted ones included; None: all of them."""
         columns = self._engine.columns
-        promised = {node for node, _ in self._engine.nominations.all()}
+        promised = {node for node, _ in self._engine.nominations.all()} | self._engine.starts.reserved_nodes
         updates = columns.log.since(self._position) if self._position >= 0 else None
         self._position = columns.log.position
         again = (promised ^ self._reserved) | self._binding

@@ -286,6 +286,9 @@ class AskedUnits:
         key = group.spec.topology_key if group is not None and group.spec is not None else ""
         starts = self._engine.starts
         own = {r.key for r in root.records}
+        if (known := starts.plan.first_start(root.records, group)) is not None:
+            time, rows = rfc3339(known[0]), sorted(known[1].rows.tolist())
+            return f"would start by {time} on {starts.times.where(rows, key or '')}", time
         planned_start = starts.times.first(attempt, own, key or "")
         if planned_start is None and starts.held and starts.without(lambda: starts.times.first(attempt, own)):
             return "no start is known: it fits only after units that have a reservation", ""

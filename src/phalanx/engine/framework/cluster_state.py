@@ -6,8 +6,9 @@ journal.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from itertools import count
+from typing import Protocol
 
 from phalanx.engine.framework.evaluation import Evaluation
 from phalanx.engine.framework.evaluations import Evaluations
@@ -23,6 +24,18 @@ from phalanx.model.gates import Gates
 from phalanx.model.groups import GroupForest, GroupKey
 
 FIRST_ASKED = 1 << 40  # first shape id for queries: never an id of the engine, never used twice
+
+
+class KeepsPromises(Protocol):
+    """Says which promised starts a placement would delay."""
+
+    def press(
+        self, records: Sequence[PodRecord], assignment: Sequence[tuple[PodRecord, int]]
+    ) -> Sequence[tuple[PodRecord, str]]:
+        """Nominate the nodes of the units whose start would be delayed; return what was nominated, none if none is."""
+
+    def unpress(self, pressed: Iterable[tuple[PodRecord, str]]) -> None:
+        """Take the nominations back."""
 
 
 class ClusterState:
@@ -46,6 +59,7 @@ class ClusterState:
         # Returns True if a waiting unit of that priority or higher, other than the group's own, could use free
         # resources.
         self.contested: Callable[[GroupKey, int], bool] = lambda group, priority: False
+        self.promises: KeepsPromises | None = None  # where starts are promised
         self.forest = self.new_forest()
 
     def new_forest(self) -> GroupForest:

@@ -61,6 +61,15 @@ class CapacityProfile:
         self.rows[0] = free
         self._sum[0] = free.sum(axis=1, dtype=np.int64)
 
+    @classmethod
+    def over(cls, times: npt.NDArray[np.float64], free: Ints, topology: TopologyLevels) -> CapacityProfile:
+        """Return a profile of which all pieces are known; `times`: (piece,), `free`: (piece, resource, node)."""
+        new = cls(float(times[0]), free[0], topology)
+        new._allocate(len(times) + FIRST_PIECES, free.shape[1:], free.dtype)
+        new._view(FIRST_PIECES // 4, FIRST_PIECES // 4 + len(times))
+        new.times[:], new.rows[:], new._sum[:] = times, free, free.sum(axis=2, dtype=np.int64)
+        return new
+
     def _allocate(self, pieces: int, shape: tuple[int, ...], dtype: Any) -> None:
         self._all_times = np.empty(pieces)
         self._all_rows: Ints = np.empty((pieces, *shape), dtype=dtype)

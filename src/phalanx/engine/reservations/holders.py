@@ -16,6 +16,7 @@ from phalanx.engine.state.records import PodRecord
 from phalanx.model.groups import POD_GROUP
 
 WAITING_MARK = "/reserved"  # a placeholder for a pod that waits
+PRESSED_MARK = "/promised"  # the same, only while a unit is tried that would delay the start of that pod
 ADMITTED_MARK = "/admitted"  # a placeholder for a pod of an admitted workload, which does not exist yet
 
 
@@ -38,7 +39,7 @@ def holder_of(record: PodRecord) -> Holder:
         group = expected_pods.owner_of(record)
         return Holder(Reason.EXPECTED, group.kind, group.namespace, group.name)
     reason = Reason.NOMINATED
-    if record.key.endswith(WAITING_MARK):
+    if record.key.endswith((WAITING_MARK, PRESSED_MARK)):
         reason = Reason.PROMISED
     elif record.key.endswith(ADMITTED_MARK):
         reason = Reason.EXPECTED

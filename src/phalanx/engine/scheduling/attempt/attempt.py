@@ -16,7 +16,7 @@ import numpy as np
 from phalanx.engine.framework import Code, PostFilterResult, Status
 from phalanx.engine.framework.adapters import PluginFailure, guarded
 from phalanx.engine.framework.choice import choose
-from phalanx.engine.framework.cluster_state import ClusterState
+from phalanx.engine.framework.cluster_state import ClusterState, KeepsPromises
 from phalanx.engine.framework.diagnosis import Diagnosis, reserved_text
 from phalanx.engine.framework.evaluation import Evaluation
 from phalanx.engine.framework.interface import Finding
@@ -67,6 +67,7 @@ class How(msgspec.Struct, frozen=True):  # one is made for every attempt: a data
 
 
 SCHEDULE = How()
+PLACEMENTS_TRIED = 4  # of a unit that would delay promised starts
 
 
 class Attempts:
@@ -86,8 +87,26 @@ class Attempts:
             return held
         # 2. PreFilter, Filter and Score: a placement.  3. PostFilter: preemption where there is none.
         answer = self.search(unit, how) if how.search is None else how.search()
+        if isinstance(answer, Placed | NominatedAfterPreemption) and self._cluster.promises is not None:
+            answer = self._in_time(unit, answer, how, self._cluster.promises)
         # 4. Reserve, then Permit, for every pod of the unit.
         return self._reserve(unit, answer) if isinstance(answer, Placed) else answer
+
+    def _in_time(self, unit: AttemptUnit, answer: Answer, how: How, promises: KeepsPromises) -> Answer:
+        """Look for another placement where this one would delay a promised start."""
+        pressed: list[tuple[PodRecord, str]] = []
+        try:
+            for _ in range(PLACEMENTS_TRIED):
+                if isinstance(answer, Refused) or not (more := promises.press(unit.records, answer.assignment)):
+                    return answer
+                pressed += more
+                answer = self.search(unit, msgspec.structs.replace(how, search=None))
+            if isinstance(answer, Refused) or not (more := promises.press(unit.records, answer.assignment)):
+                return answer
+            pressed += more
+            return Refused(Cause.PERMIT, "the room is promised to other units")
+        finally:
+            promises.unpress(pressed)
 
     def search(self, unit: AttemptUnit, how: How = SCHEDULE) -> Answer:
         """Run stages 2 and 3. A single pod has a separate path, which is much faster than the search for a tree."""

@@ -95,6 +95,11 @@ class RunTimes:
 
     # ---- running pods
 
+    def placed(self, pods: Iterable[PodRecord]) -> None:
+        """Pods have their nodes: they count as started until their kubelet reports when they did."""
+        for record in pods:
+            self._first_seen[record.key] = self._cluster.now
+
     def end_of(self, record: PodRecord) -> float:
         """Return when a running pod is expected to end. One over its time has no known end: it lost its protection."""
         seconds, now = self.expected(record), self._cluster.now

@@ -294,9 +294,9 @@ class Refusals:
             return False
         self._units.notify(unit, "refused", message)
         if isinstance(target, GroupTree):
-            self._report(unit, target.group, UNSCHEDULABLE, message)
+            self._report(unit, target.group, PROMISED, message)
         else:
-            self._status.say(target.record, UNSCHEDULABLE, message)
+            self._status.say(target.record, PROMISED, message, event=False)
             self._units.back_off(unit)
         return True
 
@@ -364,8 +364,8 @@ class Refusals:
 
     def _report(self, unit: SchedulingUnit, group: Group, reason: str, message: str) -> None:
         for record in unit.records.values():
-            self._status.say(record, reason, message)
-        self._conditions(group, reason, message)
+            self._status.say(record, reason, message, event=reason != PROMISED)
+        self._conditions(group, UNSCHEDULABLE if reason == PROMISED else reason, message)
         self._units.back_off(unit)
 
     def _refuse(self, unit: SchedulingUnit, group: Group, refused: Refused, built: Built) -> None:

@@ -7,10 +7,12 @@ from collections.abc import Callable, Iterable
 from phalanx.engine.framework.cluster_state import ClusterState
 from phalanx.engine.framework.settings import ReservationSettings
 from phalanx.engine.groups.quota_room import exceeded
+from phalanx.engine.scheduling.attempt.queue_plan import PlannedUnit
 from phalanx.engine.scheduling.commit.strict_order import namespace_of
 from phalanx.engine.scheduling.queue.units import SchedulingUnit
 from phalanx.engine.state.records import PodRecord
 
+LONG_SECONDS = 86_400.0  # a unit that runs for longer counts with all its nodes
 Rows = Iterable[tuple[PodRecord, int]]
 
 
@@ -37,6 +39,51 @@ def refusal_of(
     if len(mine) > share * count:
         return f"reservations of namespace {namespace} may hold {share:.0%} of the nodes"
     return ""
+
+
+class PromiseLimits:
+    """How many nodes promised starts may hold: those that they keep empty, and those that they keep for long."""
+
+    def __init__(self, state: ClusterState, promised: Iterable[PlannedUnit | None]) -> None:
+        self._cluster = state
+        self._all: set[str] = set()
+        self._of: dict[str, set[str]] = {}  # namespace -> nodes
+        self._any = False
+        for planned in promised:
+            if planned is not None:
+                self._count(planned)
+
+    def _count(self, planned: PlannedUnit) -> None:
+        counted = self._counted(planned)
+        self._any = True
+        self._all |= counted
+        self._of.setdefault(namespace_of(planned.unit), set()).update(counted)
+
+    def _counted(self, planned: PlannedUnit) -> set[str]:
+        """Return the nodes on which one of its pods would fit now; all of them if it runs for long."""
+        if planned.span > LONG_SECONDS:
+            return set(planned.nodes)
+        columns, found = self._cluster.columns, set()
+        for name in planned.nodes:
+            row = columns.row_of.get(name, -1)
+            if row >= 0 and all(
+                columns.used[rid, row] + amount <= columns.alloc[rid, row] for rid, amount in planned.requests
+            ):
+                found.add(name)
+        return found
+
+    def allow(self, planned: PlannedUnit, settings: ReservationSettings) -> bool:
+        """Count another promised start, unless it would keep too many nodes empty. The first one is always allowed."""
+        count, counted = self._cluster.columns.count, self._counted(planned)
+        mine = self._of.get(namespace_of(planned.unit), set()) | counted
+        fits = (
+            len(self._all | counted) <= settings.max_reserved_fraction * count
+            and len(mine) <= settings.max_reserved_fraction_per_namespace * count
+        )
+        if self._any and counted and not fits:
+            return False
+        self._count(planned)
+        return True
 
 
 def room_at(state: ClusterState, placeholders: Iterable[PodRecord], ended: Callable[[PodRecord], bool]) -> bool:

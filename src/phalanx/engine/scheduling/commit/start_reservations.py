@@ -1,34 +1,34 @@
-"""Reserve room for waiting units: where the next one starts, and where one starts that was overtaken for too long.
+"""Reserve room for waiting units: where each one starts, and where one starts that was overtaken for too long.
 
-If everything in its way has a known end, the first unit of each priority (with `backfill: Conservative` every unit, in
-order) is promised that start. Where ends are not known no unit starves all the same: younger units that fit may
-overtake an older one, but only so far. After `starvationSeconds`, or when more than `maxOvertaken` younger units have
-passed it, it gets a reservation.
+If everything in its way has a known end, a unit is promised a start (`QueuePlan`). No unit of equal or lower priority
+is placed where it would delay that start. Where ends are not known no unit starves all the same: younger units that fit
+may overtake an older one, but only so far. After `starvationSeconds`, or when more than `maxOvertaken` younger units
+have passed it, it gets a reservation.
 
 Nodes that come one by one for a gang that was refused before (an autoscaler, a repair) are reserved for it, within
 `nodesToComeSeconds` of the last one.
 
-The nodes of a planned start are held by placeholders. They are nominated like the pods of preemptors: pods of equal and
-lower priority leave the room alone, more important ones do not. A unit that is expected to end before the reservation
-begins may use the room (backfill). Nothing is ever evicted for a reservation, and none survives its owner.
+Room that is planned with all other units is checked where a placement would use it (`PromisedRoom`); the attempt is
+then repeated with placeholders on those nodes. Room that is reserved otherwise is held by placeholders all the time.
+They are nominated like the pods of preemptors: pods of equal and lower priority leave the room alone, more important
+ones do not. A unit that is expected to end before the reservation begins may use the room (backfill). Nothing is ever
+evicted for a reservation, and none survives its owner.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
-from copy import copy
+from collections.abc import Iterable
 
-import msgspec
-
-from phalanx.base.clock import rfc3339
+from phalanx.engine.framework import ClusterChange, Wake
 from phalanx.engine.framework.cluster_state import ClusterState
-from phalanx.engine.placement.messages import plural
+from phalanx.engine.groups.quota_room import exceeded
 from phalanx.engine.reservations import FOREVER, Reason
-from phalanx.engine.reservations.holders import WAITING_MARK, waiting_pod
+from phalanx.engine.reservations.holders import waiting_pod
 from phalanx.engine.scheduling.attempt.partial_placement import partial_placement
-from phalanx.engine.scheduling.attempt.start_times import Planned, StartTimes
-from phalanx.engine.scheduling.commit.overtaking import Overtaking
-from phalanx.engine.scheduling.commit.reservation_limits import refusal_of, room_at
+from phalanx.engine.scheduling.attempt.queue_plan import Held, PlannedUnit
+from phalanx.engine.scheduling.attempt.start_times import Planned
+from phalanx.engine.scheduling.commit.held_starts import KEPT_WITHIN, WHY_MOVED, HeldStart, HeldStarts
+from phalanx.engine.scheduling.commit.reservation_limits import PromiseLimits, refusal_of, room_at
 from phalanx.engine.scheduling.commit.strict_order import REFUSED, in_line, namespace_of, settings_of
 from phalanx.engine.scheduling.lifecycle.members import Members
 from phalanx.engine.scheduling.lifecycle.pod_lifecycle import PodLifecycle
@@ -42,28 +42,12 @@ SWEEP_SECONDS = 1.0  # between two looks at the units that wait
 PLANS_PER_SWEEP = 2  # starts that are planned in one sweep; each takes some attempts on the whole cluster
 PODS_PER_SWEEP = 5_000  # pods whose ends are looked at, on average
 PLAN_AGAIN_SECONDS = 30.0  # after which the start of a unit is planned again that has none
-WHY_MOVED = {
-    Reason.OVERRAN: "a pod there runs longer than expected",
-    Reason.NODE_LOST: "a node of its reservation is gone",
-    Reason.HIGHER_PRIORITY: "a unit of higher priority took its room",
-}
 _NEW = (QueueName.ACTIVE, QueueName.SEARCH)
 _WAITS = _NEW + REFUSED
 GANGS_PER_NODE = 8  # gangs in order for which nodes that came are tried
-KEPT_WITHIN = 60.0  # seconds after the promised start in which the promise counts as kept
 
 
-class HeldStart(msgspec.Struct):
-    """The reservation of one waiting unit."""
-
-    unit: SchedulingUnit
-    planned: Planned
-    placeholders: list[PodRecord]
-    reason: Reason
-    until: float = FOREVER  # nodes to come: when the gang loses them
-
-
-class StartReservations:
+class StartReservations(HeldStarts):
     def __init__(
         self,
         state: ClusterState,
@@ -73,15 +57,12 @@ class StartReservations:
         members: Members,
         status: PodStatusWriter,
     ) -> None:
-        self._cluster = state
+        super().__init__(state, pod_lifecycle, members)
         self._queue = queue
-        self._pod_lifecycle = pod_lifecycle
         self._unit_lifecycle = unit_lifecycle
         self._members = members
         self._status = status
-        self.times = StartTimes(state, members)
-        self.held: dict[str, HeldStart] = {}  # by key of the unit
-        self.overtaking = Overtaking()
+        self._late_again: dict[str, float] = {}  # by key of the unit: until when it is not planned with the others
         self._came: dict[str, None] = {}  # nodes that came, or became usable, since the last sweep
         self._had_nodes: set[str] = set()  # keys of units that waited too long for more nodes
         self._limited: dict[str, float] = {}  # namespace -> until when nothing more is planned: it has its share
@@ -90,7 +71,6 @@ class StartReservations:
         self._ends_due, self._any_end = float("-inf"), False  # when to look for known ends again, and the last result
         self._tried: dict[str, float] = {}  # by key of the unit: when its start was last planned
         self._seen: set[str] = set()  # keys of units in the queue at the last sweep that were tried before it
-        self._moved: dict[str, Reason] = {}  # by key of the unit: why its last promised start was not kept
         self.given = self.kept = self.late = self.withdrawn = 0  # promised starts, for metrics
 
     # ---- what happens
@@ -98,6 +78,11 @@ class StartReservations:
     def placed(self, unit: SchedulingUnit, pods: Iterable[PodRecord]) -> None:
         """Release what a unit reserved when it gets its nodes, and count older pending units as overtaken."""
         self.overtaking.of.pop(unit.key, None)
+        pods = list(pods)
+        if self._room:
+            self.times.run_times.placed(pods)
+        for planned, later in self._shifts.pop(pods[0].key, ()) if pods and self._shifts else ():
+            planned.start = later
         if unit.key in self.held:
             start = self.held[unit.key].planned.start
             if start is not None and self._cluster.now > start + KEPT_WITHIN:
@@ -114,8 +99,9 @@ class StartReservations:
         """Remember the reservations on whose nodes the pods of a unit were placed."""
         names = self._cluster.columns.names
         nodes = {names[record.row] for record in pods if record.row >= 0}
+        self._room.outrank(nodes, unit.priority)
         for key, held in self.held.items():
-            if any(placeholder.nominated in nodes for placeholder in held.placeholders):
+            if held.entry is None and any(placeholder.nominated in nodes for placeholder in held.placeholders):
                 self._doubtful[key] = self._doubtful.get(key, False) or unit.priority > held.unit.priority
 
     def node_came(self, name: str) -> None:
@@ -160,6 +146,8 @@ class StartReservations:
         doubtful, self._doubtful = self._doubtful, {}
         for key, held in list(self.held.items()):
             lost = None
+            if held.entry is not None:
+                continue  # planned with the others
             if not self._stands(held):
                 lost = Reason.NODE_LOST
             elif self._is_late(held):
@@ -194,7 +182,7 @@ class StartReservations:
             group = self._members.group_of(unit)
             if not rows or group is None or not seconds or unit.key in self._had_nodes:
                 continue
-            if held is not None and held.planned.start is not None:
+            if held is not None and (held.planned.start is not None or held.entry is not None):
                 continue  # it has a promised start
             own = [p for p in held.placeholders if held.reason is Reason.NODES_TO_COME] if held is not None else []
             mine = {columns.row_of[p.nominated] for p in own if p.nominated in columns.row_of}
@@ -213,13 +201,15 @@ class StartReservations:
             rows -= used
 
     def _promise(self, waiting: list[SchedulingUnit]) -> None:
-        """Reserve the planned start of the first unit of each priority, or of every unit, if its time is known."""
+        """Promise a start to every unit whose time is known: plan all plain units together, others one by one."""
         now, plans, heads = self._cluster.now, PLANS_PER_SWEEP, {held.unit.priority for held in self.held.values()}
+        if now >= self.plan.due:
+            self._plan(waiting)
         for unit in waiting:
             backfill = settings_of(self._cluster, unit).backfill
             if unit.place not in REFUSED or unit.key in self.held or backfill == "None":
                 continue
-            if any(record.nominated for record in unit.records.values()):
+            if unit.key in self.plan.tried or any(record.nominated for record in unit.records.values()):
                 continue  # victims leave for it
             first = unit.priority not in heads
             heads.add(unit.priority)
@@ -231,8 +221,89 @@ class StartReservations:
             plans -= 1
             self._tried[unit.key] = now
             self._reserve(unit, Reason.PROMISED)
-        if plans:
+        if plans and not self.plan.unfinished:
             self._seen = {key for key, unit in self._queue.units.items() if unit.place not in _NEW}
+
+    # ---- all units together
+
+    def _plan(self, waiting: list[SchedulingUnit]) -> None:
+        """Plan all plain units again, and report what is new or has moved."""
+        now = self._cluster.now
+        asking = []
+        for unit in waiting:
+            held, settings = self.held.get(unit.key), settings_of(self._cluster, unit)
+            known = held is not None and held.entry is not None
+            if held is not None and held.entry is not None and now > held.entry.promise + KEPT_WITHIN:
+                self._late_again[unit.key] = now + PLAN_AGAIN_SECONDS  # something else than room is in its way
+            if self._late_again.get(unit.key, 0.0) > now or settings.backfill == "None":
+                continue
+            if known or (held is None and unit.place in REFUSED and not self._over_quota(unit)):
+                asking.append(unit)
+        if self.plan.stands(asking) and not self._late_again:
+            return
+        self._late_again = {key: until for key, until in self._late_again.items() if until > now}
+        slack = {
+            name: profile.reservations.promise_slack if profile.reservations.backfill == "Easy" else 0.0
+            for name, profile in self._cluster.profiles.items()
+        }
+        limits = PromiseLimits(self._cluster, (held.entry for held in self.held.values()))
+        self.plan.make(
+            asking,
+            self._held_otherwise(),
+            slack.__getitem__,
+            lambda planned: limits.allow(planned, settings_of(self._cluster, planned.unit)),
+        )
+        for key in [key for key, held in self.held.items() if held.entry is not None and key not in self.plan.units]:
+            self._release(key, self.plan.lost.get(key, Reason.OVERRAN) if key in self._queue.units else None)
+        for key, planned in self.plan.units.items():
+            self._report_plan(key, planned)
+        self._room.index(self.plan.units.values())
+        for planned in self.plan.units.values():  # others of its class may have been refused since
+            if planned.start <= now and planned.unit.place is QueueName.WAITING:
+                self._unit_lifecycle.admit(planned.unit)
+
+    def _over_quota(self, unit: SchedulingUnit) -> bool:
+        return bool(exceeded(self._cluster, namespace_of(unit), list(unit.records.values())))
+
+    def _held_otherwise(self) -> list[Held]:
+        """Return the room that is reserved for others than units of the plan."""
+        start_of = {
+            id(p): (held.planned.start, self.times.run_times.expected_of(held.unit.records.values()))
+            for held in self.held.values()
+            if held.entry is None
+            for p in held.placeholders
+        }
+        found = []
+        for node, record in self._cluster.nominations.all():
+            if record.row >= 0:
+                continue
+            start, span = start_of.get(id(record), (None, FOREVER))
+            begin = self._cluster.now if start is None else start
+            found.append(Held(node, record, begin, begin + span))
+        return found
+
+    def _report_plan(self, key: str, planned: PlannedUnit) -> None:
+        """Hold the room of a planned start, and say when it is new or has moved later."""
+        held = self.held.get(key)
+        if held is not None and held.entry is planned:
+            return
+        if planned.moved is not None:
+            self._moved[key] = planned.moved
+            self.late += planned.moved is Reason.OVERRAN
+            self.withdrawn += planned.moved is not Reason.OVERRAN
+        moved = held is None or planned.moved is not None
+        records = sorted(planned.unit.records.values(), key=PodRecord.sort_key)
+        rows = [row for name, count in planned.nodes.items() for row in [self._cluster.columns.row_of[name]] * count]
+        topology = self._members.group_of(planned.unit)
+        level = (topology.spec.topology_key if topology is not None and topology.spec is not None else "") or ""
+        waits_for = sum(len(self._cluster.columns.pods[row]) for row in set(rows))
+        where = self.times.where(sorted(set(rows)), level)
+        start = Planned(list(zip(records, rows, strict=False)), planned.promise, where, waits_for)
+        reason = held.reason if held is not None else Reason.PROMISED
+        self.held[key] = HeldStart(planned.unit, start, [], reason, entry=planned)
+        self.given += held is None
+        if moved:
+            self._announce(planned.unit)
 
     def _unseen(self) -> bool:
         """Return True if a unit was queued that may get a promised start; without a known end there is none."""
@@ -276,15 +347,12 @@ class StartReservations:
         self._hold(unit, planned, reason)
 
     def _hold(self, unit: SchedulingUnit, planned: Planned, reason: Reason, until: float = FOREVER) -> None:
-        placeholders = []
-        for record, row in planned.assignment:
-            placeholder = copy_of(record)
-            self._cluster.shapes.keep(placeholder.shape)
-            self._pod_lifecycle.nominate(placeholder, self._cluster.columns.names[row], write=False, wake=False)
-            placeholders.append(placeholder)
         self._limited.clear()
-        self.held[unit.key] = HeldStart(unit, planned, placeholders, reason, until)
+        self.held[unit.key] = HeldStart(unit, planned, self._place_holders(planned.assignment), reason, until)
         self.given += planned.start is not None
+        self._announce(unit)
+
+    def _announce(self, unit: SchedulingUnit) -> None:
         text = self.text(unit)
         self._unit_lifecycle.notify(unit, "reserved", text)
         self._say(unit)
@@ -323,16 +391,16 @@ class StartReservations:
         if lost is not None and held.planned.start is not None:
             self._moved[key] = lost
         self._free(held)
+        if held.entry is not None:
+            self.plan.units.pop(key, None)
+            self._room.drop(held.entry)
+            for name in held.entry.nodes:  # it was free to be used by others only until then
+                self._queue.wake(ClusterChange(Wake.NOMINATION, self._cluster.columns.row_of.get(name, -1)))
         group = self._members.group_of(held.unit)
         if group is not None:
             message = "no room is reserved for it" + (f"; {WHY_MOVED[lost]}" if lost is not None else "")
             self._members.conditions.promise(group, "False", "NotReserved" if lost is None else str(lost), message)
         self._take_back(held)
-
-    def _free(self, held: HeldStart) -> None:
-        for placeholder in held.placeholders:
-            self._pod_lifecycle.nominate(placeholder, "", write=False)
-            self._cluster.shapes.drop(placeholder.shape)
 
     def _take_back(self, held: HeldStart) -> None:
         """Let pods that still wait say again that they fit nowhere: an autoscaler may help them now."""
@@ -344,118 +412,3 @@ class StartReservations:
         for record in unit.records.values() if message else ():
             if record.said.startswith(PROMISED):
                 self._status.say(record, UNSCHEDULABLE, message, event=False)
-
-    # ---- attempts
-
-    def lift(
-        self, records: Collection[PodRecord], line: tuple[int, float, int] | None = None
-    ) -> list[tuple[PodRecord, str]]:
-        """Ignore, during an attempt, reservations that do not concern a unit with these pods.
-
-        These are its own, those that begin after it is expected to end, and nodes to come of units behind it. `line`:
-        its place in the order (`in_line`); that of its first pod if it is in no queue.
-        """
-        end = self._cluster.now + self.times.run_times.expected_of(records)
-        own = {record.key for record in records}
-        first = line if line is not None else min((record.sort_key() for record in records), default=None)
-        lifted = [
-            held
-            for held in self.held.values()
-            if not own.isdisjoint(held.unit.records)
-            or self._begins_after(held, end)
-            or (held.reason is Reason.NODES_TO_COME and first is not None and first < in_line(held.unit))
-        ]
-        nodes = [(placeholder, placeholder.nominated) for held in lifted for placeholder in held.placeholders]
-        for placeholder, _ in nodes:
-            self._pod_lifecycle.nominate(placeholder, "", write=False, wake=False)
-        return nodes
-
-    def _begins_after(self, held: HeldStart, end: float) -> bool:
-        return end != FOREVER and held.planned.start is not None and held.planned.start >= end
-
-    def put_back(self, lifted: Iterable[tuple[PodRecord, str]]) -> None:
-        """Restore the reservations after the attempt."""
-        for placeholder, node in lifted:
-            self._pod_lifecycle.nominate(placeholder, node, write=False, wake=False)
-
-    def without(self, question: Callable[[], Planned | None]) -> bool:
-        """Return True if a start is found when no other unit has a reservation. Changes nothing."""
-        lifted = [(placeholder, placeholder.nominated) for placeholder in self.placeholders]
-        for placeholder, _ in lifted:
-            self._pod_lifecycle.nominate(placeholder, "", write=False, wake=False)
-        try:
-            return question() is not None
-        finally:
-            self.put_back(lifted)
-
-    def soon(self, unit: SchedulingUnit) -> str:
-        """Say why no pod is evicted for a unit: it starts within `preemptionPatienceSeconds`. "": it does not."""
-        patience, now = settings_of(self._cluster, unit).preemption_patience_seconds, self._cluster.now
-        if not patience:
-            return ""
-        held = self.held.get(unit.key)
-        planned = held.planned if held is not None else self.times.plan(unit)
-        if planned is None or planned.start is None or not now <= planned.start <= now + patience:
-            return ""
-        return f"no pod is evicted for it: it is expected to start by {rfc3339(planned.start)} on {planned.where}"
-
-    # ---- for people
-
-    def promise(self, unit: SchedulingUnit) -> str:
-        """Say when and where a unit starts for which room is reserved; "" if that is not known: it lacks nodes."""
-        held = self.held.get(unit.key)
-        if held is None or held.planned.start is None:
-            return ""
-        return f"starts by {rfc3339(held.planned.start)} on {held.planned.where}, where room is reserved for it"
-
-    def sentence(self, unit: SchedulingUnit) -> str:
-        """Say what a unit waits for that has a reservation; "" if it has none."""
-        held = self.held.get(unit.key)
-        if held is None:
-            return ""
-        if promise := self.promise(unit):
-            return promise
-        if held.reason is Reason.NODES_TO_COME:
-            return f"lacks nodes; {self._nodes_text(held)}"
-        pods = plural(held.planned.waits_for, "pod")
-        return f"waits for {pods} on {held.planned.where} to end; room there is reserved for it"
-
-    def text(self, unit: SchedulingUnit) -> str:
-        """Say how often a unit was overtaken and what is reserved for it; "" if neither."""
-        parts = []
-        known, held = self.overtaking.of.get(unit.key), self.held.get(unit.key)
-        if known is not None:
-            parts.append(f"overtaken by {known.count} younger {'pods' if unit.kind == 'Pod' else 'groups or pods'}")
-        if held is not None and held.reason is Reason.NODES_TO_COME:
-            parts.append(self._nodes_text(held))
-        elif held is not None:
-            start = held.planned.start
-            begin = f"from {rfc3339(start)}" if start is not None else "as soon as it is free"
-            parts.append(f"reserved {held.planned.where} {begin}")
-            if held.planned.waits_for:
-                parts.append(f"waits for {held.planned.waits_for} pods there to end")
-        if unit.key in self._moved:
-            parts.append(f"an earlier start was not kept: {WHY_MOVED[self._moved[unit.key]]}")
-        return "; ".join(parts)
-
-    def _nodes_text(self, held: HeldStart) -> str:
-        share = f"{len(held.placeholders)} of {plural(len(held.unit.records), 'pod')}"
-        return f"reserved {held.planned.where} for {share} until {rfc3339(held.until)}, in case more nodes come"
-
-    @property
-    def placeholders(self) -> list[PodRecord]:
-        return [placeholder for held in self.held.values() for placeholder in held.placeholders]
-
-    def validate(self) -> None:
-        nominated = {id(record) for _, record in self._cluster.nominations.all()}
-        for key, held in self.held.items():
-            for placeholder in held.placeholders:  # one that lost its node is replaced by the next sweep
-                known = not placeholder.nominated or id(placeholder) in nominated
-                assert known, f"{key} lost the reservation of {placeholder.nominated}"
-
-
-def copy_of(record: PodRecord) -> PodRecord:
-    """Return a placeholder that looks like a pod to every filter and belongs to no object."""
-    made = copy(record)
-    made.key, made.uid, made.nominated, made.row = record.key + WAITING_MARK, "", "", -1
-    return made

@@ -1,0 +1,244 @@
+"""The reservations of waiting units, as attempts, questions and messages see them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Sequence
+from copy import copy
+
+import msgspec
+
+from phalanx.base.clock import rfc3339
+from phalanx.engine.framework.cluster_state import ClusterState
+from phalanx.engine.placement.messages import plural
+from phalanx.engine.reservations import FOREVER, Reason
+from phalanx.engine.reservations.holders import PRESSED_MARK, WAITING_MARK
+from phalanx.engine.scheduling.attempt.queue_plan import PlannedUnit, QueuePlan
+from phalanx.engine.scheduling.attempt.start_times import Planned, StartTimes
+from phalanx.engine.scheduling.commit.overtaking import Overtaking
+from phalanx.engine.scheduling.commit.promised_room import PromisedRoom, Shift
+from phalanx.engine.scheduling.commit.strict_order import in_line, settings_of
+from phalanx.engine.scheduling.lifecycle.members import Members
+from phalanx.engine.scheduling.lifecycle.pod_lifecycle import PodLifecycle
+from phalanx.engine.scheduling.queue.units import SchedulingUnit
+from phalanx.engine.state.records import PodRecord
+
+WHY_MOVED = {
+    Reason.OVERRAN: "a pod there runs longer than expected",
+    Reason.NODE_LOST: "a node of its reservation is gone",
+    Reason.HIGHER_PRIORITY: "a unit of higher priority took its room",
+}
+KEPT_WITHIN = 60.0  # seconds after the promised start in which the promise counts as kept
+
+
+class HeldStart(msgspec.Struct):
+    """The reservation of one waiting unit."""
+
+    unit: SchedulingUnit
+    planned: Planned
+    placeholders: list[PodRecord]  # empty where the room is only checked
+    reason: Reason
+    until: float = FOREVER  # nodes to come: when the gang loses them
+    entry: PlannedUnit | None = None  # None: it was planned alone
+
+    @property
+    def begin(self) -> float | None:
+        """Return from when the room is used; None: as soon as it is free."""
+        return self.entry.start if self.entry is not None else self.planned.start
+
+
+class HeldStarts:
+    def __init__(self, state: ClusterState, pod_lifecycle: PodLifecycle, members: Members) -> None:
+        self._cluster = state
+        self._pod_lifecycle = pod_lifecycle
+        self.times = StartTimes(state, members)
+        self.plan = QueuePlan(state, self.times.run_times, members.group_of)
+        self._room = PromisedRoom(state, self.times.run_times)
+        self.held: dict[str, HeldStart] = {}  # by key of the unit
+        self.overtaking = Overtaking()
+        self._shifts: dict[str, list[Shift]] = {}  # by key of a pod that is placed: units that then start later
+        self._moved: dict[str, Reason] = {}  # by key of the unit: why its last promised start was not kept
+        state.promises = self
+
+    # ---- placeholders
+
+    def _place_holders(self, rows: Iterable[tuple[PodRecord, int]], mark: str = WAITING_MARK) -> list[PodRecord]:
+        placeholders = []
+        for record, row in rows:
+            placeholder = copy_of(record, mark)
+            self._cluster.shapes.keep(placeholder.shape)
+            self._pod_lifecycle.nominate(placeholder, self._cluster.columns.names[row], write=False, wake=False)
+            placeholders.append(placeholder)
+        return placeholders
+
+    def _free(self, held: HeldStart) -> None:
+        for placeholder in held.placeholders:
+            self._pod_lifecycle.nominate(placeholder, "", write=False)
+            self._cluster.shapes.drop(placeholder.shape)
+
+    # ---- attempts that would delay a promised start
+
+    def press(
+        self, records: Sequence[PodRecord], assignment: Sequence[tuple[PodRecord, int]]
+    ) -> Sequence[tuple[PodRecord, str]]:
+        """Nominate the nodes of the units whose promise these pods would break; none: the pods may be placed."""
+        if not self._room or not records:
+            return ()
+        own = self._own(records)
+        until = self._end(records, own)
+        priority = min(record.priority for record in records)
+        keys = {own.unit.key} if own is not None else set()
+        delayed, shifts = self._room.delayed(assignment, keys, priority, until)
+        self._shifts = {records[0].key: shifts} if shifts and not delayed else {}
+        pressed = []
+        for planned in delayed:
+            for placeholder in self._place_holders(self.held[planned.unit.key].planned.assignment, mark=PRESSED_MARK):
+                pressed.append((placeholder, placeholder.nominated))
+        return pressed
+
+    def unpress(self, pressed: Iterable[tuple[PodRecord, str]]) -> None:
+        for placeholder, _ in pressed:
+            self._pod_lifecycle.nominate(placeholder, "", write=False, wake=False)
+            self._cluster.shapes.drop(placeholder.shape)
+
+    def _own(self, records: Sequence[PodRecord]) -> HeldStart | None:
+        """Return the planned start of the unit that these pods are of."""
+        first = records[0]
+        key = f"podgroup/{first.namespace}/{first.group}" if first.group else f"pod/{first.key}"
+        held = self.held.get(key)
+        return held if held is not None and held.entry is not None else None
+
+    def _end(self, records: Collection[PodRecord], own: HeldStart | None) -> float:
+        """Return until when pods run that start now. A unit that is due ends as planned: others are planned behind."""
+        end = self._cluster.now + self.times.run_times.expected_of(records)
+        return min(end, own.entry.until) if own is not None and own.entry is not None and self._is_due(own) else end
+
+    def _is_due(self, held: HeldStart) -> bool:
+        return held.begin is not None and held.begin <= self._cluster.now <= held.begin + KEPT_WITHIN
+
+    def alone(self, records: Sequence[PodRecord]) -> bool:
+        """Whether a unit may fit where others like it do not: it has room of its own, or a known end."""
+        if not self._room or not records:
+            return False
+        return self._own(records) is not None or self.times.run_times.expected_of(records) != FOREVER
+
+    # ---- attempts
+
+    def lift(
+        self, records: Collection[PodRecord], line: tuple[int, float, int] | None = None
+    ) -> list[tuple[PodRecord, str]]:
+        """Ignore, during an attempt, reservations that do not concern a unit with these pods.
+
+        These are its own, those that begin after it is expected to end, and nodes to come of units behind it. `line`:
+        its place in the order (`in_line`); that of its first pod if it is in no queue.
+        """
+        end = self._end(records, self._own(list(records)) if records else None)
+        own = {record.key for record in records}
+        first = line if line is not None else min((record.sort_key() for record in records), default=None)
+        lifted = [
+            held
+            for held in self.held.values()
+            if not own.isdisjoint(held.unit.records)
+            or self._begins_after(held, end)
+            or (held.reason is Reason.NODES_TO_COME and first is not None and first < in_line(held.unit))
+        ]
+        nodes = [(placeholder, placeholder.nominated) for held in lifted for placeholder in held.placeholders]
+        for placeholder, _ in nodes:
+            self._pod_lifecycle.nominate(placeholder, "", write=False, wake=False)
+        return nodes
+
+    def _begins_after(self, held: HeldStart, end: float) -> bool:
+        return end != FOREVER and held.begin is not None and held.begin >= end
+
+    def put_back(self, lifted: Iterable[tuple[PodRecord, str]]) -> None:
+        """Restore the reservations after the attempt."""
+        for placeholder, node in lifted:
+            self._pod_lifecycle.nominate(placeholder, node, write=False, wake=False)
+
+    def without(self, question: Callable[[], Planned | None]) -> bool:
+        """Return True if a start is found when no other unit has a reservation. Changes nothing."""
+        self._cluster.promises = None
+        lifted = [(placeholder, placeholder.nominated) for placeholder in self.placeholders]
+        for placeholder, _ in lifted:
+            self._pod_lifecycle.nominate(placeholder, "", write=False, wake=False)
+        try:
+            return question() is not None
+        finally:
+            self._cluster.promises = self
+            self.put_back(lifted)
+
+    def soon(self, unit: SchedulingUnit) -> str:
+        """Say why no pod is evicted for a unit: it starts within `preemptionPatienceSeconds`. "": it does not."""
+        patience, now = settings_of(self._cluster, unit).preemption_patience_seconds, self._cluster.now
+        if not patience:
+            return ""
+        held = self.held.get(unit.key)
+        planned = held.planned if held is not None else self.times.plan(unit)
+        if planned is None or planned.start is None or not now <= planned.start <= now + patience:
+            return ""
+        return f"no pod is evicted for it: it is expected to start by {rfc3339(planned.start)} on {planned.where}"
+
+    # ---- for people
+
+    def promise(self, unit: SchedulingUnit) -> str:
+        """Say when and where a unit starts for which room is reserved; "" if that is not known: it lacks nodes."""
+        held = self.held.get(unit.key)
+        if held is None or held.planned.start is None:
+            return ""
+        return f"starts by {rfc3339(held.planned.start)} on {held.planned.where}, where room is reserved for it"
+
+    def sentence(self, unit: SchedulingUnit) -> str:
+        """Say what a unit waits for that has a reservation; "" if it has none."""
+        held = self.held.get(unit.key)
+        if held is None:
+            return ""
+        if promise := self.promise(unit):
+            return promise
+        if held.reason is Reason.NODES_TO_COME:
+            return f"lacks nodes; {self._nodes_text(held)}"
+        pods = plural(held.planned.waits_for, "pod")
+        return f"waits for {pods} on {held.planned.where} to end; room there is reserved for it"
+
+    def text(self, unit: SchedulingUnit) -> str:
+        """Say how often a unit was overtaken and what is reserved for it; "" if neither."""
+        parts = []
+        known, held = self.overtaking.of.get(unit.key), self.held.get(unit.key)
+        if known is not None:
+            parts.append(f"overtaken by {known.count} younger {'pods' if unit.kind == 'Pod' else 'groups or pods'}")
+        if held is not None and held.reason is Reason.NODES_TO_COME:
+            parts.append(self._nodes_text(held))
+        elif held is not None:
+            start = held.planned.start
+            begin = f"from {rfc3339(start)}" if start is not None else "as soon as it is free"
+            parts.append(f"reserved {held.planned.where} {begin}")
+            if held.planned.waits_for:
+                parts.append(f"waits for {held.planned.waits_for} pods there to end")
+        if unit.key in self._moved:
+            parts.append(f"an earlier start was not kept: {WHY_MOVED[self._moved[unit.key]]}")
+        return "; ".join(parts)
+
+    def _nodes_text(self, held: HeldStart) -> str:
+        share = f"{len(held.placeholders)} of {plural(len(held.unit.records), 'pod')}"
+        return f"reserved {held.planned.where} for {share} until {rfc3339(held.until)}, in case more nodes come"
+
+    @property
+    def reserved_nodes(self) -> set[str]:
+        """Return the nodes on which a start is promised that no nomination shows."""
+        return {node for planned in self.plan.units.values() for node in planned.nodes}
+
+    @property
+    def placeholders(self) -> list[PodRecord]:
+        return [placeholder for held in self.held.values() for placeholder in held.placeholders]
+
+    def validate(self) -> None:
+        nominated = {id(record) for _, record in self._cluster.nominations.all()}
+        for key, held in self.held.items():
+            for placeholder in held.placeholders:  # one that lost its node is replaced by the next sweep
+                known = not placeholder.nominated or id(placeholder) in nominated
+                assert known, f"{key} lost the reservation of {placeholder.nominated}"
+
+
+def copy_of(record: PodRecord, mark: str = WAITING_MARK) -> PodRecord:
+    """Return a placeholder that looks like a pod to every filter and belongs to no object."""
+    made = copy(record)
+    made.key, made.uid, made.nominated, made.row = record.key + mark, "", "", -1
+    return made

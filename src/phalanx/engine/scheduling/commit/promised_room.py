@@ -1,0 +1,110 @@
+"""Check whether a placement would delay a planned start: node by node, against what runs and what is planned there."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable, Mapping
+
+from phalanx.engine.framework.cluster_state import ClusterState
+from phalanx.engine.scheduling.attempt.queue_plan import PlannedUnit
+from phalanx.engine.scheduling.attempt.run_times import RunTimes
+from phalanx.engine.state.records import PodRecord
+
+Amounts = dict[int, float]  # by resource
+Shift = tuple[PlannedUnit, float]  # a unit that may start later without breaking its promise, and when
+
+
+class PromisedRoom:
+    def __init__(self, state: ClusterState, run_times: RunTimes) -> None:
+        self._cluster = state
+        self._run_times = run_times
+        self._on: dict[str, list[PlannedUnit]] = {}  # by node
+
+    def __bool__(self) -> bool:
+        return bool(self._on)
+
+    def index(self, units: Iterable[PlannedUnit]) -> None:
+        """Replace what is planned."""
+        self._on = {}
+        for planned in units:
+            for node in planned.nodes:
+                self._on.setdefault(node, []).append(planned)
+
+    def drop(self, planned: PlannedUnit) -> None:
+        for node in planned.nodes:
+            left = [each for each in self._on.get(node, ()) if each is not planned]
+            if left:
+                self._on[node] = left
+            else:
+                self._on.pop(node, None)
+
+    def outrank(self, nodes: Iterable[str], priority: int) -> None:
+        """Note that a unit of this priority was placed on these nodes."""
+        for node in nodes:
+            for planned in self._on.get(node, ()):
+                planned.outranked = planned.outranked or planned.unit.priority < priority
+
+    def delayed(
+        self, assignment: Iterable[tuple[PodRecord, int]], own: Container[str], priority: int, until: float
+    ) -> tuple[list[PlannedUnit], list[Shift]]:
+        """Return the units of at least this priority whose planned start these pods would delay, if they run until
+        `until`; then those that start later but not later than promised. `own`: keys of units that do not count."""
+        names, wanted = self._cluster.columns.names, dict[str, Amounts]()
+        for record, row in assignment:
+            node = names[row]
+            if node in self._on:
+                amounts = wanted.setdefault(node, {})
+                for rid, amount in record.shape.requests:
+                    amounts[rid] = amounts.get(rid, 0.0) + amount
+        delayed: dict[str, PlannedUnit] = {}
+        for node, amounts in wanted.items():
+            others = [p for p in self._on[node] if p.unit.key not in own and p.unit.priority >= priority]
+            running = self._running(node)
+            for planned in others:
+                at = self._begin(planned)
+                if at < until and not self._fits(node, running, others, amounts, at):
+                    delayed[planned.unit.key] = planned
+        shifts = [(p, until) for p in delayed.values() if until <= p.promise and self._may_start(p, until)]
+        late = {planned.unit.key for planned, _ in shifts}
+        return [p for key, p in delayed.items() if key not in late], shifts
+
+    def _begin(self, planned: PlannedUnit) -> float:
+        return max(planned.start, self._cluster.now)
+
+    def _running(self, node: str) -> list[tuple[float, PodRecord]]:
+        """Return the pods on a node with their expected ends."""
+        columns = self._cluster.columns
+        row = columns.row_of.get(node, -1)
+        return [(self._run_times.end_of(pod), pod) for pod in columns.pods[row].values()] if row >= 0 else []
+
+    def _fits(
+        self,
+        node: str,
+        running: list[tuple[float, PodRecord]],
+        planned: Iterable[PlannedUnit],
+        amounts: Mapping[int, float],
+        at: float,
+    ) -> bool:
+        """Whether a node has room at a time for these amounts, beside what still runs then and is planned for then."""
+        columns = self._cluster.columns
+        row = columns.row_of.get(node, -1)
+        if row < 0:
+            return False
+        used: Amounts = dict(amounts)
+        for end, record in running:
+            for rid, amount in record.shape.requests if end > at else ():
+                used[rid] = used.get(rid, 0.0) + amount
+        for each in planned:
+            begin = self._begin(each)
+            for rid, amount in each.requests if begin <= at < begin + each.span else ():
+                used[rid] = used.get(rid, 0.0) + amount * each.nodes[node]
+        return all(amount <= columns.alloc[rid, row] for rid, amount in used.items())
+
+    def _may_start(self, planned: PlannedUnit, start: float) -> bool:
+        """Whether a unit can start later on its nodes without delaying any other."""
+        for node, count in planned.nodes.items():
+            amounts = {rid: amount * count for rid, amount in planned.requests}
+            others, running = [p for p in self._on[node] if p is not planned], self._running(node)
+            times = [start, *(b for p in others if start < (b := self._begin(p)) < start + planned.span)]
+            if not all(self._fits(node, running, others, amounts, at) for at in times):
+                return False
+        return True

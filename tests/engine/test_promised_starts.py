@@ -1,0 +1,322 @@
+"""The live scheduler promises a start to every waiting unit whose time is known, and later units never delay it."""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+from typing import Any
+
+import pytest
+
+from phalanx.base.clock import parse_rfc3339
+from phalanx.engine.scheduling.commit.start_reservations import StartReservations
+from phalanx.testing import Cluster
+from phalanx.testing.builders import node, pod, pod_group
+
+PROMISED = "scheduling.phalanx.dev/StartPromised"
+CONFIG = """
+apiVersion: kubescheduler.config.k8s.io/v1
+kind: KubeSchedulerConfiguration
+profiles:
+- reservations: {%s}
+"""
+STREAMS = int(os.environ.get("STREAMS", "3"))
+
+
+def cluster(nodes: int, settings: str = "", cpu: int = 1) -> Cluster:
+    run = Cluster(config=CONFIG % settings)
+    return run.see(*(node(f"n{i:02}").cpu(cpu).label("rack", f"r{i // 4}") for i in range(nodes)))
+
+
+def gang(run: Cluster, name: str, size: int, seconds: int = 0, *, topology: str = "", **more: Any) -> None:
+    group = pod_group(name).gang(size)
+    if topology:
+        group.topology(topology)
+    priority = more.get("priority", 0)
+    if priority:
+        group.priority(priority)
+    run.see(group)
+    for i in range(size):
+        member = pod(f"{name}-{i:02}").cpu(more.get("cpu", 1)).group(name).created(run.now)
+        if priority:
+            member.priority(priority)
+        if seconds:
+            member.spec["activeDeadlineSeconds"] = seconds
+        run.see(member)
+    run.step()
+
+
+def end(run: Cluster, name: str) -> None:
+    for pod_name in [p for p in run.pods if p.startswith(f"{name}-")]:
+        run.gone("Pod", pod_name)
+    run.gone("PodGroup", name)
+    run.step()
+
+
+def runs(run: Cluster, name: str) -> bool:
+    return f"{name}-00" in run.placed
+
+
+def promised(run: Cluster, name: str) -> float | None:
+    """Seconds from now until the promised start."""
+    held = run.engine.starts.held.get(f"podgroup/default/{name}")
+    return None if held is None or held.planned.start is None else held.planned.start - run.now
+
+
+def condition(run: Cluster, name: str) -> tuple[str, str, str]:
+    found = {c.type: c for c in run.objects["PodGroup"][name].status.conditions or ()}.get(PROMISED)
+    return (found.status, found.reason, found.message) if found is not None else ("", "", "")
+
+
+def test_every_waiting_gang_is_promised_a_start_one_behind_the_other() -> None:
+    run = cluster(4, "backfill: Conservative")
+    gang(run, "runs", 4, 100)
+    for number in range(5):
+        gang(run, f"wait{number}", 4, 50)
+    run.step(2.0)
+    starts = [promised(run, f"wait{number}") for number in range(5)]
+    assert starts == [100.0, 150.0, 200.0, 250.0, 300.0]
+    assert all(condition(run, f"wait{number}")[0] == "True" for number in range(5))
+    run.engine.validate()
+
+
+def test_they_start_in_time_and_in_order() -> None:
+    run = cluster(4, "backfill: Conservative")
+    gang(run, "runs", 4, 100)
+    for number in range(3):
+        gang(run, f"wait{number}", 4, 50)
+    run.step(2.0)
+    run.step(98.0)
+    end(run, "runs")
+    assert [runs(run, f"wait{number}") for number in range(3)] == [True, False, False]
+    run.step(2.0)
+    assert promised(run, "wait1") == pytest.approx(48.0, abs=2.0)
+
+
+def test_a_gang_that_fits_beside_the_plan_starts_and_one_that_would_delay_it_waits() -> None:
+    run = cluster(4, "backfill: Conservative")
+    gang(run, "runs", 3, 100)
+    gang(run, "big", 4, 50)
+    gang(run, "next", 4, 50)
+    run.step(2.0)
+    assert promised(run, "next") == 150.0
+    gang(run, "long", 1, 300)
+    gang(run, "unknown", 1)
+    assert not runs(run, "long") and not runs(run, "unknown")
+    gang(run, "short", 1, 90)
+    assert runs(run, "short")
+    assert promised(run, "next") == 150.0
+
+
+def test_a_placement_is_found_beside_the_room_of_units_behind_the_first() -> None:
+    """n00 and n01 are free, and the second gang is planned on one of them: work without an end goes elsewhere."""
+    run = cluster(6, "backfill: Conservative")
+    gang(run, "runs", 4, 100)
+    gang(run, "first", 5, 1000)
+    gang(run, "second", 4, 50)
+    run.step(2.0)
+    assert promised(run, "first") == 100.0 and promised(run, "second") == 1100.0
+    run.see(pod("plain").cpu(1).created(run.now)).step(2.0)
+    assert "plain" in run.placed
+    assert promised(run, "first") == 98.0 and promised(run, "second") == 1098.0
+
+
+@pytest.mark.parametrize(("backfill", "starts"), [("Easy", True), ("Conservative", False)])
+def test_with_easy_backfill_a_small_unit_may_be_delayed_within_its_promise(backfill: str, starts: bool) -> None:
+    run = Cluster(config=CONFIG % f"backfill: {backfill}")
+    run.see(*(node(f"n{i:02}").cpu(1).label("zone", "big" if i < 12 else "small") for i in range(14)))
+    gang(run, "runs", 12, 100, topology="zone")
+    gang(run, "one", 1, 100)
+    gang(run, "first", 12, 100, topology="zone")
+    gang(run, "two", 2, 100, topology="zone")
+    run.step(2.0)
+    assert promised(run, "first") == 100.0
+    assert promised(run, "two") == pytest.approx(100.0 + (200.0 / 3 if starts else 0.0))
+    gang(run, "between", 1, 150)
+    assert runs(run, "between") is starts
+    run.step(2.0)
+    assert condition(run, "two")[0] == "True", "it can still start as promised"
+
+
+def test_higher_priority_moves_a_promise_and_the_condition_says_so() -> None:
+    run = cluster(4, "backfill: Conservative")
+    gang(run, "runs", 4, 100, priority=10)
+    gang(run, "low", 4, 50)
+    run.step(2.0)
+    assert promised(run, "low") == 100.0
+    gang(run, "high", 4, 70, priority=10)
+    run.step(2.0)
+    assert promised(run, "low") is not None and promised(run, "low") > 100.0
+    status, _, message = condition(run, "low")
+    assert status == "True" and "a unit of higher priority took its room" in message
+
+
+def test_a_job_that_overruns_moves_the_promise_and_is_not_ended() -> None:
+    run = cluster(4, "backfill: Conservative")
+    gang(run, "runs", 4, 100)
+    gang(run, "wait", 4, 50)
+    run.step(2.0)
+    run.step(110.0)
+    assert runs(run, "runs") and not run.evicted
+    status, reason, message = condition(run, "wait")
+    assert (status, reason) == ("False", "JobOverran") and "longer than expected" in message
+
+
+def test_a_lost_node_moves_the_promise() -> None:
+    run = cluster(5, "backfill: Conservative")
+    gang(run, "runs", 4, 100)
+    gang(run, "long", 1, 200)
+    gang(run, "wait", 4, 50)
+    run.step(2.0)
+    assert promised(run, "wait") == 100.0
+    where = next(iter(run.engine.starts.plan.units["podgroup/default/wait"].nodes))
+    run.gone("Node", where)
+    run.step(2.0)
+    assert promised(run, "wait") == pytest.approx(198.0, abs=2.0)
+    assert "a node of its reservation is gone" in condition(run, "wait")[2]
+
+
+def test_a_gang_in_a_domain_is_promised_one_and_loses_it_with_the_domain() -> None:
+    run = cluster(8, "backfill: Conservative")
+    gang(run, "a", 4, 100, topology="rack")
+    gang(run, "b", 4, 200, topology="rack")
+    gang(run, "wait", 3, 50, topology="rack")
+    run.step(2.0)
+    assert condition(run, "wait")[0] == "True" and "reserved r0" in condition(run, "wait")[2]
+    for name in ("n00", "n01", "n02", "n03"):
+        run.gone("Node", name)
+    run.step(2.0)
+    assert "reserved r1" in condition(run, "wait")[2]
+
+
+def test_every_node_cordoned_leaves_no_promise() -> None:
+    run = cluster(4, "backfill: Conservative")
+    gang(run, "runs", 4, 100)
+    gang(run, "wait", 4, 50)
+    run.step(2.0)
+    run.see(*(node(f"n{i:02}").cpu(1).label("rack", "r0").unschedulable() for i in range(4))).step(2.0)
+    assert promised(run, "wait") is None
+    assert condition(run, "wait")[:2] == ("False", "NodeLost")
+
+
+def test_a_unit_that_never_fits_is_promised_nothing() -> None:
+    run = cluster(4, "backfill: Conservative")
+    gang(run, "runs", 4, 100)
+    gang(run, "never", 5, 50)
+    gang(run, "wait", 4, 50)
+    run.step(2.0)
+    assert promised(run, "never") is None and condition(run, "never")[0] == ""
+    assert "podgroup/default/never" in run.engine.starts.plan.never
+    assert promised(run, "wait") == 100.0
+
+
+def test_a_deleted_owner_leaves_no_room_behind() -> None:
+    run = cluster(4, "backfill: Conservative")
+    gang(run, "runs", 3, 100)
+    gang(run, "big", 4, 50)
+    gang(run, "next", 4, 50)
+    run.step(2.0)
+    end(run, "next")
+    end(run, "big")
+    run.step(2.0)
+    assert not run.engine.starts.held and not run.engine.nominations
+    gang(run, "unknown", 1)
+    assert runs(run, "unknown")
+
+
+def test_a_clock_that_goes_back_breaks_nothing() -> None:
+    run = cluster(4, "backfill: Conservative")
+    gang(run, "runs", 4, 100)
+    gang(run, "wait", 4, 50)
+    run.step(2.0)
+    run.step(-1000.0)
+    run.step(1.0)
+    run.step(5000.0)
+    run.engine.validate()
+    end(run, "runs")
+    assert runs(run, "wait")
+
+
+@pytest.mark.parametrize("seed", range(STREAMS))
+@pytest.mark.parametrize("backfill", ["Conservative", "Easy"])
+def test_later_arrivals_of_equal_or_lower_priority_never_move_a_promise(seed: int, backfill: str) -> None:
+    """Random streams in which no pod runs longer than expected: every promise is kept, no node is over-committed."""
+    draw = random.Random(seed)
+    run = cluster(8, f"backfill: {backfill}, maxReservedFraction: 1.0, maxReservedFractionPerNamespace: 1.0", cpu=4)
+    promise: dict[str, float] = {}
+    ends: list[tuple[float, str]] = []
+    waiting: list[str] = []
+    number, now = 0, 0.0
+    while number < 40 or ends or waiting:
+        now += 1.0
+        run.step(1.0)
+        for _, name in sorted(each for each in ends if each[0] <= now):
+            end(run, name)
+        ends = [each for each in ends if each[0] > now]
+        if number < 40 and draw.random() < 0.4:
+            name, size = f"g{number}", draw.choice([1, 1, 2, 4, 8])
+            seconds = draw.choice([20, 60, 150])
+            topology = "rack" if size <= 4 and draw.random() < 0.4 else ""
+            gang(run, name, size, seconds, topology=topology, cpu=draw.choice([1, 2, 4]), priority=-draw.randrange(2))
+            waiting.append(name)
+            number += 1
+        for name in list(waiting):
+            held = run.engine.starts.held.get(f"podgroup/default/{name}")
+            if f"{name}-00" not in run.objects["Pod"]:
+                waiting.remove(name)  # started, and preempted by a unit of higher priority
+            elif runs(run, name):
+                waiting.remove(name)
+                seconds = run.objects["Pod"][f"{name}-00"].spec.active_deadline_seconds
+                ends.append((now + seconds * draw.choice([0.1, 0.6, 0.9]), name))
+                assert run.now <= promise.get(name, run.now) + 12.0, f"{name} starts after its promise"
+            elif held is not None and held.planned.start is not None:
+                known = promise.setdefault(name, held.planned.start)
+                reason = run.engine.starts._moved.get(f"podgroup/default/{name}")
+                if held.planned.start > known + 12.0:
+                    assert str(reason) == "HigherPriority", (name, reason)
+                promise[name] = held.planned.start
+        run.engine.validate()
+        assert now < 2_500, f"{waiting} never start"
+    assert promise, "no unit waited"
+
+
+def test_the_time_of_a_promise_is_in_the_condition() -> None:
+    run = cluster(4, "backfill: Conservative")
+    gang(run, "runs", 4, 100)
+    gang(run, "wait", 4, 50)
+    run.step(2.0)
+    message = condition(run, "wait")[2]
+    time = next(word for word in re.split("[ ;,]", message) if word.endswith("Z"))
+    assert parse_rfc3339(time) == run.now + 100.0
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_without_reservations_decisions_are_those_of_a_scheduler_that_knows_none(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    off = "backfill: None, starvationSeconds: 0, nodesToComeSeconds: 0"
+    with_code = _placements(cluster(6, off, cpu=4), seed)
+    for name in ("sweep", "placed", "node_came", "next_time"):
+        monkeypatch.setattr(StartReservations, name, lambda *_: None)
+    assert with_code == _placements(cluster(6, off, cpu=4), seed)
+
+
+def _placements(run: Cluster, seed: int) -> list[dict[str, str]]:
+    draw, seen = random.Random(seed), []
+    for number in range(40):
+        gang(run, f"g{number}", draw.choice([1, 2, 4]), draw.choice([0, 30, 200]), cpu=draw.choice([1, 2, 4]))
+        if draw.random() < 0.5:
+            end(run, f"g{draw.randrange(number + 1)}")
+        run.step(draw.choice([0.0, 1.0, 20.0]))
+        seen.append(dict(run.placed))
+    return seen
+
+
+@pytest.mark.parametrize("seconds", [0, -5, 200 * 366 * 86_400])
+def test_a_duration_that_makes_no_sense_is_no_end(seconds: int) -> None:
+    run = cluster(2, "backfill: Conservative")
+    gang(run, "runs", 2, seconds)
+    gang(run, "wait", 2, 50)
+    run.step(2.0)
+    assert promised(run, "wait") is None
