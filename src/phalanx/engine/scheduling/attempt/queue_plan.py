@@ -61,7 +61,7 @@ class PlannedUnit(msgspec.Struct, eq=False):
         return next(iter(self.unit.records.values())).shape.requests
 
 
-class Held(msgspec.Struct, frozen=True):
+class ReservedPod(msgspec.Struct, frozen=True):
     """Room that is reserved otherwise: by placeholders of a unit that is not planned here, or by nominations."""
 
     node: str
@@ -120,7 +120,7 @@ class QueuePlan:
     def make(
         self,
         waiting: Sequence[SchedulingUnit],
-        held: Iterable[Held],
+        held: Iterable[ReservedPod],
         slack_of: Callable[[str], float],
         allows: Callable[[PlannedUnit], bool],
     ) -> None:
@@ -329,7 +329,7 @@ class QueuePlan:
         end_of = self._run_times.end_of
         return [(record, end_of(record)) for pods in self._cluster.columns.pods for record in pods.values()]
 
-    def _base(self, running: Sequence[tuple[PodRecord, float]], held: Iterable[Held]) -> CapacityProfile:
+    def _base(self, running: Sequence[tuple[PodRecord, float]], held: Iterable[ReservedPod]) -> CapacityProfile:
         """Return what is free over time beside what runs and what is reserved otherwise."""
         columns, now, rids = self._cluster.columns, self._cluster.now, self._rids
         n = columns.n
@@ -353,7 +353,7 @@ class QueuePlan:
             self._take(profile, each)
         return profile
 
-    def _take(self, profile: CapacityProfile, held: Held) -> None:
+    def _take(self, profile: CapacityProfile, held: ReservedPod) -> None:
         row = self._cluster.columns.row_of.get(held.node, -1)
         if row >= 0:
             demand, where = Demand(1, self._request(held.record)), Assignment(np.array([row]), np.array([1]))

@@ -25,7 +25,7 @@ from phalanx.engine.groups.quota_room import exceeded
 from phalanx.engine.reservations import FOREVER, Reason
 from phalanx.engine.reservations.holders import waiting_pod
 from phalanx.engine.scheduling.attempt.partial_placement import partial_placement
-from phalanx.engine.scheduling.attempt.queue_plan import Held, PlannedUnit
+from phalanx.engine.scheduling.attempt.queue_plan import PlannedUnit, ReservedPod
 from phalanx.engine.scheduling.attempt.start_times import Planned
 from phalanx.engine.scheduling.commit.held_starts import KEPT_WITHIN, WHY_MOVED, HeldStart, HeldStarts
 from phalanx.engine.scheduling.commit.reservation_limits import PromiseLimits, refusal_of, room_at
@@ -265,7 +265,7 @@ class StartReservations(HeldStarts):
     def _over_quota(self, unit: SchedulingUnit) -> bool:
         return bool(exceeded(self._cluster, namespace_of(unit), list(unit.records.values())))
 
-    def _held_otherwise(self) -> list[Held]:
+    def _held_otherwise(self) -> list[ReservedPod]:
         """Return the room that is reserved for others than units of the plan."""
         start_of = {
             id(p): (held.planned.start, self.times.run_times.expected_of(held.unit.records.values()))
@@ -279,7 +279,7 @@ class StartReservations(HeldStarts):
                 continue
             start, span = start_of.get(id(record), (None, FOREVER))
             begin = self._cluster.now if start is None else start
-            found.append(Held(node, record, begin, begin + span))
+            found.append(ReservedPod(node, record, begin, begin + span))
         return found
 
     def _report_plan(self, key: str, planned: PlannedUnit) -> None:
