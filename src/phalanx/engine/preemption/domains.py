@@ -87,13 +87,6 @@ class Domains:
             area = self._parent[area]
         return area
 
-    def area_of(self, area: int) -> tuple[str, int] | None:
-        """Return the (topology key, domain) of the area."""
-        for (_, key, domain), handle in self._area_ids.items():
-            if handle == area:
-                return key, domain
-        return None
-
     # ---- clusters ------------------------------------------------------------------------------------------
 
     def clusters(self, assignment: tuple[FreedSlot, ...]) -> list[tuple[tuple[FreedSlot, ...], Contest]]:

@@ -22,7 +22,6 @@ from phalanx.engine.slices import worked
 FEW = 8  # all subsets are tried on nodes with at most this many parts
 MANY_WAYS = 4096  # limit of combinations of equivalent parts on one node
 MAX_GRID = 200_000
-Numbers: TypeAlias = tuple[int, ...]
 Pairs: TypeAlias = frozenset[tuple[int, int]]
 
 

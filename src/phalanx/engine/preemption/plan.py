@@ -25,7 +25,6 @@ from phalanx.engine.preemption.result import GaveUp, Hopeless, Plan, Planned, Vi
 from phalanx.engine.slices import worked
 
 NO_LOWER_PRIORITY = "No preemption victims found for incoming preemptor"
-NOT_ENOUGH = "evicting everything of lower priority would not make room"
 MAX_CHOICES = 4_000  # steps of the enumeration of topology domains
 INFINITE = float("inf")
 

@@ -30,7 +30,6 @@ class Units:
     gangs: Sequence[Sequence[tuple[int, int]]] = ()  # per unit: (gang, pods of the unit in it)
     gang_running: Sequence[int] = ()  # (G,) pods of the gang that run now
     gang_minimum: Sequence[int] = ()  # (G,)
-    budget_names: Sequence[str] = ()  # (B,)
     workload: Sequence[int] = ()  # (U,) affected gang, or group evicted as a whole; -1: none; (): none for all units
     kind: Sequence[int] = ()  # (U,) cost.POD, GROUP or COMPOSITE; () all pods
     pods: Ints = field(init=False)  # (U,)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import msgspec
 
@@ -39,16 +38,6 @@ class Plan:
     def optimal(self) -> bool:
         """Return True if every provable part is proved minimal; kind and lost work are only improved."""
         return set(provable()) <= set(self.proved)
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "victims": [{"name": v.name, "pods": v.pods, "priority": v.priority, "why": v.why} for v in self.victims],
-            "cost": cost_json(self.cost),
-            "lowerBound": cost_json(self.lower_bound),
-            "optimal": self.optimal,
-            "proved": list(self.proved),
-            "expansions": self.expansions,
-        }
 
     def __str__(self) -> str:
         if not self.victims:
@@ -88,12 +77,6 @@ COST_FIELDS = {
     "workloads": "workloads",
     "work": "lostSeconds",
 }
-
-
-def cost_json(cost: Cost) -> dict[str, Any]:
-    values = {field: getattr(cost, part) for part, field in COST_FIELDS.items()}
-    priority = None if cost.priority == NO_VICTIMS else cost.priority
-    return values | {"highestPriority": priority, "lostSeconds": round(cost.work, 3)}
 
 
 def summary(cost: Cost, units: int) -> str:
