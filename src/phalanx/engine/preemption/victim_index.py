@@ -116,6 +116,27 @@ class VictimIndex:
         self._protect()
         return self._next - first
 
+    def nothing_below(self, priority: int) -> bool:
+        """Return True if no placed pod is terminating or could be evicted for a unit of that priority.
+
+        Known without the index, which costs several times as much where it has to be built.
+        """
+        if not self._stale and self._position >= 0:
+            return False  # the index is kept up to date: it says so itself
+        forest, priorities = self.forest, dict[GroupKey, int]()
+        for pods in self.columns.pods[: self.columns.n]:
+            for record in pods.values():
+                leaf = forest.leaf_of_pod(record.namespace, record.name)
+                if leaf is None:
+                    lowest = record.priority
+                elif leaf in priorities:
+                    lowest = priorities[leaf]
+                else:
+                    lowest = priorities[leaf] = self._unit_in(leaf, record)[1]
+                if min(lowest, record.priority) < priority or record.terminating:
+                    return False
+        return True
+
     def _protect(self) -> list[PodRecord]:
         """Mark rows as changed where the protection of a group began or ended; return the pods of these groups."""
         found: list[PodRecord] = []

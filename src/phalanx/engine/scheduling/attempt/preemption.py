@@ -194,6 +194,8 @@ class Preemption:
 
         If plugins name domains, the plan is in the first one that has one.
         """
+        if points is None and self.victim_index.nothing_below(tree.priority):
+            return _plan_of(Hopeless(NO_LOWER_PRIORITY))
         worked(len(self.victim_index.units) // 8)  # bringing them up to date: not in the slice of the search before
         self._up_to_date()
         for evaluation in built.evaluations:
