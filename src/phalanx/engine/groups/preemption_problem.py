@@ -233,7 +233,6 @@ class PreemptionProblemBuilder:
             membership,
             running,
             minimum,
-            budgets.names,
             workloads,
             kinds_of_victims,
         )
