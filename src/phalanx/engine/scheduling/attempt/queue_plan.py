@@ -27,7 +27,7 @@ from phalanx.engine.state.records import PodRecord
 from phalanx.model.groups import Group
 from phalanx.model.groups.policy import ANY
 
-MOST_ENDS = 48  # times at which running pods end that are told apart; an end counts as the next of them
+MOST_ENDS = 48  # times at which running pods end; an end between two of them counts as the later one
 MOST_PIECES = 160  # of the profile; then the end of a reservation counts as the next time that is there
 SEARCHES_PER_PLAN = 64  # starts that are looked for in one plan
 DRIFT_SECONDS = 10.0  # by which a start may come later than promised before the promise moves: pods start with a delay
