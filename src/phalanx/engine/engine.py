@@ -303,6 +303,7 @@ class Engine:
         self.rejections.step()
         self.groups.settle()
         self.maintenance.replacements.settle()
+        self.scheduler.evictions.step()
         self.starts.sweep()
         if self.places.requests or self.places.held:
             self._answer_places()
@@ -469,6 +470,7 @@ class Engine:
             protection,
             self.maintenance,
             self.rejections,
+            self.scheduler.evictions,
             self.starts,
             self.places,
         )

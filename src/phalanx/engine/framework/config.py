@@ -249,6 +249,7 @@ def _reservations(fields: Fields) -> ReservationSettings:
         ),
         nodes_to_come_seconds=_within(fields, "nodesToComeSeconds", default.nodes_to_come_seconds, 0.0, 1e9),
         preemption_patience_seconds=_within(fields, "preemptionPatienceSeconds", 0.0, 0.0, 1e9),
+        defer_evictions=fields.boolean("deferEvictions", default.defer_evictions),
         size_exponent=_within(fields, "sizeExponent", default.size_exponent, 0.0, 10.0),
         duration_exponent=_within(fields, "durationExponent", default.duration_exponent, 0.0, 10.0),
         promise_slack=_within(fields, "promiseSlack", default.promise_slack, 0.0, 100.0),

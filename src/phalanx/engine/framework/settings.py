@@ -53,6 +53,7 @@ class ReservationSettings:
     nodes_to_come_seconds: float = 300.0  # how long nodes that come for a gang are held for it; 0: not at all
     strict_fifo: bool = False  # no unit overtakes an older one of equal or higher priority
     preemption_patience_seconds: float = 0.0  # no preemption for a unit that is expected to start this soon
+    defer_evictions: bool = True  # victims with shorter grace periods are evicted later: all end together
     size_exponent: float = 0.5  # preference for large units among waiting units of equal priority
     duration_exponent: float = 0.3  # preference for short units among them
     promise_slack: float = 2.0  # share of the planned wait that is added to the promise of a small unit

@@ -139,7 +139,7 @@ class Scheduler:
         pods = self.pod_lifecycle = PodLifecycle(state, queue, members, unit_lifecycle, waiting.placed, emit)
         self.rejections = Rejections(state, members, emit)
         self.pods = Pods(state, pods, members, status, victim_index, self.rejections)
-        evictions = Evictions(state, victim_index, unit_lifecycle, pods, losses, emit)
+        evictions = self.evictions = Evictions(state, victim_index, unit_lifecycle, pods, losses, emit)
         self.binding = Binding(state, pods, members, status, emit, self.pods.back)
         room = GroupReservations(state, pods, members)
         self.maintenance = Maintenance(state, members, pods, room, emit)

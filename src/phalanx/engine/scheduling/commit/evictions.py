@@ -2,11 +2,14 @@
 
 A unit does not get a second plan while its plan stands. When the last victim is gone the unit is tried at once. A pod
 that is a victim of several plans is evicted once; if that is refused, none of the plans can be carried out.
+
+Victims with different grace periods are evicted so that they are all gone at the same time (`deferEvictions`): those
+with a shorter one run on for the difference, and are spared if the plan is given up before.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -23,6 +26,10 @@ from phalanx.engine.scheduling.lifecycle.unit_lifecycle import UnitLifecycle
 from phalanx.engine.scheduling.queue.units import AttemptUnit, PreemptionInProgress, SchedulingUnit, SinglePod
 from phalanx.engine.state.records import PodRecord
 
+LEAST_DEFERRED_SECONDS = 5  # a smaller difference of grace periods is ignored
+MOST_DEFERRED_SECONDS = 300  # a longer grace period defers other evictions no further
+NO_DELAYS: Mapping[str, float] = {}
+
 
 class Preemptor(msgspec.Struct, frozen=True):
     """What events and conditions say of the unit for which pods are evicted."""
@@ -35,6 +42,13 @@ class Preemptor(msgspec.Struct, frozen=True):
     def in_event(self) -> str:
         """Return the words with the kind in lower case, as kube-scheduler writes it in its events."""
         return f"{self.kind} {self.words.partition(' ')[2]}"
+
+
+class DeferredEviction(msgspec.Struct, frozen=True):
+    at: float  # seconds
+    record: PodRecord
+    unit: SchedulingUnit  # the preemptor
+    preemptor: Preemptor
 
 
 class Evictions:
@@ -53,6 +67,34 @@ class Evictions:
         self._pods = pods
         self._losses = losses
         self._emit = emit
+        self._deferred: dict[str, DeferredEviction] = {}  # by key of the victim
+
+    # ---- deferred evictions
+
+    def step(self) -> None:
+        """Evict the victims whose time has come; forget those of plans that were given up."""
+        for key, each in list(self._deferred.items()):
+            plan, record = each.unit.plan, self._cluster.records.get(key)
+            if plan is None or record is None or plan.victims.get(key) != each.record.uid or record.terminating:
+                del self._deferred[key]
+            elif each.at <= self._cluster.now:
+                del self._deferred[key]
+                if not self._units.is_evicted(record):
+                    self._evict(record, each.unit, each.preemptor)
+
+    def next_time(self) -> float | None:
+        """When `step` has something to do."""
+        return min((each.at for each in self._deferred.values()), default=None)
+
+    def _delays(self, units: Iterable[EvictionUnit]) -> dict[str, float]:
+        """Return by key of the victim how many seconds later it is evicted. Pods that are evicted together are evicted
+        at the same time."""
+        graces = [(unit, max(pod.grace for pod in unit.pods.values())) for unit in units if unit.pods]
+        longest = min(max((grace for _, grace in graces), default=0), MOST_DEFERRED_SECONDS)
+        delays = ((unit, longest - grace) for unit, grace in graces)
+        return {pod: float(delay) for unit, delay in delays if delay >= LEAST_DEFERRED_SECONDS for pod in unit.pods}
+
+    # ---- plans
 
     def carry_out(self, unit: SchedulingUnit, target: AttemptUnit, answer: NominatedAfterPreemption) -> None:
         """Evict for a unit, and nominate the nodes for its pods."""
@@ -67,7 +109,9 @@ class Evictions:
             for other in list(nominations.on(node)):
                 if other.priority < preemptor.priority and other.key not in members:
                     self._pods.nominate(other, "")
-        evicted = self._begin(unit, preemptor, nodes, answer.victims, leaving, text)
+        defers = self._cluster.profiles[answer.assignment[0][0].scheduler_name].reservations.defer_evictions
+        delays = self._delays(answer.units) if defers and not leaving else NO_DELAYS
+        evicted = self._begin(unit, preemptor, nodes, answer.victims, leaving, text, delays)
         self._announce(answer.units, preemptor, evicted)
         for record in list(unit.records.values()):
             if record.nominated and record.key not in members:
@@ -103,9 +147,10 @@ class Evictions:
         victims: Sequence[PodRecord],
         leaving: Iterable[PodRecord],
         text: str,
+        delays: Mapping[str, float] = NO_DELAYS,
     ) -> set[str]:
         """Evict the victims and remember for which unit; return the keys of those not evicted before. Pods that are
-        `leaving` are terminating already and only waited for."""
+        `leaving` are terminating already and only waited for. `delays`: by key of the victim, in seconds."""
         all_victims = {record.key: record.uid for record in (*victims, *leaving)}
         if not all_victims:
             self._units.give_up(unit)
@@ -114,18 +159,24 @@ class Evictions:
         self._units.evict(unit, PreemptionInProgress(frozenset(nodes), all_victims, now, len(victims), text))
         evicted = [record for record in victims if not self._units.is_evicted(record)]
         for record in evicted:
-            self._losses.preempted_by(record.uid, preemptor.words)
-            number = self._emit(
-                d.Evict,
-                namespace=record.namespace,
-                name=record.name,
-                uid=record.uid,
-                message=f"{record.scheduler_name}: preempting to accommodate a higher priority {preemptor.kind}",
-                event_message=f"Preempted by {preemptor.in_event}"[: d.MAX_EVENT_MESSAGE],
-                preemptor=unit.key,
-            )
-            self._units.evicted(record, number)
+            if delay := delays.get(record.key):
+                self._deferred[record.key] = DeferredEviction(now + delay, record, unit, preemptor)
+            else:
+                self._evict(record, unit, preemptor)
         return {record.key for record in evicted}
+
+    def _evict(self, record: PodRecord, unit: SchedulingUnit, preemptor: Preemptor) -> None:
+        self._losses.preempted_by(record.uid, preemptor.words)
+        number = self._emit(
+            d.Evict,
+            namespace=record.namespace,
+            name=record.name,
+            uid=record.uid,
+            message=f"{record.scheduler_name}: preempting to accommodate a higher priority {preemptor.kind}",
+            event_message=f"Preempted by {preemptor.in_event}"[: d.MAX_EVENT_MESSAGE],
+            preemptor=unit.key,
+        )
+        self._units.evicted(record, number)
 
     def _announce(self, units: Iterable[EvictionUnit], preemptor: Preemptor, evicted: Collection[str]) -> None:
         """Set DisruptionTarget on groups that are evicted as a whole, and on those below them. `evicted`: pods evicted
