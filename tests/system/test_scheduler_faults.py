@@ -22,6 +22,7 @@ from phalanx.kube.client import HttpClient
 from phalanx.kube.config import load
 from support.manifests import node, pod
 from support.processes import Phalanx, Server, free_port
+from support.waiting import eventually_async
 
 PODS = Resource("", "v1", "pods", "Pod")
 NODES = Resource("", "v1", "nodes", "Node", namespaced=False)
@@ -113,8 +114,7 @@ def test_a_scheduler_survives_restarts_of_its_server_and_loses_no_pod(start: Cal
 
         creating = asyncio.create_task(create())
         for life in range(1, 6):  # each dies while pods are being made and others bound
-            while made < life * 25:
-                await asyncio.sleep(0.01)
+            await eventually_async(lambda made_by=life * 25: made >= made_by, "more pods", 200)
             server.kill()
             await asyncio.to_thread(server.live)
         await creating
@@ -207,12 +207,10 @@ def test_watches_on_connections_that_fell_silent_are_given_up_and_resumed(
             async with HttpClient(load(config), timeout=2) as through:
                 task = asyncio.create_task(Informer(through, NODES, dict[str, Any], follow).run())
                 await client.create(NODES, node("before", 16, pods=200))
-                while "before" not in names:
-                    await asyncio.sleep(0.02)
+                await eventually_async(lambda: "before" in names, "the first node")
                 proxy.fall_silent()
                 await client.create(NODES, node("after", 16, pods=200))
-                while "after" not in names:  # ends in the timeout of `play` when the watch waits for ever
-                    await asyncio.sleep(0.02)
+                await eventually_async(lambda: "after" in names, "the watch notices the silence", 200)
                 task.cancel()
                 await asyncio.gather(task, return_exceptions=True)
 

@@ -161,8 +161,7 @@ def test_work_that_ends_slowly_keeps_the_lease_until_it_has_ended(run, namespace
                 await forever()
             finally:
                 troubled.renewals = 0
-                while troubled.renewals < 2:
-                    await asyncio.sleep(0.01)
+                await eventually_async(lambda: troubled.renewals >= 2, "renewals")
                 holders.append(json.loads(await client.get(LEASES, "sched", namespace))["spec"]["holderIdentity"])
 
         troubled = Troubled(client)

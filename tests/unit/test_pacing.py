@@ -13,6 +13,7 @@ from phalanx.kube.client import HttpClient
 from phalanx.kube.config import Connection
 from phalanx.kube.observed_client import PacedClient
 from phalanx.testing.virtual_time import VirtualLoop, run
+from support.waiting import eventually_async
 
 PODS = Resource("", "v1", "pods", "Pod")
 
@@ -70,9 +71,7 @@ def test_a_busy_server_is_left_alone_for_as_long_as_it_asks_and_refused_calls_go
         port = runner.addresses[0][1]
         async with HttpClient(Connection(f"http://127.0.0.1:{port}", None)) as client:
             first = asyncio.create_task(client.get(PODS, "first", "default"))
-            while not refused_at:
-                await asyncio.sleep(0.005)
-            await asyncio.sleep(0.05)
+            await eventually_async(lambda: client._busy_until > 0, "the client has read that the server is busy")
             second = asyncio.create_task(client.get(PODS, "second", "default"))
             assert json.loads(await first)["metadata"]["name"] == "first"
             await second

@@ -10,6 +10,7 @@ import pytest
 
 from phalanx.base import tasks as module
 from phalanx.base.tasks import EndedEarly, announced, end, kept, run_all
+from support.waiting import eventually_async
 
 
 async def _forever() -> None:
@@ -129,9 +130,7 @@ def test_what_others_do_without_for_a_while_is_begun_again_and_ends_when_told(
 
     async def main() -> None:
         task = asyncio.create_task(kept("the dashboard", ill))
-        async with asyncio.timeout(10):
-            while begun < 3:
-                await asyncio.sleep(0.001)
+        await eventually_async(lambda: begun == 3, "it is begun again")
         assert await end((task,)) and task.cancelled()
 
     asyncio.run(main())
