@@ -5,6 +5,7 @@ GANGS=200 in the environment runs as many gangs, and as many pods of kube-schedu
 
 from __future__ import annotations
 
+import contextlib
 import faulthandler
 import json
 import os
@@ -20,7 +21,7 @@ from typing import Any
 import pytest
 
 from phalanx.model.quantity import milli
-from support.local_cluster import LocalCluster
+from support.local_cluster import LocalCluster, Watch
 from support.programs import program, running
 
 GANGS = SINGLES = int(os.environ.get("GANGS", "40"))
@@ -71,8 +72,7 @@ def test_every_gang_gets_whole_and_nothing_waits_for_ever(cluster: LocalCluster)
     faulthandler.cancel_dump_traceback_later()  # 200 gangs take minutes
     changes: list[tuple[str, Json]] = []
     with cluster.watch(PODS, timeout=SECONDS, timeoutSeconds=SECONDS) as watch:
-        reader = threading.Thread(target=lambda: changes.extend(iter(watch.next, None)), daemon=True)
-        reader.start()
+        threading.Thread(target=lambda: read(watch, changes), daemon=True).start()
         for number in range(GANGS):
             gang = job(f"gang-{number}", "phalanx", MEMBERS, **{"scheduling.phalanx.dev/gang": "true"})
             cluster.create(JOBS, gang)
@@ -90,6 +90,12 @@ def test_every_gang_gets_whole_and_nothing_waits_for_ever(cluster: LocalCluster)
     print(f"{len(rejected)} pods rejected, {len(evicted)} returned, of {GANGS * MEMBERS + SINGLES}")
     assert not {name for name in evicted if name.startswith("single")}
     assert 0 < most_used(seen) <= milli("64")
+
+
+def read(watch: Watch, changes: list[tuple[str, Json]]) -> None:
+    """Collect events until the connection is closed."""
+    with contextlib.suppress(AttributeError, OSError, ValueError):
+        changes.extend(iter(watch.next, None))
 
 
 def is_done(found: Json) -> bool:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any
 
 import pytest
 
+from phalanx.base.client import Call, Client, WatchEvent
 from phalanx.controllers.workloads.job import controller as job_module
-from support.controller_world import World, condition, play
+from phalanx.local.client import LocalClient
+from phalanx.serve.controllers import ControllersService
+from support.controller_world import World, condition, play, world
 from support.manifests import jobset, part
 from support.states import end, finished, live, nothing_left, running
 
@@ -318,3 +322,44 @@ def test_a_jobset_managed_by_somebody_else_is_left_alone() -> None:
         assert cluster.names("Job") == ["ours-a-0"]
 
     play(scenario)
+
+
+class LateWatch(Client):
+    """Changes come later than the answers to the writes that made them, as from a server on another machine."""
+
+    def __init__(self, client: LocalClient) -> None:
+        self._client = client
+        self.snapshot = client.snapshot
+
+    async def call(self, call: Call) -> bytes:
+        return await self._client.call(call)
+
+    async def events(self, call: Call) -> AsyncIterator[WatchEvent]:
+        async for event in self._client.events(call):
+            await asyncio.sleep(0.02)
+            yield event
+
+
+def test_the_status_follows_a_resumed_job_whose_change_comes_after_the_answer() -> None:
+    """Without a Job controller nothing else changes the Job: the set counted it as suspended for ever."""
+
+    async def scenario() -> None:
+        async with world(controllers=False, scheduler=False, nodes=0) as cluster:
+            service = ControllersService(LateWatch(cluster.client), cluster.clock, cluster.gates)
+            service.controllers = [found for found in service.controllers if found.name == "jobset"]
+            await cluster.run(service.run(), service.ready)
+            order = {"startupPolicyOrder": "InOrder"}
+            await cluster.apply(jobset("js", part("a", 1, 1), part("b", 2, 1), suspend=True, startupPolicy=order))
+
+            def suspended(*counts: int) -> Callable[[Json], bool]:
+                return lambda found: [e["suspended"] for e in counted(found)] == list(counts)
+
+            await cluster.until("JobSet", "js", when=suspended(1, 2))
+            await cluster.patch("JobSet", "js", {"spec": {"suspend": False}})
+            await cluster.until("JobSet", "js", when=suspended(0, 2))
+
+    asyncio.run(scenario())
+
+
+def counted(found: Json) -> list[Json]:
+    return (found.get("status") or {}).get("replicatedJobsStatus") or []

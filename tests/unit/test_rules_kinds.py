@@ -438,6 +438,14 @@ def test_leader_worker_set() -> None:
     assert born(LWS, lws(size=0))[1] == [
         "spec.leaderWorkerTemplate.size: Invalid value: 0: must be equal or greater than 1"
     ]
+    rolling = {"type": "RollingUpdate", "rollingUpdateConfiguration": {"maxUnavailable": "25%", "maxSurge": 0}}
+    few = lws()
+    few["spec"] |= {"replicas": 2, "rolloutStrategy": rolling}
+    (error,) = born(LWS, few)[1]  # a quarter of two groups is none
+    assert error.endswith("must not be 0 when `maxSurge` is 0")
+    many = lws()
+    many["spec"] |= {"replicas": 4, "rolloutStrategy": rolling}
+    assert born(LWS, many)[1] == []
     (error,) = born(LWS, lws(subGroupPolicy={"subGroupSize": 3, "subGroupPolicyType": "LeaderWorker"}, size=5))[1]
     assert error.endswith("size or size - 1 must be divisible by subGroupSize")
     grouped, errors = born(LWS, lws(subGroupPolicy={"subGroupSize": 2}))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 from phalanx.model import names
@@ -117,6 +118,14 @@ def at_most_all(value: int | str | None, path: str) -> list[FieldError]:
     if not isinstance(value, str) or names.percent(value) or int(value[:-1]) <= 100:
         return []
     return [invalid(path, value, "must not be greater than 100%")]
+
+
+def scaled(value: int | str, total: int, *, up: bool) -> int:
+    """Return a number, or a percentage of `total` rounded up or down."""
+    if isinstance(value, int):
+        return value
+    share = int(value.rstrip("%")) * total / 100
+    return math.ceil(share) if up else math.floor(share)
 
 
 def is_zero(value: int | str | None) -> bool:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import copy
-import math
 import re
 
 from phalanx.model.fieldpath import duplicate, forbidden, invalid, not_supported, required, too_many
 from phalanx.model.gates import Gates
 from phalanx.model.kinds import FieldError, Json
-from phalanx.model.rules.assembly import assemble, number_or_percent
+from phalanx.model.rules.assembly import assemble, number_or_percent, scaled
 from phalanx.model.rules.contract import Rules
 from phalanx.model.rules.leaderworkerset import schema_default, spec_default, spec_errors
 
@@ -103,14 +102,6 @@ def _both_zero(rolling: Json, replicas: int, path: str) -> list[FieldError]:
         return []
     text = "must not be 0 when `maxSurge` is 0"
     return [invalid(f"{path}.maxUnavailable", rolling.get("maxUnavailable", 0), text)]
-
-
-def scaled(value: int | str, total: int, *, up: bool) -> int:
-    """Return a number, or a percentage of `total` rounded up or down."""
-    if isinstance(value, int):
-        return value
-    share = int(value.rstrip("%")) * total / 100
-    return math.ceil(share) if up else math.floor(share)
 
 
 def _placement(spec: Json) -> list[FieldError]:

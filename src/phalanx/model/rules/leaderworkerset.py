@@ -9,7 +9,7 @@ from phalanx.model.fieldpath import immutable, invalid, not_supported, required
 from phalanx.model.gates import Gates
 from phalanx.model.kinds import FieldError, Json
 from phalanx.model.rules import podspec
-from phalanx.model.rules.assembly import assemble, is_zero, number_or_percent
+from phalanx.model.rules.assembly import assemble, number_or_percent, scaled
 from phalanx.model.rules.contract import Rules
 from phalanx.model.rules.declared import declared_errors
 
@@ -92,7 +92,14 @@ def _rollout(strategy: Json, replicas: int) -> list[FieldError]:
     partition = rolling.get("partition") or 0
     if partition < 0:
         errors.append(invalid(f"{path}.partition", partition, "must be greater than or equal to 0"))
-    if is_zero(rolling.get("maxUnavailable")) and is_zero(rolling.get("maxSurge")):
+    if (
+        not errors
+        and replicas
+        and not (
+            scaled(rolling.get("maxUnavailable") or 0, replicas, up=False)
+            or scaled(rolling.get("maxSurge") or 0, replicas, up=True)
+        )
+    ):
         text = "must not be 0 when `maxSurge` is 0"
         errors.append(invalid(f"{path}.maxUnavailable", rolling.get("maxUnavailable"), text))
     return errors

@@ -19,7 +19,7 @@ from phalanx.controllers.runtime.ownership import controlled_by, deleting, index
 from phalanx.controllers.runtime.status import conditions_of, set_condition, write_status
 from phalanx.controllers.workloads.disaggregatedset import sets as s
 from phalanx.controllers.workloads.disaggregatedset.planner import RoleLimits, Rollout, next_step
-from phalanx.model.rules.disaggregatedset import scaled
+from phalanx.model.rules.assembly import scaled
 
 NAME = "disaggregatedset"
 Roles = dict[str, Json]  # LeaderWorkerSets of one revision by role

@@ -331,9 +331,14 @@ class JobSetController(Controller):
 
     async def _patch_job(self, job: Json, patch: Json) -> Json:
         try:
-            return await self._jobs.patch(job, patch)
+            patched = await self._jobs.patch(job, patch)
         except NotFound:
             return job
+        # The watch brings back what is known by then and changes nothing; the status has to follow all the same.
+        reference = controller_of(job)
+        if reference is not None:
+            self.queue.add_after(Key(job["metadata"]["namespace"], reference["name"]), GATHERING)
+        return patched
 
     async def _delete_jobs(self, jobs: list[Json]) -> None:
         leaving = [job for job in jobs if not deleting(job)]
