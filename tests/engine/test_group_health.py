@@ -91,6 +91,7 @@ def test_a_preempted_gang_is_preempting_then_preempted_and_names_the_preemptor()
     assert "lost: 3 pods preempted by PodGroup h (Job hotfix, priority 1000): g-0, g-1, g-2" in message
     (item,) = why(cluster.engine, "PodGroup", "default", "g").items
     assert "  lost:       3 pods preempted by PodGroup h" in render(item, Paint())
+    assert cluster.engine.groups.members.health.losses.remembered == 0  # no pod of them is left
 
 
 def test_children_of_a_preempted_root_are_targets_too() -> None:
@@ -189,3 +190,12 @@ def test_writes_that_only_change_counts_are_made_in_the_order_of_their_times() -
     assert healthy(cluster, "b")[2] == "2 of 2 pods have a node"
     cluster.step(0.5)
     assert healthy(cluster, "b")[2] == "3 of 3 pods have a node"
+
+
+def test_preempted_pods_without_a_group_are_not_remembered() -> None:
+    cluster = Cluster(grace=True).see(node("n").cpu("1"), pod("low").cpu("1"))
+    cluster.step()
+    cluster.see(pod("high").cpu("1").priority(9))
+    cluster.step(5)
+    assert [decision.name for decision in cluster.of(d.Evict)] == ["low"]
+    assert cluster.engine.groups.members.health.losses.remembered == 0

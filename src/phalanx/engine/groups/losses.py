@@ -92,14 +92,17 @@ class Losses:
             return None
         pod = (new or old).pod
         uid = pod.metadata.uid
-        if uid in self._lost.get(leaf, {}) or (new is None and old.state is MemberState.ENDING and uid in self._noted):
+        noted, preemptor = uid in self._noted, self._preemptors.get(uid)
+        if new is None:
+            self._noted.pop(uid, None)
+            self._preemptors.pop(uid, None)
+        if uid in self._lost.get(leaf, {}) or (new is None and old.state is MemberState.ENDING and noted):
             return None
         cause, detail = cause_of(pod, pod.spec.node_name in nodes if pod.spec.node_name else True)
-        if uid in self._preemptors:
-            cause, detail = LossCause.PREEMPTED, f"by {self._preemptors[uid]}"
+        if preemptor is not None:
+            cause, detail = LossCause.PREEMPTED, f"by {preemptor}"
         loss = Loss(pod.metadata.name, uid, old.node, cause, detail, now)
         self.add(leaf, loss)
-        self._noted.pop(uid, None)
         if new is not None:
             self._noted[uid] = None  # the pod still exists; its deletion is not a second loss
         return loss
@@ -114,5 +117,9 @@ class Losses:
         return list(self._lost.get(leaf, {}).values())
 
     def forget(self, leaf: GroupKey) -> None:
-        for uid in self._lost.pop(leaf, ()):
-            self._preemptors.pop(uid, None)
+        self._lost.pop(leaf, None)
+
+    @property
+    def remembered(self) -> int:
+        """Return the number of pods that are remembered besides the losses: they are terminating or being evicted."""
+        return len(self._noted) + len(self._preemptors)

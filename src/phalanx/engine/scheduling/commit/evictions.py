@@ -25,6 +25,7 @@ from phalanx.engine.scheduling.lifecycle.pod_lifecycle import PodLifecycle
 from phalanx.engine.scheduling.lifecycle.unit_lifecycle import UnitLifecycle
 from phalanx.engine.scheduling.queue.units import AttemptUnit, PreemptionInProgress, SchedulingUnit, SinglePod
 from phalanx.engine.state.records import PodRecord
+from phalanx.model.groups import PodKey
 
 LEAST_DEFERRED_SECONDS = 5  # a smaller difference of grace periods is ignored
 MOST_DEFERRED_SECONDS = 300  # a longer grace period defers other evictions no further
@@ -166,7 +167,8 @@ class Evictions:
         return {record.key for record in evicted}
 
     def _evict(self, record: PodRecord, unit: SchedulingUnit, preemptor: Preemptor) -> None:
-        self._losses.preempted_by(record.uid, preemptor.words)
+        if self._cluster.forest.leaf_of(PodKey(record.namespace, record.name)) is not None:
+            self._losses.preempted_by(record.uid, preemptor.words)
         number = self._emit(
             d.Evict,
             namespace=record.namespace,
