@@ -14,7 +14,7 @@ from phalanx.base.errors import NotFound, Unreachable
 from phalanx.base.informer import Informer
 from phalanx.kube import discovery
 from phalanx.kube.client import HttpClient
-from phalanx.kube.discovery import Discovery
+from phalanx.kube.discovery import DiscoveryClient
 from phalanx.kube.group_api import GroupApi
 from support.waiting import eventually_async
 
@@ -49,7 +49,7 @@ class Documents:
 
 def ask(server: Documents, *resources: Resource) -> list[bool]:
     async def go() -> list[bool]:
-        found = Discovery(server.get_changed)
+        found = DiscoveryClient(server.get_changed)
         return [await found.has(resource) for resource in resources]
 
     return asyncio.run(go())

@@ -20,7 +20,7 @@ import msgspec
 from phalanx.base.client import Call, Client, Resource, WatchEvent
 from phalanx.base.errors import ApiProblem, ConfigProblem, Unauthorized, Unreachable, problem_from_status
 from phalanx.kube.config import Connection
-from phalanx.kube.discovery import Discovery
+from phalanx.kube.discovery import DiscoveryClient
 
 _JSON = "application/json"
 _MAX_LINE = 16 << 20  # a watch line larger than this is not an object of ours
@@ -100,7 +100,7 @@ class HttpClient(Client):
         self._timeout = aiohttp.ClientTimeout(total=timeout, sock_connect=10)
         self._session: aiohttp.ClientSession | None = None
         self._connector = connector or self._tcp
-        self._discovery = Discovery(self.get_changed)
+        self._discovery = DiscoveryClient(self.get_changed)
         self._busy_until = float("-inf")  # time of the loop before which the server wants no more calls
 
     def _tcp(self) -> aiohttp.BaseConnector:

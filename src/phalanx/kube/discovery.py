@@ -44,7 +44,7 @@ class _Document(msgspec.Struct):
 _decode = msgspec.json.Decoder(_Document).decode
 
 
-class Discovery:
+class DiscoveryClient:
     """Answer yes wherever the server does not say: asking for the resource itself then settles it."""
 
     def __init__(self, get_changed: Callable[[str, str, str], Awaitable[tuple[bytes, str]]]) -> None:
