@@ -1,6 +1,6 @@
 """Memory of `phalanx up` under a steady load of short gangs: does it stay flat?
 
-Run: python bench/soak.py [--minutes 60] [--rate 1.0] [--nodes 64]
+Run: python bench/soak.py [--minutes 60] [--rate 1.0] [--nodes 64] [--event-ttl 5m]
 
 Each Job is a gang of four pods with eight seconds of simulated work, deleted five seconds after it ended. Prints the
 resident memory of the server process once a minute, and its growth per hour over the second half of the run.
@@ -54,10 +54,20 @@ def growth_per_hour(samples: list[tuple[float, float]]) -> float:
     return statistics.linear_regression([at for at, _ in late], [size for _, size in late]).slope * 3600
 
 
-async def soak(minutes: float, rate: float, nodes: int) -> None:
+async def soak(minutes: float, rate: float, nodes: int, event_ttl: str) -> None:
     with tempfile.TemporaryDirectory(prefix="phalanx-soak-") as name:
         directory = Path(name)
-        arguments = ("--data", name, "--listen", "127.0.0.1:0", "--nodes", str(nodes), "--no-demo")
+        arguments = (
+            "--data",
+            name,
+            "--listen",
+            "127.0.0.1:0",
+            "--nodes",
+            str(nodes),
+            "--no-demo",
+            "--event-ttl",
+            event_ttl,
+        )
         server = Part(directory, "up", "up", *arguments)
         await server.start()
         assert server.process is not None
@@ -87,8 +97,9 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=60.0)
     parser.add_argument("--rate", type=float, default=1.0, help="jobs per second")
     parser.add_argument("--nodes", type=int, default=64)
+    parser.add_argument("--event-ttl", default="5m", help="how long events are kept; with 1h memory grows for an hour")
     options = parser.parse_args()
-    asyncio.run(soak(options.minutes, options.rate, options.nodes))
+    asyncio.run(soak(options.minutes, options.rate, options.nodes, options.event_ttl))
 
 
 if __name__ == "__main__":
