@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 from phalanx.base.clock import parse_rfc3339
+from phalanx.engine.explain.ask import why
+from phalanx.engine.scheduling.attempt.queue_plan import SEARCHES_PER_PLAN
 from phalanx.engine.scheduling.commit.start_reservations import StartReservations
 from phalanx.testing import Cluster
 from phalanx.testing.builders import node, pod, pod_group
@@ -207,8 +209,20 @@ def test_a_unit_that_never_fits_is_promised_nothing() -> None:
     gang(run, "wait", 4, 50)
     run.step(2.0)
     assert promised(run, "never") is None and condition(run, "never")[0] == ""
-    assert "podgroup/default/never" in run.engine.starts.plan.never
     assert promised(run, "wait") == 100.0
+    (answer,) = why(run.engine.scheduler, "PodGroup", "default", "never").items
+    assert "can never fit" in answer.headline
+
+
+def test_many_units_that_never_fit_cost_one_search() -> None:
+    run = cluster(4, "backfill: Conservative")
+    gang(run, "runs", 4, 100)
+    for number in range(50):
+        gang(run, f"never{number}", 5, 50)
+    gang(run, "wait", 4, 50)
+    run.step(2.0)
+    assert promised(run, "wait") is not None
+    assert run.engine.starts.plan.searches == SEARCHES_PER_PLAN - 2
 
 
 def test_a_deleted_owner_leaves_no_room_behind() -> None:

@@ -90,14 +90,13 @@ class QueuePlan:
         self.tried: set[str] = set()  # keys of units that the last plan looked at
         self.unfinished = False  # the last plan did not look for the starts of all units
         self.lost: dict[str, Reason] = {}  # by key of the unit: why the last plan has no start for it any more
-        self.never: set[str] = set()  # keys of units that do not fit when everything that runs has ended
         self._keys: list[str] = []  # topology keys that units must stay in one domain of
         self._nodes: list[Any] = []  # Node objects from which `_topology` was made
         self._topology = TopologyLevels([], 0)
         self._rids: list[int] = []
         self._asked: dict[tuple[int, str, int], Asked | None] = {}
         self._profile: CapacityProfile | None = None
-        self._searches = 0
+        self.searches = 0  # that the last plan may still have made
         self.due = 0.0
         self.lasts_until = 0.0  # when something ends or starts by plan
         self._made_of: tuple[object, ...] = ()
@@ -127,7 +126,7 @@ class QueuePlan:
         """Plan all of `waiting`, which are in order. `slack_of`: by scheduler name, how much later than planned a unit
         may be promised to start, as a share of its wait. `allows`: whether another start may be promised."""
         now = self._cluster.now
-        self._asked, self._searches = {}, SEARCHES_PER_PLAN
+        self._asked, self.searches = {}, SEARCHES_PER_PLAN
         asking = []
         for unit in waiting:
             group = self._group_of(unit)
@@ -136,7 +135,6 @@ class QueuePlan:
                 asking += [(unit, asked)] if asked is not None else []
         before, self.units = self.units, {}
         self.tried, self.unfinished, self.lost = {unit.key for unit, _ in asking}, False, {}
-        self.never &= {unit.key for unit in waiting}
         running = self._running()
         self.due = now + max(1.0, (len(running) + 10 * len(waiting)) / PODS_PER_SECOND)
         self.lasts_until = min((end for _, end in running), default=FOREVER)
@@ -160,14 +158,13 @@ class QueuePlan:
                 old.head = head
                 self._put(profile, old)
                 continue
-            self.unfinished = self.unfinished or not self._searches
+            self.unfinished = self.unfinished or not self.searches
             namespace = unit.key.split("/", 2)[1]
-            if not self._searches or (old is None and (namespace, id(demand), span) in failed):
+            if not self.searches or (old is None and (namespace, id(demand), span) in failed):
                 continue
             place = self._earliest(profile, demand, span)
             if place is None:
                 failed.add((namespace, id(demand), span))
-                self._note_never(unit, demand)
                 if old is not None:
                     self.lost[unit.key] = self._why_lost(free, demand, old)
                 continue
@@ -210,7 +207,7 @@ class QueuePlan:
         return False
 
     def _earliest(self, profile: CapacityProfile, demand: Demand, span: float) -> tuple[float, Assignment] | None:
-        self._searches -= 1
+        self.searches -= 1
         return profile.earliest(demand, span, self._cluster.now)
 
     def _name_nodes(self, planned: PlannedUnit) -> None:
@@ -246,14 +243,6 @@ class QueuePlan:
         if old.outranked or free.holds(demand, old.where, start, start + old.span):
             return Reason.HIGHER_PRIORITY
         return Reason.OVERRAN
-
-    def _note_never(self, unit: SchedulingUnit, demand: Demand) -> None:
-        """Remember a unit that does not even fit on empty nodes."""
-        columns = self._cluster.columns
-        whole = np.floor(columns.alloc[self._rids, : columns.n]).astype(np.int64)
-        profile = CapacityProfile(0.0, whole, self._topology)
-        if profile.choose(demand, whole) is None:
-            self.never.add(unit.key)
 
     # ---- questions
 

@@ -203,7 +203,7 @@ class HeldStarts:
         parts = []
         known, held = self.overtaking.of.get(unit.key), self.held.get(unit.key)
         if known is not None:
-            parts.append(f"overtaken by {known.count} younger {'pods' if unit.kind == 'Pod' else 'groups or pods'}")
+            parts.append(f"overtaken by {known.count} younger {_units(unit, known.count)}")
         if held is not None and held.reason is Reason.NODES_TO_COME:
             parts.append(self._nodes_text(held))
         elif held is not None:
@@ -211,7 +211,7 @@ class HeldStarts:
             begin = f"from {rfc3339(start)}" if start is not None else "as soon as it is free"
             parts.append(f"reserved {held.planned.where} {begin}")
             if held.planned.waits_for:
-                parts.append(f"waits for {held.planned.waits_for} pods there to end")
+                parts.append(f"waits for {plural(held.planned.waits_for, 'pod')} there to end")
         if unit.key in self._moved:
             parts.append(f"an earlier start was not kept: {WHY_MOVED[self._moved[unit.key]]}")
         return "; ".join(parts)
@@ -235,6 +235,12 @@ class HeldStarts:
             for placeholder in held.placeholders:  # one that lost its node is replaced by the next sweep
                 known = not placeholder.nominated or id(placeholder) in nominated
                 assert known, f"{key} lost the reservation of {placeholder.nominated}"
+
+
+def _units(unit: SchedulingUnit, count: int) -> str:
+    if unit.kind == "Pod":
+        return "pod" if count == 1 else "pods"
+    return "group or pod" if count == 1 else "groups or pods"
 
 
 def copy_of(record: PodRecord, mark: str = WAITING_MARK) -> PodRecord:

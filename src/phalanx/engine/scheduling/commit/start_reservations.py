@@ -89,7 +89,7 @@ class StartReservations(HeldStarts):
                 self.late += 1
             else:
                 self.kept += 1
-            self._release(unit.key)
+            self._release(unit.key, started=True)
         if self.held:
             self._note_taken(unit, pods)
         if self._queue.units:
@@ -379,7 +379,7 @@ class StartReservations(HeldStarts):
             waiting_pod(p) in records for p in held.placeholders
         )
 
-    def _release(self, key: str, lost: Reason | None = None) -> None:
+    def _release(self, key: str, lost: Reason | None = None, *, started: bool = False) -> None:
         """Release a reservation.
 
         `lost`: why the unit cannot start as promised.
@@ -399,7 +399,10 @@ class StartReservations(HeldStarts):
         group = self._members.group_of(held.unit)
         if group is not None:
             message = "no room is reserved for it" + (f"; {WHY_MOVED[lost]}" if lost is not None else "")
-            self._members.conditions.promise(group, "False", "NotReserved" if lost is None else str(lost), message)
+            reason = "NotReserved" if lost is None else str(lost)
+            if started:
+                reason, message = "Started", "it has its nodes"
+            self._members.conditions.promise(group, "False", reason, message)
         self._take_back(held)
 
     def _take_back(self, held: HeldStart) -> None:
