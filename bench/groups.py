@@ -1,4 +1,4 @@
-"""What groups cost where throughput says nothing: gangs that fail, and queues that are long. Engine only.
+"""What groups cost where throughput says nothing: gangs that fail, long queues, repair plans. Engine only.
 
     python bench/groups.py
 
@@ -11,9 +11,13 @@ import gc
 import time
 from typing import Any
 
+import msgspec
+
 from engine import Runner
 from phalanx.engine import decisions as d
-from phalanx.engine.events import PodChanged
+from phalanx.engine.events import NodeChanged, PodChanged
+from phalanx.model.groups import GroupKey
+from phalanx.serve.repair import repair
 from progress import counted
 
 RACKS = {"metadata": {"labels": {"rack": "rack-{i//16}"}}}
@@ -72,6 +76,27 @@ def beside(sleepers: int, gangs: int = 500) -> float:
     return float(runner.figures[0]["per_pod_us"]) * 3
 
 
+def repaired(size: int) -> tuple[float, int]:
+    """(milliseconds, moved pods) of the plan that repairs a gang of a full rack, or of part of one, after its first
+    node is cordoned. Fresh cluster and index of victims, as in the process that answers such a question."""
+    runner = cluster()
+    runner.run([{"createPods": {"count": 10_000}}])
+    group = {"count": 20, "podsPerGroup": size, "template": IN_A_RACK, "podTemplate": asking("3")}
+    runner.run([{"createPodGroups": group}])
+    engine, key = runner.engine, GroupKey("PodGroup", "bench", "group-0")
+    members = engine.cluster.forest.leaves(key)[0].members
+    node = engine.columns.nodes[engine.columns.row_of[next(iter(members.values())).node]]
+    assert node is not None
+    cordoned = msgspec.structs.replace(node, spec=msgspec.structs.replace(node.spec, unschedulable=True))
+    engine.apply(NodeChanged(cordoned))
+    engine.step(runner.now)
+    gc.collect()
+    start = time.process_time()
+    move = repair(engine, key)
+    assert move.placed == move.moved
+    return (time.process_time() - start) * 1e3, move.moved
+
+
 def main() -> None:
     for size, topology in counted(((10, False), (1000, False), (17, True), (1000, True))):
         taken, made = failing(size, topology=topology)
@@ -82,6 +107,9 @@ def main() -> None:
         print(f"{gangs:6} pending gangs that {word:10}: {pending(gangs, fit=fit):7.0f} us per gang, objects included")
     for sleepers in counted((1, 1000, 10_000)):
         print(f"a gang is placed beside {sleepers:6} that sleep: {beside(sleepers):7.0f} us")
+    for size in counted((10, 16)):
+        taken, moved = repaired(size)
+        print(f"repair plan of a gang of {size:3} in racks of 16: {taken:7.2f} ms, {moved} pods move")
 
 
 if __name__ == "__main__":
