@@ -216,6 +216,10 @@ def explains_many_gangs(page: Any) -> None:
     page.get_by_role("tab", name="Groups").click()
     rows = page.locator("#view .dense tbody tr")
     rows.first.wait_for()
+    inside(page, "#view .dense th:last-child", "#view .scroll")  # the reason needs no scrolling
+    page.locator("input[name=mode][value=gang]").check()
+    page.locator("#legend .more", has_text="more").wait_for()
+    inside(page, "#legend .more", "#legend")
     page.locator("#view .dense th button", has_text="Name").first.click()
     assert page.locator("#view .dense th").first.get_attribute("aria-sort") == "ascending"
     name = rows.nth(1).get_attribute("data-row").rpartition("/")[2]
@@ -223,3 +227,11 @@ def explains_many_gangs(page: Any) -> None:
     page.keyboard.press("ArrowDown")
     page.keyboard.press("Enter")
     page.locator("#view .tree li.chosen").wait_for()
+
+
+def inside(page: Any, inner: str, outer: str) -> None:
+    """Assert that an element is in sight within a box that scrolls."""
+    small, large = page.locator(inner).first.bounding_box(), page.locator(outer).first.bounding_box()
+    for side, size in (("x", "width"), ("y", "height")):
+        assert large[side] - 1 <= small[side], (inner, small, large)
+        assert small[side] + small[size] <= large[side] + large[size] + 1, (inner, small, large)

@@ -65,7 +65,7 @@ export function groupsView(app) {
           "a",
           { href: `#/group/${row.key}`, title: row.name, tabindex: "-1" },
           h("i", { class: "dot", style: { background: gang(cluster.hue(row.key)) } }),
-          middle(short(row.name)),
+          middle(short(row.name), 22),
         ),
     },
     { name: "namespace", head: "Namespace", by: (row) => row.namespace, cell: (row) => middle(row.namespace, 18) },

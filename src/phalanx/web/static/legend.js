@@ -46,22 +46,27 @@ export function legend(element, map) {
       else sizes.set(category, (sizes.get(category) ?? 0) + pods);
     }
   const largest = [...sizes].sort((a, b) => b[1] - a[1] || (a[0] < b[0] ? -1 : 1));
-  refresh(
-    element,
-    entry(colour("cell"), "free"),
-    largest
-      .slice(0, MOST)
-      .map(([category, pods]) =>
-        mode === "gang"
-          ? gangKey(cluster, category, pods)
-          : entry(gang(cluster.hueOfCategory(mode, category)), [
-              h("span", { title: category }, middle(short(category))),
-              h("small", {}, ` ${number(pods)}`),
-            ]),
-      ),
-    largest.length > MOST ? h("a", { class: "key", href: "#/groups" }, `+${number(largest.length - MOST)} more`) : "",
-    alone ? entry(LONE(), mode === "owner" ? "without an owner" : "pods without a group") : "",
-  );
+  // As many as there is room for, so that "+N more" is always in sight.
+  for (let most = MOST; most > 0; most--) {
+    const left = largest.length - most;
+    refresh(
+      element,
+      entry(colour("cell"), "free"),
+      largest
+        .slice(0, most)
+        .map(([category, pods]) =>
+          mode === "gang"
+            ? gangKey(cluster, category, pods)
+            : entry(gang(cluster.hueOfCategory(mode, category)), [
+                h("span", { title: category }, middle(short(category))),
+                h("small", {}, ` ${number(pods)}`),
+              ]),
+        ),
+      left > 0 ? h("a", { class: "key more", href: "#/groups" }, `+${number(left)} more`) : "",
+      alone ? entry(LONE(), mode === "owner" ? "without an owner" : "pods without a group") : "",
+    );
+    if (element.scrollHeight <= element.clientHeight + 1) return;
+  }
 }
 
 function gangKey(cluster, key, pods) {

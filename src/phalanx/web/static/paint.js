@@ -4,6 +4,7 @@ import { FLAG } from "./constants.js";
 import { middle } from "./words.js";
 import { colour, gang, isDark, LONE, priorityColour, stateOf, use } from "./colours.js";
 
+const LARGEST_LABEL = 18; // pixels on the screen, however far one zooms in
 const GLOW = 900; // milliseconds a change stays visible
 
 export function paintBoxes(ctx, layout, scale) {
@@ -19,7 +20,7 @@ export function paintBoxes(ctx, layout, scale) {
       ctx.lineWidth = 1 / scale;
       ctx.stroke();
     }
-    const size = Math.min(leaf ? 10.5 : 11.5, box.head - 2);
+    const size = Math.min(leaf ? 10.5 : 11.5, box.head - 2, LARGEST_LABEL / scale);
     if (size * scale < 6.5) continue;
     ctx.fillStyle = colour("muted");
     ctx.font = `${leaf ? 500 : 600} ${size}px system-ui, sans-serif`;

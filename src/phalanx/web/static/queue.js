@@ -34,7 +34,8 @@ export function queueView(app) {
       name: "name",
       head: "Name",
       by: (root) => root.name,
-      cell: (root) => h("a", { href: `#/why/${root.key}`, title: root.name, tabindex: "-1" }, middle(short(root.name))),
+      cell: (root) =>
+        h("a", { href: `#/why/${root.key}`, title: root.name, tabindex: "-1" }, middle(short(root.name), 24)),
     },
     { name: "namespace", head: "Namespace", by: (root) => root.namespace, cell: (root) => middle(root.namespace, 18) },
     {
