@@ -7,7 +7,8 @@ from phalanx.engine.explain.node_pools import DeclaredPool
 from phalanx.engine.explain.values import GroupDemand, NodeDemand
 from phalanx.model.objects import Node
 from phalanx.testing import Cluster
-from phalanx.testing.builders import composite, gang, node, pod, pod_group
+from phalanx.testing.builders import composite, node, pod, pod_group
+from support.submitted_gangs import submit
 
 GPU = "nvidia.com/gpu"
 
@@ -22,12 +23,6 @@ def pool(nodes: int, racks: int, gpus: int = 8, name: str = "") -> DeclaredPool:
     return DeclaredPool(name, [gpu_node(f"{name}-{i}", f"r{i * racks // nodes}", gpus) for i in range(nodes)])
 
 
-def submit(
-    run: Cluster, name: str, size: int, *, gpus: int = 1, topology: str = "", minimum: int | None = None
-) -> None:
-    run.see(*gang(name, size, gpu=gpus, topology=topology, minimum=minimum)).step()
-
-
 def asked(run: Cluster, *pools: DeclaredPool) -> NodeDemand:
     return demand(run.engine.scheduler, pools)
 
@@ -38,7 +33,7 @@ def nodes_of(group: GroupDemand) -> list[tuple[str, int, str]]:
 
 def test_a_gang_of_16_gpus_in_one_rack_asks_for_exactly_two_nodes_there() -> None:
     run = Cluster()
-    submit(run, "train", 16, topology="rack")
+    submit(run, "train", 16, gpu=1, topology="rack")
     (group,) = asked(run, pool(8, racks=4)).groups
     assert nodes_of(group) == [("gpu8", 2, "r0")]
     assert group.nodes[0].nodes == ["gpu8-0", "gpu8-1"]
@@ -48,15 +43,15 @@ def test_a_gang_of_16_gpus_in_one_rack_asks_for_exactly_two_nodes_there() -> Non
 
 def test_free_room_is_used_first() -> None:
     run = Cluster().see(gpu_node("n0", "r3"))
-    submit(run, "train", 16, topology="rack")
+    submit(run, "train", 16, gpu=1, topology="rack")
     (group,) = asked(run, pool(8, racks=4)).groups
     assert nodes_of(group) == [("gpu8", 1, "r3")]
 
 
 def test_a_gang_that_never_fits_asks_for_nothing_and_says_so() -> None:
     run = Cluster()
-    submit(run, "wide", 4, gpus=16)
-    submit(run, "tall", 24, topology="rack")
+    submit(run, "wide", 4, gpu=16)
+    submit(run, "tall", 24, gpu=1, topology="rack")
     answer = asked(run, pool(8, racks=4))
     assert [nodes_of(group) for group in answer.groups] == [[], []]
     assert all("never fits" in group.message for group in answer.groups)
@@ -65,8 +60,8 @@ def test_a_gang_that_never_fits_asks_for_nothing_and_says_so() -> None:
 
 def test_two_gangs_share_what_one_node_leaves() -> None:
     run = Cluster()
-    submit(run, "one", 4)
-    submit(run, "two", 4)
+    submit(run, "one", 4, gpu=1)
+    submit(run, "two", 4, gpu=1)
     answer = asked(run, pool(8, racks=4))
     assert [(shape.shape, shape.count) for shape in answer.shapes] == [("gpu8", 1)]
     assert [group.name for group in answer.groups] == ["one"]
@@ -74,8 +69,8 @@ def test_two_gangs_share_what_one_node_leaves() -> None:
 
 def test_each_rack_bound_gang_gets_its_own_rack() -> None:
     run = Cluster()
-    submit(run, "one", 16, topology="rack")
-    submit(run, "two", 16, topology="rack")
+    submit(run, "one", 16, gpu=1, topology="rack")
+    submit(run, "two", 16, gpu=1, topology="rack")
     answer = asked(run, pool(8, racks=4))
     assert [nodes_of(group) for group in answer.groups] == [[("gpu8", 2, "r0")], [("gpu8", 2, "r1")]]
 
@@ -90,7 +85,7 @@ def test_groups_that_wait_for_members_or_gates_ask_for_nothing() -> None:
 
 def test_nothing_is_asked_for_where_preemption_makes_room() -> None:
     run = Cluster().see(gpu_node("n0", "r0"))
-    submit(run, "low", 8)
+    submit(run, "low", 8, gpu=1)
     run.see(pod_group("high").gang(8).priority(10))
     run.see(*(pod(f"high-{i}").gpu(1).group("high").priority(10) for i in range(8)))
     assert asked(run, pool(4, racks=1)).groups == []
@@ -119,32 +114,32 @@ def test_shapes_are_combined_where_none_is_enough_alone() -> None:
 
 def test_pods_beyond_the_minimum_ask_too() -> None:
     run = Cluster().see(gpu_node("n0", "r0"))
-    submit(run, "elastic", 12, minimum=8)
+    submit(run, "elastic", 12, gpu=1, minimum=8)
     (group,) = asked(run, pool(4, racks=1)).groups
     assert (nodes_of(group), group.pods) == ([("gpu8", 1, "")], 4)
 
 
 def test_without_declared_nodes_more_of_the_existing_types_are_asked_for() -> None:
     run = Cluster().see(*(gpu_node(f"n{i}", f"r{i // 2}") for i in range(4)))
-    submit(run, "first", 8, topology="rack")
-    submit(run, "train", 24, topology="rack")
+    submit(run, "first", 8, gpu=1, topology="rack")
+    submit(run, "train", 24, gpu=1, topology="rack")
     (group,) = asked(run).groups
     assert nodes_of(group) == [("gpu8", 1, "r1")]
-    submit(run, "never", 4, gpus=16)
+    submit(run, "never", 4, gpu=16)
     assert [nodes_of(group) for group in asked(run).groups if group.name == "never"] == [[]]
 
 
 def test_declared_nodes_that_nothing_uses_are_idle() -> None:
     pools = pool(4, racks=4)
     run = Cluster().see(*pools.nodes[:3])
-    submit(run, "busy", 8)
+    submit(run, "busy", 8, gpu=1)
     used = set(run.placed.values())
     assert sorted(asked(run, pools).idle) == sorted({n.metadata.name for n in pools.nodes[:3]} - used)
 
 
 def test_asking_changes_no_decision() -> None:
     run = Cluster()
-    submit(run, "train", 16, topology="rack")
+    submit(run, "train", 16, gpu=1, topology="rack")
     before = asked(run, pool(8, racks=4))
     assert asked(run, pool(8, racks=4)) == before
     run.see(*pool(8, racks=4).nodes[:2])

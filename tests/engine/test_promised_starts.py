@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import random
 import re
-from typing import Any
 
 import pytest
 
@@ -14,7 +13,8 @@ from phalanx.engine.explain.ask import why
 from phalanx.engine.scheduling.attempt.queue_plan import SEARCHES_PER_PLAN
 from phalanx.engine.scheduling.commit.start_reservations import StartReservations
 from phalanx.testing import Cluster
-from phalanx.testing.builders import node, pod, pod_group
+from phalanx.testing.builders import node, pod
+from support.submitted_gangs import submit
 
 PROMISED = "scheduling.phalanx.dev/StartPromised"
 CONFIG = """
@@ -31,24 +31,6 @@ def cluster(nodes: int, settings: str = "", cpu: int = 1) -> Cluster:
     return run.see(*(node(f"n{i:02}").cpu(cpu).label("rack", f"r{i // 4}") for i in range(nodes)))
 
 
-def gang(run: Cluster, name: str, size: int, seconds: int = 0, *, topology: str = "", **more: Any) -> None:
-    group = pod_group(name).gang(size)
-    if topology:
-        group.topology(topology)
-    priority = more.get("priority", 0)
-    if priority:
-        group.priority(priority)
-    run.see(group)
-    for i in range(size):
-        member = pod(f"{name}-{i:02}").cpu(more.get("cpu", 1)).group(name).created(run.now)
-        if priority:
-            member.priority(priority)
-        if seconds:
-            member.spec["activeDeadlineSeconds"] = seconds
-        run.see(member)
-    run.step()
-
-
 def end(run: Cluster, name: str) -> None:
     for pod_name in [p for p in run.pods if p.startswith(f"{name}-")]:
         run.gone("Pod", pod_name)
@@ -57,7 +39,7 @@ def end(run: Cluster, name: str) -> None:
 
 
 def runs(run: Cluster, name: str) -> bool:
-    return f"{name}-00" in run.placed
+    return f"{name}-0" in run.placed
 
 
 def promised(run: Cluster, name: str) -> float | None:
@@ -73,9 +55,9 @@ def condition(run: Cluster, name: str) -> tuple[str, str, str]:
 
 def test_every_waiting_gang_is_promised_a_start_one_behind_the_other() -> None:
     run = cluster(4, "backfill: Conservative")
-    gang(run, "runs", 4, 100)
+    submit(run, "runs", 4, seconds=100)
     for number in range(5):
-        gang(run, f"wait{number}", 4, 50)
+        submit(run, f"wait{number}", 4, seconds=50)
     run.step(2.0)
     starts = [promised(run, f"wait{number}") for number in range(5)]
     assert starts == [100.0, 150.0, 200.0, 250.0, 300.0]
@@ -85,9 +67,9 @@ def test_every_waiting_gang_is_promised_a_start_one_behind_the_other() -> None:
 
 def test_they_start_in_time_and_in_order() -> None:
     run = cluster(4, "backfill: Conservative")
-    gang(run, "runs", 4, 100)
+    submit(run, "runs", 4, seconds=100)
     for number in range(3):
-        gang(run, f"wait{number}", 4, 50)
+        submit(run, f"wait{number}", 4, seconds=50)
     run.step(2.0)
     run.step(98.0)
     end(run, "runs")
@@ -98,15 +80,15 @@ def test_they_start_in_time_and_in_order() -> None:
 
 def test_a_gang_that_fits_beside_the_plan_starts_and_one_that_would_delay_it_waits() -> None:
     run = cluster(4, "backfill: Conservative")
-    gang(run, "runs", 3, 100)
-    gang(run, "big", 4, 50)
-    gang(run, "next", 4, 50)
+    submit(run, "runs", 3, seconds=100)
+    submit(run, "big", 4, seconds=50)
+    submit(run, "next", 4, seconds=50)
     run.step(2.0)
     assert promised(run, "next") == 150.0
-    gang(run, "long", 1, 300)
-    gang(run, "unknown", 1)
+    submit(run, "long", 1, seconds=300)
+    submit(run, "unknown", 1)
     assert not runs(run, "long") and not runs(run, "unknown")
-    gang(run, "short", 1, 90)
+    submit(run, "short", 1, seconds=90)
     assert runs(run, "short")
     assert promised(run, "next") == 150.0
 
@@ -114,9 +96,9 @@ def test_a_gang_that_fits_beside_the_plan_starts_and_one_that_would_delay_it_wai
 def test_a_placement_is_found_beside_the_room_of_units_behind_the_first() -> None:
     """n00 and n01 are free, and the second gang is planned on one of them: work without an end goes elsewhere."""
     run = cluster(6, "backfill: Conservative")
-    gang(run, "runs", 4, 100)
-    gang(run, "first", 5, 1000)
-    gang(run, "second", 4, 50)
+    submit(run, "runs", 4, seconds=100)
+    submit(run, "first", 5, seconds=1000)
+    submit(run, "second", 4, seconds=50)
     run.step(2.0)
     assert promised(run, "first") == 100.0 and promised(run, "second") == 1100.0
     run.see(pod("plain").cpu(1).created(run.now)).step(2.0)
@@ -128,14 +110,14 @@ def test_a_placement_is_found_beside_the_room_of_units_behind_the_first() -> Non
 def test_with_easy_backfill_a_small_unit_may_be_delayed_within_its_promise(backfill: str, starts: bool) -> None:
     run = Cluster(config=CONFIG % f"backfill: {backfill}")
     run.see(*(node(f"n{i:02}").cpu(1).label("zone", "big" if i < 12 else "small") for i in range(14)))
-    gang(run, "runs", 12, 100, topology="zone")
-    gang(run, "one", 1, 100)
-    gang(run, "first", 12, 100, topology="zone")
-    gang(run, "two", 2, 100, topology="zone")
+    submit(run, "runs", 12, seconds=100, topology="zone")
+    submit(run, "one", 1, seconds=100)
+    submit(run, "first", 12, seconds=100, topology="zone")
+    submit(run, "two", 2, seconds=100, topology="zone")
     run.step(2.0)
     assert promised(run, "first") == 100.0
     assert promised(run, "two") == pytest.approx(100.0 + (200.0 / 3 if starts else 0.0))
-    gang(run, "between", 1, 150)
+    submit(run, "between", 1, seconds=150)
     assert runs(run, "between") is starts
     run.step(2.0)
     assert condition(run, "two")[0] == "True", "it can still start as promised"
@@ -143,11 +125,11 @@ def test_with_easy_backfill_a_small_unit_may_be_delayed_within_its_promise(backf
 
 def test_higher_priority_moves_a_promise_and_the_condition_says_so() -> None:
     run = cluster(4, "backfill: Conservative")
-    gang(run, "runs", 4, 100, priority=10)
-    gang(run, "low", 4, 50)
+    submit(run, "runs", 4, seconds=100, priority=10)
+    submit(run, "low", 4, seconds=50)
     run.step(2.0)
     assert promised(run, "low") == 100.0
-    gang(run, "high", 4, 70, priority=10)
+    submit(run, "high", 4, seconds=70, priority=10)
     run.step(2.0)
     assert promised(run, "low") is not None and promised(run, "low") > 100.0
     status, _, message = condition(run, "low")
@@ -156,8 +138,8 @@ def test_higher_priority_moves_a_promise_and_the_condition_says_so() -> None:
 
 def test_a_job_that_overruns_moves_the_promise_and_is_not_ended() -> None:
     run = cluster(4, "backfill: Conservative")
-    gang(run, "runs", 4, 100)
-    gang(run, "wait", 4, 50)
+    submit(run, "runs", 4, seconds=100)
+    submit(run, "wait", 4, seconds=50)
     run.step(2.0)
     run.step(110.0)
     assert runs(run, "runs") and not run.evicted
@@ -167,9 +149,9 @@ def test_a_job_that_overruns_moves_the_promise_and_is_not_ended() -> None:
 
 def test_a_lost_node_moves_the_promise() -> None:
     run = cluster(5, "backfill: Conservative")
-    gang(run, "runs", 4, 100)
-    gang(run, "long", 1, 200)
-    gang(run, "wait", 4, 50)
+    submit(run, "runs", 4, seconds=100)
+    submit(run, "long", 1, seconds=200)
+    submit(run, "wait", 4, seconds=50)
     run.step(2.0)
     assert promised(run, "wait") == 100.0
     where = next(iter(run.engine.starts.plan.units["podgroup/default/wait"].nodes))
@@ -181,9 +163,9 @@ def test_a_lost_node_moves_the_promise() -> None:
 
 def test_a_gang_in_a_domain_is_promised_one_and_loses_it_with_the_domain() -> None:
     run = cluster(8, "backfill: Conservative")
-    gang(run, "a", 4, 100, topology="rack")
-    gang(run, "b", 4, 200, topology="rack")
-    gang(run, "wait", 3, 50, topology="rack")
+    submit(run, "a", 4, seconds=100, topology="rack")
+    submit(run, "b", 4, seconds=200, topology="rack")
+    submit(run, "wait", 3, seconds=50, topology="rack")
     run.step(2.0)
     assert condition(run, "wait")[0] == "True" and "reserved r0" in condition(run, "wait")[2]
     for name in ("n00", "n01", "n02", "n03"):
@@ -194,8 +176,8 @@ def test_a_gang_in_a_domain_is_promised_one_and_loses_it_with_the_domain() -> No
 
 def test_every_node_cordoned_leaves_no_promise() -> None:
     run = cluster(4, "backfill: Conservative")
-    gang(run, "runs", 4, 100)
-    gang(run, "wait", 4, 50)
+    submit(run, "runs", 4, seconds=100)
+    submit(run, "wait", 4, seconds=50)
     run.step(2.0)
     run.see(*(node(f"n{i:02}").cpu(1).label("rack", "r0").unschedulable() for i in range(4))).step(2.0)
     assert promised(run, "wait") is None
@@ -204,9 +186,9 @@ def test_every_node_cordoned_leaves_no_promise() -> None:
 
 def test_a_unit_that_never_fits_is_promised_nothing() -> None:
     run = cluster(4, "backfill: Conservative")
-    gang(run, "runs", 4, 100)
-    gang(run, "never", 5, 50)
-    gang(run, "wait", 4, 50)
+    submit(run, "runs", 4, seconds=100)
+    submit(run, "never", 5, seconds=50)
+    submit(run, "wait", 4, seconds=50)
     run.step(2.0)
     assert promised(run, "never") is None and condition(run, "never")[0] == ""
     assert promised(run, "wait") == 100.0
@@ -227,22 +209,22 @@ def test_many_units_that_never_fit_cost_one_search() -> None:
 
 def test_a_deleted_owner_leaves_no_room_behind() -> None:
     run = cluster(4, "backfill: Conservative")
-    gang(run, "runs", 3, 100)
-    gang(run, "big", 4, 50)
-    gang(run, "next", 4, 50)
+    submit(run, "runs", 3, seconds=100)
+    submit(run, "big", 4, seconds=50)
+    submit(run, "next", 4, seconds=50)
     run.step(2.0)
     end(run, "next")
     end(run, "big")
     run.step(2.0)
     assert not run.engine.starts.held and not run.engine.nominations
-    gang(run, "unknown", 1)
+    submit(run, "unknown", 1)
     assert runs(run, "unknown")
 
 
 def test_a_clock_that_goes_back_breaks_nothing() -> None:
     run = cluster(4, "backfill: Conservative")
-    gang(run, "runs", 4, 100)
-    gang(run, "wait", 4, 50)
+    submit(run, "runs", 4, seconds=100)
+    submit(run, "wait", 4, seconds=50)
     run.step(2.0)
     run.step(-1000.0)
     run.step(1.0)
@@ -272,16 +254,24 @@ def test_later_arrivals_of_equal_or_lower_priority_never_move_a_promise(seed: in
             name, size = f"g{number}", draw.choice([1, 1, 2, 4, 8])
             seconds = draw.choice([20, 60, 150])
             topology = "rack" if size <= 4 and draw.random() < 0.4 else ""
-            gang(run, name, size, seconds, topology=topology, cpu=draw.choice([1, 2, 4]), priority=-draw.randrange(2))
+            submit(
+                run,
+                name,
+                size,
+                seconds=seconds,
+                topology=topology,
+                cpu=draw.choice([1, 2, 4]),
+                priority=-draw.randrange(2),
+            )
             waiting.append(name)
             number += 1
         for name in list(waiting):
             held = run.engine.starts.held.get(f"podgroup/default/{name}")
-            if f"{name}-00" not in run.objects["Pod"]:
+            if f"{name}-0" not in run.objects["Pod"]:
                 waiting.remove(name)  # started, and preempted by a unit of higher priority
             elif runs(run, name):
                 waiting.remove(name)
-                seconds = run.objects["Pod"][f"{name}-00"].spec.active_deadline_seconds
+                seconds = run.objects["Pod"][f"{name}-0"].spec.active_deadline_seconds
                 ends.append((now + seconds * draw.choice([0.1, 0.6, 0.9]), name))
                 assert run.now <= promise.get(name, run.now) + 12.0, f"{name} starts after its promise"
             elif held is not None and held.planned.start is not None:
@@ -297,8 +287,8 @@ def test_later_arrivals_of_equal_or_lower_priority_never_move_a_promise(seed: in
 
 def test_the_time_of_a_promise_is_in_the_condition() -> None:
     run = cluster(4, "backfill: Conservative")
-    gang(run, "runs", 4, 100)
-    gang(run, "wait", 4, 50)
+    submit(run, "runs", 4, seconds=100)
+    submit(run, "wait", 4, seconds=50)
     run.step(2.0)
     message = condition(run, "wait")[2]
     time = next(word for word in re.split("[ ;,]", message) if word.endswith("Z"))
@@ -319,7 +309,8 @@ def test_without_reservations_decisions_are_those_of_a_scheduler_that_knows_none
 def _placements(run: Cluster, seed: int) -> list[dict[str, str]]:
     draw, seen = random.Random(seed), []
     for number in range(40):
-        gang(run, f"g{number}", draw.choice([1, 2, 4]), draw.choice([0, 30, 200]), cpu=draw.choice([1, 2, 4]))
+        size, seconds = draw.choice([1, 2, 4]), draw.choice([0, 30, 200])
+        submit(run, f"g{number}", size, seconds=seconds, cpu=draw.choice([1, 2, 4]))
         if draw.random() < 0.5:
             end(run, f"g{draw.randrange(number + 1)}")
         run.step(draw.choice([0.0, 1.0, 20.0]))
@@ -330,7 +321,7 @@ def _placements(run: Cluster, seed: int) -> list[dict[str, str]]:
 @pytest.mark.parametrize("seconds", [0, -5, 200 * 366 * 86_400])
 def test_a_duration_that_makes_no_sense_is_no_end(seconds: int) -> None:
     run = cluster(2, "backfill: Conservative")
-    gang(run, "runs", 2, seconds)
-    gang(run, "wait", 2, 50)
+    submit(run, "runs", 2, seconds=seconds)
+    submit(run, "wait", 2, seconds=50)
     run.step(2.0)
     assert promised(run, "wait") is None

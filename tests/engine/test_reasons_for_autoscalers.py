@@ -7,18 +7,14 @@ import pytest
 from phalanx.engine import decisions as d
 from phalanx.engine.explain.demand import demand
 from phalanx.testing import Cluster
-from phalanx.testing.builders import composite, gang, node, pod, pod_group, workload_policy
+from phalanx.testing.builders import composite, node, pod, pod_group, workload_policy
+from support.submitted_gangs import submit
 
 
 def reasons(run: Cluster, group: str) -> set[str]:
     """The last reason of every pending pod of a group."""
     last = {c.name: c.reason for c in run.of(d.SetPodCondition) if c.type == "PodScheduled"}
     return {last.get(name, "") for name in run.pods if name.startswith(f"{group}-") and name not in run.placed}
-
-
-def submit(run: Cluster, name: str, size: int, minimum: int) -> None:
-    group, *members = gang(name, size, minimum=minimum)
-    run.see(group, *(member.created(run.now) for member in members)).step()
 
 
 def test_all_members_of_a_gang_that_lacks_nodes_are_unschedulable_at_once() -> None:

@@ -10,7 +10,8 @@ from phalanx.engine.explain.ask import why
 from phalanx.engine.explain.pending import PendingReasons
 from phalanx.engine.explain.whatif import Question, whatif
 from phalanx.testing import Cluster
-from phalanx.testing.builders import gang, node, pod, pod_group
+from phalanx.testing.builders import node, pod, pod_group
+from support.submitted_gangs import submit
 
 PROMISED = "scheduling.phalanx.dev/StartPromised"
 CONFIG = """
@@ -24,15 +25,6 @@ profiles:
 def cluster(nodes: int, settings: str = "", **labels: Any) -> Cluster:
     run = Cluster(config=CONFIG % settings)
     return run.see(*(node(f"n{i:02}").cpu(1).label("rack", f"r{i // 4}") for i in range(nodes)))
-
-
-def submit(run: Cluster, name: str, size: int, *, seconds: int = 0, priority: int | None = None) -> None:
-    group, *members = gang(name, size, priority=priority)
-    for member in members:
-        member.created(run.now)
-        if seconds:
-            member.spec["activeDeadlineSeconds"] = seconds
-    run.see(group, *members).step()
 
 
 def end(run: Cluster, name: str) -> None:
