@@ -198,10 +198,10 @@ def test_a_unit_that_never_fits_is_promised_nothing() -> None:
 
 def test_many_units_that_never_fit_cost_one_search() -> None:
     run = cluster(4, "backfill: Conservative")
-    gang(run, "runs", 4, 100)
+    submit(run, "runs", 4, seconds=100)
     for number in range(50):
-        gang(run, f"never{number}", 5, 50)
-    gang(run, "wait", 4, 50)
+        submit(run, f"never{number}", 5, seconds=50)
+    submit(run, "wait", 4, seconds=50)
     run.step(2.0)
     assert promised(run, "wait") is not None
     assert run.engine.starts.plan.searches == SEARCHES_PER_PLAN - 2
