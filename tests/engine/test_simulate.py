@@ -10,6 +10,11 @@ import pytest
 from click.testing import CliRunner, Result
 
 from phalanx.cli.main import cli
+from phalanx.engine.decisions import Bind
+from phalanx.engine.engine import Engine
+from phalanx.engine.events import NodeChanged, PodChanged, PodGroupChanged
+from phalanx.serve.recording import RecordedEngine
+from phalanx.testing.builders import node, pod, pod_group
 
 HEAD = "job,submit_s,duration_s,estimate_s,pods,gpus_per_pod,cpus_per_pod,priority,user,vc,checkpoint_s,status\n"
 ROWS = (
@@ -163,3 +168,59 @@ def test_a_configuration_that_is_wrong_names_the_field(tmp_path: Path, value: st
     )
     done = simulate(trace(tmp_path), "--cluster", cluster(tmp_path), "--config", config)
     assert f"profiles[0].reservations.{value.split(':')[0]}" in str(done.exception)
+
+
+def recording(path: Path) -> Path:
+    """Record an engine: a gang of two fills the cluster for 100 s, another waits for it, a single pod never fits."""
+    recorded = RecordedEngine(Engine(), path, {})
+    for i in range(4):
+        labels = node(f"n{i}").cpu("8").label("topology.phalanx.dev/rack", f"r{i % 2}")
+        recorded.apply(NodeChanged(labels.build()))
+    members = {name: [pod(f"{name}-{i}").cpu("6").group(name) for i in range(n)] for name, n in (("a", 3), ("b", 2))}
+    members["c"] = [pod("c").cpu("99")]
+    for name in "ab":
+        recorded.apply(PodGroupChanged(pod_group(name).gang(len(members[name])).build()))
+    bound: dict[str, str] = {}
+    for now in range(0, 400, 10):
+        if now in (0, 50):
+            for made in members["a" if now == 0 else "b"] + (members["c"] if now else []):
+                recorded.apply(PodChanged(made.build()))
+        for name, end in (("a", 100), ("b", 300)):
+            if now == end:
+                for made in members[name]:
+                    recorded.apply(PodChanged(made.node(bound[made.build().metadata.name]).phase("Succeeded").build()))
+        for decision in recorded.step(float(1000 + now), 100):
+            if isinstance(decision, Bind):
+                bound[decision.name] = decision.node
+                made = next(m for group in members.values() for m in group if m.build().metadata.name == decision.name)
+                recorded.apply(PodChanged(made.node(decision.node).build()))
+    recorded.close()
+    return path
+
+
+def test_a_recording_of_a_scheduler_is_played_on_its_own_cluster(tmp_path: Path) -> None:
+    run = recording(tmp_path / "run.jsonl")
+    out = tmp_path / "s.jsonl"
+    done = simulate(run, "--out", out)
+    assert done.return_value == 0, done.output
+    assert "2 jobs on 4 nodes" in done.output and "CPUs used" in done.output
+    assert "1 jobs of the recording never started and are left out" in done.output
+    starts, ends = events(out, "start"), events(out, "end")
+    assert starts["default/a"]["t"] == 0.0 and len(starts["default/a"]["nodes"]) == 3
+    assert ends["default/a"]["t"] == 100.0 == starts["default/b"]["t"], "the second gang waits for the first"
+    racks = tmp_path / "racks.jsonl"
+    simulate(run, "--gangs-in", "rack", "--out", racks)
+    assert len({int(n[1:]) % 2 for n in events(racks, "start")["default/b"]["nodes"].values()}) == 1
+
+
+def test_a_damaged_recording_is_named_with_its_line(tmp_path: Path) -> None:
+    run = recording(tmp_path / "run.jsonl")
+    lines = run.read_bytes().splitlines(keepends=True)
+    run.write_bytes(b"".join([*lines[:3], b"nonsense\n", *lines[3:]]))
+    assert "run.jsonl, line 4: is not a line of a recording" in str(simulate(run).exception)
+    run.write_bytes(lines[0])
+    assert "has no job that started" in str(simulate(run).exception)
+
+
+def test_a_trace_without_a_cluster_says_what_is_missing(tmp_path: Path) -> None:
+    assert "needs --cluster" in str(simulate(trace(tmp_path)).exception)

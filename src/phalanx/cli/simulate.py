@@ -12,11 +12,18 @@ from phalanx.base.errors import ConfigProblem
 from phalanx.cli.output import CommandError, encoded, for_programs, output_option
 from phalanx.cli.progress import progress
 from phalanx.simulate.estimates import MODES
+from phalanx.simulate.trace import LEVELS, Job, TraceCluster
 
 
 @click.command(short_help="Play a trace of jobs in virtual time and report waits and promises.")
 @click.argument("trace", type=click.Path(dir_okay=False))
-@click.option("--cluster", required=True, metavar="FILE", help="Nodes, domains and rules of the cluster, JSON.")
+@click.option(
+    "--cluster",
+    default=None,
+    metavar="FILE",
+    help="Nodes, domains and rules, JSON; a recording has its own.",
+)
+@click.option("--gangs-in", default=None, type=click.Choice(LEVELS), help="Keep every gang in one domain.")
 @click.option("--out", default=None, metavar="FILE", help="Write the schedule as JSON lines.")
 @click.option("--config", default=None, metavar="FILE", help="Scheduler configuration; its first profile counts.")
 @click.option("--compare", nargs=2, default=None, metavar="A B", help="Play under two configurations and compare.")
@@ -26,7 +33,8 @@ from phalanx.simulate.estimates import MODES
 @output_option()
 def simulate(
     trace: str,
-    cluster: str,
+    cluster: str | None,
+    gangs_in: str | None,
     out: str | None,
     config: str | None,
     compare: tuple[str, str] | None,
@@ -35,7 +43,7 @@ def simulate(
     report: str | None,
     output: str,
 ) -> int:
-    """Play TRACE, a CSV file of jobs, and print how long jobs waited and whether promised starts were kept.
+    """Play TRACE, a CSV file of jobs or a recording made with --record, and report waits and promised starts.
 
     The planner hears of a job when it is submitted and of its end when it ends. The same seed gives the same bytes.
 
@@ -44,6 +52,7 @@ def simulate(
       phalanx simulate jobs.csv --cluster cluster.json --out schedule.jsonl
       phalanx simulate jobs.csv --cluster cluster.json --estimates noisy --seed 7 --report report.html
       phalanx simulate jobs.csv --cluster cluster.json --compare today.yaml strict.yaml
+      phalanx simulate run.jsonl --gangs-in rack
     """
     if compare and (config or out):
         raise click.UsageError("--compare takes its configurations itself; leave out --config and --out")
@@ -51,10 +60,10 @@ def simulate(
     from phalanx.simulate import report as reports
     from phalanx.simulate.play import Player
     from phalanx.simulate.settings import read_settings
-    from phalanx.simulate.trace import read_cluster, read_trace
 
     try:
-        jobs, nodes = read_trace(trace), read_cluster(cluster)
+        jobs, nodes = _load(trace, cluster)
+        nodes = nodes.with_gangs_in(gangs_in) if gangs_in else nodes
         names = list(compare) if compare else [config or "default configuration"]
         settings = [read_settings(name if compare or config else None) for name in names]
     except ConfigProblem as problem:
@@ -80,6 +89,21 @@ def simulate(
         _write(report, made)
     click.echo(encoded(data, output) if for_programs(output) else said)
     return 1 if any(result["never_started"] for result in results) else 0
+
+
+def _load(trace: str, cluster: str | None) -> tuple[list[Job], TraceCluster]:
+    """Return the jobs and the cluster of a trace, or of a recording, which has its own cluster."""
+    from phalanx.simulate.recording import is_recording, read_recording
+    from phalanx.simulate.trace import read_cluster, read_trace
+
+    if not is_recording(trace):
+        if cluster is None:
+            raise click.UsageError("a trace needs --cluster FILE; only a recording brings its own cluster")
+        return read_trace(trace), read_cluster(cluster)
+    recorded = read_recording(trace)
+    if recorded.never_started:
+        click.echo(f"{recorded.never_started} jobs of the recording never started and are left out", err=True)
+    return recorded.jobs, recorded.cluster if cluster is None else read_cluster(cluster)
 
 
 def _write(path: str, content: str) -> None:

@@ -36,11 +36,12 @@ def measure(played: Played) -> dict[str, Any]:
     last_submit = max(run.job.submit for run in runs)
     last_end = max((run.end for run in runs if run.end is not None), default=begin)
     times, used, queue = _curves(played)
-    capacity = max(1, played.cluster.gpus)
+    capacity = played.cluster.capacity or 1.0
     return {
         "cluster": played.cluster.name,
         "nodes": len(played.cluster.nodes),
         "gpus": played.cluster.gpus,
+        "counted": played.cluster.counted,
         "jobs": len(runs),
         "estimates": played.estimates,
         "seed": played.seed,
@@ -51,6 +52,7 @@ def measure(played: Played) -> dict[str, Any]:
         },
         "utilisation": _share(times, used, begin, last_submit) / capacity,
         "utilisation_until_last_end": _share(times, used, begin, last_end) / capacity,
+        "fragmentation": _share(times, np.array(played.stranded), begin, last_submit) / capacity,
         "makespan_s": last_end - begin,
         "evictions": sum(run.evictions for run in runs),
         "never_started": [run.job.name for run in runs if run.start is None and run.end is None],

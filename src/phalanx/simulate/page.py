@@ -50,7 +50,9 @@ def _chart(title: str, lines: list[tuple[str, list[float]]], top: float) -> str:
 
 
 def _use(result: dict[str, Any]) -> str:
-    return _chart("GPUs used (full height: all)", [("used", [point[1] for point in result["curve"]])], 1.0)
+    return _chart(
+        f"{result['counted']} used (full height: all)", [("used", [point[1] for point in result["curve"]])], 1.0
+    )
 
 
 def _queue(result: dict[str, Any]) -> str:

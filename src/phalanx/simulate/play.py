@@ -55,7 +55,8 @@ class Played:
     cluster: TraceCluster
     runs: list[JobRun]
     lines: list[dict[str, Any]]  # the schedule, one JSON object each
-    samples: list[tuple[float, int, int]]  # (time, GPUs used, jobs waiting) after every change
+    samples: list[tuple[float, float, int]]  # (time, GPUs or CPUs used, jobs waiting) after every change
+    stranded: list[float]  # per sample: what is free on nodes that also run something
     settings: PlanSettings
     estimates: str
     seed: int
@@ -71,8 +72,9 @@ class Player:
         self.runs = [JobRun(job, estimate=estimate_of(job, estimates, seed)) for job in jobs]
         self.by_name = {job.name: run for job, run in zip(jobs, self.runs, strict=True)}
         self.lines: list[dict[str, Any]] = []
-        self.samples: list[tuple[float, int, int]] = []
-        self.used = 0
+        self.samples: list[tuple[float, float, int]] = []
+        self.stranded: list[float] = []
+        self.used = 0.0
         self.heap: list[tuple[float, int, int, int]] = []
         self.free = _amounts(jobs, cluster)
         topology = TopologyLevels(
@@ -84,7 +86,7 @@ class Player:
         self.down: set[int] = set()
 
     def play(self, notify: Callable[[int, int], None] | None = None) -> Played:
-        """Run until every job that can run has ended. `tell`: called with jobs done and all jobs."""
+        """Run until every job that can run has ended. `notify`: called with jobs done and all jobs."""
         for job in self.jobs:
             heapq.heappush(self.heap, (job.submit, SUBMIT, job.index, 0))
         for i, event in enumerate(self.cluster.events):
@@ -107,6 +109,7 @@ class Player:
             self.runs,
             self.lines,
             self.samples,
+            self.stranded,
             self.settings,
             self.estimates,
             self.seed,
@@ -138,7 +141,7 @@ class Player:
             return 0
         self.book.end(run.job.name, now)
         run.end = now
-        self.used -= run.job.gpus
+        self.used -= self.cluster.used_by(run.job)
         self.lines.append({"t": now, "job": run.job.name, "event": "end"})
         return 1
 
@@ -165,7 +168,7 @@ class Player:
         run.start, run.promise, run.nodes = None, None, []
         run.evictions += 1
         run.generation += 1
-        self.used -= job.gpus
+        self.used -= self.cluster.used_by(job)
         self.lines.append({"t": now, "job": job.name, "event": "evict"})
         self.book.submit(self._unit(run))
 
@@ -186,6 +189,13 @@ class Player:
             run.overtaken = start.overtaken
             self._start(now, run, start.where)
         self.samples.append((now, self.used, len(self.book.waiting)))
+        self.stranded.append(self._free_on_partly_used_nodes())
+
+    def _free_on_partly_used_nodes(self) -> float:
+        """Return how much is free on nodes that also run something: room that a gang of whole nodes cannot use."""
+        row = 0 if self.cluster.gpus else 1
+        free, whole = self.book.free[row], self.book.capacity[row]
+        return float(free[(free < whole) & (free > 0)].sum()) / (1 if row == 0 else MILLI)
 
     def _start(self, now: float, run: JobRun, where: Assignment) -> None:
         job = run.job
@@ -193,7 +203,7 @@ class Player:
         run.nodes = [row for row, n in zip(where.rows.tolist(), where.counts.tolist(), strict=True) for _ in range(n)]
         nodes = {str(pod): self.cluster.nodes[row].name for pod, row in enumerate(run.nodes)}
         self.lines.append({"t": now, "job": job.name, "event": "start", "nodes": nodes})
-        self.used += job.gpus
+        self.used += self.cluster.used_by(job)
         heapq.heappush(self.heap, (now + job.duration - run.done_work, END, job.index, run.generation))
 
 

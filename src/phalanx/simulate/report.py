@@ -24,9 +24,9 @@ def text(result: dict[str, Any]) -> str:
     lines = [
         f"{result['jobs']} jobs on {result['nodes']} nodes ({result['gpus']} GPUs) of {result['cluster']}; "
         f"backfill {result['settings']['backfill']}, estimates {result['estimates']}, seed {result['seed']}",
-        f"GPUs used {percent(result['utilisation'])} while jobs arrive, "
+        f"{result['counted']} used {percent(result['utilisation'])} while jobs arrive, "
         f"{percent(result['utilisation_until_last_end'])} until the last end; makespan {hours(result['makespan_s'])}; "
-        f"evictions {result['evictions']}",
+        f"evictions {result['evictions']}; free on partly used nodes {percent(result['fragmentation'])}",
         f"promised starts {promised['promised']}; first promise kept {percent(promised['first_kept'])}; "
         f"moved later {promised['moved']} times; starts {hours(promised['early_median'])} before the promise (median)",
     ]
@@ -60,7 +60,12 @@ def compare(
 ) -> dict[str, Any]:
     """Return two simulations of the same load side by side, with the jobs that differ most."""
     a, b = results
-    rows = [("GPUs used while jobs arrive", "utilisation"), ("makespan", "makespan_s"), ("evictions", "evictions")]
+    rows = [
+        (f"{a['counted']} used while jobs arrive", "utilisation"),
+        ("free on partly used nodes", "fragmentation"),
+        ("makespan", "makespan_s"),
+        ("evictions", "evictions"),
+    ]
     table = [{"what": what, "a": a[key], "b": b[key]} for what, key in rows]
     for key in ("first_kept", "moved", "early_median"):
         table.append({"what": f"promises: {key}", "a": a["promises"][key], "b": b["promises"][key]})
@@ -119,6 +124,6 @@ def _cell(what: str, value: Any) -> str:
         return "-"
     if "wait" in what or what in ("makespan", "promises: early_median"):
         return hours(value)
-    if "GPUs used" in what or "first_kept" in what:
+    if "used" in what or "first_kept" in what:
         return percent(value)
     return str(value)

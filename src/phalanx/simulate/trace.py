@@ -7,7 +7,7 @@ import gzip
 import json
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any
 
@@ -50,11 +50,12 @@ class ClusterNode:
 
 @dataclass(frozen=True, slots=True)
 class DomainRule:
-    """Gangs of more than `above` and up to `up_to` GPUs must stay in one domain of a level."""
+    """Gangs of more than `above` and up to `up_to` GPUs, and of `least_pods`, must stay in one domain of a level."""
 
     above: float
     up_to: float
     level: int
+    least_pods: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,10 +76,28 @@ class TraceCluster:
     def gpus(self) -> int:
         return sum(node.gpus for node in self.nodes)
 
+    @property
+    def counted(self) -> str:
+        """What use is measured in: GPUs, or CPUs where no node has a GPU."""
+        return "GPUs" if self.gpus else "CPUs"
+
+    @property
+    def capacity(self) -> float:
+        return float(self.gpus or sum(node.cpus for node in self.nodes))
+
+    def used_by(self, job: Job) -> float:
+        """Return how much of the capacity a running job uses."""
+        return float(job.gpus if self.gpus else job.pods * job.cpus_per_pod)
+
+    def with_gangs_in(self, level: str) -> TraceCluster:
+        """Return the same cluster with one more rule: every gang of two pods or more stays in one domain."""
+        rule = DomainRule(-1.0, math.inf, LEVELS.index(level), least_pods=2)
+        return replace(self, rules=(rule, *self.rules))
+
     def level_of(self, gpus: int, pods: int, gpus_per_pod: int) -> int:
         """Return the level whose domain must hold the gang: the rule's, or the next one up that is large enough."""
         for rule in self.rules:
-            if rule.above < gpus <= rule.up_to:
+            if rule.above < gpus <= rule.up_to and pods >= rule.least_pods:
                 for level in range(rule.level, len(LEVELS)):
                     if self._most_pods(level, gpus_per_pod) >= pods:
                         return level

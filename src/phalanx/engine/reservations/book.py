@@ -5,6 +5,7 @@ The book never sees how long a unit will really run: an end is reported when it 
 
 from __future__ import annotations
 
+import bisect
 import heapq
 from collections import deque
 from collections.abc import Iterable
@@ -53,25 +54,35 @@ class PromiseBook:
         self.searches = 0
         self._new: list[WaitingUnit] = []
         self._credit = 0
+        self._events = 0  # calls of `decide`
         self._largest = 1.0  # size of the largest unit so far
         self._freed = False
         self._conflict: Reason | None = None
         self._ratios: deque[float] = deque(maxlen=FINISHED_KEPT)  # real over expected duration of finished units
         self._endings = 0
         self._due: list[tuple[float, str]] = []  # heap of when running units are expected to end; may be out of date
+        self._reserved: list[tuple[float, str]] = []  # heap of starts of reservations; may be out of date
+        self._promised: list[tuple[float, str]] = []  # heap of promised starts; may be out of date
+        self._unpromised: dict[str, WaitingUnit] = {}  # waiting units without a promise
+        self._unplaced: list[WaitingUnit] = []  # units that lost their place since the last `decide`
+        self._blocked: list[tuple[float, str]] = []  # reservations that began while their nodes were not free
+        self._lapsed: list[tuple[float, str]] = []  # promises that are due and whose reservation has begun
+        self._started: list[tuple[int, float, int]] = []  # order of every unit that started, sorted
 
     # ---- in
 
     def submit(self, unit: Unit) -> None:
         """Add a waiting unit. It is planned by the next `decide`."""
         entry = WaitingUnit(unit, unit.expected * self.stretch)
-        self.waiting[unit.name] = entry
+        entry.passed_before = self._passed(unit)
+        self.waiting[unit.name] = self._unpromised[unit.name] = entry
         self._new.append(entry)
         self._largest = max(self._largest, unit.size)
 
     def withdraw(self, name: str) -> None:
         """Forget a waiting unit: its reservation ends with it."""
         entry = self.waiting.pop(name)
+        self._unpromised.pop(name, None)
         if any(new is entry for new in self._new):
             self._new = [new for new in self._new if new is not entry]
         elif entry.where is not None:
@@ -94,6 +105,7 @@ class PromiseBook:
         """Report that a unit runs which this book did not start."""
         self.advance(now)
         self.waiting.pop(unit.name, None)
+        self._unpromised.pop(unit.name, None)
         self._begin(WaitingUnit(unit, unit.expected * self.stretch, now, where), now, reserved=False)
         self._conflict = self._conflict or Reason.HIGHER_PRIORITY
 
@@ -134,7 +146,9 @@ class PromiseBook:
             self._start_in_order(out)
             return out
         self._insert_new(out)
-        self._credit = min(self._credit + self.settings.work_per_event, 50 * self.settings.work_per_event)
+        self._events += 1
+        work = self.settings.work_per_event if self._is_short() else self.settings.work_per_later_event
+        self._credit = min(self._credit + work, 50 * work)
         self._start_due(out)
         if changed and self.waiting and self.free.any():
             self._improve(out)
@@ -144,12 +158,34 @@ class PromiseBook:
         self._promise(out)
         return out
 
+    def _is_short(self) -> bool:
+        """Whether so little has happened that time does not matter yet."""
+        return self._events <= self.settings.early_events
+
     def next_wake(self) -> float:
         """Return when `decide` has to be called again if nothing happens before."""
-        times = [self._due[0][0]] if self._due else []
-        times += [entry.start for entry in self.waiting.values() if entry.where is not None]
-        times += [entry.promise for entry in self.waiting.values() if entry.promise is not None]
-        return min((t for t in times if t > self.now), default=FOREVER)
+        while self._reserved and not self._begins(*self._reserved[0]):
+            heapq.heappop(self._reserved)
+        while self._promised and not self._is_promised(*self._promised[0]):
+            heapq.heappop(self._promised)
+        heaps = (self._due, self._reserved, self._promised)
+        return min((heap[0][0] for heap in heaps if heap and heap[0][0] > self.now), default=FOREVER)
+
+    def _begins(self, at: float, name: str) -> bool:
+        entry = self.waiting.get(name)
+        return entry is not None and entry.where is not None and entry.start == at > self.now
+
+    def _is_promised(self, at: float, name: str) -> bool:
+        entry = self.waiting.get(name)
+        return entry is not None and entry.promise == at > self.now
+
+    def _place(self, entry: WaitingUnit, start: float, where: Assignment | None) -> None:
+        """Write down the reservation of a unit; None: it has no place at any time."""
+        if where is None and entry.promise is not None:
+            self._unplaced.append(entry)
+        if where is not None and start != entry.start:
+            heapq.heappush(self._reserved, (start, entry.unit.name))
+        entry.start, entry.where = start, where
 
     def reservations(self) -> Iterable[Reservation]:
         """Return what every waiting unit holds, in order."""
@@ -193,16 +229,26 @@ class PromiseBook:
             heapq.heappush(self._due, (now + entry.span, unit.name))
 
     def _start_due(self, out: Decisions) -> None:
-        due = [entry for entry in self.waiting.values() if entry.where is not None and entry.start <= self.now]
-        for entry in sorted(due, key=lambda e: e.unit.order):
+        due: dict[str, WaitingUnit] = {}
+        blocked, self._blocked = self._blocked, []
+        for at_name in blocked:
+            heapq.heappush(self._reserved, at_name)
+        while self._reserved and self._reserved[0][0] <= self.now:
+            at, name = heapq.heappop(self._reserved)
+            entry = self.waiting.get(name)
+            if entry is not None and entry.where is not None and entry.start == at:
+                due[name] = entry
+        for entry in sorted(due.values(), key=lambda e: e.unit.order):
             if self._fits_now(entry):
                 self._start(entry, out)
+            else:
+                self._blocked.append((entry.start, entry.unit.name))
 
     def _start_in_order(self, out: Decisions) -> None:
         """Start what fits in order, without reservations; with STRICT the first that does not fit stops the rest."""
         self._new, self._freed = [], False
         for entry in sorted(self.waiting.values(), key=lambda e: e.unit.order):
-            where = self.base.fits(entry.unit.demand, self.now, self.now) if self._could_fit(entry) else None
+            where = self.base.fits(entry.unit.demand, self.now, self.now)
             if where is not None:
                 entry.start, entry.where = self.now, where
                 self._start(entry, out, reserved=False)
@@ -212,10 +258,14 @@ class PromiseBook:
     def _start(self, entry: WaitingUnit, out: Decisions, *, reserved: bool = True) -> None:
         assert entry.where is not None
         del self.waiting[entry.unit.name]
+        self._unpromised.pop(entry.unit.name, None)
         self._begin(entry, self.now, reserved=reserved)
-        out.starts.append(Start(entry.unit.name, entry.where, entry.overtaken))
-        for other in self.waiting.values():
-            other.overtaken += other.unit.order < entry.unit.order
+        out.starts.append(Start(entry.unit.name, entry.where, self._passed(entry.unit) - entry.passed_before))
+        bisect.insort(self._started, entry.unit.order)
+
+    def _passed(self, unit: Unit) -> int:
+        """Return how many units behind this one in the order have started."""
+        return len(self._started) - bisect.bisect(self._started, unit.order)
 
     def _fits_now(self, entry: WaitingUnit) -> bool:
         where = entry.where
@@ -248,9 +298,10 @@ class PromiseBook:
         self.searches += 1
         place = self.plan.earliest(entry.unit.demand, entry.span, self.now)
         if place is None:
-            entry.start, entry.where = FOREVER, None
+            self._place(entry, FOREVER, None)
             return
-        entry.start, entry.where = place
+        self._place(entry, *place)
+        assert entry.where is not None
         if self.plan is self.base:
             self.plan = self.base.copy()
         self.plan.change(entry.start, entry.start + entry.span, entry.unit.demand, entry.where, -1)
@@ -280,8 +331,8 @@ class PromiseBook:
             self._start_beside(out, cost)
             return
         order = sorted(self.waiting.values(), key=lambda e: rank(e, self.now, settings))
-        plan, searches = build(self.base, self.now, order, settings)
-        self._credit -= searches * cost
+        plan, searches, kept = build(self.base, self.now, order, settings)
+        self._credit -= searches * cost + (0 if self._is_short() else kept)
         self.searches += searches
         if plan is None:
             self._start_beside(out, cost)
@@ -289,12 +340,13 @@ class PromiseBook:
         self.plan = plan.profile
         for entry in order:
             place = plan.places[entry.unit.name]
-            entry.start, entry.where = place if place is not None else (FOREVER, None)
+            self._place(entry, *(place if place is not None else (FOREVER, None)))
         self._start_due(out)
 
     def _start_beside(self, out: Decisions, cost: int) -> None:
         """Start units that fit now without delaying any reservation."""
-        possible = [entry for entry in self.waiting.values() if self._could_fit(entry)]
+        free = self.free.sum(axis=1).tolist()
+        possible = [entry for entry in self.waiting.values() if _could_fit(entry, free)]
         possible.sort(key=lambda e: rank(e, self.now, self.settings))
         failed: dict[tuple[tuple[int, ...], int], list[tuple[int, float]]] = {}  # shapes that do not fit now
         tries = max(LEAST_BESIDE, self._credit // cost)
@@ -303,7 +355,7 @@ class PromiseBook:
                 break
             demand = entry.unit.demand
             known = failed.setdefault((demand.request, demand.level), [])
-            if any(pods <= demand.pods and span <= entry.span for pods, span in known) or not self._could_fit(entry):
+            if any(pods <= demand.pods and span <= entry.span for pods, span in known) or not _could_fit(entry, free):
                 continue
             if not self.plan.has_slots_now(demand):
                 known.append((demand.pods, 0.0))
@@ -317,34 +369,47 @@ class PromiseBook:
             if where is not None:
                 entry.start, entry.where = self.now, where
                 self._start(entry, out, reserved=False)
+                free = self.free.sum(axis=1).tolist()
             else:
                 known.append((demand.pods, entry.span))
                 if entry.where is not None:
                     self.plan.change(entry.start, entry.start + entry.span, demand, entry.where, -1)
 
-    def _could_fit(self, entry: WaitingUnit) -> bool:
-        demand = entry.unit.demand
-        return all(int(self.free[r].sum()) >= demand.pods * amount for r, amount in enumerate(demand.request) if amount)
-
     # ---- promises
 
     def _promise(self, out: Decisions) -> None:
         """Promise a start to units that have none; move a promise only when it is about to be broken."""
-        for entry in self.waiting.values():
-            if entry.where is None:
-                if entry.promise is not None:
-                    reason = entry.why_moved or Reason.NODE_LOST
-                    out.promises.append(StartPromise(entry.unit.name, FOREVER, None, reason, entry.promise))
-                    entry.promise = None
+        lost, self._unplaced = self._unplaced, []
+        for entry in lost:
+            if entry.where is None and entry.promise is not None and entry.unit.name in self.waiting:
+                reason = entry.why_moved or Reason.NODE_LOST
+                out.promises.append(StartPromise(entry.unit.name, FOREVER, None, reason, entry.promise))
+                entry.promise = None
+                self._unpromised[entry.unit.name] = entry
+        for entry in [entry for entry in self._unpromised.values() if entry.where is not None]:
+            del self._unpromised[entry.unit.name]
+            self._say(entry, entry.start + self._slack(entry))
+            out.promises.append(StartPromise(entry.unit.name, entry.promise or 0.0, entry.where))
+        lapsed, self._lapsed = self._lapsed, []
+        for at_name in lapsed:
+            heapq.heappush(self._promised, at_name)
+        lapsed = self._lapsed
+        while self._promised and self._promised[0][0] <= self.now:
+            moved, name = heapq.heappop(self._promised)
+            late = self.waiting.get(name)
+            if late is None or late.promise != moved:
                 continue
-            if entry.promise is None:
-                entry.promise = entry.start + self._slack(entry)
-                out.promises.append(StartPromise(entry.unit.name, entry.promise, entry.where))
-            elif entry.promise <= self.now and entry.start > entry.promise:
-                moved, entry.promise = entry.promise, self._later(entry)
-                entry.moves += 1
-                reason = entry.why_moved or Reason.OVERRAN
-                out.promises.append(StartPromise(entry.unit.name, entry.promise, entry.where, reason, moved))
+            if late.start <= moved:  # its nodes are not free yet
+                lapsed.append((moved, name))
+                continue
+            self._say(late, self._later(late))
+            late.moves += 1
+            reason = late.why_moved or Reason.OVERRAN
+            out.promises.append(StartPromise(name, late.promise or 0.0, late.where, reason, moved))
+
+    def _say(self, entry: WaitingUnit, start_by: float) -> None:
+        entry.promise = start_by
+        heapq.heappush(self._promised, (start_by, entry.unit.name))
 
     def _slack(self, entry: WaitingUnit) -> float:
         """Return how much later than planned a unit is promised to start: nothing for large units."""
@@ -398,3 +463,8 @@ class PromiseBook:
         assert not set(self.waiting) & set(self.running), "a unit waits and runs"
         for at in self.plan.times.tolist():
             assert (again.least(at, at) == self.plan.least(at, at)).all(), f"the plan differs at {at}"
+
+
+def _could_fit(entry: WaitingUnit, free: list[int]) -> bool:
+    demand = entry.unit.demand
+    return all(have >= demand.pods * amount for have, amount in zip(free, demand.request, strict=True) if amount)

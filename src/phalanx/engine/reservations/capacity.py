@@ -55,6 +55,7 @@ class CapacityProfile:
     def __init__(self, now: float, free: Ints, topology: TopologyLevels) -> None:
         """`free`: (resource, node) amounts, without what runs."""
         self.topology = topology
+        self.rising = True  # no node ever has less room later: nothing is taken from a later time on
         self._allocate(FIRST_PIECES, free.shape, free.dtype)
         self._view(FIRST_PIECES // 2, FIRST_PIECES // 2 + 1)
         self.times[0] = now
@@ -84,7 +85,7 @@ class CapacityProfile:
 
     def copy(self) -> CapacityProfile:
         new = object.__new__(CapacityProfile)
-        new.topology = self.topology
+        new.topology, new.rising = self.topology, self.rising
         new._move_from(self, self.n + FIRST_PIECES, FIRST_PIECES // 4)
         return new
 
@@ -137,6 +138,8 @@ class CapacityProfile:
         """Take (`sign` -1) or return (+1) the room of an assignment from `start` until `until`."""
         if until <= self.times[0] or until <= start:
             return
+        if start > self.times[0]:
+            self.rising = False
         a = self._cut(start)
         z = self.n if until == FOREVER else self._cut(until)
         counts = where.counts * sign
@@ -186,7 +189,7 @@ class CapacityProfile:
         slots = self._slots(demand, self.rows[i])
         if int(slots.sum(dtype=np.int64)) < demand.pods:
             return None
-        if k - i == 1:
+        if k - i == 1 or self.rising:
             return self.choose(demand, self.rows[i])
         nodes = np.flatnonzero(slots)
         free: Ints = np.zeros_like(self.rows[i])

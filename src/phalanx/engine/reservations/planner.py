@@ -14,6 +14,7 @@ from phalanx.engine.reservations.reservation import FOREVER, Assignment
 from phalanx.engine.reservations.units import Backfill, PlanSettings, WaitingUnit
 
 Place = tuple[float, Assignment]  # when, where
+KEPT_PER_SEARCH = 3  # reservations that are taken over at the cost of one search
 TRIES = 5  # plans that are built before the present one is kept
 
 
@@ -37,6 +38,7 @@ class StartPlan:
         self.now = now
         self.places: dict[str, Place | None] = {}
         self.searches = 0
+        self.kept = 0  # reservations that were taken over or looked at: cheaper than a search
 
     def put(self, entry: WaitingUnit, place: Place | None) -> None:
         self.places[entry.unit.name] = place
@@ -45,6 +47,7 @@ class StartPlan:
 
     def keep(self, entry: WaitingUnit) -> None:
         """Take over the present reservation."""
+        self.kept += 1
         self.put(entry, None if entry.where is None else (entry.start, entry.where))
 
     def earliest(self, entry: WaitingUnit) -> Place | None:
@@ -72,12 +75,13 @@ def late(entry: WaitingUnit, place: Place | None) -> bool:
 
 def build(
     base: CapacityProfile, now: float, order: Sequence[WaitingUnit], settings: PlanSettings
-) -> tuple[StartPlan | None, int]:
-    """Return a plan that keeps every promise (None: none was found within the tries) and the searches it took.
+) -> tuple[StartPlan | None, int, int]:
+    """Return a plan that keeps every promise (None: none was found within the tries), and the work it took:
+    searches, and reservations that were kept as a number of searches of the smallest size.
 
     `order`: the units in order; those behind `settings.depth` keep their reservation.
     """
-    searches = 0
+    searches = kept_work = 0
     whole = base.most()
     kept = {e.unit.name for e in order[settings.depth :]}
     for _ in range(TRIES):
@@ -93,10 +97,11 @@ def build(
         if not missed:
             _pull_forward(plan, [e for e in order if e.unit.name in kept])
         searches += plan.searches
+        kept_work += plan.kept // KEPT_PER_SEARCH
         if not missed:
-            return plan, searches
+            return plan, searches, kept_work
         kept.update(missed)
-    return None, searches
+    return None, searches, kept_work
 
 
 def _pull_forward(plan: StartPlan, kept: Sequence[WaitingUnit]) -> None:

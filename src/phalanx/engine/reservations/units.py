@@ -30,6 +30,8 @@ class PlanSettings:
     easy_depth: int = 1  # reservations per priority with EASY, at least
     easy_fraction: float = 0.1  # further ones for units in one topology domain, up to this share of the cluster
     work_per_event: int = 300  # searches (of CELLS_PER_SEARCH each) that one event pays for
+    early_events: int = 20_000  # after so many, an event pays for less: a long trace has to end in time
+    work_per_later_event: int = 30
     depth: int = 400  # units in order that are planned again; those behind keep their reservation
     promise_slack: float = 0.0  # share of the planned wait that is added to the promise of a small unit
     overrun_quantile: float = 0.9  # expected durations are stretched to this quantile if units overrun them
@@ -78,7 +80,7 @@ class WaitingUnit:
     start: float = FOREVER
     where: Assignment | None = None
     promise: float | None = None
-    overtaken: int = 0  # younger units of equal or lower priority that started before it
+    passed_before: int = 0  # units behind it in the order that had started before it came
     why_moved: Reason | None = None
     moves: int = 0
 
