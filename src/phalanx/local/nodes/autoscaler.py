@@ -61,7 +61,7 @@ class Autoscaler:
             await asyncio.sleep(self._pause())
 
     def _pause(self) -> float:
-        """Until the next look: sooner if nodes are due."""
+        """Return the seconds until the next look; fewer if nodes are due before that."""
         now = self._clock.now()
         return min([LOOK_SECONDS, *(max(0.01, due - now) for due in self._due.values())])
 

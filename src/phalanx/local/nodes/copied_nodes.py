@@ -25,7 +25,7 @@ def copy_name(index: int) -> str:
 
 
 def twin(node: Json, index: int, now: float) -> Json:
-    """What to create for the node that is number `index`."""
+    """Build the simulated node to create as the copy of `node`; `index`: its number among the copies."""
     name = copy_name(index)
     spec, status = node.get("spec") or {}, node.get("status") or {}
     secrets = _identities(node)
@@ -54,7 +54,10 @@ def twin(node: Json, index: int, now: float) -> Json:
 
 
 def _identities(node: Json) -> set[str]:
-    """Texts that name this very machine. Short ones would be found in innocent values."""
+    """Return the strings that identify this machine: its name, addresses and IDs.
+
+    Strings of up to three characters are left out: they would match parts of unrelated label values.
+    """
     spec, status = node.get("spec") or {}, node.get("status") or {}
     info = status.get("nodeInfo") or {}
     found = {
@@ -67,7 +70,10 @@ def _identities(node: Json) -> set[str]:
 
 
 async def create_copies(client: Client, nodes: Sequence[Json], clock: Clock, notify: Notify) -> int:
-    """One twin for every node, in the order of their names; those that are there stay. Returns how many were made."""
+    """Create one copy of every node, in the order of their names, and return how many were created.
+
+    Copies that exist already stay as they are.
+    """
     made = 0
     for index, node in enumerate(sorted(nodes, key=lambda one: str(one["metadata"]["name"]))):
         try:

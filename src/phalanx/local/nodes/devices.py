@@ -42,7 +42,7 @@ class SimulatedDriver(msgspec.Struct, frozen=True):
     profile: str = "whole"  # mig: partitions that share counters; shared: memory is divided among claims
 
     def slices(self, node: str, index: int) -> list[Json]:
-        """The ResourceSlices of one node; `index`: its number among the nodes."""
+        """Build the ResourceSlices of one node; `index`: its number among the nodes."""
         devices = list(self._devices(node, index))
         bodies: list[Json] = [{"devices": devices[at : at + MOST]} for at in range(0, len(devices), MOST)]
         if self.profile == "mig":
@@ -152,7 +152,7 @@ def _class(name: str, driver: str, kind: str) -> Json:
 
 
 def parse_devices(text: str, path: str = "--devices") -> list[SimulatedDriver]:
-    """Raises ConfigProblem."""
+    """Parse the drivers that `text` lists, separated by semicolons. Raises ConfigProblem."""
     return [_driver(part.strip(), path) for part in text.split(";") if part.strip()]
 
 

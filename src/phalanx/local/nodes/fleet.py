@@ -167,7 +167,7 @@ async def _complete_fleet(
 
 
 async def _standing(client: Client) -> dict[str, dict[str, str]]:
-    """The simulated nodes that exist, with their labels."""
+    """List the simulated nodes that exist and return their labels by name."""
     found = msgspec.json.decode(await client.list(NODES, labels=f"{SIMULATED}=true"))["items"]
     return {node["metadata"]["name"]: node["metadata"].get("labels") or {} for node in found or ()}
 

@@ -171,7 +171,7 @@ class SimulatedKubelet:
             node.ledger.give_back(pod.uid)
 
     def _resume(self, place: PodName, pod: KubeletPod, node: SimulatedNode) -> None:
-        """A pod that an earlier life of this process had started."""
+        """Track a pod that was started before this process began, from its stored status."""
         try:
             started = parse_rfc3339(pod.status.start_time or "")
         except ValueError:
@@ -301,7 +301,10 @@ class SimulatedKubelet:
         return False
 
     async def _report(self, place: PodName, pod: KubeletPod, run: RunningPod, now: float) -> None:
-        """That it runs, is ready, or is as its spec is now."""
+        """Write the next status of a pod, if it is due.
+
+        Its containers wait for images or configuration, start, become ready or unready, or take over a changed spec.
+        """
         images = pod.missing if not run.up else []
         if images:
             if run.waits != (pod.metadata.generation, images):
@@ -350,7 +353,10 @@ class SimulatedKubelet:
         return await missing(self._client, pod.metadata.namespace, needs) if needs else {}
 
     def _new_spec(self, pod: KubeletPod, run: RunningPod, now: float) -> dict[str, Any]:
-        """What another spec changes: ephemeral containers, and what its containers ask for, if the node has that."""
+        """Build the status after a change of the spec: ephemeral containers and resized requests.
+
+        A resize that the node has no room for is deferred.
+        """
         status = pod_status.looked_into(pod, rfc3339(now))
         requests, ledger = pod_requests(pod), run.node.ledger
         if requests == ledger.pods.get(run.uid, requests):
@@ -381,7 +387,10 @@ class SimulatedKubelet:
         code: int,
         container: KubeletContainer | None = None,
     ) -> None:
-        """The containers ended by themselves. container: the one whose rules decide; None: the first."""
+        """Handle containers that ended by themselves: finish the pod or schedule a restart.
+
+        container: the one whose restart rules decide; None: the first.
+        """
         if not starts_again(pod, code, container):
             await self._finish(place, pod, run, code, now)
             return
@@ -452,7 +461,7 @@ class SimulatedKubelet:
     # -- time and writes ----------------------------------------------------------------------------------------
 
     def _real(self, seconds: float) -> float:
-        """Seconds of pods' time as seconds of the clock."""
+        """Convert seconds of the pods' time to seconds of the clock."""
         return seconds / self._options.speed
 
     def _ready_at(self, pod: KubeletPod, run: RunningPod) -> float:

@@ -18,7 +18,7 @@ _shapes: dict[tuple[tuple[str, int], ...], Amounts] = {}  # requests that pods o
 
 
 def _shared(found: Amounts) -> Amounts:
-    """One shared, immutable table for all pods with the same requests."""
+    """Return one shared table for all pods with the same requests; it must not be changed."""
     shape = tuple(found.items())
     known = _shapes.get(shape)
     if known is None:
@@ -44,7 +44,10 @@ def _requests(resources: ResourceRequirements) -> Amounts:
 
 
 def pod_requests(pod: KubeletPod) -> Amounts:
-    """All containers together, or the largest moment of initialisation if that needs more, plus overhead."""
+    """Compute what a pod requests from its node.
+
+    All containers together, or the largest moment of initialisation if that needs more, plus overhead.
+    """
     total = effective(
         (_requests(container.resources) for container in pod.spec.containers),
         ((each.restart_policy == "Always", _requests(each.resources)) for each in pod.spec.init_containers or ()),
@@ -112,7 +115,10 @@ class NodeUsage(msgspec.Struct):
         return None
 
     def shortage_for(self, uid: str, requests: Amounts) -> NodeShortage | None:
-        """What a pod that is here already lacks to grow to this; `used` is what the others use."""
+        """Find the resource that a pod on this node lacks to grow to `requests`; None if it fits.
+
+        `used` of the answer is what the other pods use.
+        """
         held = self.pods.get(uid, {})
         for name in _in_order(requests) if self.allocatable else ():
             capacity, used = self.allocatable.get(name, 0), self.used.get(name, 0) - held.get(name, 0)

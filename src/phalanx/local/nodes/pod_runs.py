@@ -71,7 +71,7 @@ LEAST_AFTER_HOOK = 2.0  # seconds
 
 
 def stopping(pod: KubeletPod, grace: float, usual: float) -> tuple[float, int]:
-    """(seconds from the deletion to the end of the last container, its exit code)."""
+    """Return the seconds from the deletion to the end of the last container, and its exit code."""
     announced = number(pod.metadata.annotations, STOP_SECONDS)
     needed = usual if announced is None else announced
     sidecars = (c for c in pod.spec.init_containers or () if c.restart_policy == "Always")
@@ -91,13 +91,16 @@ RESTARTS = ("Restart", "RestartAllContainers")  # actions of rules
 
 
 def exit_code(pod: KubeletPod, restarts: int) -> int:
-    """Of this run: several codes are for one run after the other, the last one for all that follow."""
+    """Return the exit code of the run after so many restarts.
+
+    Several codes in the annotation are for one run after the other; the last one is for all that follow.
+    """
     codes = [_code(text) for text in pod.metadata.annotations.get(EXIT_CODE, "").split(",")]
     return codes[min(restarts, len(codes) - 1)]
 
 
 def _code(text: str) -> int:
-    """A typo ends a pod like any other: with 0."""
+    """Parse an exit code; return 0 for a value that is not one, so that a typo ends a pod as usual."""
     try:
         return int(annotation_values.number(text, 0, LAST_CODE))
     except annotation_values.BadValue:
@@ -105,7 +108,11 @@ def _code(text: str) -> int:
 
 
 def starts_again(pod: KubeletPod, code: int, container: KubeletContainer | None = None) -> bool:
-    """All containers end alike, so the rules of one of them (None: the first), its policy, then the pod's decide."""
+    """Return True if the containers restart after this exit code.
+
+    All containers end alike, so one of them decides (None: the first): its rules, then its policy, then the pod's
+    policy.
+    """
     decides = container or (pod.spec.containers[0] if pod.spec.containers else KubeletContainer())
     for rule in decides.restart_policy_rules or ():
         if rule.action in RESTARTS and rule.exit_codes.include(code):

@@ -14,7 +14,7 @@ NOT_READY = "ContainersNotReady"  # reason
 
 
 def pod_ip(pod: KubeletPod, host_ip: str) -> str:
-    """Any address that is stable for a pod; nothing routes it."""
+    """Return an address that is stable for a pod; nothing routes it."""
     if pod.spec.host_network:
         return host_ip
     number = zlib.crc32(pod.metadata.uid.encode())
@@ -69,7 +69,7 @@ def _init_containers(pod: KubeletPod, state: Json, started: str, now: str, runni
 
 
 def resized(pod: KubeletPod, started: str, restarts: int) -> Json:
-    """What its containers ask for now is theirs."""
+    """Build the status of a pod whose containers now have the resources that they request."""
     pending = {"$patch": "delete", "type": RESIZE_PENDING}
     return {
         "conditions": [pending],
@@ -82,14 +82,14 @@ def not_resized(now: str, reason: str, message: str) -> Json:
 
 
 def looked_into(pod: KubeletPod, now: str) -> Json:
-    """Its ephemeral containers run; nothing runs in them."""
+    """Build the status that shows the ephemeral containers as running; no process runs in them."""
     state = {"running": {"startedAt": now}}
     statuses = [_container(pod, container, state, False, 0, {}) for container in pod.spec.ephemeral_containers or ()]
     return {"ephemeralContainerStatuses": statuses} if statuses else {}
 
 
 def readiness(pod: KubeletPod, now: str) -> Json:
-    """Of a pod whose containers are ready."""
+    """Build the Ready condition of a pod whose containers are ready."""
     return {"conditions": [{"reason": None, "message": None, **_ready(pod, now)}]}
 
 
@@ -112,14 +112,14 @@ def _unready(pod: KubeletPod) -> str:
 
 
 def held_or_free(pod: KubeletPod, started: str, now: str, restarts: int, held: bool) -> Json:
-    """Its containers, up since `started`, became ready or (held) no longer are."""
+    """Build the status of containers, running since `started`, that became ready or (held) no longer are."""
     plain = [{"reason": None, "message": None, **condition} for condition in _whether_ready(pod, now, held)]
     state = {"running": {"startedAt": started}}
     return {"conditions": plain, "containerStatuses": _containers(pod, state, not held, restarts)}
 
 
 def waiting(pod: KubeletPod, host_ip: str, started: str, now: str, why: Mapping[str, tuple[str, str]]) -> Json:
-    """It is on its node, and its containers wait; why: reason and message by container."""
+    """Build the status of a pod on its node whose containers wait; why: reason and message by container."""
     status: Json = {
         "phase": "Pending",
         "startTime": started,
@@ -150,7 +150,7 @@ def _waiting(pod: KubeletPod, container: Container, why: Mapping[str, tuple[str,
 
 
 def _begun(pod: KubeletPod, now: str, readiness: list[Json]) -> list[Json]:
-    """It is on its node, nothing is in the way of its containers, and this is said of their readiness."""
+    """Return the conditions of a pod that is on its node and initialized, with `readiness` among them."""
     known = any(c.type == "PodScheduled" and c.status == "True" for c in pod.status.conditions or ())
     # A binding does not say for which generation.
     scheduled = {"type": "PodScheduled", "status": "True"} if known else _condition("PodScheduled", True, now)
@@ -159,7 +159,10 @@ def _begun(pod: KubeletPod, now: str, readiness: list[Json]) -> list[Json]:
 
 
 def running(pod: KubeletPod, host_ip: str, started: str, now: str, restarts: int = 0, *, held: bool = False) -> Json:
-    """`started`: when the pod started; `now`: when its containers did, which are not ready yet when it is held."""
+    """Build the status of a running pod.
+
+    `started`: when the pod started; `now`: when its containers did. Containers of a held pod are not ready yet.
+    """
     state = {"running": {"startedAt": now}}
     ip = pod_ip(pod, host_ip)
     status: Json = {
@@ -187,7 +190,7 @@ def restarting(pod: KubeletPod, code: int, started: str, now: str, restarts: int
 
 
 def restarted(pod: KubeletPod, code: int, started: str, now: str, restarts: int, held: bool) -> Json:
-    """Up again, after a failure or a completed run under restartPolicy Always."""
+    """Build the status of a pod that runs again, after a failure or a completed run."""
     state = {"running": {"startedAt": now}}
     return {
         "conditions": _whether_ready(pod, now, held),
@@ -198,7 +201,7 @@ def restarted(pod: KubeletPod, code: int, started: str, now: str, restarts: int,
 def finished(
     pod: KubeletPod, code: int, started: str, now: str, restarts: int, reason: str = "", message: str = ""
 ) -> Json:
-    """The last status: Succeeded for exit code 0, else Failed."""
+    """Build the last status of a pod: Succeeded for exit code 0, else Failed."""
     why = "PodCompleted" if code == 0 else "PodFailed"
     state = _terminated(code, started, now)
     status: Json = {

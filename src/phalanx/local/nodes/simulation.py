@@ -36,7 +36,7 @@ class SimulatedNodes:
         notify: Notify | None = None,
         devices: Sequence[SimulatedDriver] = (),
     ) -> None:
-        """`devices`: what drivers publish for every node. `tell`: how many of the missing nodes have been made."""
+        """`devices`: what drivers publish for every node. `notify`: how many of the missing nodes have been made."""
         self.ready = asyncio.Event()
         self._client = client
         self._count = count

@@ -41,7 +41,7 @@ class Topology(msgspec.Struct, frozen=True):
     capacity: dict[str, str] = msgspec.field(default_factory=_default_capacity)
 
     def labels(self, index: int, nodes: int) -> dict[str, str]:
-        """Where node `index` of `nodes` stands."""
+        """Return the topology labels of node `index` of `nodes`."""
         rack = index * self.racks // nodes
         block = rack * self.blocks // self.racks
         zone = block * self.zones // self.blocks

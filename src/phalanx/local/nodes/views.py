@@ -129,7 +129,7 @@ class KubeletPod(Struct, frozen=True, gc=False):
 
     @property
     def given_up(self) -> bool:
-        """The control plane thought that its node was gone."""
+        """Return True if the control plane marked the pod not ready because its node seemed to be gone."""
         conditions = self.status.conditions or ()
         return any(c.type == "Ready" and c.reason == NODE_NOT_READY and c.status == "False" for c in conditions)
 
@@ -229,7 +229,7 @@ _the_same: Memo[Resources] = Memo(lambda resources: resources)
 
 
 def kept(node: KubeletNode) -> KubeletNode:
-    """The little of a node that is kept, with what thousands have in common kept once."""
+    """Return the few fields of a node that are kept; values that many nodes share are kept once."""
     status, metadata = node.status, node.metadata
     return KubeletNode(
         msgspec.structs.replace(metadata, name=sys.intern(metadata.name), uid=sys.intern(metadata.uid)),
@@ -257,7 +257,10 @@ MOST_SECONDS = 315_359_999  # 10 years
 
 
 def number(annotations: dict[str, str], key: str) -> float | None:
-    """A number a user wrote; None when absent or not a number from 0 to 10 years, so that a typo stops nothing."""
+    """Read a number of seconds from an annotation; None if it is absent or not from 0 to 10 years.
+
+    A typo in an annotation stops nothing.
+    """
     try:
         return annotation_values.number(annotations[key], 0, MOST_SECONDS)
     except (KeyError, annotation_values.BadValue):

@@ -30,13 +30,16 @@ def _no_match(done: int, total: int) -> None:
 
 
 def write_snapshot(path: Path, entries: Iterable[Entry], revision: int) -> None:
-    """A file (mode 600) with these objects at this revision. Blocks; call it in a thread."""
+    """Write a file (mode 600) with these objects at this revision. Blocks; call it in a thread."""
     rows = (StoredRow(entry.revision, *entry.key, entry.created, 0, False, entry.value) for entry in entries)
     write_rows(path, sorted(rows), revision)
 
 
 def read_snapshot(path: Path) -> tuple[list[StoredRow], int]:
-    """The objects in a snapshot, or in the store of a server that does not run, and their revision; all verified."""
+    """Read and verify the objects of a snapshot and return them with their revision.
+
+    The file may also be the store of a server that does not run. Raises ConfigProblem if there is no file.
+    """
     if not path.is_file():
         raise ConfigProblem("FILE", f"there is no backup {path}")
     log = Log(path, accept=True)
@@ -95,7 +98,10 @@ def accept(store: Path) -> tuple[int, int]:
 
 
 def write_rows(path: Path, rows: list[StoredRow], revision: int, notify: Notify = _no_match) -> None:
-    """`tell` hears how many rows of how many are written."""
+    """Replace the store at `path` by one with these rows at this revision.
+
+    `notify` is called with how many rows of how many are written.
+    """
     for leftover in (path, Path(f"{path}-wal"), mark.path_of(path)):
         leftover.unlink(missing_ok=True)
     log = Log(path)

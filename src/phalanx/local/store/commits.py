@@ -76,7 +76,7 @@ class CommitThread:
                 self._wake.notify()
 
     def discard(self, floor: int, revisions: tuple[int, ...]) -> None:
-        """These rows are unreachable; changes up to `floor` can no longer be replayed."""
+        """Queue rows that are unreachable for removal; changes up to `floor` can no longer be replayed."""
         self._discards.append(_Discard(floor, revisions))
         if len(self._discards) == COMPACT_IDLE:
             with self._wake:
@@ -205,7 +205,7 @@ def _library() -> Any:
 
 
 def give_back() -> None:
-    """Takes milliseconds: call it in a thread."""
+    """Return free memory of the heap to the operating system. Takes milliseconds: call it in a thread."""
     library = _library()
     if library is not None:
         library.malloc_trim(0)

@@ -59,16 +59,16 @@ class SlowWatcher(Exception):
 
 class Watcher(Protocol):
     def __aiter__(self) -> AsyncIterator[Sequence[Change]]:
-        """Batches of changes in revision order; raises SlowWatcher when cut off."""
+        """Yield batches of changes in revision order; raises SlowWatcher when cut off."""
         ...
 
     async def within(self, seconds: float) -> Sequence[Change]:
-        """As anext; nothing where there is nothing for so long."""
+        """Wait up to `seconds` for the next batch; return an empty one if there is no change until then."""
         ...
 
     @property
     def progress(self) -> int:
-        """Every change up to this revision has been handed out: what a bookmark may say."""
+        """Return the revision up to which every change has been handed out: what a bookmark may say."""
         ...
 
     def close(self) -> None: ...
@@ -77,7 +77,7 @@ class Watcher(Protocol):
 class StoreProtocol(Protocol):
     @property
     def revision(self) -> int:
-        """The last durable revision."""
+        """Return the last durable revision."""
         ...
 
     def get(self, key: Key) -> Entry | None: ...
@@ -89,26 +89,27 @@ class StoreProtocol(Protocol):
         ...
 
     def list_at(self, resource: str, namespace: str, revision: int) -> Sequence[Entry]:
-        """The state as it was; raises Compacted."""
+        """List the objects as they were at a revision; raises Compacted."""
         ...
 
     async def put(self, key: Key, build: Build, expect: int | None = None, index: Any = None) -> Entry:
-        """expect: None = whatever, 0 = must not exist, n = at that revision; RevisionMismatch comes before any wait.
+        """Store the value that `build` makes; RevisionMismatch is raised before any wait.
 
-        index: what the Indexer would make of the value, of those who know it before it is encoded.
+        expect: None = any state, 0 = must not exist, n = at that revision. index: what the Indexer would make of the
+        value, for callers that know it before it is encoded.
         """
         ...
 
     async def delete(self, key: Key, build: Build, expect: int | None = None) -> Entry: ...
 
     def alarm(self) -> str:
-        """Why nothing may grow, or ""."""
+        """Return why nothing may grow, or an empty string."""
         ...
 
     async def settled(self) -> bool:
-        """Returns when everything submitted so far is durable or has failed; whether nothing failed."""
+        """Wait until every write submitted so far is durable or has failed; return True if none failed."""
         ...
 
     def watch(self, resource: str, namespace: str = "", since: int | None = None) -> Watcher:
-        """Changes after `since` (None: from now); raises Compacted."""
+        """Watch the changes after `since` (None: from now); raises Compacted."""
         ...

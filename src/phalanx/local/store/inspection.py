@@ -126,7 +126,10 @@ class Inspection:
             )
 
     def load(self) -> Generator[StoredRow, None, None]:
-        """Every row in order of revision, each verified; to be read to the end once, before the first append."""
+        """Yield every row in order of revision, each verified.
+
+        It must be read to the end once, before the first append.
+        """
         if self._reader is None:
             return
         count = last = 0

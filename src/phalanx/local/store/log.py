@@ -51,7 +51,10 @@ class Log:
         self.format = found.format  # 0: there is no store yet
 
     def load(self) -> Generator[StoredRow, None, None]:
-        """Every row in order of revision, each verified; to be read to the end once, before the first append."""
+        """Yield every row in order of revision, each verified.
+
+        It must be read to the end once, before the first append.
+        """
         return self._found.load()
 
     def begin(self) -> None:
@@ -153,7 +156,7 @@ class Log:
         return self._connection
 
     def settle(self, revision: int) -> None:
-        """This is the state at a revision, and nothing before it can be asked for."""
+        """Set the current revision; no revision before it can be asked for."""
         self.begin()
         self._open.execute("UPDATE state SET revision=?, floor=?", (revision, revision))
         self.revision = self.floor = revision

@@ -35,7 +35,7 @@ def path_of(store: Path) -> Path:
 
 
 def read(path: Path) -> Marked | None:
-    """None: there is no mark. Raises UnreadableMark."""
+    """Read the mark; None if there is none. Raises UnreadableMark."""
     try:
         data = path.read_bytes()[:SIZE]
         text = data.decode("ascii").strip()

@@ -41,7 +41,7 @@ class Space:
         self.free = 0  # bytes, when last looked at
 
     def alarm(self) -> str:
-        """Why nothing may grow, or "". Looks at the disk at most once a second."""
+        """Return why nothing may grow, or an empty string. Looks at the disk at most once a second."""
         now = self._monotonic()
         if now - self._checked >= CHECK_SECONDS:
             self._checked = now
@@ -57,7 +57,10 @@ class Space:
         return ""
 
     def failed(self) -> bool:
-        """The disk refused a write. Whether giving up the reserve made room, so that trying again is worth it."""
+        """Record that the disk refused a write and delete the reserve file.
+
+        Return True if that made room, so that a retry is worth it.
+        """
         self._failed = self._monotonic()
         try:
             self._reserve.unlink()

@@ -115,7 +115,7 @@ class Store:
 
     @property
     def oldest(self) -> int:
-        """The first revision that a watch or `list_at` may still name."""
+        """Return the first revision that a watch or `list_at` may still name."""
         return self._window.floor
 
     @property
@@ -123,30 +123,33 @@ class Store:
         return self._tables.count
 
     def alarm(self) -> str:
-        """Why nothing may grow, or "": the room on the disk is running out. The API server refuses what grows."""
+        """Return why nothing may grow, or an empty string.
+
+        The disk is running out of space then, and the API server refuses writes that grow.
+        """
         return self._space.alarm() if self._space is not None else ""
 
     @property
     def free_bytes(self) -> int:
-        """On the disk of the file, when last looked at."""
+        """Return the free bytes on the disk of the file, when last looked at."""
         return self._space.free if self._space is not None else 0
 
     @property
     def window(self) -> tuple[int, int]:
-        """(changes, bytes) that are kept for watches only."""
+        """Return how many changes, and how many bytes of them, are kept for watches only."""
         return len(self._window), self._window.bytes
 
     def integrity(self) -> str:
-        """What reading the file again found wrong, or ""."""
+        """Return what was found wrong when the file was read again, or an empty string."""
         return self._commits.integrity if self._commits is not None else ""
 
     @property
     def verified(self) -> float:
-        """When the whole file was last read again and found right; 0: not yet."""
+        """Return when the whole file was last read again and found right; 0: not yet."""
         return self._commits.verified if self._commits is not None else 0.0
 
     def snapshot(self) -> tuple[Sequence[Entry], int]:
-        """Every object and the revision they are at: what a backup is made of."""
+        """Return every object and the revision they are at: what a backup is made of."""
         return self._tables.all(), self._revision
 
     @property
@@ -209,10 +212,10 @@ class Store:
         return await self._submit(Change(revision, True, entry, current))
 
     async def settled(self) -> bool:
-        """Returns when everything submitted so far is durable or has failed; whether nothing failed.
+        """Wait until every write submitted so far is durable or has failed; return True if none failed.
 
-        Who refuses something because of a state that is still on its way waits for it: what a refusal says must be
-        true of the state that readers see.
+        A caller that refuses something because of a state that is not durable yet waits for it first: what a refusal
+        says must be true of the state that readers see.
         """
         pending = [each.done for each in self._pending]
         if not pending:
@@ -246,13 +249,13 @@ class Store:
         return done
 
     def _flush(self) -> None:
-        """Without a disk, what one turn of the loop queued is a batch."""
+        """Settle the writes that one turn of the event loop queued, as one batch; for a store without a disk."""
         self._flush_due = False
         self._outcomes.append(CommitOutcome(len(self._pending)))
         self._settle()
 
     def _report(self, outcome: CommitOutcome) -> None:
-        """In the commit thread."""
+        """Queue the outcome of a commit for the event loop. Runs in the commit thread."""
         self._outcomes.append(outcome)
         loop = self._loop
         try:
@@ -293,7 +296,7 @@ class Store:
         self._discard(self._window.add(change, self._clock.monotonic()))
 
     def _discard(self, fallen: Sequence[Change]) -> None:
-        """These changes can no longer be asked for: their rows may go."""
+        """Let the commit thread remove the rows of changes that can no longer be asked for."""
         if self._commits is None:
             return
         for change in fallen:

@@ -51,7 +51,7 @@ class StoreWatcher:
         return batch
 
     async def within(self, seconds: float) -> Sequence[Change]:
-        """As anext; nothing where there is nothing for so long."""
+        """Wait up to `seconds` for the next batch; return an empty one if there is no change until then."""
         loop = asyncio.get_running_loop()
         until: float | None = None
         while not (batch := self._some()):
@@ -120,7 +120,7 @@ class Hub:
         self._scopes: dict[Scope, dict[StoreWatcher, None]] = {}
 
     def watch(self, scope: Scope, since: int, durable: Callable[[], int]) -> StoreWatcher:
-        """Changes after `since`; raises Compacted."""
+        """Watch the changes after `since`; raises Compacted."""
         self._window.check(since)
         watcher = StoreWatcher(scope, self._window.follow(scope), since, durable, self._remove)
         self._scopes.setdefault(scope, {})[watcher] = None

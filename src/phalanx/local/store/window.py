@@ -62,7 +62,7 @@ class ChangeRun:
         self._changes.append(change)
 
     def drop(self, change: Change) -> None:
-        """The oldest one falls out."""
+        """Drop the oldest change, which is `change`."""
         self._head += 1
         self.fallen = change.revision
         if self._head > 64 and self._head * 2 > len(self._changes):
@@ -86,7 +86,10 @@ class ChangeRun:
         return bool(self._changes) and self._changes[-1].revision > revision  # what fell out has revision 0
 
     def some_after(self, revision: int, changes: int, size: int) -> Sequence[Change]:
-        """The next few: as many as asked for or as fill `size` bytes, and at least one if there is one."""
+        """Return the next changes: up to `changes` of them, or as many as fill `size` bytes.
+
+        At least one is returned if there is one.
+        """
         known = self._changes
         if not known or known[-1].revision <= revision:
             return ()
@@ -133,7 +136,10 @@ class Window(msgspec.Struct):
         return fallen
 
     def expire(self, now: float) -> list[Change]:
-        """What is older than it may be; also to be called when nothing is written."""
+        """Drop and return the changes that are older than allowed.
+
+        Must also be called when nothing is written.
+        """
         fallen: list[Change] = []
         while self._times and now - self._times[0][0] > self.bounds.seconds:
             _, revision = self._times.popleft()
@@ -159,7 +165,7 @@ class Window(msgspec.Struct):
         return run
 
     def follow(self, scope: Scope) -> ChangeRun:
-        """Who follows a run ends with `unfollow`."""
+        """Start to follow the changes of a scope; `unfollow` must follow."""
         run = self.run(scope)
         run.followers += 1
         return run
@@ -170,13 +176,13 @@ class Window(msgspec.Struct):
             del self._runs[scope]
 
     def after(self, resource: str, namespace: str, revision: int) -> list[Change]:
-        """Changes of a resource after a revision, oldest first; raises Compacted."""
+        """Return the changes of a resource after a revision, oldest first; raises Compacted."""
         self.check(revision)
         run = self._runs.get((resource, namespace))
         return run.after(revision) if run is not None else []
 
     def before(self, resource: str, namespace: str, revision: int) -> dict[Key, Entry | None]:
-        """What every key changed after `revision` was at that revision; None: it was not there."""
+        """Return the state at `revision` of every key that changed after it; None: it did not exist."""
         states: dict[Key, Entry | None] = {}
         for change in reversed(self.after(resource, namespace, revision)):
             states[change.entry.key] = change.previous

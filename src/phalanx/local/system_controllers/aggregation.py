@@ -53,7 +53,10 @@ class Aggregation:
 
 
 def _rules(role: Json, roles: list[Json], matchers: list[Any]) -> list[Json]:
-    """Roles that aggregate themselves count with the rules they have by now; when those change, this is done again."""
+    """Collect the rules of the roles that `matchers` select, each rule once.
+
+    A selected role that aggregates others counts with its current rules; when those change, this runs again.
+    """
     found: list[Json] = []
     for other in roles:
         labels = other["metadata"].get("labels")

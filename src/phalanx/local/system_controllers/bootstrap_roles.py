@@ -208,7 +208,10 @@ def _object(kind: str, namespace: str, name: str) -> Json:
 
 
 def _binding(namespace: str, name: str, kind: str, role: str, subjects: list[str]) -> Json:
-    """`subjects`: "Group:NAME", "User:NAME" or "ServiceAccount:NAMESPACE/NAME"."""
+    """Build a RoleBinding, or a ClusterRoleBinding if `namespace` is empty.
+
+    `subjects`: "Group:NAME", "User:NAME" or "ServiceAccount:NAMESPACE/NAME" each.
+    """
     found: list[Json] = []
     for each in subjects:
         subject, _, who = each.partition(":")

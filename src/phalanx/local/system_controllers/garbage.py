@@ -163,7 +163,7 @@ class GarbageCollector:
         return all(self._known_state(item, owner) == "solid" for owner in item.meta.owners)
 
     def _known_state(self, item: MetadataItem, owner: OwnerMetadata) -> OwnerState | None:
-        """What the watches say; None: nothing."""
+        """Return the state of an owner as the watches show it; None if they do not show it."""
         if owner.uid in self._absent:
             return "absent"
         found = self._feed.items.get(owner.uid)

@@ -137,7 +137,7 @@ class MetadataFeed:
             self._kinds_changed.clear()
 
     async def _wait(self, event: asyncio.Event) -> None:
-        """For the event; never next to a reader that has ended, whose kind would be unattended."""
+        """Wait for the event; raise the cause if a reader ends first, since no task would read its kind."""
         waiting = asyncio.create_task(event.wait())
         try:
             await asyncio.wait([waiting, *self._tasks.values()], return_when=asyncio.FIRST_COMPLETED)

@@ -134,7 +134,7 @@ class NamespaceDeleter:
             return  # gone, or replaced: the next look finds what is there
 
     async def _explain(self, namespace: dict[str, Any], remaining: dict[str, list[ObjectMetadata]]) -> None:
-        """Conditions that say what a namespace still waits for."""
+        """Write the conditions that say what a namespace still waits for."""
         counts = ", ".join(
             f"{key if '.' in key else key + '.'} has {len(left)} resource instances"
             for key, left in sorted(remaining.items())

@@ -74,7 +74,7 @@ class PodMetadata(MetadataBody, frozen=True):
 
     @property
     def held(self) -> str:
-        """The PodGroup that a live pod holds on to; "" when none."""
+        """Return the name of the PodGroup that a live pod protects; empty if there is none."""
         group, known = self.spec.scheduling_group, self.metadata.annotations
         if group is None or self.status.phase in FINISHED:
             return ""
@@ -88,7 +88,7 @@ class GroupMetadata(MetadataBody, frozen=True):
 
     @property
     def held(self) -> str:
-        """The CompositePodGroup that a group is a child of; "" when none."""
+        """Return the name of the CompositePodGroup that a group is a child of; empty if there is none."""
         return self.spec.parent_composite_pod_group_name or ""
 
 
@@ -180,8 +180,11 @@ class GroupProtection:
             return
 
     def _circular(self, place: ServiceAddress) -> bool:
-        """Whether a composite is among its own ancestors: no tree with it is ever scheduled, and none of the ring could
-        go before the others. Parents are immutable, so what was observed stays true."""
+        """Return True if a composite is among its own ancestors.
+
+        No tree with it is ever scheduled, and no member of the ring could go before the others. Parents are immutable,
+        so what was observed stays true.
+        """
         above, steps = self._made.get(place), 0
         while above is not None and above != place and steps < MOST_STEPS:
             above, steps = self._made.get(above), steps + 1
