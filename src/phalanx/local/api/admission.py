@@ -68,7 +68,10 @@ class Admission:
         self._clock = ctx.clock
 
     def namespace_open(self, kind: Kind, namespace: str, name: str) -> None:
-        """Nothing is created where there is no namespace, or one that is going away."""
+        """Refuse to create an object in a namespace that does not exist or is terminating.
+
+        Raises NotFound or Forbidden.
+        """
         entry = self._store.latest(("namespaces", "", namespace))
         if entry is None:
             home = self._registry.by_storage_key("namespaces")
@@ -190,7 +193,10 @@ class Admission:
             raise invalid(kind, str(service["metadata"].get("name") or ""), errors)
 
     def _ingress_class(self, ingress: Json) -> None:
-        """An Ingress that names no class gets the default one; of several the newest, then the first by name."""
+        """Set the default IngressClass of an Ingress that names none.
+
+        Of several defaults the newest is taken, then the first by name.
+        """
         annotations = ingress["metadata"].get("annotations") or {}
         if (ingress.get("spec") or {}).get("ingressClassName") is not None or _OLD_CLASS in annotations:
             return
@@ -202,7 +208,10 @@ class Admission:
             ingress.setdefault("spec", {})["ingressClassName"] = default[0]["name"]
 
     def _runtime(self, kind: Kind, pod: Json) -> None:
-        """What the RuntimeClass of a pod costs and where it runs becomes part of the pod."""
+        """Copy the overhead and the scheduling rules of a pod's RuntimeClass into the pod.
+
+        Raises Forbidden if there is no such RuntimeClass or the pod contradicts it.
+        """
         spec, name = pod["spec"], pod["spec"]["runtimeClassName"]
         shown = str((pod.get("metadata") or {}).get("name") or "")
         entry = self._store.latest((_RUNTIME_CLASSES, "", name))
@@ -255,12 +264,15 @@ class Admission:
             new["status"] = {**said, since: rfc3339(self._clock.now())}
 
     def fill(self, kind: Kind, obj: Json, namespace: str) -> None:
-        """What the LimitRanges of a namespace give to pods that do not say it."""
+        """Fill in the requests and limits that the LimitRanges of the namespace give to pods without them."""
         if kind.storage_key == "pods" and self._store.list(LIMIT_RANGES, namespace):
             fill_pod(self._store, obj, namespace)
 
     def within_limits(self, kind: Kind, new: Json, namespace: str) -> None:
-        """Raises Forbidden for what a LimitRange of the namespace does not allow; after all that may change it."""
+        """Check an object against the LimitRanges of its namespace. Raises Forbidden.
+
+        Must run after everything that may change the object.
+        """
         if kind.storage_key not in ("pods", "persistentvolumeclaims") or not self._store.list(LIMIT_RANGES, namespace):
             return
         look = pod_complaints if kind.storage_key == "pods" else claim_complaints
@@ -275,7 +287,7 @@ class Admission:
 
 
 def _requested_by(obj: Json, user: User) -> None:
-    """The requester of a certificate is the authenticated user."""
+    """Record the authenticated user as the requester of a certificate."""
     spec = obj.setdefault("spec", {})
     spec.update(username=user.name, groups=list(user.groups))
     spec.pop("uid", None)

@@ -163,7 +163,7 @@ class App:
     async def _admitted(
         self, scope: Scope, receive: Receive, query: Mapping[str, str], user: User, flow: Flow
     ) -> Answer:
-        """It is this client's turn."""
+        """Authorize and answer a request that fairness has let begin."""
         path: str = scope["path"]
         method: str = scope["method"]
         watched = self._rights is not None or self.audit is not None
@@ -254,7 +254,10 @@ class App:
                 raise too_large(self._limits.body_bytes)
 
     def _authorize(self, record: AuditRecord | None, user: User, asked: Attributes) -> None:
-        """Raises Forbidden, in Kubernetes' words."""
+        """Check that the user may do this, and record the decision for the audit log.
+
+        Raises Forbidden, with the same text as Kubernetes.
+        """
         if record is not None and asked.verb != "impersonate":
             record.asked = asked
         if self._rights is None:
@@ -274,7 +277,7 @@ class App:
         )
 
     async def _watch(self, request: Request, flow: Flow) -> Answer:
-        """Watches last; they are counted and take no seat."""
+        """Answer a watch. Watches last long, so they are counted and take no seat."""
         self.fairness.watch(flow)
         try:
             answer = await self._api.handle(request)
@@ -287,7 +290,10 @@ class App:
         return answer
 
     async def _body(self, receive: Receive) -> bytes:
-        """The protocol cuts off clients that send too slowly; here only the size is watched."""
+        """Read the body of a request, up to the size limit.
+
+        Clients that send too slowly are cut off by the protocol.
+        """
         message = await receive()
         body: bytes = message.get("body", b"")
         if not message.get("more_body"):

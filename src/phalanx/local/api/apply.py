@@ -40,7 +40,10 @@ class Applier:
     def apply(
         self, kind: Kind, live: Json | None, config: Json, manager: str, now: str, *, force: bool, subresource: str = ""
     ) -> Json:
-        """The new object with its managedFields; `live` (None: nothing there yet) is left as it is."""
+        """Return the new object with its managedFields.
+
+        `live` (None: there is no object yet) is not changed.
+        """
         walker = self._fields.walker(kind)
         if metadata_of(config).get("managedFields"):
             raise BadRequest("metadata.managedFields must be nil")
@@ -93,7 +96,7 @@ class Applier:
         return [Manager(BEFORE_FIRST_APPLY, UPDATE, live["apiVersion"], time, fields)] if fields else []
 
     def _applied_by_kubectl(self, kind: Kind, walker: Walker, live: Json) -> Fields:
-        """Fields that `kubectl apply` set from the client side and that did not change since.
+        """Return the fields that client-side `kubectl apply` set and that did not change since.
 
         `kubectl apply --server-side` on such an object is the same user going on, not a conflict.
         """
@@ -156,7 +159,10 @@ def refuse_disputes(others: list[Manager], changed: Fields) -> None:
 
 
 def without_new_zeros(live: Any, merged: Any) -> Any:
-    """Zeros are not stored, so a zero where nothing stands changes nothing: managers who both wish it agree."""
+    """Remove the zero values from `merged` that `live` does not have.
+
+    Zeros are not stored, so such a zero changes nothing: managers that both apply it agree.
+    """
     if not (isinstance(live, dict) and isinstance(merged, dict)):
         return merged
     return {name: without_new_zeros(live.get(name), value) for name, value in merged.items() if value or name in live}
@@ -179,7 +185,7 @@ def conflict_of(disputes: list[tuple[Manager, Fields]]) -> Conflict:
 
 
 def merge(walker: Walker, live: Any, config: Any) -> Any:
-    """`config` over `live`; neither is changed."""
+    """Merge `config` over `live`; neither is changed."""
     if walker.atomic or live is None or config is None:
         return clone(config)
     if walker.key is not None:
@@ -199,7 +205,10 @@ def merge(walker: Walker, live: Any, config: Any) -> Any:
 
 
 def _merge_items(walker: Walker, live: list[Any], config: list[Any]) -> list[Any]:
-    """The configuration's order rules; items it does not mention stay before the one they stood before."""
+    """Merge two lists with keys in the order of the configuration.
+
+    Items that the configuration does not mention stay before the item that they stood before.
+    """
     assert walker.key is not None
     inner = walker.item()
     there = {walker.key(item): item for item in reversed(live)}
@@ -284,7 +293,10 @@ def _prune_items(walker: Walker, value: list[Any], last: Fields, kept: Fields, w
 
 
 def check_keys(walker: Walker, value: Any, where: str, path: str = "") -> None:
-    """Items of a keyed list must have their keys, and have them once; otherwise ownership would be ambiguous."""
+    """Check that the items of a keyed list have their keys, each once. Raises BadRequest.
+
+    Otherwise ownership would be ambiguous.
+    """
     if walker.atomic or not value:
         return
     if walker.key is not None:

@@ -50,7 +50,7 @@ class Audit:
     _failing: bool = False
 
     def open(self) -> None:
-        """Raises ConfigProblem."""
+        """Open the audit log for appending, with mode 600. Raises ConfigProblem."""
         try:
             flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW
             self._descriptor = os.open(self.path, flags, 0o600)

@@ -27,7 +27,10 @@ class Authenticator:
         self._tokens = tokens
 
     def user(self, headers: Iterable[tuple[bytes, bytes]], certificate: str = "") -> User:
-        """certificate: the serial number of one that our authority signed, when the client showed it."""
+        """Return the user that a request authenticates as. Raises Unauthorized.
+
+        certificate: the serial number of the client certificate that our authority signed, if the client showed one.
+        """
         if certificate and (known := self._tokens.users.by_certificate(certificate)) is not None:
             return known
         for name, value in headers:
@@ -54,7 +57,7 @@ class Anonymous:
 
 
 def load_token(path: Path | None) -> str:
-    """The token of a data directory, made on first use."""
+    """Return the token of a data directory; it is made on first use."""
     if path is not None and path.exists():
         token = path.read_text().strip()
         if token:

@@ -33,7 +33,10 @@ _decode_pod = msgspec.json.Decoder(_Pod).decode
 
 
 def _in_parts(value: bytes) -> Json:
-    """A pod to be changed and encoded again; most of its spec and who manages its fields are bytes still."""
+    """Decode a pod that will be changed and encoded again.
+
+    Most of its spec and its managedFields stay encoded.
+    """
     try:
         pod = _decode_pod(value)
     except msgspec.ValidationError:

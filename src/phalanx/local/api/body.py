@@ -28,7 +28,7 @@ class Body:
 
 
 def read_object(request: Request, options: WriteOptions) -> Body:
-    """The object of a create or update, in the version of the path."""
+    """Read the object of a create or update, in the version of the path."""
     schema = request.version.schema
     # Finding repeated keys costs a second decoding: only for clients that ask for field validation.
     duplicates = options.validation != "Ignore" and "fieldValidation" in request.query
@@ -40,14 +40,17 @@ def read_object(request: Request, options: WriteOptions) -> Body:
 
 
 def parse_body(request: Request, schema: Object, *, duplicates: bool) -> tuple[Json, list[str]]:
-    """The values in the body, and its repeated keys where the client wants to hear of them."""
+    """Parse the body; return its values, and its repeated keys if `duplicates` asks for them."""
     known = request.repeated is not None
     obj, repeated = parse(request.body, request.content_type, schema, duplicates=duplicates and not known)
     return obj, list(request.repeated or ()) if known and duplicates else repeated
 
 
 async def read_apart(request: Request) -> None:
-    """Reads a body that takes long in another thread and puts JSON in its place. Only whole objects come so."""
+    """Decode a slow body in another thread and put JSON in its place.
+
+    Only for whole objects and their status.
+    """
     if request.verb not in ("create", "update", "patch") or request.subresource not in ("", "status"):
         return
     if not is_slow(request.body, request.content_type):
@@ -92,9 +95,10 @@ def shape(
 
 
 def shape_applied(request: Request, obj: Json, options: WriteOptions, repeated: list[str]) -> tuple[str, ...]:
-    """Like `shape` for an applied configuration: a field that is not declared cannot be owned, so it is always refused.
+    """Shape an applied configuration like `shape`, but refuse every field that is not declared.
 
-    Zero values stay: the client set them here; everywhere else they are omitted.
+    A field that is not declared cannot be owned. Zero values stay: the client set them here; everywhere else they are
+    omitted.
     """
     schema = request.version.schema
     unknown = schema.shape(obj) if isinstance(schema, CustomObject) else conform(obj, schema, zeros=True)
@@ -121,7 +125,7 @@ def yaml_lines_joined(texts: list[str]) -> list[str]:
 
 
 def check_type(kind: Kind, version: Version, obj: Json) -> None:
-    """apiVersion and kind may be left out; what is there must fit the path."""
+    """Check that apiVersion and kind fit the path, and fill them in if left out. Raises BadRequest."""
     expected = api_version(kind.group, version.name)
     given, name = obj.get("apiVersion"), obj.get("kind")
     for field, value in (("apiVersion", given), ("kind", name)):

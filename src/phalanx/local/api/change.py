@@ -79,13 +79,17 @@ class Changes:
         return await self.answer(request, obj, entry, 201, warnings)
 
     def warnings(self, kind: Kind, obj: Json) -> tuple[str, ...]:
-        """What was written and means nothing here."""
+        """Return warnings about fields that were written and have no effect here."""
         return self.custom.warnings(kind, obj)
 
     async def dropped(
         self, request: Request, asked: list[FieldPath], obj: Json, entry: Entry | None
     ) -> tuple[str, ...]:
-        """What a gate that is off has taken from a new object: silently it would be another object."""
+        """Return warnings about the fields of a new object that a disabled feature gate dropped.
+
+        An event on a stored object that has no controller says the same: the object must not silently differ from the
+        request.
+        """
         found = tuple(
             f"{shown(path)} is not stored: it needs the feature gate {DROPPED[str(path[-1])]}, which is off"
             for path in asked
@@ -105,7 +109,10 @@ class Changes:
     async def create_object(
         self, request: Request, options: WriteOptions, obj: Json, *, applied: bool = False
     ) -> tuple[Json, Entry | None]:
-        """`obj` is in the client's version and already checked against its schema. No Entry: it was a dry run."""
+        """Create an object; return it with its Entry (None on a dry run).
+
+        `obj` is in the client's version and already checked against its schema.
+        """
         kind, namespace = request.kind, request.namespace
         metadata = metadata_of(obj)
         if metadata.get("resourceVersion") and not applied:
@@ -146,7 +153,7 @@ class Changes:
         return await self._store_new(kind, obj, namespace, options)
 
     def _validate_new(self, request: Request, obj: Json, name: str) -> None:
-        """`name`: as the client gave it."""
+        """Validate an object that is to be created; `name`: as the client gave it."""
         kind = request.kind
         if kind.prepare_create is not None:
             kind.prepare_create(obj)
@@ -294,7 +301,10 @@ class Changes:
             self.reject(kind, request.name, validate(new, old))
 
     def _validate_changed(self, request: Request, new: Json, old: Json, of_part: Validate | None) -> None:
-        """`of_part`: the rules of a subresource that changes a part of the spec."""
+        """Validate the update of an object.
+
+        `of_part`: the rules of a subresource that changes a part of the spec.
+        """
         kind, spoken = request.kind, self.custom.rules_of(request.kind, request.version)
         if kind.prepare_update is not None:
             kind.prepare_update(new, old)
@@ -345,7 +355,10 @@ class Changes:
         return object_in(kind, version, value)
 
     async def stored(self, kind: Kind, entry: Entry) -> Json:
-        """As it is stored; a custom resource with the defaults its schema has by now, so that they are no changes."""
+        """Return the object as it is stored.
+
+        A custom resource gets the defaults that its schema has now, so that they do not count as changes.
+        """
         homes = () if kind.stored_as else kind.versions
         complete = next((home.from_storage for home in homes if home.name == kind.storage_version), None)
         value = entry.value
@@ -364,14 +377,17 @@ class Changes:
             raise invalid(kind, name, errors)
 
     def _judge_version(self, request: Request, obj: Json) -> None:
-        """Before a webhook makes another version of it: errors are reported in the fields of the client's version."""
+        """Check an object against the schema of the client's version, before a webhook converts it.
+
+        Errors are then reported in the fields of the client's version.
+        """
         kind, version = request.kind, request.version
         if kind.convert is not None and version.openapi is not None and version.name != kind.storage_version:
             set_defaults(obj, version.openapi)
             self.reject(kind, str(metadata_of(obj).get("name") or ""), schema_errors(obj, version.openapi))
 
     async def in_version(self, request: Request, obj: Json) -> Json:
-        """An object in the storage version that is not stored yet, as the request's version shows it."""
+        """Convert an object that is not stored yet from the storage version to the request's version."""
         kind, version = request.kind, request.version
         if kind.convert is not None:
             return await self.ctx.conversions.object(kind, version.name, obj)

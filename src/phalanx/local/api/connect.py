@@ -20,7 +20,10 @@ _FLAGS = ("stdin", "stdout", "stderr", "tty")
 
 
 async def connect(request: Request, changes: Changes) -> NoReturn:
-    """Raises ApiProblem, always. The body of the request is its query: keys may be repeated in it."""
+    """Refuse a connection to a simulated pod: always raises ApiProblem.
+
+    The body of the request is its query: keys may be repeated in it.
+    """
     own = ("", "v1", CONNECTIONS[request.subresource])
     if changes.storing.beyond and changes.webhooks.active:
         about = Admitted(request, "CONNECT", _options(own[2], request.body), None, False, own)

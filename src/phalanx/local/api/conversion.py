@@ -57,13 +57,13 @@ class Conversions:
         self._callers.clear()
 
     def forget(self, kind: str) -> None:
-        """Its definition is gone."""
+        """Close the caller of a kind whose definition is gone."""
         caller = self._callers.pop(kind, None)
         if caller is not None:
             caller.close()
 
     async def entries(self, kind: Kind, version: str, entries: Sequence[Entry]) -> list[Entry]:
-        """The same entries with values of a version. Raises ApiProblem."""
+        """Convert the values of entries to a version. Raises ApiProblem."""
         values = await self.values(kind, version, [entry.value for entry in entries])
         return [entry._replace(value=value) for entry, value in zip(entries, values, strict=True)]
 
@@ -104,7 +104,7 @@ class Conversions:
         return found
 
     async def object(self, kind: Kind, version: str, obj: Json) -> Json:
-        """An object that is on its way, in another version. Raises ApiProblem."""
+        """Convert an object that is not stored yet to a version. Raises ApiProblem."""
         wanted = api_version(kind.group, version)
         if obj.get("apiVersion") == wanted:
             return obj
@@ -145,7 +145,10 @@ def _converted(response: Json) -> list[Any]:
 
 
 def _restored(old: Json, new: Any, wanted: str) -> Json:
-    """What it may not change is as it was; what it got wrong is said."""
+    """Check an object that a conversion webhook returned, and restore what it may not change.
+
+    Raises CallFailed that says what is wrong.
+    """
     if not isinstance(new, dict) or not isinstance(new.get("metadata"), dict):
         raise CallFailed("it returned something that is not an object with metadata")
     if new.get("apiVersion") != wanted or new.get("kind") != old.get("kind"):

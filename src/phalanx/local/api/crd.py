@@ -96,7 +96,7 @@ class CustomKinds:
     # -- deletion -----------------------------------------------------------------------------------------------
 
     def terminating(self, resource: str) -> Json | None:
-        """The definition behind a resource when it only waits for its last object to go."""
+        """Return the definition of a resource if it is being deleted and waits for its last object."""
         definition = self._served.get(resource)
         if definition is None or not definition["metadata"].get("deletionTimestamp"):
             return None
@@ -111,7 +111,10 @@ class CustomKinds:
         return bool(definition["status"] != before)
 
     def kind(self, name: str) -> Kind | None:
-        """The kind a definition serves; None when it serves none (never did, or the name is built in)."""
+        """Return the kind that a definition serves; None if it serves none.
+
+        It never served one, or the name is built in.
+        """
         return self._ctx.registry.by_storage_key(name) if name in self._served else None
 
     # -- serving ------------------------------------------------------------------------------------------------
@@ -141,7 +144,10 @@ class CustomKinds:
             raise invalid(kind, obj["metadata"].get("name") or "", errors)
 
     def _settle(self, obj: Json, status: Json) -> None:
-        """Names, conditions and stored versions: what upstream leaves to controllers is known right away here."""
+        """Set the accepted names, conditions and stored versions in the status of a definition.
+
+        Controllers do this in Kubernetes; here it is known right away.
+        """
         now = rfc3339(self._ctx.clock.now())
         spec = obj["spec"]
         storage = next((v["name"] for v in spec["versions"] if v.get("storage")), "")
@@ -173,7 +179,7 @@ class CustomKinds:
         obj["status"] = {"conditions": kept, "acceptedNames": names, "storedVersions": stored}
 
     def _conflict(self, obj: Json) -> tuple[str, str] | None:
-        """(reason, message) when another kind of the group already has one of the names."""
+        """Return (reason, message) if another kind of the group already has one of the names."""
         name, group = obj["metadata"]["name"], obj["spec"]["group"]
         names = obj["spec"]["names"]
         taken: dict[str, set[str]] = {"resource": set(), "kind": set()}

@@ -138,7 +138,7 @@ def _versions(versions: list[Json]) -> list[FieldError]:
 
 
 def structural_errors(schema: Json, path: str, depth: int = 0) -> list[FieldError]:
-    """The rules that make pruning, defaulting and merging well defined."""
+    """Check the rules that make pruning, defaulting and merging well defined."""
     if depth > _MAX_DEPTH:
         return [invalid(path, "", f"must not be nested deeper than {_MAX_DEPTH} levels")]
     errors: list[FieldError] = []
@@ -171,7 +171,7 @@ def structural_errors(schema: Json, path: str, depth: int = 0) -> list[FieldErro
 
 
 def _errors_below(schema: Json, path: str, depth: int) -> list[FieldError]:
-    """Of the schemas a schema is made of."""
+    """Check the schemas that a schema contains."""
     errors: list[FieldError] = []
     for name, part in (schema.get("properties") or {}).items():
         errors += structural_errors(part, f"{path}.properties[{name}]", depth + 1)

@@ -24,12 +24,12 @@ _STEP = re.compile(
 
 
 def served_names(kind: Kind) -> tuple[set[str], set[str]]:
-    """(resource names, kind names) a kind occupies in its group."""
+    """Return the resource names and the kind names that a kind occupies in its group."""
     return {kind.plural, kind.singular, *kind.short_names} - {""}, {kind.kind, kind.kind + "List"}
 
 
 def kind_of(definition: Json) -> Kind | None:
-    """None: the definition serves no version."""
+    """Build the kind of a definition; None if the definition serves no version."""
     spec = definition["spec"]
     names, group = spec["names"], spec["group"]
     listed = sorted(spec["versions"], key=lambda version: _preference(version["name"]))
@@ -90,7 +90,10 @@ def _schema(version: Json) -> Json:
 
 
 def schema_errors(obj: Json, schema: Json) -> list[FieldError]:
-    """What a version's schema has against an object; its head is judged elsewhere."""
+    """Validate an object against a version's schema.
+
+    apiVersion, kind and metadata are checked elsewhere.
+    """
     head = ("apiVersion", "kind", "metadata")
     properties = schema.get("properties") or {}
     body = {**schema, "properties": {key: part for key, part in properties.items() if key not in head}}
@@ -126,7 +129,10 @@ class CustomRules:
         return errors + rule_errors(self._rules, new, old, errors)
 
     def _new_errors(self, new: Json, old: Json) -> list[FieldError]:
-        """What was wrong before and is as it was is no reason to refuse: a schema may have become stricter since."""
+        """Return the errors of `new`, without those that `old` had at values that did not change.
+
+        A schema may have become stricter since the object was stored.
+        """
         errors = self._errors(new)
         if not errors:
             return []
@@ -137,7 +143,7 @@ class CustomRules:
 
 
 def _as_it_was(path: str, new: Any, old: Any, schema: Any) -> bool:
-    """Whether what a complaint is about did not change: the value at its path, or what lacks it."""
+    """Return True if what an error is about did not change: the value at its path, or what lacks it."""
     for field, index in re.findall(r"([^.\[\]]+)|\[(\d+)\]", path):
         known = schema if isinstance(schema, dict) else {}
         if field:
@@ -154,7 +160,7 @@ def _as_it_was(path: str, new: Any, old: Any, schema: Any) -> bool:
 
 
 def _copies(new: Any, old: Any, index: int, keys: list[str]) -> tuple[Any, Any]:
-    """An item of a list with keys, and the item that had the same keys before."""
+    """Return an item of a list with keys, and the item that had the same keys before."""
     item = new[index] if isinstance(new, list) and index < len(new) else None
     if not isinstance(item, dict) or not isinstance(old, list):
         return item, None
@@ -163,7 +169,7 @@ def _copies(new: Any, old: Any, index: int, keys: list[str]) -> tuple[Any, Any]:
 
 
 def has_defaults(schema: Any) -> bool:
-    """Whether anything in a schema has a default."""
+    """Return True if anything in a schema has a default."""
     if isinstance(schema, list):
         return any(map(has_defaults, schema))
     if not isinstance(schema, dict):
@@ -172,7 +178,7 @@ def has_defaults(schema: Any) -> bool:
 
 
 def _completed(schema: Json) -> Callable[[Json], Json]:
-    """An object as it is read: with the defaults that the schema has by now."""
+    """Return a function that adds the current defaults of the schema to an object that is read."""
 
     def read(obj: Json) -> Json:
         set_defaults(obj, schema)
@@ -239,7 +245,10 @@ def _selector(path: str) -> Callable[[Json], str]:
 
 
 def json_path(path: str) -> Callable[[Any], list[Any]]:
-    """The simple JSONPath of printer columns: fields, indexes, [*] and one comparison. Finds nothing on a bad path."""
+    """Compile the simple JSONPath of a printer column: fields, indexes, [*] and one comparison.
+
+    A bad path finds nothing.
+    """
     text = path.strip()
     if text.startswith("{") and text.endswith("}"):
         text = text[1:-1]

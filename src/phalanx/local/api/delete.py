@@ -103,7 +103,7 @@ class Deletes:
         return Answer(200, encode(body), warnings=_warnings(kind, options))
 
     async def _ask_webhooks(self, request: Request, entry: Entry | None, options: DeleteOptions) -> None:
-        """Deletions are only ever allowed or refused."""
+        """Ask the webhooks about a deletion; they can only allow or refuse it."""
         if entry is not None:
             old: Json = decode(entry.value)
             await self._changes.webhooks.refuse_or_pass(Admitted(request, "DELETE", None, old, options.dry_run))
@@ -120,7 +120,7 @@ class Deletes:
     async def delete_object(
         self, kind: Kind, namespace: str, name: str, options: DeleteOptions
     ) -> tuple[Json, Entry | None, bool]:
-        """The object as it is now, its Entry (none on a dry run), and whether it is gone."""
+        """Delete an object; return its current state, its Entry (None on a dry run) and whether it is gone."""
         self._changes.admission.delete(kind, name)
         for _ in range(_TRIES):
             entry = self._changes.store.latest((kind.storage_key, namespace, name))
@@ -136,7 +136,7 @@ class Deletes:
         raise modified(kind, name)
 
     async def _empty_definition(self, name: str) -> None:
-        """The objects of a definition go before it does."""
+        """Delete the objects of a definition that is being deleted, then finish the definition."""
         kind = self._changes.custom.kind(name)
         if kind is not None:
             keys = [entry.key for entry in self._changes.store.list(kind.storage_key)]
@@ -193,7 +193,10 @@ class Deletes:
         return await self._changes.storing.remove(kind, entry.key, obj, revision)
 
     def _grace(self, kind: Kind, obj: Json, options: DeleteOptions) -> int:
-        """Seconds the object still has. Only pods have any: their containers must be stopped first."""
+        """Return the grace period in seconds.
+
+        Only pods have one: their containers must be stopped first.
+        """
         if kind.storage_key != "pods":
             return 0
         spec, status = obj.get("spec") or {}, obj.get("status") or {}
@@ -247,7 +250,7 @@ def _warnings(kind: Kind, options: DeleteOptions) -> tuple[str, ...]:
 
 
 def set_finalizers(metadata: Json, propagation: str) -> None:
-    """The collector reads from the finalizers what shall become of dependents."""
+    """Set the finalizer that tells the garbage collector how to treat the dependents."""
     if not propagation:
         return
     kept = [name for name in metadata.get("finalizers") or [] if name not in (FOREGROUND, ORPHAN)]
@@ -292,7 +295,7 @@ def success(kind: Kind, name: str, uid: str = "") -> Json:
 
 
 def read_options(request: Request) -> DeleteOptions:
-    """From the body (DeleteOptions) or, without one, from the query."""
+    """Read the options from the body (DeleteOptions) or, without one, from the query."""
     dry_run = write_options(request).dry_run
     found: Json = {}
     if request.body.strip():

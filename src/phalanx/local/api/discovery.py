@@ -26,7 +26,7 @@ class Discovery:
         self._documents: dict[tuple[str, ...], bytes] = {}
 
     def served(self) -> dict[str, dict[str, list[Kind]]]:
-        """group -> version -> kinds, in the order clients should prefer."""
+        """Return the served kinds by group and version, in the order that clients should prefer."""
         registry = self._ctx.registry
         groups: dict[str, dict[str, list[Kind]]] = {}
         for group, version in registry.group_versions():
@@ -46,7 +46,10 @@ class Discovery:
         return document
 
     def root(self, prefix: str, form: Form, address: str, etag: str = "") -> Answer:
-        """/api or /apis. The aggregated documents have an ETag, so that clients may keep them."""
+        """Answer a request for /api or /apis.
+
+        The aggregated documents have an ETag, so that clients may keep them.
+        """
         headers = {"Vary": "Accept"}
         if form.discovery:
             body = self._document((prefix, form.discovery), lambda: self._aggregated(prefix, form.discovery))
@@ -147,7 +150,10 @@ class Discovery:
 
 
 def _storage_version_hash(kind: Kind) -> str:
-    """Changes with the version a kind is stored in, and with nothing else; the same text as everywhere."""
+    """Return a hash of the version that a kind is stored in.
+
+    It changes with nothing else and is the same text as in kube-apiserver.
+    """
     announced = f"{kind.group}/{kind.storage_version}/{kind.kind}"
     return base64.b64encode(hashlib.sha256(announced.encode()).digest()[:8]).decode()
 

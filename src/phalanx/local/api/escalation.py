@@ -26,7 +26,7 @@ GUARDED = frozenset((ROLES, CLUSTER_ROLES, ROLE_BINDINGS, CLUSTER_ROLE_BINDINGS)
 
 
 def check_grant(rights: Rights, user: User, kind: Kind, new: Json, old: Json | None, namespace: str) -> None:
-    """Raises Forbidden if this write would grant rights that the writer does not have."""
+    """Check that a write grants no rights that the writer does not have. Raises Forbidden."""
     if MASTERS in user.groups:
         return
     name = str((new.get("metadata") or {}).get("name") or "")
@@ -64,7 +64,7 @@ def check_grant(rights: Rights, user: User, kind: Kind, new: Json, old: Json | N
 
 
 def _parts(rule: Json) -> Iterable[tuple[str, str, str, str, str]]:
-    """A rule as (verb, group, resource, name, path), one each."""
+    """Split a rule into single (verb, group, resource, name, path) tuples."""
     for verb in rule.get("verbs") or ():
         for path in rule.get("nonResourceURLs") or ():
             yield (verb, "", "", "", path)

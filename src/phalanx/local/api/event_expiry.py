@@ -69,7 +69,7 @@ class EventExpiry:
 
 
 def _last_time(event: Json) -> float:
-    """When it last happened, as far as it says; long ago if it does not."""
+    """Return when the event last happened; 0 if it has no valid time."""
     series = event.get("series") or {}
     texts = (event["metadata"].get("creationTimestamp"), event.get("lastTimestamp"), event.get("eventTime"))
     found = 0.0

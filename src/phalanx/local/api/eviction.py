@@ -59,7 +59,7 @@ class EvictionHandler:
     async def _evict_gang(
         self, request: Request, entry: Entry, pod: Json, gang: EvictedGang, options: DeleteOptions
     ) -> None:
-        """All members of a gang go, or none: every budget must have enough for all of them."""
+        """Evict all members of a gang or none: every budget must allow all of them."""
         members = [(entry, pod), *((other, decode(other.value)) for other in gang.others)]
         self._check_together(gang, [member for _, member in members])
         for latest, member in members:
@@ -200,7 +200,7 @@ class EvictionHandler:
 
 
 def _beyond_budgets(pod: Json) -> bool:
-    """Pods that run nothing cannot be disrupted."""
+    """Return True if budgets do not count the pod: it runs nothing, or is being deleted."""
     phase = (pod.get("status") or {}).get("phase") or "Pending"
     return phase in ("Pending", "Succeeded", "Failed") or bool(pod["metadata"].get("deletionTimestamp"))
 

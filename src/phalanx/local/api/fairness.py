@@ -46,7 +46,10 @@ class Flow(msgspec.Struct, eq=False):
 
 @lru_cache(maxsize=64)  # few: a user agent may be long
 def flow_name(user: str, agent: str) -> str:
-    """`kubectl/v1.37 (linux)` and another of its kind are one client."""
+    """Return the name of a client's flow: its user and program.
+
+    `kubectl/v1.37 (linux)` and another version of kubectl are one client.
+    """
     return f"{user} {agent.partition('/')[0].partition(' ')[0][:64]}"
 
 
@@ -74,7 +77,7 @@ class Fairness:
         return flow
 
     async def enter(self, flow: Flow, *, urgent: bool = False) -> None:
-        """Returns when the request may begin; `leave` must follow. Raises TooManyRequests."""
+        """Wait until the request may begin; `leave` must follow. Raises TooManyRequests."""
         if urgent:
             flow.running += 1
             return
@@ -106,7 +109,7 @@ class Fairness:
             self._flows.pop(flow.name, None)
 
     def watch(self, flow: Flow) -> None:
-        """A watch begins; `unwatch` must follow. Raises TooManyRequests."""
+        """Count a watch that begins; `unwatch` must follow. Raises TooManyRequests."""
         if flow.watches >= self.shares.watches:
             self.rejected += 1
             raise TooManyRequests(

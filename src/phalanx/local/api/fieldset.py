@@ -16,7 +16,7 @@ LEAF: Fields = {}
 
 
 def in_order(fields: Fields) -> Fields:
-    """The same root or node with its own keys sorted, as they are written."""
+    """Return the same root or node with its own keys sorted, as they are written."""
     return dict(sorted(fields.items())) if len(fields) > 1 else fields
 
 
@@ -25,7 +25,7 @@ def owned(node: Fields) -> bool:
 
 
 def union(left: Fields, right: Fields) -> Fields:
-    """Of two roots."""
+    """Return the union of two roots."""
     if not left:
         return right
     if not right:
@@ -48,7 +48,10 @@ def _join(left: Fields, right: Fields) -> Fields:
 
 
 def difference(left: Fields, right: Fields) -> Fields:
-    """Of two roots: what `left` has and `right` has not. Returns `left` itself when nothing goes."""
+    """Return what the root `left` has and the root `right` does not have.
+
+    Returns `left` itself when nothing is removed.
+    """
     out: Fields | None = None
     for key, taken in right.items():
         node = left.get(key)
@@ -77,7 +80,7 @@ def _without(node: Fields, taken: Fields) -> Fields | None:
 
 
 def intersection(left: Fields, right: Fields) -> Fields:
-    """Of two roots."""
+    """Return the intersection of two roots."""
     out: Fields = {}
     if len(right) < len(left):
         left, right = right, left
@@ -95,7 +98,7 @@ def intersection(left: Fields, right: Fields) -> Fields:
 
 
 def members(fields: Fields, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
-    """Every owned path, parents before children, in a stable order."""
+    """Yield every owned path, parents before children, in a stable order."""
     for key in sorted(fields):
         if key == ".":
             continue
@@ -106,7 +109,7 @@ def members(fields: Fields, path: tuple[str, ...] = ()) -> Iterator[tuple[str, .
 
 
 def path_text(path: tuple[str, ...]) -> str:
-    """`.spec.containers[name="web"].image`, as people read it in conflicts."""
+    """Format a path as conflict messages show it: `.spec.containers[name="web"].image`."""
     out = []
     for step in path:
         kind, _, rest = step.partition(":")
@@ -124,7 +127,7 @@ def path_text(path: tuple[str, ...]) -> str:
 
 
 def well_formed(fields: Any, depth: int = 0) -> bool:
-    """Whether a client's fieldsV1 is a tree we can work with."""
+    """Return True if a client's fieldsV1 is a valid tree of fields."""
     if not isinstance(fields, dict) or depth > 200:
         return False
     for key, node in fields.items():
