@@ -8,7 +8,7 @@ import pytest
 
 from support.controller_world import World, play
 from support.manifests import GANG_POLICY, job
-from support.states import job_done, running
+from support.states import end, job_done, running
 
 Json = dict[str, Any]
 PARENT = "scheduling.k8s.io/group-template-name"
@@ -223,5 +223,27 @@ def test_a_group_the_server_refuses_is_told() -> None:
         await cluster.apply(job("a", 2, pod={"priorityClassName": "unknown"}))
         assert "unknown" in await announced(cluster, "FailedWorkloadCreate")
         assert cluster.names("Pod") == []
+
+    play(scenario)
+
+
+def test_the_last_pod_of_a_gang_is_replaced_though_the_completed_ones_were_deleted() -> None:
+    """Its place was taken by another scheduler's pod, and the others succeeded while they were returned."""
+
+    async def scenario(cluster: World) -> None:
+        await cluster.apply(job("train", 4, completions=4, scheduling=GANG_POLICY))
+        pods = await running(cluster, 4)
+        await end(cluster, pods[1:])
+        await cluster.until("Job", "train", when=lambda found: found["status"].get("succeeded") == 3)
+        for pod in pods[1:]:
+            await cluster.delete("Pod", pod["metadata"]["name"])
+        await cluster.eventually("Pod", lambda left: len(left) == 1)
+        await cluster.delete("Pod", pods[0]["metadata"]["name"])
+        (left,) = await cluster.eventually(
+            "Pod", lambda found: len(found) == 1 and found[0]["metadata"]["uid"] != pods[0]["metadata"]["uid"]
+        )
+        await running(cluster, 1)
+        await end(cluster, [left])
+        await job_done(cluster, "train")
 
     play(scenario)

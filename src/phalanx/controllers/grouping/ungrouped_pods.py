@@ -2,7 +2,7 @@
 
 Those pods keep running and never join, so a gang that required them would wait for ever. It requires the remaining
 pods, and all of them again as soon as those outside are replaced. Pods that succeeded and are not replaced are not
-required either.
+required either, also when they were deleted meanwhile.
 """
 
 from __future__ import annotations
@@ -21,13 +21,14 @@ class Gang(NamedTuple):
 
     all_pods: int  # pods that are wanted at the same time
     pods: list[Json]  # those that are there
+    gone: int = 0  # pods that succeeded, are not replaced, and were deleted
 
 
-def without_ungrouped(grouping: Grouping, all_pods: int, pods: Iterable[Json]) -> Grouping:
+def without_ungrouped(grouping: Grouping, all_pods: int, pods: Iterable[Json], gone: int = 0) -> Grouping:
     """Reduce the count of a workload with one group."""
     if len(grouping.groups) != 1:
         return grouping
-    return each_without_ungrouped(grouping, {grouping.groups[0]["metadata"]["name"]: Gang(all_pods, list(pods))})
+    return each_without_ungrouped(grouping, {grouping.groups[0]["metadata"]["name"]: Gang(all_pods, list(pods), gone)})
 
 
 def each_without_ungrouped(grouping: Grouping, gangs: Mapping[str, Gang]) -> Grouping:
@@ -40,7 +41,7 @@ def _without(group: Json, who: Gang | None) -> Json:
     gang = group["spec"]["schedulingPolicy"].get("gang")
     if who is None or gang is None:
         return group
-    outside = sum(stands(pod) and outside_of(pod, group["metadata"]["name"]) for pod in who.pods)
+    outside = sum(stands(pod) and outside_of(pod, group["metadata"]["name"]) for pod in who.pods) + who.gone
     most = max(1, who.all_pods - outside)
     if not outside or int(gang["minCount"]) <= most:
         return group
