@@ -33,7 +33,7 @@ class GangMembers:
         self._store = store
 
     def over_budget(self, pod: Pod) -> str:
-        """Why the eviction would exceed `disruption.maxUnavailableReplicas`; "": it does not.
+        """Return why the eviction would exceed `disruption.maxUnavailableReplicas`; empty if it does not.
 
         A replica is a tree of groups that the same WorkloadPolicy is in effect for; it is unavailable while one of its
         pod groups has fewer pods on nodes than its minimum.
@@ -64,7 +64,7 @@ class GangMembers:
         )
 
     def of(self, pod: Pod) -> EvictedGang | None:
-        """None: the pod goes alone."""
+        """Return the gang that must be evicted together with the pod; None if the pod goes alone."""
         leaf = group_of(pod)
         if leaf is None or self._store.latest((_KINDS[PodGroup], leaf.namespace, leaf.name)) is None:
             return None

@@ -32,14 +32,14 @@ class Api:
         self._writer = writer
 
     def events(self, request: Request) -> AsyncGenerator[list[tuple[str, bytes]], None]:
-        """A watch for a part of this process: batches of (type, encoded object). Raises ApiProblem."""
+        """Watch for a part of this process: yield batches of (type, encoded object). Raises ApiProblem."""
         return self._watch.events(request)
 
     async def present(self, request: Request) -> tuple[list[bytes], int]:
-        """A list for a part of this process: the stored values themselves, and their revision. Raises ApiProblem.
+        """List the stored values and their revision for a part of this process. Raises ApiProblem.
 
-        Who follows all kinds asks in their storage versions and gets what is stored, also what was stored before
-        another version became that one: garbage collection must not hang on a conversion webhook.
+        A caller that follows all kinds asks in their storage versions and gets what is stored, also what was stored
+        before another version became the storage version: garbage collection must not hang on a conversion webhook.
         """
         kind, store = request.kind, self.ctx.store
         matches = Selection.of(kind, request.query, request.name).matches
@@ -51,7 +51,7 @@ class Api:
         return [view(entry.value) for entry in entries], revision
 
     async def handle(self, request: Request) -> Answer:
-        """Raises ApiProblem."""
+        """Answer a request. Raises ApiProblem."""
         verb = request.verb
         if request.subresource in CONNECTIONS and self._writer is not None:
             return await self._writer.handle(request)

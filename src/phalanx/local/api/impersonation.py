@@ -17,7 +17,7 @@ Check = Callable[[User, Attributes], None]  # raises Forbidden
 
 
 def account_groups(name: str) -> tuple[str, ...]:
-    """The groups of a user who is a service account; none for others."""
+    """Return the groups of a user that is a service account; none for other users."""
     parts = name.removeprefix(_ACCOUNT).split(":")
     if not name.startswith(_ACCOUNT) or len(parts) != 2:
         return ()
@@ -25,7 +25,10 @@ def account_groups(name: str) -> tuple[str, ...]:
 
 
 def impersonated(asking: User, headers: Iterable[tuple[bytes, bytes]], check: Check) -> User:
-    """Who the request shall count as. Raises BadRequest and whatever `check` raises."""
+    """Return the user that the request shall count as.
+
+    Raises BadRequest and whatever `check` raises.
+    """
     asked = _asked_for(headers)
     name, groups = asked.name, list(asked.groups)
     if not name:
@@ -52,7 +55,7 @@ def impersonated(asking: User, headers: Iterable[tuple[bytes, bytes]], check: Ch
 
 
 def _asked_for(headers: Iterable[tuple[bytes, bytes]]) -> User:
-    """What the headers say, as they say it."""
+    """Read the user, groups, uid and extra values from the impersonation headers, unchecked."""
     name, uid = "", ""
     groups: list[str] = []
     extra: dict[str, tuple[str, ...]] = {}

@@ -51,14 +51,17 @@ _decode = msgspec.json.Decoder().decode
 
 
 def index_of(resource: str, value: bytes) -> Index:
-    """The store's Indexer. Custom resources may hold anything outside metadata, so nothing else is typed."""
+    """Decode the index of a value; this is the store's Indexer.
+
+    Custom resources may hold anything outside metadata, so nothing else is typed.
+    """
     index = _decode_index(value).metadata
     index.uid = intern(index.uid)  # later states of the object, and other parts of the process, have it too
     return index
 
 
 def index_in(obj: dict[str, Any]) -> Index | None:
-    """The same of an object that is at hand; None: ask the bytes."""
+    """Build the index from a decoded object; None if only the encoded value can give it."""
     try:
         index = msgspec.convert(obj["metadata"], Index, strict=False)
     except msgspec.ValidationError:
@@ -68,7 +71,7 @@ def index_in(obj: dict[str, Any]) -> Index | None:
 
 
 def field_value(kind: Kind, label: str, index: Index, value: bytes) -> str:
-    """The text of a selectable field other than metadata.name and metadata.namespace."""
+    """Return the text of a selectable field other than metadata.name and metadata.namespace."""
     known = index.selected
     if label in known[::2]:
         return known[2 * known[::2].index(label) + 1]
@@ -94,7 +97,7 @@ def _text(read: Show, value: bytes) -> str:
 
 @cache
 def _reader(path: tuple[str, ...]) -> Callable[[bytes], Any]:
-    """Decodes the field at a path and nothing else."""
+    """Return a function that decodes the field at a path and nothing else."""
     type_: Any = Any
     for name in reversed(path):
         type_ = msgspec.defstruct("Selected", [(name, type_ | None if type_ is not Any else Any, None)], gc=False)

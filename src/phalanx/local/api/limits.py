@@ -47,7 +47,7 @@ class JoinedTransport:
             self._transport.write(data)
 
     def flush(self) -> None:
-        """An answer without a body is complete with its head."""
+        """Send the head of an answer that has no body."""
         if self._head:
             self.write(b"")
 

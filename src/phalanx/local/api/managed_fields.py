@@ -59,7 +59,7 @@ class Manager(msgspec.Struct):
 
 
 def read_managers(metadata: Json) -> list[Manager] | None:
-    """None: the list is not one the server could have written."""
+    """Read the managers from managedFields; None if the server cannot have written the list."""
     entries = metadata.get("managedFields")
     if not entries:
         return []
@@ -118,7 +118,7 @@ class FieldTracker:
             metadata.pop("managedFields", None)
 
     def content(self, kind: Kind, obj: Json) -> Fields:
-        """The set of an object made from nothing."""
+        """Return the set of all fields of a new object."""
         whole = tracked(kind, obj, "")
         spec = whole.pop("spec", None) if kind.storage_key == "pods" else None
         fields = self.walker(kind).filled(whole)
@@ -162,7 +162,7 @@ class FieldTracker:
 
 
 def tracked(kind: Kind, obj: Json, subresource: str) -> Json:
-    """The part of an object that has owners at this endpoint."""
+    """Return the part of an object that has owners at this endpoint."""
     if subresource == "status":
         return {"status": obj["status"]} if "status" in obj else {}
     drop_status = "status" in kind.subresources
@@ -178,7 +178,7 @@ def tracked(kind: Kind, obj: Json, subresource: str) -> Json:
 
 
 def acceptable(entries: Any) -> bool:
-    """Whether a client's list of managers can be taken over."""
+    """Return True if a client's list of managers can be taken over."""
     return isinstance(entries, list) and all(
         isinstance(entry, dict)
         and entry.get("operation") in (APPLY, UPDATE)
@@ -200,7 +200,7 @@ def record(
     now: str,
     subresource: str,
 ) -> list[Manager]:
-    """An update takes ownership of what it changed; what it removed has no owner any more."""
+    """Record an update: its manager owns what it changed, and no manager owns what it removed."""
     identity = (manager, UPDATE, api_version, subresource)
     mine: Manager | None = None
     for other in managers:
@@ -218,7 +218,7 @@ def record(
 
 
 def cap(managers: list[Manager]) -> list[Manager]:
-    """Only so many updaters are remembered by name; the oldest become one."""
+    """Merge the oldest updaters into one if there are more than the server keeps by name."""
     updaters = [m for m in managers if m.operation == UPDATE and m.fields and m.manager != ANCIENT]
     surplus = len(updaters) - MAX_UPDATE_MANAGERS
     if surplus <= 0:

@@ -14,7 +14,7 @@ _KEPT = ("creationTimestamp", "uid", "deletionTimestamp", "deletionGracePeriodSe
 
 
 def metadata_of(obj: Json) -> Json:
-    """The metadata of an object, made if absent."""
+    """Return the metadata of an object; it is made if absent."""
     metadata = obj.get("metadata")
     if not isinstance(metadata, dict):
         metadata = obj["metadata"] = {}
@@ -26,7 +26,7 @@ def generated_name(prefix: str, rng: random.Random) -> str:
 
 
 def stamp_new(kind: Kind, metadata: Json, namespace: str, now: str, rng: random.Random) -> None:
-    """What every object gets when it comes to be."""
+    """Set the metadata that every new object gets, and remove what only the server may set."""
     for key in ("deletionTimestamp", "deletionGracePeriodSeconds", "selfLink", "resourceVersion", "generation"):
         metadata.pop(key, None)
     if namespace:
@@ -54,7 +54,7 @@ def keep_system_fields(metadata: Json, old: Json) -> None:
 
 
 def bump_generation(kind: Kind, new: Json, old: Json) -> None:
-    """The generation counts changes of what was asked for: everything but metadata and status."""
+    """Increase the generation if anything but metadata and status changed."""
     if not kind.generation or not _asked_differs(new, old, ignore_status="status" in kind.subresources):
         return
     metadata = new["metadata"]

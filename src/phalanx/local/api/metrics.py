@@ -38,7 +38,7 @@ class ApiMetrics:
             gates.labels(name, "").set(on)
 
     def measure_store(self, store: Store) -> None:
-        """What a store can tell of itself."""
+        """Register the metrics of a store."""
 
         def gauge(name: str, text: str, value: Callable[[], float]) -> None:
             Gauge(f"phalanx_store_{name}", text, registry=self.registry).set_function(value)
@@ -53,7 +53,10 @@ class ApiMetrics:
         gauge("free_bytes", "Free on the disk of the store, when last looked at.", lambda: store.free_bytes)
 
     def measure_fairness(self, fairness: Fairness) -> None:
-        """Names as in kube-apiserver; the levels and flows there are one here."""
+        """Register the metrics of fairness, with the names of kube-apiserver.
+
+        Its priority levels and flows are one here.
+        """
         running = Gauge("apiserver_flowcontrol_current_executing_requests", "Being answered.", registry=self.registry)
         running.set_function(lambda: fairness.running)
         waiting = Gauge("apiserver_flowcontrol_current_inqueue_requests", "Waiting for a turn.", registry=self.registry)

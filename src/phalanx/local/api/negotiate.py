@@ -29,7 +29,7 @@ class Form(msgspec.Struct, frozen=True):
 
 @lru_cache(maxsize=512)
 def negotiate(accept: str, tables: bool = True) -> Form:
-    """The first form of the header that we can serve; clients list what they like best first.
+    """Choose the first form of the header that can be served; clients list what they prefer first.
 
     `tables`: whether what is asked for has columns. Reviews and the like have none.
     """

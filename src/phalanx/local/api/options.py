@@ -61,7 +61,10 @@ def write_options(request: Request) -> WriteOptions:
 
 
 def check_timeout(query: Mapping[str, str]) -> None:
-    """client-go writes how long it waits; answers come sooner here, so only nonsense matters. Raises BadRequest."""
+    """Check that the timeout of the query is a valid duration. Raises BadRequest.
+
+    client-go writes how long it waits; answers come sooner here, so the value itself has no effect.
+    """
     text = query["timeout"]
     problem = duration_problem(text) if text and not query_flag(query, "watch") else ""
     if problem:

@@ -102,7 +102,7 @@ class Walker:
         return self._plans[names]
 
     def added(self, value: Any) -> Fields:
-        """The node of a value that came to be as a whole: it owns itself and everything below."""
+        """Return the node of a value that was added as a whole: it owns itself and everything below."""
         if self.atomic or not value:
             return LEAF
         if self.plain:
@@ -130,7 +130,10 @@ class Walker:
         return out if len(value) == 1 else in_order(out)
 
     def filled(self, value: Any) -> Fields:
-        """The node of a record that was always there, empty, and got content: it does not own itself."""
+        """Return the node of a record that was always there, empty, and got content.
+
+        It does not own itself.
+        """
         if not self.plain or type(value) is not dict:
             whole = self.added(value)
             if whole and self.key is not None:  # a list that is always there (spec.containers)
@@ -147,7 +150,7 @@ class Walker:
         return out
 
     def applied(self, value: Any) -> Fields:
-        """The node of a value in an applied configuration: leaves, map entries and list items are owned."""
+        """Return the node of an applied value: leaves, map entries and list items are owned."""
         if self.atomic or not value:
             return LEAF
         out: Fields = {}
@@ -258,7 +261,10 @@ def _is_atomic(schema: Type) -> bool:
 
 
 def _always_there(field: Field) -> bool:
-    """Values (not pointers) of records and required lists exist in every object, so no manager adds them."""
+    """Return True if the field exists in every object, so that no manager adds it.
+
+    That is so for values (not pointers) of records and for required lists.
+    """
     if isinstance(field.type, Object):
         return not field.pointer
     return isinstance(field.type, ListOf) and field.required

@@ -62,7 +62,7 @@ class Patches:
         return language
 
     def _reshape(self, request: Request, options: WriteOptions, new: Any, patch: Any) -> tuple[str, ...]:
-        """A patch may produce anything: hold the result to the shape and place of the object."""
+        """Check that the result of a patch has the shape and place of the object; return the warnings."""
         if not isinstance(new, dict):
             raise BadRequest("the patch makes the object something that is not an object")
         metadata = new.get("metadata")
@@ -124,14 +124,17 @@ def _leaves_spec(request: Request, patch: Any) -> bool:
 
 
 def _conforming(request: Request, view: Json) -> Json:
-    """The merged object, in the request's version; zeros have done their part and go."""
+    """Conform the merged object to the request's version; zero values are removed now."""
     if not isinstance(request.version.schema, CustomObject):
         conform(view, request.version.schema)
     return view
 
 
 def read_patch(request: Request, language: str) -> Any:
-    """The patch as JSON values. JSON patch is a list, which `parse` does not take: it is read as a member."""
+    """Parse the patch to JSON values.
+
+    A JSON patch is a list, which `parse` does not take: it is read as a member of an object.
+    """
     if language == JSON_PATCH:
         if not request.body.strip():
             raise BadRequest("the body of the request is empty")
@@ -151,7 +154,10 @@ def transform(current: Json, patch: Any, language: str, schema: Object) -> Any:
 
 
 def pins(patch: Any, language: str) -> bool:
-    """Whether the patch itself names the revision it was made for: then a lost race is the client's to settle."""
+    """Return True if the patch itself names the revision it was made for.
+
+    A conflict is then for the client to resolve.
+    """
     if language == JSON_PATCH:
         return isinstance(patch, list) and any(
             isinstance(op, dict) and op.get("path") == "/metadata/resourceVersion" for op in patch

@@ -20,7 +20,10 @@ _MISSING = object()
 
 
 def json_patch(document: Any, operations: Any) -> Any:
-    """`document` is consumed: on a problem its state is undefined and must be thrown away."""
+    """Apply the operations of a JSON patch to `document`.
+
+    `document` is consumed: after an error its state is undefined and it must be thrown away.
+    """
     if not isinstance(operations, list):
         raise bad_request("error decoding patch: a JSON patch is a list of operations")
     if len(operations) > MAX_OPERATIONS:
@@ -161,7 +164,10 @@ def _size(value: Any) -> int:
 
 
 def merge_patch(target: Any, patch: Any) -> Any:
-    """`target` is consumed: its containers may become part of the result."""
+    """Apply a JSON merge patch to `target`.
+
+    `target` is consumed: its containers may become part of the result.
+    """
     if not isinstance(patch, dict):
         return clone(patch)
     result = target if isinstance(target, dict) else {}

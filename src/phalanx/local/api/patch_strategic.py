@@ -20,7 +20,10 @@ CONTAINERS = (dict, list)
 
 
 def strategic_patch(target: dict[str, Any], patch: Any, schema: Type | None) -> dict[str, Any]:
-    """`target` is consumed: its containers may become part of the result."""
+    """Apply a strategic merge patch to `target`.
+
+    `target` is consumed: its containers may become part of the result.
+    """
     if not isinstance(patch, dict):
         raise bad_request("a strategic merge patch is an object")
     return _merge_object(target, patch, schema)
@@ -67,7 +70,7 @@ def _merge_object(target: dict[str, Any], patch: dict[str, Any], schema: Type | 
 
 
 def _only_directed(patch: dict[str, Any]) -> list[str]:
-    """Lists that the patch has directives for and does not mention itself."""
+    """Return the lists that the patch has directives for and does not mention itself."""
     directives = [key for key in patch if key.startswith("$")]
     if not directives:
         return directives
@@ -82,7 +85,7 @@ def _check_directive(name: str) -> None:
 
 
 def _fresh_object(patch: dict[str, Any], schema: Type | None) -> dict[str, Any]:
-    """A patch on nothing: what remains once nulls and directives are gone."""
+    """Apply a patch to nothing: return what remains without nulls and directives."""
     for name, value in patch.items():
         if value is None or name.startswith("$") or isinstance(value, CONTAINERS):
             break
@@ -230,7 +233,10 @@ def _check_order(given: list[Any], order: list[Any]) -> None:
 
 
 def _reorder(items: list[Any], key_of: Any, order: list[Any], before: list[Any]) -> list[Any]:
-    """Items named in `order` stand in that order; the others keep their place relative to what stood before."""
+    """Sort the items named in `order` into that order.
+
+    The other items keep their place relative to what stood before.
+    """
     rank = {value: i for i, value in reversed(list(enumerate(order))) if _plain(value)}
     was = {value: i for i, value in reversed(list(enumerate(before))) if _plain(value)}
     keys = [key_of(item) for item in items]

@@ -87,7 +87,7 @@ class AdmissionPolicy:
 
     @property
     def lenient(self) -> bool:
-        """Whether what goes wrong is ignored."""
+        """Return True if failures of the policy are ignored."""
         return self.spec.get("failurePolicy") == "Ignore"
 
 
@@ -115,7 +115,7 @@ class AdmissionPolicies:
 
     @property
     def active(self) -> bool:
-        """Whether any policy is bound."""
+        """Return True if any policy is bound."""
         return bool(self._store.list(VALIDATING_BINDINGS) or self._store.list(MUTATING_BINDINGS))
 
     def _policies(self, policies: str, bindings: str) -> list[AdmissionPolicy]:

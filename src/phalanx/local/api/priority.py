@@ -94,7 +94,10 @@ class Priorities:
             )
 
     def default(self) -> PriorityClassView:
-        """The global default; the lowest one should there be several. Without one: priority 0."""
+        """Return the global default class, the lowest one if there are several.
+
+        Without one: priority 0.
+        """
         found = _NONE
         for entry in self._store.list(RESOURCE):
             known = self._read(entry)

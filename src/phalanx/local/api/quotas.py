@@ -104,7 +104,7 @@ class Ledger(msgspec.Struct):
     charges: dict[tuple[str, str], QuotaCharge] = msgspec.field(default_factory=dict)  # (storage key, name)
 
     def set(self, key: Key, charge: QuotaCharge | None) -> bool:
-        """Whether anything changed."""
+        """Set the charge of an object (None: it is gone); return True if anything changed."""
         place = (key[0], key[2])
         before = self.charges.get(place)
         if before == charge:
@@ -129,7 +129,7 @@ class Quotas:
         self.woken = asyncio.Event()
 
     def check(self, kind: Kind, new: Json, namespace: str) -> None:
-        """Raises Forbidden when a quota would be exceeded by this object being so. To be followed by `note` at once."""
+        """Check that writing this object exceeds no quota; `note` must follow at once. Raises Forbidden."""
         if not namespace or not self._store.list(TABLE, namespace):
             return
         ledger = self._ledger(namespace)
@@ -150,7 +150,10 @@ class Quotas:
                 raise self._exceeded(kind, name, quota, asked, sorted(over))
 
     def _complete(self, kind: Kind, new: Json, quota: Quota, before: QuotaCharge | None) -> None:
-        """Where cpu or memory is limited every container must say what it takes."""
+        """Check that every container of a new pod specifies the cpu and memory that the quota limits.
+
+        A pod that specifies them for the pod as a whole passes. Raises Forbidden.
+        """
         if kind.storage_key != "pods" or before is not None:
             return
         spec = new["spec"]
@@ -187,7 +190,10 @@ class Quotas:
         return forbidden(kind, name, f"exceeded quota: {quota.name}, {parts}")
 
     def note(self, key: Key, obj: Json | None) -> None:
-        """An object is being written so, or is gone (None). Called for every write: most namespaces have no ledger."""
+        """Charge an object that is being written, or is gone (None).
+
+        Called for every write: most namespaces have no ledger.
+        """
         if key[0] == TABLE:
             self._wake(key[1])
         ledger = self._ledgers.get(key[1]) if self._ledgers else None
@@ -209,7 +215,7 @@ class Quotas:
             self._wake(entry.key[1])
 
     def statuses(self, namespace: str) -> Iterator[tuple[str, Json]]:
-        """The quotas of a namespace and what their status should be."""
+        """Yield the quotas of a namespace and what their status should be."""
         if not self._store.list(TABLE, namespace):
             self._ledgers.pop(namespace, None)
             return
@@ -272,7 +278,10 @@ def charge_of(kind: Kind, obj: Json) -> QuotaCharge:
 
 
 def _devices(spec: Json) -> dict[str, int]:
-    """How many devices of each class a claim may get: of alternatives the most, of all devices what it can hold."""
+    """Return how many devices of each class a claim may get.
+
+    Of alternatives the largest count; for all devices of a class, the most that a claim can hold.
+    """
     found: dict[str, int] = {}
     for request in (spec.get("devices") or {}).get("requests") or ():
         most: dict[str, int] = {}
@@ -330,7 +339,7 @@ def _looks_across(affinity: Json) -> bool:
 
 
 def text_of(amount: int, like: str = "") -> str:
-    """An amount as people write it, in binary units where the limit is written so."""
+    """Format an amount as a quantity, in binary units if `like`, the limit, is written so."""
     if like.endswith("i") and amount % ONE == 0:
         whole = amount // ONE
         for unit, size in (("Ti", 1 << 40), ("Gi", 1 << 30), ("Mi", 1 << 20), ("Ki", 1 << 10)):

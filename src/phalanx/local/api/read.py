@@ -131,7 +131,7 @@ class Reader:
     def _source(
         self, request: Request, limit: int, token: str, selection: Selection
     ) -> tuple[Sequence[Entry], int, tuple[str, str] | None]:
-        """What to list, its revision, and the key to start after."""
+        """Return the entries to list, their revision, and the key to start after."""
         store, resource = self._ctx.store, request.kind.storage_key
         version, match = request.query.get("resourceVersion", ""), request.query.get("resourceVersionMatch", "")
         check_match(version, match, token, request.query.get("sendInitialEvents", ""))
@@ -189,7 +189,10 @@ class Reader:
 
 
 async def _chosen(entries: Sequence[Entry], start: int, selection: Selection, most: int) -> list[Entry]:
-    """What matches, at most so many. Lists never change, so others may be served in between."""
+    """Return the entries that match, at most `most`.
+
+    Lists never change, so other requests may be served in between.
+    """
     chosen: list[Entry] = []
     step = max(1, CHUNK_CHECKS // selection.cost)
     for begin in range(start, len(entries), step):
@@ -202,7 +205,10 @@ async def _chosen(entries: Sequence[Entry], start: int, selection: Selection, mo
 
 
 def pieces_of(entries: Sequence[Entry], items: int) -> Iterator[Sequence[Entry]]:
-    """Runs of so many entries, fewer where they are large: what is under way to one client stays small."""
+    """Split the entries into runs of `items`, fewer if they are large.
+
+    What is on its way to one client stays small.
+    """
     start = size = 0
     for at, entry in enumerate(entries):
         size += len(entry.value)
@@ -214,7 +220,7 @@ def pieces_of(entries: Sequence[Entry], items: int) -> Iterator[Sequence[Entry]]
 
 
 def _pieces(head: bytes, page: Sequence[Entry], view: Callable[[bytes], bytes], cut: bytes) -> Iterator[bytes]:
-    """`cut`: what is left out where objects begin with it."""
+    """Yield the encoded list piece by piece; `cut`: the start of an object that is left out."""
     for piece in pieces_of(page, CHUNK_ITEMS):
         yield _joined(head, [view(entry.value) for entry in piece], cut)
         head = b","
@@ -250,7 +256,7 @@ def parse_number(query: Mapping[str, str], name: str) -> int:
 
 
 def parse_revision(text: str) -> int:
-    """0 for unset and for "0"."""
+    """Parse a resourceVersion; 0 if it is unset or "0". Raises BadRequest."""
     if not text:
         return 0
     if not (text.isascii() and text.isdigit()) or len(text) > 19:
@@ -259,7 +265,10 @@ def parse_revision(text: str) -> int:
 
 
 def check_match(version: str, match: str, token: str, initial: str) -> None:
-    """The combinations of resourceVersionMatch that mean something; the present state streamed is for watches only."""
+    """Check that resourceVersionMatch fits the other options of a list.
+
+    sendInitialEvents is for watches only.
+    """
     errors: list[FieldError] = []
     if match:
         if not version:

@@ -49,7 +49,7 @@ class Answer:
     on_sent: Callable[[], None] | None = None  # called once, also when sending fails
 
     def whole(self) -> bytes:
-        """The body in one piece."""
+        """Return the body in one piece."""
         return self.body if self.chunks is None else b"".join(self.chunks)
 
 
