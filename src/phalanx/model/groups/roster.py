@@ -93,7 +93,8 @@ class Roster:
 
     def _state(self, group: Group, key: PodKey, pod: Pod) -> tuple[MemberState, str]:
         uid = group.spec.uid if group.key.kind == WORKLOAD and group.spec is not None else ""
-        return member_state(pod, self.placements.get(key), ours=self._ours(pod.spec.scheduler_name), uid=uid)
+        ours = bool(pod.spec.node_name) or self._ours(pod.spec.scheduler_name)  # asked for pending pods alone
+        return member_state(pod, self.placements.get(key), ours=ours, uid=uid)
 
     def _count(self, group: Group, key: PodKey, member: Member, sign: int) -> None:
         self._count_state(group, key, member, sign)

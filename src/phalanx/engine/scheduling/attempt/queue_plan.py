@@ -135,10 +135,13 @@ class QueuePlan:
                 asking += [(unit, asked)] if asked is not None else []
         before, self.units = self.units, {}
         self.tried, self.unfinished, self.lost = {unit.key for unit, _ in asking}, False, {}
+        if not asking:  # nothing waits: what runs need not be looked at
+            self._profile, self.due, self.lasts_until = None, now + 1.0, FOREVER
+            return
         running = self._running()
         self.due = now + max(1.0, (len(running) + 10 * len(waiting)) / PODS_PER_SECOND)
         self.lasts_until = min((end for _, end in running), default=FOREVER)
-        if not asking or not (before or any(end != FOREVER for _, end in running)):
+        if not (before or any(end != FOREVER for _, end in running)):
             self._profile = None
             return
         self._set_columns()
