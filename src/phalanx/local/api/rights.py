@@ -116,7 +116,7 @@ class Rights(msgspec.Struct):
         return [rule for grant in self.grants(user, namespace) for rule in grant.rules]
 
     def role_rules(self, ref: Json, namespace: str) -> tuple[Json, ...] | None:
-        """What a roleRef of a binding in this namespace stands for; None when there is no such role."""
+        """Return the rules of the role that a binding in this namespace refers to; None if it does not exist."""
         inner = namespace if ref.get("kind") == "Role" else ""
         entry = self.store.get((ROLES if inner else CLUSTER_ROLES, inner, str(ref.get("name") or "")))
         if entry is None:
@@ -124,7 +124,11 @@ class Rights(msgspec.Struct):
         return tuple(self._rules_of(decode(entry.value)))
 
     def _rules_of(self, role: Json, above: frozenset[str] = frozenset()) -> list[Json]:
-        """With aggregation: the rules of all cluster roles that its selectors choose, `above` left out (no cycles)."""
+        """Return the rules of a role.
+
+        With aggregation: the rules of all cluster roles that its selectors choose, without the roles in `above` (no
+        cycles).
+        """
         aggregation = role.get("aggregationRule")
         if not aggregation:
             return role.get("rules") or []
@@ -213,7 +217,10 @@ def allows(rule: Mapping[str, Any], asked: Attributes) -> bool:
 
 
 def resource_matches(pattern: str, resource: str, subresource: str) -> bool:
-    """`pods`, `pods/log`, `*` for all with their subresources, `*/scale` for one subresource of all."""
+    """Return True if the resource of a rule covers this resource.
+
+    `pods`, `pods/log`, `*` for all with their subresources, `*/scale` for one subresource of all.
+    """
     return pattern in ("*", resource) or (bool(subresource) and pattern == f"*/{subresource}")
 
 
@@ -222,7 +229,7 @@ def path_matches(pattern: str, path: str) -> bool:
 
 
 def refusal(user: User, asked: Attributes) -> str:
-    """Kubernetes' words for what this user may not do."""
+    """Return the text of Kubernetes for what this user may not do."""
     if asked.path:
         return f'User "{user.name}" cannot {asked.verb} path "{asked.path}"'
     where = f'in the namespace "{asked.namespace}"' if asked.namespace else "at the cluster scope"

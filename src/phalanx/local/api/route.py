@@ -26,7 +26,7 @@ class Route(msgspec.Struct):
 
 
 def parse(path: str) -> Route | None:
-    """None: the path is not one of a resource (discovery documents, health, unknown)."""
+    """Parse the path of a resource; None if it is another path (discovery, health, unknown)."""
     parts = path.strip("/").split("/")
     if parts[0] == "api" and len(parts) > 2:
         group, version, rest = "", parts[1], parts[2:]
@@ -57,7 +57,7 @@ CONNECTIONS = {  # what leads into a container, and the kind of its options
 
 
 def resolve(registry: Registry, route: Route) -> tuple[Kind, Version]:
-    """The kind behind a route; NotFound when it is not served there."""
+    """Find the kind and version of a route. Raises NotFound if it is not served there."""
     kind = registry.by_path(route.group, route.version, route.plural)
     if kind is None:
         raise NotFound(UNKNOWN)

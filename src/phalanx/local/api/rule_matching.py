@@ -98,7 +98,10 @@ def speaks_of(rule: Json, about: Admitted, version: Version) -> bool:
 
 
 def _resource(pattern: str, kind: Kind, subresource: str) -> bool:
-    """`pods` and `*` are about objects alone; `pods/status`, `pods/*`, `*/status` and `*/*` about subresources."""
+    """Return True if the resource of a rule matches this kind and subresource.
+
+    `pods` and `*` are about objects alone; `pods/status`, `pods/*`, `*/status` and `*/*` about subresources.
+    """
     name, slash, below = pattern.partition("/")
     if name not in ("*", kind.plural):
         return False

@@ -10,7 +10,7 @@ _KEPT = ("name", "namespace", "uid", "resourceVersion", "creationTimestamp")
 
 
 def at(obj: Json, path: str) -> Any:
-    """The value at a dotted path, None when there is none."""
+    """Return the value at a dotted path; None if there is none."""
     here: Any = obj
     for part in path.strip(".").split("."):
         if not isinstance(here, dict):
@@ -38,7 +38,7 @@ def scale_of(kind: Kind, obj: Json) -> Json:
 
 
 def selector_text(selector: Any) -> str:
-    """A label selector object in the text form of a query parameter."""
+    """Format a label selector object in the text form of a query parameter."""
     if isinstance(selector, str):
         return selector
     if not isinstance(selector, dict):

@@ -25,7 +25,10 @@ class Selection:
 
     @classmethod
     def of(cls, kind: Kind, query: Mapping[str, str], name: str = "") -> Selection:
-        """From the query; `name` is the one of the path (watches of a single object). Raises BadRequest."""
+        """Build the selection from the query. Raises BadRequest.
+
+        `name` is the name in the path (watches of a single object).
+        """
         try:
             labels = parse_labels(query.get("labelSelector", ""))
             terms = parse_fields(query.get("fieldSelector", "")).terms

@@ -19,7 +19,7 @@ from phalanx.local.api.limits import BoundedProtocol, Limits
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """A listening socket, or a ConfigProblem that says what to do."""
+    """Open a listening socket. Raises ConfigProblem that says what to do."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     except OSError as problem:
@@ -43,7 +43,7 @@ def bind(host: str, port: int) -> socket.socket:
 def connections(
     app: Any, limits: Limits, state: ServerState, loop: asyncio.AbstractEventLoop
 ) -> Callable[[], BoundedProtocol]:
-    """What speaks HTTP on each new connection of one server, whatever carries its bytes."""
+    """Return the factory of the HTTP protocol for each new connection of one server."""
     protocol: type[BoundedProtocol] = type("Protocol", (BoundedProtocol,), {"limits": limits, "idle": {}})
     config = uvicorn.Config(
         app,

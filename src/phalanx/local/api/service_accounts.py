@@ -42,7 +42,10 @@ class ServiceAccounts:
         self._known: dict[tuple[str, str], _Account] = {}
 
     def admit(self, kind: Kind, pod: Json, namespace: str) -> None:
-        """Raises Forbidden for a pod whose account does not exist."""
+        """Set the service account, its token volume and its pull secrets in a pod.
+
+        Raises Forbidden for a pod whose account does not exist.
+        """
         spec, metadata = pod["spec"], pod["metadata"]
         if _MIRROR in (metadata.get("annotations") or ()):
             if spec.get("serviceAccountName"):

@@ -143,7 +143,10 @@ def _start(me: Holder, salt: str) -> int:
 
 
 def _addresses(me: Holder) -> Iterator[str]:
-    """All of the range, from a place of the Service's own: the same Service gets the same address every time."""
+    """Yield all addresses of the range, from a start that depends on the Service.
+
+    The same Service gets the same address every time.
+    """
     size, start = RANGE.num_addresses - 2, _start(me, "")
     for step in range(size):
         found = str(RANGE[1 + (start + step) % size])

@@ -63,7 +63,10 @@ def service_of(path: str) -> Proxied | None:
 
 
 async def forward(proxied: Proxied, store: StoreProtocol, scope: MutableMapping[str, Any], body: bytes) -> Answer:
-    """Raises NotFound without such a Service, ServiceUnavailable if nothing answers behind it."""
+    """Forward a request to a Service and return its answer.
+
+    Raises NotFound without such a Service, ServiceUnavailable if nothing answers behind it.
+    """
     scheme, name, port = proxied.parts
     entry = store.get(("services", proxied.namespace, name))
     if entry is None:

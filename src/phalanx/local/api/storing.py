@@ -72,7 +72,10 @@ class Storing:
         return entry
 
     async def _put_counted(self, key: Key, obj: Json, build: Callable[[int], bytes], expect: int) -> Entry:
-        """Counts for quotas before it is on the disk, and not when it never gets there."""
+        """Store an object and count it for quotas while it is written.
+
+        It counts before it is on the disk, and not if it never gets there.
+        """
         self._quotas.note(key, obj)
         try:
             entry = await self._store.put(key, build, expect)
@@ -84,7 +87,10 @@ class Storing:
         return entry
 
     def _check_growth(self, kind: Kind, key: Key, obj: Json, size: int) -> None:
-        """What is on its way out may always be marked so; everything else has limits."""
+        """Check the size of an object and the free space of the disk.
+
+        An object that is terminating may always be marked so; everything else has limits.
+        """
         terminating = bool(obj["metadata"].get("deletionTimestamp"))
         if size > OBJECT_BYTES + (MARK_BYTES if terminating else 0):
             raise _too_large(kind, key[2], size)
@@ -97,7 +103,7 @@ class Storing:
             )
 
     async def remove(self, kind: Kind, key: Key, obj: Json, expect: int) -> Entry:
-        """The last state goes out with the revision of the deletion."""
+        """Delete an object; its last state is sent with the revision of the deletion."""
         entry = await self._store.delete(key, _builder(obj), expect)
         self._quotas.note(key, None)
         self._custom.removed(key, obj)
@@ -108,7 +114,7 @@ class Storing:
         return entry
 
     async def _settle_definitions(self, group: str) -> None:
-        """Names have become free: definitions that waited for them may be served now."""
+        """Settle the definitions of a group that waited for names which are free now."""
         kind = self._registry.by_storage_key(DEFINITIONS)
         assert kind is not None
         for entry in list(self._store.list(DEFINITIONS)):
@@ -123,7 +129,7 @@ class Storing:
                     continue  # settled by the writer
 
     async def finish_definition(self, name: str) -> None:
-        """A definition that is being deleted goes with the last of its objects."""
+        """Remove a definition that is being deleted once its last object is gone."""
         key = (DEFINITIONS, "", name)
         kind = self._registry.by_storage_key(DEFINITIONS)
         entry = self._store.latest(key)
@@ -144,7 +150,7 @@ class Storing:
 
 
 def check_size(request: Request, name: str, obj: Json) -> None:
-    """What is too large before all of it is there is refused before the loop has spent more time on it."""
+    """Refuse an object that is already too large, before more time is spent on it."""
     if len(request.body) > LARGE_BODY and (size := len(encode(obj))) > OBJECT_BYTES:
         raise _too_large(request.kind, name, size)
 

@@ -101,7 +101,7 @@ def prune(value: Any, schema: Json, path: str, unknown: list[str], *, root: bool
 
 
 def _head_errors(embedded: Json, path: str) -> list[str]:
-    """The metadata of an object inside of an object is like any other's: what it does not have goes."""
+    """Conform the metadata of an embedded object; return the unknown fields, which are removed."""
     head = {"metadata": embedded["metadata"]}
     texts = conform(head, _head_schema())
     embedded["metadata"] = head["metadata"]
@@ -322,7 +322,7 @@ def _combined(value: Any, schema: Json, path: str) -> list[FieldError]:
 
 
 def custom_object(group: str, version: str, kind: str, schema: Json) -> CustomObject:
-    """The record of a custom resource for everything that reads `model.schema`."""
+    """Build the record of a custom resource for everything that reads `model.schema`."""
     made = _type(schema, f"{group}/{version}.{kind}")
     fields = dict(made.fields) if isinstance(made, Object) else {}
     ordered = dict(_head_schema().fields)

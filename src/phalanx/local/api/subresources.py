@@ -134,7 +134,10 @@ class Subresources:
         return Answer(200, encode(scale_of(kind, stored)), warnings=tuple(warnings))
 
     async def _admitted_scale(self, request: Request, wanted: Callable[[Json], Json]) -> Callable[[Json], Json]:
-        """What webhooks make of the Scale that was asked for; they are asked once, about the object as it is now."""
+        """Return the Scale that the webhooks made of the requested one.
+
+        They are asked once, about the current object.
+        """
         entry = self._changes.latest(request)
         if entry is None:
             raise not_found(request.kind, request.name)
@@ -153,7 +156,7 @@ class Subresources:
         return self._changes.storing.beyond and self._changes.webhooks.active
 
     async def _admitted(self, request: Request, operation: str, new: Json, old: Json | None = None) -> Json:
-        """The object of a subresource as admission webhooks want it; itself where there are none."""
+        """Return the object of a subresource as admission webhooks changed it; unchanged if there are none."""
         if not self._hooked:
             return new
         group, version, kind = SUBRESOURCE_KINDS[request.subresource or "binding"]
@@ -240,7 +243,10 @@ class Subresources:
         return Answer(201, encode(answer), warnings=warnings)
 
     def _bound_to(self, namespace: str, account: str, ref: Json | None) -> dict[str, dict[str, str]]:
-        """The object that a token shall not outlive. Raises NotFound, Conflict and BadRequest."""
+        """Return the object that a token shall not outlive.
+
+        Raises NotFound, Conflict and BadRequest.
+        """
         if not ref:
             return {}
         resource = {"Pod": "pods", "Secret": "secrets", "Node": "nodes"}.get(str(ref.get("kind")))
@@ -264,7 +270,7 @@ class Subresources:
 
 
 def read_body(request: Request, options: WriteOptions | None = None) -> tuple[Json, tuple[str, ...]]:
-    """The body of a subresource that speaks its own kind."""
+    """Read the body of a subresource that has its own kind; return it with its warnings."""
     group, version, kind = SUBRESOURCE_KINDS[request.subresource]
     schema = body_schema(group, version, kind)
     assert schema is not None

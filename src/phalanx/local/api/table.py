@@ -80,7 +80,7 @@ class TableMaker:
         return encode(self._frame(metadata, headers) | {"rows": rows})
 
     def pieces(self, values: Sequence[bytes], metadata: dict[str, Any], size: int) -> Iterator[bytes]:
-        """A long table bit by bit: making rows takes time that others want too."""
+        """Yield a long table piece by piece: building rows takes time that other requests need too."""
         yield encode(self._frame(metadata, True))[:-1] + b',"rows":['
         separator = b""
         start = weight = 0

@@ -34,7 +34,7 @@ class Identity(msgspec.Struct, frozen=True):
     server: Pair
 
     def context(self, *, clients: bool = False) -> ssl.SSLContext:
-        """clients: authority of client certificates, which are optional."""
+        """Create the TLS context of the server; clients: accept client certificates, which are optional."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         if clients:
             context.load_verify_locations(cadata=self.ca.decode())
@@ -71,7 +71,10 @@ def load_identity(directory: Path | None, hosts: tuple[str, ...], now: datetime.
 
 
 def make_client(directory: Path, user: str, groups: tuple[str, ...], now: datetime.datetime) -> tuple[Pair, str]:
-    """A certificate for a user, signed by the authority in a directory, and its serial number as TLS shows it."""
+    """Create a certificate for a user; return it with its serial number as TLS shows it.
+
+    The authority in the directory signs it.
+    """
     authority = _read(directory, "ca")
     if authority is None:
         raise FileNotFoundError(f"{directory}/ca.key")

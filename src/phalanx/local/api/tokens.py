@@ -44,7 +44,7 @@ class _Bound(msgspec.Struct):
     node: _Account | None = None
 
     def held_by(self) -> list[tuple[str, str, _Account]]:
-        """The objects that the token lives as long as: (resource, namespace, object)."""
+        """Return the objects that the token is bound to: (resource, namespace, object)."""
         found = [("serviceaccounts", self.namespace, self.serviceaccount)]
         for resource, namespace, bound in (
             ("pods", self.namespace, self.pod),
@@ -83,7 +83,10 @@ class Tokens:
     key: SigningKey = field(default_factory=lambda: SigningKey(secrets.token_bytes(32)), repr=False)
 
     def accept(self, admin: str) -> None:
-        """The administrator's token. Service accounts' are signed with a key made of it: they live as long."""
+        """Accept this administrator's token.
+
+        Tokens of service accounts are signed with a key derived from it: they are valid as long as it is.
+        """
         self._admin = admin.encode()
         self.key = SigningKey(hmac.digest(self._admin, b"phalanx service account tokens", hashlib.sha256))
 
@@ -96,7 +99,10 @@ class Tokens:
         seconds: int,
         bound: dict[str, dict[str, str]] | None = None,
     ) -> str:
-        """bound: the pod, secret or node that the token shall not outlive, `{"pod": {"name": …, "uid": …}}`."""
+        """Issue a token of a service account.
+
+        bound: the pod, secret or node that the token shall not outlive, `{"pod": {"name": …, "uid": …}}`.
+        """
         now = int(self.clock.now())
         claims: dict[str, Any] = {
             "iss": AUDIENCE,
@@ -126,12 +132,15 @@ class Tokens:
         return encode({"keys": [self.key.jwk]})
 
     def user(self, token: bytes) -> User | None:
-        """Who the token speaks for; None when it is not ours, not for this server, or no longer good."""
+        """Return the user of a token; None if it is not ours, not for this server, or no longer valid."""
         found = self.reviewed(token, ())
         return found[0] if found is not None else None
 
     def reviewed(self, token: bytes, audiences: Sequence[str]) -> tuple[User, list[str]] | None:
-        """The same for a token made for others: who it speaks for, and for which of these audiences it is good."""
+        """Return the user of a token and those of these audiences that it is valid for; None if not valid.
+
+        Without audiences: this server.
+        """
         if not token or len(token) > _LONGEST:
             return None
         wanted = list(audiences) or [AUDIENCE]

@@ -40,7 +40,10 @@ class _File(msgspec.Struct):
 
 
 def read_users(path: Path) -> list[Known]:
-    """Raises ConfigProblem when there is a file that is not ours."""
+    """Read the users of a file; none if there is no file.
+
+    Raises ConfigProblem if it cannot be read as a list of users.
+    """
     try:
         return msgspec.json.decode(path.read_bytes(), type=_File).users
     except FileNotFoundError:
@@ -54,7 +57,7 @@ PROGRAMS = frozenset({"system:kube-controller-manager", "system:kube-proxy", "sy
 
 
 def check_names(name: str, groups: tuple[str, ...]) -> None:
-    """Raises ConfigProblem."""
+    """Check the names of a user and its groups. Raises ConfigProblem."""
     for word in (name, *groups):
         if not _WORD.fullmatch(word):
             raise ConfigProblem(
@@ -65,9 +68,10 @@ def check_names(name: str, groups: tuple[str, ...]) -> None:
 
 
 def add_user(path: Path, name: str, groups: tuple[str, ...], certificate: str = "") -> str:
-    """A new token for a user, new or known, unless he is to be known by a certificate ("" then). Raises ConfigProblem.
+    """Add a user or renew a known one, and return the new token. Raises ConfigProblem.
 
-    What he had before is no longer good.
+    A user with a certificate gets no token ("" is returned). The user's earlier token or certificate is no longer
+    valid.
     """
     check_names(name, groups)
     token = "" if certificate else secrets.token_urlsafe(32)
@@ -79,7 +83,7 @@ def add_user(path: Path, name: str, groups: tuple[str, ...], certificate: str = 
 
 
 def remove_user(path: Path, name: str) -> bool:
-    """False: there was none of this name."""
+    """Remove a user; return False if there is no user of this name."""
     known = read_users(path)
     left = [user for user in known if user.name != name]
     if len(left) == len(known):

@@ -51,7 +51,7 @@ class ValidationRule:
 
     @property
     def said(self) -> str:
-        """The message, or the default."""
+        """Return the message of the rule, or the default message."""
         return str(self.body.get("message") or "").strip() or f"failed rule: {self.text}"
 
 

@@ -49,7 +49,10 @@ def view_of(kind: Kind, version: Version) -> View:
 
 
 def item_of(kind: Kind, version: Version) -> View:
-    """An item of a list. Go's types do not repeat what the list says already; custom resources do."""
+    """Return the view that shows an object as an item of a list.
+
+    Items of Go's types do not repeat apiVersion and kind, which the list has already; custom resources do.
+    """
     view, head = view_of(kind, version), item_head(kind, version)
     if not head:
         return view
@@ -63,20 +66,23 @@ def item_of(kind: Kind, version: Version) -> View:
 
 
 def item_head(kind: Kind, version: Version) -> bytes:
-    """How objects begin and items of a list do not; b"" for custom resources."""
+    """Return the bytes that objects begin with and items of a list do not; none for custom resources."""
     if not in_protobuf(version):
         return b""
     return encode({"apiVersion": api_version(kind.group, version.name), "kind": kind.kind})[:-1] + b","
 
 
 def in_protobuf(version: Version) -> bool:
-    """Whether a kind is one of Go's types, which have a protobuf form. Custom resources have none."""
+    """Return True if a kind is one of Go's types, which have a protobuf form.
+
+    Custom resources have none.
+    """
     metadata = version.schema.fields.get("metadata")
     return version.openapi is None and metadata is not None and bool(metadata.number)
 
 
 def object_in(kind: Kind, version: Version, value: bytes) -> Json:
-    """The decoded object in a version."""
+    """Decode an object in a version."""
     obj: Json = decode(value)
     if version.from_storage is not None:
         obj = version.from_storage(obj)
@@ -89,12 +95,12 @@ def object_in(kind: Kind, version: Version, value: bytes) -> Json:
 
 
 def metadata_of(value: bytes) -> bytes:
-    """The encoded metadata of an encoded object."""
+    """Return the encoded metadata of an encoded object."""
     return bytes(_decode_metadata(value).metadata)
 
 
 def revision_of(value: bytes) -> str:
-    """The resourceVersion of an encoded object."""
+    """Return the resourceVersion of an encoded object."""
     return str(decode(metadata_of(value)).get("resourceVersion", ""))
 
 
@@ -105,7 +111,7 @@ def partial(value: bytes, meta_version: str = "v1") -> bytes:
 
 
 def with_revision(value: bytes, revision: int) -> bytes:
-    """The same object as if its last change were another one."""
+    """Return the same object with another resourceVersion."""
     obj: Json = decode(value)
     obj["metadata"]["resourceVersion"] = str(revision)
     return encode(obj)

@@ -118,7 +118,7 @@ class WatchHandler:
         return Answer(stream=follow.lines(steps))
 
     def events(self, request: Request) -> AsyncGenerator[list[tuple[str, bytes]], None]:
-        """The same for parts of this process, without lines: batches of (type, encoded object). Raises Expired."""
+        """Watch for a part of this process: yield batches of (type, encoded object). Raises Expired."""
         follow = _Follow(self._ctx, self._lines, self._batches, request, Form())
         return follow.pairs(self._steps(request, follow.options))
 
@@ -224,7 +224,7 @@ class _Follow:
         return await self._ctx.conversions.changes(kind, version, step)
 
     def _seen(self, step: Present | Sequence[Change]) -> Iterator[tuple[str, bytes]]:
-        """Events and stored values this client may see."""
+        """Return the events and stored values that this client may see."""
         if isinstance(step, Present):
             return (("ADDED", entry.value) for entry in step.entries if self._selection.matches(entry))
         return (pair for pair in map(self._change, step) if pair[0])
@@ -240,7 +240,7 @@ class _Follow:
         return text
 
     def _change(self, change: Change) -> tuple[str, bytes]:
-        """What the change is to this client: the event ("" for none) and the stored value to show."""
+        """Return the event that a change is for this client (empty: none) and the stored value to show."""
         if self._selection.everything:
             event = "DELETED" if change.deleted else "ADDED" if change.previous is None else "MODIFIED"
             return event, change.entry.value

@@ -47,7 +47,7 @@ class WebhookTarget(msgspec.Struct, frozen=True):
 
 
 def response_of(body: bytes, asked: Json) -> Json:
-    """What a webhook answered to a review. Raises CallFailed."""
+    """Return the response of a webhook to a review. Raises CallFailed."""
     try:
         review = msgspec.json.decode(body)
     except msgspec.DecodeError as problem:
@@ -66,7 +66,7 @@ def response_of(body: bytes, asked: Json) -> Json:
 
 
 def target_of(client: Json, store: StoreProtocol) -> WebhookTarget:
-    """Raises CallFailed."""
+    """Find the address and the authority of a webhook from its clientConfig. Raises CallFailed."""
     try:
         authority = base64.b64decode(client.get("caBundle") or "").decode()
     except (binascii.Error, UnicodeDecodeError):
@@ -139,7 +139,7 @@ class WebhookCaller:
         self._context: ssl.SSLContext | None = None
 
     async def call(self, body: bytes, timeout: int) -> bytes:
-        """The body of its answer. Raises CallFailed."""
+        """Send a body to the webhook and return the body of its answer. Raises CallFailed."""
         loop = asyncio.get_running_loop()
         work = loop.run_in_executor(self._threads, self._call, body, timeout)
         try:

@@ -54,7 +54,7 @@ class Webhooks:
 
     @property
     def active(self) -> bool:
-        """Whether there are any webhooks or policies: the one thing that every write asks."""
+        """Return True if there are any webhooks or policies; every write asks this."""
         return bool(self._store.list(MUTATING) or self._store.list(VALIDATING)) or self.policies.active
 
     def close(self) -> None:
@@ -79,14 +79,17 @@ class Webhooks:
         return about.new
 
     async def admit_own(self, request: Request, operation: str, new: Json, old: Json | None, *, dry_run: bool) -> Json:
-        """The object of a subresource that speaks its own kind (Scale, Eviction, …), as all webhooks want it."""
+        """Return the object of a subresource with its own kind (Scale, Eviction, …) as all webhooks want it."""
         about = Admitted(request, operation, new, old, dry_run, SUBRESOURCE_KINDS[request.subresource or "binding"])
         admitted = await self.mutate(about)
         await self.validate(about)
         return admitted
 
     async def refuse_or_pass(self, about: Admitted) -> None:
-        """A deletion or a connection: mutating webhooks may refuse it, too, and have nothing to change."""
+        """Ask the webhooks about a deletion or a connection.
+
+        Mutating webhooks may refuse it, too, and have nothing to change.
+        """
         for hook, version in self._concerned(MUTATING, about):
             await self._ask(hook, version, about)
         await self.validate(about)
@@ -131,7 +134,7 @@ class Webhooks:
     # -- asking ---------------------------------------------------------------------------------------------------
 
     async def _mutate_by(self, hook: Hook, version: Version, about: Admitted) -> bool:
-        """Whether it was asked and answered."""
+        """Ask a webhook and apply its patch; return True if it answered and no patch failed."""
         response = await self._ask(hook, version, about)
         if response is None:
             return False
@@ -206,7 +209,7 @@ def compiled_conditions(hook: Json) -> tuple[Program | CompileError, ...]:
 
 
 def _denied(name: str, status: Any) -> ApiProblem:
-    """A refusal with the webhook's own status; without one it is a bad request."""
+    """Build the refusal of a webhook with its own status; without one it is a bad request."""
     given: Json = dict(status) if isinstance(status, dict) else {}
     code = given.get("code")
     given["code"] = code if isinstance(code, int) and 400 <= code < 600 else 400

@@ -11,7 +11,7 @@ from phalanx.model.rules.meta import keep_status
 
 
 def within(request: Request, new: Json, old: Json) -> Json:
-    """What the request may change, through its subresource or without one, over what stands."""
+    """Apply to the old object only what the request may change, through its subresource or without one."""
     kind = request.kind
     if request.subresource in ("status", "approval"):
         return status_only(kind, decision_only(new, old) if request.subresource == "approval" else new, old)
@@ -24,7 +24,10 @@ def within(request: Request, new: Json, old: Json) -> Json:
 
 
 def status_only(kind: Kind, new: Json, old: Json) -> Json:
-    """What the status subresource may change: the status, managedFields, and what the kind says of its metadata."""
+    """Apply to the old object only what the status subresource may change.
+
+    That is the status, managedFields, and the metadata that the kind allows.
+    """
     result = dict(old)
     metadata: Json = dict(old["metadata"])
     asked = new["metadata"]
@@ -42,14 +45,14 @@ def status_only(kind: Kind, new: Json, old: Json) -> Json:
 
 
 def decision_only(new: Json, old: Json) -> Json:
-    """What the approval of a CertificateSigningRequest may change: its conditions."""
+    """Apply to the old status only what an approval of a CertificateSigningRequest may change: conditions."""
     conditions = (new.get("status") or {}).get("conditions")
     status = {name: value for name, value in (old.get("status") or {}).items() if name != "conditions"}
     return {**new, "status": {**status, "conditions": conditions} if conditions else status}
 
 
 def released(new: Json, old: Json) -> bool:
-    """A terminating object goes when nothing holds it any more: no finalizer and no grace period running."""
+    """Return True if a terminating object can go: no finalizer and no grace period holds it."""
     metadata = new["metadata"]
     if not metadata.get("deletionTimestamp") or finalizers_of(new):
         return False

@@ -28,11 +28,11 @@ class Writer:
 
     @property
     def changes(self) -> Changes:
-        """The pipeline itself, for duties inside the server (bootstrap, garbage collection)."""
+        """Return the write pipeline, for duties inside the server (bootstrap, garbage collection)."""
         return self._changes
 
     async def handle(self, request: Request) -> Answer:
-        """Every failure is an ApiProblem."""
+        """Answer a write. Every failure is an ApiProblem."""
         for _ in range(_TRIES):
             try:
                 return await self._handle(request)
