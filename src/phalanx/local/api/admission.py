@@ -129,9 +129,9 @@ class Admission:
             self._after_group(pod, namespace)
 
     def _default_gang(self, key: str, obj: Json, namespace: str) -> None:
-        """Indexed Jobs and Parallel StatefulSets are gangs where the cluster or their namespace has that switched on.
+        """Make an Indexed Job or a Parallel StatefulSet a gang where default gangs are switched on.
 
-        The gate is for the cluster; a label of the namespace says otherwise for it. What the author wrote wins.
+        The feature gate is for the cluster; a label of the namespace overrides it. What the author wrote wins.
         """
         if key not in _GANGS_BY_DEFAULT:
             return
@@ -149,7 +149,7 @@ class Admission:
             meta["annotations"] = {**(meta.get("annotations") or {}), GANG: "true"}
 
     def _admin_access(self, kind: Kind, obj: Json, namespace: str) -> None:
-        """Administrative access to devices is for namespaces that an administrator has labelled (KEP-5018)."""
+        """Refuse administrative access to devices unless the namespace has the label for it (KEP-5018)."""
         spec: Json = obj.get("spec") or {}
         path = "spec"
         if kind.kind == "ResourceClaimTemplate":

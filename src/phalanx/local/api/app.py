@@ -320,7 +320,7 @@ class App:
         return self.health.answer(path, query)
 
     def _document(self, path: str, method: str, query: Mapping[str, str], headers: list[tuple[bytes, bytes]]) -> Answer:
-        """Everything that is not an object: discovery, OpenAPI, metrics."""
+        """Answer a request for something that is not an object: discovery, OpenAPI, metrics."""
         if method not in ("GET", "HEAD"):
             raise NotFound(UNKNOWN) if path.startswith("/api") else MethodNotAllowed(NOT_ALLOWED)
         named = dict(headers)

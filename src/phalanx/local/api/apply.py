@@ -137,8 +137,11 @@ class Applier:
 
 
 def _refresh_last_applied(metadata: Json, config: Json) -> None:
-    """Keep the annotation of client-side apply up to date, as kube-apiserver does for `kubectl apply --server-side`:
-    a later client-side apply then compares with the configuration applied last. It is not added where it is absent."""
+    """Update the annotation of client-side apply, as kube-apiserver does for `kubectl apply --server-side`.
+
+    A later client-side apply then compares with the configuration applied last. The annotation is not added where it is
+    absent.
+    """
     annotations = metadata.get("annotations") or {}
     if not annotations.get(LAST_APPLIED):
         return
@@ -271,8 +274,10 @@ def prune(walker: Walker, value: Any, last: Fields, kept: Fields, wished: Fields
 
 
 def abandoned(last: Fields, kept: Fields) -> bool:
-    """List items and map entries go with the last owner of the entry itself: who only changed a field inside does
-    not hold it, and what would be left (an item without its key) is no item. Fields of records are held by any part.
+    """Return True if a list item or map entry has lost its last owner.
+
+    A manager that only changed a field inside does not hold the entry, and what would be left (an item without its key)
+    is no item. Fields of records are held by any part.
     """
     return owned(last) and not owned(kept)
 

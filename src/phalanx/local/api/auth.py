@@ -18,7 +18,10 @@ OPEN_PATHS = frozenset(("/livez", "/readyz", "/healthz", "/version"))
 
 
 def is_open(path: str) -> bool:
-    """Health and version tell nothing that a port scan would not."""
+    """Return True if a path needs no authentication.
+
+    Health and version tell nothing that a port scan would not.
+    """
     return path in OPEN_PATHS or path == "/version/" or path.startswith(("/livez/", "/readyz/", "/healthz/"))
 
 

@@ -102,7 +102,7 @@ class Bindings:
 
 
 def set_condition(status: Json, kind: str, value: str, now: str, reason: str = "", message: str = "") -> None:
-    """Pod conditions: the time moves only when the status does."""
+    """Set a condition in the status of a pod; its time changes only when its status does."""
     fresh: Json = {"type": kind, "status": value, "lastProbeTime": None, "lastTransitionTime": now}
     if reason:
         fresh["reason"] = reason

@@ -117,7 +117,7 @@ def shape_applied(request: Request, obj: Json, options: WriteOptions, repeated: 
 
 
 def yaml_lines_joined(texts: list[str]) -> list[str]:
-    """Strict errors tell all repeated keys of YAML as one problem of several lines."""
+    """Join the errors about repeated keys of YAML into one of several lines, for strict validation."""
     lines = [text for text in texts if text.startswith("line ")]
     if not lines:
         return texts
@@ -142,7 +142,10 @@ def check_type(kind: Kind, version: Version, obj: Json) -> None:
 
 
 def check_place(request: Request, obj: Json) -> None:
-    """Name and namespace of the object must be those of the path."""
+    """Check that name and namespace of the object are those of the path, and fill them in.
+
+    Raises BadRequest.
+    """
     metadata: Any = obj.get("metadata")
     if metadata is None:
         metadata = obj["metadata"] = {}

@@ -229,7 +229,10 @@ class Changes:
     async def change(
         self, request: Request, options: WriteOptions, mutate: Mutate, *, pinned: bool, applied: bool = False
     ) -> tuple[Json, Entry | None]:
-        """Read, mutate, write. Unless pinned to a revision, a lost race starts over."""
+        """Read an object, mutate it and write it.
+
+        After a conflict it starts over, unless pinned to a revision.
+        """
         for attempt in range(_CONFLICT_TRIES):
             entry = self.latest(request)
             if entry is None:

@@ -103,7 +103,7 @@ class CustomKinds:
         return definition
 
     def settle(self, definition: Json) -> bool:
-        """Look again at a definition whose names were refused; whether its status changed."""
+        """Check again a definition whose names were refused; return True if its status changed."""
         if _condition(definition, "NamesAccepted") == "True":
             return False
         before = definition.get("status") or {}

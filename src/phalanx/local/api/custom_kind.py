@@ -188,7 +188,10 @@ def _completed(schema: Json) -> Callable[[Json], Json]:
 
 
 def _preference(version: str) -> tuple[int, int, int, str]:
-    """Stable before beta before alpha, newest first; other names last, by the alphabet."""
+    """Return the sort key of a version: stable before beta before alpha, newest first.
+
+    Other names come last, in alphabetical order.
+    """
     match = re.fullmatch(r"v(\d+)(?:(alpha|beta)(\d+))?", version)
     if match is None:
         return (3, 0, 0, version)

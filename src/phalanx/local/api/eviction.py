@@ -90,7 +90,7 @@ class EvictionHandler:
                 raise TooManyRequests(f"{VIOLATES} {text}", retry_after=10, causes=_cause(text))
 
     async def _pay_all(self, entry: Entry, pod: Json, options: DeleteOptions) -> DeleteOptions:
-        """Take what the budget of a pod asks for; answers the options with which it may be deleted."""
+        """Take a disruption from the budget of a pod; return the options with which it may be deleted."""
         budgets = self._budgets(pod)
         if len(budgets) > 1:
             raise InternalError(
@@ -116,7 +116,10 @@ class EvictionHandler:
         return found
 
     async def _pay(self, entry: Entry, pod: Json, options: DeleteOptions) -> bool:
-        """Take one disruption from the budget. True: nothing had to be paid, provided the pod stays as it is."""
+        """Take one disruption from the budget.
+
+        Return True if the budget did not have to allow one, provided that the pod stays as it is.
+        """
         for _ in range(_TRIES):
             latest = self._changes.store.latest(entry.key)
             if latest is None:

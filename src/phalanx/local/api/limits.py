@@ -91,7 +91,10 @@ class BoundedProtocol(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def _make_room(self) -> bool:
-        """Idle connections never keep others out: the one that was idle longest goes. Clients open another then."""
+        """Close the connection that was idle longest; return False if none is idle.
+
+        Idle connections never keep others out: their clients open another one when they need it.
+        """
         for connection in self.idle:
             del self.idle[connection]
             self.connections.discard(connection)

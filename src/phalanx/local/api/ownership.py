@@ -89,7 +89,10 @@ class Walker:
         return self._item
 
     def _plan(self, names: tuple[str, ...]) -> Plan:
-        """Sorting once for all values with these names costs less than sorting their sets."""
+        """Build and cache the plan for all values with these names.
+
+        Sorting the names once costs less than sorting the set of every value.
+        """
         table = self._children or self.children()
         plan = []
         for name in sorted(names):
@@ -177,7 +180,10 @@ class Walker:
         return in_order(out)
 
     def compare(self, old: Any, new: Any, changed: Fields, removed: Fields) -> bool:
-        """Collect the differences below this node. False: the value differs as one (the caller names it)."""
+        """Collect the differences below this node.
+
+        Return False if the value differs as a whole; the caller records it then.
+        """
         if self.atomic:
             return False
         if self.key is not None:

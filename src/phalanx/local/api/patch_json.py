@@ -144,7 +144,7 @@ def _remove(document: Any, path: list[str], verb: str) -> tuple[Any, Any]:
 
 
 def _equal(left: Any, right: Any) -> bool:
-    """JSON equality: true is not 1, but 1.0 is 1."""
+    """Return True if two JSON values are equal: true is not 1, but 1.0 is 1."""
     if isinstance(left, bool) or isinstance(right, bool):
         return left is right
     if isinstance(left, dict) and isinstance(right, dict):
@@ -155,7 +155,7 @@ def _equal(left: Any, right: Any) -> bool:
 
 
 def _size(value: Any) -> int:
-    """About the bytes of the value in JSON."""
+    """Estimate the bytes of the value in JSON."""
     if isinstance(value, dict):
         return 2 + sum(len(key) + 4 + _size(inner) for key, inner in value.items())
     if isinstance(value, list):

@@ -212,7 +212,7 @@ def _key_of(item: Any, key: str) -> Any:
 
 
 def _distinguished(value: Any) -> tuple[bool, Any]:
-    """JSON's true is not 1, though Python's is."""
+    """Return a key that tells true from 1, which Python takes for equal and JSON does not."""
     return (isinstance(value, bool), value)
 
 

@@ -53,7 +53,7 @@ class Priorities:
             spec["preemptionPolicy"] = found.policy
 
     def group(self, kind: Kind, group: Json) -> None:
-        """PodGroup or CompositePodGroup."""
+        """Set the priority of a PodGroup or CompositePodGroup from its PriorityClass. Raises Forbidden."""
         spec = group.get("spec")
         if not isinstance(spec, dict):
             return

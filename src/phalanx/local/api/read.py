@@ -228,7 +228,10 @@ def _pieces(head: bytes, page: Sequence[Entry], view: Callable[[bytes], bytes], 
 
 
 def _joined(head: bytes, values: list[bytes], cut: bytes) -> bytes:
-    """Put together in one go: copying items, or the whole to put the head before it, takes seven times as long."""
+    """Join the head and the items of a list in one go.
+
+    Copying the items, or the whole to put the head before it, takes seven times as long.
+    """
     if cut and all(value.startswith(cut) for value in values):
         start = len(cut)
         first = head + b"{" + values[0][start:]

@@ -97,7 +97,7 @@ class Rights(msgspec.Struct):
         return Decision(False, f"RBAC: {missing[0]}" if missing else "")
 
     def grants(self, user: User, namespace: str) -> Iterator[Grant]:
-        """Everything bound to this user that counts in a namespace ("": in the whole cluster)."""
+        """Yield the grants to this user that count in a namespace (empty: in the whole cluster)."""
         self._refresh()
         subjects = _subjects(user)
         for subject in subjects:

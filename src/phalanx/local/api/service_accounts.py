@@ -110,7 +110,7 @@ def _projected() -> Json:
 
 
 def _suffix(text: str) -> str:
-    """Five letters, the same for the same text."""
+    """Return five letters, the same for the same text."""
     number, letters = zlib.crc32(text.encode()), ""
     for _ in range(5):
         number, place = divmod(number, len(SAFE_ALPHABET))

@@ -33,7 +33,10 @@ class ServiceAddresses:
         self._known = False
 
     def assign(self, service: Json, namespace: str, old: Json | None) -> list[FieldError]:
-        """Give the Service what it lacks; complaints about what it asks for and another one has."""
+        """Assign the address and node ports that a Service lacks.
+
+        Return errors about those that it asks for and another Service has.
+        """
         if not self._known:
             self._learn()
         spec: Json = service.setdefault("spec", {})

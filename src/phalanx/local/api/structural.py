@@ -33,7 +33,7 @@ class CustomObject(Object):
     structural: Json = field(default_factory=dict)
 
     def shape(self, obj: Json) -> list[str]:
-        """Metadata brought into shape, unknown fields removed; texts for what was removed. Like `conform`."""
+        """Conform the metadata and remove unknown fields, like `conform`; return texts for what was removed."""
         head = {name: obj[name] for name in _HEAD if name in obj}
         unknown = conform(head, _head_schema())
         if "metadata" in head:

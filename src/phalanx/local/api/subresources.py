@@ -62,7 +62,7 @@ class Subresources:
         raise NotFound("the server could not find the requested resource")
 
     async def bind(self, request: Request) -> Answer:
-        """POST pods/NAME/binding, and the older POST bindings that names the pod in its metadata."""
+        """Bind a pod: POST pods/NAME/binding, or the older POST bindings that names the pod in its metadata."""
         options = write_options(request)
         schema = body_schema(*SUBRESOURCE_KINDS["binding"])
         binding, _ = parse(request.body, request.content_type, schema)

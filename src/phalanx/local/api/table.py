@@ -75,7 +75,7 @@ class TableMaker:
         ]
 
     def table(self, values: Iterable[bytes], metadata: dict[str, Any], *, headers: bool = True) -> bytes:
-        """Later events of one watch need no column definitions."""
+        """Encode a table; headers: with column definitions, which later events of one watch do not need."""
         rows = [self.row(value) for value in values]
         return encode(self._frame(metadata, headers) | {"rows": rows})
 

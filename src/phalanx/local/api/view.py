@@ -105,7 +105,7 @@ def revision_of(value: bytes) -> str:
 
 
 def partial(value: bytes, meta_version: str = "v1") -> bytes:
-    """PartialObjectMetadata."""
+    """Return the PartialObjectMetadata of an encoded object."""
     head = b'{"kind":"PartialObjectMetadata","apiVersion":"meta.k8s.io/%s","metadata":' % meta_version.encode()
     return head + metadata_of(value) + b"}"
 

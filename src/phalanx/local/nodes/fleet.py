@@ -78,7 +78,7 @@ def node_object(
     architecture: str = "amd64",
     system: str = "linux",
 ) -> dict[str, Any]:
-    """Ready, and complete from its first moment."""
+    """Build a node that is ready and complete from the start."""
     return {
         "apiVersion": "v1",
         "kind": "Node",

@@ -255,7 +255,7 @@ class SimulatedKubelet:
             await self._live(place, pod, run)
 
     async def _live(self, place: PodName, pod: KubeletPod, run: RunningPod) -> None:
-        """Whatever is due in the life of an admitted pod; then sleep until the next thing is."""
+        """Do what is due for an admitted pod, then schedule its next wake-up."""
         now = self._clock.now()
         if not run.up and now < run.pod_started + self._real(self._options.start_seconds):
             return

@@ -180,7 +180,7 @@ def running(pod: KubeletPod, host_ip: str, started: str, now: str, restarts: int
 
 
 def restarting(pod: KubeletPod, code: int, started: str, now: str, restarts: int, wait: float) -> Json:
-    """Between two runs of a container that keeps failing."""
+    """Build the status between two runs of a container that keeps failing."""
     message = f"back-off {round(wait)}s restarting failed container"
     state = {"waiting": {"reason": "CrashLoopBackOff", "message": message}}
     return {

@@ -244,7 +244,7 @@ def kept(node: KubeletNode) -> KubeletNode:
 
 
 def new_offers(before: NodeStatusView, after: NodeStatusView) -> dict[str, str | None]:
-    """Follow changes of capacity in allocatable."""
+    """Return the changes of allocatable that follow resources added to or removed from capacity."""
     found: dict[str, str | None] = {
         name: str(amount)
         for name, amount in after.capacity.items()

@@ -85,7 +85,7 @@ class StoreProtocol(Protocol):
     def latest(self, key: Key) -> Entry | None: ...
 
     def list(self, resource: str, namespace: str = "") -> Sequence[Entry]:
-        """Sorted by (namespace, name), consistent at `revision`."""
+        """List objects sorted by (namespace, name), consistent at `revision`."""
         ...
 
     def list_at(self, resource: str, namespace: str, revision: int) -> Sequence[Entry]:

@@ -152,7 +152,7 @@ class Inspection:
             )
 
     def let_go(self) -> None:
-        """End of looking; what only looking made goes again."""
+        """Close the file after the inspection and remove the files that only the inspection made."""
         if self._reader is None:
             return
         self._reader.close()

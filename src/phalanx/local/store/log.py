@@ -38,7 +38,7 @@ class Log:
     """Verify, read once, begin, then append. All methods belong to one thread at a time."""
 
     def __init__(self, path: Path, *, accept: bool = False) -> None:
-        """`accept`: take what is there as it is; only `phalanx restore --as-is` does."""
+        """`accept`: take the files as they are, even if their mark says otherwise; only for backup and restore."""
         self.path = path
         self._wal = Path(f"{path}-wal")
         self._mark: Mark | None = None
@@ -58,7 +58,7 @@ class Log:
         return self._found.load()
 
     def begin(self) -> None:
-        """Open for writing: everything that was to be read has been, and it was right."""
+        """Open the file for writing, after everything was read and found right."""
         if self._connection is not None:
             return
         seen = (self.revision, self.floor, self.rows)

@@ -70,7 +70,10 @@ class Mark:
             os.pwrite(self._fd, f"{text:<{SIZE - 1}}\n".encode(), 0)
 
     def sync(self) -> None:
-        """Once per start: the file must be there after a power cut. What stands in it may be older."""
+        """Sync the file to the disk, once per start: it must exist after a power cut.
+
+        Its content may be older then.
+        """
         with contextlib.suppress(OSError):
             os.fsync(self._fd)
 

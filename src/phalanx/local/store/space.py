@@ -69,7 +69,7 @@ class Space:
         return True
 
     def prepare(self) -> None:
-        """Have the reserve when there is room for it."""
+        """Create the reserve file if there is room for it."""
         try:
             if self._reserve_bytes <= 0 or self._reserve.exists() or self._ask() < self._alarm_bytes * 2:
                 return

@@ -232,7 +232,10 @@ class Store:
         return current
 
     def _submit(self, change: Change) -> asyncio.Future[Entry]:
-        """Everything before this point was synchronous, so no other write came between check and submission."""
+        """Queue a change for the commit and return the future of its Entry.
+
+        Everything before this point was synchronous, so no other write came between check and submission.
+        """
         self._loop = asyncio.get_running_loop()
         done: asyncio.Future[Entry] = self._loop.create_future()
         self._next = change.revision + 1

@@ -25,7 +25,7 @@ class WindowBounds(msgspec.Struct, frozen=True):
 
 
 def kept_bytes(change: Change) -> int:
-    """Memory that only the window holds on to: superseded and deleted states."""
+    """Return the bytes that only the window keeps for a change: superseded and deleted states."""
     size = 256
     if change.previous is not None:
         size += len(change.previous.value)
@@ -75,7 +75,10 @@ class ChangeRun:
         return self._changes[self._first_after(revision) :]
 
     def _first_after(self, revision: int) -> int:
-        """Most who ask know all but the last few."""
+        """Return the index of the first change after a revision.
+
+        Most callers know all but the last few changes, so these are searched first.
+        """
         known = self._changes
         lowest = max(self._head, len(known) - NEAR_END)
         if lowest > self._head and known[lowest].revision > revision:
@@ -119,7 +122,7 @@ class Window(msgspec.Struct):
         return len(self._changes)
 
     def add(self, change: Change, now: float = 0.0) -> list[Change]:
-        """Take a change in; returns those that fell out."""
+        """Add a change; return those that were dropped."""
         self._changes.append(change)
         for scope in scopes_of(change):
             self.run(scope).append(change)

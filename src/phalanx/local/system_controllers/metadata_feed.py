@@ -65,8 +65,10 @@ class MetadataBody(msgspec.Struct, frozen=True, gc=False):
     metadata: ObjectMetadata
 
     def keep(self, namespace: str, name: str) -> None:
-        """Called once, before it is shared: what is kept of many objects shares its strings with other users of
-        them, and drops what is not used."""
+        """Set namespace and name, and intern the uid, before the object is shared; called once.
+
+        What is kept of many objects shares its strings with other users of them. Subclasses drop what is not used.
+        """
         meta = self.metadata
         force_setattr(meta, "namespace", namespace)
         force_setattr(meta, "name", name)

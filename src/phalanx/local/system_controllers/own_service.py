@@ -92,7 +92,7 @@ class OwnService:
             await self._client.update(resource, NAME, body, NAMESPACE)
 
     async def _make_ready(self, name: str) -> None:
-        """Tell the author of a ServiceCIDR that Services may use its addresses from now on."""
+        """Mark a ServiceCIDR as Ready: Services may use its addresses from now on."""
         current: dict[str, Any] = msgspec.json.decode(await self._client.get(CIDRS, name))
         conditions = (current.get("status") or {}).get("conditions") or ()
         if not any(each.get("type") == "Ready" for each in conditions):
