@@ -29,6 +29,10 @@ FIRST_ASKED = 1 << 40  # first shape id for queries: never an id of the engine, 
 class KeepsPromises(Protocol):
     """Says which promised starts a placement would delay."""
 
+    @property
+    def any_promised(self) -> bool:
+        """Return False if no start is promised: then none can be delayed."""
+
     def press(
         self, records: Sequence[PodRecord], assignment: Sequence[tuple[PodRecord, int]]
     ) -> Sequence[tuple[PodRecord, str]]:

@@ -87,8 +87,9 @@ class Attempts:
             return held
         # 2. PreFilter, Filter and Score: a placement.  3. PostFilter: preemption where there is none.
         answer = self.search(unit, how) if how.search is None else how.search()
-        if isinstance(answer, Placed | NominatedAfterPreemption) and self._cluster.promises is not None:
-            answer = self._in_time(unit, answer, how, self._cluster.promises)
+        promises = self._cluster.promises
+        if promises is not None and promises.any_promised and isinstance(answer, Placed | NominatedAfterPreemption):
+            answer = self._in_time(unit, answer, how, promises)
         # 4. Reserve, then Permit, for every pod of the unit.
         return self._reserve(unit, answer) if isinstance(answer, Placed) else answer
 

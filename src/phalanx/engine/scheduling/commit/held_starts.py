@@ -77,6 +77,10 @@ class HeldStarts:
 
     # ---- attempts that would delay a promised start
 
+    @property
+    def any_promised(self) -> bool:
+        return bool(self._room)
+
     def press(
         self, records: Sequence[PodRecord], assignment: Sequence[tuple[PodRecord, int]]
     ) -> Sequence[tuple[PodRecord, str]]:
