@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 
 from phalanx.model.quantity import milli
-from support.local_cluster import LocalCluster, Watch
+from support.local_cluster import LocalCluster
 from support.programs import program, running
 
 GANGS = SINGLES = int(os.environ.get("GANGS", "40"))
@@ -71,17 +71,16 @@ def test_every_gang_gets_whole_and_nothing_waits_for_ever(cluster: LocalCluster)
     """No node runs more than it has, no gang's Job pays for a rejection, and ours never evicts a pod of the other."""
     faulthandler.cancel_dump_traceback_later()  # 200 gangs take minutes
     changes: list[tuple[str, Json]] = []
-    with cluster.watch(PODS, timeout=SECONDS, timeoutSeconds=SECONDS) as watch:
-        threading.Thread(target=lambda: read(watch, changes), daemon=True).start()
-        for number in range(GANGS):
-            gang = job(f"gang-{number}", "phalanx", MEMBERS, **{"scheduling.phalanx.dev/gang": "true"})
-            cluster.create(JOBS, gang)
-            cluster.create(JOBS, job(f"single-{number}", "default-scheduler", 1))
-        end = time.monotonic() + SECONDS
-        while not all(map(is_done, found := cluster.list(JOBS))):
-            left = [each["metadata"]["name"] for each in found if not is_done(each)]
-            assert time.monotonic() < end, f"{len(left)} Jobs did not end, such as {left[:5]}"
-            time.sleep(2)
+    threading.Thread(target=lambda: read(cluster, changes), daemon=True).start()
+    for number in range(GANGS):
+        gang = job(f"gang-{number}", "phalanx", MEMBERS, **{"scheduling.phalanx.dev/gang": "true"})
+        cluster.create(JOBS, gang)
+        cluster.create(JOBS, job(f"single-{number}", "default-scheduler", 1))
+    end = time.monotonic() + SECONDS
+    while not all(map(is_done, found := cluster.list(JOBS))):
+        left = [each["metadata"]["name"] for each in found if not is_done(each)]
+        assert time.monotonic() < end, f"{len(left)} Jobs did not end, such as {left[:5]}"
+        time.sleep(2)
     failed = {each["metadata"]["name"]: each["status"].get("failed", 0) for each in cluster.list(JOBS)}
     assert {name for name, count in failed.items() if count and name.startswith("gang")} == set()
     seen = changes.copy()  # the last ones may be on their way, and end what ran
@@ -92,9 +91,12 @@ def test_every_gang_gets_whole_and_nothing_waits_for_ever(cluster: LocalCluster)
     assert 0 < most_used(seen) <= milli("64")
 
 
-def read(watch: Watch, changes: list[tuple[str, Json]]) -> None:
-    """Collect events until the connection is closed."""
-    with contextlib.suppress(AttributeError, OSError, ValueError):
+def read(cluster: LocalCluster, changes: list[tuple[str, Json]]) -> None:
+    """Collect events until the server goes away."""
+    with (
+        contextlib.suppress(AttributeError, OSError, ValueError),
+        cluster.watch(PODS, timeout=SECONDS, timeoutSeconds=SECONDS) as watch,
+    ):
         changes.extend(iter(watch.next, None))
 
 
