@@ -83,8 +83,7 @@ class Engine:
         self.attempts, self.searches, self.preemption = scheduler.attempts, scheduler.searches, scheduler.preemption
         self.history, self.isolation = scheduler.history, scheduler.isolation
         self.maintenance, self.starts = scheduler.maintenance, scheduler.starts
-        self.rejections = scheduler.rejections
-        self.places = scheduler.places
+        self.rejections, self.places = scheduler.rejections, scheduler.places
         self.illegal_transitions = scheduler.illegal_transitions
         self.outbox, self.faults = scheduler.outbox, scheduler.faults
         self._binding, self._cycle = scheduler.binding, scheduler.cycle

@@ -210,9 +210,8 @@ class Cycle:
     def _commit(self, unit: SchedulingUnit, group: Group, placed: Placed) -> None:
         """Assume and bind every pod of the assignment; Reserve and Permit have passed for all of them."""
         assert placed.built is not None
-        assignment = placed.assignment
+        assignment, expected = placed.assignment, placed.expected_placements
         self._searches.spent += len(assignment) // PODS_PER_WORK_UNIT
-        expected = placed.expected_placements
         beginning = self._reservations.beginning(group) if expected else frozenset()
         self._units.commit(unit, len(assignment))
         whole = not any(leaf.placed for leaf in self._members.forest.leaves(group.key))

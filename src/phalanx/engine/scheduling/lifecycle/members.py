@@ -65,10 +65,9 @@ class Members:
         commits: Commits,
         status_writes: PendingWrites,
     ) -> None:
-        self._cluster = state
+        self._cluster, self.forest = state, state.forest
         self._queue = unit_lifecycle.queue
         self._unit_lifecycle = unit_lifecycle
-        self.forest = state.forest
         self.conditions = conditions
         self.statuses = statuses
         self.health = statuses.health
@@ -100,8 +99,7 @@ class Members:
         """Read every version of every pod, before the engine makes a record of it."""
         if not self._cluster.grouping:
             return
-        key = pod_key(pod)
-        forest = self.forest
+        key, forest = pod_key(pod), self.forest
         before = forest.leaf_of(key)
         leaf = group_of(pod)
         if leaf is not None and AFTER_GROUP in pod.metadata.annotations:
@@ -160,9 +158,8 @@ class Members:
     def _sort_out(self, key: GroupKey) -> None:
         """Assign pods to a group or to its successor after the group was created, deleted or created again."""
         named = self.forest.named(key)
-        late = (
-            [] if named is None else [p for p, m in named.members.items() if AFTER_GROUP in m.pod.metadata.annotations]
-        )
+        members = named.members.items() if named is not None else ()
+        late = [name for name, member in members if AFTER_GROUP in member.pod.metadata.annotations]
         for pod in (*self._after.pop(key, ()), *late):
             member = self._member(self.forest.leaf_of(pod), pod)
             if member is None or member.state is not PENDING:
