@@ -127,21 +127,20 @@ class QueuePlan:
         may be promised to start, as a share of its wait. `allows`: whether another start may be promised."""
         now = self._cluster.now
         self._asked, self.searches = {}, SEARCHES_PER_PLAN
-        asking = []
-        for unit in waiting:
-            group = self._group_of(unit)
-            if unit.kind == "Pod" or group is not None:
-                asked = self._asked_by(list(unit.records.values()), group)
-                asking += [(unit, asked)] if asked is not None else []
         before, self.units = self.units, {}
-        self.tried, self.unfinished, self.lost = {unit.key for unit, _ in asking}, False, {}
-        if not asking:  # nothing waits: what runs need not be looked at
+        self.tried, self.unfinished, self.lost = set(), False, {}
+        if not waiting:  # what runs need not be looked at
             self._profile, self.due, self.lasts_until = None, now + 1.0, FOREVER
             return
         running = self._running()
         self.due = now + max(1.0, (len(running) + 10 * len(waiting)) / PODS_PER_SECOND)
         self.lasts_until = min((end for _, end in running), default=FOREVER)
         if not (before or any(end != FOREVER for _, end in running)):
+            self._profile = None
+            return
+        asking = self._asking(waiting)
+        self.tried = {unit.key for unit, _ in asking}
+        if not asking:
             self._profile = None
             return
         self._set_columns()
@@ -260,6 +259,16 @@ class QueuePlan:
         return profile.earliest(self._demand(asked), span, self._cluster.now)
 
     # ---- what units ask for
+
+    def _asking(self, waiting: Iterable[SchedulingUnit]) -> list[tuple[SchedulingUnit, Asked]]:
+        """Return the units that are planned here, with what they need."""
+        found = []
+        for unit in waiting:
+            group = self._group_of(unit)
+            if unit.kind == "Pod" or group is not None:
+                asked = self._asked_by(list(unit.records.values()), group)
+                found += [(unit, asked)] if asked is not None else []
+        return found
 
     def _asked_by(self, records: Sequence[PodRecord], group: Group | None) -> Asked | None:
         """Return what a unit needs; None: it is not planned here."""

@@ -239,6 +239,8 @@ class StartReservations(HeldStarts):
                 continue
             if known or (held is None and unit.place in REFUSED and not self._over_quota(unit)):
                 asking.append(unit)
+        if not asking and not self.plan.units:
+            return
         if self.plan.stands(asking) and not self._late_again:
             return
         self._late_again = {key: until for key, until in self._late_again.items() if until > now}
