@@ -71,7 +71,7 @@ def number(value: str, least: float, most: float) -> float:
 
 
 def shortened(text: str, most: int = 40) -> str:
-    """For messages: a value may be as long as a user likes."""
+    """Shorten a value of any length to `most` characters, for a message."""
     return text if len(text) <= most else text[:most] + "…"
 
 

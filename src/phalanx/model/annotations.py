@@ -50,7 +50,7 @@ KNOWN = frozenset(PREFIX + name for name in (*_WRITTEN_BY_PEOPLE, *_WRITTEN_BY_U
 
 
 def unknown(annotations: Mapping[str, object] | None) -> list[str]:
-    """A sentence for each key that means nothing, with the one its author may have meant."""
+    """Return a sentence for each unknown Phalanx annotation, with the key that may have been meant."""
     return [
         f"annotation {key} means nothing to Phalanx{_hint(key)}"
         for key in annotations or ()

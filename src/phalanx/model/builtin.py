@@ -162,7 +162,10 @@ def _networks() -> Iterator[Kind]:
 
 
 def _control() -> Iterator[Kind]:
-    """Kinds that only a full control plane acts on: stored for clients that list, watch or write them."""
+    """Yield the kinds that only a full control plane acts on.
+
+    They are stored for clients that list, watch or write them.
+    """
     scaler = [tables.record(f"autoscaling/{version}.HorizontalPodAutoscaler") for version in ("v2", "v1")]
     yield _kind("HorizontalPodAutoscaler", "autoscaling", version="v2", short_names=("hpa",), categories=("all",),
                 subresources=_STATUS, versions=(
@@ -208,7 +211,7 @@ def _scheduling() -> Iterator[Kind]:
 
 
 def registry(gates: Gates | None = None) -> Registry:
-    """All built-in kinds whose gates are on, complete with rules and columns."""
+    """Return a registry of all built-in kinds whose gates are on, with their rules and columns."""
     return Registry(_served(gates or Gates()))
 
 
@@ -230,7 +233,7 @@ _HOOKS = (
 
 
 def _complete(kind: Kind, versions: tuple[Version, ...], gates: Gates) -> Kind:
-    """The kind with its rules, columns and field selectors. Rules speak the storage version."""
+    """Return the kind with its rules, columns and field selectors. Rules use the storage version."""
     rules = rules_for(kind.storage_key, gates)
     changes: dict[str, Any] = {hook: found for hook in _HOOKS if (found := getattr(rules, hook)) is not None}
     selectable = SELECTABLE.get(kind.key, {})

@@ -37,10 +37,11 @@ class _Odd(Exception):
 
 
 def conform(obj: Json, schema: Object, *, prune: bool = True, zeros: bool = False) -> list[str]:
-    """Checks and canonicalises `obj` in place; texts such as 'unknown field "spec.foo"' for what the schema lacks.
+    """Check and canonicalise `obj` in place; return a text for each field that the schema lacks.
 
-    Unknown fields are removed unless `prune` is false. `zeros` keeps zero values: in an applied configuration an
-    explicit false is a wish. BadRequest names the field whose type is wrong.
+    Such a text is 'unknown field "spec.foo"'. Unknown fields are removed unless `prune` is false. `zeros` keeps zero
+    values: in an applied configuration an explicit false is intended. Raises BadRequest, which names the field, if a
+    type is wrong.
     """
     if not zeros:
         try:
@@ -105,7 +106,10 @@ def _converter(table: dict[str, Entry]) -> Convert:
 
 
 def _droppable(field: Field) -> bool:
-    """Whether Go leaves the zero value out. Custom resources (nothing on the wire) keep what was written."""
+    """Return True if Go leaves out the zero value of the field.
+
+    Fields of custom resources, which have no number on the wire, keep what was written.
+    """
     if field.required or field.pointer or not (field.number or field.inline):
         return False
     if isinstance(field.type, Scalar):
@@ -215,7 +219,7 @@ def _instant(value: str) -> datetime:
 
 
 def is_duration(value: str) -> bool:
-    """As Go writes them: 1h30m, 0.5s, 0."""
+    """Return True if the text is a duration as Go writes it: 1h30m, 0.5s, 0."""
     return _DURATION.fullmatch(value) is not None
 
 
@@ -382,7 +386,10 @@ _ZEROS: dict[str, Any] = {
 
 
 def _zero(kind: Type) -> Any:
-    """What Go makes of null inside a list or a map: the zero value. Times and free JSON stay null."""
+    """Return the zero value that Go decodes from a null in a list or a map.
+
+    Times and free JSON stay null.
+    """
     if isinstance(kind, Scalar):
         return _ZEROS.get(kind.name)
     return [] if isinstance(kind, ListOf) else {}

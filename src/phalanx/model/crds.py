@@ -144,7 +144,10 @@ def _root(record: Object) -> Json:
 
 
 def _record(record: Object, level: int) -> Json:
-    """level: how many lists of composite templates lie above."""
+    """Return the schema of a record.
+
+    level: how many lists of composite templates are above it.
+    """
     fields = {key: field for key, field in record.fields.items() if key != _RECURSIVE or level < LEVELS}
     found: Json = {"type": "object"}
     if record.doc:

@@ -38,10 +38,10 @@ class Schedule(msgspec.Struct, frozen=True):
     every: int = 0  # seconds, of @every: so long after the last time, whatever the clock says
 
     def next_after(self, seconds: float) -> float | None:
-        """The first time after `seconds` (epoch); None when there is none within five years.
+        """Return the first time after `seconds` (epoch); None if there is none within five years.
 
-        Hours and minutes are walked in real time: an hour that daylight saving skips does not come, one that it
-        repeats comes twice.
+        Hours and minutes are counted in real time: an hour that daylight saving skips does not match, one that it
+        repeats matches twice.
         """
         if self.every:
             return float(int(seconds) + self.every)
@@ -64,7 +64,7 @@ class Schedule(msgspec.Struct, frozen=True):
         return None
 
     def latest_between(self, start: float, end: float) -> float | None:
-        """The last time after `start` and not after `end`, without walking through all that were missed."""
+        """Return the last time after `start` and not after `end`, without visiting all missed times."""
         if self.every:
             rounds = int(end - int(start)) // self.every
             return float(int(start) + rounds * self.every) if rounds > 0 else None
@@ -125,7 +125,7 @@ def _every(text: str, zone: ZoneInfo | None) -> Schedule:
 
 
 def _unrestricted(text: str) -> bool:
-    """A star that leaves nothing out."""
+    """Return True if the field contains a star without a step, which allows every value."""
     return any(part in ("*", "?", "*/1", "?/1") for part in text.split(","))
 
 

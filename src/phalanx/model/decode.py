@@ -29,16 +29,16 @@ _encode = msgspec.json.Encoder().encode
 
 
 def media_type(content_type: str) -> str:
-    """The bare media type, without parameters."""
+    """Return the media type of a Content-Type header in lower case, without parameters."""
     return content_type.partition(";")[0].strip().lower()
 
 
 def parse(
     body: bytes, content_type: str, schema: Object | None = None, *, duplicates: bool = False
 ) -> tuple[Json, list[str]]:
-    """The object in `body`, and with `duplicates` a text for every repeated key.
+    """Return the object in `body`, and with `duplicates` a text for every repeated key.
 
-    It is 'duplicate field "spec.x"' in JSON and 'line 9: key "x" already set in map' in YAML, as in Kubernetes.
+    The text is 'duplicate field "spec.x"' in JSON and 'line 9: key "x" already set in map' in YAML, as in Kubernetes.
 
     `schema` is needed for protobuf only: it says what the field numbers mean.
     """
@@ -87,7 +87,7 @@ def _check_size(body: bytes, found: Any, format_: str) -> None:
 
 
 def _measure(value: Any, format_: str) -> None:
-    """Refuses what is too deep or has too many values, at the first one too many."""
+    """Refuse a value that is nested too deep or has too many values; stop at the first one too many."""
     level = [value]
     count = 0
     for _ in range(MAX_DEPTH + 1):
@@ -126,7 +126,7 @@ class _Twice(list[tuple[str, Any]]):
 
 
 def _repeated(body: bytes, unknown: Collection[str] = ()) -> list[str]:
-    """Texts for repeated keys. The body is known to be good JSON of limited depth."""
+    """Return a text for each repeated key of a valid JSON body of limited depth."""
     seen = False
 
     def pairs(found: list[tuple[str, Any]]) -> Any:
@@ -145,7 +145,7 @@ def _repeated(body: bytes, unknown: Collection[str] = ()) -> list[str]:
 
 
 def in_order(body: bytes, unknown: Collection[str]) -> list[str]:
-    """Texts for repeated and unknown fields of a JSON body with both, in the order in which it has them."""
+    """Return texts for the repeated and unknown fields of a JSON body, in the order of the body."""
     return _repeated(body, unknown)
 
 
@@ -192,6 +192,9 @@ def is_slow(body: bytes, content_type: str) -> bool:
 
 
 def as_json(body: bytes, content_type: str, schema: Object | None, *, duplicates: bool) -> tuple[bytes, list[str]]:
-    """The same object as JSON, and its repeated keys: lets the slow part of reading happen in another thread."""
+    """Return the object in `body` as JSON, and texts for its repeated keys.
+
+    This lets the slow part of decoding happen in another thread.
+    """
     found, repeated = parse(body, content_type, schema, duplicates=duplicates)
     return _encode(found), repeated

@@ -13,12 +13,12 @@ from phalanx.model.kinds import FieldError
 
 
 def shown(value: Any) -> str:
-    """A bad value as the API prints it: quoted text, plain numbers, JSON for the rest."""
+    """Format an invalid value as the API prints it: quoted text, plain numbers, JSON for the rest."""
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False, default=str)
 
 
 def child(path: str, name: str) -> str:
-    """`path` may be empty (the object itself)."""
+    """Return the path of a field below `path`, which may be empty (the object itself)."""
     return f"{path}.{name}" if path else name
 
 

@@ -108,7 +108,7 @@ class Gates:
         return self._on[name]
 
     def as_dict(self) -> dict[str, bool]:
-        """Every gate and whether it is on, for logs and metrics."""
+        """Return every gate and whether it is on, for logs and metrics."""
         return dict(self._on)
 
     def __eq__(self, other: object) -> bool:

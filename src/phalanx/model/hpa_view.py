@@ -101,7 +101,7 @@ def _kind(metric: Json) -> str:
 
 
 def _older(metric: Json, which: str) -> Json:
-    """A metric in the words of v1."""
+    """Convert a metric to the fields of v1."""
     kind = _kind(metric)
     words, found = _WORDS.get(kind), dict(metric.get(kind) or {})
     if words is None:
@@ -124,7 +124,7 @@ def _older(metric: Json, which: str) -> Json:
 
 
 def _newer(metric: Json, which: str) -> Json:
-    """The way back."""
+    """Convert a metric of v1 to the fields of v2."""
     kind = _kind(metric)
     words, found = _WORDS.get(kind), _mapping(metric.get(kind))
     if words is None:
@@ -155,7 +155,10 @@ def _newer(metric: Json, which: str) -> Json:
 
 
 def _amount(word: str, which: str) -> str:
-    """`targetValue`, `currentAverageValue`; an object's average has no such head."""
+    """Return the field of an amount: `targetValue`, `currentAverageValue`.
+
+    The average of an object metric has no such prefix.
+    """
     return word if word[0].islower() else which + word
 
 

@@ -149,7 +149,7 @@ _VERSION = re.compile(r"v(\d+)(?:(alpha|beta)(\d+))?")
 
 
 def _rank(version: str) -> tuple[int, int, int, str]:
-    """Kubernetes' order of versions: stable, beta, alpha, each newest first; anything else last, by name."""
+    """Return the sort key of a version: stable, beta, alpha, each newest first; others last, by name."""
     match = _VERSION.fullmatch(version)
     if match is None:
         return (3, 0, 0, version)
@@ -201,7 +201,7 @@ class Registry:
         return self._kinds.get(storage_key)
 
     def group_versions(self) -> list[tuple[str, str]]:
-        """Every (group, version) that serves something: core first, then by group, preferred versions first."""
+        """Return every served (group, version): core first, then by group, preferred versions first."""
         found: dict[tuple[str, str], bool] = {}  # whether only aliases are served in it
         for kind in self._kinds.values():
             for version in kind.versions:

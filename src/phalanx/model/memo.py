@@ -27,7 +27,10 @@ class Memo(Generic[T]):
         self._answers: dict[bytes, T] = {}
 
     def __call__(self, value: Any) -> T:
-        """`value`: anything that JSON can say, or bytes that are JSON already."""
+        """Return the answer for `value`, from memory if it was asked before.
+
+        `value`: anything that JSON can express, or bytes that are JSON already.
+        """
         key = value if value.__class__ is bytes else _encode(value)
         answer: T = self._answers.get(key, _UNKNOWN)
         if answer is _UNKNOWN:

@@ -51,7 +51,7 @@ PERCENT_TEXT = "a valid percent string must be a numeric string followed by an e
 
 
 def pattern_text(text: str, pattern: str, *examples: str) -> str:
-    """The complaint about a value that does not match `pattern`."""
+    """Return the error text for a value that does not match `pattern`."""
     if not examples:
         return f"{text} (regex used for validation is '{pattern}')"
     shown = " or ".join(f"'{example}', " for example in examples)
@@ -101,7 +101,7 @@ def dns_subdomain(value: str, unit: str = "characters") -> list[str]:
 
 
 def dns_1035_label(value: str) -> list[str]:
-    """A label that starts with a letter: Service names."""
+    """Check a DNS label that starts with a letter, such as the name of a Service."""
     problems = []
     if len(value.encode()) > 63:
         problems.append(_too_long(63, "characters"))
@@ -119,17 +119,17 @@ def ip_address(value: str) -> list[str]:
 
 
 def port(value: int | str | None) -> list[str]:
-    """A number, or the name of one."""
+    """Check a port number or port name."""
     return port_name(value) if isinstance(value, str) else port_number(value or 0)
 
 
 def short_name(value: str) -> list[str]:
-    """`k8s-short-name` of declarative validation."""
+    """Check a `k8s-short-name` of declarative validation."""
     return dns_label(value, "bytes")
 
 
 def long_name(value: str) -> list[str]:
-    """`k8s-long-name` of declarative validation."""
+    """Check a `k8s-long-name` of declarative validation."""
     return dns_subdomain(value, "bytes")
 
 
@@ -142,7 +142,7 @@ def _key_matches(value: str) -> bool:
 
 
 def label_key(value: str) -> list[str]:
-    """A qualified name: optional DNS subdomain and `/`, then a name of at most 63 bytes."""
+    """Check a qualified name: optional DNS subdomain and `/`, then a name of at most 63 bytes."""
     if len(value) <= 317 and _key_matches(value):
         return []
     parts = value.split("/")
@@ -183,7 +183,7 @@ def label_value(value: str) -> list[str]:
 
 
 def path_segment(value: str) -> list[str]:
-    """A name that can stand between two slashes of a URL."""
+    """Check a name that must be usable as a segment of a URL path."""
     if value == ".":
         return ["may not be '.'"]
     if value == "..":
@@ -192,7 +192,7 @@ def path_segment(value: str) -> list[str]:
 
 
 def config_key(value: str) -> list[str]:
-    """A key in a ConfigMap or Secret."""
+    """Check a key in a ConfigMap or Secret."""
     problems = []
     if len(value.encode()) > 253:
         problems.append(_too_long(253, "characters"))
@@ -208,7 +208,7 @@ def config_key(value: str) -> list[str]:
 
 
 def condition_reason(value: str) -> list[str]:
-    """The machine-readable reason of a metav1.Condition."""
+    """Check the machine-readable reason of a metav1.Condition."""
     if _is_condition_reason(value) is not None:
         return []
     examples = ("my_name", "MY_NAME", "MyName", "ReasonA,ReasonB", "ReasonA:ReasonB")
@@ -216,14 +216,14 @@ def condition_reason(value: str) -> list[str]:
 
 
 def percent(value: str) -> list[str]:
-    """A percentage such as 25%."""
+    """Check a percentage such as 25%."""
     if _is_percent(value) is not None:
         return []
     return [pattern_text(PERCENT_TEXT, _PERCENT, "1%", "93%")]
 
 
 def port_name(value: str) -> list[str]:
-    """The name of a container or service port."""
+    """Check the name of a container or service port."""
     problems = []
     if len(value.encode()) > 15:
         problems.append(_too_long(15, "characters"))
@@ -239,7 +239,7 @@ def port_name(value: str) -> list[str]:
 
 
 def port_number(value: int) -> list[str]:
-    """1 to 65535."""
+    """Check a port number: 1 to 65535."""
     return [] if 1 <= value <= 65535 else ["must be between 1 and 65535, inclusive"]
 
 
@@ -249,13 +249,13 @@ _is_sysctl_part = re.compile(_SYSCTL_PART).fullmatch
 
 
 def sysctl(value: str) -> list[str]:
-    """A kernel setting, parted by dots or slashes."""
+    """Check the name of a kernel setting, separated by dots or slashes."""
     fine = len(value) <= 253 and all(map(_is_sysctl_part, re.split(r"[./]", value)))
     return [] if fine else [f"must have at most 253 characters and match regex ^{_SYSCTL}$"]
 
 
 def generated_prefix(value: str) -> str:
-    """`generateName` is checked as if the random suffix had been added: a trailing dash is fine."""
+    """Return a `generateName` as if a random suffix had been added: a trailing dash is valid."""
     return value[:-1] + "a" if value.endswith("-") else value
 
 

@@ -37,12 +37,12 @@ class OpenApi:
         self._documents: dict[tuple[str, str], bytes] = {}
 
     def index(self) -> bytes:
-        """The answer to GET /openapi/v3."""
+        """Return the answer to GET /openapi/v3."""
         self._refresh()
         return self._index
 
     def document(self, group: str, version: str) -> tuple[bytes, str] | None:
-        """(document, its hash) of a group and version; None when nothing is served there."""
+        """Return (document, its hash) of a group and version; None if nothing is served there."""
         self._refresh()
         found = self._hashes.get((group, version))
         if found is None:
@@ -70,7 +70,7 @@ class OpenApi:
 
 
 def build(registry: Registry, group: str, version: str) -> Json:
-    """The document of one group and version."""
+    """Build the document of one group and version."""
     schemas = Schemas()
     paths: Json = {}
     for kind, view in _served(registry, group, version):
@@ -106,7 +106,7 @@ def _tables_fingerprint() -> bytes:
 
 
 def _fingerprint(registry: Registry, group: str, version: str) -> str:
-    """Changes whenever the document would, and is known without building it."""
+    """Return a hash that changes whenever the document would, without building the document."""
     found = hashlib.sha512(_tables_fingerprint())
     for kind, view in _served(registry, group, version):
         facts = [kind.kind, kind.plural, kind.namespaced, sorted(kind.subresources), kind.verbs, kind.strategic]

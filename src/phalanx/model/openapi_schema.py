@@ -48,13 +48,13 @@ _FIXED = {
 
 
 def component_name(record: str) -> str:
-    """ "core/v1.PodSpec" → "io.k8s.api.core.v1.PodSpec"."""
+    """Return the component name of a record: "core/v1.PodSpec" → "io.k8s.api.core.v1.PodSpec"."""
     group, _, rest = record.partition("/")
     return f"{_FIXED.get(group, f'io.k8s.api.{group}')}.{rest}"
 
 
 def one_of_rule(record: Object) -> Json:
-    """The part of a schema that says of which fields exactly one is set."""
+    """Return the part of a schema which says that exactly one of two fields is set."""
     if not record.one_of:
         return {}
     one, other = record.one_of
@@ -69,7 +69,10 @@ class Schemas:
         self.components: dict[str, Json] = {}
 
     def add_kind(self, kind: Kind, version: Version) -> str:
-        """The component of a served kind; versions that share a shape get a name each."""
+        """Add the component of a served kind and return its name.
+
+        Versions that share a schema get a name each.
+        """
         gvk = {"group": kind.group, "version": version.name, "kind": kind.kind}
         if version.openapi is not None:
             name = ".".join([*reversed(kind.group.split(".")), version.name, kind.kind])
@@ -81,7 +84,7 @@ class Schemas:
         return name
 
     def add_body(self, group: str, version: str, kind: str) -> str:
-        """The component of a kind that only travels in requests and answers (Scale, Eviction, …)."""
+        """Add the component of a kind that is only in requests and answers (Scale, Eviction, …); return its name."""
         schema = body_schema(group, version, kind)
         assert schema is not None, kind
         name = component_name(schema.name)

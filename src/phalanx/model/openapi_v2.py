@@ -36,7 +36,7 @@ class Swagger:
         self._message = (-1, b"")  # generation of the registry, document
 
     def document(self) -> tuple[bytes, str]:
-        """(document, its hash)."""
+        """Return (document, its hash)."""
         if self._generation != self._registry.generation:
             self._generation = self._registry.generation
             if not self._built_in:
@@ -49,7 +49,7 @@ class Swagger:
         return self._document
 
     def message(self) -> bytes:
-        """The same in protobuf."""
+        """Return the document in protobuf."""
         generation = self._registry.generation
         if self._message[0] != generation:
             if not self._messages:
@@ -77,7 +77,7 @@ def _definitions(registry: Registry, *, custom: bool) -> dict[str, Json]:
 
 
 def definition(written: Json) -> Json:
-    """A component of v3 in the words of v2."""
+    """Convert a component of v3 to v2."""
     if written.get(_KEEP) and _GVK in written:  # a kind that keeps everything: any property named here would be all
         return {"type": "object", _GVK: written[_GVK]}
     return _schema(written)
@@ -107,7 +107,7 @@ def _schema(written: Json) -> Json:
 
 
 def _without_nullable(schema: Json) -> None:
-    """A property whose type v2 cannot say is not required either."""
+    """Remove nullable properties, whose type v2 cannot express, from the required ones."""
     properties: Json = schema["properties"]
     left = [name for name in schema.get("required") or () if not (properties.get(name) or {}).get("nullable")]
     if left:

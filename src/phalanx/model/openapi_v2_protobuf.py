@@ -19,13 +19,16 @@ _NUMBERS = {
 
 
 def document(title: str, version: str, definitions: Iterable[bytes]) -> bytes:
-    """`definitions`: what `definition` made of each. There are no paths."""
+    """Encode an OpenAPI v2 document without paths.
+
+    `definitions`: what `definition` made of each.
+    """
     info = block(1, title.encode()) + block(2, version.encode())
     return block(1, b"2.0") + block(2, info) + block(8, b"") + block(9, b"".join(definitions))
 
 
 def definition(name: str, schema: Mapping[str, Any]) -> bytes:
-    """One entry of the definitions."""
+    """Encode one entry of the definitions."""
     return block(1, _named(name, _schema(schema)))
 
 

@@ -26,7 +26,7 @@ _options.max_mem = MAX_MEMORY
 
 @lru_cache(maxsize=512)
 def compiled(pattern: str) -> Pattern | None:
-    """None: not a regular expression, or one too large to be meant."""
+    """Compile a regular expression; return None if it is invalid or too large."""
     try:
         return cast(Pattern, re2.compile(pattern, options=_options))
     except (re2.error, UnicodeError):

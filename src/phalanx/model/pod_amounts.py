@@ -17,9 +17,11 @@ N = TypeVar("N", int, float)
 
 
 def effective(main: Iterable[Mapping[str, N]], init: Iterable[tuple[bool, Mapping[str, N]]]) -> dict[str, N]:
-    """Of a whole pod, by resource: all containers and sidecars together, or the largest moment of initialisation if
-    that is more. `init`: in order, whether it is a sidecar and what it asks for; an init container runs next to the
-    sidecars before it."""
+    """Return the amounts of a whole pod by resource.
+
+    This is the sum of all containers and sidecars, or the largest amount during initialisation if that is more. `init`:
+    in order, whether it is a sidecar and what it asks for; an init container runs next to the sidecars before it.
+    """
     total: dict[str, N] = {}
     for amounts in main:
         add(total, amounts)
@@ -50,7 +52,10 @@ def raise_to(total: dict[str, N], least: Mapping[str, N]) -> None:
 
 
 def pod_amounts(spec: Json, field: str) -> Amounts:
-    """`requests` or `limits` of a pod, and the overhead. What is said at pod level stands for what containers say."""
+    """Return the `requests` or `limits` of a pod, with the overhead.
+
+    Amounts at pod level replace those of the containers.
+    """
     total = effective(
         (amounts(container, field) for container in spec.get("containers") or ()),
         ((each.get("restartPolicy") == "Always", amounts(each, field)) for each in spec.get("initContainers") or ()),
@@ -63,7 +68,7 @@ def pod_amounts(spec: Json, field: str) -> Amounts:
 
 
 def of_whole_pod(resource: str) -> bool:
-    """Resources that can be asked for at pod level."""
+    """Return True if the resource can be requested at pod level."""
     return resource in ("cpu", "memory") or resource.startswith("hugepages-")
 
 

@@ -34,7 +34,7 @@ class Envelope(NamedTuple):
 
 
 def envelope(body: bytes) -> Envelope:
-    """Reads runtime.Unknown around the object: what it says it is, and its bytes."""
+    """Read the runtime.Unknown around an object: its apiVersion and kind, its bytes and content type."""
     if body[:4] != MAGIC:
         raise BadRequest("the body of the request is not Kubernetes protobuf: it does not start with k8s\\0")
     api_version = kind = content_type = ""
@@ -58,7 +58,7 @@ def envelope(body: bytes) -> Envelope:
 
 
 def decode(body: bytes, schema: Object | None) -> Json:
-    """The object in an enveloped body."""
+    """Decode the object in an enveloped body."""
     api_version, kind, raw, _ = envelope(body)
     if schema is None:
         raise BadRequest(f"{kind or 'this kind'} in version {api_version!r} cannot be sent as protobuf: send JSON")
@@ -91,7 +91,10 @@ def _varint(data: memoryview, at: int) -> tuple[int, int]:
 
 
 def _records(data: memoryview) -> list[tuple[int, int, Any]]:
-    """(field number, wire type, value) of a message; wire 2 gives memory, the others unsigned integers."""
+    """Return (field number, wire type, value) of each field of a message.
+
+    A value of wire type 2 is memory; the others are unsigned integers.
+    """
     found: list[tuple[int, int, Any]] = []
     at, end = 0, len(data)
     while at < end:
@@ -195,7 +198,7 @@ def _append(into: list[Any], item: Type, wire: int, raw: Any, field: Field, dept
 
 
 def _entry(raw: memoryview, kind: Type, field: Field, depth: int) -> tuple[str, Any]:
-    """One entry of a map: {1: key, 2: value}; a missing value is the zero value."""
+    """Decode one entry of a map: {1: key, 2: value}; a missing value is the zero value."""
     name, value = "", None
     present = False
     for number, wire, inner in _records(raw):
@@ -238,7 +241,7 @@ def _value(kind: Type, wire: int, raw: Any, field: Field, depth: int) -> Any:
 
 
 def _schema_union(raw: memoryview, field: Field, depth: int) -> Any:
-    """Unions of the CRD schema language: a schema, or true / false, or several, or names."""
+    """Decode a union of the CRD schema language: a schema, or true / false, or several, or names."""
     schema: Any = None
     many: list[Any] = []
     allows = False
@@ -307,7 +310,7 @@ def _micro_time(raw: memoryview) -> str | None:
 
 
 def _duration(raw: memoryview) -> str:
-    """Go's notation: 1h2m3.5s."""
+    """Format a duration as Go does: 1h2m3.5s."""
     nanos = _number(_parts(raw).get(1, 0))
     if nanos == 0:
         return "0s"

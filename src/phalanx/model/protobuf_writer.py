@@ -27,18 +27,18 @@ _NANOS = {"ns": 1, "us": 10**3, "µs": 10**3, "μs": 10**3, "ms": 10**6, "s": 10
 
 
 def write(obj: Json, schema: Object) -> bytes:
-    """An object in its envelope."""
+    """Encode an object in its envelope."""
     return enveloped(obj.get("apiVersion") or "", obj.get("kind") or "", message(obj, schema))
 
 
 def write_list(api_version: str, kind: str, metadata: Json, items: Iterable[bytes]) -> bytes:
-    """A list of objects that are messages already (without envelopes)."""
+    """Encode a list of objects that are messages already (without envelopes)."""
     raw = block(1, message(metadata, tables.record("meta/v1.ListMeta"))) + b"".join(block(2, each) for each in items)
     return enveloped(api_version, kind, raw)
 
 
 def watch_frame(event: str, obj: bytes) -> bytes:
-    """One event of a watch: its length, then the event around an object in its envelope."""
+    """Encode one event of a watch: its length, then the event around an object in its envelope."""
     body = block(1, event.encode()) + block(2, block(1, obj))
     return len(body).to_bytes(4, "big") + body
 
@@ -149,7 +149,10 @@ def _blocks(tag: bytes, encode: Callable[[Any], bytes]) -> Writer:
 
 
 def _strings(tag: bytes) -> Writer:
-    """Like `_blocks`, without a call: most values are strings."""
+    """Return a writer of strings.
+
+    It does the same as `_blocks` without a function call per value, since most values are strings.
+    """
 
     def write_string(value: Any, parts: list[bytes]) -> None:
         data = (value if type(value) is str else str(value)).encode()
@@ -180,7 +183,7 @@ def integer(number: int, value: int) -> bytes:
 
 
 def _text(name: str, value: Any) -> bytes:
-    """The scalars that are blocks of bytes, other than strings."""
+    """Encode a scalar that is a block of bytes but not a string."""
     if name == "bytes":
         return base64.b64decode(value)
     if name in ("time", "microtime"):

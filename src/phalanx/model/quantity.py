@@ -46,7 +46,7 @@ class Quantity(NamedTuple):
 
 
 def _suffix(text: str) -> tuple[int, int, Format]:
-    """(base, exponent, format) of a suffix."""
+    """Return (base, exponent, format) of a suffix."""
     if text in _DECIMAL:
         return 10, _DECIMAL[text], "DecimalSI"
     if text in _BINARY:
@@ -115,7 +115,7 @@ def _cached(text: str) -> Quantity:
 
 
 def parse(text: Text) -> Quantity:
-    """The exact amount, or BadQuantity. JSON numbers are read as their text."""
+    """Parse a quantity exactly; JSON numbers are read as their text. Raises BadQuantity."""
     if isinstance(text, str):
         if len(text) > _MAX_LENGTH:
             raise BadQuantity(f"it is {len(text)} characters long; a quantity has at most {_MAX_LENGTH}")
@@ -126,7 +126,7 @@ def parse(text: Text) -> Quantity:
 
 
 def nanos(text: Text) -> int:
-    """The amount in nano-units: exact, for comparing and adding."""
+    """Return the exact amount in nano-units, for comparing and adding."""
     return parse(text).nanos
 
 
@@ -136,7 +136,7 @@ def _away_from_zero(amount: int, unit: int) -> int:
 
 @lru_cache(maxsize=1 << 15)
 def milli(text: Text) -> int:
-    """Thousandths, rounded up as kube-scheduler does ("1n" is one milli)."""
+    """Return the amount in thousandths, rounded up as kube-scheduler does ("1n" is one milli)."""
     return _away_from_zero(parse(text).nanos, 10**6)
 
 
@@ -148,18 +148,18 @@ def units(text: Text) -> int:
 
 @lru_cache(maxsize=1 << 15)
 def canonical(text: Text) -> str:
-    """The notation that the API shows: "1000m" is "1", "1024Mi" is "1Gi", "0.5" is "500m"."""
+    """Return the notation that the API shows: "1000m" is "1", "1024Mi" is "1Gi", "0.5" is "500m"."""
     return str(parse(text))
 
 
 def compare(left: Text, right: Text) -> int:
-    """-1, 0 or 1."""
+    """Return -1, 0 or 1 if `left` is less than, equal to or greater than `right`."""
     a, b = parse(left).nanos, parse(right).nanos
     return (a > b) - (a < b)
 
 
 def is_valid(text: object) -> bool:
-    """Whether `text` is a quantity at all."""
+    """Return True if `text` is a quantity."""
     try:
         parse(text)  # type: ignore[arg-type]
     except BadQuantity:
@@ -173,6 +173,6 @@ def from_units(amount: int, form: Format = "DecimalSI") -> str:
 
 
 def add(left: Text, right: Text) -> str:
-    """The sum in the notation of the left side (the right one's when the left is zero)."""
+    """Return the sum in the notation of `left`, or of `right` if `left` is zero."""
     a, b = parse(left), parse(right)
     return _canonical(a.nanos + b.nanos, a.format if a.nanos else b.format)

@@ -70,7 +70,7 @@ _INTEGER = re.compile(r"[+-]?[0-9]+", re.ASCII)
 
 
 def integer(text: str | None) -> int | None:
-    """A 64-bit number, or None: labels are text and often are not numbers."""
+    """Return the text as a 64-bit number; None if it is not one, which is common for labels."""
     if text is None or len(text) > 20 or _INTEGER.fullmatch(text) is None:
         return None
     number = int(text)
@@ -147,7 +147,7 @@ class _Reader:
         return token
 
     def values(self) -> tuple[str, ...]:
-        """`(a,b)`; an omitted value is the empty text, as in Kubernetes."""
+        """Read a list of values `(a,b)`; an omitted value is the empty text, as in Kubernetes."""
         if self.take() != "(":
             self.at -= 1
             raise self.fail("'('")
@@ -209,7 +209,7 @@ def _requirement(reader: _Reader) -> Requirement:
 
 @lru_cache(maxsize=1024)
 def parse_labels(text: str) -> LabelMatcher:
-    """A `labelSelector` query parameter; empty text selects everything."""
+    """Parse a `labelSelector` query parameter; empty text selects everything."""
     reader = _Reader(text)
     requirements = []
     while reader.peek():
@@ -230,7 +230,7 @@ _SELECTOR_OPERATORS = ("In", "NotIn", "Exists", "DoesNotExist")
 
 
 def from_selector(selector: Mapping[str, Any] | LabelSelector | None) -> LabelMatcher:
-    """A LabelSelector, as JSON or as typed view. None selects nothing, {} everything."""
+    """Compile a LabelSelector, as JSON or as typed view. None selects nothing, {} everything."""
     if selector is None:
         return NOTHING
     if isinstance(selector, LabelSelector):
@@ -296,7 +296,7 @@ def _node_requirements(expressions: Sequence[Any]) -> tuple[Requirement, ...]:
 
 
 def node_term(term: Mapping[str, Any] | NodeSelectorTerm) -> NodeTerm:
-    """One nodeSelectorTerm, or the `preference` of a preferred term."""
+    """Compile one nodeSelectorTerm, or the `preference` of a preferred term."""
     if isinstance(term, NodeSelectorTerm):
         return NodeTerm(_node_requirements(term.match_expressions or ()), _node_requirements(term.match_fields or ()))
     return NodeTerm(
@@ -305,7 +305,7 @@ def node_term(term: Mapping[str, Any] | NodeSelectorTerm) -> NodeTerm:
 
 
 def node_selector(selector: Mapping[str, Any] | NodeSelector) -> NodeMatcher:
-    """The required terms of node affinity, of a PersistentVolume, of a ResourceSlice."""
+    """Compile the required terms of node affinity, of a PersistentVolume or of a ResourceSlice."""
     if isinstance(selector, NodeSelector):
         return NodeMatcher(tuple(node_term(term) for term in selector.node_selector_terms))
     return NodeMatcher(tuple(node_term(term) for term in selector.get("nodeSelectorTerms") or ()))
@@ -326,7 +326,7 @@ class FieldMatcher(msgspec.Struct, frozen=True):
         return all((value_of(term.path) == term.value) == term.equal for term in self.terms)
 
     def exact(self, path: str) -> str | None:
-        """The one value this selector demands of a field, if it does: lets a list read one object."""
+        """Return the one value this selector requires of a field, if any: a list then reads one object."""
         for term in self.terms:
             if term.equal and term.path == path:
                 return term.value
@@ -365,7 +365,7 @@ def _split_terms(text: str) -> list[str]:
 
 @lru_cache(maxsize=1024)
 def parse_fields(text: str) -> FieldMatcher:
-    """A `fieldSelector` query parameter; empty text selects everything."""
+    """Parse a `fieldSelector` query parameter; empty text selects everything."""
     terms = []
     for part in _split_terms(text):
         if not part:

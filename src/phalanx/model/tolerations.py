@@ -40,7 +40,7 @@ def tolerated(tolerations: Iterable[Toleration], taint: Taint) -> bool:
 
 
 def untolerated(tolerations: Iterable[Toleration], taints: Iterable[Taint]) -> Taint | None:
-    """The first taint that keeps a pod off (NoSchedule, NoExecute) and is not tolerated."""
+    """Return the first taint that keeps a pod off (NoSchedule, NoExecute) and is not tolerated."""
     tolerations = tuple(tolerations)
     for taint in taints:
         if taint.effect in (NO_SCHEDULE, NO_EXECUTE) and not tolerated(tolerations, taint):

@@ -59,13 +59,19 @@ class _Frame:
 
 
 def read(body: bytes, duplicates: list[str] | None = None) -> Any:
-    """The document as JSON values. Repeated keys: the last wins, and `duplicates` gets a text for each."""
+    """Return the document as JSON values.
+
+    Of repeated keys the last one counts, and `duplicates` gets a text for each.
+    """
     found = _read(body, duplicates, most=1)
     return found[-1] if found else None
 
 
 def read_all(body: bytes) -> list[Any]:
-    """Every document of a file that a person names (manifests, a kubeconfig); each is bounded as a body is."""
+    """Return every document of a file that a user names (manifests, a kubeconfig).
+
+    Each document has the limits of a request body.
+    """
     if len(body) > MAX_FILE:
         raise RequestEntityTooLarge(f"error parsing YAML: the file is larger than {MAX_FILE >> 20} MiB: split it")
     return _read(body, None, most=MAX_DOCUMENTS)
@@ -86,7 +92,10 @@ def _read(body: bytes, duplicates: list[str] | None, most: int) -> list[Any]:
 
 
 def too_many_values(format_: str) -> RequestEntityTooLarge:
-    """The work a write causes grows with its values, not with its bytes."""
+    """Return the error for a body with too many values.
+
+    The work of a write depends on the number of values, not of bytes.
+    """
     return RequestEntityTooLarge(f"error parsing {format_}: more than {MAX_VALUES} values in one body: split it")
 
 
@@ -233,7 +242,7 @@ def _scalar(event: Any) -> Any:
 
 
 def _plain(text: str) -> Any:
-    """What an unquoted word means."""
+    """Return the value of an unquoted scalar."""
     first = text[:1]
     if first in _WORD_STARTS or not first:
         if text in _NULL:
@@ -276,7 +285,7 @@ def _key(raw: Any) -> str:
 
 
 def _mappings(value: Any) -> list[dict[str, Any]]:
-    """What `<<` may stand before: a mapping or a list of mappings."""
+    """Return the value of `<<` as a list of mappings; refuse anything else."""
     found = value if isinstance(value, list) else [value]
     if not all(isinstance(each, dict) for each in found):
         raise _refused("<< takes a mapping or a list of mappings")

@@ -51,15 +51,20 @@ def _resources(text: str) -> tuple[tuple[str, Amount], ...] | BadValue:
 
 
 def announced(source: Source) -> tuple[int, Pod] | None:
-    """How many pods the group will have, and what those look like that come later. None: no usable announcement."""
+    """Return how many pods the group will have and a model of the later ones; None if not announced.
+
+    An announcement that cannot be used counts as none.
+    """
     text = source.metadata.annotations.get(TO_COME) if source is not None else None
     found = _announced(text) if text and _ours(source) else None
     return None if isinstance(found, BadValue) else found
 
 
 def _ours(source: Source) -> bool:
-    """Whether our controllers, and no other field manager, wrote the announcement. The API server keeps the list; the
-    policy in deploy/ keeps others from using the name."""
+    """Return True if our controllers, and no other field manager, wrote the announcement.
+
+    The API server keeps the list of field managers; the policy in deploy/ keeps others from using the name.
+    """
     if not isinstance(source, PodGroup):
         return False
     managers = {
@@ -69,14 +74,17 @@ def _ours(source: Source) -> bool:
 
 
 def min_resources(source: Source) -> tuple[tuple[str, Amount], ...]:
-    """Resource names and quantities that the whole group needs; empty without a usable annotation."""
+    """Return the resource names and quantities that the whole group needs; empty if not announced.
+
+    An annotation that cannot be used counts as none.
+    """
     text = source.metadata.annotations.get(MIN_RESOURCES) if source is not None else None
     found = _resources(text) if text else ()
     return () if isinstance(found, BadValue) else found
 
 
 def unusable(source: Source) -> list[str]:
-    """One sentence for each annotation of the group that is ignored because its value cannot be used."""
+    """Return a sentence for each annotation of the group that is ignored because its value cannot be used."""
     found = []
     for key, read in ((TO_COME, _announced), (MIN_RESOURCES, _resources)):
         text = source.metadata.annotations.get(key) if source is not None else None
@@ -89,7 +97,10 @@ def unusable(source: Source) -> list[str]:
 
 
 def expected(source: Source) -> int:
-    """How many pods the group will have; 0: its object announces no more than there are."""
+    """Return how many pods the group will have; 0 if its object announces none.
+
+    With `min-resources` alone the number is not known: it is then the most that a group may have.
+    """
     if source is None or not source.metadata.annotations:
         return 0
     said = announced(source)

@@ -124,12 +124,12 @@ class GroupForest:
         return self._forget_member(key)
 
     def assume(self, pod: PodKey, node: str) -> Heads:
-        """This scheduler has placed the pod; the object does not say so yet."""
+        """Record that this scheduler has placed the pod; its object does not say so yet."""
         leaf = self._leaf_of.get(pod)
         return self.assume_all(leaf, {pod: node}) if leaf is not None else ()
 
     def assume_all(self, leaf: GroupKey, nodes: Mapping[PodKey, str]) -> Heads:
-        """The same of some members of one leaf."""
+        """Record that this scheduler has placed these members of one leaf."""
         group = self._groups[leaf]
         alone = group.spec is None or group.spec.parent is None
         was = (False, False) if alone else (group.ready, group.bad)
@@ -141,13 +141,13 @@ class GroupForest:
         return self._heads(group)
 
     def confirm(self, pod: PodKey) -> Group | None:
-        """The API server has acknowledged that placement. Answers the leaf if that is news."""
+        """Record that the API server has acknowledged the placement; return the leaf if this was not known."""
         leaf = self._leaf_of.get(pod)
         group = self._groups[leaf] if leaf is not None else None
         return group if group is not None and self._roster.confirm(group, pod) else None
 
     def forget(self, pod: PodKey) -> Heads:
-        """The placement was taken back."""
+        """Forget the assumed placement of a pod."""
         if self._roster.placements.pop(pod, None) is None or pod not in self._leaf_of:
             return ()
         leaf = self._leaf_of[pod]
@@ -157,66 +157,72 @@ class GroupForest:
 
     @property
     def parents_count(self) -> bool:
-        """Whether groups have parents at all (gate CompositePodGroup)."""
+        """Return True if groups can have parents (gate CompositePodGroup)."""
         return self._composites
 
     def group(self, key: GroupKey) -> Group | None:
-        """The group, if its object (or its Workload's template) is there."""
+        """Return the group if its object, or its Workload's template, exists."""
         found = self._groups.get(key)
         return found if found is not None and found.spec is not None else None
 
     def named(self, key: GroupKey) -> Group | None:
-        """The group, also while only its pods or children have named it."""
+        """Return the group, also if only pods or children name it so far."""
         return self._groups.get(key)
 
     def namesakes(self, key: GroupKey) -> list[Group]:
-        """Groups of the same kind and name in other namespaces, by namespace. Looks at all groups: for questions."""
+        """Return the groups of the same kind and name in other namespaces, by namespace.
+
+        It reads all groups, so it is only for diagnostics.
+        """
         found = [group for other, group in self._groups.items() if other != key and other[::2] == key[::2]]
         return sorted(found, key=lambda group: group.key)
 
     def in_namespace(self, namespace: str) -> list[Group]:
-        """By key. Looks at all groups: for questions."""
+        """Return the groups of a namespace, by key.
+
+        It reads all groups, so it is only for diagnostics.
+        """
         return sorted((g for g in self._groups.values() if g.key.namespace == namespace), key=lambda g: g.key)
 
     def take_changed(self) -> dict[GroupKey, None]:
-        """Leaves that count otherwise than when this was last asked."""
+        """Return the leaves whose counts have changed since the last call."""
         return self._roster.take_changed()
 
     def begun(self) -> list[Group]:
-        """Groups of which pods are placed and others are still to come, as their objects say; by key."""
+        """Return the groups with placed pods and, as their objects say, more pods to come; by key."""
         return [self._groups[key] for key in sorted(self._begun)]
 
     def leaf_templates(self, namespace: str, name: str) -> list[str]:
-        """Names of the templates of a Workload that pods are in groups of."""
+        """Return the names of a Workload's leaf templates, of which pods are members."""
         return self._workloads.leaf_templates(namespace, name)
 
     def of_workload(self, namespace: str, name: str) -> list[GroupKey]:
-        """Groups made from a Workload, its implicit ones included."""
+        """Return the groups made from a Workload, including its implicit groups."""
         return self._workloads.groups((namespace, name))
 
     def leaf_of(self, pod: PodKey) -> GroupKey | None:
         return self._leaf_of.get(pod)
 
     def leaf_of_pod(self, namespace: str, name: str) -> GroupKey | None:
-        """The same, without the price of a key that is thrown away."""
+        """Return the leaf of a pod by namespace and name, without making a PodKey."""
         return self._leaf_of.get((namespace, name))  # type: ignore[call-overload,no-any-return]
 
     def workload(self, namespace: str, name: str) -> Workload | None:
         return self._workloads.get(namespace, name)
 
     def resolve(self, key: GroupKey) -> Resolution:
-        """Climbs to the root."""
+        """Follow the parents of a group to its root."""
         return hierarchy.resolve(self._groups, key)
 
     def root_of(self, key: GroupKey) -> GroupKey | None:
-        """The root, if all the way up is known."""
+        """Return the root of a group; None if one of its ancestors is unknown."""
         group = self._groups.get(key)
         if group is not None and group.spec is not None and group.spec.parent is None:
             return key
         return hierarchy.resolve(self._groups, key).root
 
     def above(self, key: GroupKey) -> Sequence[Group]:
-        """Its ancestors, as far as they are known, nearest first."""
+        """Return the known ancestors of a group, nearest first."""
         group = self._groups.get(key)
         if group is None or group.spec is None or group.spec.parent is None:
             return ()
@@ -226,11 +232,11 @@ class GroupForest:
         return None if (leaf := self._leaf_of.get(pod)) is None else self.resolve(leaf)
 
     def roots(self) -> list[GroupKey]:
-        """Every root whose object is there, in name order."""
+        """Return every root whose object exists, sorted by key."""
         return sorted(k for k, g in self._groups.items() if g.spec is not None and g.spec.parent is None)
 
     def tree(self, root: GroupKey) -> Iterator[Group]:
-        """The group and everything known below it, parents first, siblings by age. Safe on cycles."""
+        """Yield the group and all known groups below it, parents first, siblings by age. Safe on cycles."""
         seen: set[GroupKey] = set()
         stack = [self._groups[root]] if root in self._groups else []
         while stack:
@@ -247,19 +253,24 @@ class GroupForest:
         return [below for below in self.tree(root) if not below.composite]
 
     def ready(self, root: GroupKey) -> bool:
-        """Is an attempt worth it? Known members against minimums, recursively. Costs nothing: ask after every event."""
+        """Return True if a scheduling attempt is worthwhile: known members reach the minimums, recursively.
+
+        The answer is kept up to date, so it can be asked for after every event.
+        """
         return self._groups[root].ready
 
     def quorum(self, root: GroupKey, most: int | None = None) -> Quorum:
-        """The same with the groups that are short, for a message. Costs the tree while it is not ready; `most`: so many
-        of them are enough."""
+        """Return whether the tree is ready, and the groups that lack members, for a message.
+
+        While the tree is not ready this visits all of it. `most` limits the number of groups.
+        """
         group = self._groups[root]
         if group.ready:
             return Quorum(root, True)
         return Quorum(root, False, tuple(islice(hierarchy.shortages(group), most)))
 
     def invalid(self, key: GroupKey) -> InvalidTree | None:
-        """What is wrong with the tree of this group; None if nothing is."""
+        """Return what is wrong with the tree of this group; None if it is valid."""
         alone = self._groups.get(key)
         if alone is not None and alone.spec is not None and alone.spec.parent is None and not alone.bad:
             return None
@@ -286,7 +297,10 @@ class GroupForest:
         return min((t[1] for leaf in self.leaves(root) for t in leaf.traits), default=0)
 
     def preemption_policy(self, root: GroupKey) -> str:
-        """With the gate the root's own word, otherwise Never as soon as one pod says so."""
+        """Return the preemption policy of a tree.
+
+        If the gate is on and the root sets one, it is the root's; otherwise it is Never if any pod says Never.
+        """
         spec = self._groups[root].spec
         if self._group_preemption_policy and spec is not None and spec.preemption_policy is not None:
             return spec.preemption_policy
@@ -294,11 +308,11 @@ class GroupForest:
         return "Never" if "Never" in policies else PREEMPT_LOWER
 
     def mismatch(self, root: GroupKey) -> str | None:
-        """A SchedulerError text when member pods disagree with their root or with each other."""
+        """Return a SchedulerError text if member pods disagree with their root or with each other."""
         return hierarchy.tree_mismatch(self._groups[root], self.leaves(root), self._group_preemption_policy)
 
     def disruption_unit(self, leaf: GroupKey) -> GroupKey | None:
-        """The highest ancestor (or the leaf itself) that is only disrupted as a whole; None: each pod for itself."""
+        """Return the highest ancestor, or the leaf, that is only disrupted as a whole; None: single pods."""
         unit = None
         for group in hierarchy.ancestry(self._groups, leaf):
             if group.spec is not None and group.spec.disrupt_all:
@@ -373,7 +387,7 @@ class GroupForest:
         self._begin(group)
 
     def _begin(self, group: Group) -> None:
-        """Whether it has begun and is not complete, after either may have changed."""
+        """Update whether the group has placed pods and more to come, after either may have changed."""
         self._begun.pop(group.key, None)
         if 0 < group.placed < self._expected.get(group.key, 0):
             self._begun[group.key] = None

@@ -174,17 +174,17 @@ class Group:
 
     @property
     def known(self) -> int:
-        """Members that count for the quorum."""
+        """Return the number of members that count for the quorum."""
         return self.present + self.completed
 
     @property
     def placed(self) -> int:
-        """Members that satisfy the minimum already."""
+        """Return the number of members that already count for the minimum."""
         return self.on_nodes + self.completed
 
     @property
     def seated(self) -> int:
-        """Members that are on a node, also those that are about to leave it."""
+        """Return the number of members on nodes, including those that are terminating."""
         return self.on_nodes + self.counts[ENDING]
 
     @property
@@ -195,7 +195,7 @@ class Group:
 
     @property
     def satisfied(self) -> bool:
-        """The minimum is met by what is placed already. Costs the subtree."""
+        """Return True if the placed members meet the minimum. This visits the whole subtree."""
         if self.spec is None:
             return False
         if not self.composite:
@@ -221,7 +221,7 @@ class Group:
 
     @property
     def binding(self) -> int:
-        """Members whose bind is not answered yet."""
+        """Return the number of members whose bind is not answered yet."""
         return self.counts[ASSUMED]
 
 
@@ -310,8 +310,10 @@ def with_topology_of_pods(spec: GroupSpec, members: Iterable[Member]) -> GroupSp
 
 
 def _evicted_whole(meta: ObjectMeta) -> bool:
-    """Whether a gang that cannot say how it is disrupted is evicted as a whole: so it was asked, or it was made from a
-    workload whose author did not ask for single pods."""
+    """Return True if a gang that cannot set a disruption mode is evicted as a whole.
+
+    It is if its annotation asks for that, or, without the annotation, if a controller owns it.
+    """
     asked = meta.annotations.get(DISRUPTION)
     return asked == "all" if asked else any(owner.controller for owner in meta.owner_references or ())
 

@@ -17,7 +17,7 @@ LEVELS_CHECKED = MAX_DEPTH + 2  # a check looks no further up: chains of any len
 
 
 def ancestry(groups: Mapping[GroupKey, Group], key: GroupKey | None) -> Iterator[Group]:
-    """The group, its parent and so on as far as they are known; each once, also in a cycle."""
+    """Yield the group, its parent and so on as far as they are known; each once, also in a cycle."""
     seen: set[GroupKey] = set()
     at = key
     while at is not None and at in groups and at not in seen:
@@ -47,7 +47,7 @@ def resolve(groups: Mapping[GroupKey, Group], key: GroupKey) -> Resolution:
 
 
 def shortages(group: Group) -> Iterator[QuorumShortage]:
-    """The groups of a tree that have fewer members than they need."""
+    """Yield the groups of a tree that have fewer members than they need."""
     if group.spec is None or group.ready:
         return
     known = group.ready_children if group.composite else group.known
@@ -59,7 +59,7 @@ def shortages(group: Group) -> Iterator[QuorumShortage]:
 
 
 def check(groups: Mapping[GroupKey, Group], group: Group, templates: Templates | None) -> str | None:
-    """What is wrong with one group as seen from itself upwards."""
+    """Return what is wrong with one group, compared with its ancestors and templates; None if it is valid."""
     spec = group.spec
     if spec is None:
         return None
@@ -118,7 +118,7 @@ def _against_templates(group: Group, spec: GroupSpec, parent: Group | None, temp
 
 
 def tree_mismatch(root: Group, leaves: Sequence[Group], group_preemption_policy: bool) -> str | None:
-    """What member pods of a tree disagree about, with their root or with each other."""
+    """Return what the member pods of a tree disagree about, with their root or with each other."""
     spec = root.spec
     traits = sorted({t for leaf in leaves for t in leaf.traits})
     if not traits:
@@ -135,7 +135,10 @@ def tree_mismatch(root: Group, leaves: Sequence[Group], group_preemption_policy:
 def mismatch(
     traits: Sequence[tuple[str, int, str]], root: GroupSpec | None, group_preemption_policy: bool
 ) -> str | None:
-    """traits: distinct (schedulerName, priority, preemptionPolicy) of members. The texts are kube-scheduler's."""
+    """Return the text of the first trait in which members differ, as kube-scheduler words it; else None.
+
+    traits: distinct (schedulerName, priority, preemptionPolicy) of members.
+    """
     names = sorted({t[0] for t in traits})
     if len(names) > 1:
         return (

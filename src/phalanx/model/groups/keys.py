@@ -84,7 +84,7 @@ def pod_key(pod: Pod) -> PodKey:
 
 
 def group_of(pod: Pod) -> GroupKey | None:
-    """The leaf group a pod names: the 1.36+ field, else KEP-4671's reference, else our label."""
+    """Return the leaf group a pod names: by the 1.36+ field, else KEP-4671's reference, else our label."""
     namespace = pod.metadata.namespace
     link = pod.spec.scheduling_group
     if link is not None and link.pod_group_name:
@@ -97,10 +97,16 @@ def group_of(pod: Pod) -> GroupKey | None:
 
 
 def successor(key: GroupKey) -> GroupKey:
-    """The group that will be made again under the name of one that is being deleted. No object has such a name."""
+    """Return a key for the group that will replace one that is being deleted under the same name.
+
+    No object can have the name in this key.
+    """
     return key._replace(name=f"{key.name} (made again)")
 
 
 def implicit_key(namespace: str, workload: str, pod_group: str, replica: str) -> GroupKey:
-    """Each replica key is a gang of its own; names of Kubernetes objects cannot contain a slash."""
+    """Return the key of the implicit group of a Workload's pod group and replica key.
+
+    Each replica key is a separate gang. The key is unique, since names of Kubernetes objects cannot contain a slash.
+    """
     return GroupKey(WORKLOAD, namespace, f"{workload}/{pod_group}/{replica}")

@@ -58,8 +58,11 @@ class GroupLinks:
             group = above
 
     def recheck(self, group: Group, *, deep: bool) -> None:
-        """Rules between a group and those above it. A new or gone link concerns as many levels below as a check looks
-        up, other changes only the children, since they are compared with their parent."""
+        """Check the rules between a group and its ancestors again, for the group and those below it.
+
+        A new or removed link (`deep`) concerns as many levels below as a check looks up; other changes concern only the
+        children, since they are compared with their parent.
+        """
         below = self._levels_below(group, hierarchy.LEVELS_CHECKED) if deep else [group, *group.children.values()]
         for member in below:
             was = (member.ready, member.bad)
@@ -67,7 +70,10 @@ class GroupLinks:
             self.climb(member, *was)
 
     def _levels_below(self, group: Group, levels: int) -> list[Group]:
-        """The group and what is known below it, parents first, as deep as that. Each once, also in a cycle."""
+        """Return the group and the known groups up to `levels` below it, parents first; each once.
+
+        A cycle is no problem.
+        """
         found, level = {group.key: group}, [group]
         for _ in range(levels):
             level = [child for each in level for child in each.sorted_children() if child.key not in found]

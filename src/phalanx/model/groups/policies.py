@@ -89,7 +89,7 @@ class Policies:
             del self._by_target[entry.target]
 
     def older(self, entry: PolicyEntry) -> PolicyEntry | None:
-        """The policy for the same target that counts in place of this one."""
+        """Return the older policy for the same target that applies in place of this one; None if this applies."""
         group = entry.policy.spec.target_ref.api_group
         first = next(
             each for each in self._by_target[entry.target] if not group or each.is_about(group) or each is entry
@@ -112,7 +112,7 @@ class Policies:
         return msgspec.structs.replace(spec, minimum=least)
 
     def forget(self, group: Group) -> None:
-        """The object of a group is gone."""
+        """Reset the policy of a group whose object is gone."""
         group.policy = self.defaults
         self._looked_up[group.key] = Effective(self.defaults)
         self._choose(group.key, None)
@@ -130,7 +130,7 @@ class Policies:
         }
 
     def take_looked_up(self) -> dict[GroupKey, Effective]:
-        """Groups that may have another policy than when this was last asked, with what is in effect."""
+        """Return the groups whose policy may have changed since the last call, with what is in effect."""
         taken, self._looked_up = self._looked_up, {}
         return taken
 
@@ -189,7 +189,10 @@ def _owners_of(source: Source) -> Iterator[tuple[str, str, str]]:
 
 
 def part_of(annotations: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:
-    """The objects above the owner of a group, as our controllers write them: KIND.GROUP/NAME, with commas between."""
+    """Yield (API group, kind, name) of the objects above the owner of a group.
+
+    Our controllers write them into an annotation as KIND.GROUP/NAME, separated by commas.
+    """
     for text in (annotations.get(PART_OF) or "").split(","):
         kind, _, name = text.strip().partition("/")
         if name:

@@ -56,12 +56,15 @@ class Policy(msgspec.Struct, frozen=True):
 
     @property
     def has_counts(self) -> bool:
-        """Whether it says how many members a group runs with; above the minimum it is then extended into free room."""
+        """Return True if the policy sets how many members a group runs with.
+
+        Such a group is then extended above its minimum into free capacity.
+        """
         return (self.min_count, self.desired_count, self.max_count) != (None, None, None)
 
     @property
     def maintained(self) -> bool:
-        """Whether it asks for anything that happens after the start of a group, or at a time."""
+        """Return True if the policy asks for anything after the start of a group, or at a given time."""
         limits = self.members_seconds or self.schedule_seconds or self.ready_seconds
         return self.rescheduling != KEEP or bool(limits) or self.desired_count is not None
 
@@ -126,7 +129,7 @@ class _Reader:
             self.wrong(path, f"{value} seconds is not between 0 and {YEAR} (a year)")
 
     def limit(self, path: str, field: str, value: int | None) -> None:
-        """A time limit: 0 is none, which its author should know."""
+        """Read a time limit, and add a note if it is 0, which sets no limit."""
         self.seconds(path, field, value)
         if value == 0:
             self.notes.append(f"{path}: 0 sets no limit")
@@ -145,7 +148,7 @@ class _Reader:
 
 
 def parse_spec(spec: WorkloadPolicySpec) -> Parsed:
-    """The fields that a WorkloadPolicy sets."""
+    """Parse the fields that a WorkloadPolicy sets."""
     reader = _Reader()
     _counts(reader, spec)
     _ranks(reader, spec)
@@ -220,7 +223,7 @@ def _rescheduling(reader: _Reader, spec: WorkloadPolicySpec) -> None:
 
 
 def parse_annotations(annotations: Mapping[str, str] | None) -> Parsed:
-    """The fields that the short forms on a workload or a group set."""
+    """Parse the fields that the short annotations of a workload or a group set."""
     if not annotations or not any(key in annotations for key in SHORT_FORMS):
         return NOTHING
     reader = _Reader()

@@ -37,7 +37,7 @@ class Roster:
         return changed
 
     def put(self, group: Group, key: PodKey, pod: Pod) -> None:
-        """A member is there, or a later version of it."""
+        """Add a member, or replace it by a later version."""
         old = group.members.get(key)
         member = Member(pod, *self._state(group, key, pod))
         group.members[key] = member
@@ -53,7 +53,7 @@ class Roster:
             self._count(group, key, member, +1)
 
     def assume(self, group: Group, nodes: Mapping[PodKey, str]) -> None:
-        """This scheduler has placed members of a leaf; their objects do not say so yet."""
+        """Record that this scheduler has placed members of a leaf; their objects do not say so yet."""
         members, placements, moved = group.members, self.placements, 0
         for key, node in nodes.items():
             old = members[key]
@@ -70,7 +70,10 @@ class Roster:
             self.changed[group.key] = None
 
     def confirm(self, group: Group, key: PodKey) -> bool:
-        """Its bind is acknowledged: nothing that a tree counts changes. False: that was known."""
+        """Record that the bind of a member is acknowledged; return False if this was known.
+
+        No count of the tree changes.
+        """
         old = group.members[key]
         if old.state is not ASSUMED:
             return False
@@ -85,7 +88,7 @@ class Roster:
         self._count(group, key, group.members.pop(key), -1)
 
     def recount(self, group: Group) -> None:
-        """Its object was made again: who belongs to this one?"""
+        """Count all members again, after the object of the group was recreated."""
         for key, old in list(group.members.items()):
             self._count(group, key, old, -1)
             group.members[key] = member = Member(old.pod, *self._state(group, key, old.pod))
@@ -127,7 +130,7 @@ class Roster:
 
 
 def _alike(before: Pod, after: Pod) -> bool:
-    """Whether both versions count the same."""
+    """Return True if both versions of a pod count the same."""
     if before is after:
         return True
     old, new = before.spec, after.spec
@@ -140,7 +143,7 @@ def _alike(before: Pod, after: Pod) -> bool:
 
 
 def _tally(counts: dict[Any, int], what: Any, sign: int) -> None:
-    """Zeros are left out."""
+    """Add `sign` to the count of `what`; a count of zero is removed."""
     count = counts.get(what, 0) + sign
     if count:
         counts[what] = count

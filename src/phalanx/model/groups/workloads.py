@@ -32,14 +32,14 @@ class Workloads:
         return list(found[1].leaves) if found is not None else []
 
     def templates_of(self, group: Group) -> Templates | None:
-        """Of the Workload that a group's object names."""
+        """Return the templates of the Workload that a group's object names."""
         if group.spec is None or group.spec.workload is None or group.key.kind == WORKLOAD:
             return None
         found = self._known.get((group.key.namespace, group.spec.workload))
         return found[1] if found is not None else None
 
     def implicit(self, key: GroupKey) -> tuple[GroupSpec | None, Workload | None]:
-        """What a template says about a group that has no object of its own."""
+        """Return the spec that a Workload's template gives a group without its own object, and the Workload."""
         workload, name, _ = key.name.split("/", 2)
         found = self._known.get((key.namespace, workload))
         template = found[1].leaves.get(name) if found is not None else None
@@ -53,7 +53,7 @@ class Workloads:
         return list(self._groups.get(name, ()))
 
     def follow(self, key: GroupKey, old: GroupSpec | None, new: GroupSpec | None) -> None:
-        """The group's object names another Workload than before, or none."""
+        """Move the group to the Workload that its object names now, if that has changed."""
         if key.kind == WORKLOAD:
             return  # entered by its pods
         before = old.workload if old is not None else None

@@ -78,5 +78,5 @@ _COLUMNS: dict[str, tuple[Column, ...]] = {
 
 
 def columns_for(storage_key: str) -> tuple[Column, ...]:
-    """The Table columns of a kind; Name and Age by default."""
+    """Return the Table columns of a kind; Name and Age by default."""
     return _COLUMNS.get(storage_key, _DEFAULT)

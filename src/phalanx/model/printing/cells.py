@@ -15,7 +15,7 @@ NONE = "<none>"
 
 
 def human(seconds: float) -> str:
-    """A duration at a glance: "45s", "3m20s", "5h", "2d3h", "400d", "3y20d"."""
+    """Format a duration in short form: "45s", "3m20s", "5h", "2d3h", "400d", "3y20d"."""
     whole = int(seconds)
     if whole < -1:
         return "<invalid>"
@@ -45,7 +45,7 @@ def human(seconds: float) -> str:
 
 
 def since(text: str | None, now: float) -> str:
-    """How long ago a timestamp was."""
+    """Return how long ago a timestamp was."""
     if not text:
         return UNKNOWN
     try:
@@ -85,7 +85,7 @@ AGE = Column("Age", "string", age, description="How long ago the object was crea
 
 
 def text(path: str, absent: Any = NONE) -> Cell:
-    """A cell that shows the value at a dotted path."""
+    """Return a cell that shows the value at a dotted path."""
     parts = path.split(".")
 
     def cell(obj: Json, now: float) -> Any:
@@ -100,7 +100,7 @@ def text(path: str, absent: Any = NONE) -> Cell:
 
 
 def number(path: str) -> Cell:
-    """A count; absent is zero."""
+    """Return a cell that shows a count; an absent count is zero."""
     return text(path, 0)
 
 
@@ -113,12 +113,12 @@ def count(title: str, path: str, *, wide: bool = False) -> Column:
 
 
 def pairs(found: Json | None) -> str:
-    """Labels or selectors in one line."""
+    """Format labels or selectors in one line."""
     return ",".join(f"{key}={value}" for key, value in sorted((found or {}).items())) or NONE
 
 
 def selector_text(selector: Json | None) -> str:
-    """A LabelSelector in one line, as a query."""
+    """Format a LabelSelector in one line, as a query."""
     if selector is None:
         return NONE
     try:
@@ -156,7 +156,7 @@ SELECTOR = column("Selector", lambda obj, now: selector_text(spec(obj).get("sele
 
 
 def condition(obj: Json, kind: str) -> Json | None:
-    """The condition of a type, if there is one."""
+    """Return the condition of a type, if there is one."""
     for found in status(obj).get("conditions") or ():
         if found.get("type") == kind:
             return found  # type: ignore[no-any-return]

@@ -19,7 +19,7 @@ def _policy(obj: Json, now: float) -> str:
 
 
 def status_word(obj: Json, now: float = 0.0) -> str:
-    """The state of a PodGroup or CompositePodGroup in one word, as the scheduler has written it."""
+    """Return the state of a PodGroup or CompositePodGroup in one word, as the scheduler has written it."""
     healthy = condition(obj, HEALTHY)
     if healthy is not None:
         return healthy.get("reason") or ""

@@ -8,7 +8,7 @@ from phalanx.model.printing.cells import AGE, NAME, NONE, column, condition, hol
 
 
 def _ended(state: Json, prefix: str = "") -> str:
-    """How a container ended, in one word."""
+    """Return in one word how a container ended."""
     if state.get("reason"):
         return f"{prefix}{state['reason']}"
     if state.get("signal"):

@@ -88,7 +88,7 @@ _WHERE: dict[str, tuple[str, str]] = {
 
 
 def rules_for(storage_key: str, gates: Gates) -> Rules:
-    """The rules of a kind under these gates."""
+    """Return the rules of a kind under these gates."""
     where = _WHERE.get(storage_key)
     if where is None:
         return EMPTY

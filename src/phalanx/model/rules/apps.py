@@ -24,7 +24,7 @@ def drop_from_template(gates: Gates, new: Json, old: Json | None) -> None:
 
 
 def selector_errors(spec: Json, kind: str, path: str = "spec") -> list[FieldError]:
-    """A selector is there, selects something, and selects the pods of its own template."""
+    """Check that a selector exists, is not empty and matches the labels of its own template."""
     selector = spec.get("selector")
     labels = ((spec.get("template") or {}).get("metadata") or {}).get("labels")
     stranger = invalid(f"{path}.template.metadata.labels", labels, "`selector` does not match template `labels`")
@@ -42,7 +42,7 @@ def selector_errors(spec: Json, kind: str, path: str = "spec") -> list[FieldErro
 
 
 def long_running(spec: Json, kind: str) -> list[FieldError]:
-    """Templates whose pods are meant to run for ever."""
+    """Check the template of pods that run without end (restartPolicy Always, no deadline)."""
     path = "spec.template"
     errors = podspec.template_errors(_judged_template(spec), path)
     pod = template_of(spec)
@@ -56,8 +56,10 @@ def long_running(spec: Json, kind: str) -> list[FieldError]:
 
 
 def _judged_template(spec: Json) -> Json:
-    """The template as a StatefulSet's pods will be: every claim template is a volume of its name, whatever else was
-    called so, and the set says hostname and subdomain."""
+    """Return the template to validate, which for a StatefulSet is that of its pods.
+
+    Every claim template replaces the volume of its name, and the set sets hostname and subdomain.
+    """
     template: Json = spec.get("template") or {}
     if "serviceName" in spec or spec.get("volumeClaimTemplates"):
         named = {"hostname", "subdomain"}
@@ -115,7 +117,7 @@ def _deployment_errors(obj: Json) -> list[FieldError]:
 
 
 def _changed(new: Json, old: Json, check: Create) -> list[FieldError]:
-    """Specs that did not change are not judged again."""
+    """Validate the new object only if its spec has changed."""
     return [] if new.get("spec") == old.get("spec") else check(new)
 
 
@@ -314,5 +316,5 @@ def daemon_set(gates: Gates) -> Rules:
 
 
 def controller_revision(gates: Gates) -> Rules:
-    """Its data never changes."""
+    """Return the rules of ControllerRevision, whose data is immutable."""
     return assemble("apps/v1.ControllerRevision", status_apart=False)

@@ -39,11 +39,13 @@ def assemble(
     shows_fixed: bool = True,
     declared_first: bool = False,
 ) -> Rules:
-    """`table`: the record whose declared defaults and rules hold. `create` and `update` look beyond it and metadata;
-    `prepare(new, old)` drops what gates forbid (old is None on create).
+    """Assemble the rules of a kind from its table and its own functions.
 
-    `status_apart`: the kind has a status subresource, so the main resource cannot write status. `shows_fixed`:
-    complaints about immutable fields repeat the new value. `declared_first`: those of the table come first on create.
+    `table`: the record whose declared defaults and rules apply. `create` and `update` check what the table and the
+    rules of metadata do not; `prepare(new, old)` drops what gates forbid (old is None on create).
+
+    `status_apart`: the kind has a status subresource, so the main resource cannot write status. `shows_fixed`: errors
+    about immutable fields repeat the new value. `declared_first`: errors of the table come first on create.
     """
 
     def complete(obj: Json) -> None:
@@ -86,7 +88,7 @@ def assemble(
 
 
 def frozen(new: Json, old: Json, path: str, *fields: str) -> list[FieldError]:
-    """Complaints about fields that may not change."""
+    """Return an error for each of these fields that has changed."""
     return [
         immutable(f"{path}.{field}" if path else field, new.get(field))
         for field in fields
@@ -103,7 +105,7 @@ def not_negative(holder: Json, path: str, *fields: str) -> list[FieldError]:
 
 
 def number_or_percent(value: int | str | None, path: str, *, up_to_100: bool = False) -> list[FieldError]:
-    """Fields such as maxUnavailable: a count or a share."""
+    """Check a field such as maxUnavailable: a count or a percentage."""
     if value is None:
         return []
     if isinstance(value, str):

@@ -77,7 +77,7 @@ def _own_labels(meta: Json) -> tuple[tuple[str, str], ...]:
 
 
 def _own_selector(obj: Json) -> None:
-    """A Job selects its pods by its own uid unless the user took that over."""
+    """Make a Job select its pods by its own uid, unless it has a manual selector."""
     spec, meta = obj["spec"], obj.get("metadata") or {}
     uid = meta.get("uid")
     if spec.get("manualSelector") or not uid:
@@ -141,7 +141,7 @@ def _scheduling_update(spec: Json, before: Json, gates: Gates) -> list[FieldErro
 
 
 def job_spec_errors(spec: Json, path: str) -> list[FieldError]:
-    """What any Job spec must satisfy, wherever it stands."""
+    """Check a Job spec, of a Job or of a template of Jobs."""
     errors = not_negative(
         spec,
         path,
@@ -170,7 +170,7 @@ _ACTIONS = ("Count", "FailIndex", "FailJob", "Ignore")
 
 
 def _policies(spec: Json, path: str) -> list[FieldError]:
-    """When a pod's end ends the Job, and which pods are made again."""
+    """Check podFailurePolicy, successPolicy and podReplacementPolicy."""
     errors: list[FieldError] = []
     failure, success = spec.get("podFailurePolicy"), spec.get("successPolicy")
     for index, rule in enumerate((failure or {}).get("rules") or ()):
@@ -232,7 +232,7 @@ def _completion_mode(spec: Json, path: str) -> list[FieldError]:
 
 
 def job_template_errors(spec: Json, path: str) -> list[FieldError]:
-    """The pod template of a Job: pods that end."""
+    """Check the pod template of a Job, whose pods must end (restartPolicy OnFailure or Never)."""
     errors = podspec.template_errors(spec.get("template") or {}, f"{path}.template")
     restart = template_of(spec).get("restartPolicy")
     at = f"{path}.template.spec.restartPolicy"
@@ -258,7 +258,7 @@ def _selector(spec: Json) -> list[FieldError]:
 
 
 def _generated(obj: Json) -> list[FieldError]:
-    """Who leaves the selection to the Job says nothing else about it: neither in labels nor in the selector."""
+    """Check that labels and selector of a Job without manualSelector are the generated ones."""
     spec, meta = obj.get("spec") or {}, obj.get("metadata") or {}
     if spec.get("manualSelector") or spec.get("selector") is None or not meta.get("uid"):
         return []
@@ -275,7 +275,7 @@ def _generated(obj: Json) -> list[FieldError]:
 
 
 def _job_name(obj: Json) -> list[FieldError]:
-    """An indexed Job names the host of its last pod after itself."""
+    """Check that the name of an indexed Job allows a valid host name for its last pod."""
     spec, name = obj.get("spec") or {}, (obj.get("metadata") or {}).get("name") or ""
     if spec.get("completionMode") != "Indexed" or not (spec.get("completions") or 0) > 0:
         return []
@@ -289,7 +289,10 @@ _WHILE_SUSPENDED = ("nodeSelector", "tolerations", "schedulingGates")
 
 
 def _template_open(old: Json) -> bool:
-    """Whether pods to come may still be steered: suspended, none running, and known to be so."""
+    """Return True if the pod template may still change.
+
+    The Job is suspended, no pod is active, and its status shows this or it has never started.
+    """
     status: Json = old.get("status") or {}
     suspended = any(c.get("type") == "Suspended" and c.get("status") == "True" for c in status.get("conditions") or ())
     asked = (old.get("spec") or {}).get("suspend")
@@ -297,7 +300,10 @@ def _template_open(old: Json) -> bool:
 
 
 def _template_update(spec: Json, before: Json, old: Json) -> list[FieldError]:
-    """Where pods of a suspended Job go and what they ask for may change; otherwise its template is fixed."""
+    """Check a changed pod template: it may only change while the Job is suspended.
+
+    Then placement fields and resources of the pods may change.
+    """
     template, earlier = spec.get("template") or {}, before.get("template") or {}
     if same(template, earlier):
         return []

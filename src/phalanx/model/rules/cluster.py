@@ -18,7 +18,10 @@ _SYSTEM_CLASSES = {"system-node-critical": 2_000_001_000, "system-cluster-critic
 
 
 def namespace(gates: Gates) -> Rules:
-    """Every namespace carries its name as a label and waits for its content to go before it goes."""
+    """Return the rules of Namespace.
+
+    Each namespace has its name as a label, and a finalizer keeps it until its content is deleted.
+    """
 
     def default(obj: Json) -> None:
         meta: Json = obj.setdefault("metadata", {})
@@ -53,7 +56,7 @@ def namespace(gates: Gates) -> Rules:
 
 
 def node(gates: Gates) -> Rules:
-    """Nodes register with their status, so a new one keeps it."""
+    """Return the rules of Node. A new node keeps its status, since nodes register with it."""
 
     def default(obj: Json) -> None:
         obj.setdefault("spec", {})  # clients read it without asking: kube-apiserver never leaves it out
@@ -140,7 +143,10 @@ def lease(gates: Gates) -> Rules:
 
 
 def event(gates: Gates) -> Rules:
-    """An event lives where the object lives that it is about; cluster-wide objects use `default`."""
+    """Return the rules of Event.
+
+    An event is in the namespace of the object it is about; for cluster-scoped objects it is in `default`.
+    """
 
     def create(obj: Json) -> list[FieldError]:
         about = (obj.get("involvedObject") or {}).get("namespace") or ""

@@ -127,7 +127,10 @@ def _service_default(obj: Json) -> None:
 
 
 def _addresses(new: Json, old: Json | None) -> None:
-    """Nothing routes to these addresses; they are there because users and clients expect to see one."""
+    """Set the cluster IPs and IP families of a Service.
+
+    No traffic is routed to these addresses; users and clients expect to see one.
+    """
     spec: Json = new.setdefault("spec", {})
     if spec.get("type") == "ExternalName":
         return

@@ -183,7 +183,7 @@ def _environment(found: list[Json], path: str) -> list[FieldError]:
 
 
 def _handler(handler: Json, path: str, grace: int | None) -> list[FieldError]:
-    """What a probe or a hook does: one thing."""
+    """Check the handler of a probe or a hook: it has exactly one type."""
     errors: list[FieldError] = []
     given = [kind for kind in ("exec", "httpGet", "tcpSocket", "grpc", "sleep") if handler.get(kind) is not None]
     for kind in given[1:]:
@@ -221,7 +221,7 @@ def _probe(probe: Json, path: str, which: str, grace: int | None) -> list[FieldE
 
 
 def _watched(container: Json, path: str, grace: int | None) -> list[FieldError]:
-    """Hooks and probes."""
+    """Check the lifecycle hooks and probes of a container."""
     errors: list[FieldError] = []
     lifecycle: Json = container.get("lifecycle") or {}
     for hook in ("postStart", "preStop"):
@@ -246,7 +246,7 @@ def _host_ports(container: Json, path: str, taken: set[str]) -> list[FieldError]
 
 
 def errors_of(spec: Json, path: str) -> list[FieldError]:
-    """Complaints about the containers and init containers of a defaulted pod spec."""
+    """Check the containers and init containers of a defaulted pod spec."""
     errors: list[FieldError] = []
     known = {volume.get("name") or "" for volume in spec.get("volumes") or ()}
     claims = {claim.get("name") or "" for claim in spec.get("resourceClaims") or ()}
@@ -324,7 +324,7 @@ def _restart(container: Json, path: str) -> list[FieldError]:
 
 
 def _host_network(spec: Json, path: str) -> list[FieldError]:
-    """The ports of the host are those of the containers."""
+    """Check that host ports equal container ports when the pod uses the host's network."""
     return [
         invalid(f"{path}.{field}[{index}].ports[{place}].hostPort", port.get("hostPort") or 0, text)
         for field in ("containers", "initContainers")

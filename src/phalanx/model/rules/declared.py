@@ -87,7 +87,7 @@ def same(left: Any, right: Any) -> bool:
 
 
 def _bare(value: Any) -> Any:
-    """The value without what says nothing: nulls and empty lists."""
+    """Return the value without nulls and empty lists."""
     if isinstance(value, dict):
         return {name: _bare(inner) for name, inner in value.items() if inner is not None and inner != []}
     if isinstance(value, list):
@@ -97,7 +97,7 @@ def _bare(value: Any) -> Any:
 
 @cache
 def _judged(record: Object) -> tuple[Field, ...]:
-    """The fields about which a table declares anything, at any depth."""
+    """Return the fields for which a table declares anything, at any depth."""
     return tuple(field for field in record.fields.values() if _any(field, _declares, {record}))
 
 
@@ -176,7 +176,10 @@ class _Judge:
             self._value(field, path, new)
 
     def _is_fixed(self, when: str) -> bool:
-        """`when`: always, or while a gate is on ("+Gate") or off ("-Gate")."""
+        """Return True if a field is immutable now.
+
+        `when`: always, or while a gate is on ("+Gate") or off ("-Gate").
+        """
         return bool(when) and (when == "always" or self.gates(when[1:]) == (when[0] == "+"))
 
     def _value(self, field: Field, path: str, value: Any) -> None:

@@ -92,7 +92,7 @@ def _tolerations(found: Iterable[Json], path: str) -> list[FieldError]:
 
 
 def _part(part: Json, path: str) -> list[FieldError]:
-    """A request, or an alternative of one."""
+    """Check a device request, or an alternative of one."""
     errors: list[FieldError] = []
     class_name = part.get("deviceClassName") or ""
     if not class_name:
@@ -444,6 +444,6 @@ def _expressions(selectors: Sequence[Json], path: str) -> Iterator[tuple[str, st
 
 
 def admin_access(spec: Json) -> bool:
-    """Whether a claim asks for administrative access to devices."""
+    """Return True if a claim asks for administrative access to devices."""
     requests = (spec.get("devices") or {}).get("requests") or ()
     return any((request.get("exactly") or {}).get("adminAccess") for request in requests)

@@ -136,7 +136,7 @@ def _as_made(job: Json) -> Json:
 
 
 def _with_claims(template: Json, spec: Json) -> Json:
-    """A pod template with the volumes of the set's shared claims, which its Jobs will get."""
+    """Return a pod template with the volumes of the set's shared claims, which its Jobs will get."""
     pod: Json = template.get("spec") or {}
     known = {volume.get("name") for volume in pod.get("volumes") or ()}
     shared = [
@@ -177,7 +177,10 @@ def _depends_on(item: Json, earlier: list[str], in_order: bool, path: str) -> li
 
 
 def _may_become(item: Json, earlier: Json, suspended: bool) -> bool:
-    """Whether two replicated Jobs differ only in what may change: their size, and while suspended where pods may go."""
+    """Return True if two replicated Jobs differ only in fields that may change.
+
+    These are the size, and while the set is suspended where pods may go.
+    """
     if _elastic(item) and _elastic(earlier):
         item, earlier = _without_size(item), _without_size(earlier)
     if suspended:

@@ -78,7 +78,10 @@ _LEVEL_ONE = ("schedulingPolicy", "schedulingConstraints", "disruptionMode")
 
 
 def _target_errors(entry: Json, at: str, known: list[str], used: set[str]) -> list[FieldError]:
-    """Names of replicatedJobs, each at most once in all entries; `used` learns them."""
+    """Check that targets are names of replicatedJobs, each at most once in all entries.
+
+    The targets are added to `used`.
+    """
     errors: list[FieldError] = []
     targets = entry.get("targetReplicatedJobs") or []
     if not targets:
@@ -94,7 +97,7 @@ def _target_errors(entry: Json, at: str, known: list[str], used: set[str]) -> li
 
 
 def _entry(spec: Json, entry: Json, at: str) -> list[FieldError]:
-    """What an entry says about its targets as one group, or about the Jobs of one target."""
+    """Check what an entry says about its targets as one group, or about the Jobs of one target."""
     errors = _policy(entry, at)
     targets = entry.get("targetReplicatedJobs") or []
     members = [item for item in spec.get("replicatedJobs") or () if item.get("name") in targets]

@@ -96,7 +96,7 @@ def _common(meta: Json) -> list[FieldError]:
 
 
 def on_create(obj: Json, name_rule: NameRule = names.dns_subdomain, namespaced: bool = True) -> list[FieldError]:
-    """Complaints about the metadata of a new object."""
+    """Check the metadata of a new object."""
     meta: Json = obj.get("metadata") or {}
     errors: list[FieldError] = []
     prefix = meta.get("generateName")
@@ -120,7 +120,10 @@ def on_create(obj: Json, name_rule: NameRule = names.dns_subdomain, namespaced: 
 
 
 def on_update(new: Json, old: Json) -> list[FieldError]:
-    """Complaints about changed metadata. What the server sets itself (resourceVersion, times) is its own duty."""
+    """Check changed metadata.
+
+    Fields that the server sets itself (resourceVersion, times) are not checked here.
+    """
     meta: Json = new.get("metadata") or {}
     before: Json = old.get("metadata") or {}
     errors: list[FieldError] = []
@@ -149,7 +152,7 @@ def clear_status(obj: Json) -> None:
 
 
 def keep_status(new: Json, old: Json) -> None:
-    """A write to the object itself cannot touch its status."""
+    """Restore the old status: a write to the object itself cannot change it."""
     if "status" in old:
         new["status"] = old["status"]
     else:
@@ -157,7 +160,10 @@ def keep_status(new: Json, old: Json) -> None:
 
 
 def keep_all_but_status(new: Json, old: Json) -> None:
-    """A write to /status changes the status only; what it may change of metadata, the server knows of the kind."""
+    """Restore all old fields except metadata and status: a write to /status changes only the status.
+
+    The server knows for each kind which metadata such a write may change.
+    """
     for name in [name for name in new if name not in ("apiVersion", "kind", "metadata", "status")]:
         if name not in old:
             del new[name]
@@ -167,7 +173,7 @@ def keep_all_but_status(new: Json, old: Json) -> None:
 
 
 def conditions(found: list[Json] | None, path: str) -> list[FieldError]:
-    """metav1.Condition lists, as declared kinds hold them (Pod and Node conditions are older and looser)."""
+    """Check a list of metav1.Condition. Pod and Node conditions have an older, looser form."""
     errors: list[FieldError] = []
     seen: set[str] = set()
     for index, condition in enumerate(found or ()):

@@ -14,7 +14,7 @@ _PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 
 
 def label_selector(selector: Json | None, path: str) -> list[FieldError]:
-    """A LabelSelector object; absent is fine here."""
+    """Check a LabelSelector object, which may be absent."""
     if not selector:
         return []
     errors = label_errors(selector.get("matchLabels"), f"{path}.matchLabels")
@@ -184,7 +184,7 @@ def affinity(found: Json, path: str) -> list[FieldError]:
 
 
 def spread(found: list[Json], path: str) -> list[FieldError]:
-    """topologySpreadConstraints."""
+    """Check topologySpreadConstraints."""
     errors: list[FieldError] = []
     last = {(each.get("topologyKey") or "", each.get("whenUnsatisfiable") or ""): i for i, each in enumerate(found)}
     for index, constraint in enumerate(found):
@@ -223,7 +223,10 @@ def _spread_details(constraint: Json, action: str, at: str) -> list[FieldError]:
 
 
 def merge_label_keys(spec: Json, labels: Json) -> None:
-    """matchLabelKeys become plain requirements when a pod is born, so that a scheduler need not know its labels."""
+    """Convert matchLabelKeys and mismatchLabelKeys to requirements with the labels of the new pod.
+
+    A scheduler then does not need the pod's labels to evaluate them.
+    """
     for constraint in spec.get("topologySpreadConstraints") or ():
         _merge(constraint, labels, "matchLabelKeys", "In")
     for field in ("podAffinity", "podAntiAffinity"):

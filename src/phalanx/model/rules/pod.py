@@ -79,7 +79,7 @@ def _deadline(new: int | None, old: int | None) -> list[FieldError]:
 
 
 def _affinity_terms(new: Json, old: Json) -> list[FieldError]:
-    """A gated pod's node affinity may become stricter, never looser."""
+    """Check that a gated pod's required node affinity becomes only stricter."""
     path = f"spec.affinity.nodeAffinity.{_REQUIRED}.nodeSelectorTerms"
     before: list[Json] = (old.get(_REQUIRED) or {}).get("nodeSelectorTerms") or []
     after: list[Json] = (new.get(_REQUIRED) or {}).get("nodeSelectorTerms") or []
@@ -106,7 +106,10 @@ def _only_adds(new: Json, old: Json) -> bool:
 
 
 def _gated_changes(spec: Json, old: Json, errors: list[FieldError]) -> None:
-    """What may be tightened while gates hold a pod. `spec` is a copy, made equal to `old` where it may differ."""
+    """Check the fields that may become stricter while the pod has scheduling gates.
+
+    `spec` is a copy, made equal to `old` where it may differ.
+    """
     if not same(spec.get("nodeSelector") or {}, old.get("nodeSelector") or {}):
         wanted = spec.get("nodeSelector") or {}
         if any(wanted.get(key) != value for key, value in (old.get("nodeSelector") or {}).items()):
@@ -179,7 +182,7 @@ def _status_errors(new: Json, old: Json) -> list[FieldError]:
 
 
 def _shortest_grace(spec: Any) -> None:
-    """A negative grace period means as little as there is: a second."""
+    """Replace a negative grace period by the shortest one: a second."""
     if isinstance(spec, dict) and (spec.get("terminationGracePeriodSeconds") or 0) < 0:
         spec["terminationGracePeriodSeconds"] = 1
 

@@ -12,7 +12,7 @@ _PLACES = ("containers", "initContainers")
 
 
 def _kept(new: Json, old: Json, spec: Json) -> Json:
-    """The old pod with another spec; of its metadata only the field owners follow."""
+    """Return the old pod with another spec; of its metadata only managedFields are new."""
     metadata = dict(old["metadata"])
     managed = new["metadata"].get("managedFields")
     if managed is not None:
@@ -36,8 +36,11 @@ def _resize_only(new: Json, old: Json) -> Json:
 
 
 def note_allocated(new: Json, old: Json) -> None:
-    """Kubelets write into every status what a container was given; simulated ones, to save room, only after a client
-    may have asked for something else, and by then the pod no longer says what that was. Here it still does."""
+    """Write the old resources of each container into its status if a resize changes the spec.
+
+    Kubelets write them into every status. Simulated kubelets, to save memory, write them only after a resize, when the
+    pod's spec no longer has them; here it still does.
+    """
     if all(_resources(new.get("spec") or {}, place) == _resources(old.get("spec") or {}, place) for place in _PLACES):
         return
     status: Json = old.get("status") or {}
@@ -123,7 +126,7 @@ def _container_errors(now: Json, was: Json, path: str, regular: bool) -> list[Fi
 
 
 def _fixed(found: Json) -> Json:
-    """What of resources no resize may change."""
+    """Return the part of resources that no resize may change."""
     kept: Json = {"claims": found.get("claims") or []}
     for field in ("requests", "limits"):
         kept[field] = {name: value for name, value in (found.get(field) or {}).items() if name not in _RESIZABLE}

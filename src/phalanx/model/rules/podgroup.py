@@ -14,7 +14,10 @@ from phalanx.model.rules.declared import declared_errors, drop_gated
 
 
 def _rules(gates: Gates, group: str) -> Rules:
-    """`group`: the record, without Spec and Status."""
+    """Return the rules of a kind of group.
+
+    `group`: the name of its record, without Spec and Status.
+    """
 
     def default(obj: Json) -> None:
         spec: Json = obj.setdefault("spec", {})

@@ -64,7 +64,7 @@ def _claims(claims: list[Json], path: str) -> list[FieldError]:
 
 
 def group_membership(spec: Json, path: str) -> list[FieldError]:
-    """`schedulingGroup` (1.36+) and `workloadRef` (KEP-4671 v1alpha1): two words for the same thing, one at a time."""
+    """Check `schedulingGroup` (1.36+) and `workloadRef` (KEP-4671 v1alpha1); only one may be set."""
     errors: list[FieldError] = []
     group, reference = spec.get("schedulingGroup"), spec.get("workloadRef")
     if group is not None:
@@ -107,7 +107,7 @@ def _named(rule: NameRule) -> Part:
 
 
 def _each_named(field: str, rule: NameRule) -> Part:
-    """A list of objects that have a name in this field."""
+    """Return a check of a list of objects that have a name in this field."""
 
     def errors_of(found: list[Json], path: str, spec: Json) -> list[FieldError]:
         errors: list[FieldError] = []
@@ -227,7 +227,7 @@ def _sysctls(found: list[Json], spec: Json, path: str) -> list[FieldError]:
 
 
 def errors_of(spec: Json, path: str = "spec") -> list[FieldError]:
-    """Complaints about a defaulted pod spec."""
+    """Check a defaulted pod spec."""
     return [] if _is_right(spec) else _errors(spec, path)
 
 
@@ -255,7 +255,7 @@ _is_right = Memo(lambda spec: not _errors(spec, ""))
 
 
 def template_errors(template: Json, path: str) -> list[FieldError]:
-    """A pod template: its labels, annotations and spec."""
+    """Check the labels, annotations and spec of a pod template."""
     meta: Json = template.get("metadata") or {}
     errors = label_errors(meta.get("labels"), f"{path}.labels")
     errors += annotation_errors(meta.get("annotations"), f"{path}.annotations")

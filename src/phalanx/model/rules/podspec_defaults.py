@@ -8,7 +8,10 @@ _MODE = 0o644
 
 
 def pod_spec(spec: Json, *, pod: bool) -> None:
-    """`pod`: a real pod, not a template; only those get requests from limits and service links."""
+    """Set the defaults of a pod spec.
+
+    `pod`: a real pod, not a template; only a pod gets requests from limits and service links.
+    """
     setdefault = spec.setdefault
     setdefault("restartPolicy", "Always")
     setdefault("dnsPolicy", "ClusterFirst")
@@ -35,7 +38,7 @@ def pod_spec(spec: Json, *, pod: bool) -> None:
 
 
 def _pull_policy(image: str) -> str:
-    """Always for `latest`, said or implied; a digest or another tag can be kept."""
+    """Return the default pull policy: Always for `latest` or no tag, else IfNotPresent."""
     if "@" in image:
         return "IfNotPresent"
     name = image.rpartition("/")[2]
@@ -76,7 +79,7 @@ def _ports(ports: list[Json], host_network: bool) -> None:
 
 
 def _reference(source: Json | None) -> None:
-    """A field of the pod itself, by the version it is named in."""
+    """Set the default apiVersion of a reference to a field of the pod."""
     reference = (source or {}).get("fieldRef")
     if reference:
         reference.setdefault("apiVersion", "v1")
@@ -140,7 +143,7 @@ def _volume(volume: Json) -> None:
 
 
 def template(holder: Json) -> None:
-    """The `template` of a workload object."""
+    """Set the defaults of the `template` of a workload object."""
     found: Json = holder.setdefault("template", {})
     if found.get("metadata") is None:
         found["metadata"] = {}

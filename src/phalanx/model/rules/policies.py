@@ -49,7 +49,10 @@ def mutating_binding(gates: Gates) -> Rules:
 
 
 def workload_policy(gates: Gates) -> Rules:
-    """A target is needed. Other wrong values are kept and reported in the status, where the author looks for them."""
+    """Return the rules of WorkloadPolicy, which requires a target.
+
+    Other invalid values are kept and reported in the status, where the author looks for them.
+    """
 
     return assemble("phalanx/v1alpha1.WorkloadPolicy")
 

@@ -20,7 +20,7 @@ _OVERCOMMIT = _CONTAINER  # everything else is counted in whole devices or pages
 
 
 def amount(value: object, path: str, *, whole: bool = False) -> list[FieldError]:
-    """One quantity: readable, not negative, whole where fractions make no sense."""
+    """Check one quantity: valid, not negative, and an integer if `whole`."""
     try:
         nanos = quantity.parse(value).nanos  # type: ignore[arg-type]
     except quantity.BadQuantity as problem:
@@ -54,7 +54,7 @@ def _named_list(found: Json, path: str) -> list[FieldError]:
 
 
 def requirements(found: Json, path: str) -> list[FieldError]:
-    """`resources` of a container or a pod."""
+    """Check the `resources` of a container or a pod."""
     limits: Json = found.get("limits") or {}
     requests: Json = found.get("requests") or {}
     if not limits and not requests:

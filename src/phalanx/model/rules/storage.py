@@ -25,7 +25,7 @@ def _access_modes(spec: Json, path: str = "spec") -> list[FieldError]:
 
 
 def volume_claim_errors(spec: Json, path: str) -> list[FieldError]:
-    """What a claim, or a template of claims, may ask for."""
+    """Check the spec of a PersistentVolumeClaim or of a template of claims."""
     errors = _access_modes(spec, path)
     errors += placement.label_selector(spec.get("selector"), f"{path}.selector")
     size = ((spec.get("resources") or {}).get("requests") or {}).get("storage")

@@ -16,7 +16,7 @@ _SHORTEST_TOKEN = 600  # seconds
 
 
 def errors_of(volumes: list[Json], path: str) -> list[FieldError]:
-    """Names that are DNS labels, each once, and a source that makes sense."""
+    """Check that volumes have unique DNS labels as names and one valid source each."""
     errors: list[FieldError] = []
     seen: set[str] = set()
     for index, volume in enumerate(volumes):
@@ -50,7 +50,7 @@ def no_back_steps(value: str, path: str) -> list[FieldError]:
 
 
 def descending(value: str, path: str) -> list[FieldError]:
-    """A path that leads downwards from where it starts."""
+    """Check that a path is relative and does not contain `..` steps."""
     errors = [invalid(path, value, "must be a relative path")] if value.startswith("/") else []
     return errors + no_back_steps(value, path)
 
@@ -79,7 +79,7 @@ def _items(items: list[Json] | None, path: str) -> list[FieldError]:
 
 
 def _named_files(field: str) -> Callable[[Json, str], list[FieldError]]:
-    """Files out of a ConfigMap or a Secret."""
+    """Return a check of a volume with files of a ConfigMap or a Secret."""
 
     def rule(source: Json, path: str) -> list[FieldError]:
         errors = [] if source.get(field) else [required(f"{path}.{field}")]

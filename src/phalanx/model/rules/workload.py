@@ -31,7 +31,10 @@ def _drop_tree(gates: Gates, record: str, new: Json, old: Json) -> None:
 
 
 def _repeated_names(path: str, node: Json, seen: set[str], errors: list[FieldError], top: bool) -> None:
-    """Names are unique over the tree; equal names inside one list are reported by the field rules."""
+    """Add an error for each template name that is not unique in the tree.
+
+    The field rules report equal names inside one list.
+    """
     for field in (_LEAVES, _COMPOSITES):
         templates: list[Json] = node.get(field) or []
         if not (top and field == _LEAVES):
@@ -86,7 +89,7 @@ def _split_units(path: str, templates: list[Json], errors: list[FieldError]) -> 
 
 
 def tree_errors(spec: Json) -> list[FieldError]:
-    """The rules that look at more than one template. They run on every create and every update."""
+    """Check the rules that concern more than one template. They apply to every create and update."""
     errors: list[FieldError] = []
     composites: list[Json] = spec.get(_COMPOSITES) or []
     _repeated_names("spec", spec, set(), errors, True)

@@ -28,7 +28,7 @@ _LEAVES, _COMPOSITES = "podGroupTemplates", "compositePodGroupTemplates"
 
 
 def _leaves(node: Json) -> list[Json]:
-    """The leaf templates of a tree, in the order a reader meets them."""
+    """Return the leaf templates of a tree, in the order of the object."""
     found: list[Json] = list(node.get(_LEAVES) or ())
     for template in node.get(_COMPOSITES) or ():
         found += _leaves(template)
@@ -48,7 +48,7 @@ def _pod_groups(spec: Json) -> list[Json]:
 
 
 def _hidden(spec: Json) -> Json:
-    """What v1alpha1 has no words for."""
+    """Return the fields that v1alpha1 cannot express."""
     hidden: Json = {}
     if spec.get(_COMPOSITES):
         hidden[_COMPOSITES] = spec[_COMPOSITES]
@@ -68,7 +68,7 @@ def _hidden(spec: Json) -> Json:
 
 
 def from_storage(obj: Json) -> Json:
-    """The v1alpha1 view of a stored Workload."""
+    """Return the v1alpha1 view of a stored Workload."""
     stored: Json = obj.get("spec") or {}
     spec: Json = {name: value for name, value in stored.items() if name not in (_LEAVES, _COMPOSITES)}
     if stored.get(_LEAVES) is not None or stored.get(_COMPOSITES):
@@ -105,7 +105,7 @@ def _read_hidden(text: Any) -> Json | None:
 
 
 def to_storage(view: Json) -> Json:
-    """The stored form of a v1alpha1 Workload; what its reserved annotation remembers comes back."""
+    """Return the stored form of a v1alpha1 Workload, with the fields kept in its reserved annotation."""
     obj = Viewed({**view, "apiVersion": f"{_GROUP}/v1beta1"})
     obj.view = "v1alpha1"
     shown: Json = view.get("spec") or {}
@@ -168,7 +168,7 @@ def _group(template: Json) -> Json:
 
 
 def keep_hidden(new: Json, old: Json) -> None:
-    """An update through v1alpha1 with unchanged podGroups keeps every stored template as it is."""
+    """Keep every stored template if an update through v1alpha1 leaves podGroups unchanged."""
     spec, stored = new.setdefault("spec", {}), old.get("spec") or {}
     if same(_pod_groups(spec), _pod_groups(stored)):
         for field in (_LEAVES, _COMPOSITES):
@@ -179,7 +179,10 @@ def keep_hidden(new: Json, old: Json) -> None:
 
 
 def mark(obj: Json) -> None:
-    """A new Workload in v1alpha1's words. One that a controller made follows the size of its owner: not that one."""
+    """Mark a new Workload as created through v1alpha1.
+
+    A Workload that a controller owns is not marked: it follows the size of its owner.
+    """
     meta = obj["metadata"]
     if any(owner.get("controller") for owner in meta.get("ownerReferences") or ()):
         return
@@ -197,7 +200,7 @@ def _fixed(obj: Json) -> bool:
 
 
 def fixed_errors(new: Json, old: Json) -> list[FieldError]:
-    """`podGroups` of a Workload made as v1alpha1, changed through a version in which the minimum may change."""
+    """Return an error if `podGroups` of a Workload created as v1alpha1 change through another version."""
     spec: Json = new.get("spec") or {}
     if not _fixed(old) or same(_pod_groups(spec), _pod_groups(old.get("spec") or {})):
         return []
@@ -238,7 +241,7 @@ def _reference(found: Json) -> list[FieldError]:
 
 
 def update_errors(new: Json, old: Json) -> list[FieldError]:
-    """`podGroups` never change; `controllerRef` may be set once."""
+    """Check that `podGroups` do not change, and that `controllerRef` is set at most once."""
     spec, before = new.get("spec") or {}, old.get("spec") or {}
     errors: list[FieldError] = []
     reference, earlier = spec.get("controllerRef"), before.get("controllerRef")

@@ -41,7 +41,7 @@ _KIND = Field("kind", _SCALARS["string"], doc="The kind of object this is, in Ca
 
 
 def record(name: str) -> Object:
-    """A record by its full name, "core/v1.PodSpec"; KeyError when no table declares it."""
+    """Return a record by its full name, "core/v1.PodSpec"; raises KeyError if no table declares it."""
     group_version = name.rpartition(".")[0]
     if group_version not in _complete:
         _ensure(group_version)
@@ -49,7 +49,7 @@ def record(name: str) -> Object:
 
 
 def records(group_version: str) -> list[Object]:
-    """Every record that the table of "core/v1" declares."""
+    """Return every record that the table of a group version such as "core/v1" declares."""
     if group_version not in _complete:
         _ensure(group_version)
     prefix = group_version + "."
@@ -57,7 +57,7 @@ def records(group_version: str) -> list[Object]:
 
 
 def tables() -> list[str]:
-    """All group versions that have a table."""
+    """Return all group versions that have a table."""
     names = [entry.name for entry in resources.files(__package__).iterdir() if entry.name.endswith(".table")]
     return sorted(name.removesuffix(".table").replace("_", "/") for name in names)
 
