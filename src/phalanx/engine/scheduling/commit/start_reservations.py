@@ -70,6 +70,7 @@ class StartReservations(HeldStarts):
         self._due = 0.0
         self._ends_due, self._any_end = float("-inf"), False  # when to look for known ends again, and the last result
         self._tried: dict[str, float] = {}  # by key of the unit: when its start was last planned
+        self._starving: dict[str, float] = {}  # the same of starving units without a reservation
         self._seen: set[str] = set()  # keys of units in the queue at the last sweep that were tried before it
         self.given = self.kept = self.late = self.withdrawn = 0  # promised starts, for metrics
 
@@ -126,15 +127,23 @@ class StartReservations(HeldStarts):
         self._moved = {key: why for key, why in self._moved.items() if key in present}
         self._had_nodes &= present
         self._withdraw_lost()
-        for unit in waiting:
-            if not self.overtaking.starves(unit, settings_of(self._cluster, unit), now):
-                continue
-            held = self.held.get(unit.key)
-            if held is None:
-                self._reserve(unit, Reason.STARVING)
-            elif held.reason is Reason.PROMISED:
-                held.reason = Reason.STARVING
+        self._reserve_starving(waiting)
         self._promise(waiting)
+
+    def _reserve_starving(self, waiting: list[SchedulingUnit]) -> None:
+        """Reserve room for starving units: of many, those whose start was planned longest ago."""
+        now, without = self._cluster.now, []
+        for unit in waiting:
+            if self.overtaking.starves(unit, settings_of(self._cluster, unit), now):
+                held = self.held.get(unit.key)
+                if held is None:
+                    without.append(unit)
+                elif held.reason is Reason.PROMISED:
+                    held.reason = Reason.STARVING
+        self._starving = {unit.key: self._starving.get(unit.key, -FOREVER) for unit in without}
+        for unit in sorted(without, key=lambda unit: self._starving[unit.key])[:PLANS_PER_SWEEP]:
+            self._starving[unit.key] = now
+            self._reserve(unit, Reason.STARVING)
 
     def _waiting(self) -> list[SchedulingUnit]:
         """Return the units that wait for room, in order."""
