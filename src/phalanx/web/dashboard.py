@@ -69,7 +69,10 @@ class Dashboard:
         return self
 
     def link(self) -> str:
-        """A URL that logs in one browser. The secret is behind the #: it is never sent where it could be logged."""
+        """Return a URL that logs in one browser.
+
+        The secret is in the fragment (after #), which browsers do not send, so it cannot be logged.
+        """
         return f"{self.url}#login={self._login.link()}"
 
     async def _answer_link(self, method: str, path: str, query: object, body: bytes) -> bytes:

@@ -63,16 +63,19 @@ class Feed:
     # ---- for the loop of the scheduler
 
     def touch(self, *_: object) -> None:
-        """Something happened in the engine."""
+        """Note that something happened in the engine."""
         self._dirty.set()
 
     def start_over(self) -> None:
-        """The engine is another one: every page has to fetch a snapshot."""
+        """Make every page fetch a snapshot, because the engine was replaced."""
         self._layout = Layout(("",), ())
         self._dirty.set()
 
     async def run(self) -> None:
-        """Until cancelled. Reads the engine only while a page is open; samples always."""
+        """Publish changes to open pages and take samples until cancelled.
+
+        The engine is read only while a page is open; samples are always taken.
+        """
         sampled = self._clock.monotonic()
         self._history.sample()
         while True:
@@ -98,7 +101,7 @@ class Feed:
             await asyncio.sleep(max(INTERVAL, SHARE * spent))
 
     async def close(self) -> None:
-        """Ends every open stream."""
+        """End every open stream."""
         self._closed = True
         async with self._updates:
             self._updates.notify_all()
@@ -112,7 +115,10 @@ class Feed:
                 await self._publish(change)
 
     async def _read(self, layout: Layout) -> dict[str, NodeRow]:
-        """All nodes, in slices: what changes meanwhile is in the engine's log and read again the next time."""
+        """Read all nodes, in slices.
+
+        What changes meanwhile is in the engine's log and is read again the next time.
+        """
         names, found = self._reader.names(), {}
         for at in range(0, len(names), SLICE):
             found.update(self._reader.nodes(layout, names[at : at + SLICE]))
@@ -155,7 +161,7 @@ class Feed:
         return change
 
     async def _replace(self, layout: Layout, nodes: dict[str, NodeRow]) -> None:
-        """Columns mean something else now: every page has to fetch a snapshot."""
+        """Replace the whole state and make every page fetch a snapshot, because the columns have changed."""
         self._layout, self._nodes = layout, nodes
         self._groups = self._reader.groups()
         self._queue = self._reader.queue()
@@ -222,7 +228,7 @@ class Feed:
             self.pages -= 1
 
     def _after(self, seen: int) -> list[tuple[int, bytes]] | None:
-        """None: the ring does not reach back that far."""
+        """Return the updates after number `seen`; None if the ring does not reach back that far."""
         if seen == self.number:
             return []
         if not self._ring or seen < self._ring[0][0] - 1 or seen > self.number:

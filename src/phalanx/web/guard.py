@@ -30,7 +30,7 @@ HEADERS = {
 
 
 def check(request: web.Request) -> None:
-    """Raises Forbidden."""
+    """Check that a request comes from the dashboard's own page on a loopback name. Raises Forbidden."""
     host = request.headers.get("Host", "")
     if not _loopback(host):
         raise Forbidden(
@@ -47,7 +47,7 @@ def check(request: web.Request) -> None:
 
 
 def _navigation(request: web.Request) -> bool:
-    """A link to the page itself, which shows nothing without a login."""
+    """Return True if the request follows a link to the page itself, which shows nothing without a login."""
     return request.method == "GET" and request.headers.get("Sec-Fetch-Mode") == "navigate"
 
 

@@ -68,12 +68,15 @@ class UsageHistory:
         return taken
 
     def span(self, name: str) -> list[Json]:
-        """Samples of a longer span, the interval under way included; KeyError: no such span."""
+        """Return the samples of a longer span, including the current interval.
+
+        Raises KeyError if there is no such span.
+        """
         part = self._open[name]
         return [*self._longer[name], *([_joined(part)] if part else [])]
 
     def evicted(self) -> list[list[Any]]:
-        """[namespace, priority, pods evicted in the last day]."""
+        """Return a list of [namespace, priority, pods evicted in the last day]."""
         oldest = int((self._now() - EVICTED_SECONDS) // 3600)
         for hour in [hour for hour in self._hours if hour < oldest]:
             del self._hours[hour]
@@ -84,7 +87,10 @@ class UsageHistory:
 
 
 def _joined(samples: Sequence[Json]) -> Json:
-    """One sample for several: the last state, the sum of what happened, the longest wait and the median of medians."""
+    """Join several samples to one.
+
+    It has the last state, the sums of binds and evictions, the longest wait and the median of the median waits.
+    """
     last = samples[-1]
     waits = sorted(sample["wait"] for sample in samples if sample["wait"] is not None)
     longest = [sample["longest"] for sample in samples if sample["longest"] is not None]

@@ -38,14 +38,17 @@ class Login:
 
     @classmethod
     def keyed(cls, secret: str, now: Callable[[], float], logouts: Path | None = None) -> Login:
-        """A key made from a secret that outlives the process; without one, of this process only."""
+        """Make a Login with a key derived from a secret that outlives the process.
+
+        Without a secret the key is random, so logins end with this process.
+        """
         made = (
             hmac.digest(secret.encode(), b"phalanx dashboard session", "sha256") if secret else secrets.token_bytes(32)
         )
         return cls(made, now, logouts=logouts)
 
     def link(self) -> str:
-        """The secret of a link that works once."""
+        """Make the secret of a link that works once."""
         secret = secrets.token_urlsafe(24)
         self._links[_digest(secret)] = self._now() + LINK_SECONDS
         while len(self._links) > MOST_LINKS:
@@ -53,7 +56,7 @@ class Login:
         return secret
 
     def redeem(self, secret: str) -> str:
-        """The cookie for a link; raises Unauthorized and says why."""
+        """Return the cookie for the secret of a link. Raises Unauthorized with the reason."""
         until = self._links.pop(_digest(secret), None)
         if until is None:
             raise Unauthorized("this login link was used before or is not of this server")
@@ -62,12 +65,15 @@ class Login:
         return self.cookie(ASK)
 
     def cookie(self, may: str, key: str = "") -> str:
-        """`key`: what the owner alone is to have; without one it is a name for this login."""
+        """Return a signed cookie with the rights `may`.
+
+        `key`: a secret that only the owner has; without one, a random name identifies this login.
+        """
         body = f"{int(self._now() + self.session_seconds)}.{may}.{key or secrets.token_hex(8)}"
         return f"{body}.{self._sign(body)}"
 
     def key(self, cookie: str) -> str:
-        """Of a cookie that `may` has let in."""
+        """Return the key in a cookie that `may` has accepted."""
         return cookie.split(".")[2]
 
     def leave(self, cookie: str) -> None:
@@ -75,7 +81,7 @@ class Login:
         self._logouts.add(self.key(cookie), float(cookie.partition(".")[0]))
 
     def may(self, cookie: str) -> str:
-        """What the owner of a cookie may do; raises Unauthorized and says why."""
+        """Return what the owner of a cookie may do. Raises Unauthorized with the reason."""
         body, _, signature = cookie.rpartition(".")
         if not body or not hmac.compare_digest(signature.encode(), self._sign(body).encode()):
             raise Unauthorized("you are not logged in here" if not cookie else "this login is of another server")

@@ -70,7 +70,7 @@ def _relax(spec: Json, change: str, to: str) -> None:
 
 
 def _pods(members: Sequence[tuple[GroupKey | None, Any]]) -> list[Json]:
-    """One ReplicaSet for the pods of a group that look alike."""
+    """Return a ReplicaSet for each set of identical pods of a group."""
     alike: dict[bytes, tuple[Json, int]] = {}
     for key, pod in members:
         if pod.status.phase in ("Succeeded", "Failed"):
@@ -123,7 +123,10 @@ def _name(name: str) -> str:
 
 
 def parse(text: str) -> list[Json]:
-    """Documents of a YAML or JSON text; raises BadRequest. Linear in the text, aliases are bounded."""
+    """Parse the documents of a YAML or JSON text. Raises BadRequest.
+
+    The work is linear in the text; aliases are limited.
+    """
     found = []
     for part in _BETWEEN.split(text):
         document = yaml_body.read(part.encode()) if part.strip() else None
@@ -140,7 +143,7 @@ def parse(text: str) -> list[Json]:
 
 
 def counts_in(documents: Sequence[Json]) -> list[Json]:
-    """Numbers worth a slider: where each is, what it is now."""
+    """Return the numbers that get a slider on the page: the path and the present value of each."""
     found: list[Json] = []
     for number, document in enumerate(documents):
         meta = document.get("metadata")
@@ -164,7 +167,7 @@ def _walk(value: Any, path: list[Any], title: str, found: list[Json]) -> None:
 
 
 def with_counts(documents: Sequence[Json], counts: Sequence[Any]) -> list[Json]:
-    """A copy with some numbers replaced; raises BadRequest when a path leads nowhere."""
+    """Return a copy with some numbers replaced. Raises BadRequest if a path does not exist."""
     changed = copy.deepcopy(list(documents))
     for entry in counts:
         path, value = entry.get("path"), entry.get("value")

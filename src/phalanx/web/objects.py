@@ -83,7 +83,7 @@ def _strip(value: Any) -> None:
 
 
 def kubectl_lines(kind: str, namespace: str, name: str) -> list[str]:
-    """Commands for a terminal that say more of the object."""
+    """Return commands for a terminal that show more about the object."""
     where = f" -n {namespace}" if kind != "node" else ""
     lines = [f"kubectl get {kind} {name}{where} -o yaml", f"kubectl describe {kind} {name}{where}"]
     return lines if kind == "node" else [*lines, f"phalanx why {kind}/{name}{where}"]

@@ -61,18 +61,18 @@ class Questions:
         return msgspec.json.encode({"members": found, "shape": self._reader.shape(key), "conditions": conditions})
 
     async def devices(self, query: Query) -> bytes:
-        """Devices by class and domain that the pods of a unit ask for."""
+        """Return the devices, by class and domain, that the pods of a unit request."""
         return msgspec.json.encode(self._reader.free_devices(query.get("key", "")))
 
     async def history(self, query: Query) -> bytes:
-        """Samples of a day or a week."""
+        """Return the samples of a day or a week."""
         span = query.get("span", "")
         if span not in SPANS:
             raise BadRequest(f"span must be one of {', '.join(SPANS)}")
         return msgspec.json.encode({"span": span, "samples": self._history.span(span)})
 
     async def object(self, query: Query) -> bytes:
-        """A pod, group, Workload or node as YAML, without environment, commands and arguments."""
+        """Return a pod, group, Workload or node as YAML, without environment, commands and arguments."""
         kind, _, rest = query.get("key", "").partition("/")
         namespace, _, name = rest.partition("/") if kind != "node" else ("", "", rest)
         if not name:
@@ -84,7 +84,7 @@ class Questions:
         return await self.diagnostics.answer("GET", f"{BASE}/why", _of(query), b"")
 
     async def plan(self, query: Query) -> bytes:
-        """The plan, and on which nodes each victim is."""
+        """Return the plan, and the nodes on which each victim is."""
         plan = msgspec.json.decode(await self.diagnostics.answer("GET", f"{BASE}/plan", _of(query), b""))
         self._locate(plan)
         return msgspec.json.encode(plan)
@@ -122,7 +122,7 @@ class Questions:
         return msgspec.json.encode({"counts": counts, "outlook": outlook})
 
     async def events(self, query: Query) -> bytes:
-        """What happened to an object, youngest first."""
+        """Return the events of an object, newest first."""
         _, namespace, name = _key(query)
         chosen = f"involvedObject.name={name},involvedObject.kind={KINDS[query['key'].split('/')[0]]}"
         try:

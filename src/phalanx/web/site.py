@@ -154,7 +154,10 @@ class Site:
 
 
 def _cookie(request: web.Request) -> str:
-    """Cookies do not tell ports apart: the name does, so that two clusters on one machine do not log each other out."""
+    """Return the name of the cookie, which contains the port.
+
+    Browsers share cookies between ports: with one name, two clusters on one machine would log each other out.
+    """
     return f"phalanx-{request.url.port or 80}"
 
 
@@ -182,7 +185,10 @@ def _reply(body: bytes, request: web.Request | None = None, *, status: int = 200
 
 @cache
 def _static() -> dict[str, tuple[bytes, str]]:
-    """Every file of the page, read once: what is not here does not exist, so no path can lead elsewhere."""
+    """Read every file of the page once.
+
+    Only these files are served, so no path can reach another file.
+    """
     mimetypes.add_type("text/javascript", ".js")
     found: dict[str, tuple[bytes, str]] = {}
     for entry in files("phalanx.web").joinpath("static").iterdir():

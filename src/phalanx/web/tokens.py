@@ -40,7 +40,7 @@ class LoginTokens:
         self._kept: OrderedDict[bytes, _Kept] = OrderedDict()  # by digest of the key
 
     async def enter(self, token: str) -> tuple[str, str]:
-        """What the owner of a token may do, and the key for the cookie. Raises ApiProblem."""
+        """Return what the owner of a token may do, and the key for the cookie. Raises ApiProblem."""
         may = await self._check(token)
         key, nonce = AESGCM.generate_key(256), os.urandom(_NONCE)
         locked = nonce + AESGCM(key).encrypt(nonce, token.encode(), None)
@@ -50,7 +50,10 @@ class LoginTokens:
         return may, urlsafe_b64encode(key).decode().rstrip("=")
 
     async def may(self, text: str) -> str:
-        """What they may do by now; raises Unauthorized when the API server has changed its mind."""
+        """Return what the owner of a login may do now.
+
+        Raises Unauthorized if the login has ended or the API server no longer accepts its token.
+        """
         key = _key(text)
         kept = self._kept.get(_digest(key))
         if kept is None:
