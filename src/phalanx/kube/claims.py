@@ -42,7 +42,7 @@ class ClaimWriter:
         self._locks: dict[str, _Lock] = {}
 
     async def perform(self, decision: d.ReserveClaim | d.ReleaseClaim | d.CreateExtendedClaim) -> None:
-        """Raises ApiProblem."""
+        """Write a decision about a claim to the API server, one at a time for each claim. Raises ApiProblem."""
         extended = isinstance(decision, d.CreateExtendedClaim) or (
             isinstance(decision, d.ReleaseClaim) and decision.extended
         )
@@ -199,7 +199,7 @@ class ClaimWriter:
         )
 
     async def _extended_claim(self, namespace: str, pod_uid: str) -> Json | None:
-        """The claim that an earlier attempt made for the pod."""
+        """Return the claim that an earlier attempt created for the pod."""
         answer = await retrying(lambda: self._client.list(RESOURCE_CLAIMS, namespace), self._rng)
         for claim in msgspec.json.decode(answer).get("items") or ():
             meta: Json = claim["metadata"]
@@ -229,7 +229,10 @@ class ClaimWriter:
 
 
 def _same_devices(written: Json, wanted: AllocationResult) -> bool:
-    """Whether a claim has the devices that were chosen: another consumer of ours was quicker."""
+    """Return True if a claim has the devices that were chosen.
+
+    Another pod that uses the claim may have been reserved first by this scheduler.
+    """
     results = (written.get("devices") or {}).get("results") or []
     mine = [(each.request, each.driver, each.pool, each.device) for each in wanted.devices.results]
     return [(each["request"], each["driver"], each["pool"], each["device"]) for each in results] == mine

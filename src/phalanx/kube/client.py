@@ -62,8 +62,11 @@ METHODS = {"get": "GET", "list": "GET", "create": "POST", "update": "PUT", "patc
 
 
 def _of_the_server(answer: bytes, shape: Callable[[bytes], object] = _answer) -> bytes:
-    """Every call is answered with an object, a list or a Status. Anything else was said by something on the way, and
-    it is unknown whether a write was done."""
+    """Return the answer if it has the form of an API server's answer; else raise Unreachable.
+
+    Every call is answered with an object, a list or a Status. Anything else comes from a proxy on the way, and it is
+    unknown whether a write was done.
+    """
     try:
         shape(answer)
     except msgspec.DecodeError:
@@ -150,7 +153,10 @@ class HttpClient(Client):
         plain: bool = False,
         headers: Mapping[str, str] | None = None,
     ) -> bytes:
-        """One call on any path; raises ApiProblem for every answer that is not 2xx, or not JSON unless `plain`."""
+        """Make one call on any path.
+
+        Raises ApiProblem for every answer that is not 2xx, or not JSON unless `plain`.
+        """
         if self._session is None:
             raise RuntimeError("HttpClient is used outside 'async with'")
         extra = {**(headers or {}), **({"Content-Type": content_type} if body is not None else {})}
@@ -277,20 +283,26 @@ class HttpClient(Client):
 
 
 def _cancellations() -> int:
-    """How often the running task was asked to end."""
+    """Return how often cancellation of the running task was requested."""
     task = asyncio.current_task()
     return task.cancelling() if task is not None else 0
 
 
 def _unreachable(what: str, error: Exception, before: int) -> BaseException:
-    """A failure under way, unless the task was meanwhile asked to end and a library made something else of that."""
+    """Return the exception for a failed call: Unreachable, or CancelledError if the task was cancelled.
+
+    A library may have turned the cancellation into another error.
+    """
     if _cancellations() > before:
         return asyncio.CancelledError()
     return Unreachable(f"{what}: {str(error) or type(error).__name__}")
 
 
 def _socket(address: tuple[Any, ...]) -> socket.socket:
-    """A machine that vanished is noticed within half a minute, though nothing was being sent."""
+    """Open a socket with keep-alive.
+
+    A machine that disappears is then noticed within half a minute, even if nothing is sent.
+    """
     family, kind, protocol = address[:3]
     sock = socket.socket(family, kind, protocol)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)

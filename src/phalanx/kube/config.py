@@ -50,7 +50,10 @@ class Connection(msgspec.Struct):
     _valid_until: float = 0.0
 
     async def bearer(self, *, renew: bool = False) -> str:
-        """The token to send now ("" = none). `renew` after a 401 asks the source again."""
+        """Return the token to send now; empty if there is none.
+
+        With `renew`, after a 401, the source is asked again.
+        """
         if self.token:
             return self.token
         now = self.clock.now()
@@ -201,7 +204,10 @@ def _pem(section: Mapping[str, Any], name: str, relative: Path) -> bytes:
 
 
 def _with_files(contents: list[bytes], use: Callable[[list[str]], None]) -> None:
-    """The ssl module reads client keys only from files; keep them private and short-lived."""
+    """Call `use` with private temporary files of these contents.
+
+    The ssl module reads client keys only from files; they are deleted after the call.
+    """
     import tempfile
 
     with tempfile.TemporaryDirectory() as folder:

@@ -119,7 +119,7 @@ class Executor:
         return len(self._doubtful)
 
     def heard(self, namespace: str, name: str, pod: Pod | None) -> None:
-        """The informer's word about a pod (None: gone) ends any doubt about its bind."""
+        """Use the informer's news about a pod (None: gone) to resolve a bind whose result is unknown."""
         doubt = self._doubtful.get(f"{namespace}/{name}")
         if doubt is not None and (answer := _reported_by(doubt[0], pod)) is not None and not doubt[1].done():
             doubt[1].set_result(answer)
@@ -226,7 +226,7 @@ class Executor:
         raise AssertionError("unreachable: the loop returns")
 
     async def _clear_up(self, bind: d.Bind, problem: ApiProblem) -> Answer | None:
-        """After a doubtful answer: what does the pod itself say? None: it is not bound."""
+        """Read the pod after an uncertain answer to find the result of its bind; None if it is not bound."""
         absent = 0
         for attempt in count():
             try:
@@ -244,7 +244,7 @@ class Executor:
         raise AssertionError("unreachable: the loop returns")
 
     async def _wait(self, key: str, seconds: float) -> Answer | None:
-        """Some time, or less when the informer speaks; what it says about the bind."""
+        """Wait for some seconds, or until the informer reports the pod; return what it shows about the bind."""
         if key not in self._doubtful:
             await asyncio.sleep(seconds)
             return None
@@ -321,14 +321,14 @@ API_VERSION_OF = {
 
 
 def _in_doubt(problem: ApiProblem) -> bool:
-    """Whether a bind that was answered so, or not at all, may have been done."""
+    """Return True if a bind with this answer, or with none, may have been done."""
     if isinstance(problem, TooManyRequests | Unauthorized | NotFound):
         return False
     return verdict(problem) != "final" or isinstance(problem, Conflict | AlreadyExists)
 
 
 def _reported_by(bind: d.Bind, pod: Pod | None) -> Answer | None:
-    """What the pod itself says about its bind; None: it is not bound."""
+    """Return the result of a bind as the pod itself shows it; None if the pod is not bound."""
     if pod is None:
         return NOT_FOUND, f"pod {bind.namespace}/{bind.name} is gone"
     if pod.metadata.uid != bind.uid:

@@ -40,7 +40,7 @@ class GroupApi(Client):
         return self.group == NATIVE
 
     async def decide(self) -> str:
-        """Which group serves the kinds; "" when none does (yet)."""
+        """Find which API group serves the kinds and return it; empty if none does yet."""
         for group in (NATIVE, CUSTOM):
             try:
                 await self._client.list(replace(_PROBE, group=group), limit=1)
@@ -57,7 +57,10 @@ class GroupApi(Client):
         return resource
 
     def _body(self, body: Body) -> Body:
-        """With the names of the custom group: of the object, its owners, and what an event is about."""
+        """Return a body with the names of the custom group, if that is the one served.
+
+        They are replaced in the object, its owner references, and the object that an event is about.
+        """
         if self.group != CUSTOM:
             return body
         if isinstance(body, bytes):

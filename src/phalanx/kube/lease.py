@@ -53,9 +53,10 @@ class Elector:
         self._renewed = float("-inf")  # our monotonic time before the last write of ours that stood
 
     def successor(self, client: Client, identity: str) -> Elector:
-        """For the same process after it lost the lease: it waits as long as any other candidate, no longer.
+        """Return a new elector for the same process after it lost the lease.
 
-        What it wrote last is remembered as seen then. A write whose answer got lost is news to it, and counts from now.
+        It waits as long as any other candidate, not longer. It remembers what it wrote last, and when it saw that. A
+        write whose answer was lost is new to it, and counts from the time it is seen.
         """
         made = Elector(client, self._settings, identity, self._clock)
         made._seen, made._seen_at = self._seen, self._seen_at
@@ -103,7 +104,7 @@ class Elector:
 
     @property
     def overdue(self) -> float:
-        """Seconds beyond the renew deadline that it leads without having renewed; 0 as long as all is well."""
+        """Return by how many seconds a leader has passed the renew deadline without a renewal; else 0."""
         if not self.leading:
             return 0.0
         return max(0.0, self._clock.monotonic() - self._renewed - self._settings.renew_deadline)
@@ -123,7 +124,7 @@ class Elector:
             await asyncio.sleep(self._settings.retry)
 
     async def _keep(self) -> None:
-        """Returns when the lease is lost."""
+        """Renew the lease until it is lost."""
         retry = self._settings.retry
         while True:
             await asyncio.sleep(retry)
@@ -148,7 +149,7 @@ class Elector:
                 return
 
     async def _try(self) -> Attempt:
-        """One attempt to take or renew."""
+        """Make one attempt to take or renew the lease."""
         settings = self._settings
         now = rfc3339_micro(self._clock.now())
         try:

@@ -90,7 +90,7 @@ class Dialect(Protocol):
         ...
 
     def translate(self, group: ForeignGroup) -> Translation:
-        """Raises InvalidGroup."""
+        """Translate a foreign group to Phalanx's groups. Raises InvalidGroup."""
         ...
 
     def status(self, progress: GroupProgress) -> Json:
@@ -127,7 +127,10 @@ def leaf(
     topology: WantedTopology = NOWHERE,
     timeout: int = 0,
 ) -> PodGroup:
-    """timeout: seconds in which the gang should be placed; 0: no limit."""
+    """Return the PodGroup of a leaf of a foreign group.
+
+    timeout: seconds in which the gang should be placed; 0: no limit.
+    """
     extra = {SCHEDULE_TIMEOUT: str(timeout)} if timeout else {}
     return PodGroup(
         metadata=PodGroupMeta(**_metadata(group, name, topology, extra)),
