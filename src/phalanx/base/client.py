@@ -61,7 +61,7 @@ class Snapshots(Protocol):
     async def snapshot(
         self, resource: Resource, namespace: str = "", *, labels: str = "", fields: str = ""
     ) -> tuple[Sequence[bytes], str]:
-        """Every object, encoded, and the revision at which they are so."""
+        """Return every object, encoded, and the revision of this state."""
         ...
 
 
@@ -90,14 +90,17 @@ class Call(msgspec.Struct, frozen=True, gc=False):
 class Client(ABC):
     @abstractmethod
     async def call(self, call: Call) -> bytes:
-        """The answer to any call but a watch."""
+        """Make any call except a watch and return the answer."""
 
     @abstractmethod
     def events(self, call: Call) -> AsyncIterator[WatchEvent]:
-        """The answer to a watch."""
+        """Make a watch call and yield its events."""
 
     async def served(self, resource: Resource) -> bool:
-        """Whether a resource that was not found may be served by now. A client that cannot find out says yes."""
+        """Return True if a resource that was not found may be served now.
+
+        A client that cannot find out returns True.
+        """
         return True
 
     async def get(self, resource: Resource, name: str, namespace: str = "", *, subresource: str = "") -> bytes:
@@ -114,7 +117,7 @@ class Client(ABC):
         limit: int = 0,
         continue_: str = "",
     ) -> bytes:
-        """The encoded List object; an empty namespace means all of them."""
+        """Return the encoded List object; an empty namespace means all namespaces."""
         query = selecting(labels, fields, resource_version)
         query |= _given(limit=str(limit or ""), **{"continue": continue_})
         return await self.call(Call("list", resource, namespace, query=query))
@@ -131,8 +134,11 @@ class Client(ABC):
         initial: bool = False,
         timeout: float = 0.0,
     ) -> AsyncIterator[WatchEvent]:
-        """Events after `resource_version`; raises Expired when that is beyond the server's window. initial: the objects
-        that exist come first, and a bookmark with the annotation `k8s.io/initial-events-end` after them."""
+        """Yield the events after `resource_version`. Raises Expired if the server no longer has them all.
+
+        initial: the objects that exist come first, and after them a bookmark with the annotation
+        `k8s.io/initial-events-end`.
+        """
         query = selecting(labels, fields, resource_version)
         query |= _given(
             sendInitialEvents="true" if initial else "",
@@ -207,7 +213,7 @@ class Client(ABC):
 
 
 def selecting(labels: str, fields: str, resource_version: str = "") -> dict[str, str]:
-    """What a list or a watch is asked to leave out."""
+    """Return the query parameters that select objects in a list or a watch."""
     return _given(labelSelector=labels, fieldSelector=fields, resourceVersion=resource_version)
 
 

@@ -14,11 +14,11 @@ _UNIT_SECONDS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ms": 1e-3, "
 
 class Clock(Protocol):
     def now(self) -> float:
-        """Seconds since the epoch, UTC."""
+        """Return the seconds since the epoch, UTC."""
         ...
 
     def monotonic(self) -> float:
-        """Seconds that never go back; only differences mean something."""
+        """Return seconds that never go back; only differences have a meaning."""
         ...
 
 
@@ -51,7 +51,10 @@ FIRST_SECOND, LAST_SECOND = -62_135_596_800, 253_402_300_799  # of the years 1 a
 
 
 def rfc3339(seconds: float) -> str:
-    """metav1.Time: whole seconds, UTC; a time after the year 9999 is its last second, as one before 1 is the first."""
+    """Format a metav1.Time: whole seconds, UTC.
+
+    A time after the year 9999 becomes its last second, one before the year 1 its first.
+    """
     return _whole(int(min(max(seconds, FIRST_SECOND), LAST_SECOND)))
 
 
@@ -61,7 +64,7 @@ def _whole(seconds: int) -> str:
 
 
 def rfc3339_micro(seconds: float) -> str:
-    """metav1.MicroTime: always six digits of a second."""
+    """Format a metav1.MicroTime, always with six digits of a second."""
     whole = int(seconds // 1)
     micro = round((seconds - whole) * 1e6)
     if micro == 1_000_000:
@@ -70,12 +73,12 @@ def rfc3339_micro(seconds: float) -> str:
 
 
 def parse_rfc3339(text: str) -> float:
-    """Seconds since the epoch; raises ValueError on anything that is not RFC 3339."""
+    """Return the seconds since the epoch of an RFC 3339 text; raises ValueError on anything else."""
     return datetime.fromisoformat(text).timestamp()
 
 
 def parse_duration(text: str) -> float:
-    """Seconds of a Go duration such as "15s" or "-1m30s"; raises ValueError on anything else."""
+    """Return the seconds of a Go duration such as "15s" or "-1m30s"; raises ValueError on anything else."""
     bare = text.removeprefix("-")
     parts = _DURATION.findall(bare)
     if bare == "0":

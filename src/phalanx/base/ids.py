@@ -17,6 +17,9 @@ _FIXED = 0x4 << 76 | 0x2 << 62  # its version and variant
 
 
 def new_uid(rng: random.Random) -> str:
-    """A version 4 UUID. Written here because every create needs one, and `uuid` takes several times as long."""
+    """Make a version 4 UUID.
+
+    It is not made by `uuid`, which takes several times as long, and every create needs one.
+    """
     text = f"{rng.getrandbits(128) & _FREE | _FIXED:032x}"
     return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"

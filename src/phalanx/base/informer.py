@@ -169,7 +169,7 @@ class Informer(Generic[T]):
 
     @property
     def known(self) -> dict[tuple[str, str], str]:
-        """(namespace, name) -> "uid resourceVersion" of what the sink has received."""
+        """Return (namespace, name) -> "uid resourceVersion" of the objects that the sink has received."""
         return {(space, name): state for space, names in self._known.items() for name, state in names.items()}
 
     async def wait_for(self, revision: int, seconds: float) -> None:
@@ -396,7 +396,10 @@ class Informer(Generic[T]):
             self._streams = not isinstance(problem, Invalid | BadRequest)
 
     async def _must_have_reached(self, revision: str) -> None:
-        """Raises Expired if the server is behind what it sent before: its state was restored from a backup."""
+        """Raise Expired if the server is behind what it sent before.
+
+        Its state was then restored from a backup.
+        """
         if self._snapshots is not None:
             return
         page = _LIST.decode(await self._client.list(self.resource, self._namespace, limit=1))
@@ -456,7 +459,10 @@ class Informer(Generic[T]):
 
 
 def _behind(now: str, before: str) -> bool:
-    """Whether one revision is earlier than another; they are numbers wherever Kubernetes is."""
+    """Return True if one revision is earlier than another.
+
+    Kubernetes' revisions are numbers; others are not compared.
+    """
     return now.isdigit() and before.isdigit() and int(now) < int(before)
 
 

@@ -24,7 +24,10 @@ FIRST_DELAY, LONGEST_DELAY = 0.05, 5.0
 
 
 def verdict(problem: ApiProblem) -> Verdict:
-    """repeat: not done, try again. uncertain: maybe done, read before repeating. final: do not repeat."""
+    """Return whether to repeat a failed call.
+
+    repeat: not done, try again. uncertain: maybe done, read before repeating. final: do not repeat.
+    """
     if isinstance(problem, TooManyRequests | Unauthorized):
         return "repeat"
     if isinstance(problem, Unreachable | Timeout | InternalError | ServiceUnavailable):

@@ -33,14 +33,20 @@ async def run_all(works: Iterable[tuple[str, Coroutine[Any, Any, object]]]) -> N
 
 
 def begin(name: str, work: Coroutine[Any, Any, object]) -> asyncio.Task[None]:
-    """A task for the work. If it is cancelled before its first step, no work is left behind."""
+    """Start a task for the work.
+
+    If the task is cancelled before its first step, the coroutine is closed.
+    """
     task = asyncio.create_task(contained(name, work), name=name)
     task.add_done_callback(lambda _: work.close())
     return task
 
 
 async def contained(name: str, work: Coroutine[Any, Any, object]) -> None:
-    """What asyncio would let tear down the event loop (SystemExit of a plugin) is an error like any other."""
+    """Await the work and turn SystemExit and KeyboardInterrupt into EndedEarly.
+
+    asyncio would let them, raised by a plugin, end the event loop.
+    """
     try:
         await work
     except (SystemExit, KeyboardInterrupt) as raised:
@@ -48,7 +54,7 @@ async def contained(name: str, work: Coroutine[Any, Any, object]) -> None:
 
 
 async def announced(name: str, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    """For work that others do without when it fails: they go on, and the log says what it failed of."""
+    """Run work that the other tasks can do without; log a failure and return."""
     try:
         await work()
     except BaseException as raised:
@@ -73,7 +79,7 @@ async def kept(name: str, work: Callable[[], Coroutine[Any, Any, None]]) -> NoRe
 
 
 def cause_of_end(tasks: Iterable[asyncio.Task[Any]]) -> Exception:
-    """Why the first of several tasks ended that should not have."""
+    """Return why the first of several tasks ended that should not have ended."""
     done = [task for task in tasks if task.done()]
     for task in done:
         if not task.cancelled() and (raised := task.exception()) is not None:
@@ -112,9 +118,9 @@ async def end(tasks: Iterable[asyncio.Task[Any]], *, patience: float = PATIENCE)
 
 
 def is_our_end(raised: BaseException) -> bool:
-    """Whether the task that caught this is itself being ended.
+    """Return True if the task that caught this exception is itself being ended.
 
-    Everything else is a failure of what was called, SystemExit and a cancellation of something awaited included: it is
+    Everything else is a failure of what was called, including SystemExit and a cancellation of something awaited: it is
     logged and tried again, and never ends the process.
     """
     if isinstance(raised, GeneratorExit):

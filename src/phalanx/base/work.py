@@ -76,7 +76,10 @@ class WorkQueue(Generic[K]):
             self._hire()
 
     def add_after(self, key: K, seconds: float) -> None:
-        """The earlier of two times wins: a worker handles everything that is due for its key."""
+        """Add a key after some seconds.
+
+        If the key is waiting already, the earlier time counts: a worker handles everything that is due for its key.
+        """
         if seconds <= 0:
             self.add(key)
             return
@@ -94,7 +97,10 @@ class WorkQueue(Generic[K]):
         self.add(key)
 
     async def run(self, work: Callable[[K], Awaitable[None]], workers: int) -> None:
-        """Until cancelled. Workers come as they are needed: most queues never need all of theirs."""
+        """Call `work` for each key that is due, until cancelled.
+
+        Workers are started when they are needed, since most queues never need all of theirs.
+        """
         tasks: list[asyncio.Task[None]] = []
         over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
