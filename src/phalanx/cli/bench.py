@@ -27,7 +27,7 @@ def _scripts() -> dict[str, Path]:
 
 
 def _suites() -> list[str]:
-    """The engine's own suites, by name."""
+    """Return the names of the engine's own suites."""
     import yaml
 
     return [
@@ -71,7 +71,10 @@ def bench(suite: str, arguments: tuple[str, ...], output: str) -> int:
 
 
 def watched(command: list[str], title: str) -> int:
-    """The script prints as it goes; a terminal also shows progress where the script reports it (bench/progress.py)."""
+    """Run a script, print its output as it comes, and return its exit code.
+
+    A terminal also shows progress where the script reports it (bench/progress.py).
+    """
     if not sys.stderr.isatty():
         return subprocess.run(command, check=False).returncode
     shown = Progress(title, "parts")

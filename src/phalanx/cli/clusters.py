@@ -35,7 +35,7 @@ def _either(context: click.Context, _option: click.Parameter, name: str) -> str:
 
 
 def which(command: Callable[..., Any]) -> Callable[..., Any]:
-    """A cluster by NAME, by --name or by its data directory."""
+    """Add the options that choose a cluster: NAME, --name or its data directory."""
     options = (
         click.argument("name", default="", shell_complete=complete_cluster, is_eager=True),
         click.option(
@@ -130,7 +130,7 @@ def status(name: str, data: str, output: str) -> int:
 
 
 def _look(record: ClusterRecord) -> tuple[bool, dict[str, int]]:
-    """Whether it answers, and how much there is of what people ask for first."""
+    """Return whether the cluster answers, and how many nodes, pods and groups it has."""
     import asyncio
 
     from phalanx.base.errors import ApiProblem

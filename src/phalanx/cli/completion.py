@@ -44,7 +44,7 @@ class _Bash(BashComplete):
 
     @staticmethod
     def _check_version() -> None:
-        """Where the script is printed need not be where it is used."""
+        """Do not check the version of bash: the script may be used on another machine."""
 
 
 class _Zsh(ZshComplete):

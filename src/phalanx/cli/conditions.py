@@ -30,7 +30,7 @@ MOST_EVENTS = 3
 
 
 async def from_conditions(client: Client, kind: str, namespace: str, name: str, problem: str) -> CommandResult:
-    """The answer of `why`; raises ApiProblem when the object is not there either."""
+    """Return the answer of `why` from conditions and events. Raises ApiProblem if the object is missing."""
     name = name.partition("/")[0]
     found: dict[str, Any] = {}
     last: ApiProblem | None = None

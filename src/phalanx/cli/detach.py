@@ -64,7 +64,7 @@ def detached(start: Callable[[Notify], int], log: Path, patience: float, hint: s
 
 
 def _announced(counts: int, shown: Progress) -> None:
-    """The newest count that has come through the pipe."""
+    """Show the newest count that has come through the pipe."""
     with suppress(BlockingIOError):
         found = os.read(counts, _COUNT.size * 4096)
         if found:

@@ -12,10 +12,10 @@ class Unreadable(Exception):
 
 
 def read_documents(name: str) -> list[Any]:
-    """The documents of a YAML or JSON file that are not empty; - is stdin. Raises Unreadable.
+    """Read the documents of a YAML or JSON file that are not empty; - is stdin. Raises Unreadable.
 
-    As careful as the API server: a file may come from anywhere, and one that is too deep or grows without bound when
-    its aliases are expanded is refused.
+    The limits are those of the API server: a file may come from anywhere, and one that is too deep or grows without
+    bound when its aliases are expanded is refused.
     """
     from phalanx.base.errors import ApiProblem
     from phalanx.model.yaml_body import MAX_FILE, read_all

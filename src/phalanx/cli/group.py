@@ -103,7 +103,7 @@ def _group(document: Json, related: list[Json]) -> Any:
 
 
 def _complete(document: Json) -> list[str]:
-    """Defaults and validation of the API server, as far as it knows the kind."""
+    """Default and validate a document as the API server does, if it knows the kind; return the errors."""
     from phalanx.model import builtin
     from phalanx.model.gates import Gates
 

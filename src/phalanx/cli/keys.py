@@ -17,7 +17,7 @@ _SHOW, _HIDE = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"
 
 
 def named(text: str) -> list[str]:
-    """What a terminal sent, as names of keys; letters are themselves."""
+    """Return the names of the keys that a terminal sent; a letter is its own name."""
     keys, at = [], 0
     while at < len(text):
         if text[at] == "\x1b" and text[at + 1 : at + 2] in ("[", "O"):

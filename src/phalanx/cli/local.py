@@ -34,9 +34,10 @@ def start_cluster(
     dashboard: Dashboard | None = None,
     notify: Callable[[int, int], None] | None = None,
 ) -> int:
-    """Runs until a signal; the exit code. With `demo` sample workloads are made and followed in a live table.
+    """Run a cluster until a signal and return the exit code.
 
-    `tell` hears how many nodes are there of how many; without it this process shows them itself.
+    With `demo`, sample workloads are created and shown in a live table. `notify` gets how many nodes exist and how many
+    there will be; without it this process shows them itself.
     """
     configure_logging(log_level)
     for note in settings.server.notes():

@@ -11,7 +11,7 @@ _BINARY = ((1 << 40, "Ti"), (1 << 30, "Gi"), (1 << 20, "Mi"), (1 << 10, "Ki"))
 
 
 def age(seconds: float) -> str:
-    """One number and its unit, as kubectl prints ages: 45s, 12m, 5h, 3d."""
+    """Format an age with one number and its unit, as kubectl does: 45s, 12m, 5h, 3d."""
     for unit, size in (("d", 86400), ("h", 3600), ("m", 60)):
         if seconds >= 2 * size:
             return f"{int(seconds // size)}{unit}"
@@ -19,7 +19,7 @@ def age(seconds: float) -> str:
 
 
 def amount(resource: str, value: float) -> str:
-    """An amount as the engine counts it (thousandths of a CPU, bytes, pieces) in the unit people use."""
+    """Format an amount of the engine (thousandths of a CPU, bytes, pieces) in its usual unit."""
     if resource == "cpu":
         return f"{value / 1000:.1f}".removesuffix(".0")
     if resource == "memory" or resource.startswith("hugepages-") or resource.endswith("storage"):
@@ -30,7 +30,7 @@ def amount(resource: str, value: float) -> str:
 
 
 def size(count: int) -> str:
-    """Bytes: 512 B, 34 KiB, 1.2 GiB."""
+    """Format a number of bytes: 512 B, 34 KiB, 1.2 GiB."""
     for each, unit in _BINARY:
         if count >= each:
             return f"{count / each:.{0 if count >= 10 * each else 1}f}".removesuffix(".0") + f" {unit}B"
@@ -38,7 +38,7 @@ def size(count: int) -> str:
 
 
 def short(key: str) -> str:
-    """nvidia.com/gpu -> gpu, topology.kubernetes.io/zone -> zone."""
+    """Return a name without its prefix: nvidia.com/gpu -> gpu, topology.kubernetes.io/zone -> zone."""
     return key.rpartition("/")[2]
 
 

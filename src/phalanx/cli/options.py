@@ -29,7 +29,7 @@ def _dialects(_context: click.Context, _option: click.Parameter, text: str) -> t
 
 
 def deciding_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Of every command that has a scheduler in it."""
+    """Add the options of every command that runs a scheduler."""
     slow = click.option(
         "--slow-plugin",
         type=click.IntRange(min=0),
@@ -121,7 +121,10 @@ def _choose_cluster(context: click.Context, _option: click.Parameter, name: str)
 
 
 def name_option(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Of every command that talks to a cluster: choose a local one by the name of `phalanx up --name`."""
+    """Add the option that chooses a local cluster by the name of `phalanx up --name`.
+
+    Every command that talks to a cluster has it.
+    """
     option = click.option(
         "--name",
         "cluster_name",

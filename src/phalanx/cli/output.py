@@ -64,12 +64,12 @@ def encoded(data: Any, output: str) -> str:
 
 
 def notify(data: Any, text: str, output: str) -> None:
-    """One answer that is known at once: plain values for programs, a line for people."""
+    """Print one answer: plain values for programs, a line for people."""
     click.echo(encoded(data, output) if for_programs(output) else text)
 
 
 def shown(answers: list[CommandResult], output: str) -> str:
-    """One answer as it is; several below each other, or as a list."""
+    """Format one answer as it is; several one below the other, or as a List for programs."""
     found = [answer for answer in answers if answer.data is not None]
     if for_programs(output):
         if not found:
@@ -111,13 +111,13 @@ async def say(ask: Callable[[], Awaitable[list[CommandResult]]], output: str, wa
 
 
 def suggest(command: str) -> None:
-    """The next command to type, to people at a terminal: what is piped stays as it is."""
+    """Print the next command to type, if a person reads the output at a terminal."""
     if command and sys.stdout.isatty() and sys.stderr.isatty():
         click.echo(f"next: {command}", err=True)
 
 
 def table(heads: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
-    """Columns as wide as what is in them, as kubectl prints them."""
+    """Format a table whose columns are as wide as their content, as kubectl does."""
     widths = [max(len(cell) for cell in column) for column in zip(heads, *rows, strict=True)]
     lines = ["   ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip()
              for row in (heads, *rows)]  # fmt: skip

@@ -25,7 +25,7 @@ MOST_PODS = 3  # of a workload without groups that are asked about
 
 
 async def each_root(ask_one: AskOne, what: str, where: Where) -> list[CommandResult]:
-    """One answer for a pod or group, or one for every root group of a workload."""
+    """Return one answer for a pod or group, or one for every root group of a workload."""
     owner, _, owned = what.partition("/")
     found = BY_NAME.get(owner.partition(".")[0].lower())
     if found is None or not owned:
@@ -57,7 +57,10 @@ def _finished(kind: WorkloadKind, body: Json) -> str:
 
 
 async def _existing(client: Client, resource: Resource, namespace: str, name: str) -> Json:
-    """The object asked about; raises a usage error that says what is missing: it, or its namespace."""
+    """Return the object asked about.
+
+    Raises CommandError, which says whether the object or its namespace is missing.
+    """
     try:
         body: Json = msgspec.json.decode(await client.get(resource, name, namespace))
         return body
@@ -77,7 +80,7 @@ async def _existing(client: Client, resource: Resource, namespace: str, name: st
 
 
 async def not_waiting(client: Client, namespace: str, name: str) -> str:
-    """Why a pod that is there is nothing to our scheduler; "" where the pod itself does not tell."""
+    """Return why our scheduler does not schedule an existing pod; empty if the pod cannot be read."""
     try:
         pod: Json = msgspec.json.decode(await client.get(r.PODS, name, namespace))
     except ApiProblem:
@@ -92,7 +95,7 @@ async def not_waiting(client: Client, namespace: str, name: str) -> str:
 async def _instead(
     client: Client, body: Json, kind: str, namespace: str
 ) -> tuple[CommandResult, list[tuple[str, str]]]:
-    """Why a workload has no groups, and the pods of it to ask about."""
+    """Return why a workload has no groups, and its pods to ask about instead."""
     name = body["metadata"]["name"]
     refused = [
         f"{event.get('reason')}: {event.get('message')}"
@@ -140,7 +143,7 @@ def _belongs(pod: Json, owner: Json) -> bool:
 
 
 async def groups_of(client: Client, kind: WorkloadKind, namespace: str, name: str) -> list[tuple[str, str]]:
-    """(kind, name) of the root groups of a workload; none where its pods are placed one by one."""
+    """Return (kind, name) of the root groups of a workload; none if its pods are placed one by one."""
     owners = {(kind.resource.kind, name)}
     if kind.creates is not None:  # a CronJob has no groups, its Jobs have
         for item in await _items(client, kind.creates, namespace):

@@ -77,7 +77,7 @@ def _all_rows(command: click.Command, name: str, parent: click.Context) -> Itera
 
 
 def _rows(command: click.Command, context: click.Context) -> list[tuple[str, str]]:
-    """Options of a command: how they are written, and what they mean."""
+    """Return the options of a command: how they are written, and what they mean."""
     records = [
         option.get_help_record(context)
         for option in command.params
@@ -94,7 +94,7 @@ def _table(rows: list[tuple[str, str]]) -> Iterator[str]:
 
 
 def _words(text: str) -> Iterator[str]:
-    """Paragraphs as they are; what click must not wrap (\\b) becomes a block."""
+    """Yield paragraphs as they are; a paragraph that click must not wrap (\\b) becomes a code block."""
     for paragraph in re.split(r"\n\s*\n", text.strip()):
         lines = paragraph.splitlines()
         if lines and lines[0].strip() == "\b":

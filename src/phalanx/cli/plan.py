@@ -121,7 +121,7 @@ def render(answer: PlanAnswer) -> str:
 
 
 def cost_lines(answer: PlanAnswer) -> list[str]:
-    """What a plan costs, and how much of that is proved."""
+    """Return lines that say what a plan costs, and how much of that is proved."""
     if answer.cost is None or not answer.victims:
         return []
     proved = [] if answer.lower_bound is None else [f"  {proof(answer.proved, _cost(answer.lower_bound))}"]

@@ -31,14 +31,14 @@ class Progress:
             self._thread.start()
 
     def stop(self) -> None:
-        """The line is gone afterwards; may be called again."""
+        """Stop and remove the line. It may be called again."""
         self._over.set()
         if self._thread is not None:
             self._thread.join()
             self._thread = None
 
     def say(self, line: str) -> None:
-        """A line of the work itself on standard output, which stays; the sign of life goes on below it."""
+        """Print a line of the work itself on standard output; progress continues below it."""
         with self._drawing:
             if self._thread is not None:
                 sys.stderr.write("\r\x1b[K")

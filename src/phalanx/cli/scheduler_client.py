@@ -64,7 +64,7 @@ _OPTIONS: tuple[Decorator, ...] = (
 
 
 def place_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Where the scheduler is."""
+    """Add the options that say where the scheduler is."""
     return reduce(lambda inner, option: option(inner), reversed(_PLACE), command)
 
 
@@ -83,7 +83,10 @@ class SchedulerUnavailable(Exception):
 
 
 def connection_of(kubeconfig: str, context: str) -> Connection:
-    """Raises ConfigProblem."""
+    """Return the connection of a kubeconfig, of the default one, or of the pod's own cluster.
+
+    Raises ConfigProblem.
+    """
     path = kubeconfig or os.environ.get("KUBECONFIG", "").split(os.pathsep)[0]
     home = Path.home() / ".kube" / "config"
     if not path and home.exists():
@@ -105,7 +108,7 @@ class Where:
     scheduler: str = ""
 
     def connection(self) -> Connection:
-        """Raises ConfigProblem."""
+        """Return the connection to the chosen cluster. Raises ConfigProblem."""
         return connection_of(self.kubeconfig, self.context)
 
 
@@ -128,7 +131,10 @@ class SchedulerClient:
         await self.client.__aexit__()
 
     async def ask(self, method: str, what: str, query: Mapping[str, str], body: bytes | None = None) -> bytes:
-        """Raises what a scheduler answers (NotFound, Forbidden, …), SchedulerUnavailable if none does."""
+        """Ask the scheduler and return its answer.
+
+        Raises what the scheduler answers (NotFound, Forbidden, …), or SchedulerUnavailable if none answers.
+        """
         try:
             if "://" in self._scheduler:
                 return await self._at_address(method, what, query, body)
@@ -180,7 +186,7 @@ class SchedulerClient:
 
 
 def _with_hint(problem: NotFound, query: Mapping[str, str]) -> NotFound:
-    """What is not there: how to see what is."""
+    """Add the command that lists the existing objects to the message."""
     listed = f"kubectl get {problem.kind.lower()}s -n {query.get('namespace') or 'default'}"
     return NotFound(f"{problem}; see what is there with: {listed}", name=problem.name, kind=problem.kind)
 
@@ -218,7 +224,7 @@ def _close_to(word: str, kinds: Iterable[WorkloadKind]) -> str:
 
 
 def run(work: Coroutine[Any, Any, int]) -> int:
-    """The exit code of a command; problems become one line and code 2."""
+    """Run a command and return its exit code; problems become one line and code 2."""
     import asyncio
 
     try:
@@ -229,7 +235,7 @@ def run(work: Coroutine[Any, Any, int]) -> int:
 
 
 def _then(problem: Exception) -> str:
-    """What to type next, where the message of a server, or none of it, does not say so."""
+    """Return what to type next, for problems whose message does not say it."""
     if isinstance(problem, Unauthorized):
         return (
             ": the API server does not accept the token of this kubeconfig; of a local cluster use DATA/kubeconfig, or "

@@ -77,7 +77,7 @@ class Screen:
     # ---- keys
 
     def press(self, key: str) -> str:
-        """What is to be done beyond drawing: "quit", "why KEY", "plan KEY", "nodes PATH" or ""."""
+        """Handle a key; return what else to do: "quit", "why KEY", "plan KEY", "nodes PATH" or ""."""
         if self.detail is not None:
             return self._scroll(key)
         if self.typing:
@@ -149,7 +149,7 @@ class Screen:
     # ---- rows
 
     def rows(self, view: int | None = None) -> list[TableLine]:
-        """Of a view, as far as they match what is searched for."""
+        """Return the rows of a view that match the search, in the chosen order."""
         if not self.state:
             return []
         view = self.view if view is None else view
@@ -372,8 +372,11 @@ class Screen:
         )[self.view]
 
     def _widths(self, rows: list[TableLine], width: int) -> list[int]:
-        """As wide as what is in a column, 0 for one that says the same in all rows; namespaces give way first, then
-        reasons, then names; the reason has the rest."""
+        """Return the width of each column.
+
+        A column is as wide as its content, and 0 if namespace or priority is the same in all rows. If there is not
+        enough room, namespaces become narrower first, then names, then reasons.
+        """
         heads = self._heads()
         marked = self._marked_heads()
         widths = [max(len(marked[n]), *(len(row.cells[n]) for row in rows)) for n in range(len(heads))]
@@ -418,7 +421,7 @@ def _line(cells: tuple[str, ...], widths: list[int]) -> str:
 
 
 def _cut(cell: str, size: int) -> str:
-    """A name is cut in the middle: what tells it from its like is mostly at its end."""
+    """Shorten a cell; a name is cut in the middle, since names mostly differ at the end."""
     if len(cell) <= size or not size:
         return cell
     end = 0 if " " in cell.strip() else size // 3
@@ -426,7 +429,7 @@ def _cut(cell: str, size: int) -> str:
 
 
 def nodes_text(found: Json) -> str:
-    """The nodes of one domain, one below the other: what is free, how many pods, whose."""
+    """Format the nodes of one domain as a table: what is free, how many pods, of which groups."""
     resources = found["resources"][:MOST_RESOURCES]
     rows = []
     for name, _, has, used, flags, _, shares in found["nodes"]:

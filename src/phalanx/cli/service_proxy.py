@@ -53,7 +53,10 @@ class ServiceProxy:
         self._token = ""
 
     async def ask(self, method: str, what: str, query: Mapping[str, str], body: bytes | None, namespace: str) -> bytes:
-        """`namespace`: the one that the question is about. Raises NoService, and the scheduler's own problems."""
+        """Ask the scheduler through the API server's proxy.
+
+        `namespace`: the one that the question is about. Raises NoService, and the scheduler's own problems.
+        """
         where = f"/api/v1/namespaces/{self._namespace}/services/https:{self._service}:{PORT}/proxy"
         if not self._token:
             self._token = await self._bearer(namespace or self._connection.namespace)

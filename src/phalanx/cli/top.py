@@ -120,7 +120,7 @@ async def _look(asker: SchedulerClient, screen: Screen, every: float, namespace:
 
 
 async def _open(asker: SchedulerClient, screen: Screen, what: str, key: str) -> None:
-    """The answer of why or plan, or the nodes of a domain, to be read and scrolled through."""
+    """Open the answer of why or plan, or the nodes of a domain, as a text to scroll through."""
     if what == "nodes":
         try:
             text = nodes_text(msgspec.json.decode(await asker.ask("GET", "state", {"domain": key})))

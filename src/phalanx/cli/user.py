@@ -143,7 +143,7 @@ def remove(name: str, cluster: str, data: str, output: str) -> int:
 
 
 def _place(cluster: str, data: str) -> tuple[Home, Path]:
-    """The cluster and its data directory. Raises ConfigProblem."""
+    """Return the cluster and its data directory. Raises ConfigProblem."""
     from phalanx.serve.clusters import home_of
     from phalanx.serve.settings import MEMORY
 

@@ -118,7 +118,7 @@ def render_move(move: Move) -> str:
 
 
 def read(name: str) -> list[Any]:
-    """Documents of a file. Raises Wrong."""
+    """Read the documents of a file. Raises CommandError."""
     try:
         found = read_documents(name)
     except Unreadable as problem:
@@ -132,7 +132,7 @@ def read(name: str) -> list[Any]:
 
 
 def _remedy(outlook: Outlook, command: str) -> str:
-    """The same question about a cluster with what would help."""
+    """Return the command that asks the same about a cluster with a change that would help."""
     for relaxation in (each for item in outlook.items for each in item.relaxations if each.fits and each.to):
         if relaxation.change == "nodes":
             count, _, like = relaxation.to.partition(" ")

@@ -95,7 +95,10 @@ async def _why(kind: str, name: str, where: Where, wide: bool, story: bool) -> C
 
 
 def render(item: Why, paint: Paint, *, story: bool = False, wide: bool = False, now: float | None = None) -> str:
-    """A few lines that a user reads from top to bottom. `now`: seconds since the epoch, for ages."""
+    """Format an answer in a few lines, the most important first.
+
+    `now`: seconds since the epoch, for ages.
+    """
     now = time.time() if now is None else now
     title = f"{item.kind.lower()}/{item.name}"
     state = paint("scheduled", "green") if item.scheduled else paint("pending", "yellow")
@@ -194,7 +197,10 @@ def _level(level: Level) -> str:
 
 
 def _pods(pods: list[PodLine], shown: tuple[str, ...], most: int | None) -> list[str]:
-    """One line each; those with one message share it, unless all are asked for. `shown`: messages of the group."""
+    """Return a line for each pod.
+
+    Pods with the same message share a line unless `most` is None. `shown`: messages of the group.
+    """
     said: dict[str, list[str]] = {}
     for pod in pods:
         where = f" on {pod.node}" if pod.node else f", promised {pod.nominated}" if pod.nominated else ""
