@@ -66,13 +66,13 @@ class VirtualClock:
 
 
 def run(main: Callable[[VirtualLoop], Coroutine[Any, Any, T]]) -> T:
-    """Like asyncio.run: what `main` leaves running is cancelled at the end."""
+    """Run `main` on a virtual loop, as asyncio.run does: tasks left running are cancelled at the end."""
     loop = VirtualLoop()
     return drive(loop, main(loop))
 
 
 def drive(loop: VirtualLoop, main: Coroutine[Any, Any, T]) -> T:
-    """`run` on a loop that the caller made, which is closed at the end."""
+    """Do the same as `run` on a loop that the caller made, and close it at the end."""
     try:
         asyncio.set_event_loop(loop)
         return loop.run_until_complete(main)

@@ -28,7 +28,7 @@ PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 
 
 def selector_json(selector: Selector) -> Json:
-    """A metav1.LabelSelector from a dict of labels or a list of expressions."""
+    """Make a metav1.LabelSelector from a dict of labels or a list of expressions."""
     if isinstance(selector, dict):
         return {"matchLabels": dict(selector)} if selector else {}
     return {"matchExpressions": [expression_json(e) for e in selector]}
@@ -69,11 +69,14 @@ class Builder(Generic[T]):
         return found
 
     def dict(self) -> Json:
-        """The object as API JSON; changing it does not change the builder."""
+        """Return the object as API JSON; changing it does not change the builder."""
         return copy.deepcopy(self.body)
 
     def build(self) -> T:
-        """The typed view. An object without a uid gets one made of its kind and name, so that views are never alike."""
+        """Return the typed view.
+
+        An object without a uid gets one made of its kind and name, so that no two views are equal.
+        """
         body = self.dict()
         meta = body["metadata"]
         meta.setdefault("uid", f"{self.kind.lower()}:{meta.get('namespace', '')}/{meta.get('name', '')}")
@@ -116,12 +119,12 @@ class Builder(Generic[T]):
         return self
 
     def created(self, seconds: float) -> Self:
-        """creationTimestamp, in seconds since 1970."""
+        """Set creationTimestamp, in seconds since 1970."""
         self.metadata["creationTimestamp"] = timestamp(seconds)
         return self
 
     def deleting(self, seconds: float = 0.0) -> Self:
-        """deletionTimestamp: the object is being deleted."""
+        """Set deletionTimestamp: the object is being deleted."""
         self.metadata["deletionTimestamp"] = timestamp(seconds)
         return self
 
@@ -144,7 +147,7 @@ def timestamp(seconds: float) -> str:
 
 
 def node_term_json(expressions: Iterable[Expression], fields: Iterable[Expression] = ()) -> Json:
-    """A NodeSelectorTerm."""
+    """Make a NodeSelectorTerm."""
     term: Json = {}
     if made := [expression_json(e) for e in expressions]:
         term["matchExpressions"] = made

@@ -35,7 +35,7 @@ class PodDisruptionBudgetBuilder(SelectingBuilder[o.PodDisruptionBudget]):
         return self
 
     def allowed(self, count: int) -> Self:
-        """status.disruptionsAllowed."""
+        """Set status.disruptionsAllowed."""
         self.status["disruptionsAllowed"] = count
         return self
 

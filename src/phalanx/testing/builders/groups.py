@@ -13,7 +13,7 @@ class GroupBuilder(Builder[T]):
     """What PodGroup and CompositePodGroup share."""
 
     def written_by(self, manager: str, *annotations: str) -> Self:
-        """As the API server notes it: this field manager has set these annotations."""
+        """Record in managedFields that this field manager has set these annotations."""
         fields: dict[str, Any] = {"f:metadata": {"f:annotations": {f"f:{key}": {} for key in annotations}}}
         self.metadata.setdefault("managedFields", []).append({"manager": manager, "fieldsV1": fields})
         return self

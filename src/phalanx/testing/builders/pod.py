@@ -32,7 +32,7 @@ class PodBuilder(Builder[o.Pod]):
     # requests -------------------------------------------------------------------------------------------------------
 
     def resource(self, name: str, quantity: str | int, *, limit: bool = False) -> Self:
-        """A request (and with limit=True the same limit) of the first container."""
+        """Add a request (and with limit=True the same limit) to the first container."""
         resources = self.spec["containers"][0].setdefault("resources", {})
         for part in ("requests", "limits") if limit else ("requests",):
             resources.setdefault(part, {})[name] = str(quantity)
@@ -48,13 +48,13 @@ class PodBuilder(Builder[o.Pod]):
         return self.resource(name, count, limit=True)
 
     def container(self, requests: Json | None = None, image: str = "app:1") -> Self:
-        """One more container."""
+        """Add a container."""
         containers = self.spec["containers"]
         containers.append(self._container(f"c{len(containers)}", requests, image))
         return self
 
     def init(self, requests: Json | None = None, *, sidecar: bool = False, image: str = "i:1") -> Self:
-        """One more init container; a sidecar restarts always and keeps its request."""
+        """Add an init container; a sidecar always restarts and keeps its request."""
         containers = self.spec.setdefault("initContainers", [])
         made = self._container(f"i{len(containers)}", requests, image)
         if sidecar:
@@ -74,7 +74,7 @@ class PodBuilder(Builder[o.Pod]):
         return self
 
     def pod_level(self, requests: Json) -> Self:
-        """spec.resources: requests of the pod as a whole."""
+        """Set spec.resources: requests of the pod as a whole."""
         self.spec["resources"] = {"requests": {k: str(v) for k, v in requests.items()}}
         return self
 
@@ -92,7 +92,7 @@ class PodBuilder(Builder[o.Pod]):
     # place and time -------------------------------------------------------------------------------------------------
 
     def node(self, name: str) -> Self:
-        """spec.nodeName: the pod is assigned."""
+        """Set spec.nodeName: the pod is assigned."""
         self.spec["nodeName"] = name
         return self
 
@@ -129,31 +129,31 @@ class PodBuilder(Builder[o.Pod]):
         return self
 
     def workload(self, name: str, pod_group: str, replica_key: str = "") -> Self:
-        """The v1alpha1 link of KEP-4671."""
+        """Set the v1alpha1 workloadRef of KEP-4671."""
         self.spec["workloadRef"] = {"name": name, "podGroup": pod_group, "podGroupReplicaKey": replica_key}
         return self
 
     def claim(self, name: str, claim_name: str) -> Self:
-        """A ResourceClaim (dynamic resource allocation)."""
+        """Add a ResourceClaim (dynamic resource allocation)."""
         self.spec.setdefault("resourceClaims", []).append({"name": name, "resourceClaimName": claim_name})
         return self
 
     # where it may run -----------------------------------------------------------------------------------------------
 
     def select(self, key: str, value: str) -> Self:
-        """spec.nodeSelector."""
+        """Add a label to spec.nodeSelector."""
         self.spec.setdefault("nodeSelector", {})[key] = value
         return self
 
     def tolerate(self, key: str = "", value: str = "", effect: str = "", operator: str = "") -> Self:
-        """A toleration; operator defaults to Equal, or to Exists when there is no value."""
+        """Add a toleration; operator defaults to Equal, or to Exists if there is no value."""
         made = {"operator": operator or ("Equal" if value else "Exists")}
         made.update({k: v for k, v in (("key", key), ("value", value), ("effect", effect)) if v})
         self.spec.setdefault("tolerations", []).append(made)
         return self
 
     def node_affinity(self, *expressions: Expression, fields: Iterable[Expression] = ()) -> Self:
-        """One more required term (terms are ORed, expressions inside a term are ANDed)."""
+        """Add a required term (terms are ORed, expressions inside a term are ANDed)."""
         node_affinity = self._affinity("nodeAffinity")
         node_affinity.setdefault(REQUIRED, {"nodeSelectorTerms": []})["nodeSelectorTerms"].append(
             node_term_json(expressions, fields)
@@ -166,14 +166,14 @@ class PodBuilder(Builder[o.Pod]):
         return self
 
     def affinity(self, key: str, selector: Selector | None, *, weight: int | None = None, **more: Any) -> Self:
-        """podAffinity over topology `key`: required, or preferred with a weight.
+        """Add podAffinity over topology `key`: required, or preferred with a weight.
 
         more: namespaces=[…], namespace_selector=Selector, match_label_keys=[…], mismatch_label_keys=[…].
         """
         return self._pod_affinity("podAffinity", key, selector, weight, more)
 
     def anti_affinity(self, key: str, selector: Selector | None, *, weight: int | None = None, **more: Any) -> Self:
-        """podAntiAffinity; arguments as for affinity()."""
+        """Add podAntiAffinity; arguments as for affinity()."""
         return self._pod_affinity("podAntiAffinity", key, selector, weight, more)
 
     def spread(
@@ -188,7 +188,7 @@ class PodBuilder(Builder[o.Pod]):
         node_taints_policy: str | None = None,
         match_label_keys: Iterable[str] = (),
     ) -> Self:
-        """One more topologySpreadConstraint: DoNotSchedule, or ScheduleAnyway with soft=True."""
+        """Add a topologySpreadConstraint: DoNotSchedule, or ScheduleAnyway with soft=True."""
         made: Json = {
             "maxSkew": max_skew,
             "topologyKey": key,
@@ -227,7 +227,7 @@ class PodBuilder(Builder[o.Pod]):
     # volumes --------------------------------------------------------------------------------------------------------
 
     def volume(self, name: str, **source: Any) -> Self:
-        """Any volume by its API fields: `.volume("v", gcePersistentDisk={"pdName": "d"})`."""
+        """Add any volume by its API fields: `.volume("v", gcePersistentDisk={"pdName": "d"})`."""
         self.spec.setdefault("volumes", []).append({"name": name, **source})
         return self
 
@@ -235,5 +235,5 @@ class PodBuilder(Builder[o.Pod]):
         return self.volume(name or f"v-{claim}", persistentVolumeClaim={"claimName": claim})
 
     def ephemeral(self, name: str, claim_spec: Json | None = None) -> Self:
-        """A generic ephemeral volume; its claim is named <pod>-<volume>."""
+        """Add a generic ephemeral volume; its claim is named <pod>-<volume>."""
         return self.volume(name, ephemeral={"volumeClaimTemplate": {"spec": claim_spec or {}}})

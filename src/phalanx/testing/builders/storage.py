@@ -49,13 +49,16 @@ class PersistentVolumeBuilder(Builder[o.PersistentVolume]):
         return self
 
     def node_affinity(self, *expressions: Expression) -> Self:
-        """One more required node selector term."""
+        """Add a required node selector term."""
         affinity = self.spec.setdefault("nodeAffinity", {"required": {"nodeSelectorTerms": []}})
         affinity["required"]["nodeSelectorTerms"].append(node_term_json(expressions))
         return self
 
     def claimed_by(self, claim: str, namespace: str = "default", uid: str | None = None) -> Self:
-        """spec.claimRef. The uid defaults to the one that pvc(claim).build() gets; "" leaves it out (pre-bound)."""
+        """Set spec.claimRef.
+
+        The uid defaults to the one that pvc(claim).build() gets; "" leaves it out (pre-bound).
+        """
         made_uid = f"persistentvolumeclaim:{namespace}/{claim}" if uid is None else uid
         reference = {"kind": "PersistentVolumeClaim", "namespace": namespace, "name": claim, "uid": made_uid}
         self.spec["claimRef"] = {k: v for k, v in reference.items() if v}
@@ -105,7 +108,7 @@ class PersistentVolumeClaimBuilder(Builder[o.PersistentVolumeClaim]):
         return self.annotate("pv.kubernetes.io/bind-completed", "yes")
 
     def volume_name(self, volume: str) -> Self:
-        """spec.volumeName alone: pre-bound by its user, not yet by the controller."""
+        """Set spec.volumeName only: pre-bound by its user, not yet by the controller."""
         self.spec["volumeName"] = volume
         return self
 
@@ -141,7 +144,7 @@ class StorageClassBuilder(Builder[o.StorageClass]):
         return self
 
     def allow(self, key: str, *values: str) -> Self:
-        """One more allowedTopologies term."""
+        """Add an allowedTopologies term."""
         term = {"matchLabelExpressions": [{"key": key, "values": list(values)}]}
         self.body.setdefault("allowedTopologies", []).append(term)
         return self
