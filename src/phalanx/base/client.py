@@ -158,7 +158,10 @@ class Client(ABC):
         subresource: str = "",
         field_manager: str = "",
     ) -> bytes:
-        """POST. `name` and `subresource` together address pods/NAME/binding and the like."""
+        """Create an object (POST).
+
+        `name` and `subresource` together address pods/NAME/binding and similar subresources.
+        """
         query = _given(fieldManager=field_manager)
         return await self.call(Call("create", resource, namespace, name, subresource, query, body))
 

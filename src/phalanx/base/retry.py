@@ -36,7 +36,7 @@ def verdict(problem: ApiProblem) -> Verdict:
 
 
 def delay(attempt: int, problem: ApiProblem, rng: random.Random) -> float:
-    """Exponential with jitter, but never less than what the server asked for."""
+    """Return the seconds to wait: exponential with jitter, but never less than the server asked for."""
     backoff = min(LONGEST_DELAY, FIRST_DELAY * 2.0**attempt)
     return max(float(problem.retry_after), backoff * (0.5 + rng.random() / 2))
 

@@ -64,7 +64,10 @@ async def announced(name: str, work: Callable[[], Coroutine[Any, Any, None]]) ->
 
 
 async def kept(name: str, work: Callable[[], Coroutine[Any, Any, None]]) -> NoReturn:
-    """Work without end that others do without for a while: when it ends it is begun again, and the log says why."""
+    """Run work without end that the other tasks can do without for a while.
+
+    If it ends or fails, the log says why and it is started again after a pause.
+    """
     pause = FIRST_PAUSE
     while True:
         try:

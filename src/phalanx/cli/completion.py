@@ -68,7 +68,7 @@ def complete_cluster(context: click.Context, parameter: click.Parameter, incompl
 
 
 def complete_target(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """KIND/NAME, or KIND and then NAME."""
+    """Complete KIND/NAME, or KIND and then NAME."""
     before: tuple[str, ...] = context.params.get("what") or ()
     kind, slash, start = incomplete.partition("/")
     if before and "/" not in before[-1]:

@@ -192,7 +192,7 @@ def _with_hint(problem: NotFound, query: Mapping[str, str]) -> NotFound:
 
 
 def joined(words: tuple[str, ...]) -> str:
-    """KIND/NAME, also where people write KIND NAME as for kubectl."""
+    """Return KIND/NAME, also if it was written as KIND NAME, as for kubectl."""
     if len(words) == 2 and "/" not in words[0]:
         return "/".join(words)
     if len(words) != 1:
@@ -201,7 +201,7 @@ def joined(words: tuple[str, ...]) -> str:
 
 
 def target(text: str) -> tuple[str, str]:
-    """KIND/NAME -> kind, name. Raises ClickException with exit code 2."""
+    """Split KIND/NAME into kind and name. Raises ClickException with exit code 2."""
     kind, separator, name = text.partition("/")
     found = kind_of(kind)
     if not separator or not name or found is None:

@@ -280,7 +280,7 @@ class Screen:
     # ---- drawing
 
     def draw(self, width: int, height: int | None) -> Text:
-        """Exactly `height` lines; None: as many as there are, for paper."""
+        """Draw at most `height` lines; None: as many as there are, for a print."""
         lines = self._title(width)
         if self.detail is not None:
             lines += self._answer(width, height - len(lines) if height is not None else None)

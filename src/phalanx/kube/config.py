@@ -68,7 +68,7 @@ class Connection(msgspec.Struct):
 
 
 async def run_exec_plugin(plugin: ExecPlugin) -> tuple[str, float]:
-    """Token and the time until which it may be used."""
+    """Run a credential plugin; return the token and the time until which it may be used."""
     info = {"apiVersion": plugin.api_version, "kind": "ExecCredential", "spec": {"interactive": False}}
     env = {**os.environ, **plugin.env, "KUBERNETES_EXEC_INFO": json.dumps(info)}
     try:

@@ -90,7 +90,7 @@ class Executor:
         self._doubtful: dict[str, tuple[d.Bind, asyncio.Future[Answer]]] = {}  # by "namespace/name"
 
     def submit(self, decisions: list[d.Decision]) -> None:
-        """Never waits. Outcomes arrive later through `report`."""
+        """Start to carry out decisions, without waiting. Outcomes arrive later through `report`."""
         for decision in decisions:
             match decision:
                 case d.RecordEvent():

@@ -82,7 +82,10 @@ class Recorder:
         related: ObjectRef | None = None,
         controller: str = "",
     ) -> None:
-        """Never waits, never raises. `controller` overrides the reporting name (several scheduler profiles)."""
+        """Record an event. It never waits and never raises.
+
+        `controller` overrides the reporting name (several scheduler profiles).
+        """
         now = self._clock.now()
         note = note if len(note) <= MAX_NOTE else note[: MAX_NOTE - 3] + "..."
         key = (regarding, related, type_, reason, action, note)

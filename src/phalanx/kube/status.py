@@ -185,7 +185,10 @@ class StatusWriter:
             await self._rewrite(requested)
 
     async def _rewrite(self, requested: _Request) -> None:
-        """Custom resources have no strategic merge: read, merge by type, write."""
+        """Read an object, merge its conditions by type and write it.
+
+        Custom resources have no strategic merge patch.
+        """
         for attempt in range(5):
             obj = msgspec.json.decode(await self._client.get(requested.resource, requested.name, requested.namespace))
             if obj["metadata"]["uid"] != requested.uid:

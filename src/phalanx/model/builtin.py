@@ -258,7 +258,10 @@ def _complete(kind: Kind, versions: tuple[Version, ...], gates: Gates) -> Kind:
 
 @cache
 def body_schema(group: str, version: str, kind: str) -> Object | None:
-    """Shape of a request body whose kind has no path of its own: Eviction, Scale, TokenRequest, DeleteOptions, …"""
+    """Return the schema of a request body whose kind has no path of its own.
+
+    Examples are Eviction, Scale, TokenRequest and DeleteOptions.
+    """
     if kind == "DeleteOptions":  # sent in the group and version of whatever is deleted
         return tables.record("meta/v1.DeleteOptions")
     if (group, version, kind) in SUBRESOURCE_KINDS.values():

@@ -188,7 +188,7 @@ def _quantity(value: Any) -> str:
 
 
 def _time(value: str) -> str:
-    """RFC 3339, shown in UTC with whole seconds."""
+    """Return an RFC 3339 time in UTC with whole seconds."""
     if _TIME.fullmatch(value) and _is_date(value):
         return value
     return f"{_instant(value):%Y-%m-%dT%H:%M:%SZ}".rjust(20, "0")

@@ -66,7 +66,10 @@ def too_long(path: str, limit: int) -> FieldError:
 
 
 def immutable(path: str, value: Any = None) -> FieldError:
-    """Declarative validation shows null as the value; hand-written rules show the new one."""
+    """Return the error of an immutable field.
+
+    Declarative validation shows null as the value; hand-written rules show the new one.
+    """
     return invalid(path, value, "field is immutable")
 
 

@@ -70,7 +70,7 @@ class Gates:
 
     @classmethod
     def parse(cls, text: str) -> Gates:
-        """`A=true,B=false` as given on the command line; "" means the defaults."""
+        """Parse `A=true,B=false` as given on the command line; "" means the defaults."""
         overrides: dict[str, bool] = {}
         for part in text.split(","):
             part = part.strip()

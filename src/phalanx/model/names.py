@@ -74,7 +74,7 @@ def _subdomain_matches(value: str) -> bool:
 
 
 def dns_label(value: str, unit: str = "characters") -> list[str]:
-    """DNS-1123 label: Namespace names, container names, template names."""
+    """Check a DNS-1123 label, such as the name of a Namespace, container or template."""
     if len(value) <= 63 and _label_matches(value):
         return []
     problems = []
@@ -89,7 +89,7 @@ def dns_label(value: str, unit: str = "characters") -> list[str]:
 
 
 def dns_subdomain(value: str, unit: str = "characters") -> list[str]:
-    """DNS-1123 subdomain: the names of most objects."""
+    """Check a DNS-1123 subdomain: the names of most objects."""
     if len(value) <= 253 and _subdomain_matches(value):
         return []
     problems = []
@@ -171,7 +171,7 @@ def _value_matches(value: str) -> bool:
 
 
 def label_value(value: str) -> list[str]:
-    """Label values may be empty."""
+    """Check the value of a label, which may be empty."""
     if len(value) <= 63 and _value_matches(value):
         return []
     problems = []

@@ -343,7 +343,7 @@ def _int_or_string(raw: memoryview) -> int | str:
 
 
 def _any_json(raw: memoryview) -> Any:
-    """RawExtension, FieldsV1 and JSON: encoded JSON in field 1."""
+    """Decode a RawExtension, FieldsV1 or JSON: encoded JSON in field 1."""
     inner = _bytes_of(_parts(raw).get(1, memoryview(b"")))
     if not len(inner):
         return None

@@ -201,7 +201,7 @@ def _text(name: str, value: Any) -> bytes:
 
 @lru_cache(maxsize=1024)
 def _time(text: str) -> bytes:
-    """Many objects of a list have the same times."""
+    """Encode a time. It is cached, since many objects of a list have the same times."""
     at = datetime.fromisoformat(text)
     return integer(1, int(at.timestamp())) + integer(2, at.microsecond * 1000)
 

@@ -142,7 +142,7 @@ def milli(text: Text) -> int:
 
 @lru_cache(maxsize=1 << 15)
 def units(text: Text) -> int:
-    """Whole units, rounded up: bytes, pods, devices."""
+    """Return the amount in whole units, rounded up: bytes, pods, devices."""
     return _away_from_zero(parse(text).nanos, NANO)
 
 
@@ -168,7 +168,7 @@ def is_valid(text: object) -> bool:
 
 
 def from_units(amount: int, form: Format = "DecimalSI") -> str:
-    """Canonical text of whole units; pass "BinarySI" for bytes."""
+    """Return the canonical text of whole units; pass "BinarySI" for bytes."""
     return _canonical(amount * NANO, form)
 
 

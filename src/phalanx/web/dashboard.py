@@ -47,7 +47,7 @@ class Dashboard:
         self.url = ""
 
     def follow(self, server: ApiServer, service: SchedulerService, diagnostics: Diagnostics) -> None:
-        """Called for every life of the scheduler: open pages go on with the next one."""
+        """Show this scheduler, which was just started; open pages continue with it."""
         clock = server.context.clock
         if self._reader is None:
             self._reader = reader = EngineReader(service.engine, clock.now)

@@ -184,7 +184,7 @@ class Feed:
     # ---- for pages
 
     async def snapshot(self) -> bytes:
-        """Everything as of now, and the number of the last change in it."""
+        """Return the whole present state, and the number of the last change in it."""
         await self._look()
         return msgspec.json.encode(
             {
@@ -203,7 +203,7 @@ class Feed:
         )
 
     async def follow(self, after: str) -> AsyncIterator[bytes]:
-        """Server-sent events after the change called `after`; ends when the feed closes."""
+        """Yield server-sent events after the change named `after`, until the feed closes."""
         epoch, _, number = after.partition("-")
         seen = int(number) if epoch == self.epoch and number.isdigit() else -1
         self.pages += 1

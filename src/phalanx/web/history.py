@@ -31,7 +31,10 @@ class UsageHistory:
         self._hours: dict[int, Counter[tuple[str, int]]] = {}  # hour -> (namespace, priority) -> evicted pods
 
     def decided(self, made: list[d.Decision]) -> None:
-        """Called with every decision; records how long each pod waited, and evictions by namespace and priority."""
+        """Record how long each bound pod waited, and evictions by namespace and priority.
+
+        It is called with all decisions.
+        """
         for decision in made:
             if isinstance(decision, d.Bind):
                 waited = self._reader.waited(f"{decision.namespace}/{decision.name}")

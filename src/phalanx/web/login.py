@@ -77,7 +77,7 @@ class Login:
         return cookie.split(".")[2]
 
     def leave(self, cookie: str) -> None:
-        """Good no longer, wherever else the cookie may be."""
+        """Make a cookie invalid, also if a copy of it exists elsewhere."""
         self._logouts.add(self.key(cookie), float(cookie.partition(".")[0]))
 
     def may(self, cookie: str) -> str:

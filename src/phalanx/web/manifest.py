@@ -36,7 +36,10 @@ _DROPPED = ("nodeName", "schedulingGates", "priority", "preemptionPolicy", "volu
 
 
 def manifest_of(reader: EngineReader, root: str, change: str = "", group: str = "", to: str = "") -> str:
-    """YAML of a root that waits, under names of its own; "" if it is not known. `change`, `group`, `to`: a remedy."""
+    """Return the YAML of a waiting root under new names; empty if the root is not known.
+
+    `change`, `group`, `to`: a remedy.
+    """
     documents: list[Json] = []
     for key, source in reader.sources(root):
         if key.kind in _VERSIONS:
@@ -115,7 +118,7 @@ def _of_one(label: str) -> bool:
 
 
 def _name(name: str) -> str:
-    """Another name than the real one: the question is about one more of these."""
+    """Return a new name, because the question is about one more object like the real one."""
     return f"{name.replace('/', '-')[:50]}-what-if"
 
 

@@ -286,7 +286,7 @@ class GroupForest:
         return InvalidTree(tuple(g.key for g in tree), "; ".join(problems[:3]) + more)
 
     def gated(self, root: GroupKey) -> list[PodKey]:
-        """Pending members with scheduling gates, by name: one is enough to hold the group."""
+        """Return the pending members with scheduling gates, by name; one is enough to hold the group."""
         return sorted(key for leaf in self.leaves(root) for key in leaf.gated)
 
     def priority(self, root: GroupKey) -> int:

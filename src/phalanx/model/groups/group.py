@@ -211,7 +211,7 @@ class Group:
         return self.spec is None and not self.children and not self.members
 
     def sorted_children(self) -> list[Group]:
-        """KEP-6012: siblings by creation time, then name."""
+        """Return the children by creation time, then name, as KEP-6012 orders siblings."""
         if self._sorted is None:
             self._sorted = sorted(self.children.values(), key=_age)
         return self._sorted
@@ -319,7 +319,10 @@ def _evicted_whole(meta: ObjectMeta) -> bool:
 
 
 def spec_of_template(workload: Workload, template: PodGroupTemplate) -> GroupSpec:
-    """KEP-4671 v1alpha1: the group is not an object, its Workload's template is all there is."""
+    """Return the spec of an implicit group from the template of its Workload.
+
+    In KEP-4671 v1alpha1 a group has no object of its own.
+    """
     meta, mode = workload.metadata, template.disruption_mode
     gang, minimum = _policy(template.scheduling_policy)
     return GroupSpec(

@@ -44,7 +44,10 @@ class GroupLinks:
         self.prune(above)
 
     def climb(self, group: Group, was_ready: bool, was_bad: bool) -> None:
-        """Carry a changed yes or no upwards until it changes nothing. Ends in cycles too: each flip happens once."""
+        """Update the ancestors after `ready` or `bad` of a group has changed, until nothing changes.
+
+        This also ends in cycles, since each value changes once.
+        """
         while group.spec is not None and group.spec.parent is not None and group.spec.parent in self._groups:
             above = self._groups[group.spec.parent]
             if group.key not in above.children:

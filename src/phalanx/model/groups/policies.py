@@ -178,7 +178,7 @@ class Policies:
 
 
 def _owners_of(source: Source) -> Iterator[tuple[str, str, str]]:
-    """(API group, kind, name) of the objects that an object belongs to, the nearest first."""
+    """Yield (API group, kind, name) of the objects that an object belongs to, the nearest first."""
     if source is None:
         return
     for reference in source.metadata.owner_references:

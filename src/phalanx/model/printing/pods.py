@@ -67,7 +67,7 @@ class Summary:
         return False
 
     def _forget_plain_init(self, obj: Json) -> None:
-        """Once a pod is initialized only its sidecars' restarts are news."""
+        """Count only the restarts of sidecars, not of other init containers, once a pod is initialized."""
         self.restarts, self.last_restart = 0, 0.0
         for container in status(obj).get("initContainerStatuses") or ():
             if container.get("name") in self.sidecars:

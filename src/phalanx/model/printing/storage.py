@@ -43,7 +43,7 @@ VOLUME: tuple[Column, ...] = (
 
 
 def _bound(show: str) -> Column:
-    """Capacity and modes of a claim are known once it has a volume."""
+    """Return the column for the capacity or the modes of a claim, which are empty until it has a volume."""
 
     def cell(obj: Json, now: float) -> str:
         if not spec(obj).get("volumeName"):

@@ -18,7 +18,7 @@ def template_of(holder: Json | None) -> Json:
 
 
 def drop_from_template(gates: Gates, new: Json, old: Json | None) -> None:
-    """Group membership in a pod template follows its gate."""
+    """Drop group membership from a pod template while its gate is off."""
     template = (new.get("spec") or {}).get("template") or {}
     podspec.drop_gated(gates, template.get("spec"), template_of((old or {}).get("spec")))
 
@@ -158,7 +158,10 @@ def replica_set(gates: Gates) -> Rules:
 
 
 def _replication_controller_default(obj: Json) -> None:
-    """Older than ReplicaSet: what it does not say, it takes from the labels of its template."""
+    """Default a ReplicationController: selector and labels come from the labels of its template.
+
+    ReplicaSet, which is newer, does not do this.
+    """
     spec: Json = obj.setdefault("spec", {})
     if spec.get("template") is not None:
         podspec_defaults.template(spec)

@@ -352,7 +352,7 @@ def _completions(spec: Json, before: Json) -> list[FieldError]:
 
 
 def job(gates: Gates) -> Rules:
-    """Everything about Job."""
+    """Return the rules of Job."""
 
     def prepare(new: Json, old: Json | None) -> None:
         before = (old or {}).get("spec") or {}
@@ -417,7 +417,7 @@ def _schedule(schedule: str) -> list[FieldError]:
 
 
 def cron_job(gates: Gates) -> Rules:
-    """Everything about CronJob."""
+    """Return the rules of CronJob."""
 
     def prepare(new: Json, old: Json | None) -> None:
         inner = ((new.get("spec") or {}).get("jobTemplate") or {}).get("spec") or {}

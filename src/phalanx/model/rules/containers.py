@@ -285,7 +285,7 @@ def errors_of(spec: Json, path: str) -> list[FieldError]:
 
 
 def _ephemeral(spec: Json, path: str, known: set[str], claims: set[str], seen: set[str]) -> list[FieldError]:
-    """Ephemeral (debug) containers; probes and ports are not allowed."""
+    """Check ephemeral (debug) containers, which may not have probes or ports."""
     errors: list[FieldError] = []
     others = set(seen)
     for index, container in enumerate(spec["ephemeralContainers"]):

@@ -78,7 +78,7 @@ def drop_gated(record: str, new: Json, old: Json, gates: Gates) -> None:
 
 
 def same(left: Any, right: Any) -> bool:
-    """Equal as the API means it: an empty list is an absent list."""
+    """Return True if both are equal for the API: an empty list equals an absent list."""
     if left == right:
         return True
     if not left and not right and not isinstance(left, dict) and not isinstance(right, dict):
@@ -139,7 +139,10 @@ class _Judge:
             self._field(field, child(path, name), new.get(name), before, old is not None)
 
     def _union(self, schema: Object, path: str, new: Json, old: Json | None) -> None:
-        """Exactly one member; an update that leaves the membership alone is not judged again."""
+        """Check that exactly one member is set.
+
+        An update that leaves the set members unchanged is not checked again.
+        """
         found, before = (
             [name for name in schema.one_of if _given(schema.fields[name], obj.get(name))] for obj in (new, old or {})
         )

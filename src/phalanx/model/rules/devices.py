@@ -421,7 +421,7 @@ def resource_slice(gates: Gates) -> Rules:
 
 
 def expressions(obj: Json, kind: str) -> Iterator[tuple[str, str]]:
-    """CEL selectors of a claim, a template or a class, with the paths of their fields."""
+    """Yield the CEL selectors of a claim, a template or a class, with the paths of their fields."""
     spec: Json = obj.get("spec") or {}
     if kind == "DeviceClass":
         yield from _expressions(spec.get("selectors") or (), "spec.selectors")

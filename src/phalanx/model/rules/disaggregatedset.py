@@ -125,7 +125,7 @@ def _placement(spec: Json) -> list[FieldError]:
 
 
 def rules(gates: Gates) -> Rules:
-    """Everything about DisaggregatedSet."""
+    """Return the rules of DisaggregatedSet."""
 
     def errors_of(obj: Json) -> list[FieldError]:
         spec: Json = obj.get("spec") or {}
@@ -144,5 +144,5 @@ def rules(gates: Gates) -> Rules:
 
 
 def scaler(gates: Gates) -> Rules:
-    """Everything about DisaggregatedSetRoleScaler."""
+    """Return the rules of DisaggregatedSetRoleScaler."""
     return assemble("disaggregatedset/v1.DisaggregatedSetRoleScaler")

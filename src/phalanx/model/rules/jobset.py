@@ -79,7 +79,10 @@ def _default_replicated_job(item: Json) -> None:
 
 
 def _generated_names(name: str, item: Json, path: str) -> list[FieldError]:
-    """Job and pod names are built from ours; too long a name here is no pod there."""
+    """Check that the names of Jobs and pods built from the set's name are valid.
+
+    A pod whose name is too long could not be created later.
+    """
     replicas = item.get("replicas", 1)
     if replicas < 1:
         return []
@@ -279,7 +282,7 @@ def _update_errors(new: Json, old: Json) -> list[FieldError]:
 
 
 def rules(gates: Gates) -> Rules:
-    """Everything about JobSet."""
+    """Return the rules of JobSet."""
 
     def prepare(new: Json, old: Json | None) -> None:
         before = ((old or {}).get("spec") or {}).get("replicatedJobs") or []

@@ -10,7 +10,10 @@ from phalanx.model.rules.declared import declared_errors
 
 
 def gang_config_errors(spec: Json) -> list[FieldError]:
-    """KEP-1068: the whole set or its parts, never both; only parts can be gangs per replica."""
+    """Check gangConfig (KEP-1068): it is set for the whole set or for its parts, never both.
+
+    Only parts can have a gang per replica.
+    """
     errors: list[FieldError] = []
     mode = (spec.get("gangConfig") or {}).get("gangMode")
     if spec.get("gangConfig") is not None and mode not in ("Off", "Gang"):

@@ -139,7 +139,7 @@ def spec_errors(spec: Json, gates: Gates, path: str = "spec") -> list[FieldError
 
 
 def rules(gates: Gates) -> Rules:
-    """Everything about LeaderWorkerSet."""
+    """Return the rules of LeaderWorkerSet."""
 
     def errors_of(obj: Json) -> list[FieldError]:
         spec: Json = obj.get("spec") or {}

@@ -146,7 +146,7 @@ def on_update(new: Json, old: Json) -> list[FieldError]:
 
 
 def clear_status(obj: Json) -> None:
-    """New objects have no status, whatever the manifest says."""
+    """Clear the status of a new object, even if its manifest has one."""
     if "status" in obj:
         obj["status"] = {}
 

@@ -41,7 +41,7 @@ def _create_errors(obj: Json) -> list[FieldError]:
 
 
 def _tolerations(new: list[Json], old: list[Json]) -> list[FieldError]:
-    """More tolerations may come, and seconds may change; nothing else."""
+    """Check that tolerations were only added, or changed in tolerationSeconds."""
 
     def bare(toleration: Json) -> tuple[tuple[str, str], ...]:
         return tuple(sorted((name, value) for name, value in toleration.items() if name != "tolerationSeconds"))
@@ -188,7 +188,7 @@ def _shortest_grace(spec: Any) -> None:
 
 
 def rules(gates: Gates) -> Rules:
-    """Everything about Pod."""
+    """Return the rules of Pod."""
 
     def prepare_create(obj: Json) -> None:
         spec: Json = obj.setdefault("spec", {})

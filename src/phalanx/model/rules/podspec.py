@@ -23,7 +23,7 @@ _RESTART_POLICIES = ("Always", "OnFailure", "Never")
 
 
 def drop_gated(gates: Gates, spec: Json | None, old: Json | None) -> None:
-    """Group membership leaves silently while GenericWorkload is off, unless the stored object has it."""
+    """Drop group membership while GenericWorkload is off, unless the stored object has it."""
     if spec is None or gates("GenericWorkload"):
         return
     before = old or {}
@@ -33,7 +33,7 @@ def drop_gated(gates: Gates, spec: Json | None, old: Json | None) -> None:
 
 
 def _named_once(items: list[Json], path: str) -> list[FieldError]:
-    """Resource claims: DNS labels, each once."""
+    """Check that resource claims have unique DNS labels as names."""
     errors: list[FieldError] = []
     seen: set[str] = set()
     for index, item in enumerate(items):

@@ -85,7 +85,7 @@ def requirements(found: Json, path: str) -> list[FieldError]:
 
 
 def resource_list(found: Json | None, path: str) -> list[FieldError]:
-    """Capacity, allocatable, overhead, quota: any qualified name."""
+    """Check capacity, allocatable, overhead or quota: any qualified names with quantities."""
     errors: list[FieldError] = []
     for name, value in (found or {}).items():
         if problems := names.label_key(name):
@@ -95,7 +95,10 @@ def resource_list(found: Json | None, path: str) -> list[FieldError]:
 
 
 def quality_of_service(spec: Json) -> str:
-    """Guaranteed, Burstable or BestEffort, from cpu and memory of every container (or of the pod as a whole)."""
+    """Return the QoS class of a pod: Guaranteed, Burstable or BestEffort.
+
+    It depends on cpu and memory of every container, or of the pod as a whole.
+    """
     whole: Json = spec.get("resources") or {}
     if whole.get("requests") or whole.get("limits"):
         parts = [whole]

@@ -107,7 +107,7 @@ def storage_class(gates: Gates) -> Rules:
 
 
 def cluster_wide(gates: Gates) -> Rules:
-    """CSINode, CSIDriver: metadata only."""
+    """Return the rules of CSINode and CSIDriver, which check metadata only."""
     return assemble(namespaced=False, status_apart=False)
 
 

@@ -74,7 +74,7 @@ def _all(template: Json) -> bool:
 
 
 def _split_units(path: str, templates: list[Json], errors: list[FieldError]) -> None:
-    """KEP-6012: what is disrupted as one cannot contain what is disrupted piece by piece."""
+    """Check that a template with disruptionMode `all` contains only such templates (KEP-6012)."""
     for index, template in enumerate(templates):
         at = f"{path}[{index}]"
         if _all(template):
@@ -112,7 +112,7 @@ def tree_errors(spec: Json) -> list[FieldError]:
 
 
 def rules(gates: Gates) -> Rules:
-    """Everything about Workload."""
+    """Return the rules of Workload."""
 
     def prepare_create(obj: Json) -> None:
         meta.clear_status(obj)

@@ -208,7 +208,10 @@ def fixed_errors(new: Json, old: Json) -> list[FieldError]:
 
 
 def create_errors(obj: Json) -> list[FieldError]:
-    """KEP-4671's rules, with v1alpha1's paths. Composite trees can only come from the annotation and are v1beta1's."""
+    """Check a new Workload by the rules of KEP-4671, with the paths of v1alpha1.
+
+    Composite trees can only come from the annotation, and the rules of v1beta1 check them.
+    """
     spec: Json = obj.get("spec") or {}
     if spec.get(_COMPOSITES):
         return []

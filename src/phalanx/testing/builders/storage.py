@@ -102,7 +102,7 @@ class PersistentVolumeClaimBuilder(Builder[o.PersistentVolumeClaim]):
         return self
 
     def bound(self, volume: str) -> Self:
-        """Fully bound: spec.volumeName, the bind-completed annotation and phase Bound."""
+        """Bind the claim fully: spec.volumeName, the bind-completed annotation and phase Bound."""
         self.spec["volumeName"] = volume
         self.status["phase"] = "Bound"
         return self.annotate("pv.kubernetes.io/bind-completed", "yes")
@@ -135,7 +135,7 @@ class StorageClassBuilder(Builder[o.StorageClass]):
         return self
 
     def wait(self) -> Self:
-        """WaitForFirstConsumer."""
+        """Set volumeBindingMode to WaitForFirstConsumer."""
         self.body["volumeBindingMode"] = "WaitForFirstConsumer"
         return self
 
