@@ -258,8 +258,10 @@ class Informer(Generic[T]):
         return revision
 
     async def _initial(self, events: AsyncIterator[WatchEvent]) -> str:
-        """Read the state from the beginning of a watch; return its revision. The first state is passed on object by
-        object, a later one when it is complete, as differences."""
+        """Read the state from the beginning of a watch; return its revision.
+
+        The first state is passed on object by object, a later one when it is complete, as differences.
+        """
         found: dict[tuple[str, str], _Read] | None = {} if self._known else None
         newest = 0
         try:
@@ -335,8 +337,10 @@ class Informer(Generic[T]):
             self._set(read)
 
     async def _follow(self, revision: str) -> None:
-        """Watch until the server forgets `revision` (raises) or the connection needs a fresh list. Without a revision
-        the state comes first."""
+        """Watch until the server forgets `revision` (raises) or the connection needs a fresh list.
+
+        Without a revision the state comes first.
+        """
         failures = garbled = 0
         broke = False
         while True:

@@ -168,8 +168,10 @@ async def groups_of(client: Client, kind: WorkloadKind, namespace: str, name: st
 
 
 async def _named_groups(client: Client, kind: WorkloadKind, body: Json) -> list[tuple[str, str]]:
-    """Return the root groups that its pods name, or its templates while it has no pods. Their author made them: they
-    are not owned by the workload, and no Workload says that they belong to it."""
+    """Return the root groups that its pods name, or its templates while it has no pods.
+
+    A user made these groups: the workload does not own them, and no Workload says that they belong to it.
+    """
     namespace = body["metadata"]["namespace"]
     named = [pod for pod in await _items(client, r.PODS, namespace) if _belongs(pod, body)] or kind.templates(body)
     leaves = {found for each in named if (found := _group_named_by(each, namespace)) is not None}

@@ -181,8 +181,10 @@ class HttpClient(Client):
         return answer
 
     async def _not_while_busy(self, *, first: bool) -> None:
-        """Wait until the time that the server asked for (429 with Retry-After) has passed. Calls that were refused go
-        before those that were not sent yet, so that nothing overtakes them."""
+        """Wait until the time that the server asked for (429 with Retry-After) has passed.
+
+        Calls that were refused go before those that were not sent yet, so that no call overtakes them.
+        """
         loop = asyncio.get_running_loop()
         for _ in range(BUSY_ATTEMPTS):  # others may be refused meanwhile
             wait = self._busy_until + (AFTER_RETRIES if first else 0.0) - loop.time()

@@ -121,8 +121,10 @@ class PlacementLease:
     # ---- turns
 
     async def acquire(self) -> bool:
-        """Read the Lease, take it if it is free, else request it. Return True if this scheduler holds it now; False
-        after at most PATIENCE seconds."""
+        """Read the Lease, take it if it is free, else request it.
+
+        Return True if this scheduler holds it now; False after at most PATIENCE seconds.
+        """
         try:
             async with asyncio.timeout(2 * PATIENCE):
                 if await self._acquire():
@@ -169,9 +171,11 @@ class PlacementLease:
         return False
 
     async def hand_over(self, written: Mapping[str, int], *, again: bool) -> bool:
-        """Pass the Lease to the next in line, or release it if no scheduler waits. written: revision per resource that
-        the next holder must have seen. again: request the Lease at the same time. Return False if it has to be tried
-        again."""
+        """Pass the Lease to the next in line, or release it if no scheduler waits.
+
+        written: revision per resource that the next holder must have seen. again: request the Lease at the same time.
+        Return False if it has to be tried again.
+        """
         waiting = [each for each in _waiting(self._lease) if each != self._identity]
         if not self._mine:
             return True

@@ -125,7 +125,7 @@ def _every(text: str, zone: ZoneInfo | None) -> Schedule:
 
 
 def _unrestricted(text: str) -> bool:
-    """Return True if the field contains a star without a step, which allows every value."""
+    """Return True if the field contains a star that allows every value (without a step, or with step 1)."""
     return any(part in ("*", "?", "*/1", "?/1") for part in text.split(","))
 
 

@@ -162,9 +162,12 @@ class Group:
         return self.key.kind == COMPOSITE
 
     def complete(self) -> None:
-        """Count `completed` again, after who is present or ended has changed. Those of the run that is under way stand
-        for one of the gang: a minimum is about pods at the same time, so that what an earlier run or wave completed
-        says nothing about the next. A group in which nothing is left to run has done its part for the tree it is in."""
+        """Count `completed` again, after the present or ended members have changed.
+
+        Ended members of a run with present members count: a minimum is about pods at the same time, so members that an
+        earlier run completed say nothing about the next. If no member is left to run, all that succeeded count for the
+        tree.
+        """
         if not self.present:
             self.completed = self.counts[SUCCEEDED]
         elif self.ended:
@@ -269,8 +272,10 @@ def _topology(constraints: SchedulingConstraints | None) -> str | None:
 
 
 def _device_key(meta: ObjectMeta) -> str | None:
-    """Return the topology key of an attribute that the devices of all members must share. A topology that the group
-    asks for itself wins: a group has one."""
+    """Return the topology key of an attribute that the devices of all members must share.
+
+    A topology that the group asks for itself has precedence: a group has only one.
+    """
     attribute = device_attribute(meta.annotations)
     return f"{DEVICE_KEY}{attribute}" if attribute else None
 
