@@ -173,6 +173,8 @@ class PreemptionProblemBuilder:
         kinds_of_victims: list[int] = []
         for number, unit in enumerate(self.units):
             mine: dict[int, int] = {}
+            if not unit.pods or any(record.row < 0 for record in unit.pods.values()):
+                raise Disturbed  # a pod of it ended while other work ran
             for record in unit.pods.values():
                 parts.setdefault((record.row, number), []).append(record)
                 leaf = forest.leaf_of(PodKey(record.namespace, record.name)) if forest is not None else None
