@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 import yaml
-from client_venv import python_with, run_program
 
+from support.client_venv import python_with, run_program
 from support.local_cluster import LocalCluster
 from support.programs import program
 

@@ -8,7 +8,7 @@ import pytest
 
 from phalanx.base.clock import rfc3339
 from phalanx.model.builtin import registry
-from phalanx.model.printing import columns_for
+from phalanx.model.printing import _COLUMNS, columns_for
 from phalanx.model.printing.cells import human
 
 NOW = 1_800_000_000.0
@@ -217,3 +217,9 @@ def test_every_served_kind_prints_an_almost_empty_object() -> None:
             column.value({"metadata": {"name": "a"}}, NOW)
         assert any(column.format == "name" for column in columns_for(kind.key)), kind.kind
     assert [column.name for column in columns_for("nothing.example.com")] == ["Name", "Age"]
+
+
+def test_columns_are_those_of_kinds_that_are_served() -> None:
+    """Seen: a rename reached into the keys, and policies lost their columns."""
+    served = {kind.key for kind in registry().all()}
+    assert set(_COLUMNS) <= served
