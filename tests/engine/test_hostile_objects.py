@@ -13,6 +13,7 @@ from phalanx.engine.scheduling.lifecycle.isolation import Isolation
 from phalanx.engine.state.shapes import ShapeTable
 from phalanx.model.groups import TO_COME, hierarchy
 from phalanx.model.groups.forest import GroupForest
+from phalanx.model.groups.links import GroupLinks
 from phalanx.testing import Cluster
 from phalanx.testing.builders import composite, node, pod, pod_group
 from support.hostile_objects import KINDS, announcement, hostile
@@ -133,13 +134,13 @@ def test_a_bound_pod_that_cannot_be_handled_keeps_its_room(monkeypatch: pytest.M
 
 
 @pytest.mark.usefixtures("lenient")
-@pytest.mark.parametrize("method", ["_expect", "_climb", "_gate"])
+@pytest.mark.parametrize(("part", "method"), [(GroupForest, "_expect"), (GroupLinks, "climb"), (GroupForest, "_gate")])
 def test_a_group_that_cannot_be_handled_is_as_if_it_were_not_there(
-    monkeypatch: pytest.MonkeyPatch, method: str
+    monkeypatch: pytest.MonkeyPatch, part: type[Any], method: str
 ) -> None:
-    real = getattr(GroupForest, method)
+    real = getattr(part, method)
     monkeypatch.setattr(
-        GroupForest,
+        part,
         method,
         fails_on("bad", real, lambda g, *_: g.uid if method == "_gate" else g.source and g.key.name),
     )
@@ -148,7 +149,7 @@ def test_a_group_that_cannot_be_handled_is_as_if_it_were_not_there(
     run.step()
     assert "good" in run.placed
     run.engine.validate()
-    monkeypatch.setattr(GroupForest, method, real)
+    monkeypatch.setattr(part, method, real)
     run.see(run.objects["PodGroup"]["bad"]).step()
     assert "p" in run.placed
 
