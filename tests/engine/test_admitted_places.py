@@ -60,7 +60,7 @@ def test_pods_that_arrive_one_by_one_each_take_their_part() -> None:
     assert set(run.placed) == {"train-pod-0", "train-pod-1"}
 
 
-def test_a_workload_without_room_is_told_why_and_reserves_nothing() -> None:
+def test_a_workload_without_room_says_why_and_reserves_nothing() -> None:
     run = cluster(2)
     answer = ask(run, "train", 3)
     assert not answer.placed and "3" in answer.message

@@ -118,7 +118,7 @@ def test_labels_changed_while_a_pod_is_being_bound_count_when_the_bind_fails():
 
 
 @pytest.mark.parametrize("ending", ["bound and gone", "gone"])
-def test_nobody_remembers_a_node_for_the_next_pod_of_the_same_name(ending: str):
+def test_no_node_is_remembered_for_the_next_pod_of_the_same_name(ending: str):
     """A gang of two must not start with one pod because a namesake of the other once had a node."""
     run = Cluster().see(node("n").cpu("4"), pod_group("g").gang(1), pod("a").label(GROUP_LABEL, "g").cpu("1"))
     run.hold = {"a"}

@@ -1,4 +1,4 @@
-"""Whom anybody evicts, held against everything that could be tried: single pods, gangs, trees, with and without rules.
+"""Which pods are evicted, held against all that could be tried: single pods, gangs, trees, with and without rules.
 
 PHALANX_CROWDS=300 looks at so many clusters of each kind instead of a few.
 """
@@ -34,7 +34,7 @@ def asked(made: Crowd, budget: int | None = None) -> tuple[Cluster, PlanAnswer]:
     if budget is not None:
         run.engine.preemption.budget = budget
     run.see(*made.preemptor)
-    run.engine.step(NOW, 0)  # groups settle; nobody is tried yet
+    run.engine.step(NOW, 0)  # groups settle; no pod is tried yet
     return run, plan(run.engine, made.kind, "default", made.root.name)
 
 
@@ -105,7 +105,7 @@ def test_a_search_that_ends_early_claims_no_more_than_it_knows(kind: str, seed: 
             true_to(answer, least)
 
 
-def test_whoever_keeps_members_out_of_a_zone_from_another_node_goes_too_and_nobody_in_vain() -> None:
+def test_pods_that_keep_members_out_of_a_zone_from_another_node_go_too_and_no_pod_needlessly() -> None:
     rival = pod("rival").cpu("500m").priority(1).node("n0").anti_affinity("zone", {"app": "new"})
     run = Cluster().see(
         node("n0").cpu("1").label("zone", "z"),

@@ -1,6 +1,6 @@
 """A scheduler that runs for months: what is gone leaves nothing behind, whatever names it brought along.
 
-Every wave brings nodes, pods and groups with labels, resources, selectors and topologies that nobody saw before, and
+Every wave brings nodes, pods and groups with labels, resources, selectors and topologies that are new, and
 takes them away again. `CHURN_WAVES=10000 pytest tests/engine/test_churn.py` is more than 100,000 short-lived pods.
 """
 

@@ -92,7 +92,7 @@ def test_the_volume_of_the_service_account_does_not_make_every_pod_look_new(monk
 
     plain = shape("first")
     assert {shape(f"p{n}", Volume(name=f"kube-api-access-{n}")) for n in range(50)} == {plain}
-    assert len(looked) == 2, "with no volumes and with one that matters to nobody"
+    assert len(looked) == 2, "with no volumes and with one that matters to no pod"
     claim = PersistentVolumeClaimVolumeSource(claim_name="data")
     other = shape("q", Volume(name="kube-api-access-q"), Volume(name="d", persistent_volume_claim=claim))
     assert other is not plain and [volume.name for volume in other.volumes] == ["d"]
@@ -319,7 +319,7 @@ def test_values_of_nodes_long_gone_are_numbered_away_and_who_holds_a_column_keep
     assert (held.ids == ids).all()
 
 
-def test_a_resource_nobody_asks_for_makes_room_for_the_next():
+def test_a_resource_that_no_pod_asks_for_frees_its_column():
     bench = Bench()
     bench.columns.set_node(node("n").resource("example.com/here", "1").build())
     kept = bench.columns.resource("example.com/kept")

@@ -1,4 +1,4 @@
-"""The Binds of a large gang are spread over several steps; its nodes are taken at once, by all of it or by nobody."""
+"""The Binds of a large gang are spread over several steps; its nodes are taken at once, by all of it or not at all."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def one_step(run: Cluster) -> list[str]:
     run.log += out
     for each in out:
         if isinstance(each, d.Bind) and run.pods[each.name].spec.scheduling_group is not None:
-            assert group_of(run, each).satisfied, f"{each.name} is bound although its gang lacks somebody"
+            assert group_of(run, each).satisfied, f"{each.name} is bound although its gang lacks a member"
     for decision in out:
         run.perform(decision)
     run.engine.validate()
@@ -64,7 +64,7 @@ def test_nodes_are_taken_at_once_and_binds_follow_step_by_step() -> None:
     assert run.said("g") == ("True", "Scheduled", "")
 
 
-def test_between_two_slices_the_gang_is_committing_and_its_nodes_are_nobody_elses() -> None:
+def test_between_two_slices_the_gang_is_committing_and_no_other_pod_gets_its_nodes() -> None:
     run = cluster().see(*gang("g", SIZE))
     one_step(run)
     assert run.engine.unit_lifecycle.of("podgroup/default/g") is UnitState.COMMITTING
@@ -101,7 +101,7 @@ def bound(run: Cluster) -> set[str]:
     return {each.name for each in run.log if isinstance(each, d.Bind)}
 
 
-def test_when_a_member_is_deleted_in_between_nobody_else_is_bound_and_the_gang_is_given_back() -> None:
+def test_when_a_member_is_deleted_in_between_no_other_is_bound_and_the_gang_is_given_back() -> None:
     run = cluster().see(*gang("g", SIZE))
     first = one_step(run)
     late = [f"g-{i}" for i in range(SIZE) if f"g-{i}" not in run.placed]
@@ -115,7 +115,7 @@ def test_when_a_member_is_deleted_in_between_nobody_else_is_bound_and_the_gang_i
     assert run.said("g") == ("True", "Scheduled", "")
 
 
-def test_when_more_is_asked_for_in_between_nobody_else_is_bound() -> None:
+def test_when_more_is_asked_for_in_between_no_other_member_is_bound() -> None:
     run = cluster(SIZE + 1).see(*gang("g", SIZE))
     first = one_step(run)
     run.see(pod_group("g").gang(SIZE + 1))
@@ -124,7 +124,7 @@ def test_when_more_is_asked_for_in_between_nobody_else_is_bound() -> None:
     assert run.placed == {}
 
 
-def test_when_the_group_is_deleted_in_between_nobody_else_is_bound() -> None:
+def test_when_the_group_is_deleted_in_between_no_other_member_is_bound() -> None:
     run = cluster().see(*gang("g", SIZE))
     first = one_step(run)
     run.gone("PodGroup", "g")
@@ -136,7 +136,7 @@ def test_when_the_group_is_deleted_in_between_nobody_else_is_bound() -> None:
 
 @pytest.mark.parametrize("seed", range(12))
 def test_never_a_part_whatever_happens_between_two_slices(seed: int) -> None:
-    """At rest a gang has its minimum or nobody, and no Bind was decided for a gang that lacked somebody then."""
+    """At rest a gang has its minimum or no pod, and no Bind was decided for a gang that lacked a member then."""
     rng = random.Random(seed)
     run = cluster(SIZE + 3).see(*gang("g", SIZE, priority=1), pod("other").cpu("1"))
     for _ in range(rng.randrange(1, 3)):
@@ -161,7 +161,7 @@ def test_never_a_part_whatever_happens_between_two_slices(seed: int) -> None:
     assert not placed or len(placed) >= minimum or complete, f"{len(placed)} of {minimum}"
 
 
-def test_a_node_that_goes_before_the_turn_of_its_pod_gets_nobody() -> None:
+def test_a_node_that_goes_before_the_turn_of_its_pod_gets_no_pod() -> None:
     run = cluster(SIZE + 1).see(*gang("g", SIZE))
     one_step(run)
     late = next(f"g-{i}" for i in range(SIZE) if f"g-{i}" not in run.placed)

@@ -12,7 +12,7 @@ from phalanx.testing.builders import node, pod, pod_group, workload
 
 
 class Refusing(Cluster):
-    """An API server that fails some writes of conditions, at once or when told to."""
+    """An API server that fails some writes of conditions, at once or when asked to."""
 
     failing: tuple[str, str] = ("", "")  # type and status
     problem = TRANSIENT
@@ -76,7 +76,7 @@ def test_a_disruption_that_could_not_be_taken_back_is_taken_back_later():
 
 
 @pytest.mark.parametrize("problem", [TRANSIENT, NOT_FOUND])
-def test_a_scheduled_gang_to_which_nothing_happens_is_told_so_when_the_api_server_is_well_again(problem: str):
+def test_a_scheduled_gang_to_which_nothing_happens_says_so_when_the_api_server_is_well_again(problem: str):
     run = Refusing().see(node("n").cpu("4"), pod_group("g").gang(2), *(pod(p).group("g").cpu("1") for p in "ab"))
     run.problem = problem
     run.failing = ("PodGroupInitiallyScheduled", "True")
@@ -84,14 +84,14 @@ def test_a_scheduled_gang_to_which_nothing_happens_is_told_so_when_the_api_serve
     assert run.bound.keys() == {"a", "b"} and len(statuses(run, "g", "PodGroupInitiallyScheduled")) == 1, "not at once"
     run.failing = ("", "")
     wake = run.engine.next_wake()
-    assert wake is not None, "somebody has to call"
+    assert wake is not None, "the engine has to be called again"
     run.step(wake - run.now)
     assert run.objects["PodGroup"]["g"].status.conditions[0].status == "True"
     assert run.engine.next_wake() is None
 
 
 @pytest.mark.parametrize("problem", [TRANSIENT, NOT_FOUND])
-def test_a_pod_to_which_nothing_happens_is_told_why_it_waits_when_the_api_server_is_well_again(problem: str):
+def test_a_pod_to_which_nothing_happens_says_why_it_waits_when_the_api_server_is_well_again(problem: str):
     class Deaf(Cluster):
         deaf = True
 
@@ -122,7 +122,7 @@ def test_a_workload_to_which_nothing_happens_has_its_status_when_the_api_server_
     before = len(statuses(run, "w", "Scheduled"))
     run.failing = ("", "")
     wake = run.engine.next_wake()
-    assert wake is not None, "somebody has to call"
+    assert wake is not None, "the engine has to be called again"
     run.step(wake - run.now)
     assert statuses(run, "w", "Scheduled")[before:] == ["True"]
     assert run.engine.next_wake() is None

@@ -182,7 +182,7 @@ def test_a_broken_plugin_fails_the_attempt_with_its_name_and_the_pod_is_tried_ag
 
 
 class Turnstile:
-    """Permit: holds every pod until told otherwise."""
+    """Permit: holds every pod until asked otherwise."""
 
     name = "Mine"
 
@@ -370,7 +370,7 @@ def test_a_post_filter_adds_its_words_and_is_asked_again_when_it_may_help():
 
 
 class Evictor:
-    """PostFilter: sends away whoever is in the way, whatever it costs."""
+    """PostFilter: evicts every pod in the way, whatever it costs."""
 
     name = "Mine"
 
@@ -435,7 +435,7 @@ def test_a_binder_that_raises_gives_the_room_back():
     )
 
 
-def test_a_plugin_that_cannot_listen_harms_nobody():
+def test_a_plugin_that_cannot_listen_harms_no_other_plugin():
     run = with_plugin(OddEars()).see(node("n"), service("s"), pod("a"))
     assert binds(run.step()) == {"a": "n"}
     assert any(fault.startswith("plugin Mine: RuntimeError: deaf (test_extending.py:") for fault in run.engine.faults)

@@ -21,7 +21,7 @@ ZONE = "topology.kubernetes.io/zone"
 NODES, RIVALS, MEMBERS = 30, 4, 5
 
 
-def crowded_cluster(run: Cluster, *, rivals: int) -> Cluster:
+def full_cluster(run: Cluster, *, rivals: int) -> Cluster:
     """Nodes of 8 cpu in three zones, 6 of them taken by three pods; so many rivals in every zone, the first on the
     first nodes, of a higher priority than the rest."""
     run.see(*(node(f"n{i}").cpu(8).zone(f"z{i % 3}") for i in range(NODES)))
@@ -47,10 +47,10 @@ def trials(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return taken
 
 
-def test_whoever_is_in_the_way_is_found_without_taking_everybody_away(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pods_in_the_way_are_found_without_removing_every_pod(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(constrained_preemption, "MOST_OFF", 12)
     taken = trials(monkeypatch)
-    run = crowded_cluster(Cluster(), rivals=RIVALS)
+    run = full_cluster(Cluster(), rivals=RIVALS)
     run.see(*apart(ZONE, "rival"))
     run.step()
     zones = {int(name.split("-")[1]) % 3 for name in run.evicted if name.split("-")[2] == "1"}
@@ -83,7 +83,7 @@ def test_where_a_few_will_not_do_all_are_tried(monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.mark.parametrize("work", [15, 60, 240])
 def test_small_pods_that_come_between_the_slices_do_not_make_the_plan_dearer(work: int) -> None:
-    """Two members fit on a node that loses two pods, to the last bit: as long as nobody else takes some of it."""
+    """Two members fit on a node that loses two pods, to the last bit: as long as no other pod takes some of it."""
     run = Cluster(Engine(EngineSettings(search_slice=work)))
     run.see(*(node(f"n{i}").cpu(8).zone(f"z{i % 3}") for i in range(NODES)))
     for i in range(NODES):
@@ -135,7 +135,7 @@ def test_pods_that_a_filter_does_not_mind_change_nothing_it_says(kind: str, seed
 
 
 @pytest.mark.parametrize("stays", [True, False])
-def test_who_is_kept_out_by_somebody_who_stays_takes_nobody_away(monkeypatch: pytest.MonkeyPatch, stays: bool) -> None:
+def test_a_pod_kept_out_by_a_pod_that_stays_evicts_no_pod(monkeypatch: pytest.MonkeyPatch, stays: bool) -> None:
     """A rival in every zone, of which one may not be evicted, or may: who is in the way is asked before all go."""
     monkeypatch.setattr(constrained_preemption, "MOST_OFF", 12)
     taken = trials(monkeypatch)

@@ -1,4 +1,4 @@
-"""The group tree: who belongs to whom, what is missing, what is wrong, whatever the order of arrival."""
+"""The group tree: what belongs to which group, what is missing, what is wrong, whatever the order of arrival."""
 
 from __future__ import annotations
 
@@ -309,7 +309,7 @@ def test_the_highest_all_ancestor_is_disrupted_as_a_whole() -> None:
     assert forest.disruption_unit(pg("other")) is None
 
 
-def test_gated_members_and_topology_wishes_are_known() -> None:
+def test_gated_members_and_topology_requests_are_known() -> None:
     forest = GroupForest()
     forest.put_pod_group(pod_group("g", gang=1, key="rack", annotations={PREFERRED_TOPOLOGY: "host"}))
     forest.put_pod(pod("b", "g", gated=True))

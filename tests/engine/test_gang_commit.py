@@ -67,7 +67,7 @@ def test_a_gang_that_cannot_be_completed_any_more_is_released_and_tried_again_wh
     why = next(each for each in run.log if isinstance(each, d.Evict))
     assert why.reason == "GangIncomplete" and "PodGroup g needs 3 members, only 2 could be bound" in why.message
     assert why.event_reason == "GangReleased"
-    # The controller makes them anew; then there is room.
+    # The controller makes them again; then there is room.
     run.see(*(pod(f"g-{i}b").group("g").cpu("1") for i in (0, 2))).step(11)
     assert run.placed.keys() == {"thief"}
     run.gone("Pod", "thief").step(11)
@@ -99,7 +99,7 @@ def test_members_that_started_without_the_others_are_released_with_their_gang(re
 
 
 @pytest.mark.parametrize("restart", [False, True])
-def test_members_that_run_are_not_released_while_their_gang_waits_for_somebody_who_came_later(restart: bool) -> None:
+def test_members_that_run_are_not_released_while_their_gang_waits_for_a_later_member(restart: bool) -> None:
     run = half_bound(STARTED + 60)
     if restart:
         run.restart()
@@ -140,7 +140,7 @@ def test_a_member_deleted_during_the_commit_leaves_no_partial_gang():
     run.gone("Pod", "g-1")
     run.answer_held()
     run.step()
-    assert sorted(run.evicted) == ["g-0", "g-2"], "nobody is left to complete it"
+    assert sorted(run.evicted) == ["g-0", "g-2"], "no pod is left to complete it"
     assert run.placed == {}
 
 
@@ -330,7 +330,7 @@ def test_permit_is_for_the_group_as_a_whole():
     run.step()
     assert run.placed == {}
     assert "is not ready: quota is being counted" in run.said("g")[2]
-    assert not run.engine.pod_lifecycle.holding, "nobody keeps room while others are not ready"
+    assert not run.engine.pod_lifecycle.holding, "no pod keeps room while others are not ready"
     plugin.ready = True
     run.step(1.5)
     assert len(run.placed) == 3
@@ -359,7 +359,7 @@ def test_a_member_whose_prebind_fails_comes_back_and_the_gang_completes():
 
 
 def test_a_gang_that_a_plugin_turns_down_was_never_on_a_node_and_keeps_its_promise() -> None:
-    """Room was made for it; Permit says no once. Nobody takes the nodes meanwhile, and nobody was assumed on them."""
+    """Room was made for it; Permit says no once. No pod takes the nodes meanwhile, and none was assumed on them."""
 
     class Once:
         name = "Once"

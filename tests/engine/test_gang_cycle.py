@@ -41,7 +41,7 @@ def test_nothing_is_bound_until_the_minimum_exists_and_the_group_says_how_many_a
     assert run.said("g") == ("True", "Scheduled", "")
 
 
-def test_a_gang_that_does_not_fit_binds_nobody_and_wakes_when_room_appears():
+def test_a_gang_that_does_not_fit_binds_no_pod_and_wakes_when_room_appears():
     run = Cluster().see(*nodes(2), pod_group("g").gang(3), *members("g", 3))
     run.step()
     assert run.placed == {}
@@ -168,7 +168,7 @@ def test_members_completed_for_good_count_within_their_run_and_failed_ones_do_no
     run.step()
     run.update("g-0", phase="Succeeded").update("g-1", phase="Failed")
     run.see(*of_run("one", members("g", 1, start=3))).step()
-    assert "g-3" not in run.placed, "nobody said that nothing follows the one that succeeded"
+    assert "g-3" not in run.placed, "it is not known that nothing follows the one that succeeded"
     run.annotate("g-0", COMPLETED_IN, "one").step()
     assert "g-3" in run.placed, "one completed, one runs, one replaces the failed one"
 
@@ -264,7 +264,7 @@ def test_one_gated_member_holds_the_group_and_is_named():
     assert len(run.placed) == 3
 
 
-def test_the_condition_names_a_gated_member_once_nobody_is_missing():
+def test_the_condition_names_a_gated_member_once_no_member_is_missing():
     run = Cluster().see(*nodes(3), pod_group("g").gang(2), pod("slow").group("g").cpu("1").gate("x"))
     run.step()
     assert run.said("g") == ("False", "WaitingForMembers", run.said("g")[2]) and "1 missing" in run.said("g")[2]
@@ -370,7 +370,7 @@ def test_a_gang_that_arrives_pod_by_pod_tells_each_pod_once():
     assert sorted(announced) == sorted(f"g-{i}" for i in range(199))
 
 
-def test_a_group_made_anew_under_the_same_name_gets_its_own_condition():
+def test_a_group_made_again_under_the_same_name_gets_its_own_condition():
     run = Cluster().see(*nodes(2), pod_group("g").gang(2).uid("first"), *members("g", 2))
     run.step()
     run.gone("Pod", "g-0").gone("Pod", "g-1")

@@ -57,7 +57,7 @@ def test_a_gang_below_its_minimum_is_degraded_and_says_which_member_was_lost_and
     assert healthy(cluster) == ("True", "Running", "3 of 3 pods have a node")
 
 
-def test_a_member_that_is_rejected_by_the_kubelet_is_told_from_one_that_failed() -> None:
+def test_a_member_that_is_rejected_by_the_kubelet_is_distinguished_from_one_that_failed() -> None:
     cluster = running()
     for name, reason in (("g-0", "OutOfcpu"), ("g-1", "")):
         found = cluster.pods[name]

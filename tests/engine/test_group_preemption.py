@@ -37,7 +37,7 @@ def test_nothing_is_evicted_unless_the_whole_gang_then_fits():
     assert world.evicted == [] and world.bound == {}
 
 
-def test_what_the_group_and_its_victims_are_told_while_victims_terminate():
+def test_what_the_group_and_its_victims_say_while_victims_terminate():
     world = run(grace=True).see(node("n").cpu("1"), pod("low").cpu("1").priority(10).node("n"), *gang("g", 1, "1", 100))
     world.step()
     (evict,) = world.of(d.Evict)
@@ -67,7 +67,7 @@ def test_the_gang_goes_at_once_when_the_last_victim_is_gone_and_not_before():
     assert sorted(world.bound) == ["g-0", "g-1"] and len(world.evicted) == 2
 
 
-def test_a_disruption_mode_all_group_goes_as_a_whole_and_is_told():
+def test_a_disruption_mode_all_group_goes_as_a_whole_and_says_so():
     world = run().see(
         *(node(f"n{i}").cpu("1") for i in range(3)),
         pod_group("batch").gang(2).priority(10).disrupt_all(),
@@ -182,7 +182,7 @@ def test_a_composite_evicts_for_its_minimum_only():
 
 
 def late_tree(policy, *children):
-    """Two nodes of 2 cpu, the second full of somebody unimportant; child groups (name, cpu) of two pods each."""
+    """Two nodes of 2 cpu, the second full of an unimportant pod; child groups (name, cpu) of two pods each."""
     root = composite("root").priority(100).from_workload("w", "root")
     return run().see(
         *(node(f"n{i}").cpu("2") for i in range(2)),
@@ -220,7 +220,7 @@ def test_budgets_are_kept_when_possible():
     assert world.evicted == ["free"] and len(world.bound) == 2
 
 
-def test_anti_affinity_of_members_is_resolved_by_evicting_whom_they_avoid():
+def test_anti_affinity_of_members_is_resolved_by_evicting_the_pods_they_avoid():
     members = [
         pod(f"p{i}").cpu("1500m").group("pg").priority(100).anti_affinity("kubernetes.io/hostname", {"app": "bad"})
         for i in range(2)
@@ -280,7 +280,7 @@ def test_a_waiting_gang_looks_again_when_a_departure_makes_a_plan_possible():
     assert world.evicted == ["low"] and world.bound == {"g-0": "n"}
 
 
-def test_a_waiting_gang_looks_again_when_somebody_less_important_arrives():
+def test_a_waiting_gang_looks_again_when_a_less_important_pod_arrives():
     world = run().see(
         node("n").cpu("2"), pod("x").cpu("1").priority(500).node("n"), pod("y").cpu("1").priority(9).node("n"),
         *gang("g", 1, "1", 9),
@@ -292,7 +292,7 @@ def test_a_waiting_gang_looks_again_when_somebody_less_important_arrives():
     assert world.evicted == ["low"] and world.bound == {"g-0": "n"}
 
 
-def test_whom_the_members_avoid_is_found_among_hundreds_of_small_pods():
+def test_the_pod_that_members_avoid_is_found_among_hundreds_of_small_pods():
     host = "kubernetes.io/hostname"
     world = run().see(
         *(node(f"n{i}").cpu("400").pods(500).label(host, f"n{i}") for i in range(2)),
@@ -307,7 +307,7 @@ def test_whom_the_members_avoid_is_found_among_hundreds_of_small_pods():
     assert sorted(world.bound) == ["g-0", "g-1"]
 
 
-def test_whom_the_members_avoid_may_be_on_another_node_of_the_zone():
+def test_the_pod_that_members_avoid_may_be_on_another_node_of_the_zone():
     world = run().see(
         node("n0").cpu("2").label("zone", "z"),
         node("n1").cpu("4").label("zone", "z"),
@@ -331,14 +331,14 @@ def workers_with_a_leader(zone_size):
     )
 
 
-def test_members_that_want_company_nobody_gives_yet_find_victims_too():
+def test_members_with_affinity_that_no_pod_satisfies_yet_find_victims_too():
     world = workers_with_a_leader(3)
     world.step()
     assert sorted(world.bound) == ["leader", "w0", "w1"]
     assert len(world.evicted) == 3 and len({name[4] for name in world.evicted}) == 1  # one zone, no pod more
 
 
-def test_nobody_is_evicted_for_members_whose_company_fits_in_no_zone():
+def test_no_pod_is_evicted_for_members_whose_affinity_fits_in_no_zone():
     world = workers_with_a_leader(2)
     world.step()
     assert world.bound == {} and world.evicted == []
@@ -351,7 +351,7 @@ def two_in_the_way_of_one_unit(**how):
     return run.see(pod("h0").cpu("2").priority(100), pod("h1").cpu("2").priority(100))
 
 
-def test_who_is_in_the_way_of_two_is_sent_away_once():
+def test_a_pod_in_the_way_of_two_is_evicted_once():
     run = two_in_the_way_of_one_unit(evict=False)
     made = run.step()
     assert sorted(each.name for each in made if isinstance(each, d.Evict)) == ["g0", "g1"]
@@ -367,12 +367,12 @@ def test_a_refusal_ends_the_plans_of_both():
     run.engine.apply(Outcome(first.id, PERMANENT, "no"))
     run.engine.validate()
     again = [each.name for each in run.engine.step(run.now + 1.1) if isinstance(each, d.Evict)]
-    assert again == [first.name]  # the other one was sent away before and is waited for
+    assert again == [first.name]  # the other one was evicted before and is waited for
 
 
 @pytest.mark.parametrize("tied", [False, True])
 def test_the_minimum_is_served_first_and_extras_by_a_plan_of_their_own(tied):
-    """Members tied to each other or not: nobody is evicted for an extra before the minimum has its nodes."""
+    """Members tied to each other or not: no pod is evicted for an extra before the minimum has its nodes."""
     run = Cluster(evict=False).see(*(node(f"n{i}").cpu("2").label("zone", "ab"[i % 2]) for i in range(4)))
     run.see(*(pod(f"low{i}").cpu("2").priority(1).node(f"n{i}") for i in range(4)))
     members = [pod(f"m{i}").group("g").cpu("2").priority(100).label("app", "g") for i in range(4)]
@@ -387,7 +387,7 @@ def test_the_minimum_is_served_first_and_extras_by_a_plan_of_their_own(tied):
     assert len(run.bound) == 2 and len(second) == 2 and not set(first) & set(second)
 
 
-def test_an_eviction_that_nobody_answers_is_repeated_after_a_while():
+def test_an_eviction_without_an_answer_is_repeated_after_a_while():
     run = Cluster(evict=False).see(node("n").cpu("1"), pod("low").cpu("1").node("n"), pod("high").cpu("1").priority(9))
     run.perform = lambda decision: None  # type: ignore[method-assign]
     for seconds, evictions in ((0, 1), (60, 0), (700, 1), (60, 0)):

@@ -1,4 +1,4 @@
-"""Properties of the group cycle, by hypothesis: whatever the cluster and the tree, and whoever comes first."""
+"""Properties of the group cycle, by hypothesis: whatever the cluster and the tree, and whichever pod comes first."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def test_what_failed_for_want_of_room_is_placed_as_soon_as_the_room_is_there(nod
     fresh = Cluster().see(*(each.copy() for each in nodes), *(each.copy() for each in tree))
     fresh.step()
     if fresh.placed:
-        assert run.placed, "it fits, but nobody woke it"
+        assert run.placed, "it fits, but nothing woke it"
         assert run.said("job", CPG)[0] == fresh.said("job", CPG)[0] == "True"
     else:
         assert not run.placed

@@ -1,4 +1,4 @@
-"""Mistakes that look like waiting are told: a forgotten schedulingGroup, a group in another namespace, whose pod it is.
+"""Mistakes that look like waiting are reported: no schedulingGroup, a group in another namespace, whose pod it is.
 
 And what is waited for is what is missing: not cpu where a label or the rack is the limit.
 """
@@ -20,7 +20,7 @@ def waits_for(run: Asked, kind: str, name: str) -> str:
     return queue.waits_for[0]
 
 
-def test_pods_that_look_like_members_but_name_no_group_are_told() -> None:
+def test_pods_that_look_like_members_but_name_no_group_are_reported() -> None:
     run = Asked().see(node("n1").cpu("8"), pod_group("train").gang(3), pod("train-0").cpu("1").group("train"))
     run.see(pod("train-1").cpu("100"), pod("web").cpu("1"))
     run.step()
@@ -34,10 +34,10 @@ def test_pods_that_look_like_members_but_name_no_group_are_told() -> None:
     assert hint.startswith("PodGroup train lacks members and this pod looks like one")
     run.see(pod("train-2").cpu("1").group("train"), pod("train-3").cpu("1").group("train"))
     run.step()
-    assert run.why("PodGroup", "train").hints == []  # nobody is missing: whoever is called alike may be
+    assert run.why("PodGroup", "train").hints == []  # no member is missing: pods of like names may be others
 
 
-def test_a_group_in_another_namespace_is_told_on_both_sides() -> None:
+def test_a_group_in_another_namespace_is_reported_on_both_sides() -> None:
     run = Asked().see(node("n1").cpu("8"), pod_group("train").ns("team").gang(1), pod("a").cpu("1").group("train"))
     run.see(pod_group("far").gang(2), pod("b").ns("team").cpu("1").group("far"))
     run.step()

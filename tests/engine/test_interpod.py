@@ -106,7 +106,7 @@ def test_a_tenant_gets_nodes_of_its_own_by_mismatch():
     assert len(run.bound) == 4
 
 
-def test_wishes_pull_and_push():
+def test_preferences_pull_and_push():
     run = two_zones().see(pod("cache").label("app", "cache").node("z1-0"))
     run.see(pod("near").affinity(HOST, {"app": "cache"}, weight=100))
     assert binds(run.step()) == {"near": "z1-0"}

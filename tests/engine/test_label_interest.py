@@ -40,7 +40,7 @@ def test_the_workers_of_a_leader_worker_set_share_a_shape() -> None:
     assert len(binds(run.step())) == 24
 
 
-def test_another_set_with_names_of_its_own_disturbs_nobody() -> None:
+def test_another_set_with_names_of_its_own_disturbs_no_pod() -> None:
     run = Cluster().see(*(b.node(f"n{i}").cpu("8") for i in range(4)))
     leader_worker_set(run, "a")
     run.step()
@@ -50,7 +50,7 @@ def test_another_set_with_names_of_its_own_disturbs_nobody() -> None:
 
 
 def test_a_service_that_comes_after_its_pods_counts_them() -> None:
-    """`role: b` was nobody's business, so these pods were like any others with a role."""
+    """No selector asked for `role: b`, so these pods were like any others with a role."""
     world = World()
     for i in range(3):
         world.see(b.node(f"n{i}").zone(f"z{i}").build())
@@ -85,10 +85,10 @@ def roles() -> World:
     return world
 
 
-def test_pods_looked_at_anew_for_one_label_are_found_by_the_next() -> None:
+def test_pods_looked_at_again_for_one_label_are_found_by_the_next() -> None:
     world = roles()
     world.check(b.pod("y").build())
-    world.see(b.service("b").select({"team": "x"}).build())  # a key nobody knew: all classes are made anew
+    world.see(b.service("b").select({"team": "x"}).build())  # an unknown key: all classes are made again
     world.check(b.pod("y").build())
     world.see(b.service("c").select({"role": "c"}).build())
     world.check(b.pod("x").label("role", "c").build())
@@ -115,7 +115,7 @@ def test_a_selector_that_changes_is_followed() -> None:
         world.check(owned)
 
 
-def test_a_waiting_pod_is_looked_at_anew_when_somebody_keeps_away_from_it() -> None:
+def test_a_waiting_pod_is_looked_at_again_when_another_pod_avoids_it() -> None:
     run = Cluster().see(b.node("n0").cpu("4"), b.service("s").select({"role": "a"}))
     run.see(b.pod("late").cpu("5").label("role", "b"))
     assert not binds(run.step())
@@ -143,7 +143,7 @@ def test_values_are_hidden_until_mentioned() -> None:
     interest = LabelInterest()
     assert interest.learn({"role": {"a"}})
     assert interest.seen({"role": "b", "x": "y"}) == {"role": OTHER}
-    assert not interest.learn({"role": {"c"}})  # nobody has looked past it
+    assert not interest.learn({"role": {"c"}})  # no lookup went past it
     assert interest.learn({"role": {"b"}})
     assert interest.seen({"role": "b"}) == {"role": "b"}
     assert not interest.learn({"role": {"a", "b", "c"}})

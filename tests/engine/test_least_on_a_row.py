@@ -1,4 +1,4 @@
-"""Whom a single pod evicts: held against an enumeration of every set of units on every node."""
+"""Which pods a single pod evicts: held against an enumeration of every set of units on every node."""
 
 import random
 from itertools import combinations
@@ -14,7 +14,7 @@ from phalanx.testing import Cluster
 from phalanx.testing.builders import node, pdb, pod, pod_group
 
 
-def crowded_cluster(seed: int) -> Cluster:
+def full_cluster(seed: int) -> Cluster:
     """Up to three nodes with up to nine pods of many sizes, priorities, budgets and gangs."""
     rng = random.Random(seed)
     run = Cluster()
@@ -59,7 +59,7 @@ def cheapest(run: Cluster, record) -> tuple[float, ...] | None:
 
 @pytest.mark.parametrize("seed", range(120))
 def test_no_set_of_victims_costs_less(seed):
-    run = crowded_cluster(seed)
+    run = full_cluster(seed)
     run.see(pod("high").cpu(4 + seed % 7).mem(f"{1 + seed % 3}Gi").priority(10))
     record = run.engine.pods.records["default/high"]
     answer = run.engine.attempts.search(SinglePod(record))

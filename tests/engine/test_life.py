@@ -117,7 +117,9 @@ def test_the_page_of_states_is_current() -> None:
     assert {name: (docs / "images" / name).read_text() for name in diagrams()} == diagrams(), "run `make docs`"
 
 
-@pytest.mark.parametrize("table", ["nominations", "binds", "evictions", "homeless", "waiting", "state", "catalogue"])
+@pytest.mark.parametrize(
+    "table", ["nominations", "binds", "evictions", "unknown nodes", "waiting", "state", "catalogue"]
+)
 def test_validate_looks_at_every_table(table: str) -> None:
     run = Asked().see(node("n").cpu("1"), pod("low").cpu("1").priority(1).node("n"))
     run.see(pod_group("g").gang(1).priority(9), pod("g-0").cpu("1").priority(9).group("g"), pod("p").cpu("1"))
@@ -131,7 +133,7 @@ def test_validate_looks_at_every_table(table: str) -> None:
         engine.cluster.forest.leaves(GroupKey("PodGroup", "default", "g"))[0].counts[MemberState.ASSUMED] += 1
     elif table == "evictions":
         engine.queue.units["podgroup/default/g"].plan.victims["default/nobody"] = "x"
-    elif table == "homeless":
+    elif table == "unknown nodes":
         engine.pod_lifecycle.pods_on_unknown_nodes["n"] = {"default/low": engine.pods.records["default/low"]}
     elif table == "waiting":
         engine.groups.waiting_pods.clear()

@@ -1,4 +1,4 @@
-"""Whatever is asked for in whatever order: evictions serve somebody of higher priority, who then runs; and they end."""
+"""Whatever is asked for in whatever order: evictions serve a pod of higher priority, which then runs; and they end."""
 
 from __future__ import annotations
 
@@ -73,13 +73,13 @@ def town(seed: int) -> Town:
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_evictions_serve_somebody_more_important_and_come_to_an_end(seed):
+def test_evictions_serve_a_more_important_pod_and_come_to_an_end(seed):
     world = town(seed)
     quiet = 0
     for _ in range(60):
         out = world.step(1)
         dying = any(p.metadata.deletion_timestamp is not None for p in world.pods.values())
-        _as_built_anew(world)
+        _as_built_again(world)
         quiet = quiet + 1 if not out and not dying else 0
         if quiet >= 3:
             break
@@ -94,7 +94,7 @@ def test_evictions_serve_somebody_more_important_and_come_to_an_end(seed):
         assert _served(world, key), f"{key} evicted others and does not run"
 
 
-def _as_built_anew(world):
+def _as_built_again(world):
     """What is known about units, kept up change by change, is what a look at everything says."""
     engine = world.engine
     kept = engine.preemption.victim_index
@@ -119,7 +119,7 @@ def _groups(world):
 
 
 def _served(world: Town, key: str) -> bool:
-    """Bound after its last eviction, unless somebody of higher priority who came later needed that room more."""
+    """Bound after its last eviction, unless a pod of higher priority that came later needed that room more."""
     kind, _, name = key.split("/")
     last = max(i for i, x in enumerate(world.log) if isinstance(x, d.Evict) and x.preemptor == key)
     stem = name if kind == "pod" else f"{name}-"

@@ -1,4 +1,4 @@
-"""Promised nodes hold their room against equal and lower priority, and against nobody else."""
+"""Promised nodes hold their room against equal and lower priority only."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_others_wake_when_the_promise_is_gone():
     assert binds(run.step()) == {"low": "n"}
 
 
-def test_others_wake_when_somebody_else_takes_the_promise_back():
+def test_others_wake_when_another_client_takes_the_promise_back():
     run = waiting().see(pod("low").cpu("1"))
     run.step()
     run.see(pod("p").cpu("2").priority(10))

@@ -128,7 +128,7 @@ def test_room_is_made_only_where_a_plugin_lets_the_group_go() -> None:
     assert answer.result == "underWay"
 
 
-def test_nobody_is_evicted_for_a_group_that_a_plugin_would_refuse_afterwards() -> None:
+def test_no_pod_is_evicted_for_a_group_that_a_plugin_would_refuse_afterwards() -> None:
     run = asked_with(NotFeasible).see(node("n").cpu("2"), pod("low").cpu("2").priority(1).node("n"))
     run.see(*gang("g", 2, priority=100)).step()
     assert not [each for each in run.log if isinstance(each, d.Evict)]

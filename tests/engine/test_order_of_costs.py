@@ -1,4 +1,4 @@
-"""Whom an eviction hurts least: one order for single pods, for gangs, and for gangs whose members are tied together."""
+"""The cheapest eviction: one order for single pods, for gangs, and for gangs whose members are tied together."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def started(name, on, at):
     return pod(name).cpu("1").priority(1).node(on).started(at)
 
 
-def test_work_lost_is_the_same_kept_up_to_date_and_counted_anew():
+def test_work_lost_is_the_same_kept_up_to_date_and_counted_again():
     world = Cluster().see(node("n").cpu("4"), pod("p").cpu("1").priority(1).node("n"))
     engine = world.engine
     engine.step(1000.0, 10)
@@ -91,7 +91,7 @@ def test_work_lost_is_the_same_kept_up_to_date_and_counted_anew():
 
 
 @pytest.mark.parametrize("high", [[pod("high").cpu("1").priority(100)], gang("high", 1, "1", 100)], ids=["pod", "gang"])
-def test_the_pod_that_started_last_goes_also_when_it_told_so_late(high):
+def test_the_pod_that_started_last_goes_also_when_its_start_is_reported_late(high):
     world = Cluster().see(
         *(node(f"n{i}").cpu("1") for i in range(3)),
         *(pod(f"low{i}").cpu("1").priority(1).node(f"n{i}") for i in range(3)),

@@ -16,7 +16,7 @@ def started(*objects, confirm=False):
     return run, [each for each in run.step() if isinstance(each, d.Bind)]
 
 
-def test_an_assumed_pod_holds_its_room_before_anybody_confirmed():
+def test_an_assumed_pod_holds_its_room_before_it_is_confirmed():
     run, (bind,) = started(node("n").cpu("1"), pod("a").cpu("1"))
     run.see(pod("b").cpu("1"))
     assert binds(run.step()) == {}
@@ -100,7 +100,7 @@ def test_a_bind_that_fails_after_its_node_is_gone_goes_elsewhere():
     assert binds(run.step(1.0)) == {"a": "m"}
 
 
-def test_somebody_elses_bind_wins():
+def test_the_bind_of_another_scheduler_wins():
     run, (bind,) = started(node("n").cpu("1"), node("m").cpu("1"), pod("a").cpu("1"))
     assert bind.node == "n"
     run.show_bound("a", "m")
@@ -120,7 +120,7 @@ def test_an_unbound_version_of_a_bound_pod_is_old_news():
     assert run.engine.columns.used[0, 0] == 1000
 
 
-def test_a_pod_made_anew_under_its_old_name_is_another_pod():
+def test_a_pod_made_again_under_its_old_name_is_another_pod():
     run, (bind,) = started(node("n").cpu("1"), pod("a").cpu("1"))
     run.see(pod("a").cpu("500m").uid("second"))
     placed = [each for each in run.step() if isinstance(each, d.Bind)]

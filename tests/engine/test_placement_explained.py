@@ -66,7 +66,7 @@ def test_a_composite_names_the_child_that_fails() -> None:
     )
 
 
-def test_children_that_fit_alone_but_not_together_are_told_apart() -> None:
+def test_children_that_fit_alone_but_not_together_are_distinguished() -> None:
     one, two = Leaf("one", 3, ((0, 3),)), Leaf("two", 2, ((0, 2),))
     why = reason(cluster([{"cpu": 4}], Composite("root", 2, (one, two)), [{"cpu": 1}]))
     assert why.together and why.inner is None and why.limiting == "cpu"
@@ -91,7 +91,7 @@ def test_a_host_rule_can_be_what_limits() -> None:
     assert why.limiting is not None and "host port or anti-affinity" in why.limiting
 
 
-def test_a_label_nobody_has_is_named() -> None:
+def test_a_label_that_no_node_has_is_named() -> None:
     why = reason(cluster([{"cpu": 9}], Leaf("g", 1, ((0, 1),), key="example.com/rack"), [{"cpu": 1}]))
     assert sentence(why) == "needs 1 pod in one rack; no node in reach has the label example.com/rack"
 

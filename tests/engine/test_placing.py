@@ -178,7 +178,7 @@ def test_finished_pods_give_their_room_back():
     assert binds(run.step()) == {"b": "n"}
 
 
-def test_a_label_key_nobody_asked_for_costs_no_column():
+def test_a_label_key_that_no_pod_asked_for_costs_no_column():
     run = Cluster().see(*(node(f"n{i}").label(f"key{i}", "v") for i in range(50)), pod("a").select("key7", "v"))
     assert binds(run.step()) == {"a": "n7"}
     assert set(run.engine.columns.labels) <= {"key7", "kubernetes.io/hostname", "topology.kubernetes.io/zone"}

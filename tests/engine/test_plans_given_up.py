@@ -65,7 +65,7 @@ def test_a_held_tree_gives_back_the_nodes_it_was_promised():
     assert "next" in world.bound
 
 
-def test_a_gang_that_is_complete_again_makes_room_anew():
+def test_a_gang_that_is_complete_again_makes_room_again():
     world = full(grace=True).see(*gang("g", 2, "1", 100))
     world.step()
     world.gone("Pod", "g-1").step()
@@ -84,7 +84,7 @@ def test_a_gang_whose_plan_came_to_nothing_gives_its_nodes_back():
     assert world.bound == {"next": "n1"}
 
 
-def test_a_node_that_somebody_named_for_a_pod_is_kept_while_its_gang_arrives():
+def test_a_node_that_was_named_for_a_pod_is_kept_while_its_gang_arrives():
     first = pod("g-0").cpu("1").group("g").priority(100).nominated("n1")
     world = Cluster().see(*(node(f"n{i}").cpu("1") for i in range(2)))
     world.see(pod_group("g").gang(2).priority(100), first).step()
@@ -154,7 +154,7 @@ def test_a_member_that_asks_for_less_makes_room():
 
 
 @pytest.mark.parametrize("high", [gang("g", 1, "1", 100), [pod("g-0").cpu("1").priority(100)]], ids=["gang", "pod"])
-def test_a_group_that_became_less_important_can_be_sent_away(high):
+def test_a_group_that_became_less_important_can_be_evicted(high):
     world = Cluster().see(
         node("n0").cpu("1"),
         pod_group("batch").gang(1).priority(200).disrupt_all(),

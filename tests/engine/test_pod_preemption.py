@@ -1,4 +1,4 @@
-"""A pod that fits nowhere makes room for itself: whom it may evict, whom it chooses, and what everybody is told."""
+"""A pod that fits nowhere makes room for itself: what it may evict, what it chooses, and what all of them say."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_the_lowest_priority_victim_is_evicted_and_the_pod_follows():
     assert run.bound == {"high": "n2"}
 
 
-def test_what_victim_and_preemptor_are_told():
+def test_what_victim_and_preemptor_say():
     run = Cluster(grace=True).see(
         node("n").cpu("1"), pod("low").cpu("1").priority(1).node("n"), pod("high").cpu("1").priority(9)
     )
@@ -52,7 +52,7 @@ def test_equal_or_higher_priority_is_never_evicted(priority):
     )
 
 
-def test_a_pod_larger_than_any_node_evicts_nobody():
+def test_a_pod_larger_than_any_node_evicts_no_pod():
     run = Cluster().see(node("n").cpu("2"), pod("low").cpu("2").node("n"), pod("p").cpu("3").priority(9))
     run.step()
     assert run.evicted == []
@@ -197,7 +197,7 @@ def test_a_refused_eviction_does_not_hold_the_preemptor_for_ever():
     assert [x.name for x in run.engine.step(run.now + 1.1) if isinstance(x, d.Evict)] == ["low"]
 
 
-def test_whoever_refuses_evictions_is_not_asked_without_end():
+def test_a_server_that_refuses_evictions_is_not_asked_without_end():
     """Simulation, seed 940020: a leader that could not renew its lease refused every eviction at once, and every
     refusal led to the next: 25,000 in no time. A webhook or missing rights would be asked as often as they answer."""
     run = Cluster(grace=True).see(
@@ -216,7 +216,7 @@ def test_whoever_refuses_evictions_is_not_asked_without_end():
     assert 5 <= asked <= 12, "after 1, 2, 4, 8 and then every 10 seconds"
 
 
-def test_twins_do_not_repeat_a_futile_search():
+def test_equivalent_pods_do_not_repeat_a_futile_search():
     run = Cluster().see(
         node("n").cpu("1"),
         pod("other").cpu("1").priority(50).node("n"),

@@ -22,7 +22,7 @@ def test_the_second_leader_keeps_out_of_the_block_that_the_first_one_needs() -> 
         assert {run.placed[f"{name}-{i}"][:2] for i in range(3)} == {homes[name]}
 
 
-def test_where_no_block_holds_the_whole_no_leader_starts_and_it_is_told_why() -> None:
+def test_where_no_block_holds_the_whole_no_leader_starts_and_it_says_why() -> None:
     run = Cluster().see(*blocks(2)).see(replica("a", 4, "4", topology="block"), leader("a", "2"))
     run.step()
     assert run.placed == {}

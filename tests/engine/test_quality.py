@@ -144,7 +144,7 @@ def test_what_cannot_be_placed_is_proved_so_and_nothing_binds(name: str) -> None
 
 @pytest.mark.parametrize("family", ["F1", "F2", "F3", "F4", "F5", "F6"])
 def test_every_instance_of_a_family_gets_its_answer(family: str) -> None:
-    """Of other folders than the public one, sequences are exempt: they are feasible in hindsight, which nobody has."""
+    """Of other folders than the public one, sequences are exempt: they are feasible only in hindsight."""
     elsewhere = "PHALANX_QUALITY_DIR" in os.environ
     files = instance_files(family)
     if not files:

@@ -1,4 +1,4 @@
-"""The engine under random events: every pending pod is in exactly one place, nobody is forgotten, nothing is
+"""The engine under random events: every pending pod is in exactly one place, no pod is forgotten, nothing is
 over-committed, and what could be placed has been placed."""
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ class Cluster(RuleBasedStateMachine):
             self.engine.apply(PodChanged(self.pods[name]))
 
     @rule(name=POD_NAMES, node_name=NODE_NAMES)
-    def bound_by_somebody_else(self, name, node_name):
+    def bound_by_another_scheduler(self, name, node_name):
         if name in self.pods and not self.pods[name].spec.node_name:
             self._change(name, node_name=node_name)
 
@@ -178,7 +178,7 @@ class Cluster(RuleBasedStateMachine):
         self.engine.validate()
 
     @invariant()
-    def whoever_sleeps_could_not_be_placed_now(self):
+    def unschedulable_pods_could_not_be_placed_now(self):
         """An event that makes a pod feasible always wakes it: no sleeping pod fits anywhere, unless a nomination of
         equal or higher priority holds the place."""
         engine = self.engine
@@ -208,7 +208,7 @@ class Cluster(RuleBasedStateMachine):
             self.engine.validate()
         places = {root.key: place for root, place in self.engine.queue.places()}
         assert all(place in (QueueName.WAITING, QueueName.GATED) for place in places.values()), places
-        self.whoever_sleeps_could_not_be_placed_now()
+        self.unschedulable_pods_could_not_be_placed_now()
 
 
 TestCluster = Cluster.TestCase

@@ -1,4 +1,4 @@
-"""The lowest row of a table, held against looking at all rows: whatever changes, and whoever is allowed."""
+"""The lowest row of a table, held against looking at all rows: whatever changes, and whichever rows are allowed."""
 
 import random
 

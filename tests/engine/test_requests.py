@@ -46,7 +46,7 @@ def test_fractions_round_up():
     assert asked(pod("p").mem("1500m"))["memory"] == 2
 
 
-def test_nonsense_asks_for_more_than_anybody_has_and_offers_nothing():
+def test_nonsense_asks_for_more_than_any_node_has_and_offers_nothing():
     assert asked(pod("p").cpu("many"))["cpu"] == EXACT
     assert offered("cpu", "many") == 0
     assert offered("memory", "1000Ei") == EXACT

@@ -87,7 +87,7 @@ def test_a_quota_counts_where_its_scopes_do(scopes: list[str], applies: bool) ->
     assert bool(run.engine.nominations) is not applies
 
 
-def test_whoever_waits_for_reserved_room_is_told_whose_it_is() -> None:
+def test_a_pod_that_waits_for_reserved_room_says_whose_it_is() -> None:
     run = eight_nodes().see(replica("a", 7, "3"), leader("a", "10m"))
     run.step()
     run.see(pod("other").cpu("3"), pod_group("g").gang(2), *(pod(f"g-{i}").group("g").cpu("3") for i in range(2)))

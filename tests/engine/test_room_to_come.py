@@ -58,7 +58,7 @@ def test_a_more_important_pod_takes_it() -> None:
     assert {"a-1", "a-2"} <= run.placed.keys()
 
 
-def test_whoever_never_comes_keeps_nobody_away_for_ever() -> None:
+def test_room_for_pods_that_never_come_is_not_kept_for_ever() -> None:
     run = begun().see(pod("big").cpu("3"))
     run.step(RESERVED_FOR - 1)
     assert "big" not in run.placed
@@ -66,7 +66,7 @@ def test_whoever_never_comes_keeps_nobody_away_for_ever() -> None:
     run.step(2)
     assert "big" in run.placed
     run.see(pod("more").cpu("3")).step()
-    assert "more" in run.placed, "it is over for good, not begun anew"
+    assert "more" in run.placed, "it is over for good, not begun again"
 
 
 def test_when_the_leader_is_gone_nothing_is_kept() -> None:
@@ -114,7 +114,7 @@ def promised() -> Cluster:
     return run
 
 
-def test_when_the_leaders_promise_is_taken_by_somebody_more_important_nothing_is_kept() -> None:
+def test_when_the_leaders_promise_is_taken_by_a_more_important_pod_nothing_is_kept() -> None:
     """Seed 1010072: its workers' room stayed promised for ten minutes after the leader had lost its own."""
     run = promised()
     node_of_leader = run.engine.pods.records["default/a-0"].nominated
@@ -125,7 +125,7 @@ def test_when_the_leaders_promise_is_taken_by_somebody_more_important_nothing_is
     assert "vip" in run.placed and "modest" in run.placed, "there is no room for the whole, so others may have it"
 
 
-def test_when_somebody_else_takes_the_leaders_promise_back_nothing_is_kept() -> None:
+def test_when_another_client_takes_the_leaders_promise_back_nothing_is_kept() -> None:
     run = promised()
     given = run.engine.pods.records["default/a-0"].nominated
     run.see(leader("a", "4", priority=10).nominated(given)).see(leader("a", "4", priority=10))
@@ -157,7 +157,7 @@ def test_what_is_kept_is_moved_where_that_lets_another_replica_in() -> None:
 
 
 @pytest.mark.parametrize("seed", [*range(50), 1020, 1111, 1204, 1267, 1309, 1367, 1382])
-def test_no_leader_is_left_without_its_workers_whoever_else_comes(seed: int) -> None:
+def test_no_leader_is_left_without_its_workers_whatever_else_comes(seed: int) -> None:
     """Any mix of replicas with pods and gangs beside them, of the same and lower priority; workers come one by one,
     and the scheduler is restarted now and then."""
     rng = random.Random(seed)

@@ -180,7 +180,7 @@ def test_victims_are_the_same_in_slices(work: int) -> None:
 
 
 def test_room_that_others_took_is_not_promised_twice() -> None:
-    """Every node is filled between two slices: whatever the search has found by then, nobody is over-committed."""
+    """Every node is filled between two slices: whatever the search has found by then, no node is over-committed."""
     for stop in range(1, 30, 3):
         run = cluster(sliced(20))
         run.see(*hard())
@@ -260,7 +260,7 @@ def test_a_node_that_goes_meanwhile_is_not_used() -> None:
     assert gone and not gone & set(run.bound.values())
 
 
-def test_who_was_disturbed_too_often_waits_for_nobody_of_its_rank_any_more() -> None:
+def test_a_search_disturbed_too_often_waits_for_no_other_of_its_rank_any_more() -> None:
     run = cluster(sliced())
     run.see(*hard(fits=False, priority=5))
     begun(run)
@@ -289,7 +289,7 @@ def test_a_plan_whose_seats_were_nibbled_at_is_carried_out_with_others() -> None
 
 
 def test_a_search_that_is_disturbed_for_ever_is_decided_in_a_hurry() -> None:
-    """Somebody takes a seat that the search counts on, before every one of its slices."""
+    """Another pod takes a seat that the search counts on, before every one of its slices."""
     run = cluster(sliced(20, budget=2_000))
     run.see(*hard(fits=False))
     begun(run)
@@ -321,7 +321,7 @@ def test_victims_that_went_meanwhile_are_not_evicted() -> None:
     assert stop > 1, "it was never interrupted"
 
 
-# ---- what people are told
+# ---- what users read
 
 
 def test_why_says_that_the_search_goes_on() -> None:

@@ -1,6 +1,6 @@
 """A long stretch of random cluster life with faults, by seed; every invariant after every step.
 
-The suite runs 30,000 events of the same lives each time; `.ci/run` adds a life nobody has seen, and
+The suite runs 30,000 events of the same lives each time; `.ci/run` adds a life of a new seed, and
 `python tests/engine/test_simulation.py 100000 7` runs as much as one likes.
 """
 
@@ -171,7 +171,7 @@ def test_random_life_with_faults_loses_and_overcommits_nothing(events, seed):
 
 
 def check(world: World) -> None:
-    """Nothing is lost, promised to nobody, or asleep where it fits."""
+    """Nothing is lost, promised to no pod, or unschedulable where it fits."""
     engine = world.engine
     known = {record.name: record.node_name for record in engine.pods.records.values()}
     ours = {name: p.spec.node_name for name, p in world.pods.items()

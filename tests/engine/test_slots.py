@@ -1,4 +1,4 @@
-"""How many more pods of a shape fit on each node: kept up to date row by row, always as if counted anew."""
+"""How many more pods of a shape fit on each node: kept up to date row by row, always as if counted again."""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ def test_min_domains_keeps_pods_waiting_for_more_zones():
     assert by_zone(binds(run.step(60))) == {"z1": 1}
 
 
-def test_nodes_the_pod_cannot_use_do_not_count_unless_told_so():
+def test_nodes_the_pod_cannot_use_do_not_count_unless_requested():
     for policy, expected in ((None, 3), ("Ignore", 1)):
         run = zones(1, 1)
         run.see(

@@ -49,7 +49,7 @@ def test_a_tree_below_its_quorum_names_the_groups_that_lack_members():
     assert run.said("a")[0] == "", "it has all it needs"
 
 
-def test_a_child_that_finds_no_room_is_told_and_the_others_run():
+def test_a_child_that_finds_no_room_is_reported_and_the_others_run():
     run = Cluster().see(*rack("r", 2), composite("job").gang(1))
     for name in ("a", "b"):
         run.see(pod_group(name).gang(2).parent("job"), *members(name, 2))
@@ -254,10 +254,10 @@ def test_a_child_of_a_missing_parent_says_what_it_waits_for(pods):
     if pods:
         assert run.said("g")[0] == run.said("mid", CPG)[0] == run.said("root", CPG)[0] == "True"
     else:
-        assert run.said("g")[1] == "WaitingForParent", "nobody needs it: nothing new to say"
+        assert run.said("g")[1] == "WaitingForParent", "no group needs it: nothing new to say"
 
 
-def test_a_parent_that_a_gate_ignores_is_told():
+def test_a_parent_that_a_gate_ignores_is_reported():
     run = Cluster(Engine(gates=Gates({"CompositePodGroup": False})))
     run.see(*rack("r", 2), pod_group("g").gang(1).parent("root"), *members("g", 1)).step()
     assert run.bound.keys() == {"g-0"}

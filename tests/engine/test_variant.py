@@ -74,7 +74,7 @@ def test_a_cordon_is_lifted_with_its_taint() -> None:
     assert ask(run, Variant(without_filters=["NodeUnschedulable"]), pod("p").cpu("1")).fits
 
 
-def test_what_cannot_be_changed_is_told_with_what_can() -> None:
+def test_what_cannot_be_changed_is_reported_with_what_can() -> None:
     run = Asked().see(*racks())
     for variant, words in (
         (Variant([MoreNodes(1, "ghost")]), "there is no node 'ghost'"),

@@ -122,7 +122,7 @@ def test_a_provisioner_that_gives_up_sends_the_pod_back():
     assert [w.name for w in again] == ["data"]
 
 
-def test_a_volume_that_somebody_else_took_sends_the_pod_back():
+def test_a_volume_that_another_pod_took_sends_the_pod_back():
     run = cluster().see(storage_class("local").wait(), pv("v").storage_class("local"), pv("w").storage_class("local"))
     run.see(pvc("data").storage_class("local"), pod("p").pvc("data"))
     [first] = writes(run.engine.step(run.now, 100))

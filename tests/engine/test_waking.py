@@ -20,7 +20,7 @@ def evaluations(monkeypatch):
     return looked
 
 
-def test_higher_priority_goes_first_then_whoever_asked_first():
+def test_higher_priority_goes_first_then_the_earlier_request():
     run = Cluster().see(
         node("n").cpu("3"),
         pod("young").cpu("1").created(300),

@@ -17,7 +17,7 @@ def rack_gang(name: str, size: int, cpu: str = "3") -> list[Any]:
     return gang(name, size, cpu, topology="rack")
 
 
-def test_a_gang_that_fits_is_told_its_domain_and_nodes_and_then_goes_there() -> None:
+def test_a_gang_that_fits_learns_its_domain_and_nodes_and_then_goes_there() -> None:
     run = Asked().see(*racks())
     outlook = ask(run, *rack_gang("g", 2))
     assert outlook.fits
@@ -87,7 +87,7 @@ def test_pods_may_join_a_group_that_runs_already() -> None:
 
 
 def test_names_and_resources_and_rules_of_a_question_stay_in_it() -> None:
-    """The same names as running pods, a resource nobody has, labels nobody selected before."""
+    """The same names as running pods, a resource no node has, labels no pod selected before."""
     run = Asked().see(*racks(), *rack_gang("g", 2, cpu="1"))
     run.step()
     outlook = ask(
@@ -110,7 +110,7 @@ def test_names_and_resources_and_rules_of_a_question_stay_in_it() -> None:
     assert int(nodes["pod/default/apart"][1:]) // 2 != int(nodes["pod/default/close"][1:]) // 2
 
 
-def test_a_plan_names_victims_cost_and_bound_and_evicts_nobody() -> None:
+def test_a_plan_names_victims_cost_and_bound_and_evicts_no_pod() -> None:
     run = Asked().see(*racks(4))
     run.see(*(pod(f"low-{i}").cpu("3").priority(1) for i in range(4))).step()
     group, *members = rack_gang("g", 2)

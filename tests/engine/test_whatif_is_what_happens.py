@@ -102,7 +102,7 @@ def test_what_whatif_says_is_what_happens(seed: int) -> None:
             if isinstance(bind, d.Bind) and root_of.get(bind.name) == name.split("-")[0]:
                 bound[bind.node] = bound.get(bind.node, 0) + 1
         under_way = run.engine.unit_lifecycle.plan_of(would.root)
-        sent = {f"default/{e.name}" for e in run.log if isinstance(e, d.Evict)}  # perhaps for somebody else before it
+        sent = {f"default/{e.name}" for e in run.log if isinstance(e, d.Evict)}  # perhaps for another pod before it
         evicted = sent & set(under_way.victims if under_way is not None else ())
         assert (bound, evicted) == (says(would), set(would.evicts)), would
         if would.evicts:

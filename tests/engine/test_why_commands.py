@@ -239,7 +239,7 @@ def test_a_job_whose_template_names_a_group_is_answered_for_by_that_group(up: Lo
         up.delete(f"{jobs}/{name}", propagationPolicy="Background")
 
 
-def test_a_workload_that_nobody_has_looked_at_yet_is_not_said_to_ask_for_nothing(
+def test_a_workload_that_was_not_looked_at_yet_is_not_said_to_ask_for_nothing(
     start_cluster: Callable[..., LocalCluster], phalanx: Phalanx
 ) -> None:
     cluster = start_cluster(run_controllers=False, run_nodes=False)

@@ -165,7 +165,7 @@ def test_a_workload_of_group_objects_shows_each_of_its_roots() -> None:
     assert {item.name: item.scheduled for item in report.items} == {"fits": True, "waits": False}
 
 
-def test_places_in_line_are_counted_before_anybody_is_tried() -> None:
+def test_places_in_line_are_counted_before_any_pod_is_tried() -> None:
     run = Asked().see(node("n").cpu("1"))
     run.see(pod("later").cpu("1").priority(1), pod("first").cpu("1").priority(9), pod("second").cpu("1").priority(5))
     positions = {}
@@ -186,7 +186,7 @@ def test_implicit_groups_are_found_by_their_workload() -> None:
     assert "needs 2 pods" in run.why("Workload", "train/w/1").summary
 
 
-def test_unknown_objects_are_told_apart_from_pending_ones() -> None:
+def test_unknown_objects_are_distinguished_from_pending_ones() -> None:
     run = Asked().see(*racks())
     for kind in ("Pod", "PodGroup", "CompositePodGroup", "Workload"):
         with pytest.raises(Unknown):
@@ -233,7 +233,7 @@ def test_a_scheduled_child_is_not_said_to_wait_for_pods_of_its_sibling() -> None
     assert run.why("CompositePodGroup", "root").summary.endswith("; 1 more pod waits")
 
 
-def test_a_member_for_another_scheduler_is_told_so_and_not_to_wait_for_others() -> None:
+def test_a_member_for_another_scheduler_says_so_and_not_that_it_waits_for_others() -> None:
     run = Asked().see(*racks(), pod_group("g").gang(2), pod("g-0").cpu("1").group("g"))
     run.see(pod("g-1").cpu("1").group("g").scheduler("elsewhere"))
     run.step()

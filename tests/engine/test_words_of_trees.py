@@ -1,4 +1,4 @@
-"""What the groups of a tree are told: by what they lack themselves, by what their siblings lack, in their own words."""
+"""What the groups of a tree say: by what they lack themselves, by what their siblings lack, in their own words."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def members(group, *numbers, cpu="1"):
     return [pod(f"{group}-{i}").cpu(cpu).group(group) for i in numbers]
 
 
-def test_a_complete_group_is_told_that_it_waits_for_its_siblings():
+def test_a_complete_group_says_that_it_waits_for_its_siblings():
     cluster = world(
         composite("tree").gang(2), *(pod_group(name).gang(2).parent("tree") for name in "ab"), *members("a", 0)
     )
@@ -40,7 +40,7 @@ def test_a_complete_group_is_told_that_it_waits_for_its_siblings():
     assert len(cluster.placed) == 4 and cluster.said("a")[0] == "True"
 
 
-def test_an_optional_child_is_told_which_of_its_groups_is_missing():
+def test_an_optional_child_says_which_of_its_groups_is_missing():
     cluster = world(
         composite("tree").gang(1),
         composite("first").gang(1).parent("tree"),
@@ -61,7 +61,7 @@ def test_an_optional_child_is_told_which_of_its_groups_is_missing():
     assert sorted(cluster.placed) == ["a-0", "b-0", "c-0"]
 
 
-def test_an_optional_child_is_told_how_many_of_its_pods_are_missing():
+def test_an_optional_child_says_how_many_of_its_pods_are_missing():
     cluster = world(
         composite("tree").gang(1),
         *(pod_group(name).gang(2).parent("tree") for name in "ab"),

@@ -1,4 +1,4 @@
-"""A node that many sleepers could have: who gets it, and that the others are not tried in vain."""
+"""A node that many unschedulable pods could have: which gets it, and that the others are not tried."""
 
 from phalanx.engine import decisions as d
 from phalanx.testing import Cluster
