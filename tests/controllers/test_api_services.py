@@ -1,4 +1,4 @@
-"""APIServices: one for every group and version served here, and nobody else's."""
+"""APIServices: one for every group and version served here, and no others."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_what_is_served_is_listed_and_comes_and_goes_with_definitions() -> None:
                 },
             }
             kept = await cluster.client.create(cluster.resource("APIService"), foreign)
-            assert b"Available" not in kept, "nobody asks it, so nobody knows"
+            assert b"Available" not in kept, "it is never asked, so its state is unknown"
             await cluster.client.delete(DEFINITIONS, "tools.example.com")
             await cluster.gone("APIService", "v1.example.com", "")
             await cluster.until("APIService", "v1.metrics.k8s.io", "", when=anything)

@@ -111,7 +111,7 @@ def test_an_answer_counts_at_once_but_never_brings_back_what_is_gone() -> None:
     play(scenario)
 
 
-def test_a_handler_that_fails_keeps_nobody_else_from_hearing_and_ends_nothing() -> None:
+def test_a_handler_that_fails_keeps_no_other_handler_from_hearing_and_ends_nothing() -> None:
     async def scenario(cluster: Inside, cache: Cache) -> None:
         def ill(key: Key, new: Json | None, old: Json | None) -> None:
             raise ValueError(f"a defect about {key}")
@@ -154,7 +154,7 @@ def test_a_handler_hears_of_what_concerns_it_now_or_did_before() -> None:
         await change({"metadata": {"annotations": {"a": "b"}}})
         assert heard == {"marked": ["plain"] * 3, "Job": ["plain"] * 2, "ReplicaSet": []}
 
-    play(scenario, duties=False)  # nobody misses the Job that is named
+    play(scenario, duties=False)  # the Job that is named is not missed
 
 
 def test_objects_that_are_not_of_the_usual_form_are_read_too() -> None:

@@ -73,7 +73,7 @@ def test_a_rollout_does_not_change_how_many_pods_are_expected() -> None:
     asyncio.run(scenario())
 
 
-def test_pods_of_nobody_make_a_percentage_meaningless_and_it_says_so() -> None:
+def test_pods_without_an_owner_make_a_percentage_meaningless_and_it_says_so() -> None:
     async def scenario() -> None:
         async with world() as cluster:
             pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a", "labels": {"app": "x"}}}

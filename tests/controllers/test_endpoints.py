@@ -72,7 +72,7 @@ def test_many_pods_are_dealt_to_slices_of_a_hundred_and_stay_there() -> None:
     asyncio.run(scenario())
 
 
-def test_somebody_elses_endpoints_are_left_alone() -> None:
+def test_endpoints_of_another_owner_are_left_alone() -> None:
     async def scenario() -> None:
         async with world() as cluster:
             own = {"apiVersion": "v1", "kind": "Endpoints", "metadata": {"name": "db"}}

@@ -1,4 +1,4 @@
-"""A number in a spec costs nothing: what asks for too much is told so, and everything else goes on after a restart."""
+"""A number in a spec costs nothing: what asks for too much says so, and everything else goes on after a restart."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def says_too_many(obj: Json) -> bool:
 
 
 @pytest.mark.parametrize("what", OBJECTS)
-def test_a_workload_of_two_billion_is_told_so_and_others_run(what: str) -> None:
+def test_a_workload_of_two_billion_is_reported_and_others_run(what: str) -> None:
     async def scenario(cluster: World) -> None:
         huge = OBJECTS[what]
         await cluster.apply(huge)

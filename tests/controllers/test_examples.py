@@ -71,7 +71,7 @@ EXPECTED: dict[str, tuple[int, str]] = {
     "workload-v1alpha1": (0, ""),
 }
 OTHERWISE = {"cronjob-gang", "mpijob", "pytorchjob", "raycluster", "rayjob", "trainjob"}  # tested below
-OTHERWISE |= {"urgent"}  # tested where the README is typed: it needs gangs that make way
+OTHERWISE |= {"urgent"}  # tested where the README is typed: it needs gangs that are preempted
 
 
 def placed(count: int) -> Callable[[list[Json]], bool]:

@@ -32,7 +32,7 @@ def test_the_demo_shows_what_it_promises() -> None:
 
             pods = await cluster.eventually("Pod", waits)
             assert not placed(pods, "evaluation"), "it holds nothing while it waits"
-            assert not await demo.start_over(cluster.client), "its story is not told yet"
+            assert not await demo.start_over(cluster.client), "its story is not over yet"
             racks = {n["metadata"]["name"]: n["metadata"]["labels"][demo.RACK] for n in cluster.all("Node", "")}
             assert len({racks[node] for node in placed(pods, "training")}) == 1
             for pod in pods:

@@ -184,7 +184,7 @@ def test_an_owner_of_an_unknown_kind_keeps_what_it_owns() -> None:
     asyncio.run(scenario())
 
 
-def test_what_became_garbage_while_nobody_looked_is_found_at_start() -> None:
+def test_what_became_garbage_while_no_controller_ran_is_found_at_start() -> None:
     async def scenario() -> None:
         async with inside(duties=False) as cluster:
             root = await cluster.create("ConfigMap", "root")
@@ -225,7 +225,7 @@ def test_custom_resources_own_and_are_owned_from_the_moment_their_kind_exists() 
             missing = {"apiVersion": "example.com/v1", "kind": "Ghost", "name": "g", "uid": "1"}
             await owned(cluster, "early", missing)
             await pass_by(cluster)
-            assert cluster.look("ConfigMap", "early") is not None  # nobody can say yet that there is no such ghost
+            assert cluster.look("ConfigMap", "early") is not None  # it is not known yet that there is no such ghost
             await cluster.create("CustomResourceDefinition", "ghosts.example.com", spec=definition("Ghost"))
             await cluster.gone("ConfigMap", "early")
             ghost = await cluster.create("Ghost", "g", spec="anything")

@@ -1,4 +1,4 @@
-"""A group that is gone, of which the controllers have not heard yet: nobody new is put into it."""
+"""A group that is gone, of which the controllers have not heard yet: no new pod is put into it."""
 
 from __future__ import annotations
 

@@ -107,7 +107,7 @@ def test_a_pytorch_job_is_one_gang_and_an_elastic_one_of_its_least() -> None:
 
 
 def test_groups_are_there_while_their_workload_is_suspended_as_those_of_jobs() -> None:
-    """Whoever plans ahead knows what it will ask for, and who resumes finds the same groups."""
+    """A plan knows what the workload will ask for, and resuming it finds the same groups."""
     job, cluster = ray("RayJob"), ray("RayCluster")
     job["spec"]["suspend"] = cluster["spec"]["suspend"] = True
     assert minimum(job) == minimum(cluster) == 5

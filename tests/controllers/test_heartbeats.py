@@ -103,7 +103,7 @@ def test_a_lease_lasts_longer_when_renewals_are_late() -> None:
         await beats.beat()
         await asyncio.sleep(10.5)
         await beats.beat()
-        loop.jump(70)  # nobody had a turn
+        loop.jump(70)  # no task had a turn
         await beats.beat()
 
     run(scenario)

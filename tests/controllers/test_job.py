@@ -106,7 +106,7 @@ def test_a_replacement_waits_after_a_failure(monkeypatch: pytest.MonkeyPatch) ->
     play(scenario)
 
 
-def test_a_pod_deleted_by_somebody_counts_once_and_is_replaced() -> None:
+def test_a_pod_deleted_by_a_user_counts_once_and_is_replaced() -> None:
     async def scenario(cluster: World) -> None:
         await cluster.apply(job("a", 2, completionMode="Indexed"))
         pods = await running(cluster, 2)
@@ -276,7 +276,7 @@ def test_a_success_policy_ends_the_job_early() -> None:
     play(scenario)
 
 
-def test_a_job_managed_by_somebody_else_is_left_alone() -> None:
+def test_a_job_managed_by_another_controller_is_left_alone() -> None:
     async def scenario(cluster: World) -> None:
         await cluster.apply(job("theirs", 1, managedBy="example.com/other"))
         await cluster.apply(job("ours", 1, run=0))

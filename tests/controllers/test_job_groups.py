@@ -1,4 +1,4 @@
-"""Groups of Jobs: made before the first pod, owned for bottom-up deletion, told to the user when they cannot be."""
+"""Groups of Jobs: made before the first pod, owned for bottom-up deletion, reported to the user when they cannot be."""
 
 from __future__ import annotations
 
@@ -170,7 +170,7 @@ def test_a_workload_made_by_hand_goes_with_the_job_its_pods_name_it_in() -> None
     play(scenario)
 
 
-def test_wishes_that_cannot_be_met_are_told_and_nothing_starts_until_corrected() -> None:
+def test_annotations_that_cannot_be_met_are_reported_and_nothing_starts_until_corrected() -> None:
     async def scenario(cluster: World) -> None:
         requested = "scheduling.phalanx.dev/min-count"
         meta = {"annotations": {"scheduling.phalanx.dev/gang": "true", requested: "3"}}
@@ -218,7 +218,7 @@ def test_without_the_gate_jobs_run_ungrouped() -> None:
     play(scenario, controllers=False)
 
 
-def test_a_group_the_server_refuses_is_told() -> None:
+def test_a_group_the_server_refuses_is_reported() -> None:
     async def scenario(cluster: World) -> None:
         await cluster.apply(job("a", 2, pod={"priorityClassName": "unknown"}))
         assert "unknown" in await announced(cluster, "FailedWorkloadCreate")

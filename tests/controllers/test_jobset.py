@@ -314,7 +314,7 @@ def test_shared_volume_claims() -> None:
     play(scenario)
 
 
-def test_a_jobset_managed_by_somebody_else_is_left_alone() -> None:
+def test_a_jobset_managed_by_another_controller_is_left_alone() -> None:
     async def scenario(cluster: World) -> None:
         await cluster.apply(jobset("theirs", part("a", 1, 1), managedBy="kueue.x-k8s.io/multikueue"))
         await cluster.apply(jobset("ours", part("a", 1, 1, run=0)))

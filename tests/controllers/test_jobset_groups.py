@@ -123,7 +123,7 @@ def test_a_users_workload_is_respected_and_goes_with_the_set() -> None:
     play(scenario)
 
 
-def test_a_users_workload_that_does_not_fit_is_told_and_used_when_corrected() -> None:
+def test_a_users_workload_that_does_not_fit_is_reported_and_used_when_corrected() -> None:
     async def scenario(cluster: World) -> None:
         reference = {"apiGroup": "jobset.x-k8s.io", "kind": "JobSet", "name": "js"}
         templates = [{"name": "pg-js", "schedulingPolicy": {"gang": {"minCount": 9}}}]
@@ -138,7 +138,7 @@ def test_a_users_workload_that_does_not_fit_is_told_and_used_when_corrected() ->
     play(scenario)
 
 
-def test_a_group_of_somebody_else_is_never_taken_over() -> None:
+def test_a_group_of_another_owner_is_never_taken_over() -> None:
     async def scenario(cluster: World) -> None:
         await cluster.create(
             "CompositePodGroup",
@@ -153,7 +153,7 @@ def test_a_group_of_somebody_else_is_never_taken_over() -> None:
     play(scenario)
 
 
-def test_a_group_the_server_refuses_is_told_and_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_group_the_server_refuses_is_reported_and_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jobset_module, "RETRY", 0.2)
 
     async def scenario(cluster: World) -> None:
@@ -202,7 +202,7 @@ def test_groups_deleted_under_a_running_set_come_back() -> None:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_set_made_anew_under_the_name_of_one_just_deleted(way: str) -> None:
+def test_a_set_made_again_under_the_name_of_one_just_deleted(way: str) -> None:
     async def scenario(cluster: World) -> None:
         await cluster.apply(sample(way))
         old = {p["metadata"]["uid"] for p in await running(cluster, 7)}
@@ -335,7 +335,7 @@ def test_the_workload_of_a_failed_set_is_there_as_long_as_the_set() -> None:
     play(scenario)
 
 
-def test_different_priorities_in_one_gang_are_told_on_the_set() -> None:
+def test_different_priorities_in_one_gang_are_reported_on_the_set() -> None:
     async def scenario(cluster: World) -> None:
         await cluster.create("PriorityClass", "high", value=1000)
         parts = [part("a", 1, 1, pod={"priorityClassName": "high"}), part("b", 1, 1)]

@@ -265,7 +265,7 @@ def test_a_pod_is_ready_when_its_readiness_gates_are_true() -> None:
     asyncio.run(scenario())
 
 
-def test_capacity_that_somebody_adds_to_a_node_can_be_used_until_it_is_taken_away() -> None:
+def test_capacity_that_a_user_adds_to_a_node_can_be_used_until_it_is_taken_away() -> None:
     async def scenario() -> None:
         async with inside(nodes=1) as cluster:
             node = "node-00000"

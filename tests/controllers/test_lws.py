@@ -49,7 +49,7 @@ def test_names_labels_and_environment() -> None:
             assert workers is not None and workers["metadata"]["ownerReferences"][0]["kind"] == "Pod"
             assert workers["spec"]["ordinals"] == {"start": 1}
             assert found["status"]["hpaPodSelector"] == f"{P}name=vllm,{P}worker-index=0"
-            assert not any(map(group_of, cluster.all("Pod"))), "nobody asked for groups"
+            assert not any(map(group_of, cluster.all("Pod"))), "no groups were asked for"
             assert not cluster.all("PodGroup") and not cluster.all("Workload")
 
     asyncio.run(scenario())

@@ -13,7 +13,7 @@ ROOM = "racks=1,cpu=2,pods=10"  # two nodes of two cores each: four pods of one 
 
 
 async def quiet(cluster: World, count: int) -> list[Json]:
-    """All pods exist and each is either placed or told why not."""
+    """All pods exist and each is either placed or says why not."""
 
     def settled(pods: list[Json]) -> bool:
         return len(pods) == count and all(
@@ -56,7 +56,7 @@ def test_with_groups_as_many_replicas_serve_as_there_is_room_for() -> None:
     asyncio.run(scenario())
 
 
-def test_leaders_that_come_first_are_not_started_in_vain() -> None:
+def test_leaders_that_come_first_are_not_started_without_their_workers() -> None:
     async def scenario() -> None:
         async with world(nodes=2, topology=ROOM) as cluster:
             await cluster.apply(lws("vllm", 4, 2, cpu="1", scheduling={}, startupPolicy="LeaderReady"))

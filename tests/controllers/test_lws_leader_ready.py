@@ -1,4 +1,4 @@
-"""LeaderReady, as its user sees it: a leader starts where its workers can follow, whoever else is there."""
+"""LeaderReady, as its user sees it: a leader starts where its workers can follow, whatever else is there."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ HIGH = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata
 
 
 def leader(cpu: str) -> Json:
-    """Its pod is ready when somebody says so."""
+    """Its pod is ready when the test says so."""
     made = template(cpu, app="serve")
     made["spec"]["readinessGates"] = [{"conditionType": GO}]
     return made

@@ -101,7 +101,7 @@ def policy(name: str, size: int = 3) -> Json:
     return {"metadata": {}, "spec": {"leaderWorkerTemplate": {"restartPolicy": name, "size": size}}}
 
 
-def test_what_makes_a_group_anew() -> None:
+def test_what_makes_a_group_again() -> None:
     well, restarted, leaving = pod(), pod(restarts=1), pod(deletionTimestamp="now")
     on_restart = policy("RecreateGroupOnPodRestart")
     assert must_recreate(on_restart, well, [well, well]) is None
@@ -112,7 +112,7 @@ def test_what_makes_a_group_anew() -> None:
     assert must_recreate(policy("None"), restarted, [restarted]) is None
 
 
-def test_after_start_only_complete_groups_are_made_anew() -> None:
+def test_after_start_only_complete_groups_are_made_again() -> None:
     well, restarted, pending = pod(), pod(restarts=1), pod("Pending")
     after = policy("RecreateGroupAfterStart")
     assert must_recreate(after, well, [restarted]) is None, "a pod is missing"

@@ -98,7 +98,7 @@ def test_subgroups_have_lists_of_their_own(
     assert (made["TPU_WORKER_ID"], made["TPU_WORKER_HOSTNAMES"]) == (number, hosts)
 
 
-def test_workers_are_told_whether_their_leader_requests_tpus() -> None:
+def test_workers_know_whether_their_leader_requests_tpus() -> None:
     template = {"size": 2, "workerTemplate": {"spec": {"containers": [container()]}}}
     meta = {"name": "s", "namespace": "ns", "uid": "u"}
     lws = {"metadata": meta, "spec": {"leaderWorkerTemplate": template}}

@@ -11,7 +11,7 @@ from support.lws_objects import done, group_of, lws, new_image
 from support.manifests import template
 
 
-def test_what_cannot_work_is_told_and_starts_nothing() -> None:
+def test_what_cannot_work_is_reported_and_starts_nothing() -> None:
     async def scenario() -> None:
         async with world() as cluster:
             await cluster.create("PriorityClass", "high", value=5)
@@ -34,7 +34,7 @@ def test_what_cannot_work_is_told_and_starts_nothing() -> None:
     asyncio.run(scenario())
 
 
-def test_a_clash_with_an_object_of_the_user_is_told_and_starts_nothing() -> None:
+def test_a_clash_with_an_object_of_the_user_is_reported_and_starts_nothing() -> None:
     async def scenario() -> None:
         async with world() as cluster:
             plan = {"name": "replica", "schedulingPolicy": {"gang": {"minCount": 7}}}

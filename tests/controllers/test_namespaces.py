@@ -68,7 +68,7 @@ def test_it_waits_for_what_a_finalizer_holds_and_says_so() -> None:
     asyncio.run(scenario())
 
 
-def test_a_deletion_asked_for_while_nobody_looked_is_done_at_start() -> None:
+def test_a_deletion_asked_for_while_no_controller_ran_is_done_at_start() -> None:
     async def scenario() -> None:
         async with inside(duties=False) as cluster:
             await cluster.create("Namespace", "team")

@@ -217,17 +217,17 @@ def test_a_machine_that_slept_loses_no_node_and_no_pod() -> None:
     run(scenario)
 
 
-def test_a_node_that_died_while_nobody_listened_is_found_out_afterwards() -> None:
+def test_a_node_that_died_while_no_controller_listened_is_found_out_afterwards() -> None:
     async def scenario(loop: VirtualLoop) -> None:
         async with simulated_cluster(nodes=2, seed=1) as cluster:
             await asyncio.sleep(15)  # both have a lease
             watching = cluster.store.watch("nodes")
             assert cluster.nodes is not None
-            del cluster.nodes.kubelet.nodes["node-00001"]  # nobody renews its lease until something is heard of it
+            del cluster.nodes.kubelet.nodes["node-00001"]  # its lease is not renewed until something is heard of it
             loop.jump(600)
             await asyncio.sleep(30)
             there = {n["metadata"]["name"]: condition(n, "Ready")["status"] for n in cluster.all("Node")}
-            assert set(there.values()) == {"True"}, "silent for less than a lease lasts, as far as anybody listened"
+            assert set(there.values()) == {"True"}, "silent for less than a lease lasts, as far as was heard"
             await asyncio.sleep(40)
             assert ("node-00001", "Unknown") in (said := await said_of_nodes(watching))
             assert ("node-00000", "Unknown") not in said
@@ -304,8 +304,8 @@ def test_the_pods_of_a_failed_node_move() -> None:
                 return len(alive) == 6 and elsewhere and all(map(running, alive))
 
             pods = await cluster.eventually("Pod", moved)
-            assert sum(map(leaving, pods)) == len(there), "nobody confirms their end while the node is away"
-            # The node comes back: it finishes what it was told to, and may be used again.
+            assert sum(map(leaving, pods)) == len(there), "their end is not confirmed while the node is away"
+            # The node comes back: it finishes what it was asked to, and may be used again.
             await cluster.patch("Node", "node-00001", {"metadata": {"annotations": {FAIL: None}}})
             await cluster.until("Node", "node-00001", when=tainted())
             await cluster.eventually("Pod", lambda found: len(found) == 6)

@@ -19,7 +19,7 @@ def announced(events: list[Json], kind: str, reason: str) -> list[str]:
 
 
 @pytest.mark.parametrize("kind", ["ReplicaSet", "StatefulSet", "DaemonSet", "Job"])
-def test_pods_that_come_and_go_are_told(kind: str) -> None:
+def test_pods_that_come_and_go_are_reported(kind: str) -> None:
     async def scenario() -> None:
         async with world(nodes=2) as cluster:
             pod = template("100m", app="x")
@@ -45,7 +45,7 @@ def test_pods_that_come_and_go_are_told(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["ReplicaSet", "StatefulSet", "DaemonSet"])
-def test_a_pod_that_is_refused_is_told(kind: str) -> None:
+def test_a_pod_that_is_refused_is_reported(kind: str) -> None:
     async def scenario() -> None:
         async with world(nodes=1) as cluster:
             await cluster.create("ResourceQuota", "q", spec={"hard": {"pods": "0"}})

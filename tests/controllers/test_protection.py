@@ -17,7 +17,7 @@ async def member(cluster: Inside, name: str, group: str) -> None:
 
 
 async def pass_by(cluster: Inside) -> None:
-    """A group nobody uses comes and goes: whatever was due before has been looked at."""
+    """An unused group comes and goes: whatever was due before has been looked at."""
     await cluster.create("PodGroup", "passer-by", spec=GANG)
     await cluster.delete("PodGroup", "passer-by")
     await cluster.gone("PodGroup", "passer-by")
@@ -79,7 +79,7 @@ def test_a_composite_waits_for_its_children() -> None:
     asyncio.run(scenario())
 
 
-def test_groups_that_nobody_uses_go_at_once() -> None:
+def test_unused_groups_go_at_once() -> None:
     async def scenario() -> None:
         async with inside() as cluster:
             await cluster.create("CompositePodGroup", "root", spec=BASIC)

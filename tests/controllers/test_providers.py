@@ -1,4 +1,4 @@
-"""What other schedulers are told, word for word; TrainJob and MPIJob as groups."""
+"""What other schedulers read, word for word; TrainJob and MPIJob as groups."""
 
 from __future__ import annotations
 
@@ -184,7 +184,7 @@ VOLCANO_CRD = {
 }
 
 
-def test_a_provider_that_is_not_installed_is_told_and_used_once_it_is() -> None:
+def test_a_provider_that_is_not_installed_is_reported_and_used_once_it_is() -> None:
     async def scenario() -> None:
         async with world() as cluster:
             annotations = {"scheduling.phalanx.dev/provider": "volcano", "scheduling.phalanx.dev/gang": "true"}

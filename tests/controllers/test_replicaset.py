@@ -1,4 +1,4 @@
-"""ReplicaSets: as many pods as asked for, whoever interferes."""
+"""ReplicaSets: as many pods as asked for, whatever interferes."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_pods_are_made_replaced_and_removed() -> None:
     asyncio.run(scenario())
 
 
-def test_scaling_down_spares_costly_pods_and_crowded_nodes_give_first() -> None:
+def test_scaling_down_spares_costly_pods_and_starts_on_full_nodes() -> None:
     async def scenario() -> None:
         async with world(nodes=2) as cluster:
             await cluster.apply(replica_set("web", 4))
@@ -76,7 +76,7 @@ def test_orphans_that_match_are_adopted_and_pods_that_match_no_more_are_let_go()
     asyncio.run(scenario())
 
 
-def test_a_pod_that_cannot_be_made_is_told_in_a_condition() -> None:
+def test_a_pod_that_cannot_be_made_is_reported_in_a_condition() -> None:
     async def scenario() -> None:
         async with world(nodes=1) as cluster:
             broken = replica_set("web", 3)

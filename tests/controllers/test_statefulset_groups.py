@@ -23,7 +23,7 @@ def group_of(pod: Json) -> str:
     return str((pod["spec"].get("schedulingGroup") or {}).get("podGroupName", ""))
 
 
-def test_nobody_is_grouped_who_did_not_ask() -> None:
+def test_a_set_that_did_not_ask_is_not_grouped() -> None:
     async def scenario() -> None:
         async with world() as cluster:
             await cluster.apply(stateful_set("db", 2, podManagementPolicy="Parallel"))

@@ -1,4 +1,4 @@
-"""Topology specs: what users write, what nodes get, and what they are told when it is wrong."""
+"""Topology specs: what users write, what nodes get, and what they read when it is wrong."""
 
 from __future__ import annotations
 

@@ -91,7 +91,7 @@ def test_mpi_nodes_get_the_resources_and_the_launcher_where_it_is_a_node(launche
     assert environment(launcher)["OMPI_MCA_orte_set_default_slots"] == "8"
 
 
-def test_initializers_are_told_what_to_fetch() -> None:
+def test_initializers_know_what_to_fetch() -> None:
     rt = runtime(part("dataset-initializer", "dataset-initializer", "dataset-initializer"), part("node", "trainer"))
     dataset = {"storageUri": "s3://b/c", "env": [{"name": "A", "value": "b"}], "secretRef": {"name": "s"}}
     found = pod_of(resolved(job(initializer={"dataset": dataset}), rt), "dataset-initializer")["containers"][0]

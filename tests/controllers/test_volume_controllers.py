@@ -151,7 +151,7 @@ def test_a_claim_waits_until_a_volume_for_it_appears() -> None:
     asyncio.run(scenario())
 
 
-def test_what_nobody_uses_goes_although_it_is_protected() -> None:
+def test_what_is_unused_goes_although_it_is_protected() -> None:
     async def scenario() -> None:
         async with world() as cluster:
             await cluster.apply(volume("free", "1Gi"))
@@ -219,7 +219,7 @@ def test_what_becomes_of_a_volume_when_its_claim_goes() -> None:
             again = await cluster.apply(claim("a"))
             assert again["status"]["phase"] == "Pending"
             assert await announced(cluster, "a", "FailedBinding")
-            # Until somebody frees the volume.
+            # Until the volume is freed.
             await cluster.patch("PersistentVolume", "kept", {"spec": {"claimRef": None}})
             assert (await bound(cluster, "a"))["spec"]["volumeName"] == "kept"
 
@@ -233,7 +233,7 @@ def test_a_claim_whose_volume_vanished_is_lost() -> None:
             await cluster.apply(claim("c"))
             await bound(cluster, "c")
             await cluster.delete("PersistentVolume", "v")
-            # Protected while bound: only somebody who insists gets rid of it.
+            # Protected while bound: only a user who insists gets rid of it.
             await cluster.until("PersistentVolume", "v", when=lambda v: "deletionTimestamp" in v["metadata"])
             await cluster.patch("PersistentVolume", "v", {"metadata": {"finalizers": None}})
             await cluster.until("PersistentVolumeClaim", "c", when=phase("Lost"))
@@ -323,7 +323,7 @@ def test_the_scheduler_chooses_among_volumes_of_a_class_that_waits() -> None:
     asyncio.run(scenario())
 
 
-def test_a_disk_for_a_node_that_is_gone_is_asked_for_anew() -> None:
+def test_a_disk_for_a_node_that_is_gone_is_asked_for_again() -> None:
     async def scenario() -> None:
         async with world(1, scheduler=False) as cluster:
             body = claim("c", class_="standard")
@@ -340,7 +340,7 @@ def test_a_disk_for_a_node_that_is_gone_is_asked_for_anew() -> None:
     asyncio.run(scenario())
 
 
-def test_other_provisioners_are_told_and_left_alone() -> None:
+def test_other_provisioners_are_reported_and_left_alone() -> None:
     async def scenario() -> None:
         async with world(0, scheduler=False) as cluster:
             await cluster.apply(storage_class("theirs", provisioner="csi.example.com"))

@@ -75,7 +75,7 @@ def test_names_and_messages_are_text_and_logins_that_end_say_so(small: Watched, 
         page.locator("#login").get_by_text("You are logged out").wait_for()
         page.goto(small.dashboard.link())
         page.locator("#state[data-state=live]").wait_for()
-        # A login that ends while the page is open is told at once.
+        # A login that ends while the page is open is reported at once.
         login = small.dashboard._login
         real, login._now = login._now, lambda: real() + 2 * SESSION_SECONDS
         small.call(small.dashboard._feed._publish({}))
@@ -89,7 +89,7 @@ def test_names_and_messages_are_text_and_logins_that_end_say_so(small: Watched, 
         assert not page.problems, page.problems
 
 
-def test_a_scheduler_that_stands_by_does_not_say_that_nobody_waits(small: Watched, tmp_path: Path) -> None:
+def test_a_scheduler_that_stands_by_does_not_say_that_nothing_waits(small: Watched, tmp_path: Path) -> None:
     with chromium(tmp_path) as context:
         page = watched_page(context)
         page.goto(small.dashboard.link())

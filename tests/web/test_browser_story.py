@@ -122,7 +122,7 @@ def opens_a_gang(page: Any) -> None:
     assert page.evaluate("phalanx.map.members.map((m) => m.rank)") == list(range(8))
     page.locator(".tree .events").get_by_text("Scheduled").first.wait_for()
     page.locator(".tree .condition", has_text="PodGroupInitiallyScheduled=True").wait_for()
-    page.locator(".tree .story li").first.wait_for()  # its story is told
+    page.locator(".tree .story li").first.wait_for()  # its story is shown
     accessible(page, "groups")
     page.mouse.move(5, 5)
     shot(page, "groups")
@@ -165,7 +165,7 @@ def asks_why(page: Any, root: str) -> None:
     page.locator(".funnel").get_by_text("nodes in the cluster").first.wait_for()
     assert page.locator(".pips .out").count() >= 1
     page.locator(".remedy.fits").first.wait_for()
-    page.locator(".story li").nth(1).wait_for()  # how it got here is told, step by step
+    page.locator(".story li").nth(1).wait_for()  # how it got here is shown, step by step
     accessible(page, "why")
     shot(page, "why")
 

@@ -69,7 +69,7 @@ def test_a_page_that_lost_its_connection_gets_exactly_what_it_missed(watched: Wa
 
 
 @pytest.mark.parametrize("after", ["", "other-5", "nonsense", "EPOCH-999999", "EPOCH--1"])
-def test_a_page_that_fell_behind_is_told_to_start_over(watched: Watched, after: str) -> None:
+def test_a_page_that_fell_behind_starts_over(watched: Watched, after: str) -> None:
     browser = watched.browser()
     epoch = browser.get("/api/snapshot")["id"].partition("-")[0]
     assert browser.follow(after.replace("EPOCH", epoch)).next() == {"event": "reset"}
@@ -88,7 +88,7 @@ def test_the_ring_of_changes_is_bounded(watched: Watched) -> None:
     assert watched.browser().follow(first).next() == {"event": "reset"}
 
 
-def test_a_node_that_comes_and_goes_is_told(watched: Watched) -> None:
+def test_a_node_that_comes_and_goes_is_reported(watched: Watched) -> None:
     browser = watched.browser()
     stream = browser.follow(browser.get("/api/snapshot")["id"])
     status = {"allocatable": {"cpu": "4", "pods": "10"}}
@@ -147,7 +147,7 @@ def test_stopping_the_cluster_ends_open_streams(tmp_path: Path) -> None:
         stream.until(lambda change: False)
 
 
-def test_pages_go_on_with_a_scheduler_that_was_made_anew(tmp_path: Path) -> None:
+def test_pages_go_on_with_a_scheduler_that_was_made_again(tmp_path: Path) -> None:
     cluster = Watched(tmp_path, nodes=2)
     cluster.start()
     try:

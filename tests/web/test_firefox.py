@@ -59,6 +59,6 @@ async def _history_lines(up: Up, profile: Path) -> None:
 
 async def _reconnects(page: Firefox, up: Up) -> None:
     await asyncio.to_thread(up.stop)
-    await page.until("document.getElementById('state').dataset.state === 'away'", "nobody noticed the restart")
+    await page.until("document.getElementById('state').dataset.state === 'away'", "the page did not notice the restart")
     await asyncio.to_thread(up.start)
     await page.until("document.getElementById('state').dataset.state === 'live'", "it does not come back")

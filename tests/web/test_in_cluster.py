@@ -1,4 +1,4 @@
-"""The dashboard of a scheduler of its own: whom the API server knows may look, whom it allows may ask."""
+"""The dashboard of a scheduler of its own: users the API server knows may look, users it allows may ask."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_who_is_no_longer_let_in_is_out_and_who_logs_out_is_out_at_once(
 
     monkeypatch.setattr(Guarded, "check", check)
     monkeypatch.setattr("phalanx.web.tokens.AGAIN_SECONDS", 0.0)  # a minute has passed
-    for _ in range(2):  # and the reason is told to every request, whichever of them was the first
+    for _ in range(2):  # and every request gets the reason, whichever of them was the first
         code, announced = browser.ask("GET", "/dashboard/api/snapshot")
         assert code == 401 and "no longer lets you in: no permission" in announced["message"], announced
     with pytest.raises(AssertionError, match="the stream ended"):

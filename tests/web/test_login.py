@@ -70,7 +70,7 @@ def test_a_logout_is_remembered_by_the_next_process(tmp_path: Path) -> None:
     assert file.read_text().count(":") == 1
 
 
-def test_a_file_of_logouts_that_cannot_be_read_lets_nobody_from_before_in(tmp_path: Path) -> None:
+def test_a_file_of_logouts_that_cannot_be_read_ends_all_earlier_logins(tmp_path: Path) -> None:
     now = [1000.0]
     file = tmp_path / "dashboard-logouts"
     first = Login.keyed("secret", lambda: now[0], file)
@@ -83,7 +83,7 @@ def test_a_file_of_logouts_that_cannot_be_read_lets_nobody_from_before_in(tmp_pa
     assert second.may(second.redeem(second.link())) == "ask"
 
 
-def test_another_link_comes_from_whoever_has_the_token_of_the_api_server(watched: Watched) -> None:
+def test_another_link_needs_the_token_of_the_api_server(watched: Watched) -> None:
     assert watched.ask("GET", "/phalanx/v1/dashboard", token="wrong").code == 401
     url = watched.get("/phalanx/v1/dashboard")["url"]
     assert watched.browser(login=False).login(url) == 200
@@ -124,7 +124,7 @@ def test_a_login_that_ends_ends_the_pages_it_opened() -> None:
 @pytest.mark.parametrize(
     "change", [lambda c: c.replace(".look.", ".ask."), lambda c: c[:-1] + "~", lambda c: "", lambda c: "a.b"]
 )
-def test_a_cookie_that_was_written_by_somebody_else_is_refused(change) -> None:
+def test_a_cookie_that_the_server_did_not_write_is_refused(change) -> None:
     login = Login(b"key", lambda: 0.0)
     with pytest.raises(Unauthorized):
         login.may(change(login.cookie("look")))
@@ -132,7 +132,7 @@ def test_a_cookie_that_was_written_by_somebody_else_is_refused(change) -> None:
         Login(b"other", lambda: 0.0).may(login.cookie("look"))
 
 
-def test_links_nobody_uses_do_not_pile_up() -> None:
+def test_unused_links_do_not_pile_up() -> None:
     login = Login(b"key", lambda: 0.0)
     links = [login.link() for _ in range(MOST_LINKS + 5)]
     with pytest.raises(Unauthorized):

@@ -1,4 +1,4 @@
-"""`phalanx nodes --like`: simulated twins of the nodes of another cluster, without what says whose they are."""
+"""`phalanx nodes --like`: simulated copies of the nodes of another cluster, without what says whose they are."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from support.in_process import Json, inside
     ("policy", "code", "end"),
     [("Never", "0", "Succeeded"), ("OnFailure", "0", "Succeeded"), ("Never", "3", "Failed")],
 )
-def test_a_pod_ends_as_told(policy: str, code: str, end: str) -> None:
+def test_a_pod_ends_as_annotated(policy: str, code: str, end: str) -> None:
     async def scenario() -> None:
         async with inside(nodes=1) as cluster:
             await bound(cluster, "p", policy=policy, annotations={RUN: "2", EXIT: code})
@@ -49,7 +49,7 @@ def test_containers_are_restarted_where_the_policy_says_so(policy: str, code: st
     asyncio.run(scenario())
 
 
-def test_a_running_pod_can_be_told_to_end() -> None:
+def test_a_running_pod_ends_when_annotated() -> None:
     async def scenario() -> None:
         async with inside(nodes=1) as cluster:
             await bound(cluster, "p")
@@ -61,7 +61,7 @@ def test_a_running_pod_can_be_told_to_end() -> None:
     asyncio.run(scenario())
 
 
-def test_an_image_that_nobody_can_pull_holds_a_pod_until_it_names_another() -> None:
+def test_an_image_that_cannot_be_pulled_holds_a_pod_until_it_names_another() -> None:
     async def scenario() -> None:
         async with inside(nodes=1) as cluster:
             missing = {"simulation.phalanx.dev/missing-image": "bad:v2, i", RUN: "0"}
@@ -109,7 +109,7 @@ def test_a_node_tells_events_of_pods_that_ask_for_it_and_of_missing_images() -> 
     asyncio.run(scenario())
 
 
-def test_containers_are_not_ready_while_they_are_told_so() -> None:
+def test_containers_are_not_ready_while_annotated_so() -> None:
     ready = "simulation.phalanx.dev/ready-seconds"
 
     async def scenario() -> None:
