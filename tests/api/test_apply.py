@@ -52,7 +52,7 @@ def test_applying_the_same_again_changes_nothing(world: World) -> None:
     assert world.apply(f"{DEPLOYMENTS}/web", deployment()) == first
 
 
-def test_a_field_left_out_is_removed_unless_somebody_else_owns_it(world: World) -> None:
+def test_a_field_left_out_is_removed_unless_it_has_another_owner(world: World) -> None:
     world.apply(f"{CONFIGS}/c", conf(a="1", b="2"), "me")
     world.apply(f"{CONFIGS}/c", conf(b="2"), "you")
     world.apply(f"{CONFIGS}/c", conf(), "me")
@@ -129,7 +129,7 @@ def test_list_items_are_owned_by_key(world: World) -> None:
     assert [c["name"] for c in gone["spec"]["template"]["spec"]["containers"]] == ["web"]
 
 
-def test_an_item_goes_with_its_owner_although_somebody_changed_a_field_in_it(world: World) -> None:
+def test_an_item_goes_with_its_owner_although_another_manager_changed_a_field_in_it(world: World) -> None:
     world.create(DEPLOYMENTS, deployment())
     sidecar = {"spec": {"template": {"spec": {"containers": [{"name": "sidecar", "image": "envoy:1"}]}}}}
     head = {"apiVersion": "apps/v1", "kind": "Deployment"}
@@ -142,7 +142,7 @@ def test_an_item_goes_with_its_owner_although_somebody_changed_a_field_in_it(wor
     assert ("upgrader", "Update") not in owners(gone)
 
 
-def test_an_item_stays_for_whoever_else_owns_it(world: World) -> None:
+def test_an_item_stays_for_its_other_owners(world: World) -> None:
     world.create(DEPLOYMENTS, deployment())
     head = {"apiVersion": "apps/v1", "kind": "Deployment"}
     sidecar = {"name": "sidecar", "image": "envoy:1"}
@@ -154,7 +154,7 @@ def test_an_item_stays_for_whoever_else_owns_it(world: World) -> None:
     assert found["image"] == "envoy:1" and "args" not in found
 
 
-def test_nobody_owns_a_map_that_lost_its_last_entry(world: World) -> None:
+def test_a_map_that_lost_its_last_entry_has_no_owner(world: World) -> None:
     head = {"apiVersion": "v1", "kind": "ConfigMap"}
     world.create(CONFIGS, {**config("c", k="v"), "metadata": {"name": "c", "annotations": {"a": "1"}}}, agent="maker/1")
     world.apply(f"{CONFIGS}/c", {**head, "metadata": {"annotations": {"a": "2"}}}, "me", force="true")
@@ -182,7 +182,7 @@ def test_atomic_lists_have_one_owner(world: World) -> None:
         world.apply(node, {"apiVersion": "v1", "kind": "Node", "spec": {"taints": [{**taint, "key": "b"}]}}, "you")
 
 
-def test_defaulted_fields_belong_to_nobody_after_apply(world: World) -> None:
+def test_defaulted_fields_have_no_owner_after_apply(world: World) -> None:
     made = world.apply(f"{PODS}/p", pod("p"), "me")
     assert made["spec"]["restartPolicy"] == "Always"
     assert set(owners(made)["me", "Apply"]["f:spec"]) == {"f:containers"}
@@ -241,7 +241,7 @@ def test_status_can_be_applied(world: World) -> None:
     assert not again.get("status", {}).get("conditions")
 
 
-def test_owners_can_be_forgotten_and_apply_starts_anew(world: World) -> None:
+def test_owners_can_be_forgotten_and_apply_starts_again(world: World) -> None:
     world.create(CONFIGS, config("c", a="1"))
     stripped = world.patch(f"{CONFIGS}/c", {"metadata": {"managedFields": [{}]}})
     assert "managedFields" not in stripped["metadata"]
@@ -290,14 +290,14 @@ def test_kubectl_may_go_on_server_side_where_it_left_off_client_side(world: Worl
         world.apply(f"{DEPLOYMENTS}/web", new, "somebody")
     applied = world.apply(f"{DEPLOYMENTS}/web", new, "kubectl")
     assert applied["spec"]["replicas"] == 3
-    # What somebody changed since is still a conflict.
+    # What another manager changed since is still a conflict.
     world.patch(f"{DEPLOYMENTS}/web", {"spec": {"replicas": 9}}, fieldManager="autoscaler")
     with pytest.raises(Conflict, match="autoscaler"):
         world.apply(f"{DEPLOYMENTS}/web", new, "kubectl")
 
 
 def test_kubectl_server_side_refreshes_what_client_side_apply_compares_with(world: World) -> None:
-    """Somebody who goes back to client-side apply must not have fields removed by an annotation of long ago."""
+    """A user who goes back to client-side apply must not have fields removed by an annotation of long ago."""
     last = "kubectl.kubernetes.io/last-applied-configuration"
     body = config("c", a="1")
     body["metadata"]["annotations"] = {last: msgspec.json.encode(config("c", a="1")).decode()}
@@ -385,7 +385,7 @@ def test_applied_fields_that_are_not_declared_are_refused_however_they_are_valid
         world.apply(f"{DEPLOYMENTS}/web", wrong)
 
 
-def test_repeated_keys_of_an_applied_configuration_are_told_with_their_line(world: World) -> None:
+def test_repeated_keys_of_an_applied_configuration_are_reported_with_their_line(world: World) -> None:
     body = b"apiVersion: v1\nkind: ConfigMap\ndata:\n  a: one\n  a: two\n"
     with pytest.raises(BadRequest) as caught:
         world.ask(
@@ -406,7 +406,7 @@ def sorted_everywhere(fields: dict[str, Any]) -> bool:
     return list(fields) == sorted(fields) and all(sorted_everywhere(node) for node in fields.values())
 
 
-def test_keys_of_field_sets_are_sorted_whoever_writes_and_however(world: World) -> None:
+def test_keys_of_field_sets_are_sorted_for_every_writer_and_verb(world: World) -> None:
     web = deployment()
     web["metadata"]["labels"] = {"z": "1", "a": "2"}
     web["spec"]["template"]["spec"]["containers"].append(

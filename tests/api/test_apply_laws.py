@@ -153,7 +153,7 @@ def test_managers_of_different_fields_commute(first: Any, second: Any) -> None:
 
 @given(specs, specs, specs)
 @settings(max_examples=120, deadline=None)
-def test_leaving_a_field_out_removes_it_only_if_nobody_else_owns_it(first: Any, second: Any, later: Any) -> None:
+def test_leaving_a_field_out_removes_it_only_if_it_has_no_other_owner(first: Any, second: Any, later: Any) -> None:
     live = apply(apply(None, first, "a"), second, "b")
     theirs = fields_of(live, "b")
     after = apply(live, later, "a")
@@ -183,7 +183,7 @@ def test_without_force_a_conflict_changes_nothing_and_with_force_ownership_moves
 @given(specs, specs)
 @settings(max_examples=120, deadline=None)
 def test_owned_fields_exist(first: Any, second: Any) -> None:
-    """Sets never name what the object does not have, whoever wrote last and how."""
+    """Sets never name what the object does not have, whichever manager wrote last and how."""
     live = apply(None, first, "a")
     new = copy.deepcopy(live)
     new["spec"] = copy.deepcopy(second)

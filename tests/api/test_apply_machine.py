@@ -210,7 +210,7 @@ class Writers(RuleBasedStateMachine):
     # -- the model ----------------------------------------------------------------------------------------------
 
     def defaulted(self, values: Flat) -> Flat:
-        """The server fills what nobody wishes: the pod's and the rollout's defaults, as they were at the start."""
+        """The server fills what no manager sets: the pod's and the rollout's defaults, as they were at the start."""
         values = {**self.fixed, **values}
         for path in [path for path, value in values.items() if value == ITEM and is_container(path)]:
             for name, value in CONTAINER_DEFAULTS.items():
@@ -332,7 +332,7 @@ class Writers(RuleBasedStateMachine):
     @rule(requested=preferences, applied_by=st.none() | people)
     @precondition(lambda self: self.owners)
     def replace(self, requested: Json, applied_by: str | None) -> None:
-        """Delete the object and make it anew: nothing of the old owners is left."""
+        """Delete the object and make it again: nothing of the old owners is left."""
         bare = self.world.get(WEB)
         bare["metadata"].pop("finalizers", None)
         self.write(bare, "maker", "PUT")

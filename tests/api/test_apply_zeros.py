@@ -30,7 +30,7 @@ def test_applying_false_takes_a_true_back(world: World) -> None:
     assert "unschedulable" not in applied.get("spec", {})
 
 
-def test_applying_false_against_somebody_elses_true_is_a_conflict(world: World) -> None:
+def test_applying_false_against_the_true_of_another_manager_is_a_conflict(world: World) -> None:
     world.apply(NODE, _node(unschedulable=True), "other")
     with pytest.raises(Conflict, match="unschedulable"):
         world.apply(NODE, _node(unschedulable=False), "me")

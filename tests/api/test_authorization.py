@@ -1,4 +1,4 @@
-"""A server with --authorization-mode RBAC: who may do what, who acts as whom, and what the audit log says of it."""
+"""A server with --authorization-mode RBAC: who may do what, who acts as which user, what the audit log says."""
 
 from __future__ import annotations
 
@@ -177,7 +177,7 @@ def test_a_cluster_role_with_the_label_adds_to_view(guarded: Guarded) -> None:
         f"{RBAC}/clusterroles", {"metadata": {"name": "see-leases", "labels": labels}, "rules": rules}
     )
     assert guarded.code("GET", path, token=token) == 200
-    for role in ("view", "edit", "admin"):  # and whoever reads the role sees it there
+    for role in ("view", "edit", "admin"):  # and readers of the role see it there
         guarded.cluster.wait(f"{RBAC}/clusterroles/{role}", lambda found: rules[0] in found["rules"])
     guarded.cluster.delete(f"{RBAC}/clusterroles/see-leases")
     assert guarded.code("GET", path, token=token) == 403
@@ -194,10 +194,10 @@ def test_a_binding_to_a_missing_role_says_so(guarded: Guarded) -> None:
     assert guarded.code("GET", "/api/v1/nodes", token=token) == 200
 
 
-# -- nobody gives what he has not --------------------------------------------------------------------------------------
+# -- no user gives what it has not -------------------------------------------------------------------------------------
 
 
-def test_nobody_gives_rights_that_he_does_not_have(guarded: Guarded) -> None:
+def test_no_user_gives_rights_that_it_does_not_have(guarded: Guarded) -> None:
     here, token = guarded.namespace(), guarded.user("boss")
     guarded.bind(here, "ClusterRole", "admin", person("boss"))
     roles, bindings = f"{RBAC}/namespaces/{here}/roles", f"{RBAC}/namespaces/{here}/rolebindings"
@@ -331,7 +331,7 @@ def test_a_token_for_others_is_no_token_for_this_server(guarded: Guarded) -> Non
     assert status["authenticated"] and status["audiences"] == ["vault"]
 
 
-def test_acting_as_somebody_needs_the_right_to(guarded: Guarded) -> None:
+def test_acting_as_another_user_needs_the_right_to(guarded: Guarded) -> None:
     here, token = guarded.namespace(), guarded.user("actor")
     guarded.user("role-holder")
     guarded.bind(here, "ClusterRole", "view", person("role-holder"))

@@ -141,7 +141,7 @@ def test_a_watch_shows_the_version_it_is_about_and_asks_once_for_all(routes: Rou
     assert len(routes.endpoint.of(routes.path)) == 1
 
 
-def test_what_the_clients_version_forbids_is_refused_before_anybody_is_asked(routes: Routes) -> None:
+def test_what_the_clients_version_forbids_is_refused_before_any_webhook_is_asked(routes: Routes) -> None:
     refused = routes.create("v1", "a", size=1)
     assert refused.code == 422 and "spec.hostPort: Required value" in refused.json["message"]
     assert not routes.endpoint.of(routes.path)
@@ -156,7 +156,7 @@ def test_what_the_clients_version_forbids_is_refused_before_anybody_is_asked(rou
         ({"uid": "other"}, "response.uid"),
     ],
 )
-def test_a_webhook_that_fails_is_told_and_nothing_is_stored(routes: Routes, answer: Json, why: str) -> None:
+def test_a_webhook_that_fails_is_reported_and_nothing_is_stored(routes: Routes, answer: Json, why: str) -> None:
     routes.create("v2", "there", host="h", port="1")
     routes.endpoint.answers[routes.path] = lambda request: answer
     for result in (routes.create("v1", "a", hostPort="h:1"), routes.cluster.ask("GET", routes.place("v1", "there"))):

@@ -105,6 +105,6 @@ def test_a_value_that_is_wrong_may_stay_but_not_become_another_wrong_one(world: 
     with pytest.raises(Invalid, match=r"spec.zone: Too long: may not be more than 3 bytes"):
         world.patch(f"{CRONS}/a", {"spec": {"zone": "longer", "owner": "i"}}, MERGE)
     turned = world.patch(f"{CRONS}/a", {"spec": {"owner": "i", "parts": parts[::-1]}}, MERGE)
-    assert [part["name"] for part in turned["spec"]["parts"]] == ["two", "one"]  # items are told apart by name
+    assert [part["name"] for part in turned["spec"]["parts"]] == ["two", "one"]  # items are distinguished by name
     with pytest.raises(Invalid, match=r"spec.parts\[0\].text: Too long"):
         world.patch(f"{CRONS}/a", {"spec": {"parts": [{"name": "one", "text": "wordier"}]}}, MERGE)

@@ -140,7 +140,7 @@ def test_propagation_is_left_to_the_collector(world: World, policy: str, finaliz
     assert (left["metadata"]["finalizers"] if left else None) == finalizers
 
 
-def test_pods_of_a_replication_controller_stay_unless_somebody_says_otherwise(world: World) -> None:
+def test_pods_of_a_replication_controller_stay_unless_the_client_says_otherwise(world: World) -> None:
     path = "/api/v1/namespaces/default/replicationcontrollers"
     template = {"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{"name": "c", "image": "i"}]}}
     for name, announced, finalizers in (("x", {}, ["orphan"]), ("y", {"propagationPolicy": "Background"}, None)):
@@ -152,7 +152,7 @@ def test_pods_of_a_replication_controller_stay_unless_somebody_says_otherwise(wo
         assert found == ["example.com/a", *(finalizers or [])]
 
 
-def test_pods_of_a_job_stay_unless_somebody_says_otherwise_and_the_client_is_told(world: World) -> None:
+def test_pods_of_a_job_stay_unless_the_client_says_otherwise_and_it_is_warned(world: World) -> None:
     path = "/apis/batch/v1/namespaces/default/jobs"
     spec = {"template": {"spec": {"restartPolicy": "Never", "containers": [{"name": "c", "image": "i"}]}}}
     for verb in ("delete", "deletecollection"):

@@ -79,7 +79,7 @@ def test_many_names_share_what_all_clients_may_have_and_ours_stand_outside() -> 
     asyncio.run(scenario())
 
 
-def test_a_client_that_sends_more_than_its_queue_holds_is_told_so_and_others_are_not() -> None:
+def test_a_client_that_sends_more_than_its_queue_holds_is_refused_and_others_are_not() -> None:
     async def scenario() -> None:
         clients = Clients(Shares(slots_per_client=2, queue=10, turn=100))
         clients.ask("flood", 100, turns=5)

@@ -42,7 +42,7 @@ def read_all(sock: ssl.SSLSocket) -> bytes:
 
 
 @pytest.mark.parametrize("token", ["", "wrong", "x" * 5000])
-def test_without_the_token_nothing_is_told(server: LocalCluster, token: str) -> None:
+def test_without_the_token_nothing_is_answered(server: LocalCluster, token: str) -> None:
     reply = server.ask("GET", "/api/v1/pods", token=token)
     assert (reply.code, reply.json["reason"], reply.json["message"]) == (401, "Unauthorized", "Unauthorized")
     assert server.ask("GET", "/apis", token=token).code == 401
@@ -152,7 +152,7 @@ def test_a_body_that_never_comes_gets_a_timeout(strict: LocalCluster) -> None:
     assert head.startswith(b"HTTP/1.1 504")
 
 
-def test_too_many_connections_are_told_so_and_the_rest_goes_on(strict: LocalCluster) -> None:
+def test_too_many_connections_are_refused_and_the_rest_goes_on(strict: LocalCluster) -> None:
     kept = []
     try:
         for _ in range(20):
@@ -258,7 +258,7 @@ def _until(condition: Callable[[], bool]) -> None:
     raise AssertionError("did not come true within 20 seconds")
 
 
-def test_watchers_that_never_read_cost_one_piece_each_and_nobody_waits_for_them(
+def test_watchers_that_never_read_cost_one_piece_each_and_no_client_waits_for_them(
     start_cluster: Callable[..., LocalCluster],
 ) -> None:
     server = start_cluster(limits=Limits(write_seconds=1000), **ALONE)

@@ -250,7 +250,7 @@ def test_partial_metadata(server: LocalCluster, pods: str) -> None:
     assert several["kind"] == "PartialObjectMetadataList" and len(several["items"]) == 5
 
 
-def test_an_answer_nobody_can_give_is_406(server: LocalCluster, pods: str) -> None:
+def test_an_answer_that_cannot_be_given_is_406(server: LocalCluster, pods: str) -> None:
     assert server.ask("GET", pods, accept="application/x-protobuf").code == 406
     assert server.ask("GET", pods, accept="application/vnd.kubernetes.protobuf;as=Table;g=meta.k8s.io;v=v1").code == 406
     assert server.ask("GET", pods, accept="application/vnd.kubernetes.protobuf,application/json").code == 200

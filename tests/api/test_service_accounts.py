@@ -58,7 +58,7 @@ def test_every_container_finds_the_token_where_programs_look_for_it(world: World
 
 
 def test_equal_pods_stay_equal(world: World) -> None:
-    """Whoever groups pods by what they are must not see a thousand kinds of them."""
+    """A program that groups pods by what they are must not see a thousand kinds of them."""
     first, second = (world.create(PODS, pod(name))["spec"] for name in ("p", "q"))
     assert first == second and first["serviceAccountName"] == first["serviceAccount"] == "default"
 

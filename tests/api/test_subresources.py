@@ -154,7 +154,7 @@ def test_a_budget_says_how_many_it_needs(world: World) -> None:
     assert caught.value.http_code == 429
 
 
-def test_a_budget_nobody_looked_at_yet_does_not_allow_anything(world: World) -> None:
+def test_a_budget_without_a_status_does_not_allow_anything(world: World) -> None:
     running(world, "p")
     budget(world, disruptionsAllowed=5, observedGeneration=0)
     with pytest.raises(TooManyRequests) as caught:
@@ -419,14 +419,14 @@ def test_ephemeral_containers_come_and_stay_as_they_are(world: World) -> None:
 
 
 @pytest.mark.parametrize("door", ["exec", "attach", "portforward", "proxy"])
-def test_nothing_runs_in_a_pod_and_whoever_wants_in_is_told_so(server: LocalCluster, namespace: str, door: str) -> None:
+def test_nothing_runs_in_a_pod_and_the_answer_says_so(server: LocalCluster, namespace: str, door: str) -> None:
     assert server.ask("POST", f"/api/v1/namespaces/{namespace}/pods/p/{door}", command="ls").code == 404
     server.create(f"/api/v1/namespaces/{namespace}/pods", pod("p"))
     reply = server.ask("POST", f"/api/v1/namespaces/{namespace}/pods/p/{door}", command="ls")
     assert reply.code == 400 and 'pod "p" is simulated: nothing runs in its containers' in reply.json["message"]
 
 
-def test_a_log_is_what_the_pod_is_told_to_have_written(server: LocalCluster, namespace: str) -> None:
+def test_a_log_is_what_the_annotation_of_the_pod_says(server: LocalCluster, namespace: str) -> None:
     body = pod("p")
     body["metadata"]["annotations"] = {"simulation.phalanx.dev/log": "one\ntwo\nthree\n"}
     server.create(f"/api/v1/namespaces/{namespace}/pods", body)

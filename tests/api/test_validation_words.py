@@ -1,6 +1,6 @@
-"""What is wrong with an object, told in the words and in the order of kube-apiserver 1.37.
+"""What is wrong with an object, in the words and in the order of kube-apiserver 1.37.
 
-`validation_words.jsonl` was made by asking the validation of Kubernetes itself about the same objects; whoever reads
+`validation_words.jsonl` was made by asking the validation of Kubernetes itself about the same objects; who reads
 error messages with a program (or in a manual) finds the same here.
 """
 

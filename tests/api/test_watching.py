@@ -93,7 +93,7 @@ HEAD = 'ListOptions.meta.k8s.io "" is invalid: '
         ),
     ],
 )
-def test_rules_of_revisions_are_told_as_by_kubernetes(
+def test_errors_about_revisions_read_as_in_kubernetes(
     server: LocalCluster, path: str, query: dict[str, str], message: str
 ) -> None:
     reply = server.ask("GET", path, **query)

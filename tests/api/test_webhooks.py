@@ -1,4 +1,4 @@
-"""Admission webhooks against a real HTTPS endpoint: whom they are called for, what they may do, and how they fail."""
+"""Admission webhooks against a real HTTPS endpoint: what they are called for, what they may do, and how they fail."""
 
 from __future__ import annotations
 
@@ -220,7 +220,7 @@ def test_a_certificate_of_another_authority_is_not_trusted(hooks: Hooks) -> None
     assert "CERTIFICATE_VERIFY_FAILED" in hooks.create("a").json["message"]
 
 
-def test_one_slow_webhook_holds_up_nobody_else(hooks: Hooks) -> None:
+def test_one_slow_webhook_holds_up_no_other_request(hooks: Hooks) -> None:
     release, begun = threading.Event(), threading.Event()
 
     def slow(_: Json) -> Json:
@@ -251,7 +251,7 @@ def test_a_webhook_that_takes_too_long_has_failed(hooks: Hooks) -> None:
         release.set()
 
 
-def test_nobody_can_lock_himself_out(hooks: Hooks) -> None:
+def test_no_user_can_lock_itself_out(hooks: Hooks) -> None:
     everything = on("*", resources=["*/*"], groups=["*"])
     hooks.add(lambda _: {"allowed": False}, "validating", rules=everything)
     assert hooks.create("a").code == 400
@@ -379,7 +379,7 @@ def test_match_condition_that_fails_follows_the_failure_policy(hooks: Hooks, fai
         assert "resulted in error: no such key: nope" in made.json["message"]
 
 
-def test_who_takes_the_finalizers_of_a_namespace_away_is_told_to_webhooks(hooks: Hooks) -> None:
+def test_webhooks_learn_who_takes_the_finalizers_of_a_namespace_away(hooks: Hooks) -> None:
     rules = on("UPDATE", resources=["namespaces/finalize"])
     path = hooks.add(lambda request: {"allowed": False}, kind="validating", rules=rules)
     place = f"/api/v1/namespaces/{hooks.namespace}"

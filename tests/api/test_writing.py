@@ -101,7 +101,7 @@ def test_bad_bodies(world: World, body: Any, problem: Any, text: str) -> None:
     assert text in caught.value.message
 
 
-def test_several_errors_are_told_at_once(world: World) -> None:
+def test_several_errors_are_reported_at_once(world: World) -> None:
     body = pod("Bad_Name")
     body["spec"]["containers"][0]["name"] = "Also Bad"
     with pytest.raises(Invalid) as caught:

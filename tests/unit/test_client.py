@@ -75,7 +75,7 @@ def test_a_wrong_token_is_unauthorized(server, run):
     run(ask)
 
 
-def test_nobody_there_is_unreachable(run):
+def test_no_server_there_is_unreachable(run):
     async def ask(_: HttpClient) -> None:
         async with HttpClient(Connection("http://127.0.0.1:9", None), timeout=5) as client:
             with pytest.raises(Unreachable):

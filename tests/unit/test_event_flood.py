@@ -1,4 +1,4 @@
-"""A flood of events: nobody waits for it, the latest news is written, and what was dropped is counted and told."""
+"""A flood of events: no task waits for it, the latest news is written, and what was dropped is counted and reported."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from phalanx.kube.recorder import EVENTS, ObjectRef, Recorder
 from support.waiting import eventually_async
 
 
-def test_the_latest_events_of_a_flood_are_written_and_the_others_counted_and_told(
+def test_the_latest_events_of_a_flood_are_written_and_the_others_counted_and_reported(
     run: Callable[[Callable[[HttpClient], Awaitable[Any]]], Any],
     namespace: str,
     monkeypatch: pytest.MonkeyPatch,
@@ -27,7 +27,7 @@ def test_the_latest_events_of_a_flood_are_written_and_the_others_counted_and_tol
 
     async def test(client: HttpClient) -> bytes:
         recorder = Recorder(client, "sched", "sched-1", SystemClock(), random.Random(1))
-        for number in range(25):  # before anybody writes
+        for number in range(25):  # before any is written
             about = ObjectRef("v1", "Pod", namespace, f"pod-{number:02d}", str(number))
             recorder.record(about, "Normal", "Scheduled", "Binding", "assigned")
         assert recorder.dropped == 15

@@ -1,4 +1,4 @@
-"""Doing what the engine decided: each outcome told once, lost answers resolved by reading."""
+"""Doing what the engine decided: each outcome reported once, lost answers resolved by reading."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Bench:
         self.executor = Executor(client, self.recorder, self._report, clock, rng, scheduler_name="sched")
 
     def _report(self, outcome: Outcome) -> None:
-        assert outcome.decision not in self.outcomes, "told twice"
+        assert outcome.decision not in self.outcomes, "reported twice"
         self.outcomes[outcome.decision] = outcome
 
     async def __aenter__(self) -> Bench:
@@ -116,7 +116,7 @@ def test_an_eviction_does_not_overtake_the_binds_of_its_gang(run, namespace):
                     d.Evict(4, namespace, "other", uids["other"]),
                 ]
             )
-            await eventually_async(lambda: 1 in bench.outcomes and 4 in bench.outcomes, "what nobody holds up")
+            await eventually_async(lambda: 1 in bench.outcomes and 4 in bench.outcomes, "what nothing holds up")
             assert holding.deleted == ["other"] and 3 not in bench.outcomes
             holding.let_go.set()
             await eventually_async(lambda: 3 in bench.outcomes, "the eviction")
@@ -154,7 +154,7 @@ class Silent:
 
 @pytest.mark.parametrize("problem", [Unreachable("no answer"), Forbidden("may not get pods")])
 @pytest.mark.parametrize("done", [True, False])
-def test_a_bind_nobody_can_read_about_has_no_outcome_until_it_is_known(run, namespace, done, problem, monkeypatch):
+def test_a_bind_that_cannot_be_read_back_has_no_outcome_until_it_is_known(run, namespace, done, problem, monkeypatch):
     monkeypatch.setattr(module, "delay", lambda *_: 0.005)
 
     async def go(client: HttpClient) -> None:
@@ -217,7 +217,7 @@ def test_a_bind_whose_answer_was_lost_is_found_done(run, namespace):
     run(go)
 
 
-def test_a_bind_that_somebody_else_did_is_a_conflict(run, namespace):
+def test_a_bind_by_another_scheduler_is_a_conflict(run, namespace):
     async def go(client: HttpClient) -> None:
         uid = await make(client, namespace, "a")
         async with Bench(client) as bench:

@@ -56,7 +56,7 @@ def test_the_mirror_follows_the_server(run, namespace):
 
 
 class Forgetful:
-    """A client whose watch says 410 once, after things have happened that it never told."""
+    """A client whose watch says 410 once, after things have happened that it never sent."""
 
     def __init__(self, inner: HttpClient, meanwhile: Any) -> None:
         self._inner, self._meanwhile, self.watches = inner, meanwhile, 0
@@ -91,7 +91,7 @@ def test_after_410_only_the_differences_are_passed_on(run, namespace):
         task = asyncio.create_task(follower.run())
         await eventually_async(lambda: forgetful.watches == 2, "the second watch")
         later = sorted(mirror.log[3:])
-        # An object made anew under the same name is another object: gone first, then there.
+        # An object made again under the same name is another object: gone first, then there.
         assert later == sorted(["-goes", "-replaced", "+replaced", "+comes"])
         assert mirror.log.index("-replaced") < len(mirror.log) - 1
         assert follower.relists == 1
@@ -156,7 +156,7 @@ def test_pages_are_put_together(run, namespace, monkeypatch):
 
 
 class PutBack:
-    """A server that breaks off, comes back with the state of a backup, and has nothing to say to whoever asks for what
+    """A server that breaks off, comes back with the state of a backup, and has no answer for clients that ask for what
     comes after a revision that it has yet to reach (as kube-apiserver)."""
 
     def __init__(self) -> None:
@@ -182,7 +182,7 @@ class PutBack:
         yield WatchEvent("BOOKMARK", b"")
 
 
-def test_a_server_that_was_put_back_to_an_earlier_state_is_read_anew():
+def test_a_server_that_was_put_back_to_an_earlier_state_is_read_again():
     async def follow() -> None:
         mirror, server = Mirror(), PutBack()
         task = asyncio.create_task(informer(server, mirror, "x").run())
@@ -190,7 +190,7 @@ def test_a_server_that_was_put_back_to_an_earlier_state_is_read_anew():
         assert server.waiting_for == ["100", "80"]
         assert sorted(mirror.objects) == ["changed", "deleted since", "stays"]
         assert mirror.objects["changed"]["metadata"]["resourceVersion"] == "70"
-        # What was put back is another object than the one it was: nobody is told that a pod lost its node.
+        # What was put back is another object than the one it was: no handler hears that a pod lost its node.
         assert mirror.log.index("-changed") == len(mirror.log) - 1 - mirror.log[::-1].index("+changed") - 1
         task.cancel()
 

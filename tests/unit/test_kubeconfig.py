@@ -1,4 +1,4 @@
-"""Connecting: what a kubeconfig means, and what people are told when it is wrong."""
+"""Connecting: what a kubeconfig means, and what users read when it is wrong."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ def test_who_loses_the_lease_stops_working(run, namespace):
         first = elector(client, namespace, "first")
         leading = asyncio.create_task(first.lead(work))
         await eventually_async(lambda: first.leading, "first leads")
-        # Somebody else writes himself into the lease.
+        # Another process writes itself into the lease.
         await client.patch(LEASES, "sched", {"spec": {"holderIdentity": "usurper"}}, namespace)
         with pytest.raises(LeaderLost):
             await leading
@@ -83,7 +83,7 @@ def test_a_silent_leader_is_replaced(run, namespace):
 
 
 class Troubled:
-    """A client whose next calls about the lease fail as told; what is not told goes through."""
+    """A client whose next calls about the lease fail as listed; what is not listed goes through."""
 
     def __init__(self, inner: HttpClient) -> None:
         self._inner = inner
@@ -121,7 +121,7 @@ class Troubled:
         [("update", Unreachable("no answer")), ("get", Unreachable("no answer"))],
     ],
 )
-def test_trouble_with_one_renewal_deposes_nobody(run, namespace, trouble):
+def test_trouble_with_one_renewal_deposes_no_leader(run, namespace, trouble):
     async def elect(client: HttpClient) -> None:
         troubled = Troubled(client)
         leader = elector(troubled, namespace, "leader")
@@ -190,7 +190,7 @@ def test_a_leader_whose_renewals_fail_gives_up_before_others_may_begin(run, name
     run(elect)
 
 
-def test_who_lost_the_lease_and_begins_anew_waits_as_long_as_anybody_else_and_no_longer(run, namespace):
+def test_a_process_that_lost_the_lease_waits_as_long_as_any_other_and_no_longer(run, namespace):
     """What it wrote last is remembered: the time it could not reach the server counts."""
 
     class Clock(ManualClock):

@@ -111,7 +111,7 @@ def found(plant: Callable[[pytest.MonkeyPatch], None]) -> int:
 
 
 def refusals_before_the_disk(patched: pytest.MonkeyPatch) -> None:
-    """As it was: AlreadyExists for a creation that nobody can read yet."""
+    """As it was: AlreadyExists for a creation that no client can read yet."""
     patched.setattr(Writer, "handle", Writer._handle)
 
 

@@ -139,7 +139,7 @@ def test_what_is_handed_out_at_a_time_is_bounded_and_the_same_for_all() -> None:
     asyncio.run(scenario())
 
 
-def test_old_changes_are_given_back_while_nobody_writes(tmp_path: Path) -> None:
+def test_old_changes_are_given_back_while_no_client_writes(tmp_path: Path) -> None:
     async def scenario() -> None:
         clock = ManualClock()
         store = Store.open(tmp_path / "s.db", window=WindowBounds(seconds=60), clock=clock)

@@ -133,7 +133,7 @@ def test_a_wal_that_lost_acknowledged_writes_is_reported(tmp_path: Path, damage:
         assert "revision 20 was acknowledged" in text and "store.db-wal" in text and "store.db.mark" in text
     assert evidence is None or wal.read_bytes() == evidence
     assert "phalanx restore --as-is" in text
-    backup.accept(path)  # what the message offers to whoever put back an old copy
+    backup.accept(path)  # what the message offers to a user who put back an old copy
 
     async def accepted() -> int:
         store = Store.open(path)
@@ -149,7 +149,7 @@ def test_a_wal_that_lost_acknowledged_writes_is_reported(tmp_path: Path, damage:
 def test_without_a_mark_that_can_be_read_nothing_starts_and_nothing_is_touched(
     tmp_path: Path, mark: str, wal: str
 ) -> None:
-    """Two kinds of damage at once: what the mark would have told about the WAL must not be taken for granted."""
+    """Two kinds of damage at once: what the mark would have said about the WAL must not be taken for granted."""
     path = tmp_path / "copy" / "store.db"
     asyncio.run(copy_in_flight(tmp_path / "store.db", path))
     marked, log = Path(f"{path}.mark"), Path(f"{path}-wal")
@@ -263,7 +263,7 @@ def test_a_newer_format_is_left_alone(filled: Path) -> None:
     assert "newer" in refused(filled)
 
 
-def test_somebody_elses_database_is_left_alone(tmp_path: Path) -> None:
+def test_the_database_of_another_program_is_left_alone(tmp_path: Path) -> None:
     edit(tmp_path / "other.db", "CREATE TABLE t (x)")
     assert "not a Phalanx store" in refused(tmp_path / "other.db")
 

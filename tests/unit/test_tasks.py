@@ -1,4 +1,4 @@
-"""Tasks that run until told: whoever ends early is noticed with the cause, whoever does not hear is asked again."""
+"""Tasks that run until asked to end: one that ends early is noticed with its cause, a deaf one is asked again."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def test_a_task_that_never_ends_is_named_and_left(
 
 
 @pytest.mark.parametrize("work", [_returns, _raises, _exits, _awaits_what_is_cancelled])
-def test_what_others_do_without_for_a_while_is_begun_again_and_ends_when_told(
+def test_what_others_do_without_for_a_while_is_begun_again_and_ends_when_asked(
     work: Callable[[], Coroutine[Any, Any, None]], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(module, "FIRST_PAUSE", 0.001)

@@ -79,7 +79,7 @@ def against(answer: Answer, test: Callable[[HttpClient], Awaitable[None]], **opt
         b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: 4\r\n\r\nabcd",
     ],
 )
-def test_an_answer_nobody_can_read_is_unreachable(said: bytes) -> None:
+def test_an_unreadable_answer_is_unreachable(said: bytes) -> None:
     async def ask(client: HttpClient) -> None:
         with pytest.raises(Unreachable):
             await client.list(PODS)
@@ -120,7 +120,7 @@ def test_a_cancellation_that_a_library_turns_into_something_else_is_still_one(mo
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        with pytest.raises(TimeoutError):  # not Unreachable: whoever set the limit is told that it passed
+        with pytest.raises(TimeoutError):  # not Unreachable: the caller that set the limit learns that it passed
             async with asyncio.timeout(0.01):
                 await client.list(PODS)
 
@@ -164,10 +164,10 @@ def test_forty_callers_outlive_a_tls_port_that_flaps_and_hear_every_cancellation
             port = await asyncio.wait_for(ports.get(), 10)
             async with HttpClient(Connection(f"https://127.0.0.1:{port}", trust), timeout=5) as client:
                 callers = [asyncio.create_task(call(client)) for _ in range(40)]
-                while counts["told to end"] < 200 or counts["answered"] < 40 or counts["unreachable"] < 200:
+                while counts["asked to end"] < 200 or counts["answered"] < 40 or counts["unreachable"] < 200:
                     await asyncio.sleep(0.001)
                     for number in rng.sample(range(40), 2):
-                        counts["told to end"] += 1
+                        counts["asked to end"] += 1
                         callers[number].cancel()
                         ended, _ = await asyncio.wait((callers[number],), timeout=10)
                         assert ended and callers[number].cancelled(), "a cancellation was swallowed"
@@ -360,7 +360,7 @@ def test_a_garbled_event_is_asked_for_again_and_nothing_is_missed(
 
 
 def test_an_empty_object_is_no_answer_to_a_write() -> None:
-    """A proxy that says `{}` has not bound a pod: nobody knows whether it was done, which is not the same as done."""
+    """A proxy that says `{}` has not bound a pod: whether it was done is not known, which is not the same as done."""
     pod = {"metadata": {"name": "a"}}
 
     async def writes(client: HttpClient) -> None:
@@ -378,7 +378,7 @@ def test_an_empty_object_is_no_answer_to_a_write() -> None:
 
 @pytest.mark.parametrize("stray", [b"{}", b'{"kind": "Status", "status": "Success"}', b'{"items": []}'])
 def test_what_a_proxy_says_is_no_answer_to_a_read(stray: bytes) -> None:
-    """Simulation, seed 920006: `phalanx nodes` asked which nodes there are, was told `{}` and ended."""
+    """Simulation, seed 920006: `phalanx nodes` asked which nodes there are, was answered `{}` and ended."""
 
     async def reads(client: HttpClient) -> None:
         for read in (client.get(PODS, "a", "default"), client.list(PODS, "default")):

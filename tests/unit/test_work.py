@@ -88,7 +88,7 @@ def test_a_waiting_key_waits_once_and_the_earlier_time_wins() -> None:
         BaseExceptionGroup("x", [SystemExit()]),
     ],
 )
-def test_whatever_a_reconcile_raises_is_tried_again_holds_up_nobody_and_ends_nothing(
+def test_whatever_a_reconcile_raises_is_tried_again_holds_up_no_other_and_ends_nothing(
     problem: BaseException, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "FIRST_DELAY", 0.001)
@@ -204,10 +204,10 @@ def test_news_about_what_keeps_failing_is_looked_at_about_once_a_second() -> Non
     assert any(60 <= when <= 61.1 for when in tries), "news is not left for the end of a long delay"
 
 
-def test_a_worker_hired_at_the_very_end_leaves_nothing_that_nobody_waited_for(
+def test_a_worker_hired_at_the_very_end_leaves_nothing_unawaited(
     recwarn: pytest.WarningsRecorder,
 ) -> None:
-    """News that comes when the queue was told to end, and has not ended yet, hires a worker that never begins."""
+    """News that comes when the queue was asked to end, and has not ended yet, hires a worker that never begins."""
     gc.collect()  # what other tests left behind
     recwarn.clear()
     begun: list[str] = []
