@@ -1,4 +1,4 @@
-"""What upstream's pods would do where containers run, told to simulated kubelets.
+"""What upstream's pods would do where containers run, as annotations for simulated kubelets.
 
 Nothing runs in a simulated pod: it goes on until an annotation says when its containers end, and how. A mutating
 webhook reads the few shell scripts, images and probes that Kubernetes' tests give their pods and writes it. Nothing is
@@ -18,7 +18,7 @@ from support.webhook_endpoint import Endpoint
 
 Json = dict[str, Any]
 PATH = "/commands"
-TOLD = "simulation.phalanx.dev"
+ANNOTATION_PREFIX = "simulation.phalanx.dev"
 MISSING = ("non-existent", "nonexistent", "doesnt-exist", ":404")  # in the names of images that are nowhere
 LONG_DELAY = 5  # seconds before the first probe that a test waits for
 INDEX = "batch.kubernetes.io/job-completion-index"
@@ -59,25 +59,25 @@ class Commands:
     def _annotations(self, pod: Json) -> dict[str, str]:
         container = pod["spec"]["containers"][0]
         if any(word in container["image"] for word in MISSING):
-            return {f"{TOLD}/missing-image": container["image"]}
+            return {f"{ANNOTATION_PREFIX}/missing-image": container["image"]}
         delay = (container.get("readinessProbe") or {}).get("initialDelaySeconds") or 0
         if delay > LONG_DELAY:
-            return {f"{TOLD}/ready-seconds": str(delay)}
+            return {f"{ANNOTATION_PREFIX}/ready-seconds": str(delay)}
         if "volume/nfs" in container["image"]:
-            return {f"{TOLD}/log": "NFS started\n"}
+            return {f"{ANNOTATION_PREFIX}/log": "NFS started\n"}
         if str(pod["metadata"].get("name")).startswith("send-events-"):
-            return {f"{TOLD}/events": "true"}
+            return {f"{ANNOTATION_PREFIX}/events": "true"}
         script = " ".join([*(container.get("command") or ()), *(container.get("args") or ())])
         if "trap _term SIGTERM" in script:
-            return {f"{TOLD}/stop-seconds": "5"}
+            return {f"{ANNOTATION_PREFIX}/stop-seconds": "5"}
         again = container.get("restartPolicy") == "OnFailure" or pod["spec"].get("restartPolicy") == "OnFailure"
         if "/data/foo\n" in script and again:  # its container leaves a file for its own next run
-            return {f"{TOLD}/run-seconds": "1", f"{TOLD}/exit-code": "1,0"}
+            return {f"{ANNOTATION_PREFIX}/run-seconds": "1", f"{ANNOTATION_PREFIX}/exit-code": "1,0"}
         code = self._exit_code(pod, container, script)
         if code is None:
             return {}
-        seconds = "0" if script == "/bin/false" else "1"  # one that fails at once has failed before anybody deletes it
-        return {f"{TOLD}/run-seconds": seconds, f"{TOLD}/exit-code": str(code)}
+        seconds = "0" if script == "/bin/false" else "1"  # one that fails at once has failed before it is deleted
+        return {f"{ANNOTATION_PREFIX}/run-seconds": seconds, f"{ANNOTATION_PREFIX}/exit-code": str(code)}
 
     def _exit_code(self, pod: Json, container: Json, script: str) -> int | None:
         """None: it runs until it is deleted."""

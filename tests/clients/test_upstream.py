@@ -16,7 +16,7 @@ from support.programs import program
 
 CLUSTERS = 6  # every one has a process of e2e.test of its own
 ZONES = ("Multi-AZ",)  # in the names of tests that want nodes in several
-TOLD = (  # of those whose pods end by themselves, are ready late, lack an image or write a log
+ANNOTATED = (  # of those whose pods end by themselves, are ready late, lack an image or write a log
     "[sig-apps] Job", "[sig-apps] CronJob", "TTLAfterFinished", "UnhealthyPodEvictionPolicy", "PersistentVolumes NFS",
     "should rollback without unnecessary restarts", "support proportional scaling", "set in pod conditions",
     "report success for a pending container", "[sig-node] Events should be sent", "running a failing command",
@@ -40,7 +40,7 @@ def test_those_that_passed_before_pass(start_cluster: Callable[..., LocalCluster
     binary = program("e2e.test")
     faulthandler.cancel_dump_traceback_later()  # a quarter of an hour is usual here
     names = [name for name in passing() if os.environ.get("UPSTREAM_TESTS", "") in name]
-    announced, zones = among(names, TOLD), among(names, ZONES)
+    announced, zones = among(names, ANNOTATED), among(names, ZONES)
     plain = [name for name in names if name not in announced and name not in zones]
     clusters = [start_cluster(nodes=5) for _ in range(min(CLUSTERS, len(plain)))]
     outcomes = run(binary, [cluster.kubeconfig for cluster in clusters], plain)

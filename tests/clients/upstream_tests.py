@@ -121,7 +121,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("program", help="the e2e.test binary")
     parser.add_argument("names", type=Path, help="a file of test names, one a line")
-    parser.add_argument("kubeconfigs", type=Path, nargs="+", help="of clusters that nobody else uses meanwhile")
+    parser.add_argument("kubeconfigs", type=Path, nargs="+", help="of clusters that are not used otherwise meanwhile")
     parser.add_argument("--timeout", default="30m", help="of all tests of a process together")
     chosen = parser.parse_args()
     names = [line.partition("\t")[0] for line in lines(chosen.names)]

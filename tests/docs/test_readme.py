@@ -1,4 +1,4 @@
-"""The README as somebody reads it for the first time: typed word for word, and every manifest in it applied."""
+"""The README as users read it for the first time: typed word for word, and every manifest in it applied."""
 
 from __future__ import annotations
 

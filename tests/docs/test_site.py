@@ -73,7 +73,7 @@ def test_every_example_is_listed() -> None:
     assert listed == {path.name for path in (ROOT / "examples").glob("*.yaml")}
 
 
-def test_the_search_finds_pages_in_a_browser_that_asks_nobody_else(site: Path) -> None:
+def test_the_search_finds_pages_in_a_browser_that_asks_no_other_server(site: Path) -> None:
     path = shutil.which(os.environ.get("PHALANX_BROWSER") or "chromium")
     if path is None:
         pytest.skip("no browser: apt-get install chromium, or name one in PHALANX_BROWSER")

@@ -13,7 +13,7 @@ from phalanx.testing.builders import node
 
 
 class Asked(Cluster):
-    """Evicted pods stay until somebody says they are gone."""
+    """Evicted pods stay until the test says they are gone."""
 
     def __init__(self, engine: Engine | None = None) -> None:
         super().__init__(engine, evict=False, now=1_000_000.0)

@@ -1,4 +1,4 @@
-"""A cluster that somebody else runs, with Phalanx beside it.
+"""A cluster with its own control plane, and Phalanx in cluster mode in it.
 
 The API server, the workload controllers ("upstream") and the simulated nodes stand for the cluster. On an old one the
 scheduling kinds are custom resources and pods lose the fields that link them. Every pod that upstream makes goes

@@ -344,7 +344,7 @@ class GroupWorld:
         return self.engine.groups.forest
 
     def check_binds(self, made: list[d.Decision]) -> None:
-        """Whoever is bound is bound with a whole gang, all the way up, and in one domain."""
+        """A bound pod is bound with a whole gang, all the way up, and in one domain."""
         forest, columns = self.forest(), self.engine.columns
         seen: set[GroupKey] = set()
         for decision in made:
@@ -389,7 +389,7 @@ class GroupWorld:
             for part in groups.commits._broken(group):
                 raise AssertionError(f"{part.key} was left half-placed")
             if groups.commits.confirmed(group) and any(leaf.marked for leaf in forest.leaves(head)):
-                assert groups.conditions.is_true(head), f"{head} is scheduled, but nobody says so"
+                assert groups.conditions.is_true(head), f"{head} is scheduled, but its condition does not say so"
 
     def check_sleepers(self) -> None:
         groups = self.engine.groups
@@ -398,7 +398,7 @@ class GroupWorld:
             if root.kind == "Pod" or place_ is not QueueName.WAITING or groups.busy:
                 continue
             if root.equivalence_class is None or not root.equivalence_class.is_waiting:
-                continue  # one of its twins is being tried
+                continue  # an equivalent pod is being tried
             if self.engine.unit_lifecycle.stands(root.plan):
                 continue  # it waits for the last of those who make room
             group = groups.members.group_of(root)

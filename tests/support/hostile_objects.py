@@ -1,4 +1,4 @@
-"""Objects with one or several values that nobody would write in good faith, of every kind that the engine reads."""
+"""Objects with one or several values that no user would write in good faith, of every kind that the engine reads."""
 
 from __future__ import annotations
 

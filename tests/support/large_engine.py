@@ -80,7 +80,7 @@ def large_engine(nodes: int = NODES, pods: int = PODS) -> Engine:
 
 
 class Standing:
-    """The site over an engine that nobody steps, on a free port, in a thread."""
+    """The site over an engine that makes no steps, on a free port, in a thread."""
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine

@@ -14,7 +14,7 @@ from pathlib import Path
 SOURCE = Path(__file__).parents[2] / "src" / "phalanx"
 
 KEY = re.compile(r"(?<![\w./-])((?:[a-z0-9-]+\.)?phalanx\.dev/[A-Za-z0-9][\w.-]*)")
-WISHES = ("gang", "topology", "disruption", "min-count", "min-groups")
+ANNOTATIONS = ("gang", "topology", "disruption", "min-count", "min-groups")
 CAMEL = re.compile(r"[A-Z][a-z]+(?:[A-Z]+[a-z0-9]*)*\Z|API[A-Z]\w+\Z")
 # Calls whose arguments are reasons (or types of conditions), wherever they stand among the arguments.
 TELLING = {
@@ -47,7 +47,7 @@ def called(node: ast.Call) -> str:
 @cache
 def keys() -> set[str]:
     """Annotations, labels and other names below our domains, as whole strings in the code."""
-    found = {f"scheduling.phalanx.dev/{requested}" for requested in WISHES}
+    found = {f"scheduling.phalanx.dev/{requested}" for requested in ANNOTATIONS}
     for node in nodes(r"phalanx\.dev/|DOMAIN"):
         if isinstance(node, ast.Constant) and (whole := KEY.fullmatch(text_of(node))):
             found.add(whole[1])

@@ -101,14 +101,14 @@ class Cluster:
         """The problem of one workload, and id(leaf) -> its pods as (name, template name)."""
         templates = self.instance["podTemplates"]
         numbers: dict[str, int] = {}
-        twins: dict[str, str] = {}  # equal templates are one shape
+        equal: dict[str, str] = {}  # equal templates are one shape
         rows: list[ShapeRow] = []
         used: list[str] = []
         members: dict[int, list[tuple[str, str]]] = {}
 
         def shape(name: str) -> int:
             text = json.dumps(templates[name], sort_keys=True)
-            first = twins.setdefault(text, name)
+            first = equal.setdefault(text, name)
             if first not in numbers:
                 numbers[first] = len(rows)
                 rows.append(self._shape(templates[first]))
@@ -122,7 +122,7 @@ class Cluster:
                 return Composite(group["name"], minimum, children, key=group.get("topologyKey"))
             counts = Counter(shape(t) for _, t in group["pods"])
             leaf = Leaf(group["name"], minimum, tuple(counts.items()), key=group.get("topologyKey"))
-            members[id(leaf)] = [(pod, twins[json.dumps(templates[t], sort_keys=True)]) for pod, t in group["pods"]]
+            members[id(leaf)] = [(pod, equal[json.dumps(templates[t], sort_keys=True)]) for pod, t in group["pods"]]
             return leaf
 
         tree = build(root)

@@ -1,4 +1,4 @@
-"""Small crowded clusters and somebody more important who wants in; and what that costs at least, by trying everything.
+"""Small full clusters and something more important that wants in; and what that costs at least, by trying everything.
 
 Nothing here asks the engine: costs are counted from the objects, and whether the preemptor fits is what the reference
 filters say when its pods arrive one after the other, in every order, on every node.
@@ -253,12 +253,12 @@ def cost(made: Crowd, gone: Sequence[str]) -> Key:
 
 
 def in_order(parts: Sequence[float]) -> Key:
-    """These `PARTS` as the engine is told to compare them."""
+    """These `PARTS` as the engine is asked to compare them."""
     return tuple(parts[PARTS.index(name)] for name in order.ORDER if name in PARTS)
 
 
 def cheapest(made: Crowd, *, local: bool = False) -> Key | None:
-    """`local`: only whoever sits on the preemptor's node may go, as with single pods."""
+    """`local`: only pods on the preemptor's node may go, as with single pods."""
     units = sorted({v.unit for v in made.victims})
     sets = [s for size in range(len(units) + 1) for s in combinations(units, size)]
     reckoned = sorted((cost(made, some), some) for some in sets)

@@ -1,6 +1,6 @@
 """How large everything is that an engine keeps: one number per attribute of a class, whatever tables there are.
 
-Found by looking, not from a list: a table somebody adds tomorrow is counted tomorrow.
+Found by looking, not from a list: a table added tomorrow is counted tomorrow.
 """
 
 from __future__ import annotations

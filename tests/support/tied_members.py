@@ -180,7 +180,7 @@ class Case:
         return built
 
     def check(self, binds: list[tuple[str, Rules, int]]) -> None:
-        """Every bind keeps every rule beside those before it; nobody is bound with half a gang, or half a tree."""
+        """Every bind keeps every rule beside those before it; no pod is bound with half a gang, or half a tree."""
         placed: Counter[tuple[Rules, int]] = Counter(self.running)
         for name, rules, at in binds:
             assert self.fits(rules, at, placed), f"{name}: {rules} does not fit on node {at} beside {placed}"

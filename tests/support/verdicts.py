@@ -10,7 +10,7 @@ def binds(decisions: list[d.Decision]) -> dict[str, str]:
 
 
 def no_victims(message: str) -> str:
-    """A verdict with what preemption adds to it when every node might help, but nobody there may be evicted."""
+    """A verdict with what preemption adds to it when every node might help, but no pod there may be evicted."""
     return _with_preemption(message, "No preemption victims found for incoming pod")
 
 

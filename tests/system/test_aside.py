@@ -64,7 +64,7 @@ def test_an_answer_comes_back_whole_and_the_present_is_not_touched() -> None:
         (RecursionError(), InternalError, "RecursionError"),
     ],
 )
-def test_what_goes_wrong_aside_is_told_here(raised: BaseException, kind: type[ApiProblem], said: str) -> None:
+def test_what_goes_wrong_aside_is_reported_here(raised: BaseException, kind: type[ApiProblem], said: str) -> None:
     def think() -> bytes:
         raise raised
 
@@ -95,7 +95,7 @@ def test_a_question_that_is_too_large_ends_and_so_does_its_process() -> None:
     asyncio.run(main())
 
 
-def test_whoever_asks_no_longer_is_not_thought_about_any_more_and_many_must_wait() -> None:
+def test_an_abandoned_request_is_not_thought_about_any_more_and_many_must_wait() -> None:
     async def main() -> None:
         aside = Aside(waiting=2)
         first, second = (asyncio.create_task(aside.answer(_for_ever)) for _ in range(2))

@@ -1,4 +1,4 @@
-"""What a TrainJob or an MPIJob is asked for later, while it runs, makes nobody wait for ever."""
+"""What a TrainJob or an MPIJob is asked for later, while it runs, makes no pod wait for ever."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def announced(cluster: SimulatedCluster, reason: str) -> list[str]:
     return [event["message"] for event in cluster.all("Event") if event["reason"] == reason]
 
 
-def test_the_gang_of_a_train_job_does_not_ask_for_nodes_that_nobody_makes() -> None:
+def test_the_gang_of_a_train_job_does_not_ask_for_nodes_that_no_controller_makes() -> None:
     async def main(loop: VirtualLoop) -> None:
         async with simulated_cluster(6) as cluster:
             for definition in definitions("trainer"):
@@ -48,7 +48,7 @@ def test_new_pods_of_an_mpi_job_have_the_priority_of_its_gang() -> None:
             later = {"template": {"spec": {"priorityClassName": CLASS}}}
             await cluster.patch("MPIJob", "w", {"spec": {"mpiReplicaSpecs": {"Worker": later, "Launcher": later}}})
             await cluster.settle(60)
-            assert announced(cluster, "GroupsUnchanged"), "its author is told"
+            assert announced(cluster, "GroupsUnchanged"), "its author can read it"
             worker = next(pod for pod in cluster.all("Pod") if "worker" in pod["metadata"]["name"])
             await cluster.delete("Pod", worker["metadata"]["name"])
             await cluster.settle(90)

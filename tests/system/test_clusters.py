@@ -100,7 +100,7 @@ def test_two_clusters_run_in_the_background_each_with_a_name(phalanx: Commands) 
     assert status["counts"]["nodes"] == 2, "no nodes are added to a cluster that has some, unless asked for"
 
 
-def test_a_start_that_fails_is_told_with_its_log(phalanx: Commands) -> None:
+def test_a_start_that_fails_is_reported_with_its_log(phalanx: Commands) -> None:
     (phalanx.home / "bad.yaml").write_text("profiles: 7\n")
     said = phalanx("up", "--name", "a", "--detach", "--config", "bad.yaml", code=2)
     assert "bad.yaml" in said or "apiVersion" in said

@@ -135,7 +135,7 @@ def test_plain_http_only_when_asked_and_only_on_loopback(tmp_path: Path) -> None
     assert refused.returncode == 2 and "loopback" in refused.stderr
 
 
-def test_a_server_that_nobody_or_anybody_can_reach_says_so() -> None:
+def test_a_server_that_no_client_or_any_client_can_reach_says_so() -> None:
     with running("apiserver", "--data", ":memory:", "--listen", "127.0.0.1:0") as (process, _):
         assert process.stderr is not None
         assert "--kubeconfig FILE" in process.stderr.readline()
@@ -185,7 +185,7 @@ def test_a_wrong_setting_is_one_clear_line(tmp_path: Path, arguments: tuple[str,
     assert word in said_once(phalanx("up", *data, *listen, *arguments))
 
 
-def test_help_has_examples_and_version_is_told() -> None:
+def test_help_has_examples_and_version_is_printed() -> None:
     for arguments in ((), ("up",), ("apiserver",)):
         done = phalanx(*arguments, "--help")
         assert done.returncode == 0 and "Examples:" in done.stdout

@@ -48,7 +48,7 @@ def test_bash_completes_commands_options_kinds_and_names(server: LocalCluster, t
     assert complete("phalanx why podg", tmp_path, **here) == ["podgroup/"]
     assert complete("phalanx why pod/to-c", tmp_path, **here) == ["pod/to-complete"]
     assert complete("phalanx plan pod to-c", tmp_path, **here) == ["to-complete"]
-    # Nobody to ask: nothing is offered and nothing is said.
+    # No server to ask: nothing is offered and nothing is said.
     assert complete("phalanx why pod/to-c", tmp_path, KUBECONFIG="/nonexistent") == []
     server.delete("/api/v1/namespaces/default/pods/to-complete")
 

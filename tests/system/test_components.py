@@ -88,7 +88,7 @@ def test_a_part_that_dies_before_it_is_ready_fails_the_start() -> None:
         asyncio.run(asyncio.wait_for(live(), 60))
 
 
-def test_a_supervised_part_that_dies_is_made_anew_and_says_what_was_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_supervised_part_that_dies_is_made_again_and_says_what_was_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "FIRST_RESTART", 0.001)
     lives: list[Loop] = []
     troubles: list[str] = []

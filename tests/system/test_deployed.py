@@ -204,7 +204,7 @@ def waiting_pod(name: str) -> Json:
 
 
 @pytest.mark.parametrize("part", ["scheduler", "controllers"])
-def test_metrics_are_for_whom_the_api_server_allows_and_probes_for_everybody(deployed: Deployed, part: str) -> None:
+def test_metrics_are_for_users_the_api_server_allows_and_probes_for_all(deployed: Deployed, part: str) -> None:
     line = next(line for line in deployed.lines if line.startswith(f"ready {part}"))
     found = re.search(r"secure=(https://127\.0\.0\.1:\d+)", line)
     assert found, line

@@ -1,4 +1,4 @@
-"""A process ends when told, whatever stands in the way, and when a part of it ends that should not: with its cause."""
+"""A process ends when asked, whatever stands in the way, and when a part of it ends that should not: with its cause."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def test_a_part_that_ends_by_itself_ends_the_process_with_its_cause(work: str, c
     assert f"error: a part of the control plane failed: {cause}" in said and "Traceback" in said
 
 
-def test_a_process_that_loses_its_lease_stands_by_again_and_still_ends_when_told() -> None:
+def test_a_process_that_loses_its_lease_stands_by_again_and_still_ends_when_asked() -> None:
     process = subprocess.Popen(
         [sys.executable, "-c", SCRIPT, "elected", "calling"],
         stdout=subprocess.PIPE,

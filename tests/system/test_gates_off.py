@@ -1,4 +1,4 @@
-"""What a gate that is off takes away is told."""
+"""What a gate that is off takes away is reported."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ WHERE = "/apis/scheduling.k8s.io/v1beta1/namespaces/default/podgroups"
 
 
 @pytest.mark.parametrize("applied", [False, True])
-def test_a_parent_that_is_dropped_is_told_with_a_warning(
+def test_a_parent_that_is_dropped_is_reported_with_a_warning(
     start_cluster: Callable[..., LocalCluster], applied: bool
 ) -> None:
     cluster = start_cluster(
@@ -65,7 +65,7 @@ LINK = {"schedulingGroup": {"podGroupName": "by-hand"}}
         (stateful_set("f"), "/apis/apps/v1/namespaces/default/statefulsets", "spec.template.spec.schedulingGroup"),
     ],
 )
-def test_a_link_that_is_dropped_from_a_template_is_told(
+def test_a_link_that_is_dropped_from_a_template_is_reported(
     start_cluster: Callable[..., LocalCluster], body: Json, where: str, field: str
 ) -> None:
     cluster = start_cluster(
@@ -93,7 +93,7 @@ def events_about(cluster: LocalCluster, kind: str, name: str) -> list[Json]:
     return [e for e in found if (e["involvedObject"]["kind"], e["involvedObject"]["name"]) == (kind, name)]
 
 
-def test_nothing_is_told_where_nothing_is_dropped(server: LocalCluster, namespace: str) -> None:
+def test_nothing_is_reported_where_nothing_is_dropped(server: LocalCluster, namespace: str) -> None:
     reply = server.ask("POST", WHERE.replace("default", namespace), GROUP)
     assert reply.json["spec"]["parentCompositePodGroupName"] == "root"
     assert "warning" not in reply.headers

@@ -133,7 +133,7 @@ def test_a_roll_out_goes_on_when_the_group_of_its_pods_was_deleted() -> None:
             pods_["spec"]["containers"][0]["image"] = "v2"
             await cluster.patch("Deployment", "w", {"spec": {"template": pods_}})
             while old & uids(cluster, "Pod"):
-                assert loop.time() - began < 20, "nobody has to wait for a retry"
+                assert loop.time() - began < 20, "no pod has to wait for a retry"
                 await cluster.settle(0.5, 0.5)
             await cluster.settle()
             assert [phase for phase, _ in pods(cluster)] == ["Running"] * 2

@@ -53,7 +53,7 @@ def test_drain_waits_for_the_disruption_budget_of_running_pods(up: LocalCluster,
     kubectl("uncordon", node)
 
 
-def test_a_pod_that_nobody_can_place_says_why(up: LocalCluster, kubectl_for) -> None:
+def test_a_pod_that_fits_nowhere_says_why(up: LocalCluster, kubectl_for) -> None:
     kubectl = kubectl_for(up)
     huge = {
         "apiVersion": "v1",

@@ -27,7 +27,7 @@ def test_every_width_shows_names_counts_and_the_reason_in_full(width: int) -> No
     assert " ".join(lines.split()).count(WHY) == 1
 
 
-def test_a_low_terminal_is_told_how_many_groups_it_does_not_show() -> None:
+def test_a_low_terminal_says_how_many_groups_it_does_not_show() -> None:
     lines = picture([row(f"group-{n:02d}") for n in range(40)], 80, 24).plain.splitlines()
     assert len(lines) <= 23
     assert lines[-1] == f"and {40 - (len(lines) - 3)} more: kubectl get podgroups -A"
@@ -59,14 +59,14 @@ def test_the_first_screen_of_the_demo_fits_eighty_by_twenty_four_with_the_link_s
 
 
 def test_a_gang_whose_pods_have_their_nodes_is_not_said_to_wait_until_its_condition_follows() -> None:
-    class Nobody:
+    class NoScreen:
         """Of the client the board only follows objects, which come by hand here."""
 
     def named(name: str) -> dict[str, str]:
         return {"namespace": "default", "name": name, "uid": name, "resourceVersion": "1"}
 
     async def rows() -> list[DemoRow]:
-        board = Board(Nobody(), lambda _: None)  # type: ignore[arg-type]
+        board = Board(NoScreen(), lambda _: None)  # type: ignore[arg-type]
         for name in ("a", "b"):
             spec = {"nodeName": "n", "schedulingGroup": {"podGroupName": "g"}}
             board._pods.remember({"metadata": named(name), "status": {}, "spec": spec})

@@ -1,6 +1,6 @@
 """Whatever happens to a workload: nothing restarts, strands, doubles or goes silent because something changed.
 
-`make lives SEQUENCES=…` runs more stories of every kind.
+`make fuzz-workloads SEQUENCES=…` runs more stories of every kind.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from support.lifecycle.sequences import BRANCHES, live
 from support.lifecycle.trees import tell_all, trees_of
 
 TREES = 5  # of every kind, always the same: fifty stories; `.ci/run` tells fresh ones
-NOT_TOLD_OF = {
+WITHOUT_SEQUENCES = {
     "RayJob": "its RayCluster is",
     "ReplicationController": "no groups are made of it",
     "DaemonSet": "no groups are made of it",
@@ -33,8 +33,8 @@ def test_whatever_happens_to_a_workload_it_lives_on(kind: str) -> None:
     assert len(announced.branches) == TREES * BRANCHES
 
 
-def test_stories_are_told_of_every_kind_that_becomes_groups() -> None:
-    assert set(kinds()) | set(NOT_TOLD_OF) == {kind.resource.kind for kind in KINDS}
+def test_sequences_cover_every_kind_that_becomes_groups() -> None:
+    assert set(kinds()) | set(WITHOUT_SEQUENCES) == {kind.resource.kind for kind in KINDS}
 
 
 def test_a_job_smaller_than_its_authors_gang_waits_and_says_what_to_do() -> None:

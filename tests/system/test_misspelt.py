@@ -18,7 +18,7 @@ from phalanx.testing.virtual_time import VirtualLoop, run
 from support.lifecycle.manifests import EVERY_KIND
 
 WRONG = "scheduling.phalanx.dev/gangs"
-TOLD = f"annotation {WRONG} means nothing to Phalanx; did you mean scheduling.phalanx.dev/gang?"
+HINT = f"annotation {WRONG} means nothing to Phalanx; did you mean scheduling.phalanx.dev/gang?"
 SOURCES = Path(__file__).parents[2]
 
 
@@ -33,7 +33,7 @@ def test_an_event_on_the_workload_says_which_annotation_means_nothing(kind: str)
             announced = [e for e in cluster.all("Event") if e.get("reason") == "UnknownAnnotation"]
             about = {(e.get("regarding") or e.get("involvedObject"))["kind"] for e in announced}
             assert kind in about
-            assert all((e.get("note") or e.get("message")) == TOLD for e in announced)
+            assert all((e.get("note") or e.get("message")) == HINT for e in announced)
 
     run(main)
 
@@ -44,10 +44,10 @@ def test_group_and_whatif_say_it_too(tmp_path: Path) -> None:
     file = tmp_path / "job.json"
     file.write_text(json.dumps(wrong))
     answer = CliRunner().invoke(group, ["-f", str(file)], standalone_mode=False)
-    assert TOLD in answer.output
+    assert HINT in answer.output
     asked = Manifests(Gates(), [])
     asked.read([wrong], "default")
-    assert any(TOLD in note for note in asked.notes)
+    assert any(HINT in note for note in asked.notes)
 
 
 def test_every_key_that_the_code_and_the_docs_name_is_known() -> None:

@@ -317,7 +317,7 @@ class JustBegun(Client):
 
 
 def test_a_server_that_forbids_everything_in_its_first_seconds_is_asked_again() -> None:
-    """Seen on kube-apiserver 1.37 that was killed: the controllers lost their lease, began anew, and ended of a 403."""
+    """Seen on kube-apiserver 1.37 that was killed: the controllers lost their lease, began again, ended of a 403."""
 
     async def scenario(cluster: InCluster) -> None:
         begun = JustBegun(cluster.as_("phalanx-controllers"))
@@ -331,7 +331,7 @@ def test_a_server_that_forbids_everything_in_its_first_seconds_is_asked_again() 
 
 
 def test_controllers_wait_for_their_namespace() -> None:
-    """Of a cluster that was set up anew under them: `kubectl apply -k deploy/` follows."""
+    """Of a cluster that was set up again under them: `kubectl apply -k deploy/` follows."""
 
     async def scenario(cluster: InCluster) -> None:
         lease = LeaseSettings("phalanx-controllers", "not-yet")

@@ -169,7 +169,7 @@ def test_a_job_that_began_without_groups_is_left_alone() -> None:
     play(scenario)
 
 
-def test_only_who_would_have_had_groups_is_told_that_it_has_none() -> None:
+def test_only_a_workload_that_would_have_had_groups_says_that_it_has_none() -> None:
     """The controller of LeaderWorkerSets copies the annotations of a set onto the StatefulSet it makes of it."""
 
     async def scenario(cluster: InCluster) -> None:
@@ -219,7 +219,7 @@ def test_a_workload_that_cannot_be_grouped_says_why() -> None:
     play(scenario)
 
 
-def test_an_object_of_somebody_else_is_not_taken_over() -> None:
+def test_an_object_of_another_owner_is_not_taken_over() -> None:
     async def scenario(cluster: InCluster) -> None:
         annotations = {"scheduling.phalanx.dev/group-tree": "Job"}
         theirs = {

@@ -1,4 +1,4 @@
-"""A controller, kubelet or scheduler that fails in `phalanx up` is told, counted and goes on; the cluster stays up."""
+"""A controller, kubelet or scheduler that fails in `phalanx up` is reported and counted; the cluster goes on."""
 
 from __future__ import annotations
 

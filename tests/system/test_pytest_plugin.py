@@ -1,4 +1,4 @@
-"""The fixture `cluster` as somebody uses it to test a program of their own: official client, YAML, time that passes."""
+"""The fixture `cluster` as users test their own programs with it: official client, YAML, time that passes."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_a_job_runs_for_an_hour_in_a_moment(cluster: LocalCluster) -> None:
     job = cluster.wait("/apis/batch/v1/namespaces/default/jobs/train", lambda j: j["status"].get("succeeded") == 2)
     assert job["status"]["completionTime"] > job["status"]["startTime"]
     assert all(_ready(node) for node in cluster.list("/api/v1/nodes")), "nodes are alive after an hour that was skipped"
-    assert time.time() - began < 3000, "nobody waited for it"
+    assert time.time() - began < 3000, "virtual time passed, not real time"
 
 
 def test_client_libraries_use_its_kubeconfig(cluster: LocalCluster) -> None:
@@ -58,7 +58,7 @@ def test_what_cannot_be_applied_says_so(cluster: LocalCluster) -> None:
         cluster.wait("/api/v1/nodes", lambda found: False, timeout=0)
 
 
-def test_a_suite_of_somebody_else_gets_the_fixture_with_one_line(pytester: pytest.Pytester) -> None:
+def test_another_test_suite_gets_the_fixture_with_one_line(pytester: pytest.Pytester) -> None:
     pytester.makeconftest('pytest_plugins = ["phalanx.testing.pytest"]')
     pytester.makepyfile(
         """

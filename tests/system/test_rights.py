@@ -171,7 +171,7 @@ class Ticking(SystemClock):
 
 
 async def use_controllers(cluster: InCluster, client: Recording) -> None:
-    """Everything the controllers do: lead, share a certificate, tell whom to trust, make, follow and remove groups."""
+    """Everything the controllers do: lead, share a certificate and write its CA, make, follow and remove groups."""
     await serve_webhook_configurations(cluster)
     for resource in (*(kind.resource for kind in FOLLOWED), *READ):
         if cluster.registry.by_kind(resource.group, resource.version, resource.kind) is None:
@@ -213,7 +213,7 @@ async def use_controllers(cluster: InCluster, client: Recording) -> None:
         await cluster.eventually("PodGroup", lambda found, kind=owner: any(_owner(g) == kind for g in found))
     await cluster.eventually("PodGroup", lambda found: any(g["metadata"]["name"].startswith("lws-0-") for g in found))
     await second_writer(cluster, client)
-    # The native API fixes the count of a composite: the tree is made anew once no pod is in it.
+    # The native API fixes the count of a composite: the tree is made again once no pod is in it.
     change = {"scheduling.phalanx.dev/min-groups": "1"}
     await cluster.patch("JobSet", "js", {"spec": {"suspend": True}, "metadata": {"annotations": change}})
     await cluster.eventually("CompositePodGroup", lambda all_: _policy(all_, "js") == {"gang": {"minGroupCount": 1}})
@@ -221,7 +221,7 @@ async def use_controllers(cluster: InCluster, client: Recording) -> None:
     cluster.webhook_on = False
     await cluster.apply(gang_job("missed", 1, pod={"schedulerName": "nobody"}))
     await cluster.eventually("Pod", lambda found: any("missed" in group_of(pod) for pod in found))
-    # Whoever no longer asks loses the groups, from the leaves up.
+    # A workload that no longer asks loses the groups, from the leaves up.
     await cluster.patch("JobSet", "js", {"metadata": {"annotations": dict.fromkeys(tree)}})
     await cluster.eventually("CompositePodGroup", lambda found: not found)
     await cluster.eventually("Workload", lambda found: not any(w["metadata"]["name"].startswith("js-") for w in found))
@@ -358,7 +358,7 @@ def test_no_rule_has_a_wildcard() -> None:
     assert "*" not in json.dumps([body for body in documents("20-rbac.yaml") if "rules" in body])
 
 
-def test_the_webhook_is_told_whom_to_trust() -> None:
+def test_the_webhook_configuration_names_the_certificate_to_trust() -> None:
     async def scenario() -> None:
         async with beside(upstream=False, phalanx=False, nodes=0, schedulers=()) as cluster:
             await serve_webhook_configurations(cluster)
@@ -370,7 +370,7 @@ def test_the_webhook_is_told_whom_to_trust() -> None:
     asyncio.run(scenario())
 
 
-def test_a_configuration_that_is_applied_later_or_again_is_told_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_configuration_that_is_applied_later_or_again_names_it_too(monkeypatch: pytest.MonkeyPatch) -> None:
     """`kubectl apply -k deploy/` makes it after the controllers; who applies it again takes our authority out."""
     monkeypatch.setattr("phalanx.serve.cluster_mode.TRUST_AGAIN", 0.02)
 

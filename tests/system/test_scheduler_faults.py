@@ -147,7 +147,7 @@ def test_two_schedulers_of_one_name_bind_each_pod_once_and_fill_no_node_twice(
 
 
 class SilentProxy:
-    """Passes bytes on to a port until told to fall silent: connections stay open, nothing comes any more."""
+    """Passes bytes on to a port until asked to fall silent: connections stay open, nothing comes any more."""
 
     def __init__(self, target: int) -> None:
         self.port = free_port()

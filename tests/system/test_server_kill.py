@@ -94,7 +94,7 @@ class Storm:
         try:
             return await client.create(CONFIG_MAPS, body(name, number), "default")
         except AlreadyExists as problem:
-            raise AssertionError(f"{name} was not there a moment ago, and nobody else writes it") from problem
+            raise AssertionError(f"{name} was not there a moment ago, and no other client writes it") from problem
 
     async def acknowledgements(self, more: int) -> None:
         wanted = self.ledger.count + more

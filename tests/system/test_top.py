@@ -179,12 +179,12 @@ def test_once_prints_everything_for_a_script(up: LocalCluster) -> None:
     assert all(len(line) <= 80 for line in done.stdout.splitlines())
     live = phalanx("top", "--kubeconfig", str(up.kubeconfig))
     assert live.returncode == 2 and "phalanx top --once" in live.stderr
-    nobody = phalanx("top", "--once", "--kubeconfig", str(up.kubeconfig), "--scheduler", "http://127.0.0.1:9")
-    assert nobody.returncode == 2
-    assert "no scheduler answers" in nobody.stderr and "phalanx up" in nobody.stderr
+    alone = phalanx("top", "--once", "--kubeconfig", str(up.kubeconfig), "--scheduler", "http://127.0.0.1:9")
+    assert alone.returncode == 2
+    assert "no scheduler answers" in alone.stderr and "phalanx up" in alone.stderr
 
 
-def test_a_server_without_a_scheduler_is_told(server: LocalCluster) -> None:
+def test_a_server_without_a_scheduler_is_reported(server: LocalCluster) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "phalanx", "top", "--once", "--kubeconfig", str(server.kubeconfig)],
         text=True, capture_output=True, timeout=PATIENCE, check=False,
@@ -243,7 +243,7 @@ def test_keys_have_names() -> None:
     ]  # fmt: skip
 
 
-def test_forty_waiting_gangs_are_told_apart_on_a_small_screen() -> None:
+def test_forty_waiting_gangs_are_distinguished_on_a_small_screen() -> None:
     roots = state(roots=4)["queue"]["roots"]
     names = ["eval-1-5c9f7b6d8f-eval-1-pgt-0-7887bf9bd8", "eval-2-5c9f7b6d8f-eval-2-pgt-0-7887bf9bd9",
              "pretraining-of-a-large-model-seed-11", "pretraining-of-a-large-model-seed-12"]  # fmt: skip

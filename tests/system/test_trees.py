@@ -1,4 +1,4 @@
-"""Stories that share what they have in common are told as they would be alone; what breaks in one of them is found."""
+"""Stories that share what they have in common run as they would alone; what breaks in one of them is found."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TESTS = Path(__file__).parents[1]
 
 
 @pytest.mark.parametrize("name", ["Job", "JobSet beside its controller"])
-def test_a_branch_is_told_in_a_copy_to_the_byte_as_it_is_told_alone(
+def test_a_branch_runs_in_a_copy_to_the_byte_as_it_runs_alone(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ends: Any = Story.end
@@ -58,7 +58,7 @@ def test_what_breaks_in_a_branch_is_found_and_made_short(monkeypatch: pytest.Mon
     assert all("pods and has" in how for how in broken), broken
 
 
-def test_a_story_is_told_from_the_command_line_as_make_lives_does() -> None:
+def test_a_sequence_runs_from_the_command_line_as_make_fuzz_workloads_does() -> None:
     command = [sys.executable, "-m", "support.lifecycle", "--story", "Job beside its controller"]
     announced = subprocess.run(
         [*command, "--seed", "1", "--branch", "0"], capture_output=True, text=True, check=False, cwd=TESTS

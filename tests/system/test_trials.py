@@ -29,7 +29,7 @@ def test_parts_outlive_a_server_that_is_away_for_longer_than_the_lease_lasts(
 
 
 @pytest.mark.slow
-def test_conflicting_writes_of_the_lease_depose_nobody_and_fill_no_node_twice(
+def test_conflicting_writes_of_the_lease_depose_no_leader_and_fill_no_node_twice(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     import faults

@@ -97,7 +97,7 @@ def test_the_clock_follows_the_loop_and_can_be_wrong() -> None:
         before = onward.now()
         late.skew -= 3600
         await asyncio.sleep(1)
-        assert onward.now() == pytest.approx(before + 1), "a clock that is set back stops nobody"
+        assert onward.now() == pytest.approx(before + 1), "a clock that is set back stops no task"
         assert late.monotonic() == pytest.approx(11)
 
     run(main)

@@ -58,7 +58,7 @@ def test_parts_wait_for_a_server_that_is_away_and_say_so(server: Server, tmp_pat
             process.communicate()
 
 
-def test_a_token_that_is_not_accepted_is_named_and_nobody_says_ready(server: Server, tmp_path: Path) -> None:
+def test_a_token_that_is_not_accepted_is_named_and_no_process_says_ready(server: Server, tmp_path: Path) -> None:
     text = server.kubeconfig.read_text()
     token = yaml.safe_load(text)["users"][0]["user"]["token"]
     kubeconfig = tmp_path / "kubeconfig"

@@ -103,7 +103,7 @@ def test_a_pod_that_is_spoken_for_passes_unchanged() -> None:
     play(scenario)
 
 
-def test_nonsense_is_told_apart_from_pods() -> None:
+def test_nonsense_is_distinguished_from_pods() -> None:
     async def scenario(cluster: InCluster) -> None:
         for body in (b"", b"{", b"[]", b"\xff\xfe", b'{"request": 5}', b'{"request": {}}'):
             assert (await answer(cluster, body))[0] == 400, body
@@ -181,7 +181,7 @@ def test_answers_take_less_than_five_milliseconds_in_the_middle_of_many_workload
     play(scenario)
 
 
-def test_replicas_and_subgroups_are_told_from_names_where_labels_are_missing() -> None:
+def test_replicas_and_subgroups_are_read_from_names_where_labels_are_missing() -> None:
     """Our webhook may run before the one of LeaderWorkerSet, which adds the labels."""
 
     async def scenario(cluster: InCluster) -> None:

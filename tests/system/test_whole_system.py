@@ -88,7 +88,7 @@ def devices_are_never_in_use() -> AbstractContextManager[Any]:
 
 
 def everybody_leads() -> AbstractContextManager[Any]:
-    """A lease that somebody else holds counts as ours."""
+    """A lease that another process holds counts as ours."""
 
     async def always(self: Elector) -> str:
         return HELD
@@ -110,7 +110,7 @@ def a_commit_is_skipped() -> AbstractContextManager[Any]:
 
 
 def a_batch_is_turned_round() -> AbstractContextManager[Any]:
-    """Writes that were committed together are told in the wrong order."""
+    """Writes that were committed together are sent in the wrong order."""
     real = Store._commit
     return mock.patch.object(Store, "_commit", lambda self, batch: real(self, list(batch)[::-1]))
 
@@ -150,7 +150,7 @@ def reasons_are_not_written() -> AbstractContextManager[Any]:
 
 
 def a_broken_watch_is_fatal() -> AbstractContextManager[Any]:
-    """A watch that breaks raises what nobody catches."""
+    """A watch that breaks raises what no caller catches."""
     from phalanx.base.errors import Unreachable
     from phalanx.kube.client import HttpClient
 
@@ -166,8 +166,8 @@ def a_broken_watch_is_fatal() -> AbstractContextManager[Any]:
 
 
 @contextmanager
-def nobody_leads_again() -> Iterator[None]:
-    """Whoever lost the lease once never asks for it again."""
+def no_process_leads_again() -> Iterator[None]:
+    """A process that lost the lease once never asks for it again."""
     real, led = Elector._acquire, set()
 
     async def acquire(self: Elector) -> None:
@@ -194,7 +194,7 @@ PLANTED: dict[str, Callable[[], AbstractContextManager[Any]]] = {
     "planned-evictions": one_victim_more,
     "accounted": reasons_are_not_written,
     "alive": a_broken_watch_is_fatal,
-    "converges": nobody_leads_again,
+    "converges": no_process_leads_again,
 }
 
 

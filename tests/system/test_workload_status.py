@@ -46,7 +46,7 @@ def test_a_v1alpha1_workload_can_be_waited_for() -> None:
         async with simulated_cluster(3, topology="cpu=4") as cluster:
             await cluster.apply(first_version(2, "a", "b"))
             await cluster.settle()
-            assert scheduled(cluster) == ("", ""), "nobody has used it yet"
+            assert scheduled(cluster) == ("", ""), "no pod has used it yet"
             for number in range(2):
                 await cluster.apply(member(f"a-{number}", "a"))
             await cluster.settle()

@@ -74,7 +74,7 @@ def place(tmp_path_factory: pytest.TempPathFactory):
         ("up --feature-gates Foo=true", "known gates: CompositePodGroup"),
     ],
 )
-def test_it_is_told_what_to_do(
+def test_the_error_says_what_to_do(
     place: Path, typed: str, said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(place)

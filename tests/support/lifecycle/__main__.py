@@ -27,22 +27,22 @@ from support.lifecycle.trees import tell_all, trees_of
 AT_ONCE = 50  # trees of a kind before the clock is looked at; fewer would pay more for clusters than for stories
 
 
-class Told(NamedTuple):
+class Outcome(NamedTuple):
     kind: str
     reasons_by_state: list[str]  # what each is about
-    ended: int  # of them, as they are told until nothing is left
+    ended: int  # of them, as they run until nothing is left
     events: int  # that happened; those which stories share once
     broken: list[str]
     seconds: float  # of CPU
 
 
-def _notify(kind: str, first: int, trees: int) -> Told:
+def _notify(kind: str, first: int, trees: int) -> Outcome:
     began = _cpu()
     announced = tell_all(trees_of(kind, range(first, first + trees)))
     reasons_by_state = [_about(tree, note.branch) for tree, note in announced.branches]
     ended = sum(note.ended for _, note in announced.branches)
     events = len(reasons_by_state) + sum(len(tree.shared()) for tree in {tree for tree, _ in announced.branches})
-    return Told(kind, reasons_by_state, ended, events, announced.broken, _cpu() - began)
+    return Outcome(kind, reasons_by_state, ended, events, announced.broken, _cpu() - began)
 
 
 def _about(tree: Tree, branch: int | None) -> str:
@@ -65,12 +65,12 @@ def _turns(seed: int, sequences: int) -> Iterator[tuple[str, int, int]]:
         done += count
 
 
-def _all(asked: argparse.Namespace) -> Iterator[Told]:
+def _all(asked: argparse.Namespace) -> Iterator[Outcome]:
     """In the order in which they end; after the time nothing new is begun."""
     end = time.monotonic() + asked.seconds if asked.seconds else float("inf")
     turns = _turns(asked.seed, asked.sequences)
     with ProcessPoolExecutor(asked.processes) as pool:
-        under_way: set[Future[Told]] = set()
+        under_way: set[Future[Outcome]] = set()
         while True:
             while len(under_way) < asked.processes and time.monotonic() < end:
                 turn = next(turns, None)

@@ -22,7 +22,7 @@ class Crash:
         self.answered = False
 
     def arm(self, writes: int, *, answered: bool) -> None:
-        """answered: the last write reaches the server, and nobody hears of it."""
+        """answered: the last write reaches the server, and no client hears of it."""
         self.crashed = asyncio.Event()
         self._left, self.answered = writes, answered
 

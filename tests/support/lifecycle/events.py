@@ -55,7 +55,7 @@ class Happenings(Life):
         return set() if now >= before else None
 
     async def restart(self) -> Uids | None:
-        """Somebody deletes a pod."""
+        """A user deletes a pod."""
         return await self.end_one(lambda name: self.cluster.delete("Pod", name))
 
     async def retry(self) -> Uids | None:
@@ -183,7 +183,7 @@ class Happenings(Life):
         if not self._made_by_hand() and self.rng.random() < 0.5:  # with other sizes
             self.sizes, self.cpu = self.variant.sizes(self.rng), self.rng.choice([1, 2, 3, 3])
         self.completions, self.succeeded = self.sizes.get("parallelism", 0), 0
-        for _ in range(30):  # kubectl apply of a name that is still going is told so, and its user tries again
+        for _ in range(30):  # kubectl apply of a name that is still going is refused, and its user tries again
             try:
                 await self.make()
                 break
@@ -214,7 +214,7 @@ class Happenings(Life):
             name = self.rng.choice(groups)["metadata"]["name"]
             self.excused.add(name)
             await self.cluster.delete("PodGroup", name)
-            if name in BY_HAND:  # nobody else makes it again
+            if name in BY_HAND:  # no controller makes it again
                 await self.cluster.settle(QUIET)
                 for obj in self.variant.make(self):
                     if obj["metadata"]["name"] == name and self.cluster.get("PodGroup", name) is None:

@@ -1,4 +1,4 @@
-"""The kinds of workloads that stories are told of, each in several variants: as their users write them."""
+"""The kinds of workloads that stories are about, each in several variants: as their users write them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Small gangs of every kind, as sequences of events need them. Their pods run until they are told to end."""
+"""Small gangs of every kind, as sequences of events need them. Their pods run until they are asked to end."""
 
 from __future__ import annotations
 

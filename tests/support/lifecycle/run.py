@@ -1,7 +1,7 @@
 """What there is of one workload while its story goes on, and what must hold after every event of it.
 
-Nothing that ran was replaced unless the event asks for it; a gang has its minimum on nodes or gets nobody new; every
-group has an owner that lives; whoever waits, and whoever lacks pods, says why. When the workload is gone nothing of it
+Nothing that ran was replaced unless the event asks for it; a gang has its minimum on nodes or gets no new pod; every
+group has an owner that lives; what waits, and what lacks pods, says why. When the workload is gone nothing of it
 is left.
 """
 
@@ -19,7 +19,7 @@ from phalanx.testing.simulated_cluster import SimulatedCluster
 Json = dict[str, Any]
 Uids = set[str]
 NODES, NODE_CPU = 2, 4  # often not enough
-RUN_SECONDS = 300  # of the pods of a CronJob; others run until they are told to end
+RUN_SECONDS = 300  # of the pods of a CronJob; others run until they are asked to end
 QUIET = 90.0  # seconds without a write after which nothing more is to come; longer than the backoff of a few failures
 MADE_FOR_OTHERS = ("PodGroup", "CompositePodGroup", "Workload")
 MADE_BY_HAND = ("PodGroup", "Workload", "ClusterTrainingRuntime")
@@ -56,7 +56,7 @@ class Variant:
     fixed: bool = False  # its template cannot be changed
     restarts: bool = False  # others may go with a pod that is lost
     goes_by_itself: bool = False  # some time after it is over
-    own_group: bool = False  # nobody lowers the minimum of its gang while pods of it are outside (docs/gaps.md)
+    own_group: bool = False  # the minimum of its gang is not lowered while pods of it are outside (docs/gaps.md)
     beside: bool = False  # others make its pods; Phalanx makes groups and links, as on a real cluster
     definitions: tuple[str, ...] = ()  # files of examples/crds
 
@@ -158,7 +158,7 @@ class Life:
     def check(self, event: str, before: dict[str, Json], replaced: Uids | None) -> None:
         """before: pods that ran, by uid; replaced: those the event may end, None for all of them."""
         self.nothing_replaced(event, before, replaced)
-        self.whole_or_nobody_new(set(before))
+        self.whole_or_no_new_pod(set(before))
         self.owned()
         if not self.ended:
             self.explained()
@@ -193,7 +193,7 @@ class Life:
         full = self.wanted() > NODES * (NODE_CPU // self.cpu) or self.fillers > 0
         return full and max(worth, default=0) > pod["spec"].get("priority", 0)
 
-    def whole_or_nobody_new(self, before: Uids) -> None:
+    def whole_or_no_new_pod(self, before: Uids) -> None:
         if self.all_excused:
             self.excused.update(name for name, _, _ in self.gangs())
             self.all_excused = False
@@ -218,7 +218,7 @@ class Life:
                 if meta["name"] in BY_HAND or "deletionTimestamp" in meta:
                     continue
                 if not any(owner in uids for owner in references):
-                    raise Broken(f"{kind} {meta['name']} belongs to nobody that lives")
+                    raise Broken(f"{kind} {meta['name']} has no owner that lives")
 
     def explained(self) -> None:
         for pod in self.live():
@@ -231,7 +231,7 @@ class Life:
             raise Broken(f"{self.kind} wants {self.wanted()} pods, has {len(self.live())}, and does not say why")
 
     def not_stranded(self) -> None:
-        """Where there is room for all of it, all of it runs, unless its user was told what to do."""
+        """Where there is room for all of it, all of it runs, unless its user can read what to do."""
         if self.grouped:
             groups = {group["metadata"]["name"]: group for group in self.cluster.all("PodGroup")}
             there = {*groups, *(workload["metadata"]["name"] for workload in self.cluster.all("Workload"))}
@@ -240,8 +240,8 @@ class Life:
                 if pod["spec"].get("nodeName") or not name or name in there:
                     continue
                 if name in BY_HAND:  # deleted, and gone with its last pod, or adopted and gone with its owner
-                    return  # whoever made it has to do so again
-                raise Broken(f"pod {pod['metadata']['name']} waits for PodGroup {name}, which nobody makes")
+                    return  # its author has to make it again
+                raise Broken(f"pod {pod['metadata']['name']} waits for PodGroup {name}, which no controller makes")
             going = {name for name, group in groups.items() if "deletionTimestamp" in group["metadata"]}
             if going:  # deleted by hand: who is made next waits until the others are gone
                 self.waits_for(going)
@@ -254,10 +254,10 @@ class Life:
         raise Broken(f"{self.kind} wants {wanted} pods, there is room, and {running} run")
 
     def waits_for(self, going: set[str]) -> None:
-        """Groups that are being deleted have somebody in them, and nobody else waits because of them."""
+        """Groups that are being deleted have pods in them, and no other pod waits because of them."""
         empty = going - {self.group_of(pod) for pod in self.pods()}
         if empty:
-            raise Broken(f"PodGroup {', '.join(sorted(empty))} is deleted, nobody is in it, and it stays")
+            raise Broken(f"PodGroup {', '.join(sorted(empty))} is deleted, no pod is in it, and it stays")
         waiting = [
             pod["metadata"]["name"]
             for pod in self.live()
@@ -301,7 +301,7 @@ class Life:
         return said
 
     def events(self) -> list[Json]:
-        """What was told since this story began."""
+        """What was reported since this story began."""
         return [event for event in self.cluster.all("Event") if event["metadata"]["creationTimestamp"] >= self.began]
 
     def nothing_left(self, *, stays: bool = True) -> None:
@@ -319,7 +319,7 @@ class Life:
 
     @staticmethod
     def _stays(obj: Json) -> bool:
-        """Made by hand, and its author's: whoever adopted it would have taken it along."""
+        """Made by a user, who owns it: a controller that adopted it would have taken it along."""
         meta = obj["metadata"]
         return meta["name"] in BY_HAND and ADOPTED not in (meta.get("annotations") or {})
 

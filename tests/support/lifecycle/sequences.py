@@ -1,6 +1,6 @@
 """A model of lives: a workload of some kind, drawn by a seed, and what happens to it, one event after the other.
 
-Stories are told on a cluster on virtual time, many of them one after the other on the same one and under the same
+Stories run on a cluster on virtual time, many of them one after the other on the same one and under the same
 names, so that whatever one of them leaves behind is met by the next. Those of one seed are branches of a tree
 (`trees.py`): what a branch is about, and what is drawn on the way, depends on its seed and its place alone.
 """
@@ -63,7 +63,7 @@ class Tree:
 
     @property
     def where(self) -> tuple[object, ...]:
-        """Stories of the same place are told on one cluster."""
+        """Stories of the same place run on one cluster."""
         return self.variant.beside, self.native, self.variant.definitions
 
     def _rng(self, what: object) -> random.Random:
@@ -91,7 +91,7 @@ class Tree:
         return [Step(event, f"{self.name} {self.seed} branch {number}") for number, event in enumerate(events)]
 
     def ends(self, branch: int) -> bool:
-        """Whether the branch is told to the end, where nothing may be left; else it ends with its last event."""
+        """Whether the branch runs to the end, where nothing may be left; else it ends with its last event."""
         return branch == TRUNK or self._rng(f"end {branch}").random() < ENDS
 
     def story(self, branch: int | None = TRUNK) -> Story:
@@ -183,7 +183,7 @@ def live(name: str, seed: int, events: Sequence[str], like: Json | None = None) 
 
 
 def on_a_cluster(first: Tree, notify: Callable[[SimulatedCluster, Crash], Awaitable[None]]) -> None:
-    """On a fresh one, where stories of this tree can be told."""
+    """On a fresh one, where stories of this tree can run."""
 
     async def main(loop: VirtualLoop) -> None:
         cluster = (

@@ -1,8 +1,8 @@
-"""Many stories for the price of few: a seed is a tree of them, and what its branches share is told once.
+"""Many stories for the price of few: a seed is a tree of them, and what its branches share runs once.
 
 Where they part the process is copied with the whole cluster in it (fork), once for every branch but the last: that one,
-the trunk, is told by the process itself, as if there were no others. Whatever it leaves is met by the next tree, and
-every branch can be told again alone, without copies, to the byte.
+the trunk, runs in the process itself, as if there were no others. Whatever it leaves is met by the next tree, and
+every branch can run again alone, without copies, to the byte.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ async def in_a_copy(notify: Callable[[], Awaitable[None]]) -> None:
 
 
 async def tell_tree(tree: Tree, notes: Notes, cluster: SimulatedCluster, crash: Crash) -> None:
-    """On a cluster where others were told before. Raises Broken where the trunk is."""
+    """On a cluster where others ran before. Raises Broken where the trunk is."""
     story = Story(tree, tree.like(), ())
     try:
         with story.complaints():
@@ -104,7 +104,7 @@ async def _tell_branch(story: Story, branch: int, life: Happenings, notes: Notes
 # ---- many trees
 
 
-class Told(NamedTuple):
+class Outcome(NamedTuple):
     branches: list[tuple[Tree, Note]]  # none of them broken
     broken: list[str]
 
@@ -115,8 +115,8 @@ def trees_of(kind: str, seeds: Sequence[int]) -> list[Tree]:
     return [Tree(names[seed % len(names)], seed) for seed in seeds]
 
 
-def tell_all(trees: Sequence[Tree]) -> Told:
-    announced = Told([], [])
+def tell_all(trees: Sequence[Tree]) -> Outcome:
+    announced = Outcome([], [])
     for where in dict.fromkeys(tree.where for tree in trees):
         left = [tree for tree in trees if tree.where == where]
         while left:
@@ -124,7 +124,7 @@ def tell_all(trees: Sequence[Tree]) -> Told:
     return announced
 
 
-def _tell_some(trees: Sequence[Tree], announced: Told) -> int:
+def _tell_some(trees: Sequence[Tree], announced: Outcome) -> int:
     """On one cluster; how many. The first whose trunk breaks is the last."""
     notes = Notes()
     found: list[list[Note]] = []

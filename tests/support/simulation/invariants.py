@@ -40,9 +40,9 @@ PROMISES = {
     "one-leader": "only the holder of the lease binds",
     "durable": "every acknowledged write is there afterwards",
     "order": "revisions only rise, each given once",
-    "watch-equals-list": "what watches told equals what is there",
+    "watch-equals-list": "what watches sent equals what is there",
     "planned-evictions": "nothing is evicted but for something more important, or to undo half a gang",
-    "accounted": "every pending pod is in exactly one place, and told why",
+    "accounted": "every pending pod is in exactly one place, and says why",
     "alive": "no process dies or hangs of a fault",
     "converges": "everything comes to rest when faults stop",
 }
@@ -275,7 +275,7 @@ class Ledger:
         if gang is not None and (not gang.whole or (tree is not None and not tree.whole)):
             return  # undoing half a gang
         if not any(pod.priority > victim.priority and not pod.node for pod in self.pods.values()):
-            raise Violation("planned-evictions", f"{key[2]} is sent away, and nothing more important waits")
+            raise Violation("planned-evictions", f"{key[2]} is evicted, and nothing more important waits")
 
 
 def _pod_of(key: Key, body: Json) -> Pod:

@@ -274,7 +274,7 @@ class World:
         if method == "POST" and parts[-1] == "binding":
             holder = self.ledger.holder
             if not holder.startswith(f"{agent}_"):
-                who = f"{holder} holds the lease" if holder else "nobody holds the lease"
+                who = f"{holder} holds the lease" if holder else "no process holds the lease"
                 self._stop(Violation("one-leader", f"{agent} binds {parts[-2]} while {who}"))
         elif method == "DELETE" and parts[-2:-1] == ["pods"]:
             uid = (msgspec.json.decode(body).get("preconditions") or {}).get("uid", "") if body else ""
@@ -296,7 +296,7 @@ class World:
                 problem = process.deaths[0]
                 self._stop(Violation("alive", f"{process.name} died of {type(problem).__name__}: {problem}"))
             if process.stuck:
-                self._stop(Violation("alive", f"{process.name} did not end when told to"))
+                self._stop(Violation("alive", f"{process.name} did not end when asked to"))
         if self.loop.steps % VALIDATE_EVERY == 0:
             for scheduler in self.schedulers:
                 if scheduler.service is not None and scheduler.service.synced:
@@ -372,7 +372,7 @@ class World:
                 c for c in conditions if c["type"] == "PodScheduled" and c["status"] == "False" and c.get("message")
             ]
             if not announced:
-                raise Violation("accounted", f"{key[2]} waits and is not told why")
+                raise Violation("accounted", f"{key[2]} waits and its condition does not say why")
 
 
 class _Meta(msgspec.Struct, rename="camel"):

@@ -1,4 +1,4 @@
-"""Beside the controllers of a real cluster: a gang that grows does not start in part, however late its group is."""
+"""In cluster mode: a gang that grows does not start in part, however late its group is."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_pods_wait_until_the_minimum_of_their_gang_is_raised(native: bool) -> No
             await cluster.apply(stateful_set("w", 3, "3"))
             await cluster.settle()
             assert running(cluster) == 3
-            crash.arm(1, answered=False)  # the webhook answers, but nobody writes groups
+            crash.arm(1, answered=False)  # the webhook answers, but no controller writes groups
             await cluster.patch("StatefulSet", "w", {"spec": {"replicas": 6}})
             await cluster.settle(60)
             assert running(cluster) == 3, "there is room for five, and the sixth would be missing"

@@ -1,4 +1,4 @@
-"""Another priority for a gang that runs holds when it starts over, also beside the controllers of a real cluster."""
+"""Another priority for a gang that runs holds when it starts over, also in cluster mode."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_a_roll_out_goes_on_with_the_gangs_priority(where: str, before: str, aft
             assert priorities(cluster) == [("Running", worth[before])] * 3
             assert not old & {pod["metadata"]["uid"] for pod in cluster.all("Pod")}, "the roll-out is complete"
             announced = [event["message"] for event in cluster.all("Event") if event["reason"] == "GroupsUnchanged"]
-            assert announced, "its author is told when the new priority will hold"
+            assert announced, "its author can read when the new priority will hold"
             for replicas in (0, 3):
                 await cluster.patch("StatefulSet", "w", {"spec": {"replicas": replicas}})
                 await cluster.settle(60)

@@ -1,4 +1,4 @@
-"""Beside other controllers: a pod that was promised a group gets it, whatever happens before the group is there."""
+"""In cluster mode: a pod that was promised a group gets it, whatever happens before the group is there."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_a_pod_that_was_promised_a_group_gets_it_though_others_began_without(nat
 
 
 @pytest.mark.parametrize("native", [True, False])
-def test_the_only_pod_of_a_set_is_replaced_while_its_group_is_made_anew(native: bool) -> None:
+def test_the_only_pod_of_a_set_is_replaced_while_its_group_is_made_again(native: bool) -> None:
     """Seen: the group of the roll-out was taken away when its pod had failed, and the next pod named it already."""
 
     async def main(loop: VirtualLoop) -> None:
