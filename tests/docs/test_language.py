@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ast
+import io
 import re
+import tokenize
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,8 +21,11 @@ MOST_PAGES = {"Tutorial": 2, "How to": 13, "Reference": 13, "Explanation": 7}
 MOST_WORDS = 46_000  # with a letter or a digit: bars of tables and rules do not count
 MOST_CHARACTERS = 150  # of a line that is neither a row of a table nor has a link
 BANNED = re.compile(
-    r"\b(whom|whoever|nobody|somebody|anybody|told|anew|fellows|dearest|in vain|makes? way|asleep|sent away)\b", re.I
+    r"\b(whom|whoever|nobody|somebody|anybody|told|anew|fellows|dearest|in vain|makes? way|asleep|sent away"
+    r"|wishes|twins|homeless)\b",
+    re.I,
 )
+TESTS = ROOT / "tests"
 
 
 def unreleased() -> str:
@@ -45,6 +51,53 @@ def test_pages_and_sources_use_plain_words() -> None:
         if BANNED.search(line)
     ]
     assert not found, "write plain Kubernetes words instead:\n" + "\n".join(found)
+
+
+def plain(name: str) -> str:
+    """Write the parts of an identifier as words."""
+    return name.replace("_", " ")
+
+
+def prose(source: str) -> Iterator[tuple[int, str]]:
+    """Find names, comments, docstrings and messages of assertions; other strings are data of a test."""
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type in (tokenize.NAME, tokenize.COMMENT):
+            yield token.start[0], plain(token.string)
+    for node in ast.walk(ast.parse(source)):
+        shown = node.value if isinstance(node, ast.Expr) else node.msg if isinstance(node, ast.Assert) else None
+        if isinstance(shown, ast.Constant | ast.JoinedStr):
+            parts = (each.value for each in ast.walk(shown) if isinstance(each, ast.Constant))
+            yield from ((shown.lineno, part) for part in parts if isinstance(part, str))
+
+
+def in_tests() -> Iterator[tuple[str, int, str]]:
+    for path in sorted(TESTS.rglob("*.py")):
+        name, source = str(path.relative_to(ROOT)), path.read_text()
+        yield name, 0, plain(path.stem)
+        if path != Path(__file__) and BANNED.search(plain(source)):
+            yield from ((name, number, text) for number, text in prose(source))
+    for path in sorted(TESTS.rglob("*.yaml")):
+        for number, line in enumerate(path.read_text().splitlines(), 1):
+            yield str(path.relative_to(ROOT)), number, line.partition("#")[2]
+
+
+def test_tests_use_plain_words() -> None:
+    found = [f"{name}:{number}: {text.strip()}" for name, number, text in in_tests() if BANNED.search(text)]
+    assert not found, "write plain Kubernetes words instead:\n" + "\n".join(found)
+
+
+@pytest.mark.parametrize(
+    ("source", "lines"),
+    [
+        ("def test_a_pod_is_told(): pass", [1]),
+        ("x = 1\ny = 2  # nobody reads it", [2]),
+        ('def f():\n    """Whom it evicts."""', [2]),
+        ('assert x, f"{x} is made anew"', [1]),
+        ('x = get("nobody")\nassert x == "nobody"', []),
+    ],
+)
+def test_words_of_tests_are_found_and_their_data_is_not(source: str, lines: list[int]) -> None:
+    assert [number for number, text in prose(source) if BANNED.search(text)] == lines
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
