@@ -1,13 +1,13 @@
 """Packing: how much of all GPUs is allocated when a trace of pods with parts of GPUs and whole GPUs fills a cluster.
 
-    python bench/packing.py NODES.csv PODS.csv [--seed N] [--load 1.0]
+    python bench/packing.py NODES.csv PODS.csv [--seed N] [--load 1.0] [--fragmentation WEIGHT]
 
 The files have the format of Alibaba's cluster-trace-gpu-v2023 (openb): nodes with `sn,cpu_milli,memory_mib,gpu,model`,
 pods with `cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec`. A GPU is a device whose capacity of 1,000 is divided among
 claims. Pods come one by one and never end. Without `--seed` they come in the order of the file, again from the start
 when it is over; with a seed they are drawn at random with replacement. The run ends when the pods that came have asked
 for `--load` times the GPUs of the cluster. Allocated is what the claims of bound pods hold, as a share of all GPUs, and
-the same for pods that ask for whole GPUs and for parts.
+the same for pods that ask for whole GPUs and for parts. `--fragmentation` enables the plugin GPUFragmentation.
 """
 
 from __future__ import annotations
@@ -25,17 +25,26 @@ import msgspec
 from devices import DRIVER, World
 from phalanx.engine import events as e
 from phalanx.engine.engine import Engine
+from phalanx.engine.framework.settings import DEFAULT_PLUGINS, EngineSettings, PluginUse, ProfileSettings
 from phalanx.model import objects as o
 
 Json = dict[str, Any]
 WHOLE = 1000
 
 
+def settings(weight: int) -> EngineSettings:
+    """Return the default settings, with GPUFragmentation if it has a weight."""
+    uses = tuple(PluginUse(name) for name in DEFAULT_PLUGINS)
+    if weight:
+        uses = (*uses, PluginUse("GPUFragmentation", weight))
+    return EngineSettings(profiles=(ProfileSettings(plugins=uses),))
+
+
 class OpenCluster(World):
     """Nodes of a trace, with one device per GPU."""
 
-    def __init__(self, rows: list[dict[str, str]]) -> None:
-        self.engine = Engine()
+    def __init__(self, rows: list[dict[str, str]], weight: int = 0) -> None:
+        self.engine = Engine(settings(weight))
         self.claims, self.pods, self.bound, self.now = {}, {}, 0, 1000.0
         selector = {"cel": {"expression": f'device.driver == "{DRIVER}"'}}
         body = {"metadata": {"name": "gpu", "uid": "gpu"}, "spec": {"selectors": [selector]}}
@@ -107,10 +116,11 @@ def main() -> None:
     parser.add_argument("pods")
     parser.add_argument("--seed", type=int)
     parser.add_argument("--load", type=float, default=1.0)
+    parser.add_argument("--fragmentation", type=int, default=0, metavar="WEIGHT")
     options = parser.parse_args()
     with open(options.nodes) as nodes, open(options.pods) as pods:
         node_rows, pod_rows = list(csv.DictReader(nodes)), list(csv.DictReader(pods))
-    world, total = OpenCluster(node_rows), sum(int(row["gpu"]) for row in node_rows) * WHOLE
+    world, total = OpenCluster(node_rows, options.fragmentation), sum(int(row["gpu"]) for row in node_rows) * WHOLE
     came = bound = 0
     asked = {"whole": 0, "parts": 0}
     held = {"whole": 0, "parts": 0}

@@ -11,9 +11,11 @@ from phalanx.engine import events as e
 from phalanx.engine.engine import Engine
 from phalanx.engine.explain import whatif
 from phalanx.engine.explain.values import Outlook
+from phalanx.engine.framework.settings import EngineSettings
 from phalanx.model import objects as o
 from phalanx.model.gates import Gates
 from phalanx.model.objects.devices import ResourceClaimStatus
+from phalanx.model.quantity import nanos
 from phalanx.serve.manifests import Manifests
 from phalanx.testing import builders as b
 from support.manifests import container, job
@@ -82,8 +84,8 @@ def gang_group(name: str, size: int, priority: int = 0) -> o.PodGroup:
 class World:
     """An engine, and an API server and claim controller that do what they should."""
 
-    def __init__(self, *objects: Any, gates: Gates | None = None) -> None:
-        self.engine = Engine(gates=gates)
+    def __init__(self, *objects: Any, gates: Gates | None = None, settings: EngineSettings | None = None) -> None:
+        self.engine = Engine(settings, gates)
         self.objects: dict[tuple[str, str], Any] = {}
         self.bound: dict[str, str] = {}
         self.evicted: list[str] = []
@@ -168,10 +170,21 @@ class World:
     def check(self) -> None:
         """No device is in two claims, no counter and no capacity is exceeded, and bound pods have their claims."""
         users: dict[tuple[str, str], list[str]] = {}
+        left: dict[tuple[str, str, str], int] = {}  # capacity of devices that several claims may use
         for (kind, name), obj in self.objects.items():
+            if kind == "ResourceSlice":
+                for each in obj.spec.devices:
+                    for capacity, amount in each.capacity.items():
+                        key = (obj.spec.pool.name, each.name, capacity)
+                        left[key] = left.get(key, 0) + nanos(amount.value)
             if kind == "ResourceClaim" and obj.status.allocation is not None:
                 for result in obj.status.allocation.devices.results:
-                    users.setdefault((result.pool, result.device), []).append(name)
+                    if result.share_id is None:
+                        users.setdefault((result.pool, result.device), []).append(name)
+                    for capacity, taken in result.consumed_capacity.items():
+                        key = (result.pool, result.device, capacity)
+                        left[key] = left.get(key, 0) - nanos(taken)
+        assert min(left.values(), default=0) >= 0, left
         twice = {key: names for key, names in users.items() if len(names) > 1}
         assert not twice, twice
         for name, where in self.bound.items():

@@ -254,6 +254,13 @@ class DynamicResourcesArgs(PluginArgs):
         return cls(filter_timeout, binding_timeout)
 
 
+@dataclass(frozen=True, slots=True)
+class GPUFragmentationArgs(PluginArgs):
+    """No arguments."""
+
+    kind: ClassVar[str] = "GPUFragmentationArgs"
+
+
 ARGS: dict[str, type[PluginArgs]] = {
     "NodeAffinity": NodeAffinityArgs,
     "NodeResourcesFit": NodeResourcesFitArgs,
@@ -263,4 +270,5 @@ ARGS: dict[str, type[PluginArgs]] = {
     "VolumeBinding": VolumeBindingArgs,
     "DefaultPreemption": DefaultPreemptionArgs,
     "DynamicResources": DynamicResourcesArgs,
+    "GPUFragmentation": GPUFragmentationArgs,
 }

@@ -14,6 +14,7 @@ from phalanx.engine.plugins.balanced_allocation import NodeResourcesBalancedAllo
 from phalanx.engine.plugins.default_binder import DefaultBinder
 from phalanx.engine.plugins.default_preemption import DefaultPreemption
 from phalanx.engine.plugins.dynamic_resources import DynamicResources
+from phalanx.engine.plugins.gpu_fragmentation import GPUFragmentation
 from phalanx.engine.plugins.image_locality import ImageLocality
 from phalanx.engine.plugins.inter_pod_affinity import InterPodAffinity
 from phalanx.engine.plugins.node_affinity import NodeAffinityPlugin
@@ -70,6 +71,7 @@ def builtin(indexes: Indexes) -> dict[str, Factory]:
         "InterPodAffinity": partial(InterPodAffinity, index=indexes.pods),
         "DynamicResources": partial(DynamicResources, state=indexes.devices, uses=indexes.claims),
         "NodeResourcesBalancedAllocation": NodeResourcesBalancedAllocation,
+        "GPUFragmentation": partial(GPUFragmentation, state=indexes.devices),
         "ImageLocality": ImageLocality,
         "DefaultPreemption": DefaultPreemption,
         "DefaultBinder": DefaultBinder,
