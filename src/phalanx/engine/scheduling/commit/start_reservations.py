@@ -17,7 +17,7 @@ evicted for a reservation, and none survives its owner.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 
 from phalanx.engine.framework import ClusterChange, Wake
 from phalanx.engine.framework.cluster_state import ClusterState
@@ -42,6 +42,7 @@ SWEEP_SECONDS = 1.0  # between two looks at the units that wait
 PLANS_PER_SWEEP = 2  # starts that are planned in one sweep; each takes some attempts on the whole cluster
 PODS_PER_SWEEP = 5_000  # pods whose ends are looked at, on average
 PLAN_AGAIN_SECONDS = 30.0  # after which the start of a unit is planned again that has none
+NEVER_AGAIN_SECONDS = 120.0  # the same for starving units that fit at no time: nodes must change first
 _NEW = (QueueName.ACTIVE, QueueName.SEARCH)
 _WAITS = _NEW + REFUSED
 GANGS_PER_NODE = 8  # gangs in order for which nodes that came are tried
@@ -70,7 +71,8 @@ class StartReservations(HeldStarts):
         self._due = 0.0
         self._ends_due, self._any_end = float("-inf"), False  # when to look for known ends again, and the last result
         self._tried: dict[str, float] = {}  # by key of the unit: when its start was last planned
-        self._starving: dict[str, float] = {}  # the same of starving units without a reservation
+        self._starving: dict[Hashable, float] = {}  # by class of starving units without a plan: when to plan again
+        self._starving_due = FOREVER  # when a unit begins to starve, or is planned again
         self._seen: set[str] = set()  # keys of units in the queue at the last sweep that were tried before it
         self.given = self.kept = self.late = self.withdrawn = 0  # promised starts, for metrics
 
@@ -131,19 +133,34 @@ class StartReservations(HeldStarts):
         self._promise(waiting)
 
     def _reserve_starving(self, waiting: list[SchedulingUnit]) -> None:
-        """Reserve room for starving units: of many, those whose start was planned longest ago."""
-        now, without = self._cluster.now, []
+        """Reserve room for starving units, for a few per sweep: each plan takes some attempts on the whole cluster.
+
+        Units of one equivalence class fail alike: the first one is planned for all of them, and again after a while.
+        """
+        now, due, without = self._cluster.now, FOREVER, dict[Hashable, SchedulingUnit]()
         for unit in waiting:
-            if self.overtaking.starves(unit, settings_of(self._cluster, unit), now):
-                held = self.held.get(unit.key)
-                if held is None:
-                    without.append(unit)
-                elif held.reason is Reason.PROMISED:
-                    held.reason = Reason.STARVING
-        self._starving = {unit.key: self._starving.get(unit.key, -FOREVER) for unit in without}
-        for unit in sorted(without, key=lambda unit: self._starving[unit.key])[:PLANS_PER_SWEEP]:
-            self._starving[unit.key] = now
-            self._reserve(unit, Reason.STARVING)
+            known, settings = self.overtaking.of.get(unit.key), settings_of(self._cluster, unit)
+            if known is None or not settings.starvation_seconds:
+                continue
+            if not self.overtaking.starves(unit, settings, now):
+                due = min(due, known.since + settings.starvation_seconds)
+                continue
+            held, key = self.held.get(unit.key), _class_of(unit)
+            if held is not None:
+                held.reason = Reason.STARVING if held.reason is Reason.PROMISED else held.reason
+            elif self._starving.get(key, now) <= now:
+                without.setdefault(key, unit)
+            else:
+                due = min(due, self._starving[key])
+        first = sorted(without.items(), key=lambda entry: self._starving.get(entry[0], -FOREVER))[:PLANS_PER_SWEEP]
+        self._starving = {key: again for key, again in self._starving.items() if again > now or key in without}
+        for key, unit in first:
+            planned = self._reserve(unit, Reason.STARVING)
+            if unit.key not in self.held:
+                seconds = PLAN_AGAIN_SECONDS if planned is not None or self.held else NEVER_AGAIN_SECONDS
+                self._starving[key] = now + seconds
+                due = min(due, now + seconds)
+        self._starving_due = now if len(without) > len(first) else due
 
     def _waiting(self) -> list[SchedulingUnit]:
         """Return the units that wait for room, in order."""
@@ -341,21 +358,24 @@ class StartReservations(HeldStarts):
             return self._cluster.now
         if self.overtaking.placed or self.held or self._unseen():
             return self._due
-        return self._due if self.overtaking.of else None
+        due = max(self._due, self._starving_due)
+        return due if self.overtaking.of and due < FOREVER else None
 
     # ---- reserving
 
-    def _reserve(self, unit: SchedulingUnit, reason: Reason) -> None:
-        """Hold the nodes of the unit's first start. A promise needs a known time, a starving unit only nodes."""
+    def _reserve(self, unit: SchedulingUnit, reason: Reason) -> Planned | None:
+        """Hold the nodes of the unit's first start; return it, or None if the unit fits at no time.
+
+        A promise needs a known time, a starving unit only nodes.
+        """
         planned = self.times.plan(unit)
         if planned is None:
-            return
+            return None
         if self._limit(unit, planned):
             self._limited[namespace_of(unit)] = self._cluster.now + PLAN_AGAIN_SECONDS
-            return
-        if reason is Reason.PROMISED and (planned.start is None or not planned.waits_for):
-            return
-        self._hold(unit, planned, reason)
+        elif reason is not Reason.PROMISED or (planned.start is not None and planned.waits_for):
+            self._hold(unit, planned, reason)
+        return planned
 
     def _hold(self, unit: SchedulingUnit, planned: Planned, reason: Reason, until: float = FOREVER) -> None:
         self._limited.clear()
@@ -426,3 +446,9 @@ class StartReservations(HeldStarts):
         for record in unit.records.values() if message else ():
             if record.said.startswith(PROMISED):
                 self._status.say(record, UNSCHEDULABLE, message, event=False)
+
+
+def _class_of(unit: SchedulingUnit) -> Hashable:
+    """Return a key that units share which an attempt cannot tell apart."""
+    waits_in = unit.equivalence_class if unit.place is QueueName.WAITING else None
+    return waits_in.key if waits_in is not None else unit.key
