@@ -8,7 +8,7 @@ nodes. Ties: the lowest row.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -35,7 +35,7 @@ from phalanx.engine.framework.interface import (
     ShapeScore,
     Status,
 )
-from phalanx.engine.framework.options import CountsSlots, FailsOnRows, normaliser_of, set_feasible_of
+from phalanx.engine.framework.options import CountsSlots, FailsOnRows, implements, normaliser_of, set_feasible_of
 from phalanx.engine.framework.profile import Profile
 from phalanx.engine.framework.traits import traits_of
 from phalanx.engine.state.columns import Columns
@@ -148,9 +148,10 @@ class Evaluation:
         self._score_trackers = [term for term in terms if not isinstance(term.tracker, RowScore)]
         reaching = [tracker for plugin, tracker in self.filters if self._reaches_beyond(plugin, tracker)]
         self.reaches_beyond = bool(reaching)
-        self.counted = all(isinstance(tracker, CountsSlots) and tracker.counted for tracker in reaching)
-        self._slot_trackers = [each for _, each in self._trackers if isinstance(each, CountsSlots)]
-        self._failing = [(plugin, each) for plugin, each in self._trackers if isinstance(each, FailsOnRows)]
+        self.counted = all(implements(each, CountsSlots) and cast("CountsSlots", each).counted for each in reaching)
+        self._slot_trackers = [cast("CountsSlots", each) for _, each in self._trackers if implements(each, CountsSlots)]
+        failing = [(plugin, each) for plugin, each in self._trackers if implements(each, FailsOnRows)]
+        self._failing = [(plugin, cast("FailsOnRows", each)) for plugin, each in failing]
         self._combine()
 
     def _reaches_beyond(self, plugin: Any, tracker: ShapeFilter) -> bool:
