@@ -14,7 +14,7 @@ from phalanx.engine.scheduling.attempt.queue_plan import SEARCHES_PER_PLAN
 from phalanx.engine.scheduling.commit.start_reservations import StartReservations
 from phalanx.testing import Cluster
 from phalanx.testing.builders import node, pod
-from support.submitted_gangs import submit
+from support.submitted_gangs import end, submit
 
 PROMISED = "scheduling.phalanx.dev/StartPromised"
 CONFIG = """
@@ -29,13 +29,6 @@ STREAMS = int(os.environ.get("STREAMS", "3"))
 def cluster(nodes: int, settings: str = "", cpu: int = 1) -> Cluster:
     run = Cluster(config=CONFIG % settings)
     return run.see(*(node(f"n{i:02}").cpu(cpu).label("rack", f"r{i // 4}") for i in range(nodes)))
-
-
-def end(run: Cluster, name: str) -> None:
-    for pod_name in [p for p in run.pods if p.startswith(f"{name}-")]:
-        run.gone("Pod", pod_name)
-    run.gone("PodGroup", name)
-    run.step()
 
 
 def runs(run: Cluster, name: str) -> bool:

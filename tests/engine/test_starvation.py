@@ -12,7 +12,7 @@ from phalanx.engine.explain.whatif import Question, whatif
 from phalanx.engine.scheduling.commit.start_reservations import PLANS_PER_SWEEP
 from phalanx.testing import Cluster
 from phalanx.testing.builders import node, pod, pod_group
-from support.submitted_gangs import submit
+from support.submitted_gangs import end, submit
 
 PROMISED = "scheduling.phalanx.dev/StartPromised"
 CONFIG = """
@@ -26,13 +26,6 @@ profiles:
 def cluster(nodes: int, settings: str = "", **labels: Any) -> Cluster:
     run = Cluster(config=CONFIG % settings)
     return run.see(*(node(f"n{i:02}").cpu(1).label("rack", f"r{i // 4}") for i in range(nodes)))
-
-
-def end(run: Cluster, name: str) -> None:
-    for pod_name in [p for p in run.pods if p.startswith(f"{name}-")]:
-        run.gone("Pod", pod_name)
-    run.gone("PodGroup", name)
-    run.step()
 
 
 def running(run: Cluster, name: str) -> int:

@@ -16,3 +16,11 @@ def submit(run: Cluster, name: str, size: int, *, seconds: int = 0, **rules: Any
         if seconds:
             member.spec["activeDeadlineSeconds"] = seconds
     run.see(group, *members).step()
+
+
+def end(run: Cluster, name: str) -> None:
+    """Delete a gang and its pods, and let the scheduler decide."""
+    for pod_name in [p for p in run.pods if p.startswith(f"{name}-")]:
+        run.gone("Pod", pod_name)
+    run.gone("PodGroup", name)
+    run.step()
