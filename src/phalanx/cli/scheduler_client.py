@@ -27,7 +27,7 @@ from phalanx.cli.output import output_option
 from phalanx.cli.service_proxy import NoService, ServiceProxy
 from phalanx.kube.client import HttpClient
 from phalanx.kube.config import Connection, in_cluster, load
-from phalanx.serve.diagnostics import BASE, kind_of
+from phalanx.serve.question_paths import BASE, kind_of
 
 if TYPE_CHECKING:
     from phalanx.controllers.workloads.kind import WorkloadKind

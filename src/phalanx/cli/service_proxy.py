@@ -16,8 +16,7 @@ import msgspec
 from phalanx.base.errors import ApiProblem, Forbidden, NotFound, ServiceUnavailable
 from phalanx.kube.client import HttpClient
 from phalanx.kube.config import Connection
-from phalanx.serve.callers import AUDIENCE, HEADER
-from phalanx.serve.diagnostics import BASE
+from phalanx.serve.question_paths import AUDIENCE, BASE, HEADER
 
 NAMESPACE, SERVICE, PORT = "phalanx-system", "phalanx-scheduler", "https"  # as in deploy/
 ACCOUNT = "phalanx-asker"

@@ -34,9 +34,8 @@ from phalanx.base.errors import (
     Unreachable,
 )
 from phalanx.serve.diagnostics import MOST_BYTES, Diagnostics
+from phalanx.serve.question_paths import AUDIENCE, HEADER
 
-AUDIENCE = "phalanx-scheduler"
-HEADER = "Phalanx-Token"
 REMEMBERED = 10.0  # seconds, as kube-apiserver's own components remember
 MOST_REMEMBERED = 1000
 MOST_ASKED = 4  # reviews at a time

@@ -27,25 +27,12 @@ from phalanx.serve import question_rights
 from phalanx.serve.engine_view import EngineReader
 from phalanx.serve.forked_query import Aside
 from phalanx.serve.manifests import Manifests
+from phalanx.serve.question_paths import PATHS, kind_of
 from phalanx.serve.redaction import redacted
 from phalanx.serve.repair import drain, repair
 from phalanx.serve.variant import Variant
 
-BASE = "/phalanx/v1"
-PATHS = (f"{BASE}/why", f"{BASE}/whatif", f"{BASE}/plan", f"{BASE}/state", f"{BASE}/demand")
 MOST_BYTES = 8 << 20
-
-_KINDS = {
-    "pod": "Pod", "pods": "Pod", "po": "Pod",
-    "podgroup": "PodGroup", "podgroups": "PodGroup", "pg": "PodGroup",
-    "compositepodgroup": "CompositePodGroup", "compositepodgroups": "CompositePodGroup", "cpg": "CompositePodGroup",
-    "workload": "Workload", "workloads": "Workload", "wl": "Workload",
-}  # fmt: skip
-
-
-def kind_of(text: str) -> str | None:
-    """Return the kind that a text such as "podgroups.scheduling.k8s.io", "PodGroup" or "po" names."""
-    return _KINDS.get(text.partition(".")[0].lower())
 
 
 class _Drain(msgspec.Struct):

@@ -12,8 +12,9 @@ from phalanx.base.client import Client
 from phalanx.base.errors import ApiProblem, BadRequest, NotFound
 from phalanx.base.resources import EVENTS
 from phalanx.model.kinds import Json
-from phalanx.serve.diagnostics import BASE, Diagnostics
+from phalanx.serve.diagnostics import Diagnostics
 from phalanx.serve.engine_view import EngineReader
+from phalanx.serve.question_paths import BASE
 from phalanx.serve.queue_view import GROUP_KINDS
 from phalanx.web.history import SPANS, UsageHistory
 from phalanx.web.manifest import counts_in, manifest_of, parse, with_counts

@@ -32,13 +32,18 @@ export function paintBoxes(ctx, layout, scale) {
   }
 }
 
+// A name that is too wide loses its middle; a short one its beginning, for neighbours differ at the end (rack-10, rack-11).
 function fit(ctx, text, room) {
-  if (ctx.measureText(text).width <= room) return text;
-  for (let most = text.length - 1; most > 3; most--) {
-    const cut = middle(text, most);
-    if (ctx.measureText(cut).width <= room) return cut;
+  const fits = (tried) => ctx.measureText(tried).width <= room;
+  if (fits(text)) return text;
+  for (let most = text.length - 1; most > 8; most--) if (fits(middle(text, most))) return middle(text, most);
+  for (let from = 1; from < text.length; from++) {
+    const startsPart = /[-_.]/.test(text[from - 1]);
+    if (startsPart && fits(`…${text.slice(from)}`)) return `…${text.slice(from)}`;
+    if (startsPart && fits(text.slice(from))) return text.slice(from);
   }
-  return text.slice(0, 1);
+  for (let from = 1; from < text.length; from++) if (fits(text.slice(from))) return text.slice(from);
+  return "";
 }
 
 export function paintCells(ctx, view, now) {
