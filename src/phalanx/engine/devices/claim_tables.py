@@ -60,6 +60,7 @@ class ClaimTables:
         self._joined: dict[ClaimKey, dict[str, None]] = {}  # pods whose reservation counts on what was assumed
         self._unused: dict[ClaimKey, None] = {}  # claims of which a consumer is gone for good
         self.releasing: dict[ClaimKey, int] = {}  # claims whose allocation is being taken back
+        self._disregarded: dict[ClaimKey, None] = {}  # claims that a trial treats as not allocated
 
     # ---- objects
 
@@ -127,6 +128,22 @@ class ClaimTables:
         if not pods:
             self._joined.pop(key, None)
         return not pods
+
+    def disregard(self, key: ClaimKey) -> None:
+        """Treat an allocated claim as not allocated, in a trial."""
+        self.columns.journal.push(self.regard, key)
+        self._disregarded[key] = None
+        self._reread(key)
+
+    def regard(self, key: ClaimKey) -> None:
+        """Undo `disregard`."""
+        self.columns.journal.push(self.disregard, key)
+        self._disregarded.pop(key, None)
+        self._reread(key)
+
+    def _reread(self, key: ClaimKey) -> None:
+        self._dirty[key] = None
+        self.objects.version += 1  # evaluations follow
 
     def released(self, key: ClaimKey) -> None:
         """Read the state of a claim from its object after a deallocation was done or failed."""
@@ -247,7 +264,7 @@ class ClaimTables:
         claim = self.claim(key)
         allocation = claim.status.allocation if claim is not None else None
         if claim is not None and allocation is not None:
-            if self._freed(claim):
+            if key in self._disregarded or self._freed(claim):
                 return None
             known = self.holdings.claims.get(key)
             return known if known is not None and known.allocation is allocation else held_by(allocation)

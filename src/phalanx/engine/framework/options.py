@@ -6,7 +6,7 @@ it has; the rest of the engine reads `PluginOptions`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, cast, runtime_checkable
 
@@ -15,6 +15,7 @@ from phalanx.engine.events import Outcome
 from phalanx.engine.framework import interface as fw
 from phalanx.engine.framework.interface import Bools, ClusterChange, Floats, Normaliser, Rows
 from phalanx.engine.framework.traits import Traits, traits_of
+from phalanx.engine.state.claims import ClaimKey
 from phalanx.engine.state.columns import Columns
 from phalanx.engine.state.records import PodRecord
 from phalanx.engine.state.shapes import Shape
@@ -144,6 +145,23 @@ class ObservesObjects(Protocol):
 class ObservesOutcomes(Protocol):
     def outcome(self, decision: Decision, event: Outcome) -> None:
         """Handle the outcome of a decision."""
+        ...
+
+
+@runtime_checkable
+class DeallocatesClaims(Protocol):
+    """Implemented by the plugin that allocates devices: a gang may get devices elsewhere than its claims have them."""
+
+    def releasable(self, records: Sequence[PodRecord]) -> list[ClaimKey]:
+        """Return the allocated claims of pending pods that may be deallocated."""
+        ...
+
+    def disregard(self, keys: Iterable[ClaimKey]) -> None:
+        """Treat claims as not allocated until the trial is rewound."""
+        ...
+
+    def deallocations(self, keys: Iterable[ClaimKey]) -> tuple[Decision, ...]:
+        """Return the decisions that deallocate claims."""
         ...
 
 

@@ -8,7 +8,7 @@ reservations are released.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -41,6 +41,7 @@ from phalanx.model.objects.devices import (
 )
 
 IN_USE = "resourceclaim in use"
+DEALLOCATED = "deallocation of ResourceClaim completed"
 
 
 def _has_claims(shape: Shape) -> bool:
@@ -360,20 +361,48 @@ class DynamicResources:
         none = PostFilterResult(Status(Code.UNSCHEDULABLE), hopeless=True)
         if not record.claims and not record.shape.claims:
             return none
-        state = self.state
-        for key in record.claims:
-            claim = state.claim(key)
-            held = state.holdings.claims.get(key)
+        for key in self.releasable([record]):
+            status = Status(Code.SUCCESS, (DEALLOCATED,), self.name)
+            return PostFilterResult(status, decisions=self.deallocations([key]))
+        return none
+
+    def releasable(self, records: Sequence[PodRecord]) -> list[ClaimKey]:
+        """Return the allocated claims of pending pods that no other pod uses and that some node cannot use."""
+        state, found = self.state, []
+        own = {record.uid for record in records}
+        pods = [record.pod for record in records if record.pod is not None]
+        groups = {group.pod_group_name for pod in pods if (group := pod.spec.scheduling_group) is not None}
+        for key in dict.fromkeys(key for record in records for key in record.claims):
+            claim, held = state.claim(key), state.holdings.claims.get(key)
             if claim is None or held is None or claim.status.allocation is None or key in state.releasing:
                 continue
-            if any(each.uid != record.uid for each in claim.status.reserved_for) or state.joined(key):
+            if state.joined(key) or state.used(key):
                 continue
-            if all(node is None or held.usable_on(node) for node in state.columns.nodes):
+            # A claim of a group is reserved for the group, even while no member is placed (KEP-5729).
+            consumers = [(each.name in groups if each.resource == "podgroups" else each.uid in own)
+                         for each in claim.status.reserved_for]  # fmt: skip
+            if not all(consumers):
                 continue
-            release = d.ReleaseClaim(0, key[0], key[1], claim.metadata.uid, pod=record.uid, deallocate=True)
-            status = Status(Code.SUCCESS, ("deallocation of ResourceClaim completed",), self.name)
-            return PostFilterResult(status, decisions=(release,))
-        return none
+            if any(node is not None and not held.usable_on(node) for node in state.columns.nodes):
+                found.append(key)
+        return found
+
+    def disregard(self, keys: Iterable[ClaimKey]) -> None:
+        """Treat claims as not allocated until the trial is rewound."""
+        for key in keys:
+            self.state.disregard(key)
+        self.state.sync()
+
+    def deallocations(self, keys: Iterable[ClaimKey]) -> tuple[d.Decision, ...]:
+        found: list[d.Decision] = []
+        for key in keys:
+            claim = self.state.claim(key)
+            if claim is not None:
+                consumers = [each.uid for each in claim.status.reserved_for] or [""]
+                found += [
+                    d.ReleaseClaim(0, key[0], key[1], claim.metadata.uid, pod=uid, deallocate=True) for uid in consumers
+                ]
+        return tuple(found)
 
 
 def _true_conditions(claim: ResourceClaim | None, result: AllocatedDevice) -> set[str]:

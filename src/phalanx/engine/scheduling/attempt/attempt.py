@@ -20,6 +20,7 @@ from phalanx.engine.framework.cluster_state import ClusterState, KeepsPromises
 from phalanx.engine.framework.diagnosis import Diagnosis, reserved_text
 from phalanx.engine.framework.evaluation import Evaluation
 from phalanx.engine.framework.interface import Finding
+from phalanx.engine.framework.options import DeallocatesClaims
 from phalanx.engine.framework.traits import traits_of
 from phalanx.engine.groups import completion, expected_pods, messages
 from phalanx.engine.groups.admission import all_short, hold_of
@@ -45,6 +46,7 @@ from phalanx.engine.scheduling.lifecycle.gang_commits import Commits
 from phalanx.engine.scheduling.lifecycle.reserve_permit import gate_of, permit, rehearse, reserve, unreserve
 from phalanx.engine.scheduling.queue.units import AttemptUnit, GroupTree, SinglePod
 from phalanx.engine.slices import in_slices, worked
+from phalanx.engine.state.claims import ClaimKey
 from phalanx.engine.state.records import PodRecord
 from phalanx.engine.state.shapes import Shape
 from phalanx.model.groups import Group
@@ -67,6 +69,7 @@ class How(msgspec.Struct, frozen=True):  # one is made for every attempt: a data
 
 
 SCHEDULE = How()
+CLAIMS_RECONSIDERED = 16  # of those that a gang would deallocate
 PLACEMENTS_TRIED = 4  # of a unit that would delay promised starts
 
 
@@ -372,6 +375,8 @@ class Attempts:
             refused.notes += "".join(f", {note}" for note in notes)
             if helped:
                 return refused
+        if any(record.claims for record in tree.records) and self._deallocate(tree, refused, points):
+            return refused
         if refused.hopeless or not self._cluster.profiles[tree.scheduler_name].preempts:
             return refused
         found = refused.preemption = self._preemption.for_group(tree, built, points)
@@ -385,6 +390,42 @@ class Attempts:
         assignment = [(record, row) for record, row in found.assignment if record.key in mine]
         expected = expected_placements(built, list(found.assignment), mine)
         return NominatedAfterPreemption(refused, found.units, assignment, found.plan, expected)
+
+    def _deallocate(self, tree: GroupTree, refused: Refused, points: GroupPlugins | None) -> bool:
+        """Deallocate claims of members that have devices where the unit does not fit, if it fits without them.
+
+        All of these claims are deallocated or none; one that the placement can keep stays allocated.
+        """
+        for plugin in self._cluster.profiles[tree.scheduler_name].deallocators:
+            keys = plugin.releasable(list(tree.records))
+            if not keys or not self._fits_without(tree, plugin, keys, points):
+                continue
+            for key in keys[:CLAIMS_RECONSIDERED] if len(keys) > 1 else ():
+                rest = [each for each in keys if each != key]
+                if rest and self._fits_without(tree, plugin, rest, points):
+                    keys = rest
+            refused.decisions += plugin.deallocations(keys)
+            refused.notes += f", waiting for the deallocation of {len(keys)} resource claims that no pod uses"
+            return True
+        return False
+
+    def _fits_without(
+        self, tree: GroupTree, plugin: DeallocatesClaims, keys: list[ClaimKey], points: GroupPlugins | None
+    ) -> bool:
+        """Return True if the unit fits, after evictions if need be, while these claims are not allocated."""
+        state, journal = self._cluster, self._cluster.columns.journal
+        mark = journal.mark()
+        try:
+            plugin.disregard(keys)
+            built = build(state, tree.group, tree.pending, state.settings.search_budget, tree.priority)
+            answer = self._place(tree, built, points)
+            if isinstance(answer, Placed) or answer.hopeless or not state.profiles[tree.scheduler_name].preempts:
+                return isinstance(answer, Placed)
+            return self._preemption.plan(tree, built, points).found
+        except Unplaceable:
+            return False
+        finally:
+            journal.rewind(mark)
 
     # ---- 4. Reserve and Permit
 

@@ -171,7 +171,7 @@ class SlicedAttempts:
             return all(map(self._takeable, args[0]))
         if call == columns.place_all:
             return all(self._placeable(record, row) for record, row in args[0])
-        return self._placeable(*args)
+        return self._placeable(*args) if call == columns.place else True
 
     def _takeable(self, record: PodRecord) -> bool:
         return record.row >= 0 and self.cluster.columns.pods[record.row].get(record.key) is record
