@@ -25,7 +25,8 @@ import msgspec
 from devices import DRIVER, World
 from phalanx.engine import events as e
 from phalanx.engine.engine import Engine
-from phalanx.engine.framework.settings import DEFAULT_PLUGINS, EngineSettings, PluginUse, ProfileSettings
+from phalanx.engine.framework.settings import EngineSettings, PluginUse, ProfileSettings
+from phalanx.engine.plugins.registry import DEFAULT_PLUGINS
 from phalanx.model import objects as o
 
 Json = dict[str, Any]

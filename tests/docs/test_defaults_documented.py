@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from phalanx.engine.framework.config import default_config
 from phalanx.engine.framework.settings import EngineSettings, ReservationSettings
+from phalanx.engine.plugins.config import default_config
 from phalanx.model.groups.policy import DEFAULT
 
 PAGE = (Path(__file__).parents[2] / "docs" / "configuration.md").read_text()

@@ -13,8 +13,8 @@ from msgspec.structs import replace
 from phalanx.engine.framework import Handle, adapters, evaluation
 from phalanx.engine.framework.evaluation import Evaluation
 from phalanx.engine.framework.profile import Profile
-from phalanx.engine.framework.settings import DEFAULT_PLUGINS, PluginUse, ProfileSettings
-from phalanx.engine.plugins.registry import Indexes, builtin
+from phalanx.engine.framework.settings import ProfileSettings
+from phalanx.engine.plugins.registry import Indexes, builtin, plugins_of
 from phalanx.engine.state.columns import MAX_DEVICES, Columns
 from phalanx.engine.state.label_interest import LabelInterest
 from phalanx.engine.state.objects import Objects
@@ -53,8 +53,9 @@ class Bench:
         args = {"NodeResourcesFit": {"scoringStrategy": strategy}} if strategy else {}
         balanced = [{"name": "cpu"}, {"name": "memory"}, {"name": "nvidia.com/gpu"}]
         args["NodeResourcesBalancedAllocation"] = {"resources": balanced}
-        chosen = ProfileSettings(plugins=tuple(PluginUse(name) for name in DEFAULT_PLUGINS), args=args)
-        self.profile = Profile(chosen, builtin(Indexes.of(self.columns, self.objects, self.interest)), handle)
+        chosen = ProfileSettings(args=args)
+        indexes = Indexes.of(self.columns, self.objects, self.interest)
+        self.profile = Profile(chosen, plugins_of(chosen), builtin(indexes), handle)
         self.placed: list[PodRecord] = []
         self.count = 0
 

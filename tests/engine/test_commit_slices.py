@@ -13,7 +13,8 @@ from phalanx.engine.engine import Engine
 from phalanx.engine.events import PERMANENT
 from phalanx.engine.explain import why
 from phalanx.engine.framework import Code, Status
-from phalanx.engine.framework.settings import DEFAULT_PLUGINS, EngineSettings, PluginUse, ProfileSettings
+from phalanx.engine.framework.settings import EngineSettings, PluginUse, ProfileSettings
+from phalanx.engine.plugins.registry import DEFAULT_PLUGINS
 from phalanx.engine.scheduling.queue.units import UnitState
 from phalanx.engine.state.records import PodState
 from phalanx.model.groups import Group

@@ -10,7 +10,6 @@ import yaml
 from phalanx.base.errors import ConfigProblem
 from phalanx.engine.engine import Engine
 from phalanx.engine.framework import POINTS
-from phalanx.engine.framework.config import SchedulerConfig, default_config, read_config
 from phalanx.engine.framework.config_args import (
     InterPodAffinityArgs,
     NodeAffinityArgs,
@@ -19,7 +18,9 @@ from phalanx.engine.framework.config_args import (
     ResourceSpec,
     VolumeBindingArgs,
 )
-from phalanx.engine.framework.settings import DEFAULT_PLUGINS, PluginUse
+from phalanx.engine.framework.settings import PluginUse
+from phalanx.engine.plugins.config import SchedulerConfig, default_config, read_config
+from phalanx.engine.plugins.registry import DEFAULT_PLUGINS
 
 HEAD: dict[str, Any] = {"apiVersion": "kubescheduler.config.k8s.io/v1", "kind": "KubeSchedulerConfiguration"}
 
@@ -251,3 +252,10 @@ def test_another_kind_or_version_is_refused() -> None:
         assert caught.value.path == field
     with pytest.raises(ConfigProblem):
         read_config(["no object"])
+
+
+def test_the_default_plugins_have_the_order_of_kube_scheduler() -> None:
+    names = """SchedulingGates PrioritySort NodeName NodeUnschedulable TaintToleration NodeAffinity NodePorts
+        NodeResourcesFit VolumeRestrictions NodeVolumeLimits VolumeBinding VolumeZone PodTopologySpread InterPodAffinity
+        DynamicResources DefaultPreemption NodeResourcesBalancedAllocation ImageLocality DefaultBinder"""
+    assert list(Engine().profiles["default-scheduler"].plugins) == names.split()

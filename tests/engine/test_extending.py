@@ -15,7 +15,8 @@ from phalanx.engine.engine import Engine
 from phalanx.engine.explain import why
 from phalanx.engine.framework import Code, Depends, Finding, PostFilterResult, Status, Traits, Wake
 from phalanx.engine.framework.adapters import ByMax
-from phalanx.engine.framework.settings import DEFAULT_PLUGINS, EngineSettings, PluginUse, ProfileSettings
+from phalanx.engine.framework.settings import EngineSettings, PluginUse, ProfileSettings
+from phalanx.engine.plugins.registry import DEFAULT_PLUGINS
 from phalanx.testing import Cluster
 from phalanx.testing.builders import node, pod, service
 from support.verdicts import binds, no_victims, not_helpful

@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 
 from phalanx.engine.engine import Engine
-from phalanx.engine.framework.config import read_config
-from phalanx.engine.framework.settings import DEFAULT_PLUGINS, EngineSettings, PluginUse, ProfileSettings
+from phalanx.engine.framework.settings import EngineSettings, PluginUse, ProfileSettings
+from phalanx.engine.plugins.config import read_config
 from phalanx.engine.plugins.gpu_fragmentation import GPUFragmentation, Nodes, PodType
+from phalanx.engine.plugins.registry import DEFAULT_PLUGINS
 from phalanx.engine.state.columns import CPU, MEMORY
 from phalanx.model import objects as o
 from phalanx.testing import Cluster

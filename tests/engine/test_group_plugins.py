@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,6 +12,7 @@ from phalanx.engine import events as e
 from phalanx.engine.engine import Engine
 from phalanx.engine.framework import Code, Placement, PostFilterResult, Status
 from phalanx.engine.framework.settings import EngineSettings, PluginUse, ProfileSettings
+from phalanx.engine.plugins.registry import DEFAULT_PLUGINS
 from phalanx.testing.builders import node, pod, pod_group
 
 RACK = "rack"
@@ -27,8 +27,8 @@ class Base:
 
 def engine_with(plugin: Callable[..., Any], racks: dict[str, int], *, gang: int = 2, key: str | None = RACK) -> Engine:
     """Racks of two-cpu nodes and a gang of one-cpu pods."""
-    profile = ProfileSettings()
-    settings = replace(EngineSettings(), profiles=(replace(profile, plugins=(*profile.plugins, PluginUse("Mine"))),))
+    uses = (*map(PluginUse, DEFAULT_PLUGINS), PluginUse("Mine"))
+    settings = EngineSettings(profiles=(ProfileSettings(plugins=uses),))
     engine = Engine(settings, plugins={"Mine": plugin})
     for rack, count in racks.items():
         for number in range(count):

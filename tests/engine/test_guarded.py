@@ -13,8 +13,9 @@ from phalanx.engine.engine import Engine
 from phalanx.kube.client import HttpClient
 from phalanx.kube.config import Connection
 from phalanx.model.gates import Gates
-from phalanx.serve.callers import AUDIENCE, REMEMBERED, Callers, Guarded
-from phalanx.serve.diagnostics import PATHS, Diagnostics
+from phalanx.serve.callers import REMEMBERED, Callers, Guarded
+from phalanx.serve.diagnostics import Diagnostics
+from phalanx.serve.question_paths import AUDIENCE, PATHS
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,6 +12,7 @@ from phalanx.engine.engine import Engine
 from phalanx.engine.explain import plan
 from phalanx.engine.framework import Code, Placement, Status
 from phalanx.engine.framework.settings import EngineSettings, PluginUse, ProfileSettings
+from phalanx.engine.plugins.registry import DEFAULT_PLUGINS
 from phalanx.model.gates import Gates
 from phalanx.testing.builders import gang, node, pod
 from support.asked_engine import Asked, ask
@@ -54,11 +54,8 @@ class Mine:
 
 
 def asked_with(plugin: type[Any]) -> Asked:
-    profile = ProfileSettings()
-    uses = (*profile.plugins, PluginUse("Mine"))
-    return Asked(
-        Engine(replace(EngineSettings(), profiles=(replace(profile, plugins=uses),)), plugins={"Mine": plugin})
-    )
+    uses = (*map(PluginUse, DEFAULT_PLUGINS), PluginUse("Mine"))
+    return Asked(Engine(EngineSettings(profiles=(ProfileSettings(plugins=uses),)), plugins={"Mine": plugin}))
 
 
 class NoPlacement(Mine):

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from phalanx.engine.engine import Engine
-from phalanx.engine.framework.settings import DEFAULT_PLUGINS, EngineSettings, PluginUse, ProfileSettings
+from phalanx.engine.framework.settings import EngineSettings, PluginUse, ProfileSettings
+from phalanx.engine.plugins.registry import DEFAULT_PLUGINS
 from phalanx.testing import Cluster
 from phalanx.testing.builders import node, pod
 from support.verdicts import binds, not_helpful

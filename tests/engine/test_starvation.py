@@ -359,3 +359,25 @@ def test_a_starving_unit_that_never_fits_wakes_the_scheduler_rarely() -> None:
     run.step(2.0)
     due = run.engine.next_wake()
     assert due is None or due > run.now + 60
+
+
+@pytest.mark.parametrize("settings", ["starvationSeconds: 60", "strictFIFO: true"])
+@pytest.mark.parametrize("topology", ["rack", ""])
+def test_a_gang_that_lost_a_member_does_not_wait_for_the_room_of_one_that_waits_for_it(
+    topology: str, settings: str
+) -> None:
+    """`big` would wait until the other members of `ring` end, and they wait for the node that is reserved for `big`."""
+    run = cluster(16, settings)
+    submit(run, "ring", 4, topology=topology)
+    for i in range(2):
+        submit(run, f"s{i}", 4)
+    submit(run, "big", 16)
+    if "strict" not in settings:
+        until_reserved(run)
+        run.step(60.0)
+    lost = run.placed["ring-3"]
+    run.gone("Pod", "ring-3").step()
+    run.see(pod("ring-again").cpu(1).group("ring").created(run.now)).step(1.0)
+    run.step(30.0)
+    assert run.placed.get("ring-again") == lost, run.engine.starts.held
+    assert running(run, "big") == 0

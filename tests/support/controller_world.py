@@ -15,7 +15,7 @@ from phalanx.base.client import Call, Client, WatchEvent
 from phalanx.base.clock import Clock, SystemClock
 from phalanx.base.errors import NotFound
 from phalanx.engine.engine import Engine
-from phalanx.engine.framework.config import default_config
+from phalanx.engine.plugins.config import default_config
 from phalanx.local.api.context import Context
 from phalanx.local.api.handler import Api
 from phalanx.local.api.write import Writer

@@ -5,7 +5,7 @@ the command prints. `<WORD>` stands for something that differs from run to run (
 line `...` for any lines; runs of blanks count as one. The command that starts the cluster is in the one `sh` block and
 runs beside the others. A `yaml` block that begins with the comment `# NAME.yaml` is that file.
 
-    python -m support.walkthrough docs/groups-by-hand.md    # prints what really comes out
+    python -m support.walkthrough docs/how-to/groups-by-hand.md    # prints what really comes out
 """
 
 from __future__ import annotations

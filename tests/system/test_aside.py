@@ -15,7 +15,7 @@ import pytest
 from phalanx.base.client import Resource
 from phalanx.base.errors import ApiProblem, InternalError, NotFound, Timeout, TooManyRequests
 from phalanx.base.resources import LEASES
-from phalanx.engine.framework.config import read_config
+from phalanx.engine.plugins.config import read_config
 from phalanx.kube.client import HttpClient
 from phalanx.kube.config import load
 from phalanx.serve.forked_query import Aside

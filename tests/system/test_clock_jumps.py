@@ -10,7 +10,8 @@ import pytest
 
 from phalanx.base.clock import OnwardTime, SystemClock
 from phalanx.engine.engine import Engine
-from phalanx.engine.framework.settings import DEFAULT_PLUGINS, EngineSettings, PluginUse, ProfileSettings
+from phalanx.engine.framework.settings import EngineSettings, PluginUse, ProfileSettings
+from phalanx.engine.plugins.registry import DEFAULT_PLUGINS
 from phalanx.model.gates import Gates
 from phalanx.serve.scheduler import SchedulerService
 from support import in_process

@@ -10,7 +10,8 @@ import pytest
 
 from phalanx.base.clock import SystemClock
 from phalanx.engine.engine import Engine
-from phalanx.engine.framework.settings import DEFAULT_PLUGINS, EngineSettings, PluginUse, ProfileSettings
+from phalanx.engine.framework.settings import EngineSettings, PluginUse, ProfileSettings
+from phalanx.engine.plugins.registry import DEFAULT_PLUGINS
 from phalanx.model.gates import Gates
 from phalanx.serve.scheduler import SchedulerService
 from support.in_process import inside
@@ -44,4 +45,6 @@ def test_file_and_line_of_a_plugin_that_raises_are_logged_once(caplog: pytest.Lo
 
     asyncio.run(scenario())
     logged = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
-    assert len(logged) == 1 and "plugin Raises: KeyError: 'missing' (test_failing_plugins.py:23)" in logged[0], logged
+    line = Raises.filter.__code__.co_firstlineno + 1
+    assert len(logged) == 1, logged
+    assert f"plugin Raises: KeyError: 'missing' (test_failing_plugins.py:{line})" in logged[0]

@@ -13,7 +13,8 @@ import pytest
 from phalanx.base.clock import SystemClock
 from phalanx.engine.engine import Engine
 from phalanx.engine.framework import Code, Status
-from phalanx.engine.framework.settings import DEFAULT_PLUGINS, EngineSettings, PluginUse, ProfileSettings
+from phalanx.engine.framework.settings import EngineSettings, PluginUse, ProfileSettings
+from phalanx.engine.plugins.registry import DEFAULT_PLUGINS
 from phalanx.model.gates import Gates
 from phalanx.serve.metrics import SchedulerMetrics
 from phalanx.serve.plugin_times import PluginTimes

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from phalanx.engine.framework.settings import DEFAULT_PLUGINS
+from phalanx.engine.plugins.registry import DEFAULT_PLUGINS
 from phalanx.model.groups.keys import TOPOLOGY_KEYS
 from phalanx.serve.demo import GPU
 from phalanx.web.constants import CONSTANTS, module

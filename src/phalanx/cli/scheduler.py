@@ -177,7 +177,7 @@ def replay(file: Path, output: str) -> int:
       phalanx replay run.jsonl
     """
     from phalanx.engine.engine import Engine
-    from phalanx.engine.framework.config import read_config
+    from phalanx.engine.plugins.config import read_config
     from phalanx.model.gates import Gates
     from phalanx.serve.recording import ReplayProblem, read_head
     from phalanx.serve.recording import replay as play

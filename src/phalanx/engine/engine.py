@@ -21,7 +21,7 @@ from phalanx.engine.framework.adapters import failure_of
 from phalanx.engine.framework.settings import EngineSettings
 from phalanx.engine.scheduling.attempt.attempt import EVALUATION, ROWS_PER_STEP
 from phalanx.engine.scheduling.commit.cycle import ROW_WORK
-from phalanx.engine.scheduling.commit.strict_order import in_line
+from phalanx.engine.scheduling.commit.overtaking import in_line
 from phalanx.engine.scheduling.lifecycle.isolation import Isolation, ObjectKey, room_only
 from phalanx.engine.scheduling.lifecycle.pod_lifecycle import TURN
 from phalanx.engine.scheduling.lifecycle.pod_status import SCHEDULER_ERROR, UNSCHEDULABLE

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from phalanx.base.clock import Clock, SystemClock
-from phalanx.engine.framework.config import SchedulerConfig, default_config
+from phalanx.engine.plugins.config import SchedulerConfig, default_config
 from phalanx.kube.placement_lease import PLACEMENT_LEASE
 from phalanx.local.api.limits import Limits
 from phalanx.serve.apiserver import ApiServer

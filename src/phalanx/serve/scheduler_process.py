@@ -21,7 +21,7 @@ from phalanx.base.tasks import cause_of_end, end, kept
 from phalanx.controllers.cluster_mode.kueue import PlacementCheck
 from phalanx.controllers.cluster_mode.provisioning_requests import ProvisioningRequests
 from phalanx.engine.engine import Engine
-from phalanx.engine.framework.config import SchedulerConfig, default_config, read_config
+from phalanx.engine.plugins.config import SchedulerConfig, default_config, read_config
 from phalanx.kube.client import HttpClient
 from phalanx.kube.config import Connection, in_cluster, load
 from phalanx.kube.group_api import GroupApi
@@ -33,13 +33,14 @@ from phalanx.model.gates import Gates
 from phalanx.serve.callers import Callers, Guarded
 from phalanx.serve.certificate_files import CertificateFiles
 from phalanx.serve.demand_metrics import DemandMetrics
-from phalanx.serve.diagnostics import PATHS, Diagnostics
+from phalanx.serve.diagnostics import Diagnostics
 from phalanx.serve.health import HealthServer, Secure, made_at_start
 from phalanx.serve.kueue_places import EnginePlaces
 from phalanx.serve.lacking_groups import LackingGroups
 from phalanx.serve.leader_duties import Duty, admission_checks, provisioning, with_duties
 from phalanx.serve.metrics import SchedulerMetrics
 from phalanx.serve.plugin_times import LIMIT, PluginTimes
+from phalanx.serve.question_paths import PATHS
 from phalanx.serve.recording import next_recording
 from phalanx.serve.remote import connected, wait_for_server
 from phalanx.serve.scheduler import SchedulerService

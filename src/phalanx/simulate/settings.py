@@ -7,7 +7,7 @@ from pathlib import Path
 import yaml
 
 from phalanx.base.errors import ConfigProblem
-from phalanx.engine.framework.config import default_config, read_config
+from phalanx.engine.plugins.config import default_config, read_config
 from phalanx.engine.reservations import PlanSettings
 
 

@@ -21,7 +21,7 @@ from phalanx.engine import decisions as d
 from phalanx.engine.engine import Engine
 from phalanx.engine.events import CHANGED_BY_KIND, NOT_FOUND, Event, Gone, Outcome
 from phalanx.engine.framework import Factory
-from phalanx.engine.framework.config import read_config
+from phalanx.engine.plugins.config import read_config
 from phalanx.model.gates import Gates
 from phalanx.model.objects import Node, Pod
 

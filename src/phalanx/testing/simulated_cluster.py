@@ -18,7 +18,7 @@ import msgspec
 
 from phalanx.base.client import Call, Resource, WatchEvent
 from phalanx.engine.engine import Engine
-from phalanx.engine.framework.config import default_config, read_config
+from phalanx.engine.plugins.config import default_config, read_config
 from phalanx.local.api.context import Context
 from phalanx.local.api.handler import Api
 from phalanx.local.api.index import index_of

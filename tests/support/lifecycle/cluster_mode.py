@@ -20,7 +20,7 @@ from phalanx.controllers.cluster_mode.controllers import ClusterControllers
 from phalanx.controllers.cluster_mode.linking import Abilities
 from phalanx.controllers.workloads.member import PodView
 from phalanx.engine.engine import Engine
-from phalanx.engine.framework.config import default_config
+from phalanx.engine.plugins.config import default_config
 from phalanx.kube.group_api import GroupApi
 from phalanx.local.api.patch_json import json_patch
 from phalanx.local.client import LocalClient

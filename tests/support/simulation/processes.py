@@ -18,8 +18,8 @@ from uvicorn.server import ServerState
 from phalanx.base.errors import ConfigProblem
 from phalanx.engine.decisions import Decision
 from phalanx.engine.engine import Engine
-from phalanx.engine.framework.config import default_config
 from phalanx.engine.framework.settings import EngineSettings
+from phalanx.engine.plugins.config import default_config
 from phalanx.kube.client import HttpClient
 from phalanx.kube.config import Connection
 from phalanx.kube.lease import Elector, LeaderLost, LeaseSettings

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from importlib.metadata import entry_points
 from typing import Any, NamedTuple
 
 from phalanx.base.errors import ConfigProblem
 from phalanx.engine.framework import interface as fw
 from phalanx.engine.framework.options import (
+    DeallocatesClaims,
     ObservesObjects,
     ObservesOutcomes,
     PluginOptions,
@@ -35,7 +36,13 @@ class PodPlugins(NamedTuple):
 
 
 class Profile:
-    def __init__(self, settings: ProfileSettings, registry: Mapping[str, fw.Factory], handle: fw.Handle) -> None:
+    def __init__(
+        self,
+        settings: ProfileSettings,
+        plugins: Sequence[PluginUse],
+        registry: Mapping[str, fw.Factory],
+        handle: fw.Handle,
+    ) -> None:
         self.scheduler_name = settings.scheduler_name
         self.reservations = settings.reservations
         self.handle = handle
@@ -56,6 +63,7 @@ class Profile:
         self.post_bind: list[Any] = []
         self.observers: list[ObservesObjects] = []
         self.outcome_observers: list[ObservesOutcomes] = []
+        self.deallocators: list[DeallocatesClaims] = []
         self.signers: list[tuple[str, SignsPods]] = []  # with the plugin's name
         self.options: dict[str, PluginOptions] = {}  # by the plugin's name
         self._weights: dict[str, int] = {}
@@ -73,7 +81,7 @@ class Profile:
             "postBind": self.post_bind,
             **self.groups,
         }
-        for at, use in enumerate(settings.plugins):
+        for at, use in enumerate(plugins):
             self._add(at, use, settings, registry, handle)
         local = [plugin for plugin in self.filters if self.options[plugin.name].filter_method != "track"]
         # True if a row without room for every request is certainly infeasible.
@@ -108,6 +116,8 @@ class Profile:
                 self.observers.append(plugin)
             if isinstance(plugin, ObservesOutcomes):
                 self.outcome_observers.append(plugin)
+            if isinstance(plugin, DeallocatesClaims):
+                self.deallocators.append(plugin)
             if isinstance(plugin, SignsPods):
                 self.signers.append((plugin.name, plugin))
         self._put_to_work(plugin, use)

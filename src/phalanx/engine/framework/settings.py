@@ -17,30 +17,6 @@ class PluginUse:
     points: frozenset[str] | None = None  # names as in framework.POINTS
 
 
-# kube-scheduler 1.37's default order. Weights of 0 take the plugin's own default.
-DEFAULT_PLUGINS: tuple[str, ...] = (
-    "SchedulingGates",
-    "PrioritySort",
-    "NodeName",
-    "NodeUnschedulable",
-    "TaintToleration",
-    "NodeAffinity",
-    "NodePorts",
-    "NodeResourcesFit",
-    "VolumeRestrictions",
-    "NodeVolumeLimits",
-    "VolumeBinding",
-    "VolumeZone",
-    "PodTopologySpread",
-    "InterPodAffinity",
-    "DynamicResources",
-    "DefaultPreemption",
-    "NodeResourcesBalancedAllocation",
-    "ImageLocality",
-    "DefaultBinder",
-)
-
-
 @dataclass(frozen=True, slots=True)
 class ReservationSettings:
     """Limit how far younger units may overtake an older one, and how much may be reserved for waiting units."""
@@ -65,7 +41,7 @@ BACKFILLS = ("Conservative", "Easy", "None")
 @dataclass(frozen=True, slots=True)
 class ProfileSettings:
     scheduler_name: str = "default-scheduler"
-    plugins: tuple[PluginUse, ...] = tuple(PluginUse(name) for name in DEFAULT_PLUGINS)
+    plugins: tuple[PluginUse, ...] | None = None  # None: the default plugins (`plugins.registry`)
     args: dict[str, dict[str, Any]] = field(default_factory=dict)  # plugin name -> pluginConfig args (camelCase)
     reservations: ReservationSettings = ReservationSettings()
 

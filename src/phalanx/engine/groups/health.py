@@ -14,7 +14,7 @@ from phalanx.engine.groups.conditions import GroupConditions
 from phalanx.engine.groups.group_state import HEALTHY as GOOD
 from phalanx.engine.groups.group_state import Facts, GroupState, Phase, group_state
 from phalanx.engine.groups.losses import Loss, Losses
-from phalanx.model.groups import COMPOSITE, POD_GROUP, Group, GroupKey
+from phalanx.model.groups import Group, GroupKey
 from phalanx.model.groups.group import PENDING
 from phalanx.model.groups.policy import DEFAULT
 from phalanx.model.objects import CompositePodGroup, PodGroup
@@ -166,15 +166,13 @@ class GroupHealth:
                 continue
             if (group.policy is not DEFAULT and group.policy.maintained) or key in self.timed_out:
                 self.changed[key] = None
-            if key.kind in (POD_GROUP, COMPOSITE):
-                self._say(group)
+            if not group.binding and (said := self._said.get(key)) is not None:
+                self._say(group, said)
         return list(touched)
 
-    def _say(self, group: Group) -> None:
-        key, said = group.key, self._said.get(group.key)
-        if said is None or group.spec is None:
-            return
-        leaves = self._forest.leaves(key)
+    def _say(self, group: Group, said: _Said) -> None:
+        assert group.spec is not None
+        key, leaves = group.key, self._forest.leaves(group.key)
         pending = on_nodes = 0
         for leaf in leaves:
             if leaf.binding:

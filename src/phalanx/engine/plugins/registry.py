@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 
 import msgspec
@@ -10,6 +11,7 @@ from phalanx.engine.devices.cel import compile_selector
 from phalanx.engine.devices.state import DeviceState
 from phalanx.engine.devices.uses import ClaimUses
 from phalanx.engine.framework import Factory
+from phalanx.engine.framework.settings import PluginUse, ProfileSettings
 from phalanx.engine.plugins.balanced_allocation import NodeResourcesBalancedAllocation
 from phalanx.engine.plugins.default_binder import DefaultBinder
 from phalanx.engine.plugins.default_preemption import DefaultPreemption
@@ -53,26 +55,37 @@ class Indexes(msgspec.Struct, frozen=True):
         return cls(PodIndex(columns, interest), VolumeState(columns, objects), devices, uses)
 
 
+# By name, in kube-scheduler 1.37's default order: how a plugin's factory is made from the shared indexes.
+_BUILTIN: dict[str, Callable[[Indexes], Factory]] = {
+    "SchedulingGates": lambda _: SchedulingGates,
+    "PrioritySort": lambda _: PrioritySort,
+    "NodeName": lambda _: NodeName,
+    "NodeUnschedulable": lambda _: NodeUnschedulable,
+    "TaintToleration": lambda _: TaintToleration,
+    "NodeAffinity": lambda _: NodeAffinityPlugin,
+    "NodePorts": lambda _: NodePorts,
+    "NodeResourcesFit": lambda _: NodeResourcesFit,
+    "VolumeRestrictions": lambda indexes: partial(VolumeRestrictions, state=indexes.volumes),
+    "NodeVolumeLimits": lambda indexes: partial(NodeVolumeLimits, state=indexes.volumes),
+    "VolumeBinding": lambda indexes: partial(VolumeBinding, state=indexes.volumes),
+    "VolumeZone": lambda indexes: partial(VolumeZone, state=indexes.volumes),
+    "PodTopologySpread": lambda indexes: partial(PodTopologySpread, index=indexes.pods),
+    "InterPodAffinity": lambda indexes: partial(InterPodAffinity, index=indexes.pods),
+    "DynamicResources": lambda indexes: partial(DynamicResources, state=indexes.devices, uses=indexes.claims),
+    "DefaultPreemption": lambda _: DefaultPreemption,
+    "NodeResourcesBalancedAllocation": lambda _: NodeResourcesBalancedAllocation,
+    "ImageLocality": lambda _: ImageLocality,
+    "DefaultBinder": lambda _: DefaultBinder,
+    "GPUFragmentation": lambda indexes: partial(GPUFragmentation, state=indexes.devices),
+}
+OFF_BY_DEFAULT = ("GPUFragmentation",)
+DEFAULT_PLUGINS: tuple[str, ...] = tuple(name for name in _BUILTIN if name not in OFF_BY_DEFAULT)
+
+
 def builtin(indexes: Indexes) -> dict[str, Factory]:
-    return {
-        "SchedulingGates": SchedulingGates,
-        "PrioritySort": PrioritySort,
-        "NodeName": NodeName,
-        "NodeUnschedulable": NodeUnschedulable,
-        "TaintToleration": TaintToleration,
-        "NodeAffinity": NodeAffinityPlugin,
-        "NodePorts": NodePorts,
-        "NodeResourcesFit": NodeResourcesFit,
-        "VolumeRestrictions": partial(VolumeRestrictions, state=indexes.volumes),
-        "NodeVolumeLimits": partial(NodeVolumeLimits, state=indexes.volumes),
-        "VolumeBinding": partial(VolumeBinding, state=indexes.volumes),
-        "VolumeZone": partial(VolumeZone, state=indexes.volumes),
-        "PodTopologySpread": partial(PodTopologySpread, index=indexes.pods),
-        "InterPodAffinity": partial(InterPodAffinity, index=indexes.pods),
-        "DynamicResources": partial(DynamicResources, state=indexes.devices, uses=indexes.claims),
-        "NodeResourcesBalancedAllocation": NodeResourcesBalancedAllocation,
-        "GPUFragmentation": partial(GPUFragmentation, state=indexes.devices),
-        "ImageLocality": ImageLocality,
-        "DefaultPreemption": DefaultPreemption,
-        "DefaultBinder": DefaultBinder,
-    }
+    return {name: make(indexes) for name, make in _BUILTIN.items()}
+
+
+def plugins_of(settings: ProfileSettings) -> tuple[PluginUse, ...]:
+    """Return the plugins of a profile: those of its settings, else the default plugins with their own weights."""
+    return settings.plugins if settings.plugins is not None else tuple(map(PluginUse, DEFAULT_PLUGINS))

@@ -7,6 +7,7 @@ cost. Then test every cheaper set in ascending cost (`cost.ORDER`).
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from phalanx.engine.preemption.best_first_sets import BestFirstSets, Chosen
 from phalanx.engine.preemption.cost import PROVABLE, Key
@@ -14,6 +15,12 @@ from phalanx.engine.preemption.victim_index import EvictionUnit
 from phalanx.engine.state.columns import Columns
 
 SETS = 1_000  # victim sets priced per row
+
+
+class RowTrial(NamedTuple):
+    clear: Callable[[Sequence[EvictionUnit]], dict[str, int]]  # remove units; return the former row of each pod
+    passes: Callable[[], bool]  # run the filters
+    monotone: bool  # if evicting all units is not sufficient, no subset is
 
 
 class FilteredRow:
@@ -24,28 +31,24 @@ class FilteredRow:
         columns: Columns,
         units: Sequence[EvictionUnit],
         cost: Callable[[Sequence[EvictionUnit]], Key],
-        clear: Callable[[Sequence[EvictionUnit]], dict[str, int]],
-        passes: Callable[[], bool],
+        trial: RowTrial,
         below: Key,
         asks: int,
-        monotone: bool,
     ) -> None:
         """Run the search.
 
-        units: candidates, the first to reprieve first. clear: removes units and returns the former row of each pod.
-        passes: runs the filters. asks: maximum number of filter runs after the reprieve pass. monotone: if evicting all
-        units is not sufficient, no subset is.
+        units: candidates, the first to reprieve first. asks: maximum number of filter runs after the reprieve pass.
         """
         self._columns = columns
         self._units = units
         self._cost = cost
-        self._clear = clear
-        self._passes = passes
+        self._clear = trial.clear
+        self._passes = trial.passes
         self.found: tuple[EvictionUnit, ...] | None = None
         self.key = below
         self.floor: Key = ()
         self.asked = 0
-        if self._put_back() or not monotone:
+        if self._put_back() or not trial.monotone:
             self._search(asks)
         else:
             self.floor = (float("inf"),) * PROVABLE

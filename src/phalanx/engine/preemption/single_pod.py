@@ -21,7 +21,7 @@ from phalanx.engine.framework.evaluation import Evaluation
 from phalanx.engine.framework.interface import way_of
 from phalanx.engine.framework.traits import traits_of
 from phalanx.engine.preemption.cost import ORDER, PROVABLE, Key, proved_parts
-from phalanx.engine.preemption.filtered_row import FilteredRow
+from phalanx.engine.preemption.filtered_row import FilteredRow, RowTrial
 from phalanx.engine.preemption.ranking import RankedRows
 from phalanx.engine.preemption.row_filters import RowFilters
 from phalanx.engine.preemption.row_search import Freed, RowSearch, least_possible
@@ -378,16 +378,8 @@ class Chooser:
         units = [unit for unit, _ in self.candidates(record.priority, row)]
         units.sort(key=self.victim_index.unit_cost, reverse=True)  # most costly first: reprieved first
         try:
-            return FilteredRow(
-                self.victim_index.columns,
-                units,
-                self.cost,
-                lambda some: self.clear(record, row, some),
-                lambda: gate.passes(row),
-                below,
-                asks,
-                gate.monotone,
-            )
+            trial = RowTrial(lambda some: self.clear(record, row, some), lambda: gate.passes(row), gate.monotone)
+            return FilteredRow(self.victim_index.columns, units, self.cost, trial, below, asks)
         finally:
             gate.evaluation.refresh()
 

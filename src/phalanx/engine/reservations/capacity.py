@@ -16,6 +16,8 @@ from phalanx.engine.reservations.reservation import FOREVER, Assignment, Demand
 
 Ints = npt.NDArray[np.integer]
 FAILURES_BEFORE_JUMP = 4  # windows that fail before the whole window is searched for how far to jump
+MANY_NODES_TO_CHANGE = 64  # a change of more than one in so many nodes is made by adding whole rows
+MANY_NODES_TO_READ = 64  # the least of more nodes than these is taken of whole rows
 FIRST_PIECES = 64  # room for pieces that a new profile allocates
 
 
@@ -143,9 +145,17 @@ class CapacityProfile:
         a = self._cut(start)
         z = self.n if until == FOREVER else self._cut(until)
         counts = where.counts * sign
+        nodes = self.rows.shape[2]
+        dense = z - a > 1 and len(counts) * MANY_NODES_TO_CHANGE > nodes
         for r, amount in enumerate(demand.request):
             if amount:
-                self.rows[a:z, r, where.rows] += (counts * amount).astype(self.rows.dtype)
+                delta = (counts * amount).astype(self.rows.dtype)
+                if dense:
+                    whole = np.zeros(nodes, dtype=delta.dtype)
+                    whole[where.rows] = delta
+                    self.rows[a:z, r] += whole
+                else:
+                    self.rows[a:z, r, where.rows] += delta
                 self._sum[a:z, r] += int(counts.sum()) * amount
 
     def change_node(self, row: int, delta: Ints) -> None:
@@ -179,7 +189,10 @@ class CapacityProfile:
 
     def has_slots_now(self, demand: Demand) -> bool:
         """Whether the first piece alone has room for the demand, in one domain of its level."""
-        slots = self._slots(demand, self.rows[0])
+        return self._has_slots(demand, self.rows[0])
+
+    def _has_slots(self, demand: Demand, free: Ints) -> bool:
+        slots = self._slots(demand, free)
         if demand.level < 0:
             return int(slots.sum(dtype=np.int64)) >= demand.pods
         return int(self.topology.per_domain(demand.level, slots).max()) >= demand.pods
@@ -192,6 +205,8 @@ class CapacityProfile:
         if k - i == 1 or self.rising:
             return self.choose(demand, self.rows[i])
         nodes = np.flatnonzero(slots)
+        if len(nodes) > MANY_NODES_TO_READ:
+            return self.choose(demand, self.rows[i:k].min(axis=0))
         free: Ints = np.zeros_like(self.rows[i])
         free[:, nodes] = self.rows[i:k, :, nodes].min(axis=0)
         return self.choose(demand, free)
@@ -235,7 +250,7 @@ class CapacityProfile:
             if where is not None:
                 return t, where
             failures += 1
-            at = i + 1 if failures % FAILURES_BEFORE_JUMP else self._next_start(demand, self.rows[i:k], i)
+            at = i + 1 if failures % FAILURES_BEFORE_JUMP else self._next_start(demand, i, k)
 
     def _good_starts(
         self, demand: Demand, span: float, starts: npt.NDArray[np.float64], first: int
@@ -267,20 +282,22 @@ class CapacityProfile:
             slots = slots * demand.eligible
         return np.maximum(slots, 0)
 
-    def _next_start(self, demand: Demand, window: Ints, i: int) -> int:
-        """Return the first piece after `i` that the failed window does not exclude.
+    def _next_start(self, demand: Demand, i: int, k: int) -> int:
+        """Return the first piece after `i` that the failed window from `i` to `k` does not exclude.
 
         If the last pieces of the window alone have too few slots, every later start that still needs them fails too.
         """
-        if len(window) == 1:
-            return i + 1
-        slots = self._slots(demand, np.minimum.accumulate(window[::-1], axis=0))  # (pieces from the end, node)
-        if demand.level >= 0:
-            room = self.topology.per_domain(demand.level, slots).max(axis=1)
-        else:
-            room = slots.sum(axis=1, dtype=np.int64)
-        failed = np.flatnonzero(room < demand.pods)
-        return i + len(window) - int(failed[0])
+        fits, fails = k, i  # the pieces from `fits` to `k` have room, those from `fails` to `k` have not
+        least: Ints = np.full_like(self.rows[i], np.iinfo(self.rows.dtype).max)  # of the pieces from `fits`
+        step = 1
+        while fits - fails > 1:
+            middle = fits - step if fits - step > fails else (fits + fails) // 2
+            lower: Ints = np.minimum(least, self.rows[middle:fits].min(axis=0))
+            if self._has_slots(demand, lower):
+                fits, least, step = middle, lower, 2 * step
+            else:
+                fails, step = middle, 1 + (fits - middle) // 2
+        return fails + 1
 
     def choose(self, demand: Demand, free: Ints) -> Assignment | None:
         """Choose nodes by best fit: the tightest domain that holds all pods, then the nodes with the least room."""

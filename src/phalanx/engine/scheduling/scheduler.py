@@ -18,7 +18,7 @@ from phalanx.engine.framework.traits import traits_of
 from phalanx.engine.groups.conditions import GroupConditions
 from phalanx.engine.groups.losses import Losses
 from phalanx.engine.groups.statuses import Statuses
-from phalanx.engine.plugins.registry import Indexes, builtin
+from phalanx.engine.plugins.registry import Indexes, builtin, plugins_of
 from phalanx.engine.preemption.victim_index import VictimIndex
 from phalanx.engine.scheduling.attempt.attempt import Attempts
 from phalanx.engine.scheduling.attempt.preemption import Preemption
@@ -31,8 +31,8 @@ from phalanx.engine.scheduling.commit.evictions import Evictions
 from phalanx.engine.scheduling.commit.group_reservations import GroupReservations
 from phalanx.engine.scheduling.commit.group_units import GroupUnits
 from phalanx.engine.scheduling.commit.maintenance import Maintenance
+from phalanx.engine.scheduling.commit.overtaking import StrictOrder
 from phalanx.engine.scheduling.commit.start_reservations import StartReservations
-from phalanx.engine.scheduling.commit.strict_order import StrictOrder
 from phalanx.engine.scheduling.lifecycle.gang_commits import Commits
 from phalanx.engine.scheduling.lifecycle.history import History
 from phalanx.engine.scheduling.lifecycle.isolation import Isolation
@@ -147,7 +147,7 @@ class Scheduler:
         self.strict_order = StrictOrder(state, queue)
         self.places = AdmittedPlaces(state, pods)
         refusals = Refusals(self.searches, pods, members, waiting, status, self.starts)
-        self.cycle = Cycle(self.searches, refusals, self.binding, evictions, room, self.rejections, emit)
+        self.cycle = Cycle(self.searches, refusals, self.binding, evictions, room, self.rejections)
         admission = UnitAdmission(members, pods, status, self.pods.admit)
         self.groups = GroupUnits(state, members, unit_lifecycle, admission, room, isolation)
         state.contested = self._contested
@@ -173,20 +173,21 @@ class Scheduler:
     def _make_profiles(self, more: Mapping[str, Factory], watch: Watch | None) -> None:
         ours = builtin(self.indexes)
         registry: dict[str, Factory] = {**ours, **more}
-        named = {use.name for profile in self.settings.profiles for use in profile.plugins}
+        profiles = [(profile, plugins_of(profile)) for profile in self.settings.profiles]
+        named = {use.name for _, plugins in profiles for use in plugins}
         registry.update(third_party(named - registry.keys()))
         if watch is not None:
             theirs = {name: make for name, make in registry.items() if ours.get(name) is not make}
             registry.update({name: watch(name, make) for name, make in theirs.items()})
         state = self.cluster
-        for settings in self.settings.profiles:
+        for settings, plugins in profiles:
             name = settings.scheduler_name
             if name in self.profiles:
                 raise ConfigProblem("profiles", f"scheduler name {name!r} is used twice")
             handle = Handle(
                 state.columns, state.objects, state.interest, state.gates, state.forest, name, self.outbox.emit
             )
-            profile = self.profiles[name] = Profile(settings, registry, handle)
+            profile = self.profiles[name] = Profile(settings, plugins, registry, handle)
             self.shapes.on_evict.append(profile.forget)
             self.shapes.signers += [(plugin, signer.sign) for plugin, signer in profile.signers]
         state.columns.keep_all()

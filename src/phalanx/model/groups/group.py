@@ -119,6 +119,7 @@ class Group:
         "bad_children",
         "children",
         "completed",
+        "composite",
         "counts",
         "ended",
         "gated",
@@ -138,6 +139,7 @@ class Group:
 
     def __init__(self, key: GroupKey) -> None:
         self.key = key
+        self.composite = key.kind == COMPOSITE
         self.spec: GroupSpec | None = None
         self.source: PodGroup | CompositePodGroup | Workload | None = None
         self.policy = DEFAULT
@@ -156,10 +158,6 @@ class Group:
         self.bad_children = 0
         self.problem: str | None = None
         self._sorted: list[Group] | None = None
-
-    @property
-    def composite(self) -> bool:
-        return self.key.kind == COMPOSITE
 
     def complete(self) -> None:
         """Count `completed` again, after the present or ended members have changed.

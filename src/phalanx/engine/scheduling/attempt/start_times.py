@@ -6,7 +6,7 @@ running first. The smallest number of endings after which the unit fits is found
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 
 import msgspec
 
@@ -18,10 +18,9 @@ from phalanx.engine.groups.find_placement import Found, find
 from phalanx.engine.placement.messages import plural
 from phalanx.engine.reservations import FOREVER
 from phalanx.engine.scheduling.attempt.run_times import RunTimes
-from phalanx.engine.scheduling.lifecycle.members import Members
 from phalanx.engine.scheduling.queue.units import SchedulingUnit
 from phalanx.engine.state.records import PodRecord
-from phalanx.model.groups import Group
+from phalanx.model.groups import Group, GroupKey
 
 Rows = list[tuple[PodRecord, int]]
 LEVELS = 16  # times that are tried: known ends are grouped into so many, unknown ones into as many again
@@ -38,9 +37,16 @@ class Planned(msgspec.Struct, frozen=True):
 
 
 class StartTimes:
-    def __init__(self, state: ClusterState, members: Members) -> None:
+    def __init__(
+        self,
+        state: ClusterState,
+        group_of: Callable[[SchedulingUnit], Group | None],
+        pending: Mapping[GroupKey, dict[str, PodRecord]],
+    ) -> None:
+        """Read the queue. `pending`: leaf -> its pending pods."""
         self._cluster = state
-        self._members = members
+        self._group_of = group_of
+        self._pending = pending
         self.run_times = RunTimes(state)
 
     def any_known_end(self) -> bool:
@@ -53,7 +59,7 @@ class StartTimes:
 
     def plan(self, unit: SchedulingUnit) -> Planned | None:
         """Return where and when the unit can start first, or None if it fits at no time."""
-        group = self._members.group_of(unit)
+        group = self._group_of(unit)
         if unit.kind != "Pod" and group is None:
             return None
         key = group.spec.topology_key if group is not None and group.spec is not None else ""
@@ -95,7 +101,7 @@ class StartTimes:
             if group is None:
                 row = choose(state, unit.record, state.evaluation(unit.record), [])
                 return [(unit.record, row)] if row >= 0 else None
-            built = build(state, group, self._members.waiting_pods, state.settings.search_budget, unit.priority)
+            built = build(state, group, self._pending, state.settings.search_budget, unit.priority)
             found = find(state, group, built)
             return list(found.assignment) if isinstance(found, Found) and found.assignment else None
         except (PluginFailure, Unplaceable):

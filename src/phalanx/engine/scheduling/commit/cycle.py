@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from phalanx.engine.framework import ClusterChange, Emit, Wake
+from phalanx.engine.framework import ClusterChange, Wake
 from phalanx.engine.framework.cluster_state import ClusterState
 from phalanx.engine.framework.traits import traits_of
 from phalanx.engine.groups import messages
@@ -33,7 +33,7 @@ from phalanx.engine.scheduling.attempt.sliced_attempts import SlicedAttempts
 from phalanx.engine.scheduling.commit.binding import Binding
 from phalanx.engine.scheduling.commit.evictions import Evictions
 from phalanx.engine.scheduling.commit.group_reservations import GroupReservations
-from phalanx.engine.scheduling.commit.start_reservations import StartReservations
+from phalanx.engine.scheduling.commit.held_starts import HeldStarts
 from phalanx.engine.scheduling.lifecycle.members import Members
 from phalanx.engine.scheduling.lifecycle.pod_lifecycle import PodLifecycle
 from phalanx.engine.scheduling.lifecycle.pod_status import PROMISED, SCHEDULER_ERROR, UNSCHEDULABLE, PodStatusWriter
@@ -76,7 +76,6 @@ class Cycle:
         evictions: Evictions,
         reservations: GroupReservations,
         rejections: Rejections,
-        emit: Emit,
     ) -> None:
         self._searches = searches
         self._attempts = searches.attempts
@@ -90,7 +89,6 @@ class Cycle:
         self._evictions = evictions
         self._reservations = reservations
         self._rejections = rejections
-        self._emit = emit
         self._turns: dict[str, int] = {}  # unit key -> how often its preemption was put aside, of single pods
 
     def attempt(self, unit: SchedulingUnit) -> None:
@@ -117,7 +115,7 @@ class Cycle:
                     self._queue.suspend(unit, came_from)
                     return  # units that wait for its answer go on waiting
                 if not isinstance(answer, Placed):
-                    carry_out(answer, self._emit)
+                    carry_out(answer, self._evictions.emit)
                 self._act(unit, target, answer)
             if not unit.records and unit.place is ATTEMPT:
                 self._units.leave(unit)
@@ -254,7 +252,7 @@ class Refusals:
         members: Members,
         waiting: Waiting,
         status: PodStatusWriter,
-        starts: StartReservations,
+        starts: HeldStarts,
     ) -> None:
         self._cluster: ClusterState = searches.cluster
         self._columns = searches.cluster.columns

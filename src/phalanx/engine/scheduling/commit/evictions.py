@@ -67,7 +67,7 @@ class Evictions:
         self._units = units
         self._pods = pods
         self._losses = losses
-        self._emit = emit
+        self.emit = emit
         self._deferred: dict[str, DeferredEviction] = {}  # by key of the victim
 
     # ---- deferred evictions
@@ -169,7 +169,7 @@ class Evictions:
     def _evict(self, record: PodRecord, unit: SchedulingUnit, preemptor: Preemptor) -> None:
         if self._cluster.forest.leaf_of(PodKey(record.namespace, record.name)) is not None:
             self._losses.preempted_by(record.uid, preemptor.words)
-        number = self._emit(
+        number = self.emit(
             d.Evict,
             namespace=record.namespace,
             name=record.name,
@@ -187,7 +187,7 @@ class Evictions:
         for group in dict.fromkeys(group for key in whole for group in self._cluster.forest.tree(key)):
             if group.spec is None or group.key.kind not in ("PodGroup", "CompositePodGroup"):
                 continue
-            self._emit(
+            self.emit(
                 d.SetGroupCondition,
                 namespace=group.key.namespace,
                 name=group.key.name,

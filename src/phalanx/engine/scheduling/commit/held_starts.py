@@ -14,9 +14,8 @@ from phalanx.engine.reservations import FOREVER, Reason
 from phalanx.engine.reservations.holders import PRESSED_MARK, WAITING_MARK
 from phalanx.engine.scheduling.attempt.queue_plan import PlannedUnit, QueuePlan
 from phalanx.engine.scheduling.attempt.start_times import Planned, StartTimes
-from phalanx.engine.scheduling.commit.overtaking import Overtaking
+from phalanx.engine.scheduling.commit.overtaking import Overtaking, completes_gang, in_line, settings_of
 from phalanx.engine.scheduling.commit.promised_room import PromisedRoom, Shift
-from phalanx.engine.scheduling.commit.strict_order import in_line, settings_of
 from phalanx.engine.scheduling.lifecycle.members import Members
 from phalanx.engine.scheduling.lifecycle.pod_lifecycle import PodLifecycle
 from phalanx.engine.scheduling.queue.units import SchedulingUnit
@@ -50,7 +49,7 @@ class HeldStarts:
     def __init__(self, state: ClusterState, pod_lifecycle: PodLifecycle, members: Members) -> None:
         self._cluster = state
         self._pod_lifecycle = pod_lifecycle
-        self.times = StartTimes(state, members)
+        self.times = StartTimes(state, members.group_of, members.waiting_pods)
         self.plan = QueuePlan(state, self.times.run_times, members.group_of)
         self._room = PromisedRoom(state, self.times.run_times)
         self.held: dict[str, HeldStart] = {}  # by key of the unit
@@ -85,7 +84,7 @@ class HeldStarts:
         self, records: Sequence[PodRecord], assignment: Sequence[tuple[PodRecord, int]]
     ) -> Sequence[tuple[PodRecord, str]]:
         """Nominate the nodes of the units whose promise these pods would break; none: the pods may be placed."""
-        if not self._room or not records:
+        if not self._room or not records or completes_gang(self._cluster, records):
             return ()
         own = self._own(records)
         until = self._end(records, own)
@@ -132,16 +131,20 @@ class HeldStarts:
     ) -> list[tuple[PodRecord, str]]:
         """Ignore, during an attempt, reservations that do not concern a unit with these pods.
 
-        These are its own, those that begin after it is expected to end, and nodes to come of units behind it. `line`:
-        its place in the order (`in_line`); that of its first pod if it is in no queue.
+        These are its own, those that begin after it is expected to end, and nodes to come of units behind it; all of
+        equal and lower priority if the pods complete a gang that has started. `line`: its place in the order
+        (`in_line`); that of its first pod if it is in no queue.
         """
         end = self._end(records, self._own(list(records)) if records else None)
         own = {record.key for record in records}
         first = line if line is not None else min((record.sort_key() for record in records), default=None)
+        completes = completes_gang(self._cluster, records)
+        priority = max((record.priority for record in records), default=0)
         lifted = [
             held
             for held in self.held.values()
             if not own.isdisjoint(held.unit.records)
+            or (completes and held.unit.priority <= priority)
             or self._begins_after(held, end)
             or (held.reason is Reason.NODES_TO_COME and first is not None and first < in_line(held.unit))
         ]

@@ -17,8 +17,7 @@ from phalanx.engine.framework.cluster_state import ClusterState
 from phalanx.engine.groups.group_state import GroupState, Phase
 from phalanx.engine.groups.losses import Loss, LossCause
 from phalanx.engine.scheduling.commit.group_reservations import GroupReservations
-from phalanx.engine.scheduling.commit.replacements import Replacements
-from phalanx.engine.scheduling.commit.rollouts import Rollouts
+from phalanx.engine.scheduling.commit.replacements import Replacements, Rollouts
 from phalanx.engine.scheduling.lifecycle.members import Members, root_key
 from phalanx.engine.scheduling.lifecycle.pod_lifecycle import PodLifecycle
 from phalanx.model.groups import Group, GroupKey, Member, MemberState

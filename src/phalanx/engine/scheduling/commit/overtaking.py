@@ -1,14 +1,78 @@
-"""Count how often younger units of equal or lower priority were placed while an older one waited."""
+"""The order in which units wait, `strictFIFO` (no unit overtakes an older one), and how often a unit was overtaken."""
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
+from phalanx.engine.framework.cluster_state import ClusterState
 from phalanx.engine.framework.settings import ReservationSettings
-from phalanx.engine.scheduling.queue.units import SchedulingUnit
+from phalanx.engine.scheduling.queue.units import QueueName, SchedulingUnit, UnitQueue, UnitState
+from phalanx.engine.state.records import PodRecord
+
+REFUSED = (QueueName.BACKOFF, QueueName.WAITING)
+
+
+def in_line(unit: SchedulingUnit) -> tuple[int, float, int]:
+    """Return the place of a unit in the order: priority, then the time it first asked."""
+    return (-unit.priority, unit.asked, unit.order)
+
+
+def settings_of(state: ClusterState, unit: SchedulingUnit) -> ReservationSettings:
+    """Return the settings of the profile that schedules the unit."""
+    for record in unit.records.values():
+        return state.profiles[record.scheduler_name].reservations
+    return ReservationSettings()
+
+
+def namespace_of(unit: SchedulingUnit) -> str:
+    return unit.key.split("/", 2)[1]  # kind/namespace/name
+
+
+def completes_gang(state: ClusterState, records: Iterable[PodRecord]) -> bool:
+    """Return True if these pods are of a gang that is below its minimum and has other members on nodes.
+
+    Such a gang goes before units that have not started: it holds room without working, and a unit for which the room
+    of the missing member is reserved may wait for the other members to end.
+    """
+    record = next(iter(records), None)
+    if record is None or not record.group or not state.grouping:
+        return False
+    leaf = state.forest.leaf_of_pod(record.namespace, record.name)
+    root = state.forest.root_of(leaf) if leaf is not None else None
+    group = state.forest.group(root) if root is not None else None
+    if root is None or group is None or group.satisfied:
+        return False
+    return any(below.on_nodes for below in state.forest.leaves(root))
+
+
+class StrictOrder:
+    def __init__(self, state: ClusterState, queue: UnitQueue) -> None:
+        self._cluster, self._queue = state, queue
+        self._heads: dict[str, SchedulingUnit] = {}  # scheduler name -> the first unit that waits, as of `_heads_of`
+        self._heads_of = 0.0
+        self._strict = any(profile.reservations.strict_fifo for profile in state.profiles.values())
+
+    def older(self, unit: SchedulingUnit) -> SchedulingUnit | None:
+        """Return, with `strictFIFO`, the first unit of the profile that waits for room, if it comes before this one."""
+        if not self._strict or not settings_of(self._cluster, unit).strict_fifo:
+            return None
+        if completes_gang(self._cluster, unit.records.values()):
+            return None
+        name = _scheduler_of(unit)
+        head = self._heads.get(name)
+        if head is None or head.place not in REFUSED or self._heads_of != self._cluster.now:
+            self._heads_of = self._cluster.now
+            waiting = (u for u in self._queue.units.values() if u.place in REFUSED and u.state is UnitState.QUEUED)
+            head = min((u for u in waiting if _scheduler_of(u) == name), key=in_line, default=None)
+            self._heads = {name: head} if head is not None else {}
+        return head if head is not None and head is not unit and in_line(head) < in_line(unit) else None
+
+
+def _scheduler_of(unit: SchedulingUnit) -> str:
+    return next((record.scheduler_name for record in unit.records.values()), "")
 
 
 class Overtaken(msgspec.Struct):
@@ -19,6 +83,8 @@ class Overtaken(msgspec.Struct):
 
 
 class Overtaking:
+    """Count how often younger units of equal or lower priority were placed while an older one waited."""
+
     def __init__(self) -> None:
         self.of: dict[str, Overtaken] = {}  # by key of the unit
         self.placed: list[tuple[int, float, int]] = []  # priority, age and order of units placed since the last count

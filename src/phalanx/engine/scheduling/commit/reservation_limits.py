@@ -8,7 +8,7 @@ from phalanx.engine.framework.cluster_state import ClusterState
 from phalanx.engine.framework.settings import ReservationSettings
 from phalanx.engine.groups.quota_room import exceeded
 from phalanx.engine.scheduling.attempt.queue_plan import PlannedUnit
-from phalanx.engine.scheduling.commit.strict_order import namespace_of
+from phalanx.engine.scheduling.commit.overtaking import namespace_of
 from phalanx.engine.scheduling.queue.units import SchedulingUnit
 from phalanx.engine.state.records import PodRecord
 

@@ -28,8 +28,8 @@ from phalanx.engine.scheduling.attempt.partial_placement import partial_placemen
 from phalanx.engine.scheduling.attempt.queue_plan import PlannedUnit, ReservedPod
 from phalanx.engine.scheduling.attempt.start_times import Planned
 from phalanx.engine.scheduling.commit.held_starts import KEPT_WITHIN, WHY_MOVED, HeldStart, HeldStarts
+from phalanx.engine.scheduling.commit.overtaking import REFUSED, in_line, namespace_of, settings_of
 from phalanx.engine.scheduling.commit.reservation_limits import PromiseLimits, refusal_of, room_at
-from phalanx.engine.scheduling.commit.strict_order import REFUSED, in_line, namespace_of, settings_of
 from phalanx.engine.scheduling.lifecycle.members import Members
 from phalanx.engine.scheduling.lifecycle.pod_lifecycle import PodLifecycle
 from phalanx.engine.scheduling.lifecycle.pod_status import PROMISED, UNSCHEDULABLE, PodStatusWriter

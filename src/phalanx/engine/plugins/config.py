@@ -19,12 +19,12 @@ from phalanx.engine.framework.config_reader import Fields
 from phalanx.engine.framework.interface import POINTS
 from phalanx.engine.framework.settings import (
     BACKFILLS,
-    DEFAULT_PLUGINS,
     EngineSettings,
     PluginUse,
     ProfileSettings,
     ReservationSettings,
 )
+from phalanx.engine.plugins.registry import DEFAULT_PLUGINS
 from phalanx.model.groups.policy import DEFAULT, Policy, parse_spec
 from phalanx.model.objects.groups import TypedLocalObjectReference
 from phalanx.model.objects.policy import WorkloadPolicySpec
@@ -60,7 +60,7 @@ class ProfileConfig(msgspec.Struct, frozen=True):
     """Configure one scheduler name: how pods with this schedulerName are placed."""
 
     scheduler_name: str = DEFAULT_SCHEDULER
-    plugins: tuple[PluginUse, ...] = tuple(PluginUse(name) for name in DEFAULT_PLUGINS)
+    plugins: tuple[PluginUse, ...] = tuple(map(PluginUse, DEFAULT_PLUGINS))
     args: dict[str, PluginArgs] = msgspec.field(default_factory=dict)  # checked args of the configured plugins
     # the same args as written in the document
     raw_args: dict[str, dict[str, Any]] = msgspec.field(default_factory=dict)
