@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from phalanx.model.groups import forest
 from support.lifecycle.events import Happenings
+from support.lifecycle.run import Broken
 from support.lifecycle.sequences import BRANCHES, Story, Tree, notify
 from support.lifecycle.trees import tell_all
 
@@ -64,3 +65,13 @@ def test_a_sequence_runs_from_the_command_line_as_make_fuzz_workloads_does() -> 
         [*command, "--seed", "1", "--branch", "0"], capture_output=True, text=True, check=False, cwd=TESTS
     )
     assert (announced.stdout, announced.returncode) == ("nothing broke\n", 0), announced.stderr
+
+
+def test_pods_may_wait_for_the_room_that_is_reserved_for_a_starving_pod() -> None:
+    notify([Tree("StatefulSet beside its controller", 1795020635).story(7)])
+
+
+def test_a_message_about_reserved_room_is_no_excuse_when_no_pod_starves(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Happenings, "_age", lambda life, obj: 0.0)
+    with pytest.raises(Broken, match="there is room, and 2 run"):
+        notify([Tree("StatefulSet beside its controller", 1795020635).story(7)])

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from phalanx.base.clock import parse_rfc3339, rfc3339
+from phalanx.engine.framework.settings import ReservationSettings
 from phalanx.testing.simulated_cluster import SimulatedCluster
 
 Json = dict[str, Any]
@@ -249,7 +250,7 @@ class Life:
         if self.variant.own_group and any(not self.group_of(pod) for pod in self.live()):
             return  # made while the API had no groups: a gang only its author may change waits for as many as before
         running, wanted = len(self.running()), self.wanted()
-        if running >= wanted or wanted > self.room() or self.refused():
+        if running >= wanted or wanted > self.room() or self.refused() or self.room_is_reserved():
             return
         raise Broken(f"{self.kind} wants {wanted} pods, there is room, and {running} run")
 
@@ -283,6 +284,21 @@ class Life:
         return any("same priority" in message for message in announced) or (
             bool(said & DOES_NOT_FIT) and self.least_of_its_author() > self.variant.wanted(self.sizes)
         )
+
+    def room_is_reserved(self) -> bool:
+        """Return True if its pods name a filler that waits and starves: room is reserved for one (scheduling.md)."""
+        announced = [c.get("message") or "" for pod in self.live() for c in pod["status"].get("conditions") or ()]
+        starving = [
+            pod["metadata"]["name"]
+            for pod in self.cluster.all("Pod")
+            if pod["metadata"]["name"].startswith("filler")
+            and not pod["spec"].get("nodeName")
+            and self._age(pod) > ReservationSettings().starvation_seconds
+        ]
+        return any(f"room is reserved for Pod default/{name}" in message for name in starving for message in announced)
+
+    def _age(self, obj: Json) -> float:
+        return self.cluster.clock.now() - parse_rfc3339(obj["metadata"]["creationTimestamp"])
 
     def least_of_its_author(self) -> int:
         """Pods that its author's Workload wants together."""
