@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
+from phalanx.base.clock import rfc3339
+from phalanx.model.objects.pod import PodCondition
 from phalanx.testing import Cluster
 from phalanx.testing.builders import node, pod, pod_group
 from support.verdicts import binds
@@ -13,6 +15,13 @@ def reject(run: Cluster, name: str) -> None:
     found = run.pods[name]
     status = msgspec.structs.replace(found.status, phase="Failed", reason="OutOfcpu")
     run.see(msgspec.structs.replace(found, status=status))
+
+
+def bound_at(run: Cluster, name: str, since: float) -> None:
+    """What the API server writes with a bind."""
+    found = run.pods[name]
+    said = PodCondition(type="PodScheduled", status="True", last_transition_time=rfc3339(since))
+    run.see(msgspec.structs.replace(found, status=msgspec.structs.replace(found.status, conditions=[said])))
 
 
 def members(*names: str, priority: int = 0):
@@ -40,6 +49,54 @@ def test_it_is_placed_again_after_a_jitter():
     run.gone("Pod", "m2").see(*members("n1", "n2", "n3"))
     assert binds(run.step()) == {}
     assert len(binds(run.step(1))) == 3
+
+
+def test_a_scheduler_that_was_restarted_returns_a_gang_that_the_earlier_process_bound():
+    run = three_on_three_nodes()
+    for name in ("m1", "m2", "m3"):
+        bound_at(run, name, run.now)
+    run.restart().step(5)
+    reject(run, "m2")
+    run.step()
+    assert sorted(run.evicted) == ["m1", "m3"]
+
+
+def test_so_does_one_that_starts_after_the_rejection():
+    run = three_on_three_nodes()
+    for name in ("m1", "m2", "m3"):
+        bound_at(run, name, run.now)
+    reject(run, "m2")
+    run.restart().step(5)
+    assert sorted(run.evicted) == ["m1", "m3"]
+
+
+def test_a_rejection_of_long_ago_returns_nothing_after_a_restart():
+    run = three_on_three_nodes()
+    for name in ("m1", "m2", "m3"):
+        bound_at(run, name, run.now)
+    reject(run, "m2")
+    run.restart().step(120)
+    assert run.evicted == []
+
+
+def test_a_gang_that_was_complete_before_a_restart_loses_one_member_only():
+    run = three_on_three_nodes()
+    for name, since in (("m1", 0.0), ("m2", 100.0), ("m3", 0.0)):
+        bound_at(run, name, run.now + since)
+    run.restart().step(101)
+    reject(run, "m2")
+    run.step()
+    assert run.evicted == []
+
+
+def test_a_gang_of_another_scheduler_is_not_returned_after_a_restart():
+    run = Cluster().see(*(node(name).cpu("2") for name in "abc"), pod_group("g").gang(3))
+    run.see(*(pod(f"m{number}").cpu("2").group("g").node(name) for number, name in enumerate("abc")))
+    for name in ("m0", "m1", "m2"):
+        bound_at(run, name, run.now)
+    reject(run, "m2")
+    run.restart().step(5)
+    assert run.evicted == []
 
 
 def test_a_gang_that_was_complete_before_loses_one_member_only():

@@ -263,3 +263,9 @@ class Pod(Struct, frozen=True):
     metadata: ObjectMeta = ObjectMeta()
     spec: PodSpec = PodSpec()
     status: PodStatus = PodStatus()
+
+
+def bound_since(pod: Pod) -> str | None:
+    """Return when the pod was bound, as the API server wrote it."""
+    found = (c for c in pod.status.conditions or () if c.type == "PodScheduled" and c.status == "True")
+    return next((c.last_transition_time for c in found), None)

@@ -23,6 +23,7 @@ from phalanx.engine.scheduling.lifecycle.pod_lifecycle import PodLifecycle
 from phalanx.model.groups import Group, GroupKey, Member, MemberState
 from phalanx.model.groups.policy import REPLACE, TERMINATE_ALL
 from phalanx.model.objects import Pod
+from phalanx.model.objects.pod import bound_since
 
 EXTRAS_SECONDS = 10.0  # between two attempts of members beyond `desired`
 EVICTION_SECONDS = 30.0  # after which a member that does not terminate is evicted again
@@ -275,7 +276,7 @@ class Maintenance:
             pod = member.pod
             if member.state is not RUNNING or _ready(pod):
                 continue
-            since = _bound_at(pod, now)
+            since = _time(bound_since(pod) or pod.status.start_time or pod.metadata.creation_timestamp, now)
             if now < since + limit:
                 self._at(leaf.key, since + limit)
                 continue
@@ -321,13 +322,6 @@ def _time(text: str | None, otherwise: float) -> float:
 
 def _ready(pod: Pod) -> bool:
     return any(c.type == "Ready" and c.status == "True" for c in pod.status.conditions or ())
-
-
-def _bound_at(pod: Pod, now: float) -> float:
-    for condition in pod.status.conditions or ():
-        if condition.type == "PodScheduled" and condition.status == "True" and condition.last_transition_time:
-            return _time(condition.last_transition_time, now)
-    return _time(pod.status.start_time or pod.metadata.creation_timestamp, now)
 
 
 def _image_missing(pod: Pod) -> bool:

@@ -85,6 +85,7 @@ class Pods:
         record = self._record(pod)
         if self._members.claims(record):
             self._members.gone(record, finished=True)
+            self._rejected(pod)
 
     def _bound(self, old: PodRecord | None, pod: Pod) -> None:
         node = pod.spec.node_name

@@ -4,6 +4,7 @@ A scheduler that shares nodes with others learns of their binds after a delay: b
 the kubelet rejects the pod that comes second (Failed, reason OutOfcpu). A gang of which that leaves less than its
 minimum keeps no room: its other pods are evicted at once, and it is placed again after a jitter, so that two gangs do
 not collide again and again. A gang that was complete before is not touched: what a later loss means, its policy says.
+A process that has just started did not bind the gang itself: it reads from the pods whether they were bound together.
 """
 
 from __future__ import annotations
@@ -14,15 +15,19 @@ from collections.abc import Iterable
 
 import msgspec
 
+from phalanx.base.clock import parse_rfc3339
 from phalanx.engine.framework import Emit
 from phalanx.engine.framework.cluster_state import ClusterState
 from phalanx.engine.scheduling.lifecycle.gang_commits import release
 from phalanx.engine.scheduling.lifecycle.members import Members, root_key
 from phalanx.engine.state.records import PodRecord, PodState
-from phalanx.model.groups import Group, GroupKey, pod_key
+from phalanx.model.groups import Group, GroupKey, MemberState, pod_key
+from phalanx.model.groups.keys import BOUND_IN_GROUP
 from phalanx.model.objects import Pod
+from phalanx.model.objects.pod import bound_since
 
 REMEMBERED = 60.0  # seconds after a gang is bound in which a rejection returns all of it
+TOGETHER = 10.0  # seconds between binds that an earlier process made for one gang
 SHORTEST, LONGEST = 0.1, 10.0  # seconds until a returned gang is placed again: before the jitter, and at most
 ON_NODE = (PodState.BINDING, PodState.CONFIRMED, PodState.BOUND)
 
@@ -37,7 +42,7 @@ class Rejections:
         self._cluster, self._forest = state, state.forest
         self._members, self._emit = members, emit
         self._commits: OrderedDict[GroupKey, _Commit] = OrderedDict()  # root -> pods bound together, oldest first
-        self._rejected: dict[GroupKey, Pod] = {}  # root -> the first pod that was rejected, since the last step
+        self._rejected: list[Pod] = []  # since the last step
         self._returns: dict[GroupKey, int] = {}  # root -> how often in a row
         self._held: dict[GroupKey, float] = {}  # root -> when it is placed again
         self.returned: set[str] = set()  # keys of units that were returned and have no new place yet
@@ -57,11 +62,7 @@ class Rejections:
 
     def rejected(self, pod: Pod) -> None:
         """Note that a kubelet rejected a pod that was bound to its node."""
-        leaf = self._forest.leaf_of(pod_key(pod))
-        root = self._forest.root_of(leaf) if leaf is not None else None
-        commit = self._commits.get(root) if root is not None else None
-        if root is not None and commit is not None and pod.metadata.uid in commit.pods:
-            self._rejected.setdefault(root, pod)
+        self._rejected.append(pod)
 
     def next_time(self) -> float | None:
         """Return when `step` has something to do."""
@@ -72,16 +73,42 @@ class Rejections:
     def step(self) -> None:
         """Return gangs that a rejection left incomplete."""
         now = self._cluster.now
-        for root in [root for root, until in self._held.items() if until <= now]:
-            del self._held[root]
-        rejected, self._rejected = self._rejected, {}
-        for root, pod in rejected.items():
-            group = self._forest.group(root)
-            if group is not None and group.spec is not None and not group.satisfied:
-                self._return(root, group, pod)
+        for returned in [root for root, until in self._held.items() if until <= now]:
+            del self._held[returned]
+        rejected, self._rejected = self._rejected, []
+        for pod in rejected:
+            leaf = self._forest.leaf_of(pod_key(pod))
+            root = self._forest.root_of(leaf) if leaf is not None else None
+            group = self._forest.group(root) if root is not None else None
+            if root is None or group is None or group.spec is None or group.satisfied:
+                continue
+            commit = self._commits.get(root) or self._of_earlier_process(root, pod)
+            if commit is not None and pod.metadata.uid in commit.pods:
+                self._return(root, group, pod, commit)
 
-    def _return(self, root: GroupKey, group: Group, rejected: Pod) -> None:
-        commit = self._commits.pop(root)
+    def _of_earlier_process(self, root: GroupKey, rejected: Pod) -> _Commit | None:
+        """Return the pods that were bound together with a rejected one before this process started; None if there are
+        none, or if a member was bound at another time or by another scheduler."""
+        at = _bound_at(rejected)
+        if root_key(root) in self.returned or at is None or self._cluster.now - at > REMEMBERED:
+            return None
+        pods: set[str] = set()
+        for leaf in self._forest.leaves(root):
+            for member in leaf.members.values():
+                pod = member.pod
+                if member.state is MemberState.RUNNING or pod.metadata.uid == rejected.metadata.uid:
+                    bound = _bound_at(pod) if self._bound_by_us(pod, leaf) else None
+                    if bound is None or abs(bound - at) > TOGETHER:
+                        return None
+                    pods.add(pod.metadata.uid)
+        return _Commit(pods, at)
+
+    def _bound_by_us(self, pod: Pod, leaf: Group) -> bool:
+        marked = leaf.spec is not None and pod.metadata.annotations.get(BOUND_IN_GROUP) == leaf.spec.uid
+        return marked and pod.spec.scheduler_name in self._cluster.profiles
+
+    def _return(self, root: GroupKey, group: Group, rejected: Pod, commit: _Commit) -> None:
+        self._commits.pop(root, None)
         why = f"node {rejected.spec.node_name} rejected {rejected.metadata.name} ({rejected.status.reason})"
         for leaf in self._forest.leaves(root):
             for key, member in leaf.members.items():
@@ -98,3 +125,8 @@ class Rejections:
         self._members.restart_after[root] = self._held[root] = until
         self._members.notes.judged[root] = None
         self.returned.add(root_key(root))
+
+
+def _bound_at(pod: Pod) -> float | None:
+    since = bound_since(pod)
+    return parse_rfc3339(since) if since is not None else None
