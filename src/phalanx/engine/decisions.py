@@ -57,7 +57,7 @@ class SetGroupCondition(_Decision, frozen=True, tag="SetGroupCondition"):
     reason: str = ""
     message: str = ""
     observed_generation: int = 0
-    counts: dict[str, int] | None = None  # additional numbers for the status, by field name
+    counts: dict[str, int | str] | None = None  # additional numbers and times for the status, by field name
 
 
 class RecordEvent(_Decision, frozen=True, tag="RecordEvent"):

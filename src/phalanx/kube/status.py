@@ -42,7 +42,7 @@ class _Request(msgspec.Struct):
     uid: str
     conditions: dict[str, dict[str, Any]] = msgspec.field(default_factory=dict)
     nominated: str | None = None  # None: leave as it is
-    counts: dict[str, int] = msgspec.field(default_factory=dict)
+    counts: dict[str, int | str] = msgspec.field(default_factory=dict)
     ids: list[int] = msgspec.field(default_factory=list)
     queued: bool = False  # for a writer
     timed: bool = False  # queued when WAITING_SECONDS are over

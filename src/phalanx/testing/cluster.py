@@ -17,6 +17,7 @@ from typing import Any, Self, cast
 import msgspec
 import yaml
 
+from phalanx.base.clock import rfc3339
 from phalanx.engine import decisions as d
 from phalanx.engine.engine import Engine
 from phalanx.engine.events import CHANGED_BY_KIND, NOT_FOUND, Event, Gone, Outcome
@@ -221,9 +222,11 @@ class Cluster:
         if found is None:
             return
         said = msgspec.to_builtins(found.status).get("conditions") or []
+        before: dict[str, Any] = next((each for each in said if each["type"] == decision.type), {})
         said = [each for each in said if each["type"] != decision.type]
         fields = ("type", "status", "reason", "message")
-        said.append({name: getattr(decision, name) for name in fields})
+        since = before.get("lastTransitionTime") if before.get("status") == decision.status else rfc3339(self.now)
+        said.append({name: getattr(decision, name) for name in fields} | {"lastTransitionTime": since})
         status = {**msgspec.to_builtins(found.status), **(decision.counts or {}), "conditions": said}
         self.see(msgspec.structs.replace(found, status=msgspec.convert(status, type(found.status))))
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
+from phalanx.base.clock import parse_rfc3339, rfc3339
 from phalanx.engine import decisions as d
 from phalanx.engine.framework import Emit
 from phalanx.engine.framework.cluster_state import ClusterState
@@ -24,12 +25,23 @@ MOST_LOST = 5  # members named in one message for each cause
 QUIET_SECONDS = 1.0  # between two writes that only change counts, and before the first of a group not yet tried
 
 
+class Restarts(msgspec.Struct, frozen=True):
+    """Hold how often `TerminateAll` has ended a gang, and when it last did, in seconds."""
+
+    count: int = 0
+    last: float = 0.0
+
+
+NO_RESTARTS = Restarts()
+
+
 class _Said(msgspec.Struct):
     uid: str
     status: str = ""
     reason: str = ""
     message: str = ""
     at: float = 0.0  # seconds; of the last write
+    since: float | None = None  # seconds; when `status` last changed
     waits_since: float | None = None  # seconds; when its pods were first seen, before anything is written
 
     def same(self, status: str, reason: str, message: str) -> bool:
@@ -42,7 +54,7 @@ class GroupHealth:
         self._conditions, self._emit = conditions, emit
         self.losses = losses
         self.timed_out: dict[GroupKey, str] = {}  # group -> message about the time limit that has passed
-        self.restarts: dict[GroupKey, int] = {}  # how often a gang was restarted
+        self.restarts: dict[GroupKey, Restarts] = {}  # of gangs that were restarted
         self.unready: dict[GroupKey, dict[str, Loss]] = {}  # leaf -> members not ready in time, by uid
         self.changed: dict[GroupKey, None] = {}  # groups to check again, see `Maintenance`
         self._said: dict[GroupKey, _Said] = {}
@@ -76,8 +88,8 @@ class GroupHealth:
             text += f"; {self.timed_out[group.key]}"
         if state.phase in GOOD:
             return text
-        if self.restarts.get(group.key):
-            text += f"; restarted {self.restarts[group.key]} of {group.policy.max_restarts} times"
+        if group.key in self.restarts:
+            text += f"; restarted {self.restarts[group.key].count} of {group.policy.max_restarts} times"
         lost = self.lost(group)
         return f"{text}; lost: {lost}" if lost else text
 
@@ -88,8 +100,19 @@ class GroupHealth:
             loss for leaf in leaves for loss in (*self.losses.of(leaf), *self.unready.get(leaf, {}).values())
         )
 
-    def _counted_restarts(self, key: GroupKey) -> dict[str, int]:
-        return {"restarts": self.restarts[key]} if key in self.restarts else {}
+    def unhealthy_since(self, key: GroupKey) -> float | None:
+        """Return since when the condition is False, in seconds; None if it is not."""
+        said = self._said.get(key)
+        return said.since if said is not None and said.status == "False" else None
+
+    def says(self, key: GroupKey, phase: Phase) -> bool:
+        """Return True if the condition as last written has this phase as its reason."""
+        said = self._said.get(key)
+        return said is not None and said.reason == phase
+
+    def _counted_restarts(self, key: GroupKey) -> dict[str, int | str]:
+        found = self.restarts.get(key)
+        return {"restarts": found.count, "lastRestartTime": rfc3339(found.last)} if found is not None else {}
 
     # ---- events
 
@@ -101,10 +124,13 @@ class GroupHealth:
         said = self._said[key] = _Said(obj.metadata.uid)
         self.restarts.pop(key, None)
         if obj.status.restarts:
-            self.restarts[key] = obj.status.restarts
+            self.restarts[key] = Restarts(obj.status.restarts, seconds_of(obj.status.last_restart_time) or 0.0)
         for condition in obj.status.conditions or ():
             if condition.type == HEALTHY:
                 said.status, said.reason, said.message = condition.status, condition.reason, condition.message
+                said.since = seconds_of(condition.last_transition_time)
+        if said.reason == Phase.TIMED_OUT or key in self.restarts:
+            self.changed[key] = None  # to go on before it is tried: its backoff may not be over
 
     def forget(self, key: GroupKey) -> None:
         self._said.pop(key, None)
@@ -193,6 +219,8 @@ class GroupHealth:
         if (said.status, said.reason) == (status, state.phase) and now < said.at + QUIET_SECONDS:
             self._delay(key, said.at + QUIET_SECONDS)
             return
+        if said.status != status:
+            said.since = now
         said.status, said.reason, said.message, said.at = status, str(state.phase), message, now
         self._later.pop(key, None)
         self._emit(
@@ -218,6 +246,13 @@ class GroupHealth:
             said.waits_since = self._cluster.now
         self._delay(key, said.waits_since + QUIET_SECONDS)
         return self._cluster.now < said.waits_since + QUIET_SECONDS
+
+
+def seconds_of(text: str | None) -> float | None:
+    try:
+        return parse_rfc3339(text) if text else None
+    except ValueError:
+        return None
 
 
 def lost_in_words(lost: Iterable[Loss]) -> str:

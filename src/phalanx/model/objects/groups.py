@@ -89,6 +89,7 @@ class CompositePodGroupSpec(Struct, frozen=True):
 class GroupStatus(Struct, frozen=True):
     conditions: list[Condition] | None = None
     restarts: int = 0
+    last_restart_time: str | None = None
 
 
 class OwnedMetadata(Struct, frozen=True):

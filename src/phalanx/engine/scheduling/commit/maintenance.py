@@ -10,11 +10,11 @@ from collections.abc import Iterator
 
 import msgspec
 
-from phalanx.base.clock import parse_rfc3339
 from phalanx.engine import decisions as d
 from phalanx.engine.framework import Emit
 from phalanx.engine.framework.cluster_state import ClusterState
-from phalanx.engine.groups.group_state import GroupState, Phase
+from phalanx.engine.groups.group_state import HEALTHY, GroupState, Phase
+from phalanx.engine.groups.health import NO_RESTARTS, Restarts, seconds_of
 from phalanx.engine.groups.losses import Loss, LossCause
 from phalanx.engine.scheduling.commit.group_reservations import GroupReservations
 from phalanx.engine.scheduling.commit.replacements import Replacements, Rollouts
@@ -27,6 +27,7 @@ from phalanx.model.objects.pod import bound_since
 
 EXTRAS_SECONDS = 10.0  # between two attempts of members beyond `desired`
 EVICTION_SECONDS = 30.0  # after which a member that does not terminate is evicted again
+MOST_DOUBLED = 30  # times that a backoff is doubled
 LONGEST_BACKOFF = 600.0  # seconds between two restarts, unless the policy asks for more
 NOT_REPLACED = (LossCause.DELETED, LossCause.RELEASED)  # a controller that deletes a pod may want fewer
 RUNNING = MemberState.RUNNING
@@ -97,7 +98,7 @@ class Maintenance:
         if policy.ready_seconds and not group.composite:
             self._never_ready(group)
         state = self._health.state(group)
-        times = self._times.setdefault(group.key, _Times())
+        times = self._times.get(group.key) or self._remember(group, state)
         self._limits(group, state, times)
         if policy.desired_count is not None and group.placed >= policy.desired_count:
             self._try_extras(group)
@@ -105,6 +106,16 @@ class Maintenance:
             times.degraded = None
         elif policy.rescheduling == TERMINATE_ALL and not self._above_acts(group):
             self._below_minimum(group, times)
+
+    def _remember(self, group: Group, state: GroupState) -> _Times:
+        """Read the times that an earlier scheduler process wrote, and go on with the backoff of a restart."""
+        restarts = self._health.restarts.get(group.key, NO_RESTARTS)
+        times = self._times[group.key] = _Times(ended=restarts.last)
+        if state.phase is Phase.DEGRADED and (since := self._health.unhealthy_since(group.key)) is not None:
+            times.degraded = min(max(since, times.ended), self._cluster.now)
+        if restarts.count and state.phase not in HEALTHY:
+            self._back_off(group, restarts)
+        return times
 
     def _try_extras(self, group: Group) -> None:
         """Retry members beyond `desired` periodically, since other workloads may no longer wait."""
@@ -149,7 +160,7 @@ class Maintenance:
             self._health.timed_out[group.key] = passed
         if known != passed:
             self._health.touch(group.key)
-            if passed:
+            if passed and (known or not self._health.says(group.key, Phase.TIMED_OUT)):
                 self._event(group, "TimedOut", f"{group.key} is {passed}; it is tried again when it can be")
 
     def _created(self, group: Group) -> Iterator[float]:
@@ -195,21 +206,28 @@ class Maintenance:
         if times.degraded is None:
             lost = [loss.at for leaf in self._forest.leaves(key) for loss in self._health.losses.of(leaf.key)]
             times.degraded = max(min(lost, default=now), times.ended)
-        restarts = self._health.restarts.get(key, 0)
-        if restarts >= policy.max_restarts:
+        before = self._health.restarts.get(key, NO_RESTARTS).count
+        if before >= policy.max_restarts:
             return  # the state says so
         if now < times.degraded + policy.grace_seconds:
             self._at(key, times.degraded + policy.grace_seconds)
             return
         times.degraded, times.ended = None, now
         times.ending = frozenset(member.pod.metadata.uid for member in running)
-        self._terminate(group, running, restarts + 1)
+        restarts = self._health.restarts[key] = Restarts(before + 1, now)
+        self._terminate(group, running, restarts.count)
         self._at(key, now + EVICTION_SECONDS)
-        wait = min(policy.backoff_seconds * 2.0**restarts, max(LONGEST_BACKOFF, policy.backoff_seconds))
-        root = self._forest.root_of(key)
-        if root is not None and wait:
-            self._members.restart_after[root] = now + wait
-            self._at(key, now + wait)
+        self._back_off(group, restarts)
+
+    def _back_off(self, group: Group, restarts: Restarts) -> None:
+        """Hold the tree of a group until the backoff of its last restart has passed."""
+        least = group.policy.backoff_seconds
+        wait = min(least * 2.0 ** min(restarts.count - 1, MOST_DOUBLED), max(LONGEST_BACKOFF, least))
+        until = min(restarts.last, self._cluster.now) + wait  # a time in the future was written by a wrong clock
+        root = self._forest.root_of(group.key)
+        if root is not None and until > self._cluster.now:
+            self._members.restart_after[root] = until
+            self._at(group.key, until)
 
     def _running(self, key: GroupKey) -> list[Member]:
         members = (member for leaf in self._forest.leaves(key) for member in leaf.members.values())
@@ -228,7 +246,6 @@ class Maintenance:
     def _terminate(self, group: Group, rest: list[Member], restart: int) -> None:
         """End the rest of a gang once, gracefully; its controller makes its pods again."""
         policy, key = group.policy, group.key
-        self._health.restarts[key] = restart
         self._health.touch(key)
         assert group.spec is not None
         why = f"{group.key} was below its minimum of {group.spec.minimum} for {policy.grace_seconds} seconds"
@@ -314,10 +331,8 @@ class Maintenance:
 
 
 def _time(text: str | None, otherwise: float) -> float:
-    try:
-        return parse_rfc3339(text) if text else otherwise
-    except ValueError:
-        return otherwise
+    found = seconds_of(text)
+    return otherwise if found is None else found
 
 
 def _ready(pod: Pod) -> bool:
