@@ -12,7 +12,7 @@ from phalanx.base.errors import BadRequest
 from phalanx.engine.engine import Engine
 from phalanx.engine.events import NodeChanged, ResourceSliceChanged
 from phalanx.engine.framework.traits import traits_of
-from phalanx.engine.placement.messages import plural
+from phalanx.engine.placement.outcome import plural
 from phalanx.model.groups.keys import HOSTNAME
 from phalanx.model.objects import Node, ResourceSlice
 

@@ -18,8 +18,7 @@ from phalanx.engine.explain.device_hints import for_devices
 from phalanx.engine.explain.levels import levels_of, placed_enough, pods_of
 from phalanx.engine.explain.relax import for_pod, relaxations
 from phalanx.engine.explain.remedies import applied_object, owner_of_pod, with_how
-from phalanx.engine.explain.trial import verdict_of
-from phalanx.engine.explain.trial_attempt import TrialAttempt
+from phalanx.engine.explain.trial import TrialAttempt, verdict_of
 from phalanx.engine.explain.values import (
     HistoryEntry,
     Level,
@@ -40,9 +39,9 @@ from phalanx.engine.explain.values import (
 from phalanx.engine.framework import Wake
 from phalanx.engine.framework.diagnosis import Diagnosis
 from phalanx.engine.groups.messages import owner_of
-from phalanx.engine.placement.messages import amount_word, domain_word
+from phalanx.engine.placement.outcome import amount_word, domain_word
 from phalanx.engine.placement.plain import sentence_of
-from phalanx.engine.placement.slots import DEVICES
+from phalanx.engine.placement.problem import DEVICES
 from phalanx.engine.scheduling.attempt.answers import Placed, Refused
 from phalanx.engine.scheduling.lifecycle.history import Note
 from phalanx.engine.scheduling.lifecycle.members import root_key

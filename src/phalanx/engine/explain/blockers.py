@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 import numpy as np
 
-from phalanx.engine.placement.messages import amount_word, plural
+from phalanx.engine.placement.outcome import amount_word, plural
 from phalanx.engine.state.columns import PODS, Bools, Columns
 from phalanx.engine.state.shapes import Shape
 from phalanx.model.objects.pod import NodeSelector

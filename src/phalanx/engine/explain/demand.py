@@ -15,7 +15,7 @@ from math import ceil
 from typing import TYPE_CHECKING
 
 from phalanx.engine.explain.node_pools import DeclaredPool, NodePool, pools_of
-from phalanx.engine.explain.trial_attempt import TrialAttempt
+from phalanx.engine.explain.trial import TrialAttempt
 from phalanx.engine.explain.values import GroupDemand, NodeDemand, NodesNeeded, PodDemand, ShapeDemand
 from phalanx.engine.scheduling.attempt.answers import Answer, Cause, NominatedAfterPreemption, Placed, Refused
 from phalanx.engine.scheduling.queue.units import (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from phalanx.engine.events import PlaceRequested
-from phalanx.engine.explain.trial_attempt import TrialAttempt
+from phalanx.engine.explain.trial import TrialAttempt
 from phalanx.engine.explain.whatif import AskedUnits, Question, TrialState
 from phalanx.engine.scheduling.attempt.answers import Placed, Refused
 from phalanx.engine.scheduling.commit.admitted_places import Place

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 from phalanx.engine.explain.ask import Unknown
 from phalanx.engine.explain.device_hints import devices_of, freed_by
-from phalanx.engine.explain.trial_attempt import TrialAttempt
+from phalanx.engine.explain.trial import TrialAttempt
 from phalanx.engine.explain.values import NodeShare, PlanAnswer, Price, VictimLine
 from phalanx.engine.groups.admission import HeldBy, hold_of
 from phalanx.engine.groups.rank_placement import ring_cost_of
-from phalanx.engine.placement.messages import plural
+from phalanx.engine.placement.outcome import plural
 from phalanx.engine.preemption import NO_VICTIMS, Cost, Hopeless, Plan, Planned
 from phalanx.engine.preemption.cost import cost_from, provable
 from phalanx.engine.preemption.result import summary

@@ -21,7 +21,7 @@ from phalanx.engine.framework.traits import traits_of
 from phalanx.engine.groups.build import Built
 from phalanx.engine.groups.group_plugins import GroupPlugins
 from phalanx.engine.placement import Certificate, Composite, Leaf, PlacementProblem, ShapeRow, Subtree
-from phalanx.engine.placement.messages import domain_word, plural
+from phalanx.engine.placement.outcome import domain_word, plural
 from phalanx.engine.placement.plain import code_of_filter
 from phalanx.engine.placement.problem import groups as parts_below
 from phalanx.engine.scheduling.attempt.answers import Refused

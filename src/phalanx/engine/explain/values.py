@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import msgspec
 
 from phalanx.engine.placement import Certificate
-from phalanx.engine.placement.messages import plural
+from phalanx.engine.placement.outcome import plural
 from phalanx.engine.placement.plain import because
 
 

@@ -18,8 +18,7 @@ from phalanx.engine.explain.blockers import blockers_of
 from phalanx.engine.explain.device_hints import devices_of, for_devices
 from phalanx.engine.explain.plans import planned
 from phalanx.engine.explain.relax import for_pod, relaxations
-from phalanx.engine.explain.trial import verdict_of
-from phalanx.engine.explain.trial_attempt import TrialAttempt
+from phalanx.engine.explain.trial import TrialAttempt, verdict_of
 from phalanx.engine.explain.values import (
     GroupPlace,
     NodeReason,

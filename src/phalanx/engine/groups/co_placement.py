@@ -16,8 +16,7 @@ from phalanx.engine.groups.build import Built
 from phalanx.engine.groups.rank_order import Rank, ranks_of
 from phalanx.engine.groups.rank_placement import paths_of, seated
 from phalanx.engine.groups.rank_variants import NODE, Pieces, RankVariant
-from phalanx.engine.placement.problem import Ints, Leaf, ShapeRow, Subtree
-from phalanx.engine.placement.slots import base_slots
+from phalanx.engine.placement.problem import Ints, Leaf, ShapeRow, Subtree, base_slots
 from phalanx.engine.state.columns import Columns
 from phalanx.engine.state.records import PodRecord
 from phalanx.model.groups import Group, GroupForest, GroupKey

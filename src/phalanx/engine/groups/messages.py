@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from phalanx.engine.groups.build import Built
 from phalanx.engine.placement import Certificate, sentence
-from phalanx.engine.placement.messages import domain_word
+from phalanx.engine.placement.outcome import domain_word
 from phalanx.model.groups import Group, GroupForest, QuorumShortage
 
 UNSCHEDULABLE = "pod group is unschedulable"

@@ -16,9 +16,8 @@ from phalanx.engine.groups.build import Built
 from phalanx.engine.groups.rank_order import LAST, ranks_of
 from phalanx.engine.groups.rank_placement import seated
 from phalanx.engine.groups.trial import Assignment
-from phalanx.engine.placement.problem import Composite, Ints, Leaf, Subtree
+from phalanx.engine.placement.problem import Composite, Ints, Leaf, Subtree, base_slots
 from phalanx.engine.placement.ranks import balance, stripe
-from phalanx.engine.placement.slots import base_slots
 from phalanx.engine.state.columns import Columns
 from phalanx.engine.state.records import PodRecord
 from phalanx.model.groups import Group

@@ -1,7 +1,6 @@
 """Place a whole group tree on free capacity: exactly by counting for equal pods, else by bounded search."""
 
-from phalanx.engine.placement.messages import sentence
-from phalanx.engine.placement.outcome import Certificate, RuledOut, SearchOutcome, SearchVerdict, Share
+from phalanx.engine.placement.outcome import Certificate, RuledOut, SearchOutcome, SearchVerdict, Share, sentence
 from phalanx.engine.placement.place import hopeless, place, placed_pods
 from phalanx.engine.placement.problem import DEFAULT_BUDGET, Composite, Leaf, PlacementProblem, ShapeRow, Subtree
 

@@ -12,8 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from phalanx.engine.placement.pack import Area, Item
-from phalanx.engine.placement.problem import Floats, Ints
-from phalanx.engine.placement.slots import count_slots
+from phalanx.engine.placement.problem import Floats, Ints, count_slots
 from phalanx.engine.slices import worked
 
 CELLS_PER_STEP = 500  # table cells computed per step of work

@@ -10,9 +10,8 @@ from numpy.typing import NDArray
 
 from phalanx.engine.placement.exact import CELLS_PER_STEP, TooLarge
 from phalanx.engine.placement.pack import Area, Item, make_area, smallest
-from phalanx.engine.placement.problem import Floats, Ints
+from phalanx.engine.placement.problem import Floats, Ints, count_slots
 from phalanx.engine.placement.residual_capacity import ResidualCapacity
-from phalanx.engine.placement.slots import count_slots
 from phalanx.engine.slices import worked
 
 MAX_CELLS = 300_000  # a few milliseconds

@@ -8,8 +8,16 @@ from numpy.typing import NDArray
 
 from phalanx.engine.placement.bounds import Bounds
 from phalanx.engine.placement.outcome import Certificate, RuledOut
-from phalanx.engine.placement.problem import Composite, Ints, Leaf, PlacementProblem, Subtree, done, leaves
-from phalanx.engine.placement.slots import limiting_resource
+from phalanx.engine.placement.problem import (
+    Composite,
+    Ints,
+    Leaf,
+    PlacementProblem,
+    Subtree,
+    done,
+    leaves,
+    limiting_resource,
+)
 from phalanx.engine.placement.state import Budget, SearchState
 
 

@@ -11,9 +11,8 @@ from itertools import islice, permutations
 import msgspec
 import numpy as np
 
-from phalanx.engine.placement.problem import Floats, Ints
+from phalanx.engine.placement.problem import Floats, Ints, count_slots
 from phalanx.engine.placement.residual_capacity import ResidualCapacity
-from phalanx.engine.placement.slots import count_slots
 from phalanx.engine.slices import worked
 
 NODES_PER_EXPANSION = 512

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from phalanx.engine.placement.messages import domain_word, plural
+from phalanx.engine.placement.outcome import domain_word, plural
 
 _INSUFFICIENT = "Insufficient "
 # Beginning of a filter's fixed reason -> (reason for programs, the same for users).

@@ -11,9 +11,8 @@ from numpy.typing import NDArray
 from phalanx.engine.placement.exact import TooLarge, solve, solve_most
 from phalanx.engine.placement.exact_packing import choose_alike, solve_best
 from phalanx.engine.placement.pack import CHOOSY, Area, Item, fill, make_area, pack, smallest
-from phalanx.engine.placement.problem import Floats, Ints, Leaf, PlacementProblem
+from phalanx.engine.placement.problem import Floats, Ints, Leaf, PlacementProblem, base_slots, count_slots
 from phalanx.engine.placement.residual_capacity import split_resources
-from phalanx.engine.placement.slots import base_slots, count_slots
 from phalanx.engine.slices import worked
 
 

@@ -7,9 +7,8 @@ import numpy as np
 from phalanx.engine.placement.exact_packing import choose_alike, other_pods
 from phalanx.engine.placement.outcome import SearchOutcome, SearchVerdict, Share
 from phalanx.engine.placement.pack import fill
-from phalanx.engine.placement.problem import Ints, Leaf, PlacementProblem, ShapeRow
+from phalanx.engine.placement.problem import Ints, Leaf, PlacementProblem, ShapeRow, base_slots
 from phalanx.engine.placement.residual_capacity import split_resources
-from phalanx.engine.placement.slots import base_slots
 from phalanx.engine.state.requests import is_device
 
 

@@ -9,8 +9,7 @@ import numpy as np
 
 from phalanx.engine.placement.outcome import SearchOutcome
 from phalanx.engine.placement.place import place
-from phalanx.engine.placement.problem import Floats, Ints, Leaf, PlacementProblem, ShapeRow
-from phalanx.engine.placement.slots import base_slots
+from phalanx.engine.placement.problem import Floats, Ints, Leaf, PlacementProblem, ShapeRow, base_slots
 from phalanx.engine.preemption.cost import cheapest_first
 from phalanx.engine.preemption.problem import PreemptionProblem
 from phalanx.engine.slices import worked

@@ -13,8 +13,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from phalanx.engine.placement.problem import Bools, Floats, Ints
-from phalanx.engine.placement.slots import count_slots
+from phalanx.engine.placement.problem import Bools, Floats, Ints, count_slots
 from phalanx.engine.preemption.cost_bounds import CostBounds, Stand, Terms
 from phalanx.engine.preemption.problem import PreemptionProblem
 from phalanx.engine.slices import worked

@@ -8,21 +8,75 @@ from dataclasses import replace
 import msgspec
 import numpy as np
 
-from phalanx.engine.placement.messages import amount_word
-from phalanx.engine.placement.outcome import SearchOutcome, SearchVerdict
+from phalanx.engine.placement.outcome import SearchOutcome, SearchVerdict, amount_word
 from phalanx.engine.placement.problem import leaves
 from phalanx.engine.preemption import cost as costs
 from phalanx.engine.preemption.branch_and_bound import BranchAndBound, SearchBudget
-from phalanx.engine.preemption.cost import COUNTS, Cost, cost_of, proved_parts
+from phalanx.engine.preemption.cost import COUNTS, POD, Cost, cost_of, proved_parts
 from phalanx.engine.preemption.cost_bounds import CostBounds, Stand, coarse_weights, fine_weights
 from phalanx.engine.preemption.covering import Contest
 from phalanx.engine.preemption.domains import Choices, Domains, FreedSlot
 from phalanx.engine.preemption.feasibility import UNITS_PER_STEP, Feasibility
-from phalanx.engine.preemption.local_search import improve_victims
 from phalanx.engine.preemption.node_options import NodeOptions, Situation, TooManyWays
 from phalanx.engine.preemption.problem import PreemptionProblem, Units
 from phalanx.engine.preemption.result import GaveUp, Hopeless, Plan, Planned, Victim
 from phalanx.engine.slices import worked
+
+CHECKS = 60  # placements tried
+LARGEST = 60  # victims; with more, 60 placements try too few of the possible exchanges
+NEIGHBOURS = 300  # units considered as replacement victims
+
+
+def improve_victims(problem: PreemptionProblem, fitting: Feasibility, evicted: frozenset[int]) -> frozenset[int]:
+    units = problem.units
+    cost = cost_of(units, evicted)
+    if not evicted or len(evicted) > LARGEST or not (cost.gangs or cost.kind or cost.work > 0):
+        return evicted
+    best = cost.key()
+    checks = CHECKS
+    while checks > 0:
+        for trial in _exchanges(problem, fitting, evicted, best):
+            checks -= 1
+            if fitting.fits(trial):
+                evicted = fitting.spare(trial)
+                best = cost_of(units, evicted).key()
+                break
+            if checks <= 0:
+                return evicted
+        else:
+            return evicted
+    return evicted
+
+
+def _exchanges(
+    problem: PreemptionProblem,
+    fitting: Feasibility,
+    evicted: frozenset[int],
+    best: tuple[float, ...],
+) -> list[frozenset[int]]:
+    """Return cheaper victim sets in which one unit replaces another, cheapest first."""
+    units = problem.units
+    near = np.zeros(problem.placement.node_count, dtype=bool)
+    near[np.concatenate([units.part_node[fitting.parts_of(u)] for u in evicted])] = True
+    inside = np.isin(np.arange(len(units)), units.part_unit[near[units.part_node]])
+    highest = max(int(units.priority[u]) for u in evicted)
+    others = [u for u in range(len(units)) if u not in evicted and units.priority[u] <= highest]
+    others = sorted(others, key=lambda u: (not inside[u], float(units.lost[u]), u))[:NEIGHBOURS]
+    found = []
+    for out in sorted(evicted):
+        rest = evicted - {out}
+        gain = bool(units.gangs and units.gangs[out]) or (len(units.kind) > 0 and units.kind[out] > POD)
+        for unit in others:
+            if units.pods[unit] > units.pods[out] or (not gain and units.lost[unit] >= units.lost[out]):
+                continue
+            worked(2)
+            trial = rest | {unit}
+            key = cost_of(units, trial).key()
+            if key < best:
+                found.append((key, trial))
+    found.sort(key=lambda entry: (entry[0], sorted(entry[1])))
+    return [trial for _, trial in found]
+
 
 NO_LOWER_PRIORITY = "No preemption victims found for incoming preemptor"
 MAX_CHOICES = 4_000  # steps of the enumeration of topology domains

@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from phalanx.engine.placement.messages import plural
-from phalanx.engine.placement.outcome import SearchOutcome
+from phalanx.engine.placement.outcome import SearchOutcome, plural
 from phalanx.engine.preemption import cost as costs
 from phalanx.engine.preemption.cost import NO_VICTIMS, Cost, provable
 from phalanx.engine.preemption.problem import PreemptionProblem

@@ -37,9 +37,8 @@ from phalanx.engine.scheduling.lifecycle.gang_commits import Commits
 from phalanx.engine.scheduling.lifecycle.history import History
 from phalanx.engine.scheduling.lifecycle.isolation import Isolation
 from phalanx.engine.scheduling.lifecycle.members import Members
-from phalanx.engine.scheduling.lifecycle.pending_writes import PendingWrites
 from phalanx.engine.scheduling.lifecycle.pod_lifecycle import PodLifecycle
-from phalanx.engine.scheduling.lifecycle.pod_status import PodStatusWriter
+from phalanx.engine.scheduling.lifecycle.pod_status import PendingWrites, PodStatusWriter
 from phalanx.engine.scheduling.lifecycle.pods import Pods
 from phalanx.engine.scheduling.lifecycle.rejections import Rejections
 from phalanx.engine.scheduling.lifecycle.transitions import IllegalTransitions

@@ -10,24 +10,102 @@ number is the stable tie-break of every choice.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, MutableSequence, Sequence
+from collections.abc import Collection, Iterable, Mapping, MutableSequence, Sequence
 from copy import copy
 from typing import TYPE_CHECKING, cast
 
 import numpy as np
 import numpy.typing as npt
 
-from phalanx.engine.state.images import ImageIndex
 from phalanx.engine.state.journal import Change, ChangeLog, Journal
 from phalanx.engine.state.labels import FEW, LabelColumn
-from phalanx.engine.state.ports import PortIndex
 from phalanx.engine.state.requests import is_device, offered
 from phalanx.model.objects import Node
-from phalanx.model.objects.node import Taint
+from phalanx.model.objects.node import ContainerImage, Taint
 
 if TYPE_CHECKING:
     from phalanx.engine.state.records import PodRecord
     from phalanx.engine.state.shapes import Shape
+
+
+HostPort = tuple[str, str, int]  # (host ip, protocol, port)
+ANY = "0.0.0.0"
+
+
+class PortIndex:
+    __slots__ = ("_rows",)
+
+    def __init__(self) -> None:
+        # (protocol, port) -> row -> host ip -> number of pods
+        self._rows: dict[tuple[str, int], dict[int, dict[str, int]]] = {}
+
+    def add(self, row: int, ports: Iterable[HostPort]) -> None:
+        for ip, protocol, port in ports:
+            ips = self._rows.setdefault((protocol, port), {}).setdefault(row, {})
+            ips[ip] = ips.get(ip, 0) + 1
+
+    def remove(self, row: int, ports: Iterable[HostPort]) -> None:
+        for ip, protocol, port in ports:
+            rows = self._rows[protocol, port]
+            ips = rows[row]
+            if ips[ip] > 1:
+                ips[ip] -= 1
+                continue
+            del ips[ip]
+            if not ips:
+                del rows[row]
+                if not rows:
+                    del self._rows[protocol, port]
+
+    def conflict(self, row: int, ports: Iterable[HostPort]) -> bool:
+        return any(
+            row in rows and _clash(ip, rows[row])
+            for ip, protocol, port in ports
+            if (rows := self._rows.get((protocol, port)))
+        )
+
+    def conflicts(self, ports: Iterable[HostPort]) -> set[int]:
+        """Return the rows on which at least one of the ports is in use."""
+        return {
+            row
+            for ip, protocol, port in ports
+            for row, ips in self._rows.get((protocol, port), {}).items()
+            if _clash(ip, ips)
+        }
+
+
+def _clash(ip: str, taken: dict[str, int]) -> bool:
+    """Return True if an address conflicts. The wildcard address conflicts with every address."""
+    return ip == ANY or ip in taken or ANY in taken
+
+
+class ImageIndex:
+    __slots__ = ("_rows", "version")
+
+    def __init__(self) -> None:
+        self._rows: dict[str, dict[int, int]] = {}  # image name -> row -> size in bytes
+        self.version = 0  # +1 with every change: a score depends on how many nodes have the image
+
+    def set(self, row: int, images: Iterable[ContainerImage], old: Iterable[ContainerImage]) -> None:
+        """Replace the images of a row."""
+        if images == old:
+            return
+        for image in old:
+            for name in image.names or ():
+                rows = self._rows.get(name)
+                if rows is not None:
+                    rows.pop(row, None)
+                    if not rows:
+                        del self._rows[name]
+        for image in images:
+            for name in image.names or ():
+                self._rows.setdefault(name, {})[row] = max(image.size_bytes, 0)
+        self.version += 1
+
+    def holders(self, name: str) -> dict[int, int]:
+        """Return row -> size in bytes for every node that has the image."""
+        return self._rows.get(name, {})
+
 
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]

@@ -24,8 +24,7 @@ from phalanx.engine.framework.options import DeallocatesClaims
 from phalanx.engine.framework.traits import traits_of
 from phalanx.engine.groups import completion, expected_pods, messages
 from phalanx.engine.groups.admission import all_short, hold_of
-from phalanx.engine.groups.build import FEW_SHAPES, Built, Unplaceable, build
-from phalanx.engine.groups.counts import surplus
+from phalanx.engine.groups.build import FEW_SHAPES, Built, Unplaceable, build, surplus
 from phalanx.engine.groups.find_placement import Found, NoPlacement, find
 from phalanx.engine.groups.group_plugins import GroupPlugins
 from phalanx.engine.groups.outcomes import counter, expected_placements, leftovers

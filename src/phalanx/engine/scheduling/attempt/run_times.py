@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 from phalanx.base.clock import parse_rfc3339
 from phalanx.engine.framework.cluster_state import ClusterState
-from phalanx.engine.placement.messages import plural
+from phalanx.engine.placement.outcome import plural
 from phalanx.engine.reservations import FOREVER, expected_seconds
 from phalanx.engine.state.records import PodRecord, workload_of
 from phalanx.model.groups import Group

@@ -15,7 +15,7 @@ from phalanx.engine.framework.choice import choose
 from phalanx.engine.framework.cluster_state import ClusterState
 from phalanx.engine.groups.build import Unplaceable, build
 from phalanx.engine.groups.find_placement import Found, find
-from phalanx.engine.placement.messages import plural
+from phalanx.engine.placement.outcome import plural
 from phalanx.engine.reservations import FOREVER
 from phalanx.engine.scheduling.attempt.run_times import RunTimes
 from phalanx.engine.scheduling.queue.units import SchedulingUnit

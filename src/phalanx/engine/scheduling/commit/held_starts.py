@@ -9,7 +9,7 @@ import msgspec
 
 from phalanx.base.clock import rfc3339
 from phalanx.engine.framework.cluster_state import ClusterState
-from phalanx.engine.placement.messages import plural
+from phalanx.engine.placement.outcome import plural
 from phalanx.engine.reservations import FOREVER, Reason
 from phalanx.engine.reservations.holders import PRESSED_MARK, WAITING_MARK
 from phalanx.engine.scheduling.attempt.queue_plan import PlannedUnit, QueuePlan

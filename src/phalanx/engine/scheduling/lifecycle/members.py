@@ -20,7 +20,7 @@ from phalanx.engine.groups.losses import LOST, Loss
 from phalanx.engine.groups.policy_status import KIND as POLICY
 from phalanx.engine.groups.statuses import Statuses
 from phalanx.engine.scheduling.lifecycle.gang_commits import Commits
-from phalanx.engine.scheduling.lifecycle.pending_writes import PendingWrites
+from phalanx.engine.scheduling.lifecycle.pod_status import PendingWrites
 from phalanx.engine.scheduling.lifecycle.unit_lifecycle import UnitLifecycle
 from phalanx.engine.scheduling.queue.units import ATTEMPT, GATED, NOWHERE, GroupTree, QueueName, SchedulingUnit
 from phalanx.engine.state.records import PodRecord, PodState

@@ -9,8 +9,40 @@ from phalanx.engine.events import PERMANENT
 from phalanx.engine.framework import Emit
 from phalanx.engine.framework.cluster_state import ClusterState
 from phalanx.engine.scheduling.lifecycle.history import History
-from phalanx.engine.scheduling.lifecycle.pending_writes import PendingWrites
 from phalanx.engine.state.records import PodRecord
+
+AFTER = 5.0  # seconds
+
+Condition = d.SetPodCondition | d.SetGroupCondition
+
+
+class PendingWrites:
+    def __init__(self, state: ClusterState) -> None:
+        self._cluster = state
+        # (kind, namespace, name) -> (when, the last write that failed), the next one first
+        self._unwritten: dict[tuple[str, str, str], tuple[float, Condition]] = {}
+
+    def add(self, decision: Condition) -> None:
+        kind = decision.kind if isinstance(decision, d.SetGroupCondition) else "Pod"
+        key = (kind, decision.namespace, decision.name)
+        self._unwritten.pop(key, None)
+        self._unwritten[key] = (self._cluster.now + AFTER, decision)
+
+    def take(self) -> list[Condition]:
+        """Return the writes that are due, once."""
+        due: list[Condition] = []
+        for when, decision in self._unwritten.values():
+            if when > self._cluster.now:
+                break
+            due.append(decision)
+        for key in list(self._unwritten)[: len(due)]:
+            del self._unwritten[key]
+        return due
+
+    def next_time(self) -> float | None:
+        """Return the time in seconds at which `take` will return something."""
+        return next((when for when, _ in self._unwritten.values()), None)
+
 
 UNSCHEDULABLE = "Unschedulable"
 SCHEDULER_ERROR = "SchedulerError"
