@@ -318,3 +318,17 @@ def test_a_duration_that_makes_no_sense_is_no_end(seconds: int) -> None:
     submit(run, "wait", 2, seconds=50)
     run.step(2.0)
     assert promised(run, "wait") is None
+
+
+def test_a_scheduler_in_which_nothing_happens_sleeps_until_the_first_start() -> None:
+    run = cluster(4)
+    submit(run, "runs", 4, seconds=100)
+    for number in range(3):
+        submit(run, f"wait{number}", 4, seconds=50)
+    run.step(12.0)  # the last backoff is over
+    begin, wakes = run.now, []
+    while (wake := run.engine.next_wake()) is not None and wake < begin + 80 and len(wakes) < 100:
+        run.engine.step(max(wake, run.now))
+        wakes.append(wake - begin)
+    assert len(wakes) <= 3, wakes
+    assert promised(run, "wait0") is not None

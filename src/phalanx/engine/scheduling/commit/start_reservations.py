@@ -74,6 +74,8 @@ class StartReservations(HeldStarts):
         self._starving: dict[Hashable, float] = {}  # by class of starving units without a plan: when to plan again
         self._starving_due = FOREVER  # when a unit begins to starve, or is planned again
         self._seen: set[str] = set()  # keys of units in the queue at the last sweep that were tried before it
+        self._swept: tuple[object, ...] = ()  # what the last sweep was made of
+        self._quiet_until = 0.0  # when a sweep has something to do although nothing happened since the last one
         self.given = self.kept = self.late = self.withdrawn = 0  # promised starts, for metrics
 
     # ---- what happens
@@ -130,7 +132,24 @@ class StartReservations(HeldStarts):
         self._had_nodes &= present
         self._withdraw_lost()
         self._reserve_starving(waiting)
-        self._promise(waiting)
+        again = self._promise(waiting)
+        self._swept, self._quiet_until = self._made_of(), min(again, self._due_by_time())
+
+    def _made_of(self) -> tuple[object, ...]:
+        """Return a value that differs when something happened that a sweep depends on."""
+        state = self._cluster
+        return (state.columns.log.position, state.nominations.version, state.objects.version, len(self._queue.units))
+
+    def _due_by_time(self) -> float:
+        """Return when a reservation has to be looked at again because of the time alone."""
+        due = min(self._late_again.values(), default=FOREVER)
+        for held in self.held.values():
+            if held.entry is not None:
+                due = min(due, held.entry.promise + KEPT_WITHIN)
+            elif held.reason is Reason.PROMISED and held.planned.start is not None:
+                due = min(due, held.planned.start + SWEEP_SECONDS)
+            due = min(due, held.until)
+        return due
 
     def _reserve_starving(self, waiting: list[SchedulingUnit]) -> None:
         """Reserve room for starving units, for a few per sweep: each plan takes some attempts on the whole cluster.
@@ -226,11 +245,17 @@ class StartReservations(HeldStarts):
                 self._hold(unit, planned, Reason.NODES_TO_COME, self._cluster.now + seconds)
             rows -= used
 
-    def _promise(self, waiting: list[SchedulingUnit]) -> None:
-        """Promise a start to every unit whose time is known: plan all plain units together, others one by one."""
+    def _promise(self, waiting: list[SchedulingUnit]) -> float:
+        """Promise a start to every unit whose time is known: plan all plain units together, others one by one.
+
+        Return when to do so again if nothing happens before.
+        """
         now, plans, heads = self._cluster.now, PLANS_PER_SWEEP, {held.unit.priority for held in self.held.values()}
+        due = self.plan.due
         if now >= self.plan.due:
             self._plan(waiting)
+            due = FOREVER if not self.plan.units else max(self.plan.lasts_until, self.plan.due)
+            due = self.plan.due if self.plan.unfinished else due
         for unit in waiting:
             backfill = settings_of(self._cluster, unit).backfill
             if unit.place not in REFUSED or unit.key in self.held or backfill == "None":
@@ -240,15 +265,23 @@ class StartReservations(HeldStarts):
             first = unit.priority not in heads
             heads.add(unit.priority)
             again = self._tried.get(unit.key, -PLAN_AGAIN_SECONDS) + PLAN_AGAIN_SECONDS
-            if now < again or (backfill == "Easy" and not first) or now < self._limited.get(namespace_of(unit), 0.0):
+            again = max(again, self._limited.get(namespace_of(unit), 0.0))
+            if backfill == "Easy" and not first:
                 continue
-            if not plans or not self._has_known_end():
+            if now < again:
+                due = min(due, again)
+                continue
+            if not self._has_known_end():
+                break
+            due = min(due, now + PLAN_AGAIN_SECONDS if plans else now)
+            if not plans:
                 break
             plans -= 1
             self._tried[unit.key] = now
             self._reserve(unit, Reason.PROMISED)
         if plans and not self.plan.unfinished:
             self._seen = {key for key, unit in self._queue.units.items() if unit.place not in _NEW}
+        return due
 
     # ---- all units together
 
@@ -356,10 +389,11 @@ class StartReservations(HeldStarts):
         """Return the time in seconds at which `sweep` may have something to do."""
         if self._came:
             return self._cluster.now
-        if self.overtaking.placed or self.held or self._unseen():
+        if self.overtaking.placed or self._unseen() or (self.held and self._made_of() != self._swept):
             return self._due
-        due = max(self._due, self._starving_due)
-        return due if self.overtaking.of and due < FOREVER else None
+        due = self._starving_due if self.overtaking.of else FOREVER
+        due = min(due, self._quiet_until) if self.held else due
+        return max(self._due, due) if due < FOREVER else None
 
     # ---- reserving
 
