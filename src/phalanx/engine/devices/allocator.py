@@ -1,46 +1,33 @@
 """Which claim gets which devices: all claims of a problem together, or none.
 
-Requests without ties between devices are a bipartite matching, which is solved exactly and quickly. What ties devices
-to each other is decided first, in order: the alternative of a request, the common value of a matchAttribute
-constraint; each choice is checked by the matching as a lower bound. Shared counters, shares of capacity and
-distinctAttribute need a search over devices; devices that nothing can tell apart count as one. The budget counts
-steps, never seconds.
+What ties devices to each other is decided first: the alternative of a request, then the common value of a
+matchAttribute constraint. Before and after each decision, `matching.possible` checks all requests together, those still
+open with everything that is left to them. If counters, shares of capacity or distinctAttribute are concerned, the
+devices are searched (`search.py`); otherwise the matching is the answer. Equal claims, and values that nothing
+tells apart, are tried once. The budget counts steps, never seconds.
 """
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
-from itertools import product
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import msgspec
 
-from phalanx.engine.devices.inventory import CounterKey, Device
-from phalanx.engine.devices.requests import AllocationRequest, AttributeConstraint, ClaimSpec
+from phalanx.engine.devices.inventory import Device
+from phalanx.engine.devices.matching import Option, RequestUnit, Usage, option, possible, unit
+from phalanx.engine.devices.requests import AllocationRequest, ClaimSpec
+from phalanx.engine.devices.search import DeviceSearch
 from phalanx.engine.devices.selectors import DeviceSelectors, SelectorFailure
 from phalanx.model.objects.devices import MAX_RESULTS
 
-BUDGET = 20_000  # steps of one search
+__all__ = ["AllocationError", "Allocator", "ClaimDemand", "Pick", "Solution", "Usage"]
+
+BUDGET = 6_000  # steps of one search
 
 
 class AllocationError(Exception):
     """The claim or a class is broken: the attempt is aborted, whatever other nodes offer."""
-
-
-class Usage(Protocol):
-    """What is taken already."""
-
-    def in_use(self, device: Device) -> bool:
-        """Return True if a claim holds the whole device."""
-        ...
-
-    def shared(self, device: Device) -> bool:
-        """Return True if a claim holds a part of the device."""
-        ...
-
-    def consumed(self, device: Device, capacity: str) -> int: ...
-
-    def counted(self, counter: CounterKey) -> int: ...
 
 
 class ClaimDemand(NamedTuple):
@@ -62,18 +49,16 @@ class Pick(NamedTuple):
 Solution = dict[Hashable, list[Pick]]
 
 
-class _Unit(msgspec.Struct, eq=False):
-    """One request of one claim, with the alternative that is tried."""
-
-    demand: int
-    request: AllocationRequest
-    candidates: list[Device]
-    need: int
-    distinct: tuple[str, ...] = ()  # attributes whose values must differ, across the units of the same claim
-
-
 class _Exhausted(Exception):
     pass
+
+
+class _Decision(msgspec.Struct):
+    """What is decided next: the alternative of a unit, or the common value of a constraint of its claim."""
+
+    demand: int
+    unit: int = -1
+    constraint: int = -1
 
 
 class Allocator:
@@ -87,14 +72,21 @@ class Allocator:
         self._selectors = selectors
         self._left = budget
         self._failure: SelectorFailure | None = None
+        self._options: dict[tuple[int, int], list[Option]] = {}  # by request and list of devices
+        self._units: list[RequestUnit] = []
+        self._decisions: list[_Decision] = []
+        self._chosen: dict[int, int] = {}  # unit -> place of its alternative
+        self._twins: dict[int, int] = {}  # unit -> the same unit of the claim before, if both claims are equal
         self.exhausted = False
 
     def solve(self) -> Solution | None:
         """Return devices for every claim, or None. Raises AllocationError and SelectorFailure."""
         for demand in self._demands:
             self._check(demand)
+        if not self._prepare():
+            return None
         try:
-            found = self._choose(0, [])
+            found = self._decide()
         except _Exhausted:
             self.exhausted = True
             found = None
@@ -127,7 +119,7 @@ class Allocator:
         if self._left < 0:
             raise _Exhausted
 
-    # ---- candidates
+    # ---- options
 
     def _selected(self, request: AllocationRequest, device: Device) -> bool:
         """Return True if the selectors match the device. Raises SelectorFailure if they fail on it."""
@@ -143,6 +135,8 @@ class Allocator:
         if request.admin:
             return True
         usage = self._usage
+        if usage.in_use(device):
+            return False
         if device.multiple:
             takes = request.takes(device)
             if takes is None:
@@ -152,8 +146,6 @@ class Allocator:
                 return False
             if usage.shared(device):
                 return True
-        elif usage.in_use(device):
-            return False
         counters = device.pool.counters
         return all(usage.counted(counter) + amount <= counters[counter] for counter, amount in device.counters)
 
@@ -166,7 +158,7 @@ class Allocator:
         usage, admin = self._usage, request.admin
         for device in demand.devices:
             # As in kube-scheduler, devices in use are passed over before selectors are asked: theirs may fail.
-            if not admin and not device.multiple and usage.in_use(device):
+            if not admin and usage.in_use(device):
                 continue
             try:
                 if self._selected(request, device) and self._free(request, device):
@@ -186,300 +178,184 @@ class Allocator:
         parts = [1.0 - self._usage.consumed(device, name) / limit for name, limit in limits]
         return max(parts, default=1.0) if device.multiple else 1.0
 
-    # ---- what ties devices: alternatives and common values
+    def _option(self, demand: ClaimDemand, request: AllocationRequest) -> Option | None:
+        """Return a request with the devices for it; None if there are not enough."""
+        try:
+            candidates = self._candidates(demand, request)
+        except SelectorFailure as failure:
+            return option(request, [], 0, failure=failure)
+        if candidates is None:
+            return None
+        need = len(candidates) if request.everything else request.count
+        match, distinct = [], []
+        for number, limit in enumerate(demand.spec.constraints):
+            if limit.concerns(request):
+                candidates = [device for device in candidates if limit.attribute in device.attributes]
+                if limit.distinct:
+                    distinct.append((number, limit.attribute))
+                else:
+                    match.append(number)
+        if len(candidates) < need:
+            return None
+        return option(request, candidates, need, tuple(match), tuple(distinct))
 
-    def _choose(self, number: int, units: list[_Unit]) -> Solution | None:
-        """Choose alternatives and common values of the claims from `number` on."""
-        if number == len(self._demands):
-            return _Assignment(self, units).run()
-        demand = self._demands[number]
-        for mine in self._variants(number, demand):
-            self._spend()
-            together = [*units, *mine]
-            if number + 1 < len(self._demands) and not _matchable(together):
-                continue
-            found = self._choose(number + 1, together)
-            if found is not None:
-                return found
-        return None
+    def _prepare(self) -> bool:
+        """List the units, and what must be decided about them; return False if one has no devices at all."""
+        for number, demand in enumerate(self._demands):
+            first = len(self._units)
+            before = self._demands[number - 1] if number else None
+            twin = before is not None and before.spec is demand.spec and before.devices is demand.devices
+            for place, alternatives in enumerate(demand.spec.requests):
+                key = (id(alternatives), id(demand.devices))
+                options = self._options.get(key)
+                if options is None:
+                    made = [self._option(demand, request) for request in alternatives]
+                    options = self._options[key] = [each for each in made if each is not None]
+                if not options:
+                    return False
+                if options[0].failure is not None:
+                    raise options[0].failure
+                if len(options) > 1:
+                    self._decisions.append(_Decision(number, unit=len(self._units)))
+                    if twin:
+                        self._twins[len(self._units)] = first - len(demand.spec.requests) + place
+                self._units.append(unit(number, options))
+            for place, limit in enumerate(demand.spec.constraints):
+                if not limit.distinct:
+                    self._decisions.append(_Decision(number, constraint=place))
+        return True
 
-    def _variants(self, number: int, demand: ClaimDemand) -> Iterator[list[_Unit]]:
-        for chosen in product(*demand.spec.requests):
-            units = []
-            total = 0
-            for request in chosen:
-                candidates = self._candidates(demand, request)
-                need = len(candidates or ()) if request.everything else request.count
-                if candidates is None or len(candidates) < need:
-                    break
-                total += need
-                units.append(_Unit(number, request, candidates, need))
-            else:
-                if total <= MAX_RESULTS:
-                    yield from self._values(units, demand.spec.constraints)
+    # ---- decisions
 
-    def _values(self, units: list[_Unit], constraints: Sequence[AttributeConstraint]) -> Iterator[list[_Unit]]:
-        """Yield the units with the devices that each choice of common values leaves them."""
-        if not constraints:
+    def _decide(self) -> Solution | None:
+        """Take one decision after the other, back to an earlier one where there is no way on."""
+        matched = possible(self._units, self._usage)
+        # Of every decision: the units before it and their matching, and what is left to try.
+        steps: list[tuple[list[RequestUnit], list[list[Device]], Iterator[list[RequestUnit]]]] = []
+        while True:
+            if matched is not None and len(steps) == len(self._decisions):
+                found = self._assign(matched)
+                if found is not None:
+                    return found
+            elif matched is not None:
+                decision = self._decisions[len(steps)]
+                tries = self._alternatives(decision) if decision.unit >= 0 else self._values(decision)
+                steps.append((self._units, matched, tries))
+            following = None
+            while steps and following is None:
+                before, known, tries = steps[-1]
+                self._units = before
+                following = next(tries, None)
+                if following is None:
+                    steps.pop()
+            if following is None:
+                return None
+            matched = known if following is before else self._check_units(following)
+
+    def _check_units(self, units: list[RequestUnit]) -> list[list[Device]] | None:
+        self._spend(1 + len(units) // 8)
+        self._units = units
+        return possible(units, self._usage)
+
+    def _alternatives(self, decision: _Decision) -> Iterator[list[RequestUnit]]:
+        """Yield the units with one alternative after the other. Equal claims take theirs in order."""
+        at, units = decision.unit, self._units
+        for place in range(self._least(at), len(units[at].options)):
+            chosen = units[at].options[place]
+            if chosen.failure is not None:
+                raise chosen.failure
+            self._chosen[at] = place
+            mine = [each for each in units if each.demand == decision.demand]
+            if sum(each.need for each in mine) - units[at].need + chosen.need <= MAX_RESULTS:
+                yield [*units[:at], unit(decision.demand, [chosen]), *units[at + 1 :]]
+
+    def _least(self, at: int) -> int:
+        """Return the first alternative to try: that of the equal claim before, if all before it are the same."""
+        twin = self._twins.get(at)
+        if twin is None:
+            return 0
+        earlier = [each for each in self._twins if each < at and self._units[each].demand == self._units[at].demand]
+        same = all(self._chosen[each] == self._chosen[self._twins[each]] for each in earlier)
+        return self._chosen[twin] if same else 0
+
+    def _values(self, decision: _Decision) -> Iterator[list[RequestUnit]]:
+        """Yield the units with one common value after the other; values that nothing tells apart only once."""
+        units = self._units
+        concerned = [
+            each.demand == decision.demand and decision.constraint in each.option.match and each.need > 0
+            for each in units
+        ]
+        if not any(concerned):
             yield units
             return
-        first, rest = constraints[0], constraints[1:]
-        concerned = [first.concerns(unit.request) for unit in units]
-        attribute = first.attribute
-        if first.distinct:
-            limited = [
-                _with(unit, [device for device in unit.candidates if attribute in device.attributes], attribute)
-                if mine
-                else unit
-                for unit, mine in zip(units, concerned, strict=True)
-            ]
-            if all(_enough(unit) for unit in limited):
-                yield from self._values(limited, rest)
-            return
-        values = {
-            device.attributes[attribute]: None
-            for unit, mine in zip(units, concerned, strict=True)
+        attribute = self._demands[decision.demand].spec.constraints[decision.constraint].attribute
+        values = dict.fromkeys(
+            device.attributes[attribute]
+            for each, mine in zip(units, concerned, strict=True)
             if mine
-            for device in unit.candidates
-            if attribute in device.attributes
-        }
-        if not any(concerned):
-            yield from self._values(units, rest)
+            for device in each.candidates
+        )
+        if len(values) == 1:
+            yield units
             return
+        kinds = self._kinds(attribute)
+        tried: set[Hashable] = set()
         for value in values:
-            self._spend()
-            limited = [
-                _with(unit, [device for device in unit.candidates if device.attributes.get(attribute) == value])
-                if mine
-                else unit
-                for unit, mine in zip(units, concerned, strict=True)
-            ]
-            if all(_enough(unit) for unit in limited):
-                yield from self._values(limited, rest)
+            kind = kinds.get(value)
+            if kind in tried:
+                continue
+            tried.add(kind)
+            limited = []
+            for each, mine in zip(units, concerned, strict=True):
+                if mine:
+                    left = [device for device in each.candidates if device.attributes[attribute] == value]
+                    chosen = each.option
+                    made = option(chosen.request, left, chosen.need, chosen.match, chosen.distinct)
+                    limited.append(unit(each.demand, [made]))
+                else:
+                    limited.append(each)
+            if all(len(each.candidates) >= each.need for each in limited):
+                yield limited
 
+    def _kinds(self, attribute: str) -> dict[object, Hashable]:
+        """Return what the devices with each value of an attribute look like: equal ones are interchangeable."""
+        others = {limit.attribute for demand in self._demands for limit in demand.spec.constraints} - {attribute}
+        names = sorted(others)
+        masks: dict[Device, int] = {}
+        bit = 1
+        for each in self._units:
+            for chosen in each.options:
+                for device in chosen.candidates:
+                    masks[device] = masks.get(device, 0) | bit
+                bit <<= 1
+        found: dict[object, list[Hashable]] = {}
+        for device, mask in masks.items():
+            value = device.attributes.get(attribute)
+            if value is not None:
+                seen = tuple(device.attributes.get(name) for name in names)
+                found.setdefault(value, []).append((mask, seen, device.counters, _state(device, self._usage)))
+        return {value: tuple(sorted(looks, key=repr)) for value, looks in found.items()}
 
-class _Assignment:
-    """Devices for units whose ties are decided, except distinct values, counters and shares."""
+    # ---- devices
 
-    def __init__(self, allocator: Allocator, units: list[_Unit]) -> None:
-        self._allocator = allocator
-        self._usage: Usage = allocator._usage
-        self._units = units
-        self._picks: list[tuple[_Unit, Device, dict[str, int] | None]] = []
-        self._held: dict[Device, int] = {}  # as a whole
-        self._holders: dict[tuple[int, Device], int] = {}  # by claim: a device is given to an admin request once
-        self._shares: dict[Device, dict[str, int]] = {}
-        self._counted: dict[CounterKey, int] = {}
-        self._values: dict[tuple[int, str, object], int] = {}  # (claim, attribute, value) of distinct constraints
-
-    def run(self) -> Solution | None:
+    def _assign(self, matched: list[list[Device]]) -> Solution | None:
         units = self._units
-        if not _matchable(units):
+        if any(each.option.special for each in units):
+            assigned = DeviceSearch(units, self._usage, self._spend).run()
+        else:
+            assigned = [[(device, None) for device in devices] for devices in matched]
+        if assigned is None:
             return None
-        simple = not any(
-            unit.distinct or unit.request.admin or any(d.multiple or d.counters for d in unit.candidates)
-            for unit in units
-        )
-        if simple:
-            matched = _matching(units)
-            return None if matched is None else self._answer(matched)
-        order = sorted(units, key=lambda unit: not unit.request.everything)  # all or nothing: no choice there
-        self._marks = _memberships(order)
-        self._order = order
-        if not self._search(0, 0, 0):
-            return None
-        found: Solution = {self._allocator._demands[unit.demand].claim: [] for unit in units}
-        for unit in units:
-            claim = self._allocator._demands[unit.demand].claim
-            found[claim] += [Pick(u.request, device, takes) for u, device, takes in self._picks if u is unit]
-        return found
-
-    def _answer(self, matched: list[list[Device]]) -> Solution:
         found: Solution = {}
-        for unit, devices in zip(self._units, matched, strict=True):
-            claim = self._allocator._demands[unit.demand].claim
-            found.setdefault(claim, []).extend(Pick(unit.request, device, None) for device in devices)
+        for each, devices in zip(units, assigned, strict=True):
+            request = each.option.request
+            picks = [Pick(request, device, takes) for device, takes in devices]
+            found.setdefault(self._demands[each.demand].claim, []).extend(picks)
         return found
 
-    def _search(self, at: int, taken: int, start: int) -> bool:
-        """Search depth first. `taken` devices of unit `at` are chosen; the next one comes from `start` on."""
-        if at == len(self._order):
-            return True
-        unit = self._order[at]
-        if taken == unit.need:
-            return self._search(at + 1, 0, self._first(at + 1))
-        tried: set[object] = set()
-        last = len(unit.candidates) - (unit.need - taken)
-        for number in range(start, last + 1):
-            device = unit.candidates[number]
-            likeness = self._likeness(unit, device)
-            if likeness in tried:
-                continue
-            self._allocator._spend()
-            takes = self._take(unit, device)
-            if takes is None:
-                continue
-            tried.add(likeness)
-            if self._search(at, taken + 1, number + 1):
-                return True
-            self._give_back(unit, device)
-        return False
 
-    def _first(self, at: int) -> int:
-        """Return where the devices of a unit begin: equal units of different claims take theirs in order."""
-        if at >= len(self._order) or not self._picks:
-            return 0
-        unit, (before, device, takes) = self._order[at], self._picks[-1]
-        same = (
-            before.request is unit.request
-            and before.demand != unit.demand
-            and not unit.request.admin
-            and takes is None
-            and len(before.candidates) == len(unit.candidates)
-            and unit.need == before.need == 1
-        )
-        return before.candidates.index(device) + 1 if same and before.candidates == unit.candidates else 0
-
-    def _likeness(self, unit: _Unit, device: Device) -> object:
-        """Return a value that is equal for devices which lead to the same further search."""
-        values = tuple(device.attributes.get(attribute) for attribute in unit.distinct)
-        shares = tuple(sorted(self._shares.get(device, {}).items())) if device.multiple else ()
-        before = (
-            tuple((name, self._usage.consumed(device, name), rule.value) for name, rule in device.capacity.items())
-            if device.multiple
-            else ()
-        )
-        return (self._marks[device], device.counters, values, device.multiple, shares, before, device in self._held)
-
-    def _take(self, unit: _Unit, device: Device) -> dict[str, int] | None:
-        """Take a device; return an empty dict if it is taken as a whole, None if that is not possible."""
-        request, claim = unit.request, unit.demand
-        takes: dict[str, int] | None = {}
-        if request.admin:
-            takes = None if self._holders.get((claim, device)) else {}
-        elif device.multiple:
-            takes = self._share(request, device)
-        elif self._held.get(device):
-            takes = None
-        if takes is None or any(
-            self._values.get((claim, attribute, device.attributes[attribute])) for attribute in unit.distinct
-        ):
-            return None
-        if not request.admin and not self._count(device):
-            return None
-        self._holders[claim, device] = self._holders.get((claim, device), 0) + 1
-        for attribute in unit.distinct:
-            key = (claim, attribute, device.attributes[attribute])
-            self._values[key] = self._values.get(key, 0) + 1
-        if not request.admin:
-            self._held[device] = self._held.get(device, 0) + 1
-            if device.multiple:
-                shares = self._shares.setdefault(device, {})
-                for name, amount in takes.items():
-                    shares[name] = shares.get(name, 0) + amount
-        self._picks.append((unit, device, takes if device.multiple and not request.admin else None))
-        return takes
-
-    def _share(self, request: AllocationRequest, device: Device) -> dict[str, int] | None:
-        takes = request.takes(device)
-        if takes is None:
-            return None
-        held = self._shares.get(device, {})
-        for name, amount in takes.items():
-            if self._usage.consumed(device, name) + held.get(name, 0) + amount > device.capacity[name].value:
-                return None
-        return takes
-
-    def _count(self, device: Device) -> bool:
-        """Take the counters of a device that is not in use yet."""
-        if not device.counters or self._held.get(device) or (device.multiple and self._usage.shared(device)):
-            return True
-        limits = device.pool.counters
-        for counter, amount in device.counters:
-            if self._usage.counted(counter) + self._counted.get(counter, 0) + amount > limits[counter]:
-                return False
-        for counter, amount in device.counters:
-            self._counted[counter] = self._counted.get(counter, 0) + amount
-        return True
-
-    def _give_back(self, unit: _Unit, device: Device) -> None:
-        _, _, takes = self._picks.pop()
-        claim = unit.demand
-        self._holders[claim, device] -= 1
-        for attribute in unit.distinct:
-            self._values[claim, attribute, device.attributes[attribute]] -= 1
-        if unit.request.admin:
-            return
-        self._held[device] -= 1
-        if not self._held[device]:
-            del self._held[device]
-            if not (device.multiple and self._usage.shared(device)):
-                for counter, amount in device.counters:
-                    self._counted[counter] -= amount
-        for name, amount in (takes or {}).items():
-            self._shares[device][name] -= amount
-
-
-def _with(unit: _Unit, candidates: list[Device], distinct: str = "") -> _Unit:
-    more = (*unit.distinct, distinct) if distinct else unit.distinct
-    return _Unit(unit.demand, unit.request, candidates, unit.need, more)
-
-
-def _enough(unit: _Unit) -> bool:
-    return len(unit.candidates) >= unit.need
-
-
-def _memberships(units: Sequence[_Unit]) -> dict[Device, int]:
-    """Return, for each device, the units that could use it, as a bit mask."""
-    found: dict[Device, int] = {}
-    for number, unit in enumerate(units):
-        for device in unit.candidates:
-            found[device] = found.get(device, 0) | 1 << number
-    return found
-
-
-def _matchable(units: Sequence[_Unit]) -> bool:
-    """Return True if there are enough whole devices; shares and admin access do not use devices up."""
-    if all(_enough(unit) for unit in units) and len(units) == 1:
-        return True
-    exclusive = [
-        unit for unit in units if not unit.request.admin and not any(device.multiple for device in unit.candidates)
-    ]
-    return _matching(exclusive) is not None
-
-
-def _matching(units: Sequence[_Unit]) -> list[list[Device]] | None:
-    """Match every unit with a different device, early units first.
-
-    A unit changes its device only if another unit has no other choice.
-    """
-    owner: dict[Device, int] = {}
-    given: list[dict[Device, None]] = [{} for _ in units]
-
-    def augment(number: int, visited: set[Device]) -> bool:
-        for device in units[number].candidates:
-            if device not in owner:
-                owner[device] = number
-                given[number][device] = None
-                return True
-        for device in units[number].candidates:
-            other = owner[device]
-            if other == number or device in visited:
-                continue
-            visited.add(device)
-            del given[other][device]
-            owner[device] = number
-            given[number][device] = None
-            if augment(other, visited):
-                return True
-            del given[number][device]
-            owner[device] = other
-            given[other][device] = None
-        return False
-
-    for number, unit in enumerate(units):
-        for _ in range(unit.need):
-            if not augment(number, set()):
-                return None
-    order = {device: place for unit in units for place, device in enumerate(unit.candidates)}
-    return [sorted(devices, key=lambda device: order[device]) for devices in given]
+def _state(device: Device, usage: Usage) -> Hashable:
+    """Return what is left of a device that several claims may use."""
+    if not device.multiple:
+        return None
+    return tuple((name, usage.consumed(device, name), rule) for name, rule in device.capacity.items())

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from phalanx.engine.devices.capacity import CapacityRule, capacity_rule
 from phalanx.model.objects import DeviceTaintRule, ResourceSlice
-from phalanx.model.objects.devices import CounterSet, DeviceTaint, SliceDevice
+from phalanx.model.objects.devices import CounterSet, DeviceTaint, ResourceSliceSpec, SliceDevice
 from phalanx.model.objects.node import Node
 from phalanx.model.objects.pod import NodeSelector
 from phalanx.model.quantity import BadQuantity, nanos
@@ -89,7 +89,7 @@ class Device:
 class Pool:
     """The newest generation of one pool. `problem`: why nothing may be allocated from it."""
 
-    __slots__ = ("counters", "devices", "incomplete", "key", "local", "problem", "slow", "waiting")
+    __slots__ = ("counters", "devices", "incomplete", "key", "local", "problem", "reaches", "slow", "waiting")
 
     def __init__(self, key: PoolKey) -> None:
         self.key = key
@@ -97,6 +97,7 @@ class Pool:
         self.counters: dict[CounterKey, int] = {}
         self.problem = ""
         self.incomplete = False
+        self.reaches: list[Reach] = []  # of its devices, if it has a problem
         self.local = ""  # the one node that all its devices belong to; "": several
         self.waiting = False  # some device has binding conditions: tried after pools that are ready
         self.slow = False  # devices that are counted by shared counters or shares
@@ -201,7 +202,8 @@ class Inventory:
         """
         found = list(self._local.get(node.metadata.name, {}).values())
         for pool in self._shared.values():
-            if pool.problem or any(device.reach.includes(node) for device in pool.devices):
+            reaches = pool.reaches if pool.problem else (device.reach for device in pool.devices)
+            if any(reach.includes(node) for reach in reaches):
                 found.append(pool)
         found.sort(key=lambda pool: (pool.waiting, pool.key))
         return found
@@ -222,6 +224,7 @@ def build_pool(key: PoolKey, slices: Mapping[str, ResourceSlice], rules: Iterabl
     pool.local = next(iter(homes)) if len(homes) == 1 else ""
     if len(current) != current[0].spec.pool.resource_slice_count:
         pool.problem, pool.incomplete = "is currently being updated", True
+        pool.reaches = _reaches(current)
         return pool
     try:
         _fill(pool, current)
@@ -229,6 +232,7 @@ def build_pool(key: PoolKey, slices: Mapping[str, ResourceSlice], rules: Iterabl
         pool.problem = f"is currently invalid: {problem}"
     if pool.problem:
         pool.devices = []
+        pool.reaches = _reaches(current)
         return pool
     taints = [rule for rule in rules if _concerns(rule, key)]
     for device in pool.devices:
@@ -237,6 +241,17 @@ def build_pool(key: PoolKey, slices: Mapping[str, ResourceSlice], rules: Iterabl
     pool.waiting = any(device.source.binding_conditions for device in pool.devices)
     pool.slow = any(device.counters or device.multiple for device in pool.devices)
     return pool
+
+
+def _reaches(slices: Iterable[ResourceSlice]) -> list[Reach]:
+    """Return the nodes from which slices can be used; every node if a selector cannot be read."""
+    places: list[ResourceSliceSpec | SliceDevice] = []
+    for each in slices:
+        places += each.spec.devices if each.spec.per_device_node_selection else [each.spec]
+    try:
+        return [_reach(each.node_name, each.all_nodes, each.node_selector) for each in places]
+    except BadSelector:
+        return [Reach(everywhere=True)]
 
 
 def _fill(pool: Pool, slices: Iterable[ResourceSlice]) -> None:

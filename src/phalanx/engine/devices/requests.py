@@ -43,6 +43,7 @@ class AllocationRequest(msgspec.Struct, eq=False):
     capacity: dict[str, int]  # nano-units by name
     config: tuple[ClaimConfiguration, ...]  # of the class
     answers: dict[Device, Verdict] = msgspec.field(default_factory=dict)
+    shares: dict[Device, dict[str, int] | None] = msgspec.field(default_factory=dict)  # see `takes`
 
     def selects(self, device: Device, selectors: DeviceSelectors) -> Verdict:
         """Return True if class and request select a device, regardless of its taints and of claims that use it."""
@@ -64,7 +65,10 @@ class AllocationRequest(msgspec.Struct, eq=False):
 
     def takes(self, device: Device) -> dict[str, int] | None:
         """Return the capacity that the request takes of an unused device; None if the device cannot serve it."""
-        return consumption(device.capacity, {_published(name, device): asked for name, asked in self.capacity.items()})
+        if device not in self.shares:
+            asked = {_published(name, device): amount for name, amount in self.capacity.items()}
+            self.shares[device] = consumption(device.capacity, asked)
+        return self.shares[device]
 
     def tolerates(self, device: Device) -> bool:
         return all(any(_tolerates(toleration, taint) for toleration in self.tolerations) for taint in device.taints)
@@ -124,6 +128,7 @@ class ClaimSpecs:
         for device in devices:
             for request in requests:
                 request.answers.pop(device, None)
+                request.shares.pop(device, None)
 
     def _compile(self, spec: ResourceClaimSpec, key: Hashable, name: str) -> ClaimSpec:
         requests: list[tuple[AllocationRequest, ...]] = []
