@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from phalanx.engine import decisions as d
 from phalanx.engine.groups.group_state import Phase
+from phalanx.engine.groups.health import NO_RESTARTS
 from phalanx.model.groups import GroupKey
 from phalanx.serve.repair import repair
 from phalanx.testing.builders import node, pod, pod_group, workload_policy
@@ -82,7 +83,7 @@ def test_every_loss_ends_in_a_documented_state(
     assert 0 <= state.placed <= state.wanted
     evicted = [each for each in cluster.log if isinstance(each, d.Evict) and each.reason == "GangTerminated"]
     assert not evicted or policy == "TerminateAll"
-    assert cluster.engine.groups.members.health.restarts.get(group.key, 0) <= 2
+    assert cluster.engine.groups.members.health.restarts.get(group.key, NO_RESTARTS).count <= 2
 
 
 @settings(max_examples=30, deadline=None)

@@ -175,7 +175,11 @@ def _queue(queue: QueuePlace) -> str:
 
 def _level(level: Level) -> str:
     what = "child groups" if level.kind == "CompositePodGroup" else "pods"
-    parts = [f"{level.placed} of {level.minimum} {what} placed" if level.policy == "gang" else f"{level.placed} placed"]
+    parts = [f"{level.placed} placed"]
+    if level.policy == "gang":
+        parts = [f"{level.placed} of {level.minimum} {what} placed"]
+        if level.placed > level.minimum:
+            parts = [f"{level.placed} {what} placed, minimum {level.minimum}"]
     if not level.ready:
         parts.append(f"{level.known} known")
     if level.pending:

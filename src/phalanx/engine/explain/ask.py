@@ -38,6 +38,7 @@ from phalanx.engine.explain.values import (
 )
 from phalanx.engine.framework import Wake
 from phalanx.engine.framework.diagnosis import Diagnosis
+from phalanx.engine.groups.group_state import HEALTHY
 from phalanx.engine.groups.messages import owner_of
 from phalanx.engine.placement.outcome import amount_word, domain_word
 from phalanx.engine.placement.plain import sentence_of
@@ -371,11 +372,7 @@ class _Asked:
     ) -> str:
         assert self._groups is not None
         if satisfied and group is not None and group.spec is not None:
-            what = "child groups" if key.kind == COMPOSITE else "pods"
-            state = self._groups.members.health.state(group)
-            text = f"{key} is scheduled: at least {group.spec.minimum} of its {what} have a node ({state})"
-            more = "1 more pod waits" if waiting == 1 else f"{waiting} more pods wait"
-            return f"{text}; {more}" if waiting else text
+            return self._scheduled(group, group.spec.minimum, waiting)
         if queue.place == "gated":
             said = self._groups.conditions.said(key)
             return said[2] if said is not None and said[0] == "False" and said[2] else queue.message
@@ -401,6 +398,17 @@ class _Asked:
         if group is not None and group.spec is not None and not group.ready:
             return self._groups.forest.quorum(key).message
         return "waiting for its first attempt"
+
+    def _scheduled(self, group: Group, minimum: int, waiting: int) -> str:
+        assert self._groups is not None
+        health = self._groups.members.health
+        state = health.state(group)
+        if state.phase not in HEALTHY:
+            return f"{state}: {health.message(group, state)}"
+        what = "child groups" if group.composite else "pods"
+        text = f"{group.key} is scheduled: at least {minimum} of its {what} have a node ({state})"
+        more = "1 more pod waits" if waiting == 1 else f"{waiting} more pods wait"
+        return f"{text}; {more}" if waiting else text
 
     # ---- parts of an answer
 

@@ -57,6 +57,7 @@ class GroupHealth:
         self.restarts: dict[GroupKey, Restarts] = {}  # of gangs that were restarted
         self.unready: dict[GroupKey, dict[str, Loss]] = {}  # leaf -> members not ready in time, by uid
         self.changed: dict[GroupKey, None] = {}  # groups to check again, see `Maintenance`
+        self.followed: dict[GroupKey, None] = {}  # groups of which `Maintenance` remembers something
         self._said: dict[GroupKey, _Said] = {}
         self._touched: dict[GroupKey, None] = {}
         self._later: dict[GroupKey, float] = {}  # time of a delayed write, in seconds
@@ -81,6 +82,8 @@ class GroupHealth:
     def message(self, group: Group, state: GroupState) -> str:
         """Return one sentence: how many have nodes, how many are needed, and which members were lost and why."""
         what = "child groups have their minimum" if group.composite else "pods have a node"
+        if not group.composite and self.unready.get(group.key):
+            what = "pods have a node and are ready, or still in time"
         text = f"{state.placed} of {state.wanted} {what}"
         if state.placed < state.minimum and group.spec is not None and group.spec.gang:
             text += f", {state.minimum} are needed"
@@ -138,6 +141,8 @@ class GroupHealth:
         self.restarts.pop(key, None)
         self.unready.pop(key, None)
         self.losses.forget(key)
+        if key in self.followed:
+            self.changed[key] = None
 
     def set_unready(self, leaf: GroupKey, late: dict[str, Loss]) -> None:
         """Set the members that are bound but have not been ready for longer than the policy allows."""
@@ -146,8 +151,8 @@ class GroupHealth:
             self.unready[leaf] = late
         self.touch(leaf)
 
-    def touch(self, key: GroupKey) -> None:
-        self._touched[key] = None
+    def touch(self, *keys: GroupKey) -> None:
+        self._touched.update(dict.fromkeys(keys))
 
     def unsaid(self, key: GroupKey) -> None:
         """Handle a failed write: the condition is written again on the next occasion."""
@@ -190,7 +195,7 @@ class GroupHealth:
             group = forest.group(key)
             if group is None:
                 continue
-            if (group.policy is not DEFAULT and group.policy.maintained) or key in self.timed_out:
+            if (group.policy is not DEFAULT and group.policy.maintained) or key in self.followed:
                 self.changed[key] = None
             if not group.binding and (said := self._said.get(key)) is not None:
                 self._say(group, said)

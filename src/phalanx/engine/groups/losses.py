@@ -26,9 +26,11 @@ class LossCause(enum.StrEnum):
     NEVER_READY = "never ready"
     FAILED = "failed"
     DELETED = "deleted"
-    RELEASED = "released"  # evicted by this scheduler with the rest of its gang
+    RELEASED = "ended with the gang"  # evicted by this scheduler with the rest of its gang
 
 
+# Reasons of DisruptionTarget that policies write: the rest of a gang is ended, a member is replaced.
+GANG_TERMINATED, NEVER_READY = "GangTerminated", "NeverReady"
 # Reasons of the pod condition DisruptionTarget.
 _TARGETS = {
     "PreemptionByScheduler": LossCause.PREEMPTED,
@@ -37,7 +39,8 @@ _TARGETS = {
     "DeletionByPodGC": LossCause.NODE_LOST,
     "TerminationByKubelet": LossCause.PRESSURE,
     "GangIncomplete": LossCause.RELEASED,
-    "GangTerminated": LossCause.RELEASED,
+    GANG_TERMINATED: LossCause.RELEASED,
+    NEVER_READY: LossCause.NEVER_READY,
 }
 
 

@@ -15,13 +15,13 @@ from phalanx.engine.framework import Emit
 from phalanx.engine.framework.cluster_state import ClusterState
 from phalanx.engine.groups.group_state import HEALTHY, GroupState, Phase
 from phalanx.engine.groups.health import NO_RESTARTS, Restarts, seconds_of
-from phalanx.engine.groups.losses import Loss, LossCause
+from phalanx.engine.groups.losses import GANG_TERMINATED, NEVER_READY, Loss, LossCause
 from phalanx.engine.scheduling.commit.group_reservations import GroupReservations
 from phalanx.engine.scheduling.commit.replacements import Replacements, Rollouts
 from phalanx.engine.scheduling.lifecycle.members import Members, root_key
 from phalanx.engine.scheduling.lifecycle.pod_lifecycle import PodLifecycle
 from phalanx.model.groups import Group, GroupKey, Member, MemberState
-from phalanx.model.groups.policy import REPLACE, TERMINATE_ALL
+from phalanx.model.groups.policy import REPLACE, TERMINATE_ALL, Policy
 from phalanx.model.objects import Pod
 from phalanx.model.objects.pod import bound_since
 
@@ -54,6 +54,7 @@ class Maintenance:
         self._rollouts = Rollouts(state.forest, self.replacements)
         self._times: dict[GroupKey, _Times] = {}
         self._due: dict[GroupKey, float] = {}
+        self._backoffs: dict[GroupKey, GroupKey] = {}  # root -> the group whose restart holds it
         self._tried: dict[GroupKey, None] = {}  # groups with members beyond `desired` that wait
 
     # ---- time
@@ -78,27 +79,55 @@ class Maintenance:
             self._replace(leaf, loss, pod)
         for key in changed:
             group = self._forest.group(key)
-            if group is None or not group.policy.maintained:
-                self._times.pop(key, None)
-                self._due.pop(key, None)
-                self._health.timed_out.pop(key, None)
-            else:
+            if group is not None and group.policy.maintained:
                 self._judge(group)
+            else:
+                self._forget(key)
         for root in [root for root, until in self._members.restart_after.items() if until <= now]:
             del self._members.restart_after[root]
+            self._backoffs.pop(root, None)
             self._members.notes.judged[root] = None
+
+    def _forget(self, key: GroupKey) -> None:
+        """End what the policy of a group had begun: the group is gone, or its policy asks for nothing any more."""
+        self._times.pop(key, None)
+        self._due.pop(key, None)
+        self._health.followed.pop(key, None)
+        if self._health.timed_out.pop(key, None) is not None:
+            self._health.touch(key)
+        if key in self._health.unready:
+            self._health.set_unready(key, {})
+        self.replacements.release(key, rolls=False)
+        self._end_backoff(key)
+
+    def _end_backoff(self, key: GroupKey) -> None:
+        for root in [root for root, group in self._backoffs.items() if group == key]:
+            del self._backoffs[root]
+            if self._members.restart_after.pop(root, None) is not None:
+                self._members.notes.judged[root] = None
 
     def _at(self, key: GroupKey, when: float) -> None:
         self._due[key] = min(self._due.get(key, when), when)
+
+    @property
+    def remembered(self) -> int:
+        """Return the number of groups of which something is remembered."""
+        return len(self._times.keys() | self._due.keys() | self._backoffs.keys() | self._health.followed.keys())
 
     # ---- one group
 
     def _judge(self, group: Group) -> None:
         policy = group.policy
         if policy.ready_seconds and not group.composite:
-            self._never_ready(group)
+            self._never_ready(group, self._times.get(group.key) or self._remember(group))
+        elif group.key in self._health.unready:
+            self._health.set_unready(group.key, {})
+        if policy.rescheduling != REPLACE:
+            self.replacements.release(group.key, rolls=False)
+        if policy.rescheduling != TERMINATE_ALL:
+            self._end_backoff(group.key)
+        times = self._times.get(group.key) or self._remember(group)
         state = self._health.state(group)
-        times = self._times.get(group.key) or self._remember(group, state)
         self._limits(group, state, times)
         if policy.desired_count is not None and group.placed >= policy.desired_count:
             self._try_extras(group)
@@ -107,13 +136,15 @@ class Maintenance:
         elif policy.rescheduling == TERMINATE_ALL and not self._above_acts(group):
             self._below_minimum(group, times)
 
-    def _remember(self, group: Group, state: GroupState) -> _Times:
+    def _remember(self, group: Group) -> _Times:
         """Read the times that an earlier scheduler process wrote, and go on with the backoff of a restart."""
+        state = self._health.state(group)
         restarts = self._health.restarts.get(group.key, NO_RESTARTS)
         times = self._times[group.key] = _Times(ended=restarts.last)
+        self._health.followed[group.key] = None
         if state.phase is Phase.DEGRADED and (since := self._health.unhealthy_since(group.key)) is not None:
             times.degraded = min(max(since, times.ended), self._cluster.now)
-        if restarts.count and state.phase not in HEALTHY:
+        if restarts.count and state.phase not in HEALTHY and group.policy.rescheduling == TERMINATE_ALL:
             self._back_off(group, restarts)
         return times
 
@@ -221,13 +252,19 @@ class Maintenance:
 
     def _back_off(self, group: Group, restarts: Restarts) -> None:
         """Hold the tree of a group until the backoff of its last restart has passed."""
-        least = group.policy.backoff_seconds
-        wait = min(least * 2.0 ** min(restarts.count - 1, MOST_DOUBLED), max(LONGEST_BACKOFF, least))
-        until = min(restarts.last, self._cluster.now) + wait  # a time in the future was written by a wrong clock
+        until = self._backoff_end(group.policy, restarts)
         root = self._forest.root_of(group.key)
         if root is not None and until > self._cluster.now:
-            self._members.restart_after[root] = until
+            self._members.restart_after[root], self._backoffs[root] = until, group.key
             self._at(group.key, until)
+
+    def _backoff_end(self, policy: Policy, restarts: Restarts) -> float:
+        """Return when the backoff of the last restart ends, in seconds; 0 if there was none."""
+        if not restarts.count:
+            return 0.0
+        least = policy.backoff_seconds
+        wait = min(least * 2.0 ** min(restarts.count - 1, MOST_DOUBLED), max(LONGEST_BACKOFF, least))
+        return min(restarts.last, self._cluster.now) + wait  # a time in the future was written by a wrong clock
 
     def _running(self, key: GroupKey) -> list[Member]:
         members = (member for leaf in self._forest.leaves(key) for member in leaf.members.values())
@@ -255,18 +292,18 @@ class Maintenance:
                 self._health.losses.add(leaf.key, loss)  # its eviction is no other cause
         for member in rest:
             self._evict(member, f"{why}; {count}", key)
-        self._event(group, "GangTerminated", f"{why}: ended the other {len(rest)} pods; {count}")
+        self._event(group, GANG_TERMINATED, f"{why}: ended the other {len(rest)} pods; {count}")
 
-    def _evict(self, member: Member, message: str, key: GroupKey) -> None:
+    def _evict(self, member: Member, message: str, key: GroupKey, reason: str = GANG_TERMINATED) -> None:
         meta = member.pod.metadata
         self._emit(
             d.Evict,
             namespace=meta.namespace,
             name=meta.name,
             uid=meta.uid,
-            reason="GangTerminated",
+            reason=reason,
             message=message,
-            event_reason="GangTerminated",
+            event_reason=reason,
             event_message=message[: d.MAX_EVENT_MESSAGE],
             preemptor=root_key(key),
         )
@@ -285,7 +322,7 @@ class Maintenance:
 
     # ---- readiness
 
-    def _never_ready(self, leaf: Group) -> None:
+    def _never_ready(self, leaf: Group, times: _Times) -> None:
         """Count members as lost that are bound and not ready for longer than the policy allows."""
         limit, now = leaf.policy.ready_seconds, self._cluster.now
         late: dict[str, Loss] = {}
@@ -301,18 +338,36 @@ class Maintenance:
             late[pod.metadata.uid] = Loss(pod.metadata.name, pod.metadata.uid, member.node, cause, "", now)
         if late:
             self._at(leaf.key, now + limit)
-        before = self._health.unready.get(leaf.key, {})
-        if before.keys() == late.keys():
+        if self._health.unready.get(leaf.key, {}).keys() != late.keys():
+            self._health.set_unready(leaf.key, late)
+        if late and leaf.policy.rescheduling == REPLACE:
+            self._replace_unready(leaf, late, times)
+
+    def _replace_unready(self, leaf: Group, late: dict[str, Loss], times: _Times) -> None:
+        """Evict members that never became ready, so that their controller replaces them: with backoff, and at most
+        `maxRestarts` times, since a member that cannot become ready would be evicted without end."""
+        new = [
+            member
+            for member in leaf.members.values()
+            if member.pod.metadata.uid in late and member.pod.metadata.uid not in times.ending
+        ]
+        before = self._health.restarts.get(leaf.key, NO_RESTARTS)
+        if not new or before.count >= leaf.policy.max_restarts:
+            return  # the state says so
+        due = self._backoff_end(leaf.policy, before)
+        if self._cluster.now < due:
+            self._at(leaf.key, due)
             return
-        self._health.set_unready(leaf.key, late)
-        if leaf.policy.rescheduling == REPLACE:
-            for member in leaf.members.values():
-                uid = member.pod.metadata.uid
-                if uid in late and uid not in before:
-                    text = f"not ready for {limit} seconds ({late[uid].cause}, timeouts.readySeconds); it is replaced"
-                    self._health.losses.add(leaf.key, late[uid])  # its eviction is no other cause
-                    self._replace(leaf.key, late[uid], member.pod)
-                    self._evict(member, text, leaf.key)
+        self._health.restarts[leaf.key] = Restarts(before.count + 1, self._cluster.now)
+        self._health.touch(leaf.key)
+        times.ending = frozenset(member.pod.metadata.uid for member in new)
+        count = f"replacement {before.count + 1} of {leaf.policy.max_restarts}"
+        for member in new:
+            loss = late[member.pod.metadata.uid]
+            text = f"not ready for {leaf.policy.ready_seconds} seconds (timeouts.readySeconds): {loss.cause}; {count}"
+            self._health.losses.add(leaf.key, loss)  # its eviction is no other cause
+            self._replace(leaf.key, loss, member.pod)
+            self._evict(member, text, leaf.key, NEVER_READY)
 
     def _event(self, group: Group, reason: str, message: str) -> None:
         if group.spec is None:

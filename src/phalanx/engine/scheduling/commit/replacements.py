@@ -124,8 +124,9 @@ class Replacements:
                 return True
         return False
 
-    def release(self, leaf: GroupKey) -> None:
-        for each in [each for each in self._reserved if each.leaf == leaf]:
+    def release(self, leaf: GroupKey, *, rolls: bool = True) -> None:
+        """End the reservations for a group; `rolls`: also those of a replica that its controller rolls or restarts."""
+        for each in [each for each in self._reserved if each.leaf == leaf and (rolls or not each.rolls)]:
             self._withdraw(each)
             self._reserved.remove(each)
 

@@ -1,7 +1,6 @@
 """Which pods wait where: who belongs to which group, which root their pending pods are in, and what happened to them.
 
-Takes notes only; `Groups.settle` works through them before roots are popped. A gang of a thousand pods that arrives at
-once is looked at once, and one that arrives pod by pod costs each pod a constant.
+Takes notes only; `Groups.settle` works through them before roots are popped, once for all pods of a gang that arrive.
 """
 
 from __future__ import annotations
@@ -256,10 +255,11 @@ class Members:
         """Return the roots of the trees that a changed WorkloadPolicy concerns."""
         forest, changed = self.forest, list[GroupKey]()
         if not _same(old, new):
-            before = {group.key: group.policy for group in forest.in_namespace(namespace)}
+            before = [(group.key, group.policy) for group in forest.in_namespace(namespace)]
             _ = forest.put_policy(new) if new is not None else forest.drop_policy(namespace, name)
-            changed = [key for key, policy in before.items() if (now := forest.group(key)) and now.policy != policy]
+            changed = [key for key, policy in before if (now := forest.group(key)) and now.policy != policy]
             self._mark([key for key in changed if key.kind != COMPOSITE], helps=True)
+            self.health.touch(*changed)
         self.statuses.policies.seen((namespace, name), new)
         return dict.fromkeys(root for key in changed if (root := forest.root_of(key)) is not None)
 
