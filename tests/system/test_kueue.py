@@ -165,6 +165,47 @@ def test_counts_flavors_and_pod_sets_are_those_that_kueue_will_start() -> None:
     assert "schedulingGates" not in main and driver["nodeSelector"] == {"pool": "x"}
 
 
+def test_pod_sets_of_one_group_get_one_domain(up: LocalCluster) -> None:
+    """As Kueue makes them of a LeaderWorkerSet with `kueue.x-k8s.io/podset-group-name`."""
+    together = {"required": RACK, "podSetGroupName": "replica"}
+    start(up, "other", 1)
+    advance_until(up, lambda: nodes_of(up, "other"), 2.0)
+    leader, workers = (
+        pod_set(1, 4, name="leader", topologyRequest=together),
+        pod_set(1, 8, name="workers", topologyRequest=together),
+    )
+    reserve_quota(up, "train", leader, workers, pod_set(1, 1, name="data"))
+    ready = answered(up, "train", "Ready")
+    racks = {n["metadata"]["name"]: n["metadata"]["labels"][RACK] for n in up.list("/api/v1/nodes")}
+    (taken,) = nodes_of(up, "other")
+    named = {name for name in racks if name in ready["message"]}
+    assert {name for name in racks if racks[name] != racks[taken]} <= named
+
+
+def test_pod_sets_of_one_group_that_fit_in_no_domain_together_wait(up: LocalCluster) -> None:
+    together = {"required": RACK, "podSetGroupName": "replica"}
+    sets = [pod_set(1, name="leader", topologyRequest=together), pod_set(2, name="workers", topologyRequest=together)]
+    reserve_quota(up, "train", *sets)
+    assert "one " in answered(up, "train", "Pending")["message"]
+    reserve_quota(up, "apart", *({**each, "topologyRequest": {"required": RACK}} for each in sets))
+    answered(up, "apart", "Ready")
+
+
+@pytest.mark.parametrize("others", [[], [pod_set(1, name="data")]], ids=["alone", "beside another"])
+def test_the_annotation_of_a_pod_set_group_counts_where_the_request_is_not_filled_in(others: list[Any]) -> None:
+    annotations = {"kueue.x-k8s.io/podset-required-topology": RACK, "kueue.x-k8s.io/podset-group-name": "replica"}
+    sets = [pod_set(1, name=name) for name in ("leader", "workers")]
+    for each in sets:
+        each["template"]["metadata"] = {"annotations": annotations}
+    workload = {"metadata": {"name": "w", "namespace": "ns"}, "spec": {"podSets": sets + others}}
+    found = {each["metadata"]["name"]: each["spec"] for each in manifests_of({**workload, "status": {}}, {})}
+    replica = found["w-group-0"]
+    assert replica["schedulingConstraints"] == {"topology": [{"key": RACK}]}
+    assert found["w-leader"]["parentCompositePodGroupName"] == found["w-workers"]["parentCompositePodGroupName"]
+    assert "schedulingConstraints" not in found["w-leader"]
+    assert replica.get("parentCompositePodGroupName") == ("w" if others else None)
+
+
 def test_the_optional_role_allows_exactly_what_the_checks_take(unattended: LocalCluster) -> None:
     reserve_quota(unattended, "train", pod_set(2))
     server = unattended.cluster.server

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import copy
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Protocol
 
 import msgspec
@@ -19,6 +19,7 @@ import msgspec
 from phalanx.base.client import Client, Resource
 from phalanx.base.clock import Clock, parse_rfc3339, rfc3339
 from phalanx.base.errors import Conflict, NotFound
+from phalanx.model.groups.keys import KUEUE_REQUIRED_TOPOLOGY
 from phalanx.model.kinds import Json
 
 CONTROLLER = "scheduling.phalanx.dev/placement"
@@ -26,7 +27,8 @@ VERSIONS = ("v1beta2", "v1beta1")
 RETRY_AFTER = 60.0  # seconds that a workload without a place keeps its quota
 PLACE_SECONDS = 600.0  # that a place is reserved for pods that do not come
 MOST_MESSAGE = 1024
-_GROUP_API = "scheduling.k8s.io/v1beta1"
+PODSET_GROUP = "kueue.x-k8s.io/podset-group-name"
+_GROUP_API = {"PodGroup": "scheduling.k8s.io/v1beta1", "CompositePodGroup": "scheduling.k8s.io/v1alpha3"}
 
 log = logging.getLogger(__name__)
 
@@ -200,54 +202,84 @@ class PlacementCheck:
 
 
 def manifests_of(workload: Json, flavors: dict[str, Json]) -> list[Json]:
-    """Return the groups and pods of a workload as Kueue will start it. Each pod set is a gang; several are a tree."""
-    metadata, sets = workload["metadata"], workload["spec"]["podSets"]
+    """Return the groups and pods of a workload as Kueue will start it.
+
+    Each pod set is a gang; several are a tree, in which the pod sets of one `podset-group-name` are a group in one
+    domain.
+    """
+    root, sets = workload["metadata"]["name"], workload["spec"]["podSets"]
     assigned = {
         a["name"]: a for a in ((workload.get("status") or {}).get("admission") or {}).get("podSetAssignments") or ()
     }
-    root = metadata["name"]
-    found: list[Json] = []
-    if len(sets) > 1:
-        policy = {"gang": {"minGroupCount": len(sets)}}
-        found.append(
-            {
-                "apiVersion": "scheduling.k8s.io/v1alpha3",
-                "kind": "CompositePodGroup",
-                "metadata": {"name": root, "namespace": metadata["namespace"]},
-                "spec": {"schedulingPolicy": policy},
-            }
-        )
+    together: dict[str, list[Json]] = {}  # podset-group-name -> its pod sets; one without a name is alone
     for pod_set in sets:
-        name = pod_set.get("name") or "main"
-        assignment = assigned.get(name, {})
-        count = assignment.get("count") or pod_set["count"]
-        group = f"{root}-{name}"
-        found.append(_group(group, metadata["namespace"], count, pod_set, root if len(sets) > 1 else ""))
-        spec = _spec(pod_set, assignment, flavors, _updates(workload, name))
-        spec["schedulingGroup"] = {"podGroupName": group}
-        template = pod_set["template"].get("metadata") or {}
-        for number in range(count):
-            about = {"name": f"{group}-{number}", "namespace": metadata["namespace"]}
-            about |= {key: template[key] for key in ("labels", "annotations") if template.get(key)}
-            found.append({"apiVersion": "v1", "kind": "Pod", "metadata": about, "spec": spec})
+        name = _requested(pod_set, "podSetGroupName", PODSET_GROUP)
+        together.setdefault(f"group {name}" if name else _name(pod_set), []).append(pod_set)
+    found: list[Json] = []
+    if len(together) > 1:
+        found.append(_composite(root, workload, len(together), "", ""))
+    for number, some in enumerate(together.values()):
+        parent = root if len(together) > 1 else ""
+        required = _required(some[0])
+        if len(some) > 1:
+            above, parent = parent, f"{root}-group-{number}"
+            found.append(_composite(parent, workload, len(some), above, required))
+            required = ""
+        for pod_set in some:
+            found += _gang(workload, pod_set, assigned.get(_name(pod_set), {}), flavors, parent, required)
     return found
 
 
-def _group(name: str, namespace: str, count: int, pod_set: Json, parent: str) -> Json:
-    spec: Json = {"schedulingPolicy": {"gang": {"minCount": count}}}
-    request = pod_set.get("topologyRequest") or {}
+def _name(pod_set: Json) -> str:
+    return str(pod_set.get("name") or "main")
+
+
+def _gang(
+    workload: Json, pod_set: Json, assignment: Json, flavors: dict[str, Json], parent: str, required: str
+) -> Iterator[Json]:
+    """Yield the group of a pod set and its pods."""
+    namespace, name = workload["metadata"]["namespace"], _name(pod_set)
+    count = assignment.get("count") or pod_set["count"]
+    group = f"{workload['metadata']['name']}-{name}"
+    policy: Json = {"schedulingPolicy": {"gang": {"minCount": count}}}
+    yield _made("PodGroup", group, workload, {**policy, **_within(required), **_below(parent)})
+    spec = _spec(pod_set, assignment, flavors, _updates(workload, name))
+    spec["schedulingGroup"] = {"podGroupName": group}
+    template = pod_set["template"].get("metadata") or {}
+    for number in range(count):
+        about = {"name": f"{group}-{number}", "namespace": namespace}
+        about |= {key: template[key] for key in ("labels", "annotations") if template.get(key)}
+        yield {"apiVersion": "v1", "kind": "Pod", "metadata": about, "spec": spec}
+
+
+def _composite(name: str, workload: Json, children: int, parent: str, required: str) -> Json:
+    policy: Json = {"schedulingPolicy": {"gang": {"minGroupCount": children}}}
+    return _made("CompositePodGroup", name, workload, {**policy, **_within(required), **_below(parent)})
+
+
+def _made(kind: str, name: str, workload: Json, spec: Json) -> Json:
+    """Return an object of a group. A group in a tree has to name a Workload, which need not exist."""
+    metadata = {"name": name, "namespace": workload["metadata"]["namespace"]}
+    reference = {"workloadRef": {"workloadName": workload["metadata"]["name"], "templateName": "kueue"}}
+    return {"apiVersion": _GROUP_API[kind], "kind": kind, "metadata": metadata, "spec": {**reference, **spec}}
+
+
+def _within(topology_key: str) -> Json:
+    return {"schedulingConstraints": {"topology": [{"key": topology_key}]}} if topology_key else {}
+
+
+def _below(parent: str) -> Json:
+    return {"parentCompositePodGroupName": parent} if parent else {}
+
+
+def _required(pod_set: Json) -> str:
+    return _requested(pod_set, "required", KUEUE_REQUIRED_TOPOLOGY)
+
+
+def _requested(pod_set: Json, field: str, annotation: str) -> str:
+    """Return a part of the topology request; a Workload that was made by hand may have the annotation alone."""
     annotations = (pod_set["template"].get("metadata") or {}).get("annotations") or {}
-    required = request.get("required") or annotations.get("kueue.x-k8s.io/podset-required-topology")
-    if required:
-        spec["schedulingConstraints"] = {"topology": [{"key": required}]}
-    if parent:
-        spec["parentCompositePodGroupName"] = parent
-    return {
-        "apiVersion": _GROUP_API,
-        "kind": "PodGroup",
-        "metadata": {"name": name, "namespace": namespace},
-        "spec": spec,
-    }
+    return (pod_set.get("topologyRequest") or {}).get(field) or annotations.get(annotation) or ""
 
 
 def _spec(pod_set: Json, assignment: Json, flavors: dict[str, Json], updates: Iterable[Json]) -> Json:
