@@ -245,3 +245,48 @@ def test_a_pod_whose_node_goes_while_a_plugin_says_wait_is_bound_elsewhere(plugi
     run.see(node("b").cpu("1")).step()
     run.step(1.5)
     assert run.placed == {"p": "b"}
+
+
+def waiting_for(plugin: Slow) -> Cluster:
+    plugin.ready = False
+    profile = ProfileSettings(plugins=(*map(PluginUse, DEFAULT_PLUGINS), PluginUse("Slow")))
+    made = Engine(EngineSettings(profiles=(profile,)), plugins={"Slow": lambda args, handle: plugin})
+    run = Cluster(made).see(node("a").cpu("1"), pod("p").cpu("1"))
+    run.step()
+    return run
+
+
+def nominations(run: Cluster) -> list[str]:
+    return [each.node for each in run.log if isinstance(each, d.Nominate)]
+
+
+@pytest.mark.parametrize("plugin", [SlowPermit(), SlowPreBind()])
+def test_the_node_of_a_pod_that_waits_for_a_plugin_is_written_for_other_schedulers(plugin: Slow) -> None:
+    run = waiting_for(plugin)
+    assert nominations(run) == [] and run.engine.unseen_binds, "a turn does not end before it is written"
+    run.step(0.2)
+    run.step(30)
+    assert nominations(run) == ["a"] and not run.engine.unseen_binds
+    plugin.ready = True
+    run.step(1)
+    assert run.placed == {"p": "a"} and nominations(run) == ["a"]
+
+
+@pytest.mark.parametrize("plugin", [SlowPermit(), SlowPreBind()])
+def test_it_is_taken_back_when_the_pod_goes_elsewhere(plugin: Slow) -> None:
+    run = waiting_for(plugin)
+    run.step(0.2)
+    run.gone("Node", "a")
+    plugin.ready = True
+    run.step()
+    assert nominations(run) == ["a", ""]
+    run.see(node("b").cpu("1")).step(1.5)
+    assert run.placed == {"p": "b"}
+
+
+def test_a_pod_whose_plugin_is_quick_costs_no_such_write() -> None:
+    plugin = SlowPreBind()
+    run = waiting_for(plugin)
+    plugin.ready = True
+    run.step(0.05)
+    assert run.placed == {"p": "a"} and nominations(run) == []

@@ -459,9 +459,9 @@ class Engine:
         """Return the time at which to call `step` again if no event arrives. A time not after `now` means at once."""
         if self.outbox.decisions or self.groups.busy or self.queue.has_active():
             return self.cluster.now
-        times = [held.deadline for held in self.pod_lifecycle.holding.values()]
         protection = self.preemption.victim_index.minimum_runtime
         tables = (
+            self._binding,
             self.queue,
             self._status_writes,
             self.groups.room,
@@ -474,15 +474,15 @@ class Engine:
             self.places,
         )
         ahead = [table.next_time() for table in tables]
-        times += [due for due in ahead if due is not None]
-        return min(times) if times else None
+        return min((due for due in ahead if due is not None), default=None)
 
     @property
     def unseen_binds(self) -> bool:
         """Return True if a pod is about to be bound, or is bound and not shown on its node by an informer. Pods that
-        wait for a plugin (Permit, PreBind) do not count: that may take minutes."""
+        wait for a plugin (Permit, PreBind) may do so for minutes: for them it is enough that their nodes are written.
+        """
         held = sum(each.stage != TURN for each in self.pod_lifecycle.holding.values())
-        return len(self.pod_lifecycle.unit_of) > held
+        return len(self.pod_lifecycle.unit_of) > held or not self._binding.all_announced
 
     def validate(self) -> None:
         """Raise AssertionError if the state is inconsistent. For tests only: it rebuilds all derived state."""

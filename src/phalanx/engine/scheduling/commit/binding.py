@@ -20,6 +20,7 @@ from phalanx.engine.state.records import PodRecord
 
 PERMIT, PRE_BIND = "permit", "preBind"
 PERMIT_TIMEOUT, PRE_BIND_TIMEOUT = 900.0, 600.0  # seconds, where the plugin names none
+ANNOUNCED_AFTER = 0.1  # seconds of waiting until it is written for other schedulers: most volumes are quicker
 NO_LONGER_WHOLE = "others of its gang are gone or could not be bound: pods without a Bind are tried again with them"
 
 
@@ -115,7 +116,24 @@ class Binding:
                 status = self._go_on(held)
                 if status is not None:
                     self.refuse(held.unit, held.record, status)
+                elif self._unannounced(held) and self._cluster.now >= held.since + ANNOUNCED_AFTER:
+                    self._pod_lifecycle.announce(held.record)
         return turns
+
+    def _unannounced(self, held: OnHold) -> bool:
+        pods, key = self._pod_lifecycle, held.record.key
+        return held.stage != TURN and key not in pods.announced and key in pods.holding
+
+    def next_time(self) -> float | None:
+        """Return when `poll` has something to do even if no plugin is ready."""
+        times = (held.since + ANNOUNCED_AFTER if self._unannounced(held) else held.deadline
+                 for held in self._pod_lifecycle.holding.values())  # fmt: skip
+        return min(times, default=None)
+
+    @property
+    def all_announced(self) -> bool:
+        """Return True if other schedulers can see where every pod goes that waits for a plugin."""
+        return not any(map(self._unannounced, self._pod_lifecycle.holding.values()))
 
     def _go_on(self, held: OnHold) -> Status | None:
         record = held.record
@@ -152,6 +170,7 @@ class Binding:
     def refuse(self, unit: SchedulingUnit, record: PodRecord, status: Status) -> None:
         """Handle a rejection by Reserve, Permit or PreBind after the pod was assumed."""
         self._pod_lifecycle.roll_back(record, status.message)
+        self._pod_lifecycle.retract(record)
         self._status.say(record, UNSCHEDULABLE if status.rejected else SCHEDULER_ERROR, status.message)
         self._again(unit, record)
 
@@ -161,6 +180,7 @@ class Binding:
         `message`: for users, if a retry alone will not help.
         """
         unit = self._pod_lifecycle.roll_back(record, message or "the bind failed")
+        self._pod_lifecycle.retract(record)
         if message:
             self._status.say(record, SCHEDULER_ERROR, message)
         self._again(unit, record)

@@ -34,6 +34,7 @@ class OnHold(msgspec.Struct):
     record: PodRecord
     stage: str  # "permit", "preBind" or TURN
     deadline: float
+    since: float = 0.0  # when it began to wait for this plugin
 
 
 class GroupMembership(Protocol):
@@ -74,6 +75,7 @@ class PodLifecycle:
         self.unit_of: dict[str, SchedulingUnit] = {}  # pod key -> unit to return to after a failure, of assumed pods
         # Rows that shrank or that other schedulers filled: over-commit there is not caused by this engine.
         self.externally_filled_rows: set[int] = set()
+        self.announced: set[str] = set()  # keys of pods whose node is written although they have no Bind yet
         self.nominating: dict[str, int] = {}  # pod key -> Nominate decision without an outcome yet
 
     def _go(self, record: PodRecord, state: PodState, *how: object) -> None:
@@ -133,7 +135,23 @@ class PodLifecycle:
     def hold(self, unit: SchedulingUnit, record: PodRecord, stage: str, deadline: float) -> None:
         """Let an assumed pod wait for a plugin."""
         self._note(record.key, f"assumed, waiting for {stage} on", record.node_name)
-        self._go(record, ASSUMED, OnHold(unit, record, stage, deadline))
+        before = self.holding.get(record.key)
+        since = before.since if before is not None and before.stage == stage else self._cluster.now
+        self._go(record, ASSUMED, OnHold(unit, record, stage, deadline, since))
+
+    def announce(self, record: PodRecord) -> None:
+        """Write the node of a pod that waits for a plugin, so that other schedulers leave its room alone."""
+        self.announced.add(record.key)
+        self._write_nomination(record, record.node_name)
+
+    def retract(self, record: PodRecord) -> None:
+        """Take back what `announce` wrote: the pod will not go there."""
+        if record.key in self.announced:
+            self.announced.discard(record.key)
+            self._write_nomination(record, "")
+
+    def _write_nomination(self, record: PodRecord, node: str) -> None:
+        self._emit(d.Nominate, namespace=record.namespace, name=record.name, uid=record.uid, node=node)
 
     def line_up(self, unit: SchedulingUnit, record: PodRecord) -> None:
         """Queue a pod for PreBind and Bind in a later step; Permit has passed."""
@@ -210,7 +228,7 @@ class PodLifecycle:
             self._cluster.nominations.set(record, node)
         if write and record.key in self.records:  # an expected pod has no object to write to
             self._note(record.key, "nominated to" if node else "nomination withdrawn", node or old)
-            self._emit(d.Nominate, namespace=record.namespace, name=record.name, uid=record.uid, node=node)
+            self._write_nomination(record, node)
         if old and wake:
             self._wake_nomination(old, record)
 
@@ -250,6 +268,7 @@ class PodLifecycle:
 
     def _shown(self, record: PodRecord) -> None:
         """Stop waiting: the informer shows the pod on the node that was chosen."""
+        self.announced.discard(record.key)
         if self.holding:
             self.holding.pop(record.key, None)
         self.unit_of.pop(record.key, None)
@@ -300,6 +319,7 @@ class PodLifecycle:
             if node:
                 self._cluster.nominations.set(successor, node)
             return
+        self.announced.discard(record.key)
         if record.key in self._noted:
             self._note(record.key, "finished" if finished else "deleted")
         del self.records[record.key]
