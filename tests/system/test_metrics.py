@@ -31,7 +31,11 @@ KUBE = {
     "preemption_victims": set(),
     "preemption_attempts_total": set(),
     "workload_preemption_attempts_total": {"result"},
+    "preemption_workload_disruptions": {"preemptor"},
+    "preemption_execution_duration_seconds": {"preemptor", "result"},
+    "preemption_pdb_violations_total": {"preemptor"},
     "workload_preemption_victims": set(),
+    "permit_wait_duration_seconds": {"result"},
     "pending_pods": {"queue"},
     "queued_entities": {"queue", "type"},
     "queue_incoming_pods_total": {"queue", "event"},
@@ -52,11 +56,11 @@ ABSENT = {
     "batch_rescore_attempts_total", "batch_rescore_duration_seconds", "get_node_hint_duration_seconds",
     "store_schedule_results_duration_seconds", "preemption_goroutines_duration_seconds",
     "preemption_goroutines_execution_total", "queueing_hint_execution_duration_seconds",
-    "pre_queueing_hint_evaluations_total", "pod_scheduled_after_flush_total", "permit_wait_duration_seconds",
+    "pre_queueing_hint_evaluations_total", "pod_scheduled_after_flush_total",
     "plugin_evaluation_total", "generated_placements_total", "placement_evaluations_total",
-    "placement_evaluation_duration_seconds", "preemption_workload_disruptions",
-    "preemption_evaluation_duration_seconds", "preemption_execution_duration_seconds",
-    "preemption_pdb_violations_total", "dra_bindingconditions_allocations_total",
+    "placement_evaluation_duration_seconds",
+    "preemption_evaluation_duration_seconds",
+    "dra_bindingconditions_allocations_total",
     "dra_bindingconditions_wait_duration_seconds",
 }  # fmt: skip
 
@@ -131,6 +135,12 @@ def test_preemptions_are_measured_for_pods_and_groups(scraped: Scraped) -> None:
     assert value("scheduler_preemption_attempts_total") >= 1
     assert value("scheduler_preemption_victims_count") + value("scheduler_workload_preemption_victims_count") >= 2
     assert value("scheduler_workload_preemption_attempts_total", result="Success") >= 1
+    evicted = value("scheduler_preemption_workload_disruptions_sum")
+    assert (
+        1 <= evicted <= value("scheduler_preemption_victims_sum") + value("scheduler_workload_preemption_victims_sum")
+    )
+    assert value("scheduler_preemption_execution_duration_seconds_count", result="success") >= 2
+    assert value("scheduler_preemption_pdb_violations_total") == 0
 
 
 def test_plugins_are_sampled(scraped: Scraped) -> None:

@@ -1,4 +1,4 @@
-"""Metrics of attempts and preemptions, with the names and labels of kube-scheduler 1.37.
+"""Metrics of attempts, with the names and labels of kube-scheduler 1.37.
 
 The engine has no clock and decides many pods in one step, so the duration of one attempt is its share of the step that
 decided it. The time until the bind is confirmed is measured for each pod.
@@ -85,12 +85,6 @@ class AttemptMetrics(Collector):
         self._attempts = Histograms(
             "scheduler_pod_scheduling_attempts", "Attempts until a pod was bound.", [], exponential(1, 2, 5), registry
         )
-        self._victims = Histograms(
-            "scheduler_preemption_victims", "Pods evicted for one pod.", [], exponential(1, 2, 7), registry
-        )
-        self._workload_victims = Histograms(
-            "scheduler_workload_preemption_victims", "Pods evicted for one group.", [], exponential(1, 2, 11), registry
-        )
         self._calls = Histograms(
             "scheduler_async_api_call_execution_duration_seconds",
             "Duration of API calls that do not hold up scheduling, by result.",
@@ -114,7 +108,6 @@ class AttemptMetrics(Collector):
         share = self._step / max(1, len(pods))
         if pods:
             self._algorithm.observe(share, times=len(pods))
-        evicted: Tally[str] = Tally()
         failed: Tally[tuple[str, str]] = Tally()
         for decision in made:
             match decision:
@@ -125,12 +118,8 @@ class AttemptMetrics(Collector):
                         failed[result, self._profile(decision)] += 1
                 case d.SetGroupCondition():
                     self._group(decision, share)
-                case d.Evict():
-                    evicted[decision.preemptor] += 1
         for labels, count in failed.items():
             self._attempt.observe(share, labels, count)
-        for preemptor, count in evicted.items():
-            (self._victims if preemptor.startswith("pod/") else self._workload_victims).observe(count)
 
     def _bind(self, decision: d.Bind, share: float) -> None:
         engine = self._service.engine

@@ -68,6 +68,14 @@ class EngineCounts(Collector):
         for found, count in preemption.group_attempts.items():
             family.add_metric(["Success" if found else "Unschedulable"], count)
         yield family
+        family = CounterMetricFamily(
+            "scheduler_preemption_pdb_violations",
+            "Pods evicted beyond what disruption budgets allow, by the kind of what they were evicted for.",
+            labels=["preemptor"],
+        )
+        for kind, count in sorted(self._engine.scheduler.evictions.beyond_budgets.items()):
+            family.add_metric([kind], count)
+        yield family
 
     def _unschedulable(self) -> Metric:
         found: Tally[tuple[str, str]] = Tally()

@@ -21,6 +21,7 @@ from phalanx.serve.engine_counts import EngineCounts
 from phalanx.serve.group_metrics import GroupMetrics
 from phalanx.serve.histograms import Histograms, exponential
 from phalanx.serve.plugin_samples import PluginSamples
+from phalanx.serve.preemption_metrics import PreemptionMetrics
 from phalanx.serve.scheduler import SchedulerService
 
 _PLACES = {
@@ -110,6 +111,7 @@ class SchedulerMetrics:
         service.on_decisions.append(self.decisions)
         service.on_step.append(self.step_seconds.observe)
         self._attempt_metrics = AttemptMetrics(service, registry)
+        self._preemption_metrics = PreemptionMetrics(service, registry)
         self._groups = GroupMetrics(service, registry)
         EngineCounts(service.engine, registry)
         service.samples = PluginSamples(service.engine, service.clock, profile, registry)

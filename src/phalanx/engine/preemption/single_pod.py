@@ -46,6 +46,11 @@ class Candidate(msgspec.Struct, frozen=True):
     least: Key = ()  # lower bound over all rows, in the provable parts
 
     @property
+    def budgets(self) -> int:
+        """Return how many evicted pods are beyond what disruption budgets allow."""
+        return int(self.key[ORDER.index("budgets")])
+
+    @property
     def proved(self) -> tuple[str, ...]:
         """Return the leading parts of the cost that are proved minimal, most important first."""
         return proved_parts(self.key, self.least)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 
 from phalanx.engine import decisions as d
@@ -42,6 +43,7 @@ class Binding:
         self._status = status
         self._emit = emit
         self._catch_up = catch_up
+        self.permit_waits: deque[tuple[float, str]] = deque(maxlen=1000)  # seconds and result, for metrics
 
     def commit(self, unit: SchedulingUnit, placed: Placed) -> None:
         """Assume a single pod for which Reserve and Permit have passed, and bind it or let it wait."""
@@ -114,11 +116,19 @@ class Binding:
                 turns += 1
             if self._pod_lifecycle.holding.get(held.record.key) is held:
                 status = self._go_on(held)
+                self._note_permit(held, status)
                 if status is not None:
                     self.refuse(held.unit, held.record, status)
                 elif self._unannounced(held) and self._cluster.now >= held.since + ANNOUNCED_AFTER:
                     self._pod_lifecycle.announce(held.record)
         return turns
+
+    def _note_permit(self, held: OnHold, status: Status | None) -> None:
+        """Keep how long a pod waited for Permit, once it does not any more."""
+        still = self._pod_lifecycle.holding.get(held.record.key)
+        if held.stage == PERMIT and (status is not None or still is None or still.stage != PERMIT):
+            result = "Success" if status is None else "Unschedulable" if status.rejected else "Error"
+            self.permit_waits.append((self._cluster.now - held.since, result))
 
     def _unannounced(self, held: OnHold) -> bool:
         pods, key = self._pod_lifecycle, held.record.key

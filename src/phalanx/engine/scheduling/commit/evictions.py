@@ -9,6 +9,7 @@ with a shorter one run on for the difference, and are spared if the plan is give
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import msgspec
@@ -19,6 +20,7 @@ from phalanx.engine.framework.cluster_state import ClusterState
 from phalanx.engine.groups.losses import Losses
 from phalanx.engine.groups.messages import group_in_words
 from phalanx.engine.preemption.result import Plan
+from phalanx.engine.preemption.single_pod import Candidate
 from phalanx.engine.preemption.victim_index import EvictionUnit, VictimIndex
 from phalanx.engine.scheduling.attempt.answers import NominatedAfterPreemption, group_placement_text, placement_text
 from phalanx.engine.scheduling.lifecycle.pod_lifecycle import PodLifecycle
@@ -69,6 +71,7 @@ class Evictions:
         self._losses = losses
         self.emit = emit
         self._deferred: dict[str, DeferredEviction] = {}  # by key of the victim
+        self.beyond_budgets: Counter[str] = Counter()  # kind of the preemptor -> pods evicted against budgets
 
     # ---- deferred evictions
 
@@ -113,6 +116,11 @@ class Evictions:
         defers = self._cluster.profiles[answer.assignment[0][0].scheduler_name].reservations.defer_evictions
         delays = self._delays(answer.units) if defers and not leaving else NO_DELAYS
         evicted = self._begin(unit, preemptor, nodes, answer.victims, leaving, text, delays)
+        if evicted:
+            planned = answer.plan
+            if isinstance(planned, Plan | Candidate):
+                beyond = planned.cost.budgets if isinstance(planned, Plan) else planned.budgets
+                self.beyond_budgets[unit.kind.lower()] += beyond
         self._announce(answer.units, preemptor, evicted)
         for record in list(unit.records.values()):
             if record.nominated and record.key not in members:
