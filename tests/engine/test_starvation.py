@@ -381,3 +381,41 @@ def test_a_gang_that_lost_a_member_does_not_wait_for_the_room_of_one_that_waits_
     run.step(30.0)
     assert run.placed.get("ring-again") == lost, run.engine.starts.held
     assert running(run, "big") == 0
+
+
+def starving_pods_of_one_shape() -> Cluster:
+    """Two pods of one shape are overtaken by smaller ones; `first` has a reservation with a known start."""
+    run = cluster(
+        2, "starvationSeconds: 10, backfill: None, maxReservedFraction: 1.0, maxReservedFractionPerNamespace: 1.0"
+    )
+    run.see(node("n00").cpu(4), node("n01").cpu(4))
+    known = pod("a").cpu(3).priority(9)
+    known.spec["activeDeadlineSeconds"] = 100
+    run.see(known, pod("b").cpu(3).priority(9)).step()
+    run.see(pod("first").cpu(4), pod("second").cpu(4)).step()
+    for number in range(4):
+        small = pod(f"small{number}").cpu("500m").created(run.now)
+        small.spec["activeDeadlineSeconds"] = 50
+        run.see(small).step(5.0)
+    run.step(10.0)
+    assert set(run.engine.starts.held) == {"pod/default/first", "pod/default/second"}
+    for number in range(4):
+        run.gone("Pod", f"small{number}")
+    return run
+
+
+def test_room_that_is_free_starts_the_pod_it_is_reserved_for_behind_others_of_its_shape() -> None:
+    run = starving_pods_of_one_shape()
+    held = {name: run.engine.starts.held[f"pod/default/{name}"].planned for name in ("first", "second")}
+    assert held["first"].start is not None and held["second"].start is None
+    run.gone("Pod", "b").step(2.0)
+    assert "second" in run.placed, "n01 is reserved for it; first waits for n00"
+    assert "first" not in run.placed
+
+
+def test_a_reservation_of_a_starving_pod_moves_when_its_start_has_passed() -> None:
+    run = starving_pods_of_one_shape()
+    run.step(200.0)  # `a` runs longer than its deadline
+    run.step(2.0)
+    start = run.engine.starts.held["pod/default/first"].planned.start
+    assert start is None or start > run.now

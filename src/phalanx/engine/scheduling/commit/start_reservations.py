@@ -133,6 +133,7 @@ class StartReservations(HeldStarts):
         self._withdraw_lost()
         self._reserve_starving(waiting)
         again = self._promise(waiting)
+        self._start_free()
         self._swept, self._quiet_until = self._made_of(), min(again, self._due_by_time())
 
     def _made_of(self) -> tuple[object, ...]:
@@ -146,8 +147,8 @@ class StartReservations(HeldStarts):
         for held in self.held.values():
             if held.entry is not None:
                 due = min(due, held.entry.promise + KEPT_WITHIN)
-            elif held.reason is Reason.PROMISED and held.planned.start is not None:
-                due = min(due, held.planned.start + SWEEP_SECONDS)
+            elif held.planned.start is not None:
+                due = min(due, held.planned.start + SWEEP_SECONDS + 0.001)
             due = min(due, held.until)
         return due
 
@@ -383,7 +384,14 @@ class StartReservations(HeldStarts):
     def _is_late(self, held: HeldStart) -> bool:
         """Return True if the promised start has passed, because running pods take longer than expected."""
         start = held.planned.start
-        return held.reason is Reason.PROMISED and start is not None and start + SWEEP_SECONDS < self._cluster.now
+        return start is not None and start + SWEEP_SECONDS < self._cluster.now
+
+    def _start_free(self) -> None:
+        """Try the units whose reserved room is free: of an equivalence class, an event wakes only the first one."""
+        for held in self.held.values():
+            waits = held.unit.place is QueueName.WAITING and held.reason is not Reason.NODES_TO_COME
+            if waits and held.placeholders and room_at(self._cluster, held.placeholders, lambda record: False):
+                self._unit_lifecycle.admit(held.unit)
 
     def next_time(self) -> float | None:
         """Return the time in seconds at which `sweep` may have something to do."""
