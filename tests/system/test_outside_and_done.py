@@ -1,4 +1,4 @@
-"""A pod that ran outside of its gang and has succeeded is not waited for either, when another one is replaced."""
+"""Pods that succeeded, outside of their gang or deleted meanwhile, are not waited for when another one is replaced."""
 
 from __future__ import annotations
 
@@ -38,5 +38,33 @@ def test_one_that_succeeded_outside_is_not_waited_for(kind: str) -> None:
             await cluster.delete("Pod", member["metadata"]["name"])
             await cluster.settle(90)
             assert running(cluster) == 2, "the other one and who took its place"
+
+    run(main)
+
+
+@pytest.mark.parametrize("kind", ["Job", "JobSet", "TrainJob"])
+def test_those_that_succeeded_and_were_deleted_are_not_waited_for(kind: str) -> None:
+    async def main(loop: VirtualLoop) -> None:
+        async with simulated_cluster(4) as cluster:
+            for definition in definitions("trainer"):
+                await cluster.apply(definition)
+            await cluster.settle(40)
+            for body in KINDS[kind]:
+                await cluster.apply(body)
+            await cluster.settle(60)
+            first, *others = [pod["metadata"]["name"] for pod in cluster.all("Pod")]
+            assert running(cluster) == len(others) + 1 > 2
+            for name in others:
+                ended = {"status": {"phase": "Succeeded"}}
+                await cluster.patch("Pod", name, ended, subresource="status")
+            await cluster.settle(60)
+            assert running(cluster) == 1
+            for name in others:
+                await cluster.delete("Pod", name)
+            await cluster.settle(60)
+            assert len(cluster.all("Pod")) == 1
+            await cluster.delete("Pod", first)
+            await cluster.settle(90)
+            assert running(cluster) == 1, "what replaced it"
 
     run(main)

@@ -23,6 +23,13 @@ class Gang(NamedTuple):
     pods: list[Json]  # those that are there
     gone: int = 0  # pods that succeeded, are not replaced, and were deleted
 
+    def plus(self, all_pods: int, pods: Iterable[Json], gone: int) -> Gang:
+        """Return the gang with the pods of another part."""
+        return Gang(self.all_pods + all_pods, [*self.pods, *pods], self.gone + gone)
+
+
+NO_PODS = Gang(0, [])
+
 
 def without_ungrouped(grouping: Grouping, all_pods: int, pods: Iterable[Json], gone: int = 0) -> Grouping:
     """Reduce the count of a workload with one group."""

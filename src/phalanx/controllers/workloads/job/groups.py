@@ -24,9 +24,8 @@ from phalanx.controllers.workloads.job.grouping import (
     group_job,
     mode_of,
     parent_workload,
-    vacant,
 )
-from phalanx.model.groups.keys import COMPLETED_IN
+from phalanx.controllers.workloads.job.tally import deleted_for_good
 
 NAME = "job-controller"
 
@@ -77,8 +76,7 @@ class JobGroups:
                 raise GroupingRefused(
                     f"Workload {_name(workloads[0])} has {len(templates)} PodGroupTemplates, want exactly 1"
                 )
-        announced = sum(COMPLETED_IN in (pod["metadata"].get("annotations") or {}) for pod in pods)
-        grouping = without_ungrouped(grouping, _at_once(job), pods, max(0, vacant(job) - announced))
+        grouping = without_ungrouped(grouping, _at_once(job), pods, deleted_for_good(job, pods))
         try:
             if by_hand is not None:
                 await self._groups.adopt(job, by_hand)  # its author created it for this Job: it is deleted with it

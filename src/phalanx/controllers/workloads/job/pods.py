@@ -91,13 +91,13 @@ def complete_for_good(job: Json, tally: Tally, pods: list[Json]) -> set[str]:
     # Also those outside, created while the gates were off: their gang requires that many fewer.
     gang = any(grouped(pod) for pod in pods) or run_of(job) != job["metadata"]["uid"]
     ended = [pod for pod in tally.release if phase(pod) == "Succeeded" and gang]
-    vacant = len(ended)
+    places = len(ended)
     if spec.get("completions") is not None:
         parallelism = int(spec.get("parallelism", 1))
         left = int(spec["completions"]) - tally.succeeded - len(tally.failed_indexes)
         announced = sum(COMPLETED_IN in (pod["metadata"].get("annotations") or {}) for pod in pods)
-        vacant = parallelism - min(parallelism, left) - announced
-    return {pod["metadata"]["uid"] for pod in ended[: max(0, vacant)]}
+        places = parallelism - min(parallelism, left) - announced
+    return {pod["metadata"]["uid"] for pod in ended[: max(0, places)]}
 
 
 def updates(pod: Json) -> tuple[Any, ...]:

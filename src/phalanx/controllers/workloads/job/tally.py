@@ -13,8 +13,9 @@ import msgspec
 
 from phalanx.controllers.runtime.ownership import deleting
 from phalanx.controllers.runtime.pods import active, finished, phase
+from phalanx.controllers.workloads.job.grouping import vacant
 from phalanx.controllers.workloads.job.policy import format_indexes, match_policy, parse_indexes
-from phalanx.model.groups.keys import BOUND_IN_GROUP
+from phalanx.model.groups.keys import BOUND_IN_GROUP, COMPLETED_IN
 from phalanx.model.kinds import Json
 from phalanx.model.objects.pod import KUBELET_REJECTIONS
 
@@ -218,3 +219,16 @@ def free_indexes(job: Json, tally: Tally, count: int) -> list[int]:
         if index not in busy:
             found.append(index)
     return found
+
+
+def deleted_for_good(job: Json, pods: list[Json]) -> int:
+    """Return how many pods of a Job completed, are not replaced, and were deleted. pods: those that are there."""
+    there = sum(_completed_for_good(pod) for pod in pods)
+    return max(0, vacant(job) - there)
+
+
+def _completed_for_good(pod: Json) -> bool:
+    """Return True for a completed pod that its gang counts, or that the Job controller is about to count."""
+    meta = pod["metadata"]
+    counted = COMPLETED_IN in (meta.get("annotations") or {})
+    return counted or (phase(pod) == "Succeeded" and TRACKING in (meta.get("finalizers") or ()))

@@ -14,16 +14,17 @@ from phalanx.base import resources as r
 from phalanx.base.clock import Clock
 from phalanx.base.errors import AlreadyExists, Forbidden, Invalid, NotFound
 from phalanx.controllers.grouping.core import BATCH, Grouping, GroupingRefused
-from phalanx.controllers.grouping.ungrouped_pods import Gang, each_without_ungrouped, stands
+from phalanx.controllers.grouping.ungrouped_pods import NO_PODS, Gang, each_without_ungrouped, stands
 from phalanx.controllers.grouping.user_workload import made_by_hand
 from phalanx.controllers.runtime.cache import MARKED
 from phalanx.controllers.runtime.controller import Cache, Caches, Controller, Json, Key
 from phalanx.controllers.runtime.events import Events
 from phalanx.controllers.runtime.groups import GroupPhase, Groups
 from phalanx.controllers.runtime.ownership import controlled_by, controller_of, deleting, index_by_controller
-from phalanx.controllers.runtime.pods import group_of
+from phalanx.controllers.runtime.pods import group_of, phase
 from phalanx.controllers.runtime.status import conditions_of, together, write_status
 from phalanx.controllers.workloads.job.controller import same_requests
+from phalanx.controllers.workloads.job.tally import deleted_for_good
 from phalanx.controllers.workloads.jobset import policy as policy
 from phalanx.controllers.workloads.jobset.gang_config import check_links, uses_gang_config, workload_name
 from phalanx.controllers.workloads.jobset.grouping import group_job_set
@@ -92,12 +93,16 @@ class JobSetController(Controller):
                 self.queue.add_after(Key(key.namespace, reference["name"]), GATHERING)
 
     def _pod_changed(self, key: Key, new: Json | None, old: Json | None) -> None:
-        """Requeue the set for a pod outside its groups, which its gang does not require, and for restarts in place."""
+        """Requeue the set for restarts in place and for pods that its gang does not require.
+
+        Those are outside its groups, or completed and deleted.
+        """
         name = jobset_of(new or old or {})
         if not name:
             return
         outside = self._groups is not None and not group_of(new or old or {})
-        if outside and (old is None or new is None or stands(old) != stands(new)):
+        gone = self._groups is not None and new is None and old is not None and phase(old) == "Succeeded"
+        if gone or (outside and (old is None or new is None or stands(old) != stands(new))):
             self.queue.add_after(Key(key.namespace, name), GATHERING)
         elif old is None or new is None or reported(old) != reported(new):
             jobset = self._sets.get(key.namespace, name)
@@ -204,15 +209,16 @@ class JobSetController(Controller):
         """Return the pods that should be in the groups of its Jobs."""
         found: dict[str, Gang] = {}
         begun = (*look.children.active, *look.children.successful)
-        there = {job["metadata"]["name"]: job["metadata"]["uid"] for job in begun}
+        there = {job["metadata"]["name"]: job for job in begun}
         for part in shape.parts:
             for job in shape.jobs(part):
                 link = grouping.links.get(job)
                 if link is None or not link.pod_group:
                     continue
-                before = found.get(link.pod_group, Gang(0, []))
-                pods = self._pods.by_index("controller", there.get(job, ""))
-                found[link.pod_group] = Gang(before.all_pods + part.size, [*before.pods, *pods])
+                begun_job = there.get(job)
+                pods = list(self._pods.by_index("controller", begun_job["metadata"]["uid"])) if begun_job else []
+                gone = deleted_for_good(begun_job, pods) if begun_job else 0
+                found[link.pod_group] = found.get(link.pod_group, NO_PODS).plus(part.size, pods, gone)
         return found
 
     # ---- children

@@ -12,14 +12,16 @@ from phalanx.base.client import Resource
 from phalanx.base.clock import Clock, parse_rfc3339
 from phalanx.base.errors import AlreadyExists, Forbidden, Invalid, NotFound
 from phalanx.controllers.grouping.core import TOO_MANY, Grouping, GroupingRefused, check_pods, count_in
-from phalanx.controllers.grouping.ungrouped_pods import Gang, each_without_ungrouped
+from phalanx.controllers.grouping.ungrouped_pods import NO_PODS, Gang, each_without_ungrouped
 from phalanx.controllers.runtime.cache import MARKED
 from phalanx.controllers.runtime.controller import Caches, CustomController, Json, Key
 from phalanx.controllers.runtime.events import Events
 from phalanx.controllers.runtime.groups import GroupPhase, Groups
 from phalanx.controllers.runtime.ownership import controlled_by, controller_reference, deleting
-from phalanx.controllers.runtime.pods import condition, group_of
+from phalanx.controllers.runtime.pods import condition, group_of, phase
 from phalanx.controllers.runtime.status import conditions_of, follow_refusal, set_condition, write_status
+from phalanx.controllers.workloads.job.grouping import vacant
+from phalanx.controllers.workloads.job.tally import deleted_for_good
 from phalanx.controllers.workloads.jobset.jobs import PART, jobset_of
 from phalanx.controllers.workloads.trainjob.grouping import (
     as_made,
@@ -58,15 +60,25 @@ class TrainJobController(CustomController):
             cache.on_change(self._runtime_changed)
         self._pods = caches.of(r.PODS)
         self._pods.index("jobset", _index_by_set, of_marks=True)
+        self._jobs = caches.of(r.JOBS)
+        self._jobs.index("jobset", _index_by_set)
         if groups is not None:
             groups.feed(TRAIN_JOBS.kind, self.queue)
             self._pods.on_change(self._pod_changed, of=MARKED)
+            self._jobs.on_change(self._job_changed)
 
     def _pod_changed(self, key: Key, new: Json | None, old: Json | None) -> None:
-        """Requeue when a pod outside the groups, which the gang does not require, is created or deleted."""
+        """Requeue for pods that the gang does not require: outside the groups, or completed and deleted."""
         pod = new or old or {}
         name = jobset_of(pod)
-        if name and not group_of(pod) and self._owners.get(key.namespace, name) is not None:
+        gone = new is None and phase(pod) == "Succeeded"
+        if name and (gone or not group_of(pod)) and self._owners.get(key.namespace, name) is not None:
+            self.queue.add(Key(key.namespace, name))
+
+    def _job_changed(self, key: Key, new: Json | None, old: Json | None) -> None:
+        """Requeue when pods of a Job have completed for good: their gang does not wait for them if they are deleted."""
+        name = jobset_of(new or old or {})
+        if name and (vacant(new) if new is not None else 0) != (vacant(old) if old is not None else 0):
             self.queue.add(Key(key.namespace, name))
 
     def _runtime_changed(self, key: Key, new: Json | None, old: Json | None) -> None:
@@ -184,13 +196,18 @@ class TrainJobController(CustomController):
         """Return the pods that should be in its groups."""
         found: dict[str, Gang] = {}
         meta = owner["metadata"]
-        there = self._pods.by_index("jobset", f"{meta['namespace']}/{meta['name']}")
+        name = f"{meta['namespace']}/{meta['name']}"
+        there, jobs = self._pods.by_index("jobset", name), self._jobs.by_index("jobset", name)
         for step in as_made(owner, steps_of(owner, runtime_of(owner, related)), related):
             link = grouping.links.get(step.name)
             if link is not None:
-                before = found.get(link.pod_group, Gang(0, []))
                 pods = [pod for pod in there if pod["metadata"]["labels"].get(PART) == step.name]
-                found[link.pod_group] = Gang(before.all_pods + step.pods, [*before.pods, *pods])
+                gone = sum(
+                    deleted_for_good(job, [pod for pod in pods if controlled_by(pod, job["metadata"]["uid"])])
+                    for job in jobs
+                    if job["metadata"]["labels"].get(PART) == step.name
+                )
+                found[link.pod_group] = found.get(link.pod_group, NO_PODS).plus(step.pods, pods, gone)
         return found
 
     async def _suspend(self, found: Json, suspended: bool) -> None:
