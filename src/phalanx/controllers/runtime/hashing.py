@@ -16,6 +16,13 @@ def fnv1a_32(data: bytes) -> int:
     return value
 
 
+def fnv1_32(data: bytes) -> int:
+    value = 0x811C9DC5
+    for byte in data:
+        value = (value * 0x01000193 & 0xFFFFFFFF) ^ byte
+    return value
+
+
 def safe_encode(text: str) -> str:
     return "".join(SAFE_ALPHABET[ord(char) % len(SAFE_ALPHABET)] for char in text)
 

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -21,8 +22,21 @@ HASH_LABEL = "controller-revision-hash"
 
 
 class Revisions:
-    def __init__(self, cache: Cache, owner: Resource, *, label: str = HASH_LABEL, numbered: bool = False) -> None:
-        """Configure revisions. numbered: names end in the number at which the revision was created."""
+    def __init__(
+        self,
+        cache: Cache,
+        owner: Resource,
+        *,
+        label: str = HASH_LABEL,
+        numbered: bool = False,
+        digest: Callable[[Json, int], str] = hash_of,
+        normal: Callable[[Json], Json] = lambda data: data,
+    ) -> None:
+        """Configure revisions. numbered: names end in the number at which the revision was created.
+
+        digest: hashes data, given a number of collisions. normal: returns stored data in the form of today.
+        """
+        self._digest, self._normal = digest, normal
         self.cache, self._owner = cache, owner
         self._label, self._numbered = label, numbered
         cache.index("controller", index_by_controller)
@@ -45,7 +59,7 @@ class Revisions:
             await self._claims.of(owner, lambda revision: revision["metadata"]["name"].startswith(prefix))
         known = self.of(owner)
         highest = int(known[-1]["revision"]) if known else 0
-        found = next((rev for rev in reversed(known) if rev.get("data") == data), None)
+        found = next((rev for rev in reversed(known) if self._is_of(rev, data)), None)
         if found is None:
             return await self._make(owner, data, labels, highest + 1)
         if int(found["revision"]) == highest:
@@ -53,10 +67,14 @@ class Revisions:
         version = found["metadata"]["resourceVersion"]
         return await self.cache.patch(found, {"metadata": {"resourceVersion": version}, "revision": highest + 1})
 
+    def _is_of(self, revision: Json, data: Json) -> bool:
+        stored = revision.get("data")
+        return bool(stored == data or (stored and self._normal(stored) == data))
+
     async def _make(self, owner: Json, data: Json, labels: dict[str, str], number: int) -> Json:
         meta = owner["metadata"]
         for collisions in itertools.count():
-            digest = hash_of(data, collisions)
+            digest = self._digest(data, collisions)
             ending = f"{digest}-{number}" if self._numbered else digest
             name = f"{meta['name'][: 253 - len(ending) - 1]}-{ending}"
             body = {
@@ -79,7 +97,7 @@ class Revisions:
                 found: Json = msgspec.json.decode(
                     await self.cache.client.get(self.cache.resource, name, meta["namespace"])
                 )
-                if controlled_by(found, meta["uid"]) and found.get("data") == data and not deleting(found):
+                if controlled_by(found, meta["uid"]) and self._is_of(found, data) and not deleting(found):
                     self.cache.remember(found)
                     return found
         raise AssertionError("unreachable")

@@ -19,8 +19,8 @@ from phalanx.controllers.runtime.revisions import Revisions
 from phalanx.controllers.workloads.leaderworkerset import grouping
 from phalanx.controllers.workloads.leaderworkerset import names as n
 from phalanx.controllers.workloads.leaderworkerset.pods import complete_pod, is_grouped, is_leader, is_ours
+from phalanx.controllers.workloads.leaderworkerset.revision import at_revision
 from phalanx.controllers.workloads.leaderworkerset.rules import outdated
-from phalanx.controllers.workloads.leaderworkerset.sets import at_revision
 from phalanx.model.annotation_values import MAX_INT32, BadValue, whole_number
 
 

@@ -27,6 +27,12 @@ from phalanx.controllers.workloads.leaderworkerset import grouping as grouping
 from phalanx.controllers.workloads.leaderworkerset import names as n
 from phalanx.controllers.workloads.leaderworkerset.admission import PodAdmission, grouped_now
 from phalanx.controllers.workloads.leaderworkerset.pods import is_grouped, is_leader
+from phalanx.controllers.workloads.leaderworkerset.revision import (
+    as_written_by_go,
+    at_revision,
+    revision_data,
+    revision_hash,
+)
 from phalanx.controllers.workloads.leaderworkerset.rollout import Allowed, Leaders, ReplicaState, allowed_of, next_step
 from phalanx.controllers.workloads.leaderworkerset.rules import (
     Replica,
@@ -38,9 +44,7 @@ from phalanx.controllers.workloads.leaderworkerset.rules import (
     without,
 )
 from phalanx.controllers.workloads.leaderworkerset.sets import (
-    at_revision,
     leader_set,
-    revision_data,
     service,
     unique_subdomains,
     worker_set,
@@ -85,7 +89,12 @@ class LeaderWorkerSetController(Controller):
         self._policies = caches.of(r.WORKLOAD_POLICIES, optional=True)
         self._policies.on_change(self._policy_changed)
         self._revisions = Revisions(
-            caches.of(r.CONTROLLER_REVISIONS), r.LEADER_WORKER_SETS, label=n.REVISION, numbered=True
+            caches.of(r.CONTROLLER_REVISIONS),
+            r.LEADER_WORKER_SETS,
+            label=n.REVISION,
+            numbered=True,
+            digest=revision_hash,
+            normal=as_written_by_go,
         )
         self.admit = PodAdmission(self._owners, self._pods, self._revisions, groups).admit
         self._progress = ProgressEvents(events)

@@ -48,9 +48,8 @@ from phalanx.controllers.grouping.parts import (
     workload,
 )
 from phalanx.controllers.grouping.user_workload import from_templates_of, with_hand_made, workload_above
-from phalanx.controllers.runtime.hashing import hash_of
 from phalanx.controllers.workloads.leaderworkerset import names as n
-from phalanx.controllers.workloads.leaderworkerset.sets import revision_data
+from phalanx.controllers.workloads.leaderworkerset.revision import revision_data, revision_hash
 from phalanx.model.groups import MIN_RESOURCES, TO_COME
 
 TEMPLATE = "replica"
@@ -87,7 +86,7 @@ def check_size(lws: Json) -> None:
 def group_leader_worker_set(lws: Json, related: Sequence[Json] = ()) -> Grouping:
     """Group all replicas at their present revision, which is named by the same hash as in a cluster."""
     check_size(lws)
-    revision = hash_of(revision_data(lws))
+    revision = revision_hash(revision_data(lws))
     return grouping(lws, [(index, revision, lws) for index in range(int(lws["spec"].get("replicas", 1)))], related)
 
 
@@ -98,7 +97,7 @@ def provider_groups(lws: Json) -> Grouping | None:
     if provider.name == NATIVE or not asked(lws):
         return None
     check_size(lws)
-    found, revision = Grouping(), hash_of(revision_data(lws))
+    found, revision = Grouping(), revision_hash(revision_data(lws))
     for index in range(int(lws["spec"].get("replicas", 1))):
         owner = {"apiVersion": "v1", "kind": "Pod", "name": n.leader_name(lws, index), "uid": "", "controller": True}
         replica = replica_of(lws, index, revision, owner)

@@ -1,7 +1,6 @@
 """The objects a LeaderWorkerSet is made of: leaders' StatefulSet, workers' StatefulSets, Services. Pure functions.
 
-`at_revision` gives the LeaderWorkerSet as it was: workers are made from the revision of their leader, never from a
-newer one.
+Workers are made from the revision of their leader (`revision.py`), never from a newer one.
 """
 
 from __future__ import annotations
@@ -33,20 +32,6 @@ from phalanx.controllers.workloads.leaderworkerset.names import (
 )
 from phalanx.controllers.workloads.leaderworkerset.tpu import requests_tpus
 from phalanx.model.kinds import Json
-
-
-def revision_data(lws: Json) -> Json:
-    """Return the fields that make two revisions of a LeaderWorkerSet different."""
-    spec = lws["spec"]
-    found = {"leaderWorkerTemplate": copy.deepcopy(spec["leaderWorkerTemplate"])}
-    if spec.get("networkConfig"):
-        found["networkConfig"] = copy.deepcopy(spec["networkConfig"])
-    return {"spec": found}
-
-
-def at_revision(lws: Json, revision: Json) -> Json:
-    spec = {key: value for key, value in lws["spec"].items() if key not in ("leaderWorkerTemplate", "networkConfig")}
-    return {**lws, "spec": {**spec, **revision["data"]["spec"]}}
 
 
 def unique_subdomains(lws: Json) -> bool:
