@@ -8,7 +8,10 @@ import pytest
 import yaml
 
 from phalanx.base.errors import BadRequest
+from phalanx.engine.groups.rank_order import ranks_of
+from phalanx.engine.state.records import PodRecord
 from phalanx.model.gates import Gates
+from phalanx.model.groups.policy import Policy
 from phalanx.serve.manifests import Manifests
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -86,3 +89,20 @@ def test_an_enormous_number_of_pods_is_refused_before_any_of_them_is_made(kind: 
     with pytest.raises(BadRequest, match="more than 20000 pods in one question"):
         manifests.read([{"apiVersion": "apps/v1", "kind": kind, "metadata": {"name": "x"}, "spec": spec}], "default")
     assert not manifests.question.pods
+
+
+@pytest.mark.parametrize(
+    "name", ["statefulset-gang.yaml", "job-indexed.yaml", "jobset-gang.yaml", "lws-rolling-update.yaml"]
+)
+def test_pods_have_the_ranks_that_their_controller_would_give_them(name: str) -> None:
+    pods = [PodRecord(pod, None, 0, 0.0) for pod in asked(name).question.pods]
+    by_group: dict[str, list[PodRecord]] = {}
+    for record in pods:
+        spec = record.pod.spec
+        by_group.setdefault(str(spec.scheduling_group or spec.workload_ref), []).append(record)
+    assert by_group
+    for members in by_group.values():
+        ranks = ranks_of(members, Policy())
+        assert not ranks.problems
+        assert sorted(ranks.of.values()) == sorted(set(ranks.of.values()))
+        assert len(ranks.of) == len(members)

@@ -7,8 +7,9 @@ their templates, a CronJob through one run of it; kinds without pods are passed 
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
+from types import MappingProxyType
 
 import msgspec
 
@@ -208,10 +209,10 @@ class Manifests:
         expected = list(islice(kind.pods(doc, everything, found), MOST_PODS + 1 - before))
         if before + len(expected) > MOST_PODS:
             raise BadRequest(f"{_title(doc)}: more than {MOST_PODS} pods in one question")
-        for name, template, link in expected:
+        for name, template, link, labels in expected:
             theirs = ours and link is not None and _scheduler_of(template) == DEFAULT_SCHEDULER
             sent = sent or bool(theirs)
-            self._pod(doc, template, name, link, ours if theirs else "")
+            self._pod(doc, template, name, link, ours if theirs else "", labels)
         if sent:
             note = (
                 f"grouped pods are asked about as pods of {ours}, where `phalanx controllers --mode cluster` sends them"
@@ -226,7 +227,15 @@ class Manifests:
             return ""
         return scheduler_for(doc, self._schedulers[0])
 
-    def _pod(self, doc: Json, template: Json, name: str, link: Link | None, scheduler: str) -> None:
+    def _pod(
+        self,
+        doc: Json,
+        template: Json,
+        name: str,
+        link: Link | None,
+        scheduler: str,
+        labels: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
         meta = template.get("metadata") or {}
         body: Json = {
             "apiVersion": "v1",
@@ -234,7 +243,7 @@ class Manifests:
             "metadata": {
                 "name": name,
                 "namespace": doc["metadata"]["namespace"],
-                "labels": dict(meta.get("labels") or {}),
+                "labels": {**(meta.get("labels") or {}), **labels},
                 "annotations": dict(meta.get("annotations") or {}),
             },
             "spec": copy.deepcopy(template.get("spec") or {}),

@@ -8,6 +8,7 @@ entry in `registry.py`.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple
 
 import msgspec
@@ -31,6 +32,7 @@ class ExpectedPod(NamedTuple):
     name: str
     template: Json
     link: Link | None
+    labels: Mapping[str, str] = MappingProxyType({})  # its controller adds them, such as its index
 
 
 class Replicated(msgspec.Struct, frozen=True):
@@ -110,9 +112,16 @@ class WorkloadKind(msgspec.Struct, frozen=True):
         return tuple(found) if self.grouped_in_cluster_mode else ()
 
 
-def numbered(base: str, template: Json, count: int, link: Link | None) -> Iterator[ExpectedPod]:
-    """Return so many identical pods: `<base>-0`, `<base>-1`, …"""
-    return (ExpectedPod(f"{base}-{number}", template, link) for number in range(count))
+def numbered(
+    base: str, template: Json, count: int, link: Link | None, index: str = "", labels: Mapping[str, str] | None = None
+) -> Iterator[ExpectedPod]:
+    """Return so many pods of one template: `<base>-0`, `<base>-1`, …
+
+    `index`: the label that has their number; `labels`: those that all of them have.
+    """
+    for number in range(count):
+        own = {**(labels or {}), index: str(number)} if index else labels or {}
+        yield ExpectedPod(f"{base}-{number}", template, link, own)
 
 
 def owned_by(kind: str) -> Callable[[PodView], WorkloadSlot | None]:

@@ -179,7 +179,7 @@ def groups_of_sets(local: Local, resource: Resource, group: Grouper = group_set)
     return [controller]
 
 
-def pods_of_set(workload: Json, related: Sequence[Json], found: Grouping) -> Iterator[ExpectedPod]:
-    """Return the pods of a set that does not exist yet."""
+def pods_of_set(workload: Json, related: Sequence[Json], found: Grouping, index: str = "") -> Iterator[ExpectedPod]:
+    """Return the pods of a set that does not exist yet. `index`: the label that has the number of a pod."""
     template = workload["spec"]["template"]
-    return numbered(workload["metadata"]["name"], template, replicas_of(workload), found.links.get(""))
+    return numbered(workload["metadata"]["name"], template, replicas_of(workload), found.links.get(""), index)

@@ -8,12 +8,14 @@ from phalanx.base import resources as r
 from phalanx.controllers.grouping.core import Grouping, Json
 from phalanx.controllers.runtime.controller import Controller
 from phalanx.controllers.workloads.job.grouping import group_job, size_of
+from phalanx.controllers.workloads.job.tally import INDEX
 from phalanx.controllers.workloads.kind import ExpectedPod, Local, WorkloadKind, its_template, numbered, owned_by
 
 
 def _pods(job: Json, related: Sequence[Json], found: Grouping) -> Iterator[ExpectedPod]:
     spec = job["spec"]
-    return numbered(job["metadata"]["name"], spec["template"], size_of(spec), found.links.get(""))
+    index = INDEX if spec.get("completionMode") == "Indexed" else ""
+    return numbered(job["metadata"]["name"], spec["template"], size_of(spec), found.links.get(""), index)
 
 
 def _run(local: Local) -> Iterable[Controller]:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import count
 
 from phalanx.base import resources as r
 from phalanx.controllers.grouping.core import Grouping, Json
 from phalanx.controllers.runtime.controller import Controller
+from phalanx.controllers.workloads.job.tally import INDEX
 from phalanx.controllers.workloads.jobset.gang_config import uses_gang_config, workload_name
 from phalanx.controllers.workloads.jobset.grouping import group_job_set
 from phalanx.controllers.workloads.jobset.shape import EXCLUSIVE, shape_of
@@ -14,6 +16,7 @@ from phalanx.controllers.workloads.kind import ExpectedPod, Local, WorkloadKind,
 from phalanx.controllers.workloads.member import PodView, WorkloadSlot
 
 JOB_SET_NAME = "jobset.sigs.k8s.io/jobset-name"
+GLOBAL_INDEX = "jobset.sigs.k8s.io/job-global-index"
 REPLICATED_JOB_NAME = "jobset.sigs.k8s.io/replicatedjob-name"
 
 
@@ -24,10 +27,12 @@ def _items(jobset: Json) -> list[Json]:
 def _pods(jobset: Json, related: Sequence[Json], found: Grouping) -> Iterator[ExpectedPod]:
     shape = shape_of(jobset)
     items = {item["name"]: item for item in _items(jobset)}
+    jobs = count()
     for part in shape.parts:
         template = items[part.name]["template"]["spec"]["template"]
         for job in shape.jobs(part):
-            yield from numbered(job, template, part.size, found.links.get(job))
+            labels = {GLOBAL_INDEX: str(next(jobs))}
+            yield from numbered(job, template, part.size, found.links.get(job), INDEX, labels)
 
 
 def _templates(jobset: Json) -> Iterator[Json]:

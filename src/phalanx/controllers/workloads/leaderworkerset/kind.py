@@ -29,7 +29,7 @@ def _pods(lws: Json, related: Sequence[Json], found: Grouping) -> Iterator[Expec
                 inside = str(n.subgroup_index(size, small, worker)) if worker else "0"
                 part = "leader" if outside else inside
             name = f"{n.leader_name(lws, index)}{f'-{worker}' if worker else ''}"
-            yield ExpectedPod(name, template, links.get(part))
+            yield ExpectedPod(name, template, links.get(part), {n.WORKER_INDEX: str(worker)})
 
 
 def _templates(lws: Json) -> Iterator[Json]:

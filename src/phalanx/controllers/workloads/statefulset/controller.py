@@ -18,10 +18,10 @@ from phalanx.controllers.runtime.pod_events import PodEvents
 from phalanx.controllers.runtime.pods import Admission, available_in, finished, from_template, phase, ready
 from phalanx.controllers.runtime.revisions import HASH_LABEL, Revisions, template_data, template_of
 from phalanx.controllers.runtime.status import conditions_of, follow_refusal, together, write_status
+from phalanx.controllers.workloads.statefulset.kind import INDEX_LABEL
 from phalanx.controllers.workloads.statefulset.volumes import Volumes, is_claim_of
 
 POD_NAME_LABEL = "statefulset.kubernetes.io/pod-name"
-INDEX_LABEL = "apps.kubernetes.io/pod-index"
 
 
 class StatefulSetController(Controller):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import partial
 
 from phalanx.base import resources as r
 from phalanx.controllers.grouping.annotations import DOMAIN, WorkloadAnnotations
@@ -12,6 +13,8 @@ from phalanx.controllers.grouping.replicas import group_set
 from phalanx.controllers.runtime.controller import Controller
 from phalanx.controllers.workloads.kind import Local, WorkloadKind, its_template, owned_by
 from phalanx.controllers.workloads.sets import pods_of_set
+
+INDEX_LABEL = "apps.kubernetes.io/pod-index"
 
 
 def group_stateful_set(obj: Json, related: Sequence[Json] = ()) -> Grouping:
@@ -45,7 +48,7 @@ def _run(local: Local) -> Iterable[Controller]:
 STATEFUL_SET = WorkloadKind(
     resource=r.STATEFUL_SETS,
     group=group_stateful_set,
-    pods=pods_of_set,
+    pods=partial(pods_of_set, index=INDEX_LABEL),
     templates=its_template,
     place=owned_by(r.STATEFUL_SETS.kind),
     aliases=("sts",),
