@@ -6,7 +6,8 @@ import pytest
 
 from phalanx.cli.scheduler_client import Paint
 from phalanx.cli.why import render
-from phalanx.testing.builders import node, pod, pod_group
+from phalanx.engine.explain.pending import PendingReasons
+from phalanx.testing.builders import node, pod, pod_group, pv, pvc
 from support.asked_engine import Asked
 
 
@@ -90,3 +91,107 @@ def test_a_gang_without_its_members_says_how_many_are_missing() -> None:
     run = cluster().see(pod_group("g").gang(3), pod("g-0").cpu("1").group("g"))
     run.step()
     assert run.why("PodGroup", "g").headline == "Waits until pods are created: g has 1 of 3"
+
+
+def headline_of(run: Asked, name: str) -> str:
+    run.step()
+    return run.why("Pod", name).headline
+
+
+def test_the_rules_about_other_pods_are_named() -> None:
+    run = Asked().see(*(node(f"n{i}").cpu("4").label("zone", f"z{i}") for i in range(2)))
+    run.see(*(pod(f"anti-{i}").label("app", "db").anti_affinity("zone", {"app": "db"}) for i in range(3)))
+    assert headline_of(run, "anti-2") == (
+        "Fits none of 2 nodes: 2 have a pod with app=db in the same zone (podAntiAffinity)"
+    )
+    run.see(pod("near").affinity("zone", {"app": "cache"}))
+    assert (
+        headline_of(run, "near") == "Fits none of 2 nodes: 2 have no pod with app=cache in the same zone (podAffinity)"
+    )
+
+
+def test_a_topology_key_that_no_node_has_as_a_label_is_named() -> None:
+    run = cluster().see(pod("a").affinity("row", {"app": "cache"}), pod("s").spread("row", {"app": "s"}))
+    assert headline_of(run, "a") == "No node has label row (topologyKey of its podAffinity)"
+    assert headline_of(run, "s") == "No node has label row (topologyKey of its topologySpreadConstraints)"
+
+
+def test_labels_taints_and_ports_are_named_where_several_rules_meet() -> None:
+    run = Asked().see(
+        node("a").cpu("4").label("disk", "ssd"),
+        node("b").cpu("4"),
+        node("c").cpu("4").label("disk", "ssd").taint("team", "x"),
+        pod("web-0").port(8080).node("a"),
+        pod("web-1").select("disk", "ssd").port(8080),
+    )
+    assert headline_of(run, "web-1") == (
+        "Fits none of 3 nodes: 1 has host port 8080 in use, 1 lacks label disk=ssd, 1 has taint team=x:NoSchedule"
+    )
+    (change,) = [each for each in run.why("Pod", "web-1").relaxations if each.reason == "HostPorts"]
+    assert change.text == "1 node (a) would do with another host port"
+    assert change.how.startswith("ports of a pod cannot be changed: delete pod/web-1 and apply it again")
+
+
+def test_a_gang_that_few_nodes_admit_names_the_rule() -> None:
+    run = Asked().see(*(node(f"n{i}").cpu("8").taint("team", "x") for i in range(2)), node("open").cpu("8"))
+    run.see(pod_group("g").gang(2), *(pod(f"g-{i}").port(80).group("g") for i in range(2)))
+    run.see(pod_group("h").gang(1), pod("h-0").affinity("zone", {"app": "cache"}).group("h")).step()
+    assert run.why("PodGroup", "g").headline == (
+        "Needs 2 pods at once; there is room for 1 (one node takes only so many of them: host port or podAntiAffinity)"
+    )
+    run = Asked().see(*(node(f"n{i}").cpu("8").label("zone", "z").taint(f"t{i}", "x") for i in range(2)))
+    run.see(node("open").cpu("8").label("zone", "z"), pod_group("h").gang(1))
+    run.see(pod("h-0").affinity("zone", {"app": "cache"}).group("h")).step()
+    assert run.why("PodGroup", "h").headline.endswith("(nodes have taint t0=x:NoSchedule or t1=x:NoSchedule)")
+
+
+def test_claims_and_volumes_are_named() -> None:
+    run = cluster().see(
+        pvc("classless").storage_class(""),
+        pvc("fast").storage_class("nvme"),
+        pvc("far").bound("pv"),
+        pv("pv").node_affinity(("host", "In", ["gone"])),
+        *(pod(f"p-{name}").pvc(name) for name in ("ghost", "classless", "fast", "far")),
+    )
+    assert headline_of(run, "p-ghost") == "PersistentVolumeClaim ghost does not exist in namespace default"
+    assert headline_of(run, "p-classless") == (
+        "PersistentVolumeClaim classless is not bound and has no storage class: "
+        "it waits for a PersistentVolume without one that fits it"
+    )
+    assert headline_of(run, "p-fast") == "PersistentVolumeClaim fast is not bound: there is no StorageClass nvme"
+    assert headline_of(run, "p-far") == (
+        "Fits none of 4 nodes: 4 cannot use PersistentVolume pv of claim far (only host In gone)"
+    )
+
+
+def test_what_holds_a_pod_is_a_plain_sentence() -> None:
+    run = cluster().see(pod("gated").gate("example.com/quota").gate("example.com/licence"), pod("ghost").group("none"))
+    assert headline_of(run, "gated") == (
+        "Waits until its scheduling gates example.com/quota and example.com/licence are removed"
+    )
+    assert headline_of(run, "ghost") == "PodGroup none does not exist in namespace default"
+    run.see(pod_group("g").gang(2), pod("g-0").group("g"), pod("g-1").group("g").gate("hold")).step()
+    assert run.why("PodGroup", "g").headline == "1 of its 2 pods has scheduling gate hold"
+
+
+def test_the_list_of_pending_units_has_the_same_sentences() -> None:
+    """`top`, the live table and the dashboard show what `why` says."""
+    run = cluster().see(pod("ghost").pvc("ghost"), pod("gated").gate("hold"), pod("h").select("gpu", "h100"))
+    run.see(pod("s").spread("row", {"app": "s"}), pod("web-0").port(80).node("n0"))
+    run.see(pod("web-1").port(80).node_affinity(("kubernetes.io/hostname", "In", ["n0"])))
+    run.step()
+    for unit in run.engine.queue.units.values():
+        name = unit.key.rpartition("/")[2]
+        assert PendingReasons(run.engine).of(unit).headline == run.why("Pod", name).headline, name
+
+
+def test_a_rule_is_changed_in_the_template_where_that_replaces_the_pods() -> None:
+    waiting = pod("web-abc-1").label("pod-template-hash", "abc").owner("ReplicaSet", "web-abc").select("disk", "ssd")
+    run = cluster().see(waiting, pod("train-0").owner("Job", "train").select("disk", "ssd"))
+    run.step()
+    (change,) = run.why("Pod", "web-abc-1").relaxations
+    assert change.how == "change nodeSelector and affinity in the pod template of deployment/web"
+    (change,) = run.why("Pod", "train-0").relaxations
+    assert change.how == (
+        "nodeSelector and affinity of a pod cannot be changed: delete job/train and apply it again with others"
+    )

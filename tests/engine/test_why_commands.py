@@ -232,7 +232,7 @@ def test_a_job_whose_template_names_a_group_is_answered_for_by_that_group(up: Lo
         up.wait(PODS, lambda found, name=name: sum(p["metadata"]["name"].startswith(name) for p in found["items"]) == 2)
     text = phalanx("why", "job/job-1", *here, code=1)
     assert "asks for no group" not in text
-    assert "2 of 100 pods" in text and text.count("in default: ") == 1  # one answer, of the gang
+    assert "job-1/pg1 has 2 of 100" in text and text.count("in default: ") == 1  # one answer, of the gang
     text = phalanx("why", "job/job-2", *here, code=1)
     assert "podgroup/by-hand in default: pending" in text and "asks for no group" not in text
     for name in ("job-1", "job-2"):

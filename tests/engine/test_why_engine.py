@@ -62,8 +62,7 @@ def test_the_filter_that_keeps_a_gang_out_is_named_and_lifting_it_helps() -> Non
     tainted = [node(f"t{i}").cpu("4").taint("team", "a") for i in range(2)]
     run = Asked().see(node("open").cpu("4"), *tainted, pod_group("g").gang(3))
     run.see(*(pod(f"g-{i}").cpu("3").group("g") for i in range(3))).step()
-    (text,) = [text for text in texts(run.why("PodGroup", "g")) if "taint" in text]
-    assert text.startswith("without 'node(s) had untolerated taint") and text.endswith("on 2 nodes it would fit now")
+    assert "it would fit now if its pods tolerated the taint, on 2 more nodes" in texts(run.why("PodGroup", "g"))
     run.see(*(node(f"t{i}").cpu("4") for i in range(2))).step()
     assert run.why("PodGroup", "g").scheduled
 
@@ -72,8 +71,8 @@ def test_a_cordon_counts_as_one_reason_although_it_is_a_field_and_a_taint() -> N
     closed = node("closed").cpu("4").unschedulable().taint("node.kubernetes.io/unschedulable")
     run = Asked().see(closed, pod_group("g").gang(1), pod("g-0").cpu("3").group("g"), pod("p").cpu("3"))
     run.step()
-    assert "without 'node(s) were unschedulable' on 1 node it would fit now" in texts(run.why("PodGroup", "g"))
-    assert texts(run.why("Pod", "p")) == ["only NodeUnschedulable stands between the pod and 1 node (closed)"]
+    assert "it would fit now without the cordon, on 1 more node" in texts(run.why("PodGroup", "g"))
+    assert texts(run.why("Pod", "p")) == ["1 node (closed) would do without the cordon"]
 
 
 def test_nodes_that_cannot_help_are_not_offered() -> None:
@@ -144,14 +143,14 @@ def test_a_lone_pod_gets_a_histogram_and_the_filter_that_stands_alone_in_its_way
     item = run.why("Pod", "p")
     assert item.summary == run.condition("p")
     assert sum(reason.nodes for reason in item.node_reasons) == item.nodes == 3
-    assert texts(item) == ["only NodeAffinity stands between the pod and 1 node (wrong)"]
+    assert texts(item) == ["1 node (wrong) would do without its nodeSelector and node affinity"]
     assert item.queue is not None and item.queue.place == "waiting" and item.queue.attempts == 1
 
 
 def test_a_node_that_is_too_small_when_empty_is_not_said_to_lack_room() -> None:
     run = Asked().see(node("full").cpu("4"), node("small").cpu("2"), pod("there").cpu("3").node("full"))
     run.see(pod("p").cpu("4"), pod("huge").cpu("5")).step()
-    assert texts(run.why("Pod", "p")) == ["only NodeResourcesFit stands between the pod and 1 node (full)"]
+    assert texts(run.why("Pod", "p")) == ["1 node (full) would do after other pods there have ended"]
     assert texts(run.why("Pod", "huge")) == []
 
 

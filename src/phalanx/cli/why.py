@@ -21,7 +21,8 @@ from phalanx.cli.scheduler_client import (
     joined,
     run,
 )
-from phalanx.engine.explain.values import HistoryEntry, Level, PodLine, QueuePlace, Report, Why, sentence_case
+from phalanx.engine.explain.sentences import sentence_case
+from phalanx.engine.explain.values import HistoryEntry, Level, PodLine, QueuePlace, Report, Why
 
 MOST_PODS = 10  # listed; `-o wide` and JSON have them all
 MOST_REASONS = 5

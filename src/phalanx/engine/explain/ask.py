@@ -18,10 +18,10 @@ from phalanx.engine.explain.device_hints import for_devices
 from phalanx.engine.explain.levels import levels_of, placed_enough, pods_of
 from phalanx.engine.explain.relax import for_pod, relaxations
 from phalanx.engine.explain.remedies import applied_object, owner_of_pod, with_how
+from phalanx.engine.explain.sentences import missing_members, of_gate, of_nodes, rules_of, sentence_case
 from phalanx.engine.explain.trial import TrialAttempt, verdict_of
 from phalanx.engine.explain.values import (
     HistoryEntry,
-    Level,
     NodeReason,
     PodLine,
     Preempting,
@@ -31,10 +31,7 @@ from phalanx.engine.explain.values import (
     Report,
     Verdict,
     Why,
-    of_missing,
-    of_nodes,
     proof_of,
-    sentence_case,
 )
 from phalanx.engine.framework import Wake
 from phalanx.engine.framework.diagnosis import Diagnosis
@@ -70,6 +67,7 @@ _EVENTS = {
     Wake.SERVICE: "a Service or its like changes",
     Wake.GROUP: "a group or Workload changes",
 }
+_ANY_NODE = "a node is added or changes"
 
 
 class Unknown(Exception):
@@ -111,7 +109,11 @@ class _Asked:
         verdict, reasons, changes = self._judge(record)
         said = record.said.partition(": ")[2]
         queue = self._queue(root, [reason.reason for reason in reasons])
-        blockers = blockers_of(self._engine.columns, [record.shape]) if verdict.result != "placed" else []
+        blockers = (
+            blockers_of(self._engine.columns, self._engine.objects, [record.shape])
+            if verdict.result != "placed"
+            else []
+        )
         summary = queue.message if queue.place == "gated" else said or verdict.message
         if verdict.result == "placed":
             summary = f"fits now on {verdict.message}; it is tried when its turn comes"
@@ -122,7 +124,7 @@ class _Asked:
             root=f"pod/{record.key}",
             scheduled=False,
             summary=summary or "waiting for its first attempt",
-            headline=self._reserved(root) or self._pod_headline(queue, verdict, reasons, blockers),
+            headline=self._reserved(root) or self._pod_headline(record, root, verdict, reasons, blockers),
             blockers=blockers,
             priority=record.priority,
             queue=queue,
@@ -141,12 +143,22 @@ class _Asked:
             ],
         )
 
-    def _pod_headline(self, queue: QueuePlace, verdict: Verdict, reasons: list[NodeReason], blockers: list[str]) -> str:
-        if queue.place == "gated":
-            return f"Held by {queue.gate}: {queue.message}"
+    def _pod_headline(
+        self,
+        record: PodRecord,
+        unit: SchedulingUnit | None,
+        verdict: Verdict,
+        reasons: list[NodeReason],
+        blockers: list[str],
+    ) -> str:
+        if unit is not None and unit.place is QueueName.GATED:
+            return of_gate(self._engine.cluster, unit, unit.gate)
         if verdict.result == "placed":
             return f"Fits now on node {verdict.message}; it is tried when its turn comes"
-        return sentence_case(blockers[0]) if blockers else of_nodes(reasons, self._engine.columns.count)
+        if blockers:
+            return sentence_case(blockers[0])
+        state = self._engine.cluster
+        return of_nodes(reasons, state.columns.count, rules_of(state, [record.shape])) if reasons else ""
 
     def _reserved(self, unit: SchedulingUnit | None) -> str:
         """Return the sentence for a unit that waits in the queue and has a reservation."""
@@ -287,11 +299,7 @@ class _Asked:
             root=root_key(head),
             scheduled=satisfied,
             summary=summary,
-            headline=(
-                (self._reserved(root) or self._group_headline(levels, queue, now or last, blockers))
-                if group is not None and waits
-                else ""
-            ),
+            headline=(self._reserved(root) or self._group_headline(key, root, now or last, blockers) if waits else ""),
             blockers=blockers,
             priority=groups.forest.priority(head) if groups.forest.group(head) is not None else 0,
             queue=queue,
@@ -329,24 +337,32 @@ class _Asked:
         for leaf in self._groups.forest.leaves(key):
             waiting = [record for pod in leaf.members if (record := records.get(str(pod))) is not None]
             shapes = Counter(record.shape for record in waiting if not record.node_name)
-            found += blockers_of(self._engine.columns, shapes)
+            found += blockers_of(self._engine.columns, self._engine.objects, shapes)
             minimum = leaf.spec.minimum if leaf.spec is not None else 0
             if len(shapes) == 1 and not found and minimum > 1 and len(waiting) >= minimum:
                 found += total_blockers(self._engine.columns, dict.fromkeys(shapes, minimum))
         return list(dict.fromkeys(found))
 
     def _group_headline(
-        self, levels: list[Level], queue: QueuePlace, verdict: Verdict | None, blockers: list[str]
+        self, key: GroupKey, unit: SchedulingUnit | None, verdict: Verdict | None, blockers: list[str]
     ) -> str:
+        assert self._groups is not None
         if blockers:
             return sentence_case(blockers[0])
-        missing = next((level for level in levels if level.kind == POD_GROUP and level.known < level.minimum), None)
-        if missing is not None and queue.place == "gated":
-            return of_missing(missing)
+        if unit is None or unit.place in (QueueName.GATED, QueueName.NOWHERE):
+            forest = self._groups.forest
+            known = forest.named(key)
+            leaves = forest.leaves(forest.resolve(key).root or key) or ([known] if known is not None else [])
+            for leaf in leaves:
+                if sentence := missing_members(leaf):
+                    return sentence
+            if unit is not None and unit.place is QueueName.GATED:
+                return of_gate(self._engine.cluster, unit, unit.gate)
         if verdict is not None and verdict.result == "placed":
             return "Fits now; it is tried when its turn comes"
         if verdict is not None and verdict.proof is not None:
-            return sentence_of(verdict.proof)
+            shapes = [record.shape for record in unit.records.values()] if unit is not None else []
+            return sentence_of(verdict.proof, rules_of(self._engine.cluster, shapes))
         return ""
 
     def _try(self, tree: GroupTree) -> tuple[Verdict, list[Relaxation]]:
@@ -442,9 +458,10 @@ class _Asked:
             until = rfc3339(root.expiry)
         elif root.place is QueueName.WAITING and equivalence_class is not None:
             until = rfc3339(equivalence_class.deadline)
-            waits = [text for bit, text in _EVENTS.items() if bit & equivalence_class.wakes]
-            if equivalence_class.needs is not None:
-                waits.insert(0, self._change(equivalence_class.needs, reasons, proof))
+            needs = equivalence_class.needs
+            waits = [self._change(needs, reasons, proof)] if needs is not None else []
+            known = (Wake.NODE_ADDED, Wake.NODE_CHANGED) if _ANY_NODE in waits else ()
+            waits += [text for bit, text in _EVENTS.items() if bit & equivalence_class.wakes and bit not in known]
         overtaken = self._engine.starts.text(root)
         return QueuePlace(root.place.value, position, root.attempts, until, waits, gate, message, overtaken)
 
@@ -463,14 +480,13 @@ class _Asked:
             return "devices that its claims ask for are free"
         names = self._engine.columns.resource_names
         missing = tuple((rid, value) for rid, value in needs if names[rid] in short)
-        if missing or not reasons:
-            return f"a node has {self._amounts(missing or needs)} free"
-        return f"a node comes or changes (most say: {reasons[0]})"
+        amounts = self._amounts(missing or (() if reasons else needs))
+        return f"a node has {amounts} free" if amounts else _ANY_NODE
 
     def _amounts(self, needs: Needs) -> str:
         names = self._engine.columns.resource_names
         parts = [f"{amount_word(names[rid], value)} {names[rid]}" for rid, value in needs if names[rid] != "pods"]
-        return " and ".join(parts) or "room for a pod"
+        return " and ".join(parts)
 
     def _preempting(self, root: str) -> Preempting | None:
         plan = self._engine.unit_lifecycle.plan_of(root)

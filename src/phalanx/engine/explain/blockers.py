@@ -1,32 +1,39 @@
-"""Name what rules out every node for a pod: a label that no node has, a request larger than any node, taints, cordons.
+"""Name what rules out every node for a pod: labels, requests larger than any node, claims, taints, cordons.
 
 Filters count nodes per reason. These sentences name the label, the amount or the taint, and say when waiting cannot
-help. Only reads the columns.
+help. Only reads the columns and the storage objects.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from typing import NamedTuple
 
 import numpy as np
 
+from phalanx.engine.explain.rule_words import few, missing_topology, taint_text, terms, volume_facts
 from phalanx.engine.placement.outcome import amount_word, plural
 from phalanx.engine.state.columns import PODS, Bools, Columns
+from phalanx.engine.state.objects import Objects
 from phalanx.engine.state.shapes import Shape
 from phalanx.model.objects.pod import NodeSelector
 from phalanx.model.selectors import node_selector
 from phalanx.model.tolerations import untolerated
 
-MOST_VALUES = 3  # maximum number of label values that are named
 MOST_BLOCKERS = 6
 
 
-def blockers_of(columns: Columns, shapes: Iterable[Shape]) -> list[str]:
+class Blocker(NamedTuple):
+    code: str  # for programs, as in PendingReason
+    text: str
+
+
+def blockers_of(columns: Columns, objects: Objects, shapes: Iterable[Shape]) -> list[str]:
     """Return one sentence per fact that rules out every node for a pod of one of these shapes, without repeats."""
     found: dict[str, None] = {}
     for shape in shapes:
-        for text in _of_shape(columns, shape):
+        for text in (*volume_facts(objects, shape), *(each.text for each in node_blockers(columns, shape))):
             found.setdefault(text)
     return list(found)[:MOST_BLOCKERS]
 
@@ -55,16 +62,18 @@ def total_blockers(columns: Columns, needed: Mapping[Shape, int]) -> list[str]:
     return found
 
 
-def _of_shape(columns: Columns, shape: Shape) -> Iterator[str]:
+def node_blockers(columns: Columns, shape: Shape) -> Iterator[Blocker]:
+    """Yield the facts that only a change of the nodes can end."""
     if not columns.count:
-        yield "the cluster has no nodes"
+        yield Blocker("NoNodes", "the cluster has no nodes")
         return
-    yield from _labels(columns, shape)
+    yield from (Blocker("NodeSelector", text) for text in _labels(columns, shape))
+    yield from (Blocker("NoDomain", text) for text in missing_topology(columns, shape))
     matching = _matching(columns, shape)
     if not matching.any():  # a selector that is mended must not meet the next surprise
-        yield from _requests(columns, shape, columns.alive[: columns.n])
+        yield from (Blocker("NeverFits", text) for text in _requests(columns, shape, columns.alive[: columns.n]))
         return
-    yield from _requests(columns, shape, matching)
+    yield from (Blocker("NeverFits", text) for text in _requests(columns, shape, matching))
     yield from _taints(columns, shape, matching)
 
 
@@ -75,7 +84,7 @@ def _labels(columns: Columns, shape: Shape) -> Iterator[str]:
         values = sorted({labels[key] for labels in there if key in labels})
         if value not in values:
             missing = True
-            known = f"nodes have {key}={_few(values)}" if values else f"no node has a label {key}"
+            known = f"nodes have {key}={few(values, 'or')}" if values else f"no node has a label {key}"
             yield f"no node has label {key}={value} (nodeSelector; {known})"
     wanted = shape.node_selector.items()
     if wanted and not missing and not any(wanted <= labels.items() for labels in there):
@@ -83,7 +92,7 @@ def _labels(columns: Columns, shape: Shape) -> Iterator[str]:
         yield f"no node has all labels of the nodeSelector: {pairs}"
     required = shape.node_affinity.required if shape.node_affinity is not None else None
     if required is not None and not _matched(columns, {}, required).any():
-        yield f"no node matches the required node affinity: {_terms(required)}"
+        yield f"no node matches the required node affinity: {terms(required)}"
 
 
 def _requests(columns: Columns, shape: Shape, matching: Bools) -> Iterator[str]:
@@ -102,13 +111,13 @@ def _requests(columns: Columns, shape: Shape, matching: Bools) -> Iterator[str]:
             )
 
 
-def _taints(columns: Columns, shape: Shape, matching: Bools) -> Iterator[str]:
+def _taints(columns: Columns, shape: Shape, matching: Bools) -> Iterator[Blocker]:
     rows = np.flatnonzero(matching)
     closed: Counter[str] = Counter()
     for row in rows:
         taint = untolerated(shape.tolerations, columns.taint_sets[columns.taint_set[row]])
         if taint is not None:
-            closed[f"{taint.key}={taint.value}:{taint.effect}" if taint.value else f"{taint.key}:{taint.effect}"] += 1
+            closed[taint_text(taint)] += 1
         elif not columns.unschedulable[row]:
             return
         else:
@@ -116,10 +125,12 @@ def _taints(columns: Columns, shape: Shape, matching: Bools) -> Iterator[str]:
     worst, count = closed.most_common(1)[0]
     nodes = "the only matching node" if len(rows) == 1 else f"all {len(rows)} matching nodes"
     if worst == "cordoned" or "node.kubernetes.io/unschedulable" in worst:
-        yield f"{nodes} {'is' if len(rows) == 1 else 'are'} cordoned; `kubectl uncordon NODE` opens one"
+        text = f"{nodes} {'is' if len(rows) == 1 else 'are'} cordoned; `kubectl uncordon NODE` opens one"
+        yield Blocker("Cordoned", text)
     else:
         others = "" if count == len(rows) else " or other taints"
-        yield f"{nodes} {'has' if len(rows) == 1 else 'have'} taint {worst}{others}, which it does not tolerate"
+        text = f"{nodes} {'has' if len(rows) == 1 else 'have'} taint {worst}{others}, which it does not tolerate"
+        yield Blocker("Taints", text)
 
 
 def _matching(columns: Columns, shape: Shape) -> Bools:
@@ -138,21 +149,4 @@ def _matched(columns: Columns, wanted: Mapping[str, str], required: NodeSelector
             for node in columns.nodes[: columns.n]
         ],
         dtype=np.bool_,
-    )
-
-
-def _terms(required: NodeSelector) -> str:
-    terms = []
-    for term in required.node_selector_terms:
-        each = [
-            f"{rule.key} {rule.operator}{' ' + _few(list(rule.values)) if rule.values else ''}"
-            for rule in (*(term.match_expressions or ()), *(term.match_fields or ()))
-        ]
-        terms.append(" and ".join(each))
-    return "; or ".join(terms)
-
-
-def _few(values: list[str]) -> str:
-    return ", ".join(values[:MOST_VALUES]) + (
-        f" and {len(values) - MOST_VALUES} more" if len(values) > MOST_VALUES else ""
     )

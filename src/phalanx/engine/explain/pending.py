@@ -7,18 +7,23 @@ from __future__ import annotations
 
 from collections import Counter
 
-from phalanx.engine.explain.blockers import blockers_of, total_blockers
+from phalanx.engine.explain.blockers import Blocker, node_blockers, total_blockers
+from phalanx.engine.explain.rule_words import volume_facts
+from phalanx.engine.explain.sentences import missing_members, of_gate, of_nodes, rules_of, sentence_case
 from phalanx.engine.explain.values import (
-    Level,
     NodeReason,
     PendingReason,
     Proof,
-    of_missing,
-    of_nodes,
     proof_of,
-    sentence_case,
 )
-from phalanx.engine.placement.plain import code_of_filter, code_of_proof, resource_word, sentence_of
+from phalanx.engine.placement.plain import (
+    NO_RULES,
+    RuleWords,
+    code_of_filter,
+    code_of_proof,
+    resource_word,
+    sentence_of,
+)
 from phalanx.engine.scheduling.queue.units import QueueName, SchedulingUnit
 from phalanx.engine.scheduling.scheduler import Scheduler
 from phalanx.engine.state.shapes import Shape
@@ -30,9 +35,12 @@ MOST_SHAPES = 64  # pod shapes compared with every node; further units are descr
 WORDS = {
     "Preempting": "waiting for victims",
     "MembersMissing": "members missing",
+    "GroupMissing": "group missing",
+    "VolumeMissing": "volume missing",
     "Gated": "held at a gate",
     "Reserved": "room is reserved",
     "NeverFits": "can never fit",
+    "NoNodes": "no nodes",
     "NoDomain": "topology label missing",
     "NodeSelector": "node selector",
     "Cordoned": "nodes cordoned",
@@ -40,6 +48,7 @@ WORDS = {
     "TopologySpread": "topology spread",
     "PodAffinity": "pod affinity",
     "HostPorts": "host ports",
+    "FewPerNode": "few fit on a node",
     "DoesNotFit": "does not fit",
     "NotTried": "not tried yet",
 }
@@ -50,11 +59,13 @@ class PendingReasons:
 
     def __init__(self, engine: Scheduler) -> None:
         self._engine = engine
-        self._blockers: dict[int, list[str]] = {}  # by shape
+        self._blockers: dict[int, list[Blocker]] = {}  # by shape
+        self._rules: dict[tuple[int, ...], RuleWords] = {}  # by shapes
 
     def forget(self) -> None:
         """Compare shapes with all nodes again: a node was added, changed or removed."""
         self._blockers.clear()
+        self._rules.clear()
 
     def of(self, unit: SchedulingUnit) -> PendingReason:
         """Return the sentence, the reason for programs and the time of the attempt that they are from."""
@@ -67,39 +78,49 @@ class PendingReasons:
             return self._held(unit)
         if sentence := self._engine.starts.sentence(unit):
             return _reason("Reserved", sentence_case(sentence), tried)
+        for shape in dict.fromkeys(record.shape for record in unit.records.values() if record.shape.volumes):
+            for fact in volume_facts(self._engine.objects, shape):
+                return _reason("VolumeMissing", sentence_case(fact), tried)
         blockers = self._blockers_of(unit)
         if blockers:
-            return _reason("NeverFits", sentence_case(blockers[0]), tried)
+            return _reason(blockers[0].code, sentence_case(blockers[0].text), tried)
         proof = self._proof(unit)
         if proof is not None:
             code, resource = code_of_proof(proof)
-            return _reason(code, sentence_of(proof), tried, resource)
+            return _reason(code, sentence_of(proof, self._rules_of(unit)), tried, resource)
         if unit.refusal is not None:
             return _reason("DoesNotFit", sentence_case(unit.refusal.message), tried)
         if waits is not None and waits.counts:
             reasons = [NodeReason(reason, nodes) for reason, nodes in waits.counts.items()]
             reasons.sort(key=lambda reason: (-reason.nodes, reason.reason))
             code, resource = code_of_filter(reasons[0].reason)
-            return _reason(code, of_nodes(reasons, self._engine.columns.count), tried, resource)
+            return _reason(code, of_nodes(reasons, self._engine.columns.count, self._rules_of(unit)), tried, resource)
         if waits is not None and waits.message:
             return _reason("DoesNotFit", sentence_case(waits.message), tried)
         return _reason("NotTried", "Not tried yet", 0.0)
 
     def _held(self, unit: SchedulingUnit) -> PendingReason:
-        plugin, message = unit.gate
-        forest = self._engine.cluster.forest
-        for leaf in forest.leaves(unit.group) if unit.group is not None else ():
-            if leaf.spec is not None and leaf.known < leaf.spec.minimum:
-                level = Level(leaf.key.kind, leaf.key.name, known=leaf.known, minimum=leaf.spec.minimum)
-                return _reason("MembersMissing", of_missing(level), 0.0)
-        return _reason("Gated", f"Held by {plugin}: {message}" if plugin else sentence_case(message), 0.0)
+        state = self._engine.cluster
+        for leaf in state.forest.leaves(unit.group) if unit.group is not None else ():
+            if sentence := missing_members(leaf):
+                return _reason("MembersMissing" if leaf.spec is not None else "GroupMissing", sentence, 0.0)
+        return _reason("Gated", of_gate(state, unit, unit.gate), 0.0)
+
+    def _rules_of(self, unit: SchedulingUnit) -> RuleWords:
+        shapes = dict.fromkeys(record.shape for record in unit.records.values())
+        found = self._rules.get(key := tuple(shape.id for shape in shapes))
+        if found is None:
+            if len(self._rules) >= MOST_SHAPES:
+                return NO_RULES
+            found = self._rules[key] = rules_of(self._engine.cluster, shapes)
+        return found
 
     @staticmethod
     def _proof(unit: SchedulingUnit) -> Proof | None:
         outcome = unit.refusal.outcome if unit.refusal is not None else None
         return proof_of(outcome.certificate) if outcome is not None else None
 
-    def _blockers_of(self, unit: SchedulingUnit) -> list[str]:
+    def _blockers_of(self, unit: SchedulingUnit) -> list[Blocker]:
         """Return facts that rule out every node for one of the pods, or the whole cluster for the minimum."""
         if unit.refusal is None and unit.equivalence_class is None:
             return []
@@ -116,20 +137,20 @@ class PendingReasons:
         group = self._engine.cluster.forest.group(key)
         return group.spec.minimum if group is not None and group.spec is not None and not group.composite else 0
 
-    def _of_shape(self, shape: Shape) -> list[str]:
+    def _of_shape(self, shape: Shape) -> list[Blocker]:
         found = self._blockers.get(shape.id)
         if found is None:
             if len(self._blockers) >= MOST_SHAPES:
                 return []
-            found = self._blockers[shape.id] = blockers_of(self._engine.columns, [shape])
+            found = self._blockers[shape.id] = list(node_blockers(self._engine.columns, shape))
         return found
 
-    def _of_total(self, shape: Shape, pods: int) -> list[str]:
+    def _of_total(self, shape: Shape, pods: int) -> list[Blocker]:
         columns = self._engine.columns
         totals = ((rid, amount * pods) for rid, amount in shape.requests)
         if all(amount <= float(columns.alloc[rid].sum()) for rid, amount in totals):
             return []  # selectors and affinity only lower the total: the exact count is for units that exceed it
-        return total_blockers(columns, {shape: pods})
+        return [Blocker("NeverFits", text) for text in total_blockers(columns, {shape: pods})]
 
 
 def _reason(code: str, text: str, tried: float, resource: str = "") -> PendingReason:

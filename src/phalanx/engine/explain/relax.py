@@ -22,7 +22,7 @@ from phalanx.engine.groups.build import Built
 from phalanx.engine.groups.group_plugins import GroupPlugins
 from phalanx.engine.placement import Certificate, Composite, Leaf, PlacementProblem, ShapeRow, Subtree
 from phalanx.engine.placement.outcome import domain_word, plural
-from phalanx.engine.placement.plain import code_of_filter
+from phalanx.engine.placement.plain import code_of_filter, without
 from phalanx.engine.placement.problem import groups as parts_below
 from phalanx.engine.scheduling.attempt.answers import Refused
 from phalanx.engine.state.columns import Bools, Columns
@@ -182,7 +182,7 @@ class _Relaxer:
             trial, rows, reason = found
             # The filters would still reject it, so only count resources.
             if self._fits(replace(trial, coupled=False)):
-                text = f"without '{reason}' on {plural(rows, 'node')} it would fit now"
+                text = f"it would fit now {without(reason, name)}, on {plural(rows, 'more node')}"
                 code = code_of_filter(reason)[0]
                 yield Relaxation("filter", text, True, not self._ties(), to=name, reason=code)
 
@@ -351,8 +351,10 @@ def for_pod(state: ClusterState, evaluation: Evaluation) -> list[Relaxation]:
         if count:
             first = state.columns.names[int(np.flatnonzero(rows)[0])]
             example = first if count == 1 else f"{first} and {count - 1} more"
-            text = f"only {plugin.name} stands between the pod and {plural(count, 'node')} ({example})"
+            reason = tracker.explain(np.flatnonzero(rows))[0].reason
+            text = f"{plural(count, 'node')} ({example}) would do {without(reason, plugin.name)}"
             left_out = "" if traits_of(plugin).counted else plugin.name  # usage cannot be skipped in a query
-            code = code_of_filter(tracker.explain(np.flatnonzero(rows))[0].reason)[0]
-            found.append(Relaxation("filter", text, True, True, to=left_out, reason=code))
+            code = code_of_filter(reason)[0]
+            how = f"kubectl uncordon {first}" if code == "Cordoned" else ""
+            found.append(Relaxation("filter", text, True, True, to=left_out, reason=code, how=how))
     return found

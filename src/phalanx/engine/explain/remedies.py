@@ -10,6 +10,17 @@ from phalanx.engine.explain.values import Relaxation
 from phalanx.model.groups import GroupKey
 from phalanx.model.objects.meta import ObjectMeta
 
+_ROLLED_OUT = ("deployment", "statefulset", "daemonset", "replicationcontroller")  # replace pods of an old template
+# Reason for programs -> (field of the pod, what to apply instead).
+_RULES = {
+    "NodeSelector": ("nodeSelector and affinity", "with others"),
+    "PodAffinity": ("affinity", "with another one"),
+    "TopologySpread": ("topologySpreadConstraints", "with others"),
+    "HostPorts": ("ports", "with another hostPort, or without one"),
+    "Taints": ("tolerations", "with a toleration"),
+}
+_TEMPLATE_HASH = "pod-template-hash"
+
 
 def with_how(found: Sequence[Relaxation], what: str, *, owned: bool) -> list[Relaxation]:
     """Add to each change how to apply it.
@@ -17,7 +28,9 @@ def with_how(found: Sequence[Relaxation], what: str, *, owned: bool) -> list[Rel
     what: "jobset/train": the object that a user deletes and applies again
     owned: the group is written by the controller of that object
     """
-    return [msgspec.structs.replace(each, how=_how(each, what, owned)) if each.fits else each for each in found]
+    return [
+        msgspec.structs.replace(each, how=each.how or _how(each, what, owned)) if each.fits else each for each in found
+    ]
 
 
 def _how(change: Relaxation, what: str, owned: bool) -> str:
@@ -33,16 +46,34 @@ def _how(change: Relaxation, what: str, owned: bool) -> str:
         name = "minGroupCount" if change.text.startswith("minGroupCount") else "minCount"
         patch = f'{{"spec":{{"schedulingPolicy":{{"gang":{{"{name}":{change.to}}}}}}}}}'
         return f"kubectl patch {what} --type merge -p '{patch}'"
-    return {
-        "NodeSelector": f"nodeSelector and affinity of a pod cannot be changed: {again} with others",
-        "Taints": f"remove the taint from the nodes, or {again} with a toleration",
-        "Cordoned": "kubectl uncordon NODE",
-    }.get(change.reason, "")
+    return _other_template(change, what, again)
+
+
+def _other_template(change: Relaxation, what: str, again: str) -> str:
+    """Return how to apply a change of the pods' rules: they cannot be changed in a pod, but in some templates."""
+    if change.reason == "Cordoned":
+        return "kubectl uncordon NODE"
+    if "of running pods" in change.text:
+        return ""
+    field, rest = _RULES.get(change.reason, ("", ""))
+    if not field:
+        return ""
+    if what.partition("/")[0] in _ROLLED_OUT:
+        text = f"change {field} in the pod template of {what}"
+    else:
+        text = f"{field} of a pod cannot be changed: {again} {rest}"
+    return f"remove the taint from the nodes, or {text}" if change.reason == "Taints" else text
 
 
 def owner_of_pod(metadata: ObjectMeta) -> str:
-    """Return "Job train", the object that controls a pod; "" if none does."""
-    return next((f"{each.kind} {each.name}" for each in metadata.owner_references or () if each.controller), "")
+    """Return "Job train", the object that controls a pod; "" if none does. For a ReplicaSet of a Deployment, that."""
+    for each in metadata.owner_references or ():
+        if each.controller:
+            suffix = f"-{metadata.labels.get(_TEMPLATE_HASH, '')}"
+            if each.kind == "ReplicaSet" and len(suffix) > 1 and each.name.endswith(suffix):
+                return f"Deployment {each.name.removesuffix(suffix)}"
+            return f"{each.kind} {each.name}"
+    return ""
 
 
 def applied_object(owner: str, key: GroupKey) -> str:

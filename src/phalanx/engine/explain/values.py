@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import msgspec
 
 from phalanx.engine.placement import Certificate
-from phalanx.engine.placement.outcome import plural
-from phalanx.engine.placement.plain import because
 
 
 class _Value(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, gc=False):
@@ -339,26 +335,3 @@ class NodeDemand(_Value, frozen=True):
         """Return the same with the units of one namespace; the sums stay those of all units."""
         groups = [group for group in self.groups if group.namespace == namespace]
         return msgspec.structs.replace(self, groups=groups)
-
-
-# Write the one sentence that answers "why is it pending" for a user who does not know the filters.
-#
-# Groups that do not fit have theirs from `placement.plain`; here are those of single pods and incomplete groups.
-
-
-def of_missing(level: Level) -> str:
-    """Return the sentence for a group whose members have not all been created."""
-    noun = "child groups" if level.kind == "CompositePodGroup" else "pods"
-    return f"Waits until {noun} are created: {level.name} has {level.known} of {level.minimum}"
-
-
-def of_nodes(reasons: Sequence[NodeReason], nodes: int) -> str:
-    """Return the sentence for a single pod that fits no node."""
-    if not nodes:
-        return "The cluster has no nodes"
-    parts = [f"{reason.nodes} {because(reason.reason)}" for reason in reasons[:3]]
-    return f"Fits none of {plural(nodes, 'node')}: {', '.join(parts)}" if parts else ""
-
-
-def sentence_case(text: str) -> str:
-    return text[:1].upper() + text[1:]

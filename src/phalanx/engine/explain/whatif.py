@@ -18,6 +18,7 @@ from phalanx.engine.explain.blockers import blockers_of
 from phalanx.engine.explain.device_hints import devices_of, for_devices
 from phalanx.engine.explain.plans import planned
 from phalanx.engine.explain.relax import for_pod, relaxations
+from phalanx.engine.explain.sentences import of_nodes, rules_of, sentence_case
 from phalanx.engine.explain.trial import TrialAttempt, verdict_of
 from phalanx.engine.explain.values import (
     GroupPlace,
@@ -27,8 +28,6 @@ from phalanx.engine.explain.values import (
     Relaxation,
     Verdict,
     Would,
-    of_nodes,
-    sentence_case,
 )
 from phalanx.engine.framework.cluster_state import FIRST_ASKED
 from phalanx.engine.groups.admission import hold_of
@@ -267,12 +266,12 @@ class AskedUnits:
         )
 
     def _headline(self, root: _Root, verdict: Verdict, reasons: Sequence[NodeReason]) -> str:
-        columns = self._engine.columns
-        if blockers := blockers_of(columns, dict.fromkeys(record.shape for record in root.records)):
+        columns, shapes = self._engine.columns, dict.fromkeys(record.shape for record in root.records)
+        if blockers := blockers_of(columns, self._engine.objects, shapes):
             return sentence_case(blockers[0])
         if verdict.proof is not None:
-            return sentence_of(verdict.proof)
-        return of_nodes(reasons, columns.count) if reasons else ""
+            return sentence_of(verdict.proof, rules_of(self._cluster, shapes))
+        return of_nodes(reasons, columns.count, rules_of(self._cluster, shapes)) if reasons else ""
 
     def _first_start(self, unit: AttemptUnit, root: _Root) -> tuple[str, str]:
         """Return when a unit would start at the earliest: as text, and as a time if it is known."""

@@ -6,10 +6,11 @@ show it; kube-scheduler's phrases (`messages`) stay in the conditions.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from phalanx.engine.placement.outcome import domain_word, plural
+from phalanx.engine.placement.problem import FEW_PER_NODE
 
 _INSUFFICIENT = "Insufficient "
 # Beginning of a filter's fixed reason -> (reason for programs, the same for users).
@@ -25,6 +26,23 @@ _FILTERS = (
 )
 
 _VERBS = {"Cordoned": "are "}  # words that need one after "nodes"
+# Beginning of a filter's reason -> the same with what a rule of the pod names ("lack label gpu=h100"), the more special
+# beginnings first.
+RuleWords = Mapping[str, str]
+NO_RULES: RuleWords = {}
+_OF_ONE = (("have ", "has "), ("lack ", "lacks "), ("are ", "is "), ("do not ", "does not "))
+
+
+# Reason for programs -> what would have to change, after "it would fit".
+_WITHOUT = {
+    "NodeSelector": "without its nodeSelector and node affinity",
+    "Cordoned": "without the cordon",
+    "Taints": "if its pods tolerated the taint",
+    "TopologySpread": "without its topologySpreadConstraints",
+    "PodAffinity": "without its podAffinity and podAntiAffinity",
+    "HostPorts": "with another host port",
+    "Insufficient": "after other pods there have ended",
+}
 
 
 class Rejected(Protocol):
@@ -69,8 +87,11 @@ def resource_word(name: str) -> str:
     return last.upper() if last in ("cpu", "gpu") else last
 
 
-def sentence_of(proof: Shortfall) -> str:
-    """Return the sentence for a group that does not fit: what it needs at once, and how close the best domain comes."""
+def sentence_of(proof: Shortfall, rules: RuleWords = NO_RULES) -> str:
+    """Return the sentence for a group that does not fit: what it needs at once, and how close the best domain comes.
+
+    rules: the rules of its pods, to name what a filter's reason leaves out
+    """
     inner = innermost(proof)
     child = inner is not proof
     who = f"{_name(inner.group)} needs" if child else "Needs"
@@ -85,7 +106,8 @@ def sentence_of(proof: Shortfall) -> str:
     if inner.together:
         best = f" in {domain_word(inner.key)} {inner.best}" if inner.key and inner.best else ""
         return (
-            f"{who} {plural(inner.needed, noun)} at once{where}; each fits alone{best}, not all together{_short(inner)}"
+            f"{who} {plural(inner.needed, noun)} at once{where}; "
+            f"each fits alone{best}, not all together{_short(inner, rules)}"
         )
     if not inner.fits:
         room = "there is room for none"
@@ -93,7 +115,7 @@ def sentence_of(proof: Shortfall) -> str:
         room = f"the best one, {inner.best}, has room for {inner.fits}"
     else:
         room = f"there is room for {inner.fits}"
-    return f"{who} {plural(inner.needed, noun)} at once{where}; {room}{_short(inner)}"
+    return f"{who} {plural(inner.needed, noun)} at once{where}; {room}{_short(inner, rules)}"
 
 
 def innermost(proof: Shortfall) -> Shortfall:
@@ -107,15 +129,19 @@ def _name(group: str) -> str:
     return group.rsplit("/", 1)[-1]
 
 
-def _short(proof: Shortfall) -> str:
+def _short(proof: Shortfall, rules: RuleWords) -> str:
+    if proof.limiting == FEW_PER_NODE:
+        return " (one node takes only so many of them: host port or podAntiAffinity)"
     if proof.limiting:
         return f" (short of {resource_word(proof.limiting)})"
     worst = max(proof.ruled_out, key=_size, default=None)
-    return f" ({_nodes_because(worst.reason)})" if worst is not None else ""
+    return f" ({_nodes_because(worst.reason, rules)})" if worst is not None else ""
 
 
-def _nodes_because(reason: str) -> str:
+def _nodes_because(reason: str, rules: RuleWords) -> str:
     """Return a reason as a clause of its own: without the number of nodes before it."""
+    if named := _named(reason, rules):
+        return f"nodes {named}"
     code, resource = code_of_filter(reason)
     return because(reason) if resource or code == "DoesNotFit" else f"nodes {_VERBS.get(code, '')}{because(reason)}"
 
@@ -124,11 +150,19 @@ def _size(out: Rejected) -> int:
     return out.nodes
 
 
-def because(reason: str) -> str:
+def because(reason: str, nodes: int = 0, rules: RuleWords = NO_RULES) -> str:
+    """Return a filter's reason as it follows a number of nodes."""
+    if named := _named(reason, rules):
+        plural_verb, verb = next(((many, one) for many, one in _OF_ONE if named.startswith(many)), ("", ""))
+        return verb + named.removeprefix(plural_verb) if nodes == 1 else named
     if reason.startswith(_INSUFFICIENT):
         return f"short of {resource_word(reason.removeprefix(_INSUFFICIENT))}"
     words = next((words for start, _, words in _FILTERS if words and reason.startswith(start)), "")
     return words or reason.removeprefix("node(s) ")
+
+
+def _named(reason: str, rules: RuleWords) -> str:
+    return next((words for start, words in rules.items() if reason.startswith(start)), "")
 
 
 def code_of_filter(reason: str) -> tuple[str, str]:
@@ -138,11 +172,20 @@ def code_of_filter(reason: str) -> tuple[str, str]:
     return next((code for start, code, _ in _FILTERS if reason.startswith(start)), "DoesNotFit"), ""
 
 
+def without(reason: str, plugin: str) -> str:
+    """Return what would have to change for a filter to accept more nodes."""
+    if reason.startswith("node(s) didn't satisfy existing pods"):
+        return "without the podAntiAffinity of running pods"
+    return _WITHOUT.get(code_of_filter(reason)[0], f"without the filter {plugin}")
+
+
 def code_of_proof(proof: Shortfall) -> tuple[str, str]:
     """Return (reason for programs, resource if one is short) of a group that does not fit."""
     proof = innermost(proof)
     if proof.key and proof.domains == 0:
         return "NoDomain", ""
+    if proof.limiting == FEW_PER_NODE:
+        return "FewPerNode", ""
     if proof.limiting:
         return "Insufficient", proof.limiting
     worst = max(proof.ruled_out, key=_size, default=None)

@@ -145,6 +145,8 @@ def groups(group: Subtree) -> list[Subtree]:
 
 
 DEVICES = "devices"  # what limits pods whose claims find no devices
+# What limits pods of which a node takes only so many.
+FEW_PER_NODE = "one node takes only so many of them (host port or anti-affinity)"
 MANY = 1 << 40  # unlimited: slots of a shape without requests
 
 
@@ -187,7 +189,7 @@ def limiting_resource(problem: PlacementProblem, shape: ShapeRow, nodes: Ints, c
     if shape.cap is not None:
         capped = float(shape.cap[allowed].sum())
         if worst is None or capped < worst[0]:
-            return "one node takes only so many of them (host port or anti-affinity)"
+            return FEW_PER_NODE
     if shape.claims and (worst is None or worst[0] >= count):
         return DEVICES
     return str(problem.resources[worst[1]]) if worst is not None else None
