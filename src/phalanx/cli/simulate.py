@@ -1,10 +1,10 @@
-"""`phalanx simulate`: plays a trace of jobs against the engine's planner in virtual time."""
+"""`phalanx simulate`: plays a trace of jobs against the scheduler, or its planner alone, in virtual time."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -13,6 +13,13 @@ from phalanx.cli.output import CommandError, encoded, for_programs, output_optio
 from phalanx.cli.progress import progress
 from phalanx.simulate.estimates import MODES
 from phalanx.simulate.trace import LEVELS, Job, TraceCluster
+
+if TYPE_CHECKING:
+    from phalanx.engine.plugins.config import SchedulerConfig
+    from phalanx.simulate.engine_play import EnginePlayer
+    from phalanx.simulate.play import Player
+
+PLAYERS = ("engine", "plan")
 
 
 @click.command(short_help="Play a trace of jobs in virtual time and report waits and promises.")
@@ -27,6 +34,12 @@ from phalanx.simulate.trace import LEVELS, Job, TraceCluster
 @click.option("--out", default=None, metavar="FILE", help="Write the schedule as JSON lines.")
 @click.option("--config", default=None, metavar="FILE", help="Scheduler configuration; its first profile counts.")
 @click.option("--compare", nargs=2, default=None, metavar="A B", help="Play under two configurations and compare.")
+@click.option(
+    "--play",
+    default=None,
+    type=click.Choice(PLAYERS),
+    help="engine: the whole scheduler; plan: only starts and room.  [default: plan; with --compare: engine]",
+)
 @click.option("--estimates", default="given", show_default=True, type=click.Choice(MODES), help="Expected durations.")
 @click.option("--seed", default=1, show_default=True, help="For estimates that the trace does not have.")
 @click.option("--report", default=None, metavar="FILE", help="Write the report: .html, .json, or text.")
@@ -38,6 +51,7 @@ def simulate(
     out: str | None,
     config: str | None,
     compare: tuple[str, str] | None,
+    play: str | None,
     estimates: str,
     seed: int,
     report: str | None,
@@ -45,12 +59,15 @@ def simulate(
 ) -> int:
     """Play TRACE, a CSV file of jobs or a recording made with --record, and report waits and promised starts.
 
-    The planner hears of a job when it is submitted and of its end when it ends. The same seed gives the same bytes.
+    The scheduler hears of a job when it is submitted and of its end when it ends. The same seed gives the same bytes.
+    `--play plan` decides starts by time and room only; `--play engine` runs the whole scheduler, with filters, scores,
+    preemption and every setting of the configuration.
 
     \b
     Examples:
       phalanx simulate jobs.csv --cluster cluster.json --out schedule.jsonl
       phalanx simulate jobs.csv --cluster cluster.json --estimates noisy --seed 7 --report report.html
+      phalanx simulate jobs.csv --cluster cluster.json --play engine --config scheduler.yaml
       phalanx simulate jobs.csv --cluster cluster.json --compare today.yaml strict.yaml
       phalanx simulate run.jsonl --gangs-in rack
     """
@@ -58,7 +75,6 @@ def simulate(
         raise click.UsageError("--compare takes its configurations itself; leave out --config and --out")
     from phalanx.simulate import measure, page
     from phalanx.simulate import report as reports
-    from phalanx.simulate.play import Player
     from phalanx.simulate.settings import read_settings
 
     try:
@@ -71,7 +87,9 @@ def simulate(
     played = []
     for name, chosen in zip(names, settings, strict=True):
         with progress(f"simulate {name}", "jobs") as notify:
-            played.append(Player(jobs, nodes, chosen, estimates, seed).play(notify))
+            played.append(
+                _player(play or ("engine" if compare else "plan"), jobs, nodes, chosen, estimates, seed).play(notify)
+            )
     results = [measure.measure(run) for run in played]
     if out:
         _write(out, "".join(json.dumps(line) + "\n" for line in played[0].lines))
@@ -91,6 +109,19 @@ def simulate(
     return 1 if any(result["never_started"] for result in results) else 0
 
 
+def _player(
+    play: str, jobs: list[Job], cluster: TraceCluster, config: SchedulerConfig, estimates: str, seed: int
+) -> Player | EnginePlayer:
+    from phalanx.engine.reservations import PlanSettings
+    from phalanx.simulate.engine_play import EnginePlayer
+    from phalanx.simulate.play import Player
+
+    if play == "engine":
+        return EnginePlayer(jobs, cluster, config, estimates, seed)
+    settings = PlanSettings.of(config.profiles[0].settings().reservations)
+    return Player(jobs, cluster, settings, estimates, seed)
+
+
 def _load(trace: str, cluster: str | None) -> tuple[list[Job], TraceCluster]:
     """Return the jobs and the cluster of a trace, or of a recording, which has its own cluster."""
     from phalanx.simulate.recording import is_recording, read_recording
@@ -102,7 +133,8 @@ def _load(trace: str, cluster: str | None) -> tuple[list[Job], TraceCluster]:
         return read_trace(trace), read_cluster(cluster)
     recorded = read_recording(trace)
     if recorded.never_started:
-        click.echo(f"{recorded.never_started} jobs of the recording never started and are left out", err=True)
+        text = f"{recorded.never_started} jobs of the recording never started; their durations are assumed"
+        click.echo(text, err=True)
     return recorded.jobs, recorded.cluster if cluster is None else read_cluster(cluster)
 
 

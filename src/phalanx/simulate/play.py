@@ -146,7 +146,7 @@ class Player:
         return 1
 
     def _node(self, now: float, index: int) -> None:
-        """Let a node fail (its jobs lose their work since the last checkpoint), drain or join."""
+        """Let a node fail or drain (its jobs lose their work since the last checkpoint), be cordoned, or join."""
         event = self.cluster.events[index]
         if event.what == "join":
             if event.node in self.down:
@@ -154,7 +154,7 @@ class Player:
                 self.book.change_capacity(event.node, self.free[:, event.node], now)
             return
         self.down.add(event.node)
-        for run in self.runs:
+        for run in self.runs if event.what != "cordon" else ():
             if run.end is None and run.start is not None and event.node in run.nodes:
                 self._evict(now, run)
         self.book.change_capacity(event.node, np.zeros_like(self.free[:, event.node]), now)

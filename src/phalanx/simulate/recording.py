@@ -1,12 +1,14 @@
 """Derive a trace and a cluster from a recording of a real scheduler (`phalanx up --record FILE`).
 
 A group with its pods, or a pod without a group, is a job: it arrives when the scheduler first sees it, starts when its
-first pod is bound and ends when its last pod ends. Jobs that never started are left out: their duration is not known.
+first pod is bound and ends when its last pod ends. A job that never started takes as long as it was expected to,
+else the median of the others.
 """
 
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -53,7 +55,7 @@ class _Seen:
 class Recorded:
     jobs: list[Job]
     cluster: TraceCluster
-    never_started: int  # jobs that are left out
+    never_started: int  # jobs whose duration is assumed
 
 
 def is_recording(path: str | Path) -> bool:
@@ -112,6 +114,7 @@ class _Reader:
         self.nodes: dict[str, ClusterNode] = {}
         self._events: list[tuple[float, str, str]] = []  # time, node, what
         self._up: set[str] = set()
+        self._cordoned: set[str] = set()
         self._jobs: dict[str, _Seen] = {}
         self._job_of: dict[str, _Seen] = {}  # pod -> its job
 
@@ -124,6 +127,7 @@ class _Reader:
             self._ended(f"{event.namespace}/{event.name}", now)
         elif isinstance(event, events.Gone) and event.kind == "Node" and event.name in self._up:
             self._up.discard(event.name)
+            self._cordoned.discard(event.name)
             self._events.append((now, event.name, "fail"))
 
     def _node(self, node: Node, now: float) -> None:
@@ -138,6 +142,9 @@ class _Reader:
             self._up.add(name)
             if now > 0:
                 self._events.append((now, name, "join"))
+        if node.spec.unschedulable != (name in self._cordoned):
+            self._cordoned ^= {name}
+            self._events.append((now, name, "cordon" if node.spec.unschedulable else "join"))
 
     def _pod(self, pod: Pod, now: float) -> None:
         meta, spec = pod.metadata, pod.spec
@@ -178,25 +185,36 @@ class _Reader:
                 job.end = now
 
     def jobs(self, last: float) -> tuple[list[Job], int]:
-        """Return the jobs that started, and how many did not. What still runs at the end ran until then."""
+        """Return the jobs, and how many of them never started. What still runs at the end ran until then."""
+        ends = {name: last if seen.running or seen.end is None else seen.end for name, seen in self._jobs.items()}
+        ran = {n: max(SHORTEST_SECONDS, ends[n] - s.start) for n, s in self._jobs.items() if s.start is not None}
+        if not ran:
+            return [], len(self._jobs)
+        typical = statistics.median(ran.values())
         found: list[Job] = []
-        never = 0
-        for seen in self._jobs.values():
-            if seen.start is None:
-                never += 1
-                continue
-            end = last if seen.running or seen.end is None else seen.end
+        for name, seen in self._jobs.items():
             gpus, cpus = max(g for g, _ in seen.pods.values()), max(c for _, c in seen.pods.values())
-            duration = max(SHORTEST_SECONDS, end - seen.start)
             estimate = None if seen.estimate is None else float(seen.estimate)
+            duration = ran.get(name, estimate or typical)
             found.append(
-                Job(seen.name, len(found), seen.submit, duration, estimate, len(seen.pods), gpus, cpus, seen.priority)
+                Job(
+                    name,
+                    len(found),
+                    seen.submit,
+                    duration,
+                    estimate,
+                    len(seen.pods),
+                    gpus,
+                    cpus,
+                    seen.priority,
+                    user=name.partition("/")[0],
+                )
             )
-        return found, never
+        return found, len(self._jobs) - len(ran)
 
     def cluster(self, name: str) -> TraceCluster:
         rows = {node: row for row, node in enumerate(self.nodes)}
-        made = sorted((at, rows[node], what) for at, node, what in self._events)
+        made = sorted(((at, rows[node], what) for at, node, what in self._events), key=lambda event: event[:2])
         return TraceCluster(name, tuple(self.nodes.values()), (), tuple(NodeEvent(*event) for event in made))
 
 

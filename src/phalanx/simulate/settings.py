@@ -1,4 +1,4 @@
-"""Read how a simulation plans: `profiles[0].reservations` of a scheduler configuration."""
+"""Read the scheduler configuration of a simulation."""
 
 from __future__ import annotations
 
@@ -7,14 +7,13 @@ from pathlib import Path
 import yaml
 
 from phalanx.base.errors import ConfigProblem
-from phalanx.engine.plugins.config import default_config, read_config
-from phalanx.engine.reservations import PlanSettings
+from phalanx.engine.plugins.config import SchedulerConfig, default_config, read_config
 
 
-def read_settings(path: str | None) -> PlanSettings:
-    """Return the planner's settings of a configuration file; None: the defaults."""
+def read_settings(path: str | None) -> SchedulerConfig:
+    """Return the configuration in a file; None: the defaults."""
     if path is None:
-        return PlanSettings.of(default_config().profiles[0].reservations)
+        return default_config()
     try:
         document = yaml.safe_load(Path(path).read_text())
     except OSError as problem:
@@ -22,7 +21,6 @@ def read_settings(path: str | None) -> PlanSettings:
     except (yaml.YAMLError, UnicodeDecodeError) as problem:
         raise ConfigProblem(path, f"is not YAML: {problem}") from None
     try:
-        config = read_config(document)
+        return read_config(document)
     except ConfigProblem as problem:
         raise ConfigProblem(path, str(problem)) from None
-    return PlanSettings.of(config.profiles[0].reservations)

@@ -15,7 +15,7 @@ from phalanx.base.errors import ConfigProblem
 
 NEEDED = ("job", "submit_s", "duration_s", "pods", "gpus_per_pod")
 LEVELS = ("rack", "block", "zone")  # from small to large
-EVENTS = ("fail", "drain", "join")  # what `node_events` of a cluster file may do
+EVENTS = ("fail", "drain", "cordon", "join")  # what `node_events` of a cluster file may do; join ends the others
 
 
 @dataclass(frozen=True, slots=True)

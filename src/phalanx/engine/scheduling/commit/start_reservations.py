@@ -386,6 +386,10 @@ class StartReservations(HeldStarts):
         start = held.planned.start
         return start is not None and start + SWEEP_SECONDS < self._cluster.now
 
+    def moved_because(self, key: str) -> str:
+        """Return why the last start that was promised to a waiting unit was not kept."""
+        return str(self._moved.get(key, ""))
+
     def _start_free(self) -> None:
         """Try the units whose reserved room is free: of an equivalence class, an event wakes only the first one."""
         for held in self.held.values():
