@@ -134,6 +134,17 @@ def test_members_are_placed_in_the_order_of_their_index_not_of_their_names(label
     assert all(world.bound[f"g-{i}"] == world.bound[f"g-{i + 1}"] for i in range(0, 16, 2))
 
 
+@pytest.mark.parametrize("role", ["replica-type", "job-role"])
+def test_the_launcher_comes_before_the_workers_although_both_count_from_zero(role):
+    cluster = Cluster().see(*(node(f"n{n}").cpu("1") for n in range(3)), pod_group("g").gang(3))
+    for name, part, index in (("a", "worker", 0), ("b", "worker", 1), ("c", "Launcher", 0)):
+        labelled = pod(name).group("g").cpu("1").label(f"training.kubeflow.org/{role}", part)
+        cluster.see(labelled.label("training.kubeflow.org/replica-index", str(index)))
+    cluster.step()
+    assert cluster.bound == {"c": "n0", "a": "n1", "b": "n2"}
+    assert not [each for each in cluster.of(d.RecordEvent, "g") if each.reason == "RankIgnored"]
+
+
 def test_jobs_of_a_jobset_follow_each_other_in_the_global_order():
     world = cluster().see(pod_group("g").gang(8))
     for job in range(2):

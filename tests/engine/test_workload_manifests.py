@@ -92,7 +92,15 @@ def test_an_enormous_number_of_pods_is_refused_before_any_of_them_is_made(kind: 
 
 
 @pytest.mark.parametrize(
-    "name", ["statefulset-gang.yaml", "job-indexed.yaml", "jobset-gang.yaml", "lws-rolling-update.yaml"]
+    "name",
+    [
+        "statefulset-gang.yaml",
+        "job-indexed.yaml",
+        "jobset-gang.yaml",
+        "lws-rolling-update.yaml",
+        "mpijob.yaml",
+        "pytorchjob.yaml",
+    ],
 )
 def test_pods_have_the_ranks_that_their_controller_would_give_them(name: str) -> None:
     pods = [PodRecord(pod, None, 0, 0.0) for pod in asked(name).question.pods]

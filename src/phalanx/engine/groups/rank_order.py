@@ -18,7 +18,8 @@ Rank = tuple[int, int]  # compared in order; of a JobSet: index of the Job, comp
 COMPLETION = "batch.kubernetes.io/job-completion-index"
 JOB = "jobset.sigs.k8s.io/job-global-index"
 WORKER = "leaderworkerset.sigs.k8s.io/worker-index"
-REPLICA, ROLE = "training.kubeflow.org/replica-index", "training.kubeflow.org/replica-type"  # MPIJob, PyTorchJob
+REPLICA = "training.kubeflow.org/replica-index"
+ROLES = ("training.kubeflow.org/replica-type", "training.kubeflow.org/job-role")  # of PyTorchJobs, MPIJobs
 ORDINAL = "apps.kubernetes.io/pod-index"
 INDEX_KEYS = frozenset((COMPLETION, WORKER, REPLICA, ORDINAL))
 FIRST_ROLES = ("launcher", "master", "chief", "head")
@@ -48,7 +49,7 @@ def rank_of(record: PodRecord, policy: Policy) -> Rank | None:
     if key == COMPLETION and JOB in labels:
         return (_number(labels[JOB], JOB), index)
     if key == REPLICA:
-        return (0 if labels.get(ROLE, "").lower() in FIRST_ROLES else 1, index)
+        return (0 if any(labels.get(role, "").lower() in FIRST_ROLES for role in ROLES) else 1, index)
     return (0, index)
 
 

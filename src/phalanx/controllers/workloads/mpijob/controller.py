@@ -27,6 +27,7 @@ from phalanx.controllers.workloads.mpijob.grouping import all_pods, group_mpi_jo
 MPI_JOBS = Resource("kubeflow.org", "v2beta1", "mpijobs", "MPIJob")
 JOB_NAME = "training.kubeflow.org/job-name"
 JOB_ROLE = "training.kubeflow.org/job-role"
+REPLICA_INDEX = "training.kubeflow.org/replica-index"
 
 
 NAME = "mpijob"
@@ -180,5 +181,5 @@ def _labels(owner: Json, role: str, index: int) -> dict[str, str]:
         "training.kubeflow.org/operator-name": "mpi-operator",
         JOB_NAME: owner["metadata"]["name"],
         JOB_ROLE: role,
-        "training.kubeflow.org/replica-index": str(index),
+        REPLICA_INDEX: str(index),
     }

@@ -9,14 +9,15 @@ from phalanx.controllers.grouping.core import Grouping, Json
 from phalanx.controllers.runtime.controller import Controller
 from phalanx.controllers.workloads.kind import ExpectedPod, Local, WorkloadKind, numbered
 from phalanx.controllers.workloads.member import PodView, WorkloadSlot
-from phalanx.controllers.workloads.mpijob.controller import JOB_NAME, JOB_ROLE, MPI_JOBS
+from phalanx.controllers.workloads.mpijob.controller import JOB_NAME, JOB_ROLE, MPI_JOBS, REPLICA_INDEX
 from phalanx.controllers.workloads.mpijob.grouping import group_mpi_job, replica_of
 
 
 def _pods(job: Json, related: Sequence[Json], found: Grouping) -> Iterator[ExpectedPod]:
     for part in replica_of(job, job).parts:
         name = f"{job['metadata']['name']}-{part.name}"
-        yield from numbered(name, {"spec": part.pod_spec}, part.count, found.links.get(part.name))
+        labels, link = {JOB_ROLE: part.name}, found.links.get(part.name)
+        yield from numbered(name, {"spec": part.pod_spec}, part.count, link, REPLICA_INDEX, labels)
 
 
 def _templates(job: Json) -> Iterator[Json]:

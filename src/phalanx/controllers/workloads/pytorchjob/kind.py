@@ -14,7 +14,7 @@ from phalanx.controllers.workloads.kind import ExpectedPod, WorkloadKind, number
 from phalanx.controllers.workloads.member import PodView, WorkloadSlot
 
 PYTORCH_JOBS = Resource("kubeflow.org", "v1", "pytorchjobs", "PyTorchJob")
-REPLICA_TYPE = "training.kubeflow.org/replica-type"
+REPLICA_TYPE, REPLICA_INDEX = "training.kubeflow.org/replica-type", "training.kubeflow.org/replica-index"
 
 
 def roles_of(job: Json) -> list[Role]:
@@ -37,7 +37,8 @@ def group_pytorch_job(job: Json, related: Sequence[Json] = ()) -> Grouping:
 def _pods(job: Json, related: Sequence[Json], found: Grouping) -> Iterator[ExpectedPod]:
     for role in roles_of(job):
         name = f"{job['metadata']['name']}-{role.name}"
-        yield from numbered(name, role.template, role.count, found.links.get(role.name))
+        labels, link = {REPLICA_TYPE: role.name}, found.links.get(role.name)
+        yield from numbered(name, role.template, role.count, link, REPLICA_INDEX, labels)
 
 
 def _place(pod: PodView) -> WorkloadSlot | None:
