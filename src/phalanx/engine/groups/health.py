@@ -70,14 +70,9 @@ class GroupHealth:
 
     def _facts(self, group: Group) -> Facts:
         key = group.key
-        return Facts(
-            started=self._conditions.is_true(key),
-            disrupted=key in self._conditions.targets,
-            timed_out=key in self.timed_out,
-            unready=sum(len(self.unready.get(leaf.key, ())) for leaf in self._forest.leaves(key))
-            if self.unready
-            else 0,
-        )
+        unready = sum(len(self.unready.get(leaf.key, ())) for leaf in self._forest.leaves(key)) if self.unready else 0
+        conditions = self._conditions
+        return Facts(conditions.is_true(key), key in conditions.targets, key in self.timed_out, unready)
 
     def message(self, group: Group, state: GroupState) -> str:
         """Return one sentence: how many have nodes, how many are needed, and which members were lost and why."""

@@ -32,15 +32,17 @@ def assignment_of(
     """
     number = {shape: i for i, shape in enumerate(built.shapes)}
     waiting: dict[tuple[int, int], list[PodRecord]] = {}
+    reserved = False
     for part, records in built.pending.items():
         for record in records:
+            reserved = reserved or bool(record.nominated)
             waiting.setdefault((part, number[record.shape]), []).append(record)
     assignment: Assignment = []
     for share in outcome.shares:
         leaf = id(share.leaf)
         at = (leaf if origin is None else origin[leaf], share.shape)
         counts = {int(row): int(count) for row, count in zip(share.nodes, share.counts, strict=True)}
-        left = waiting[at] if row_of is None else _assign_reserved(waiting[at], counts, row_of, assignment)
+        left = waiting[at] if row_of is None or not reserved else _assign_reserved(waiting[at], counts, row_of, assignment)
         taken = 0
         for row, count in counts.items():
             assignment += [(record, row) for record in left[taken : taken + count]]

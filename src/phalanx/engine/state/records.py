@@ -33,13 +33,11 @@ def workload_of(pod: Pod) -> str:
 
     Jobs of a CronJob are runs of that CronJob, and Jobs of a JobSet of its replicated job.
     """
-    meta, group = pod.metadata, pod.spec.scheduling_group
-    owner = None
-    if meta.owner_references:
-        owner = next((each for each in meta.owner_references if each.controller), None)
+    meta, owners = pod.metadata, pod.metadata.owner_references
+    owner = next((each for each in owners if each.controller), None) if owners else None
     if owner is None:
-        name = group.pod_group_name if group is not None else None
-        return intern(f"{meta.namespace}/PodGroup/{name}") if name else ""
+        group = pod.spec.scheduling_group
+        return intern(f"{meta.namespace}/PodGroup/{group.pod_group_name}") if group and group.pod_group_name else ""
     labels = meta.labels or _NO_LABELS
     if JOB_SET_LABELS[0] in labels:
         return intern("/".join((meta.namespace, "JobSet", *(labels.get(label, "") for label in JOB_SET_LABELS))))
