@@ -12,7 +12,7 @@ from phalanx.base.clock import rfc3339_micro
 from phalanx.controllers.nodes.lifecycle import wanted_taints
 from phalanx.controllers.nodes.taint_eviction import stays
 from phalanx.local.store.watchers import StoreWatcher
-from phalanx.model.objects.node import Taint
+from phalanx.model.objects.cluster import Taint
 from phalanx.testing.simulated_cluster import simulated_cluster
 from phalanx.testing.virtual_time import VirtualLoop, run
 from support.controller_world import Json, World, condition, world

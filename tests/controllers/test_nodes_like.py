@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from phalanx.local.nodes.copied_nodes import twin
+from phalanx.local.nodes.fleet import twin
 from support.local_cluster import LocalCluster
 
 REAL = {

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from phalanx.controllers.runtime.pod_events import BURST, REFILL_SECONDS, PodEvents
+from phalanx.controllers.runtime.pods import BURST, REFILL_SECONDS, PodEvents
 from support.controller_world import Json, world
 from support.manifests import template
 from support.manual_clock import ManualClock

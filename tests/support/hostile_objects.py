@@ -12,7 +12,7 @@ import msgspec
 
 from phalanx.engine.events import CHANGED_BY_KIND
 from phalanx.model import objects
-from phalanx.model.annotations import KNOWN
+from phalanx.model.annotation_values import KNOWN
 
 Json = dict[str, Any]
 

@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from phalanx.base.errors import ConfigProblem
-from phalanx.serve.kubeconfig import merge_kubeconfig, write_kubeconfig
+from phalanx.serve.clusters import merge_kubeconfig, write_kubeconfig
 
 OPTIONS = ("--no-controllers", "--nodes", "2")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from phalanx.serve.log_limit import MOST_MESSAGES, PER_MINUTE, LimitedMessages
+from phalanx.serve.process import MOST_MESSAGES, PER_MINUTE, LimitedMessages
 
 
 def record(text: str, at: float) -> logging.LogRecord:

@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from phalanx.cli.group import group
-from phalanx.model.annotations import KNOWN, unknown
+from phalanx.model.annotation_values import KNOWN, unknown
 from phalanx.model.gates import Gates
 from phalanx.serve.manifests import Manifests
 from phalanx.testing.simulated_cluster import simulated_cluster

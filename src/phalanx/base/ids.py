@@ -1,8 +1,14 @@
-"""Names and uids. Randomness comes from a generator that is passed in, so that simulations repeat exactly."""
+"""Create names, uids, and short stable hashes for names, in an alphabet in which no words appear.
+
+The random generator is passed in, so that simulations repeat exactly.
+"""
 
 from __future__ import annotations
 
 import random
+from typing import Any
+
+import msgspec
 
 # The alphabet Kubernetes uses for generated names: no vowels, so that no words appear.
 SAFE_ALPHABET = "bcdfghjklmnpqrstvwxz2456789"
@@ -23,3 +29,29 @@ def new_uid(rng: random.Random) -> str:
     """
     text = f"{rng.getrandbits(128) & _FREE | _FIXED:032x}"
     return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
+
+
+def fnv1a_32(data: bytes) -> int:
+    value = 0x811C9DC5
+    for byte in data:
+        value = ((value ^ byte) * 0x01000193) & 0xFFFFFFFF
+    return value
+
+
+def fnv1_32(data: bytes) -> int:
+    value = 0x811C9DC5
+    for byte in data:
+        value = (value * 0x01000193 & 0xFFFFFFFF) ^ byte
+    return value
+
+
+def safe_encode(text: str) -> str:
+    return "".join(SAFE_ALPHABET[ord(char) % len(SAFE_ALPHABET)] for char in text)
+
+
+def hash_of(value: Any, collisions: int = 0) -> str:
+    """Hash any JSON value; equal values give equal hashes whatever the order of their keys."""
+    data = msgspec.json.encode(value, order="sorted")
+    if collisions:
+        data += collisions.to_bytes(4, "little")
+    return safe_encode(str(fnv1a_32(data)))

@@ -208,7 +208,7 @@ def kubeconfig(name: str, data: str, merge: bool, output: str) -> int:
     """
     import os
 
-    from phalanx.serve.kubeconfig import merge_kubeconfig
+    from phalanx.serve.clusters import merge_kubeconfig
 
     home, record = known_cluster(name, data)
     source = Path(record.kubeconfig) if record.kubeconfig else None

@@ -9,7 +9,7 @@ import click
 from phalanx.cli.documents import Unreadable, read_documents
 from phalanx.cli.messages import short
 from phalanx.cli.output import CommandError, output_option, table
-from phalanx.model.annotations import unknown
+from phalanx.model.annotation_values import unknown
 from phalanx.model.kinds import Json
 
 _BY_HAND = {"Workload", "CompositePodGroup", "PodGroup"}  # these are the groups themselves; nothing is generated

@@ -1,8 +1,9 @@
-"""Read the values of annotations strictly: the only reader for text that any user may have written.
+"""List the annotations and labels of our prefix, and read annotation values strictly.
 
-The API server checks no annotation value. So the length is limited before anything is parsed, nesting and the number
-of digits are limited before they cost stack or time, and numbers must be finite and within the range that the caller
-names. Every problem is one `BadValue`, whose text says what is wrong; nothing else is raised.
+A key of our prefix that is not listed is reported as a mistake. The API server checks no annotation value, so this is
+the only reader for text that any user may have written. The length is limited before anything is parsed; nesting and
+the number of digits are limited; numbers must be finite and in the range that the caller names. Every problem is one
+`BadValue`, whose text says what is wrong.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections.abc import Mapping
+from difflib import get_close_matches
 from typing import Any, NoReturn
 
 MAX_CHARACTERS = 128 << 10  # of a JSON value; the API server allows 256 KiB for all annotations of an object
@@ -101,3 +104,61 @@ def _json_float(text: str) -> float:
 
 def _no_constant(text: str) -> NoReturn:
     raise BadValue(f"{text} is not a finite number")
+
+
+PREFIX = "scheduling.phalanx.dev/"
+_LEVELS = ("", "replicated-job-", "subgroup-")  # levels of a workload that lie between its objects
+_REQUESTS = ("gang", "topology", "disruption", "min-count", "min-groups", "preferred-topology")
+_WRITTEN_BY_PEOPLE = (
+    *(level + requested for level in _LEVELS for requested in _REQUESTS),
+    "api",
+    "group-tree",
+    "match-device-attribute",
+    "min-resources",
+    "pod-group",
+    "provider",
+    "default-gangs",  # a label of namespaces
+    "expected-duration",
+    "rank-placement",
+    "rescheduling-policy",
+    "schedule-timeout",
+    "schedule-timeout-seconds",
+    "scheduler-name",
+)
+_WRITTEN_BY_US = (
+    "adopted",
+    "after-group",
+    "attempt",
+    "compositepodgroup-protection",  # a finalizer
+    "group",
+    "implied-by",
+    "placement",  # controller name of admission checks
+    "provisions-for",
+    "through",
+    "waiting",
+    "group-size",  # a scheduling gate
+    "bound-in-group",
+    "completed-in-run",
+    "dropped-fields",
+    "generated",
+    "made-as",
+    "part-of",
+    "pods-to-come",
+    "run",
+    "v1beta1-fields",
+)
+KNOWN = frozenset(PREFIX + name for name in (*_WRITTEN_BY_PEOPLE, *_WRITTEN_BY_US))
+
+
+def unknown(annotations: Mapping[str, object] | None) -> list[str]:
+    """Return a sentence for each unknown Phalanx annotation, with the key that may have been meant."""
+    return [
+        f"annotation {key} means nothing to Phalanx{_hint(key)}"
+        for key in annotations or ()
+        if key.startswith(PREFIX) and key not in KNOWN
+    ]
+
+
+def _hint(key: str) -> str:
+    near = get_close_matches(key.removeprefix(PREFIX), _WRITTEN_BY_PEOPLE, n=1)
+    return f"; did you mean {PREFIX}{near[0]}?" if near else ""

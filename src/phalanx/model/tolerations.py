@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from phalanx.model.objects.node import Taint
+from phalanx.model.objects.cluster import Taint
 from phalanx.model.objects.pod import Toleration
 
 NO_SCHEDULE = "NoSchedule"

@@ -33,8 +33,8 @@ from phalanx.local.store.store import Store
 from phalanx.local.system_controllers import ServiceAddress, SystemControllers
 from phalanx.local.system_controllers.quota_status import QuotaStatus
 from phalanx.model import builtin
+from phalanx.serve.clusters import context_name, write_kubeconfig
 from phalanx.serve.component import Loop, Supervised
-from phalanx.serve.kubeconfig import context_name, write_kubeconfig
 from phalanx.serve.settings import MEMORY, RBAC, ServerSettings
 
 log = logging.getLogger("phalanx.serve")

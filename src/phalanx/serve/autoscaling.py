@@ -14,8 +14,8 @@ from phalanx.engine.explain.values import NodeDemand
 from phalanx.local.nodes.autoscaler import Needs
 from phalanx.local.nodes.node_groups import NodeGroup
 from phalanx.model.objects import Node
+from phalanx.serve.demand_metrics import LackingGroups
 from phalanx.serve.diagnostics import Diagnostics
-from phalanx.serve.lacking_groups import LackingGroups
 from phalanx.serve.scheduler import SchedulerService
 
 

@@ -1,11 +1,12 @@
-"""Local clusters as things with a name: where each keeps its files, whether it runs, and how to reach it.
+"""Find local clusters by name: where each keeps its files, whether it runs, and its kubeconfig.
 
-A running cluster holds a lock on its `cluster.json`. The lock, not the process number in it, says that it runs: it is
-gone with the process, however that ended, while a process number may have been reused.
+A running cluster holds a lock on its `cluster.json`. The lock shows that it runs, not the process ID in the file: the
+lock ends with the process, while a process ID may be reused. A kubeconfig is readable by its owner only.
 """
 
 from __future__ import annotations
 
+import base64
 import fcntl
 import os
 import re
@@ -16,8 +17,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
+import yaml
 
 from phalanx.base.errors import ConfigProblem
+from phalanx.local.api.files import write_private
 
 RECORD = "cluster.json"
 LOG = "log"
@@ -140,3 +143,57 @@ def stop(home: Home, patience: float) -> bool:
             return False
         time.sleep(0.05)
     return True
+
+
+NAME = "phalanx"
+
+
+def kubeconfig_text(url: str, ca: bytes | None, token: str | None, name: str = NAME) -> str:
+    cluster: dict[str, str] = {"server": url}
+    if ca is not None:
+        cluster["certificate-authority-data"] = base64.b64encode(ca).decode()
+    return yaml.safe_dump(
+        {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "clusters": [{"name": name, "cluster": cluster}],
+            "users": [{"name": name, "user": {"token": token} if token else {}}],
+            "contexts": [{"name": name, "context": {"cluster": name, "user": name}}],
+            "current-context": name,
+        },
+        sort_keys=False,
+    )
+
+
+def context_name(cluster: str) -> str:
+    """Return the context name of a named cluster, which must differ from others in the same file."""
+    return f"{NAME}-{cluster}" if cluster else NAME
+
+
+def write_kubeconfig(path: Path, url: str, ca: bytes | None, token: str | None, name: str = NAME) -> None:
+    try:
+        write_private(path, kubeconfig_text(url, ca, token, name).encode())
+    except OSError as problem:
+        raise ConfigProblem("--kubeconfig", f"cannot write {path}: {problem.strerror or problem}") from None
+
+
+def merge_kubeconfig(path: Path, into: Path) -> str:
+    """Merge the cluster of one kubeconfig into another; return the context to use. Raises ConfigProblem."""
+    new = yaml.safe_load(path.read_text())
+    try:
+        old = yaml.safe_load(into.read_text()) if into.exists() else None
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as problem:
+        raise ConfigProblem(str(into), f"cannot be read, so nothing was changed: {problem}") from None
+    old = old or {"apiVersion": "v1", "kind": "Config"}
+    if not isinstance(old, dict) or old.get("kind") != "Config":
+        raise ConfigProblem(str(into), "is not a kubeconfig, so nothing was changed")
+    context = str(new["current-context"])
+    for part in ("clusters", "users", "contexts"):
+        others = [item for item in old.get(part) or () if item.get("name") != context]
+        old[part] = [*others, *new[part]]
+    old["current-context"] = context
+    try:
+        write_private(into, yaml.safe_dump(old, sort_keys=False).encode())
+    except OSError as problem:
+        raise ConfigProblem(str(into), f"cannot be written: {problem.strerror or problem}") from None
+    return context

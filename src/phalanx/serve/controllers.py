@@ -20,8 +20,7 @@ from phalanx.controllers.runtime.controller import Caches, Controller
 from phalanx.controllers.runtime.events import Events
 from phalanx.controllers.runtime.groups import Groups
 from phalanx.controllers.volumes.controller import VolumesController
-from phalanx.controllers.volumes.ephemeral import EphemeralVolumesController
-from phalanx.controllers.volumes.protection import ClaimProtection
+from phalanx.controllers.volumes.ephemeral import ClaimProtection, EphemeralVolumesController
 from phalanx.controllers.workloads.kind import Local
 from phalanx.controllers.workloads.legacy_spelling import report_unknown_annotations
 from phalanx.controllers.workloads.registry import KINDS

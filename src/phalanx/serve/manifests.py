@@ -21,7 +21,7 @@ from phalanx.controllers.workloads.registry import READ, kind_of
 from phalanx.engine.engine import Engine
 from phalanx.engine.explain import Question
 from phalanx.model import builtin, objects
-from phalanx.model.annotations import unknown
+from phalanx.model.annotation_values import unknown
 from phalanx.model.decode import conform
 from phalanx.model.gates import Gates
 from phalanx.model.kinds import Json, Kind

@@ -1,18 +1,24 @@
-"""How long plugins take, measured around the engine, which has no clock: one that is slow is named.
+"""Measure how long plugins take, outside the engine, which has no clock, and report slow ones.
 
-Only plugins that come from elsewhere are measured. A plain filter is asked node by node, so what counts is the sum per
-extension point between two looks: of one step of the engine, and the events before it. What a plugin answers is never
-changed.
+For external plugins, the time per extension point is added up over one step of the engine and the events before it. For
+metrics of all plugins, one step per second runs with the interpreter's profiling hook; the other steps cost nothing.
+Measuring changes no answer and no decision.
 """
 
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from types import CodeType, FrameType, FunctionType
+from typing import Any, NamedTuple, TypeVar
+
+from prometheus_client import CollectorRegistry
 
 from phalanx.base.clock import Clock
+from phalanx.engine.engine import Engine
 from phalanx.engine.framework import Factory, Handle
+from phalanx.serve.histograms import Histograms, exponential
 
 log = logging.getLogger(__name__)
 
@@ -126,3 +132,85 @@ class PluginTimes:
             "phalanx_slow_plugin_steps_total counts how often.",
             slow.plugin, slow.seconds * 1e3, slow.point, self.limit * 1e3,
         )  # fmt: skip
+
+
+T = TypeVar("T")
+
+SAMPLE_EVERY = 1.0  # seconds between two sampled steps
+
+
+class PluginSamples:
+    def __init__(self, engine: Engine, clock: Clock, profile: str, registry: CollectorRegistry) -> None:
+        self._clock, self._profile = clock, profile
+        self._due = 0.0
+        self._points = _points_of(engine)
+        self._plugins = Histograms(
+            "scheduler_plugin_execution_duration_seconds",
+            "Duration of one call of a plugin at an extension point, in sampled steps.",
+            ["plugin", "extension_point", "status"],
+            exponential(0.00001, 1.5, 20),
+            registry,
+        )
+        self._extension_points = Histograms(
+            "scheduler_framework_extension_point_duration_seconds",
+            "Duration of all plugins of an extension point together in one sampled step.",
+            ["extension_point", "status", "profile"],
+            exponential(0.0001, 2, 12),
+            registry,
+        )
+
+    def due(self, now: float) -> bool:
+        """Return True if the next step is to be sampled. `now`: monotonic seconds."""
+        return now >= self._due
+
+    def run(self, step: Callable[[], T]) -> T:
+        """Run one step and count how long the plugins in it took."""
+        now, points = self._clock.monotonic, self._points
+        began: dict[FrameType, float] = {}
+        taken: dict[str, float] = {}
+
+        def hook(frame: FrameType, event: str, _: object) -> None:
+            if event == "call":
+                if frame.f_code in points:
+                    began[frame] = now()
+            elif event == "return" and began:
+                start = began.pop(frame, None)
+                if start is not None:
+                    self._ended(frame, now() - start, taken)
+
+        before = sys.getprofile()
+        sys.setprofile(hook)
+        try:
+            return step()
+        finally:
+            sys.setprofile(before)
+            if taken:  # a step in which no plugin was asked says nothing
+                self._due = now() + SAMPLE_EVERY
+            for point, seconds in taken.items():
+                self._extension_points.observe(seconds, (point, "Success", self._profile))
+
+    def _ended(self, frame: FrameType, seconds: float, taken: dict[str, float]) -> None:
+        point = self._points[frame.f_code]
+        plugin = frame.f_locals.get("self")
+        self._plugins.observe(seconds, (str(plugin.name) if plugin is not None else "", point, "Success"))
+        taken[point] = taken.get(point, 0.0) + seconds
+
+
+def _points_of(engine: Engine) -> dict[CodeType, str]:
+    """Return the extension point of every method of the plugins in use, as kube-scheduler spells it."""
+    found: dict[CodeType, str] = {}
+    for profile in engine.profiles.values():
+        for plugin in profile.plugins.values():
+            for method, point in POINTS.items():
+                code = _code_of(type(plugin), method)
+                if code is not None and point != "observe":
+                    found[code] = point[0].upper() + point[1:]
+    return found
+
+
+def _code_of(kind: type[Any], method: str) -> CodeType | None:
+    for each in kind.__mro__:
+        function = vars(each).get(method)
+        if isinstance(function, FunctionType):
+            return function.__code__
+    return None

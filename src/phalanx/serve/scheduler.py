@@ -10,7 +10,7 @@ import asyncio
 import logging
 import random
 import socket
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -31,10 +31,64 @@ from phalanx.kube.recorder import Recorder
 from phalanx.model import objects
 from phalanx.model.gates import Gates
 from phalanx.serve.foreign_groups import ForeignGroups
-from phalanx.serve.plugin_samples import PluginSamples
-from phalanx.serve.plugin_times import PluginTimes
+from phalanx.serve.plugin_times import PluginSamples, PluginTimes
 from phalanx.serve.recording import RecordedEngine
-from phalanx.serve.turns import LINGER, Turns
+
+TURN = 0.5  # seconds that a scheduler with work keeps the lease while others wait
+LINGER = 0.05  # the same without work: more pods often follow
+CATCH_UP = 1.0  # seconds between two looks at the lease while an informer is behind
+ENDING = ("pods", "resourceclaims", "persistentvolumes", "persistentvolumeclaims")  # what placement is written to
+
+
+class Turns:
+    def __init__(
+        self,
+        lease: PlacementLease,
+        clock: Clock,
+        informers: Callable[[], list[Informer[object]]],
+        written: Mapping[str, int],
+    ) -> None:
+        """written: highest revision of our own writes, by plural."""
+        self.lease = lease
+        self._clock = clock
+        self._informers = informers
+        self._written = written
+        self._since = clock.monotonic()
+        self.handed_over = 0
+
+    async def begin(self) -> bool:
+        """Return True if this scheduler may place pods now; False after a short wait for its turn."""
+        if self.lease.fresh:
+            return True
+        held = self.lease.holds
+        if not await self.lease.acquire():
+            return False
+        if not held:
+            await self._catch_up()
+            self._since = self._clock.monotonic()
+        return self.lease.holds
+
+    async def _catch_up(self) -> None:
+        """Wait until the informers show what the holders before us wrote."""
+        through = self.lease.through
+        for informer in self._informers():
+            revision = through.get(informer.resource.plural, 0)
+            while self.lease.holds and informer.reached < revision:
+                await informer.wait_for(revision, CATCH_UP)
+
+    def over(self, *, idle: bool) -> bool:
+        """Return True if it is the turn of another scheduler."""
+        return self.lease.contended and self._clock.monotonic() - self._since >= (LINGER if idle else TURN)
+
+    async def end(self, *, again: bool) -> None:
+        """Hand over. All binds are acknowledged and seen. again: there is more to place."""
+        reach = {each.resource.plural: each.newest for each in self._informers() if each.resource.plural in ENDING}
+        for plural in ENDING:
+            reach[plural] = max(reach.get(plural, 0), self._written.get(plural, 0))
+        while not await self.lease.hand_over(reach, again=again):
+            pass
+        self.handed_over += 1
+
 
 log = logging.getLogger(__name__)
 

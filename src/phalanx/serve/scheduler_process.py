@@ -32,11 +32,10 @@ from phalanx.model import yaml_body
 from phalanx.model.gates import Gates
 from phalanx.serve.callers import Callers, Guarded
 from phalanx.serve.certificate_files import CertificateFiles
-from phalanx.serve.demand_metrics import DemandMetrics
+from phalanx.serve.demand_metrics import DemandMetrics, LackingGroups
 from phalanx.serve.diagnostics import Diagnostics
 from phalanx.serve.health import HealthServer, Secure, made_at_start
 from phalanx.serve.kueue_places import EnginePlaces
-from phalanx.serve.lacking_groups import LackingGroups
 from phalanx.serve.leader_duties import Duty, admission_checks, provisioning, with_duties
 from phalanx.serve.metrics import SchedulerMetrics
 from phalanx.serve.plugin_times import LIMIT, PluginTimes

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from phalanx.model import objects as o
+from phalanx.model.objects.cluster import Taint
 from phalanx.model.objects.meta import LabelSelector
-from phalanx.model.objects.node import Taint
 from phalanx.model.objects.pod import NodeSelector, NodeSelectorTerm, PodAffinityTerm, Toleration
 from support.reference.cluster import Cluster
 

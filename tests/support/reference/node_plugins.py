@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 
 from phalanx.model import objects as o
-from phalanx.model.objects.node import Taint
+from phalanx.model.objects.cluster import Taint
 from phalanx.model.objects.pod import ContainerPort, NodeAffinity
 from support.reference import quantity
 from support.reference.cluster import Cluster

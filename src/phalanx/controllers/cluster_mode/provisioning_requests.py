@@ -17,8 +17,8 @@ import msgspec
 from phalanx.base.client import Client, Resource
 from phalanx.base.clock import Clock, parse_rfc3339
 from phalanx.base.errors import AlreadyExists, ConfigProblem, NotFound
+from phalanx.base.ids import hash_of
 from phalanx.base.resources import PODS
-from phalanx.controllers.runtime.hashing import hash_of
 from phalanx.model.kinds import Json
 
 REQUESTS = Resource("autoscaling.x-k8s.io", "v1", "provisioningrequests", "ProvisioningRequest")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 
-from phalanx.controllers.runtime.hashing import fnv1a_32, safe_encode
+from phalanx.base.ids import fnv1a_32, safe_encode
 
 LABEL, SUBDOMAIN = 63, 253  # longest DNS label and DNS subdomain
 

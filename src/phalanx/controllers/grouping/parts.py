@@ -1,7 +1,9 @@
-"""Templates of groups, and the Workload, CompositePodGroups and PodGroups made from them.
+"""Build templates of groups, and the Workload, CompositePodGroups and PodGroups made from them.
 
-A `Leaf` is a PodGroupTemplate, a `Node` a CompositePodGroupTemplate. One template may be instantiated many times:
-once per replica, say. Fields left unset here stay unset there, so that the server's defaults apply.
+A `Leaf` is a PodGroupTemplate, a `Node` a CompositePodGroupTemplate. One template may be instantiated many times, for
+example once per replica. Fields that are unset here stay unset there, so that the server's defaults apply. Workloads
+made of roles (a head and workers) are one gang of all role minimums; pods beyond the minimum of their role belong to
+the group, too, but delay no other pod.
 """
 
 from __future__ import annotations
@@ -21,13 +23,17 @@ from phalanx.controllers.grouping.core import (
     POD_GROUPS,
     WORKLOADS,
     WORKLOADS_V1ALPHA1,
+    Grouping,
     GroupingRefused,
     Json,
+    Link,
     carried_annotations,
     controller_ref,
     namespace_of,
     reference_to,
 )
+from phalanx.controllers.grouping.names import fitting
+from phalanx.controllers.grouping.user_workload import with_hand_made
 from phalanx.model import names as dns
 from phalanx.model.groups.keys import DISRUPTION
 
@@ -215,3 +221,52 @@ def first_workload(owner: Json, name: str, policies: Mapping[str, Json]) -> Json
             "podGroups": [{"name": group, "policy": policy} for group, policy in policies.items()],
         },
     }
+
+
+class Role(msgspec.Struct, frozen=True):
+    name: str
+    count: int  # pods it has now
+    least: int  # of which so many must start with the others
+    template: Json
+
+    @property
+    def priority_class(self) -> str:
+        return str((self.template.get("spec") or {}).get("priorityClassName") or "")
+
+    @property
+    def linked(self) -> bool:
+        spec = self.template.get("spec") or {}
+        return spec.get("schedulingGroup") is not None or spec.get("workloadRef") is not None
+
+
+def one_gang(
+    owner: Json, roles: Sequence[Role], related: Sequence[Json], *, minimum: int | None = None, priority_class: str = ""
+) -> Grouping:
+    """Build one gang of all roles. minimum: the object's own field; an annotation takes precedence."""
+    requested = workload_annotations(owner["metadata"].get("annotations"))
+    free = [role for role in roles if not role.linked]
+    all_pods = sum(max(role.count, role.least) for role in free)
+    if requested.gang is False or not all_pods:
+        return Grouping()
+    classes = sorted({role.priority_class for role in free})
+    if len(classes) > 1 and not priority_class:
+        shown = ", ".join(f"{role.name} ({role.priority_class or 'none'})" for role in free)
+        raise GroupingRefused(f"all pods of one gang need the same priorityClassName, found {shown}")
+    count = requested.min_count or minimum or sum(role.least for role in free)
+    if count > all_pods:
+        raise GroupingRefused(f"a gang of {count} can never form: there are only {all_pods} pods; lower the minimum")
+    name = fitting(owner["metadata"]["name"])
+    policy = gang(max(1, count))
+    mode = disruption_of(policy, requested.mode)
+    leaf = LeafTemplate("all", policy, requested.constraints, mode, (), priority_class or classes[0])
+    link = Link(pod_group=name, template=leaf.name)
+    found = Grouping(
+        workload=workload(owner, name, [leaf]),
+        groups=[pod_group(owner, name, name, leaf)],
+        links={role.name: link for role in free},
+    )
+    return with_hand_made(owner, found, related)
+
+
+def templates_of(roles: Sequence[Role]) -> Iterator[Json]:
+    return (role.template for role in roles)

@@ -17,7 +17,7 @@ from phalanx.controllers.runtime.controller import Caches, Controller, Json, Key
 from phalanx.controllers.runtime.events import Events
 from phalanx.controllers.runtime.ownership import deleting
 from phalanx.controllers.runtime.pods import condition, finished, ready
-from phalanx.model.objects.node import Taint
+from phalanx.model.objects.cluster import Taint
 from phalanx.model.objects.pod import Toleration
 from phalanx.model.tolerations import NO_EXECUTE, tolerates
 

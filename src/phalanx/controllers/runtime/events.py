@@ -9,7 +9,7 @@ from collections import OrderedDict
 from phalanx.base.client import Client, Resource
 from phalanx.base.clock import Clock, rfc3339_micro
 from phalanx.base.errors import AlreadyExists, ApiProblem
-from phalanx.controllers.runtime.hashing import fnv1a_32
+from phalanx.base.ids import fnv1a_32
 from phalanx.model.kinds import Json
 
 log = logging.getLogger(__name__)

@@ -1,14 +1,20 @@
-"""Pod functions shared by all controllers: phases, readiness, templates, and which pods to delete first."""
+"""Pod functions shared by all controllers: phases, readiness, templates, expectations, events, and deletion order.
+
+A controller that creates with generated names does not see its own creations until the watch delivers them. So names
+and uids of created and deleted objects are remembered until the cache agrees. Events are limited to client-go's rate.
+"""
 
 from __future__ import annotations
 
 import copy
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 from phalanx.base.client import Resource
-from phalanx.base.clock import parse_rfc3339
-from phalanx.controllers.runtime.ownership import controller_reference
+from phalanx.base.clock import Clock, parse_rfc3339
+from phalanx.controllers.runtime.events import Events
+from phalanx.controllers.runtime.ownership import controller_of, controller_reference
 from phalanx.model.annotation_values import MAX_INT32, BadValue, whole_number
 from phalanx.model.groups.keys import AFTER_GROUP
 from phalanx.model.kinds import Json
@@ -134,3 +140,75 @@ def removal_rank(pod: Json, crowd: int = 0) -> tuple[Any, ...]:
 
 def _newest_first(timestamp: str) -> float:
     return -parse_rfc3339(timestamp) if timestamp else float("-inf")
+
+
+PATIENCE = 300.0  # seconds after which a lost watch event is given up and the cache believed
+
+
+class Expectations:
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._pending: dict[str, dict[str, float]] = {}  # owner uid -> {what: since}
+
+    def expect(self, owner_uid: str, what: str) -> None:
+        self._pending.setdefault(owner_uid, {})[what] = self._clock.monotonic()
+
+    def seen(self, owner_uid: str, what: str) -> None:
+        pending = self._pending.get(owner_uid)
+        if pending is not None:
+            pending.pop(what, None)
+            if not pending:
+                del self._pending[owner_uid]
+
+    def fulfilled(self, owner_uid: str) -> bool:
+        pending = self._pending.get(owner_uid)
+        if not pending:
+            return True
+        oldest = min(pending.values())
+        if self._clock.monotonic() - oldest > PATIENCE:
+            del self._pending[owner_uid]
+            return True
+        return False
+
+    def forget(self, owner_uid: str) -> None:
+        self._pending.pop(owner_uid, None)
+
+
+BURST = 25  # events about one owner at once
+REFILL_SECONDS = 300.0  # after which one more is allowed
+OWNERS = 10_000  # remembered
+
+
+class PodEvents:
+    def __init__(self, events: Events, clock: Clock, controller: str) -> None:
+        self._events, self._clock, self._controller = events, clock, controller
+        self._allowed: OrderedDict[str, tuple[float, float]] = OrderedDict()  # uid -> (events left, since when)
+
+    def created(self, pod: Json) -> None:
+        self._notify(pod, "SuccessfulCreate", f"Created pod: {pod['metadata']['name']}")
+
+    def deleted(self, pod: Json) -> None:
+        self._notify(pod, "SuccessfulDelete", f"Deleted pod: {pod['metadata']['name']}")
+
+    def failed(self, owner: Json, problem: Exception) -> None:
+        self._events.warning(owner, self._controller, "FailedCreate", f"Error creating: {problem}")
+
+    def _notify(self, pod: Json, reason: str, note: str) -> None:
+        meta, reference = pod["metadata"], controller_of(pod)
+        if reference is None or not self._may(str(reference["uid"])):
+            return
+        about = {
+            "apiVersion": reference["apiVersion"],
+            "kind": reference["kind"],
+            "metadata": {"name": reference["name"], "namespace": meta["namespace"], "uid": reference["uid"]},
+        }
+        self._events.normal(about, self._controller, reason, note, distinct=str(meta["uid"]))
+
+    def _may(self, uid: str) -> bool:
+        now = self._clock.now()
+        left, since = self._allowed.pop(uid, (float(BURST), now))
+        left = min(float(BURST), left + (now - since) / REFILL_SECONDS)
+        self._allowed[uid] = (max(left - 1.0, 0.0) if left >= 1.0 else left, now)
+        if len(self._allowed) > OWNERS:
+            self._allowed.popitem(last=False)
+        return left >= 1.0

@@ -13,9 +13,9 @@ import msgspec
 
 from phalanx.base.client import Resource
 from phalanx.base.errors import AlreadyExists
+from phalanx.base.ids import hash_of
 from phalanx.controllers.runtime.claiming import Claims
 from phalanx.controllers.runtime.controller import Cache, Json
-from phalanx.controllers.runtime.hashing import hash_of
 from phalanx.controllers.runtime.ownership import controlled_by, controller_reference, deleting, index_by_controller
 
 HASH_LABEL = "controller-revision-hash"

@@ -1,15 +1,21 @@
-"""Create a claim for each generic ephemeral volume of a pod; the garbage collector deletes it with the pod."""
+"""Create a claim for each generic ephemeral volume of a pod, and protect claims that a pod uses.
+
+The garbage collector deletes an ephemeral claim with its pod. Admission adds the finalizer that protects a claim; it is
+removed from a deleted claim when no pod on a node uses the claim.
+"""
 
 from __future__ import annotations
 
 import copy
 
 from phalanx.base import resources as r
-from phalanx.base.errors import AlreadyExists
+from phalanx.base.clock import Clock
+from phalanx.base.errors import AlreadyExists, NotFound
 from phalanx.controllers.runtime.controller import Caches, Controller, Json, Key
 from phalanx.controllers.runtime.events import Events
 from phalanx.controllers.runtime.ownership import controlled_by, controller_reference, deleting
 from phalanx.controllers.runtime.pods import finished
+from phalanx.controllers.volumes.writes import CLAIM_PROTECTION, VolumeWrites
 
 
 class EphemeralVolumesController(Controller):
@@ -69,3 +75,49 @@ def claim_name(pod: Json, volume: Json) -> str:
 
 def _template(volume: Json) -> Json:
     return (volume.get("ephemeral") or {}).get("volumeClaimTemplate") or {}
+
+
+class ClaimProtection(Controller):
+    name = "claim protection"
+    workers = 2
+
+    def __init__(self, caches: Caches, clock: Clock) -> None:
+        super().__init__()
+        self._claims = caches.of(r.PERSISTENT_VOLUME_CLAIMS)
+        self._pods = caches.of(r.PODS)
+        self._writes = VolumeWrites(caches.of(r.PERSISTENT_VOLUMES), self._claims, clock)
+        self._pods.index("claims used", _claims_used)
+        self._claims.on_change(self._claim_changed)
+        self._pods.on_change(self._pod_changed)
+
+    def _claim_changed(self, key: Key, new: Json | None, old: Json | None) -> None:
+        if new is not None and deleting(new):
+            self.queue.add(key)
+
+    def _pod_changed(self, key: Key, new: Json | None, old: Json | None) -> None:
+        if new is None and old is not None:
+            for claim in _claims_used(old):
+                self.queue.add(Key(key.namespace, claim.partition("/")[2]))
+
+    async def reconcile(self, key: Key) -> None:
+        claim = self._claims.get(*key)
+        if claim is None or self._pods.any_in_index("claims used", str(key)):
+            return
+        try:
+            await self._writes.unprotect(self._claims, claim, CLAIM_PROTECTION)
+        except NotFound:
+            return
+
+
+def _claims_used(pod: Json) -> list[str]:
+    """Cache index: namespace/name. A pod without a node does not count: no node starts it with a deleted claim."""
+    spec, meta = pod.get("spec") or {}, pod["metadata"]
+    if not spec.get("nodeName"):
+        return []
+    found = []
+    for volume in spec.get("volumes") or ():
+        if volume.get("persistentVolumeClaim"):
+            found.append(f"{meta['namespace']}/{volume['persistentVolumeClaim'].get('claimName', '')}")
+        elif volume.get("ephemeral"):
+            found.append(f"{meta['namespace']}/{claim_name(pod, volume)}")
+    return found

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from phalanx.base import resources as r
+from phalanx.base.ids import fnv1a_32
 from phalanx.controllers.runtime.controller import Json
-from phalanx.controllers.runtime.hashing import fnv1a_32
 from phalanx.controllers.runtime.pods import condition
 from phalanx.model.groups.keys import HOSTNAME, ZONE
 

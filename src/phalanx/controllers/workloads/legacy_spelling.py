@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from phalanx.controllers.runtime.controller import Json, Key
 from phalanx.controllers.workloads.kind import Local
-from phalanx.model.annotations import unknown
+from phalanx.model.annotation_values import unknown
 
 CONTROLLER = "workload-annotations"
 

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from phalanx.engine.devices.inventory import CounterKey, Device, DeviceKey, Inventory, PoolKey
+from phalanx.model.objects.cluster import Node
 from phalanx.model.objects.devices import AllocationResult
-from phalanx.model.objects.node import Node
 from phalanx.model.quantity import BadQuantity, nanos
 from phalanx.model.selectors import BadSelector, NodeMatcher, node_selector
 

@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 from phalanx.engine.devices.capacity import CapacityRule, capacity_rule
 from phalanx.model.objects import DeviceTaintRule, ResourceSlice
+from phalanx.model.objects.cluster import Node
 from phalanx.model.objects.devices import CounterSet, DeviceTaint, ResourceSliceSpec, SliceDevice
-from phalanx.model.objects.node import Node
 from phalanx.model.objects.pod import NodeSelector
 from phalanx.model.quantity import BadQuantity, nanos
 from phalanx.model.selectors import BadSelector, NodeMatcher, node_selector

@@ -7,8 +7,7 @@ from collections.abc import Iterable
 from phalanx.engine.reservations import Reason
 from phalanx.engine.reservations.holders import holder_of, waiting_pod
 from phalanx.engine.state.columns import Columns
-from phalanx.engine.state.nominations import Nominations
-from phalanx.engine.state.records import PodRecord
+from phalanx.engine.state.records import Nominations, PodRecord
 from phalanx.model.groups import POD_GROUP, Group, GroupForest, GroupKey, MemberState, PodKey
 
 MOST_NAMED = 3

@@ -13,7 +13,7 @@ import msgspec
 from phalanx.engine.state.columns import Columns
 from phalanx.model.groups.keys import HOSTNAME
 from phalanx.model.objects import Node
-from phalanx.model.objects.node import Taint
+from phalanx.model.objects.cluster import Taint
 
 INSTANCE_TYPE = "node.kubernetes.io/instance-type"
 MOST_TYPES = 16  # types of existing nodes, the most frequent ones

@@ -17,7 +17,7 @@ from phalanx.engine.state.pod_rules import ANTI, HARD, REQUIRED, own_constraints
 from phalanx.engine.state.shapes import Shape
 from phalanx.model.groups.keys import HOSTNAME
 from phalanx.model.objects import PersistentVolume, PersistentVolumeClaim, StorageClass
-from phalanx.model.objects.node import Taint
+from phalanx.model.objects.cluster import Taint
 from phalanx.model.objects.pod import NodeSelector
 from phalanx.model.selectors import LabelMatcher
 from phalanx.model.tolerations import untolerated

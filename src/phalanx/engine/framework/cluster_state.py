@@ -16,9 +16,8 @@ from phalanx.engine.framework.profile import Profile
 from phalanx.engine.framework.settings import EngineSettings
 from phalanx.engine.state.columns import Columns
 from phalanx.engine.state.label_interest import LabelInterest
-from phalanx.engine.state.nominations import Nominations
 from phalanx.engine.state.objects import Objects
-from phalanx.engine.state.records import PodRecord
+from phalanx.engine.state.records import Nominations, PodRecord
 from phalanx.engine.state.shapes import ShapeTable
 from phalanx.model.gates import Gates
 from phalanx.model.groups import GroupForest, GroupKey

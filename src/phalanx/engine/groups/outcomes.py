@@ -42,7 +42,9 @@ def assignment_of(
         leaf = id(share.leaf)
         at = (leaf if origin is None else origin[leaf], share.shape)
         counts = {int(row): int(count) for row, count in zip(share.nodes, share.counts, strict=True)}
-        left = waiting[at] if row_of is None or not reserved else _assign_reserved(waiting[at], counts, row_of, assignment)
+        left = waiting[at]
+        if reserved and row_of is not None:
+            left = _assign_reserved(left, counts, row_of, assignment)
         taken = 0
         for row, count in counts.items():
             assignment += [(record, row) for record in left[taken : taken + count]]

@@ -8,7 +8,7 @@ from typing import Any
 from phalanx.engine.framework import Bools, Depends, Finding, Handle, Rows, Traits
 from phalanx.engine.state.columns import Columns
 from phalanx.engine.state.shapes import Shape
-from phalanx.model.objects.node import Taint
+from phalanx.model.objects.cluster import Taint
 from phalanx.model.tolerations import NO_SCHEDULE, tolerated
 
 _TAINT = Taint(key="node.kubernetes.io/unschedulable", effect=NO_SCHEDULE)

@@ -11,7 +11,7 @@ from phalanx.engine.framework import Bools, Depends, Finding, Floats, Handle, Ro
 from phalanx.engine.framework.adapters import ByMax
 from phalanx.engine.state.columns import Columns
 from phalanx.engine.state.shapes import Shape
-from phalanx.model.objects.node import Taint
+from phalanx.model.objects.cluster import Taint
 from phalanx.model.tolerations import PREFER_NO_SCHEDULE, tolerated, untolerated
 
 

@@ -6,13 +6,70 @@ cost. Then test every cheaper set in ascending cost (`cost.ORDER`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import heapq
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
-from phalanx.engine.preemption.best_first_sets import BestFirstSets, Chosen
-from phalanx.engine.preemption.cost import PROVABLE, Key
+from phalanx.engine.preemption.cost import GROWING, PROVABLE, Key
 from phalanx.engine.preemption.victim_index import EvictionUnit
+from phalanx.engine.slices import worked
 from phalanx.engine.state.columns import Columns
+
+Chosen = tuple[int, ...]
+PRICED = 2  # units of work to price one set
+
+
+class BestFirstSets:
+    """Iterate over victim sets. `floor`: lower bound of the sets still to come. `cut`: the limit ended the search."""
+
+    def __init__(self, count: int, price: Callable[[Chosen], Key], below: Key, limit: int) -> None:
+        """Search `count` units. price: cost of a set. below: only cheaper sets, in the provable parts, are returned.
+
+        limit: number of sets to price.
+        """
+        self._count = count
+        self._price = price
+        self.below = below[:PROVABLE]
+        self._left = limit  # sets that may still be priced
+        self.floor: Key = ()
+        self.cut = False
+
+    def __iter__(self) -> Iterator[tuple[Key, Chosen]]:
+        heap: list[tuple[Key, Chosen]] = [(self._price(()), ())]
+        while heap:
+            first = heap[0][0][:GROWING]
+            self.floor = first
+            if first > self.below[:GROWING]:
+                return
+            level: list[tuple[Key, Chosen]] = []
+            while heap and heap[0][0][:GROWING] == first:
+                level.append(heapq.heappop(heap))
+            for each in sorted(level):
+                if each[0][:PROVABLE] >= self.below:
+                    break
+                self.floor = each[0][:PROVABLE]
+                yield each
+            if first == self.below[:GROWING]:
+                return  # every superset of these sets costs more
+            for _, chosen in level:
+                if not self._extend(chosen, heap):
+                    self.cut = True
+                    self.floor = first
+                    return
+
+    def _extend(self, chosen: Chosen, heap: list[tuple[Key, Chosen]]) -> bool:
+        start = chosen[-1] + 1 if chosen else 0
+        self._left -= self._count - start
+        if self._left < 0:
+            return False
+        for unit in range(start, self._count):
+            worked(PRICED)
+            more = (*chosen, unit)
+            key = self._price(more)
+            if key[:GROWING] <= self.below[:GROWING]:
+                heapq.heappush(heap, (key, more))
+        return True
+
 
 SETS = 1_000  # victim sets priced per row
 

@@ -11,8 +11,7 @@ from typing import NamedTuple
 
 from phalanx.engine.groups import expected_pods
 from phalanx.engine.reservations.reservation import Reason
-from phalanx.engine.state.nominations import Nominations
-from phalanx.engine.state.records import PodRecord
+from phalanx.engine.state.records import Nominations, PodRecord
 from phalanx.model.groups import POD_GROUP
 
 WAITING_MARK = "/reserved"  # a placeholder for a pod that waits

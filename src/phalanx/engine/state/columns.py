@@ -21,7 +21,7 @@ from phalanx.engine.state.journal import Change, ChangeLog, Journal
 from phalanx.engine.state.labels import FEW, LabelColumn
 from phalanx.engine.state.requests import is_device, offered
 from phalanx.model.objects import Node
-from phalanx.model.objects.node import ContainerImage, Taint
+from phalanx.model.objects.cluster import ContainerImage, Taint
 
 if TYPE_CHECKING:
     from phalanx.engine.state.records import PodRecord

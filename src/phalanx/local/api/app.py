@@ -14,17 +14,15 @@ from urllib.parse import parse_qsl
 from phalanx.base.access import Access
 from phalanx.base.errors import ApiProblem, BadRequest, Forbidden, InternalError, MethodNotAllowed, NotFound
 from phalanx.local.api.audit import Audit, AuditRecord
-from phalanx.local.api.auth import is_open
-from phalanx.local.api.discovery import Discovery, version_info
+from phalanx.local.api.auth import PREFIX as IMPERSONATE
+from phalanx.local.api.auth import impersonated, is_open
+from phalanx.local.api.discovery import Discovery, openapi_answer, openapi_v2_answer, version_info
 from phalanx.local.api.fairness import Fairness, Flow
 from phalanx.local.api.handler import Api
 from phalanx.local.api.health import Health
-from phalanx.local.api.impersonation import PREFIX as IMPERSONATE
-from phalanx.local.api.impersonation import impersonated
 from phalanx.local.api.limits import Limits, too_large
 from phalanx.local.api.metrics import ApiMetrics
 from phalanx.local.api.negotiate import negotiate
-from phalanx.local.api.openapi_routes import openapi_answer, openapi_v2_answer
 from phalanx.local.api.options import check_timeout
 from phalanx.local.api.request import Answer, Request, User
 from phalanx.local.api.rights import Attributes, UserAccess, attributes_of, refusal

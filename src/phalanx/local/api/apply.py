@@ -22,8 +22,8 @@ from phalanx.local.api.managed_fields import (
     tracked,
     write_managers,
 )
-from phalanx.local.api.metadata import metadata_of
 from phalanx.local.api.ownership import Walker
+from phalanx.local.api.writable import metadata_of
 from phalanx.model.kinds import Json, Kind, clone
 
 BEFORE_FIRST_APPLY = "before-first-apply"

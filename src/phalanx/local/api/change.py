@@ -15,13 +15,6 @@ from phalanx.local.api.custom_kind import schema_errors
 from phalanx.local.api.expression_errors import expression_errors
 from phalanx.local.api.gated_fields import FieldPath, event_of, exists, gated_fields, is_controlled, shown
 from phalanx.local.api.managed_fields import FieldTracker
-from phalanx.local.api.metadata import (
-    bump_generation,
-    generated_name,
-    keep_system_fields,
-    metadata_of,
-    stamp_new,
-)
 from phalanx.local.api.options import WriteOptions, write_options
 from phalanx.local.api.problems import already_exists, conflict, invalid, modified, not_found
 from phalanx.local.api.quotas import Quotas
@@ -32,10 +25,18 @@ from phalanx.local.api.structural import set_defaults
 from phalanx.local.api.type_checking import check_types
 from phalanx.local.api.view import api_version, decode, encode, object_in
 from phalanx.local.api.webhooks import Webhooks
-from phalanx.local.api.writable import released, within
+from phalanx.local.api.writable import (
+    bump_generation,
+    generated_name,
+    keep_system_fields,
+    metadata_of,
+    released,
+    stamp_new,
+    within,
+)
 from phalanx.local.store.contract import Entry, Key, RevisionMismatch
 from phalanx.model import names
-from phalanx.model.annotations import unknown
+from phalanx.model.annotation_values import unknown
 from phalanx.model.fieldpath import invalid as invalid_value
 from phalanx.model.gates import DROPPED
 from phalanx.model.kinds import FieldError, Json, Kind, Version

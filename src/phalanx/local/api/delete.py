@@ -14,11 +14,11 @@ from phalanx.base.clock import parse_rfc3339, rfc3339
 from phalanx.base.errors import BadRequest, Conflict, NotFound
 from phalanx.local.api.change import Changes
 from phalanx.local.api.crd import RESOURCE as DEFINITIONS
+from phalanx.local.api.index import Selection
 from phalanx.local.api.options import invalid_options, write_options
 from phalanx.local.api.problems import conflict, modified, not_found
 from phalanx.local.api.request import Answer, Request
 from phalanx.local.api.rule_matching import Admitted
-from phalanx.local.api.selection import Selection
 from phalanx.local.api.view import api_version, decode, encode, item_of
 from phalanx.local.store.contract import Entry, Key, RevisionMismatch
 from phalanx.model.builtin import body_schema

@@ -9,11 +9,11 @@ from phalanx.base.errors import MethodNotAllowed
 from phalanx.local.api import protobuf_answers
 from phalanx.local.api.body import read_apart
 from phalanx.local.api.context import Context
+from phalanx.local.api.index import Selection
 from phalanx.local.api.negotiate import negotiate
 from phalanx.local.api.read import Reader
 from phalanx.local.api.request import Answer, Request
 from phalanx.local.api.route import CONNECTIONS, NOT_ALLOWED
-from phalanx.local.api.selection import Selection
 from phalanx.local.api.view import partial, to_yaml, view_of
 from phalanx.local.api.watch import WatchHandler
 

@@ -18,12 +18,12 @@ import msgspec
 
 from phalanx.base.errors import ApiProblem, BadRequest, Expired, Timeout
 from phalanx.local.api.context import Context
+from phalanx.local.api.index import Selection
 from phalanx.local.api.negotiate import Form, negotiate
 from phalanx.local.api.options import invalid_options
 from phalanx.local.api.problems import not_found
 from phalanx.local.api.request import Answer, Request, query_flag
-from phalanx.local.api.scale import scale_of
-from phalanx.local.api.selection import Selection
+from phalanx.local.api.subresources import scale_of
 from phalanx.local.api.table import TableMaker
 from phalanx.local.api.view import View, api_version, decode, encode, item_head, object_in, partial, to_yaml, view_of
 from phalanx.local.store.contract import Compacted, Entry

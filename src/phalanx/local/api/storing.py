@@ -16,12 +16,12 @@ from phalanx.local.api.crd import RESOURCE as DEFINITIONS
 from phalanx.local.api.crd import CustomKinds
 from phalanx.local.api.index import index_in
 from phalanx.local.api.limit_ranges import TABLE as LIMIT_RANGES
-from phalanx.local.api.metadata import finalizers_of
 from phalanx.local.api.quotas import TABLE as QUOTAS
 from phalanx.local.api.quotas import Quotas
 from phalanx.local.api.request import Request
 from phalanx.local.api.rule_matching import MUTATING, MUTATING_BINDINGS, VALIDATING, VALIDATING_BINDINGS
 from phalanx.local.api.view import decode, encode
+from phalanx.local.api.writable import finalizers_of
 from phalanx.local.store.contract import Entry, Key, RevisionMismatch
 from phalanx.model.kinds import Json, Kind
 

@@ -1,9 +1,14 @@
-"""Subresources other than status: binding, eviction, scale, finalize, token."""
+"""Serve subresources other than status: binding, eviction, scale, finalize, token, and connections into a pod.
+
+No process runs in a simulated pod. So exec, attach, port-forward and proxy are refused, but only after missing rights
+and refusals of webhooks are reported.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
+from urllib.parse import parse_qsl
 
 import msgspec
 
@@ -11,7 +16,6 @@ from phalanx.base.clock import rfc3339
 from phalanx.base.errors import BadRequest, Invalid, NotFound
 from phalanx.local.api.binding import Bindings
 from phalanx.local.api.change import Changes
-from phalanx.local.api.connect import connect
 from phalanx.local.api.delete import Deletes
 from phalanx.local.api.eviction import EvictionHandler
 from phalanx.local.api.options import WriteOptions, write_options
@@ -20,7 +24,6 @@ from phalanx.local.api.problems import conflict, not_found
 from phalanx.local.api.request import Answer, Request
 from phalanx.local.api.route import CONNECTIONS
 from phalanx.local.api.rule_matching import Admitted
-from phalanx.local.api.scale import scale_of
 from phalanx.local.api.tokens import AUDIENCE
 from phalanx.local.api.view import api_version, decode, encode
 from phalanx.local.api.writable import released
@@ -28,8 +31,90 @@ from phalanx.local.store.contract import Entry, RevisionMismatch
 from phalanx.model.builtin import body_schema
 from phalanx.model.decode import PROTOBUF, conform, media_type, parse
 from phalanx.model.fieldpath import invalid as invalid_value
-from phalanx.model.kinds import SUBRESOURCE_KINDS, Json
+from phalanx.model.kinds import SUBRESOURCE_KINDS, Json, Kind
 from phalanx.model.schema import Object
+
+_FLAGS = ("stdin", "stdout", "stderr", "tty")
+
+
+async def connect(request: Request, changes: Changes) -> NoReturn:
+    """Refuse a connection to a simulated pod: always raises ApiProblem.
+
+    The body of the request is its query: keys may be repeated in it.
+    """
+    own = ("", "v1", CONNECTIONS[request.subresource])
+    if changes.storing.beyond and changes.webhooks.active:
+        about = Admitted(request, "CONNECT", _options(own[2], request.body), None, False, own)
+        await changes.webhooks.refuse_or_pass(about)
+    if changes.latest(request) is None:
+        raise not_found(request.kind, request.name)
+    what = f'pod "{request.name}" is simulated: nothing runs in its containers'
+    raise BadRequest(f"{what}, so there is no {request.subresource}")
+
+
+def _options(kind: str, query: bytes) -> Json:
+    options: Json = {"kind": kind, "apiVersion": "v1"}
+    for name, value in parse_qsl(query.decode("latin-1"), keep_blank_values=True):
+        if name in _FLAGS:
+            options[name] = value.lower() in ("true", "1")
+        elif name == "command":
+            options.setdefault("command", []).append(value)
+        elif name == "ports":
+            options.setdefault("ports", []).extend(int(port) for port in value.split(",") if port.isdecimal())
+        else:
+            options[name] = value
+    return options
+
+
+_KEPT = ("name", "namespace", "uid", "resourceVersion", "creationTimestamp")
+
+
+def at(obj: Json, path: str) -> Any:
+    """Return the value at a dotted path; None if there is none."""
+    here: Any = obj
+    for part in path.strip(".").split("."):
+        if not isinstance(here, dict):
+            return None
+        here = here.get(part)
+    return here
+
+
+def scale_of(kind: Kind, obj: Json) -> Json:
+    scale = kind.scale
+    assert scale is not None  # a kind that lists the subresource declares its paths
+    metadata = obj.get("metadata", {})
+    status: Json = {"replicas": at(obj, scale.status_replicas) or 0}
+    if scale.selector:
+        selector = selector_text(at(obj, scale.selector))
+        if selector:
+            status["selector"] = selector
+    return {
+        "kind": "Scale",
+        "apiVersion": "autoscaling/v1",
+        "metadata": {key: metadata[key] for key in _KEPT if key in metadata},
+        "spec": {"replicas": at(obj, scale.spec_replicas) or 0},
+        "status": status,
+    }
+
+
+def selector_text(selector: Any) -> str:
+    """Format a label selector object in the text form of a query parameter."""
+    if isinstance(selector, str):
+        return selector
+    if not isinstance(selector, dict):
+        return ""
+    parts = [f"{key}={value}" for key, value in sorted((selector.get("matchLabels") or {}).items())]
+    for rule in selector.get("matchExpressions") or ():
+        key, operator = rule.get("key", ""), rule.get("operator")
+        values = ",".join(sorted(rule.get("values") or ()))
+        if operator == "Exists":
+            parts.append(key)
+        elif operator == "DoesNotExist":
+            parts.append(f"!{key}")
+        else:
+            parts.append(f"{key} {'in' if operator == 'In' else 'notin'} ({values})")
+    return ",".join(parts)
+
 
 _TOKEN_SECONDS = 3600
 _SHORTEST_TOKEN = 600

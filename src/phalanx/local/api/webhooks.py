@@ -20,9 +20,8 @@ from phalanx.cel.program import Program
 from phalanx.cel.syntax import CompileError
 from phalanx.cel.types import BOOL
 from phalanx.cel.values import EvaluationError
-from phalanx.local.api.admission_views import both, copy_of_new, question, take
+from phalanx.local.api.admission_views import both, conditions_hold, copy_of_new, inputs, question, take
 from phalanx.local.api.context import Context
-from phalanx.local.api.expression_inputs import conditions_hold, inputs
 from phalanx.local.api.patch_json import json_patch
 from phalanx.local.api.policies import AdmissionPolicies
 from phalanx.local.api.problems import forbidden

@@ -1,4 +1,9 @@
-"""Makes the simulated Node objects: complete from their first moment, so that a scheduler can use them at once."""
+"""Build the simulated Node objects: complete at creation, so that a scheduler can use them at once.
+
+Nodes may also be copied from another cluster, with the same labels, capacity and taints under new names. What
+identifies a machine or a cluster is left out: names, addresses, IDs, annotations, images. Labels are copied, because
+topology and affinity depend on them, unless their value contains the name, an address or the ID of the node.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +11,7 @@ import asyncio
 import contextlib
 import logging
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -19,6 +24,7 @@ from phalanx.base.resources import NODES
 from phalanx.base.retry import delay, verdict
 from phalanx.local.nodes.topology import Topology
 from phalanx.model.groups.keys import HOSTNAME
+from phalanx.model.kinds import Json
 
 SIMULATED = "simulation.phalanx.dev/simulated"  # label; "true": the simulated kubelet looks after this node
 AT_ONCE = 64
@@ -189,3 +195,72 @@ def _report_differences(there: dict[str, dict[str, str]], count: int, topology: 
             "delete what is there with kubectl, or start with another data directory",
             "1 node keeps" if len(elsewhere) == 1 else f"{len(elsewhere)} nodes keep",
         )
+
+
+# Taints that tell of a node's state. The twin has a state of its own, and the node controller writes its taints.
+_STATE = ("node.kubernetes.io/", "node.cloudprovider.kubernetes.io/")
+
+
+def copy_name(index: int) -> str:
+    return f"twin-{index:05d}"
+
+
+def twin(node: Json, index: int, now: float) -> Json:
+    """Build the simulated node to create as the copy of `node`; `index`: its number among the copies."""
+    name = copy_name(index)
+    spec, status = node.get("spec") or {}, node.get("status") or {}
+    secrets = _identities(node)
+    labels = {
+        key: value
+        for key, value in (node["metadata"].get("labels") or {}).items()
+        if not any(secret in value for secret in secrets)
+    }
+    taints = [taint for taint in spec.get("taints") or () if not taint["key"].startswith(_STATE)]
+    room = status.get("allocatable") or status.get("capacity") or {}
+    info = status.get("nodeInfo") or {}
+    return node_object(
+        name,
+        index,
+        {**labels, HOSTNAME: name, SIMULATED: "true"},
+        {
+            "taints": [{key: taint[key] for key in ("key", "value", "effect") if taint.get(key)} for taint in taints],
+            **({"unschedulable": True} if spec.get("unschedulable") else {}),
+        },
+        status.get("capacity") or room,
+        room,
+        now,
+        architecture=info.get("architecture") or "amd64",
+        system=info.get("operatingSystem") or "linux",
+    )
+
+
+def _identities(node: Json) -> set[str]:
+    """Return the strings that identify this machine: its name, addresses and IDs.
+
+    Strings of up to three characters are left out: they would match parts of unrelated label values.
+    """
+    spec, status = node.get("spec") or {}, node.get("status") or {}
+    info = status.get("nodeInfo") or {}
+    found = {
+        node["metadata"]["name"],
+        str(spec.get("providerID") or "").rpartition("/")[2],
+        *(str(one.get("address") or "") for one in status.get("addresses") or ()),
+        *(str(info.get(key) or "") for key in ("machineID", "systemUUID", "bootID")),
+    }
+    return {text for text in found if len(text) > 3}
+
+
+async def create_copies(client: Client, nodes: Sequence[Json], clock: Clock, notify: Notify) -> int:
+    """Create one copy of every node, in the order of their names, and return how many were created.
+
+    Copies that exist already stay as they are.
+    """
+    made = 0
+    for index, node in enumerate(sorted(nodes, key=lambda one: str(one["metadata"]["name"]))):
+        try:
+            await client.create(NODES, twin(node, index, clock.now()))
+            made += 1
+            notify(index + 1, len(nodes))
+        except AlreadyExists:
+            continue
+    return made

@@ -26,8 +26,8 @@ from phalanx.local.nodes import pod_status
 from phalanx.local.nodes.fleet import SIMULATED, ready_conditions
 from phalanx.local.nodes.in_place_restart_agents import Agent, InPlaceRestartAgents
 from phalanx.local.nodes.node_capacity import NodeUsage, amounts, host_ports, no_room, pod_requests, unsuitable
-from phalanx.local.nodes.pod_events import KubeletEvents
 from phalanx.local.nodes.pod_runs import KnownPod, PodName, RunningPod, SimulatedNode, exit_code, starts_again, stopping
+from phalanx.local.nodes.pod_status import KubeletEvents
 from phalanx.local.nodes.references import Need, missing, needs_of
 from phalanx.local.nodes.views import (
     FINISHED,

@@ -9,10 +9,9 @@ from typing import Any
 from phalanx.base.client import Client
 from phalanx.base.clock import Clock, SystemClock
 from phalanx.base.tasks import run_all
-from phalanx.local.nodes.copied_nodes import create_copies
 from phalanx.local.nodes.device_publisher import DevicePublisher
 from phalanx.local.nodes.devices import SimulatedDriver
-from phalanx.local.nodes.fleet import USUAL, Notify, create_fleet
+from phalanx.local.nodes.fleet import USUAL, Notify, create_copies, create_fleet
 from phalanx.local.nodes.heartbeats import Heartbeats
 from phalanx.local.nodes.kubelet import KubeletOptions, SimulatedKubelet
 from phalanx.local.nodes.topology import Topology

@@ -1,4 +1,8 @@
-"""Deletion of a namespace: everything in it goes first, then the `kubernetes` finalizer, and with it the namespace."""
+"""Delete the content of a terminating namespace, then its finalizer; create the default objects of a new namespace.
+
+The default objects are the service account `default` and the certificate of the server. They are created again after
+they are deleted, and an edited certificate is restored, as in Kubernetes.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +11,10 @@ from typing import Any
 
 import msgspec
 
-from phalanx.base.client import Client
+from phalanx.base.client import Client, Resource
 from phalanx.base.clock import Clock, rfc3339
-from phalanx.base.errors import Conflict, NotFound
-from phalanx.base.resources import NAMESPACES
+from phalanx.base.errors import AlreadyExists, Conflict, Forbidden, NotFound
+from phalanx.base.resources import CONFIG_MAPS, NAMESPACES
 from phalanx.base.work import WorkQueue
 from phalanx.local.system_controllers.metadata_feed import MetadataBody, MetadataFeed, MetadataItem, ObjectMetadata
 from phalanx.model.kinds import Kind, Registry
@@ -179,3 +183,56 @@ class NamespaceDeleter:
         answer = await self._client.patch(NAMESPACES, name, {"status": fields}, subresource="status")
         updated: dict[str, Any] = msgspec.json.decode(answer)
         return updated
+
+
+SERVICE_ACCOUNTS = Resource("", "v1", "serviceaccounts", "ServiceAccount")
+ACCOUNT = "default"
+CERTIFICATE = "kube-root-ca.crt"
+_FURNITURE = {("serviceaccounts", ACCOUNT), ("configmaps", CERTIFICATE)}
+
+
+class NamespaceDefaults:
+    def __init__(self, client: Client, feed: MetadataFeed, ca: bytes | None = None) -> None:
+        """ca: the certificate of the server's authority, PEM; None: served without TLS, nothing to trust."""
+        self._client = client
+        self._feed = feed
+        self._ca = ca
+        self._work: WorkQueue[str] = WorkQueue("namespace furnishing")
+        feed.listen(self._on_change)
+
+    async def run(self) -> None:
+        await self._feed.synced.wait()
+        await self._work.run(self.furnish, workers=2)
+
+    def _on_change(self, before: MetadataItem | None, after: MetadataItem | None) -> None:
+        if after is not None:
+            if before is None and after.kind.key == "namespaces":
+                self._work.add(after.meta.name)
+            elif before is not None and (after.kind.key, after.meta.name) == ("configmaps", CERTIFICATE):
+                self._work.add(after.meta.namespace)
+        elif before is not None and (before.kind.key, before.meta.name) in _FURNITURE:
+            self._work.add(before.meta.namespace)
+
+    async def furnish(self, namespace: str) -> None:
+        account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": ACCOUNT}}
+        await self._ensure(SERVICE_ACCOUNTS, account, namespace)
+        if self._ca is not None:
+            why = "The certificate that signs this API server's, for clients inside the cluster."
+            metadata = {"name": CERTIFICATE, "annotations": {"kubernetes.io/description": why}}
+            data = {"ca.crt": self._ca.decode()}
+            body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data}
+            await self._ensure(CONFIG_MAPS, body, namespace)
+            try:
+                current: dict[str, Any] = msgspec.json.decode(
+                    await self._client.get(CONFIG_MAPS, CERTIFICATE, namespace)
+                )
+                if current.get("data") != data:
+                    await self._client.update(CONFIG_MAPS, CERTIFICATE, {**current, "data": data}, namespace)
+            except (NotFound, Forbidden):
+                return
+
+    async def _ensure(self, resource: Resource, body: dict[str, Any], namespace: str) -> None:
+        try:
+            await self._client.create(resource, body, namespace)
+        except (AlreadyExists, Forbidden, NotFound):
+            return  # there already, or the namespace is on its way out

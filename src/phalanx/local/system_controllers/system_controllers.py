@@ -14,8 +14,7 @@ from phalanx.local.system_controllers.bootstrap import bootstrap
 from phalanx.local.system_controllers.bootstrap_roles import bootstrap_roles
 from phalanx.local.system_controllers.garbage import GarbageCollector
 from phalanx.local.system_controllers.metadata_feed import MetadataFeed
-from phalanx.local.system_controllers.namespace_defaults import NamespaceDefaults
-from phalanx.local.system_controllers.namespaces import NamespaceDeleter
+from phalanx.local.system_controllers.namespaces import NamespaceDefaults, NamespaceDeleter
 from phalanx.local.system_controllers.own_service import OwnService, ServiceAddress
 from phalanx.local.system_controllers.protection import GroupProtection
 from phalanx.model.kinds import Registry

@@ -1,9 +1,9 @@
 """The group tree, from every dialect: PodGroup and CompositePodGroup objects, KEP-4671 Workloads, our pod label."""
 
-from phalanx.model.groups.answers import InvalidTree, Quorum, QuorumShortage, Resolution
 from phalanx.model.groups.expected_pods import MIN_RESOURCES, TO_COME, announced
 from phalanx.model.groups.forest import GroupForest
 from phalanx.model.groups.group import KNOWN, ON_NODE, PLACED, Group, GroupSpec, Member, MemberState
+from phalanx.model.groups.hierarchy import InvalidTree, Quorum, QuorumShortage, Resolution
 from phalanx.model.groups.keys import (
     AFTER_GROUP,
     COMPLETED_IN,

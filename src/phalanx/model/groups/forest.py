@@ -12,7 +12,6 @@ from itertools import islice
 import msgspec
 
 from phalanx.model.groups import hierarchy
-from phalanx.model.groups.answers import InvalidTree, Quorum, Resolution
 from phalanx.model.groups.expected_pods import expected
 from phalanx.model.groups.group import (
     PREEMPT_LOWER,
@@ -22,6 +21,7 @@ from phalanx.model.groups.group import (
     spec_of_object,
     with_topology_of_pods,
 )
+from phalanx.model.groups.hierarchy import InvalidTree, Quorum, Resolution
 from phalanx.model.groups.keys import (
     COMPOSITE,
     POD_GROUP,
@@ -31,11 +31,10 @@ from phalanx.model.groups.keys import (
     group_of,
     pod_key,
 )
-from phalanx.model.groups.links import GroupLinks
+from phalanx.model.groups.links import GroupLinks, Name, Workloads
 from phalanx.model.groups.policies import Policies
 from phalanx.model.groups.policy import DEFAULT, Policy
 from phalanx.model.groups.roster import Roster
-from phalanx.model.groups.workloads import Name, Workloads
 from phalanx.model.objects.groups import CompositePodGroup, PodGroup, Workload
 from phalanx.model.objects.pod import Pod
 from phalanx.model.objects.policy import WorkloadPolicy

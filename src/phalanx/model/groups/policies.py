@@ -13,8 +13,8 @@ import msgspec
 
 from phalanx.model.groups.group import Group, GroupSpec
 from phalanx.model.groups.keys import PART_OF, WORKLOAD, GroupKey
+from phalanx.model.groups.links import Workloads
 from phalanx.model.groups.policy import DEFAULT, NOTHING, FieldProblem, Parsed, Policy, parse_annotations, parse_spec
-from phalanx.model.groups.workloads import Workloads
 from phalanx.model.objects.groups import CompositePodGroup, PodGroup, Workload
 from phalanx.model.objects.policy import WorkloadPolicy
 

@@ -2,6 +2,7 @@
 
 from phalanx.model.objects.cluster import (
     Namespace,
+    Node,
     PodDisruptionBudget,
     PriorityClass,
     ReplicaSet,
@@ -19,7 +20,6 @@ from phalanx.model.objects.devices import (
 )
 from phalanx.model.objects.groups import CompositePodGroup, PodGroup, Workload
 from phalanx.model.objects.meta import Condition, LabelSelector, ObjectMeta, OwnerReference
-from phalanx.model.objects.node import Node
 from phalanx.model.objects.pod import Pod
 from phalanx.model.objects.policy import WorkloadPolicy
 from phalanx.model.objects.storage import (

@@ -1,6 +1,8 @@
-"""The smaller kinds that placement reads: namespaces, priority classes, budgets, owners for default spreading."""
+"""The smaller kinds that placement reads: nodes, namespaces, priority classes, budgets, owners that spread."""
 
 from __future__ import annotations
+
+import msgspec
 
 from phalanx.model.objects.meta import Condition, LabelSelector, ObjectMeta, Struct
 from phalanx.model.objects.pod import Resources
@@ -97,3 +99,32 @@ class ReplicaSet(Struct, frozen=True):
 class StatefulSet(Struct, frozen=True):
     metadata: ObjectMeta = ObjectMeta()
     spec: SelectorSpec = SelectorSpec()
+
+
+class Taint(Struct, frozen=True):
+    key: str = ""
+    value: str = ""
+    effect: str = ""
+
+
+class NodeSpec(Struct, frozen=True):
+    unschedulable: bool = False
+    taints: list[Taint] | None = None
+    provider_id: str = msgspec.field(default="", name="providerID")
+
+
+class ContainerImage(Struct, frozen=True):
+    names: list[str] | None = None
+    size_bytes: int = 0
+
+
+class NodeStatus(Struct, frozen=True):
+    allocatable: Resources = {}
+    capacity: Resources = {}
+    images: list[ContainerImage] | None = None
+
+
+class Node(Struct, frozen=True):
+    metadata: ObjectMeta = ObjectMeta()
+    spec: NodeSpec = NodeSpec()
+    status: NodeStatus = NodeStatus()

@@ -12,8 +12,7 @@ from phalanx.controllers.runtime.claiming import Claims
 from phalanx.controllers.runtime.controller import Caches, Controller, Json, Key
 from phalanx.controllers.runtime.events import Events
 from phalanx.controllers.runtime.ownership import deleting
-from phalanx.controllers.runtime.pod_events import PodEvents
-from phalanx.controllers.runtime.pods import available_in, finished, from_template, ready
+from phalanx.controllers.runtime.pods import PodEvents, available_in, finished, from_template, ready
 from phalanx.controllers.runtime.revisions import HASH_LABEL, Revisions, digest_of, template_data
 from phalanx.controllers.runtime.status import together, write_status
 from phalanx.model.selectors import node_selector

@@ -9,10 +9,10 @@ import msgspec
 from phalanx.base import resources as r
 from phalanx.base.clock import Clock
 from phalanx.base.errors import AlreadyExists
+from phalanx.base.ids import hash_of
 from phalanx.controllers.runtime.claiming import Claims
 from phalanx.controllers.runtime.controller import Caches, Controller, Json, Key
 from phalanx.controllers.runtime.events import Events
-from phalanx.controllers.runtime.hashing import hash_of
 from phalanx.controllers.runtime.ownership import controlled_by, controller_of, controller_reference, deleting
 from phalanx.controllers.runtime.rollout import ReplicaSetShare, allowance, grown, shared_out, shrunk
 from phalanx.controllers.runtime.status import write_status

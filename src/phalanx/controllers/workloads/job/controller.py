@@ -14,8 +14,7 @@ from phalanx.controllers.runtime.controller import Caches, Controller, Json, Key
 from phalanx.controllers.runtime.events import Events
 from phalanx.controllers.runtime.groups import Groups
 from phalanx.controllers.runtime.ownership import controller_of, deleting
-from phalanx.controllers.runtime.pod_events import PodEvents
-from phalanx.controllers.runtime.pods import condition, ready, removal_rank
+from phalanx.controllers.runtime.pods import PodEvents, condition, ready, removal_rank
 from phalanx.controllers.runtime.status import conditions_of, follow_refusal, set_condition, together, write_status
 from phalanx.controllers.workloads.job.groups import NAME, NOT_GROUPED, JobGroups, Membership, is_new
 from phalanx.controllers.workloads.job.pods import PodMaker, complete_for_good, run_of, updates

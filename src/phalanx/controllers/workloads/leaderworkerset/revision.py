@@ -11,7 +11,7 @@ import copy
 
 import msgspec
 
-from phalanx.controllers.runtime.hashing import fnv1_32, safe_encode
+from phalanx.base.ids import fnv1_32, safe_encode
 from phalanx.model.kinds import Json
 
 _CONTAINERS = ("containers", "initContainers", "ephemeralContainers")

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from phalanx.base.client import Resource
 from phalanx.controllers.grouping.core import Grouping, Json
-from phalanx.controllers.grouping.roles import Role, one_gang, templates_of
+from phalanx.controllers.grouping.parts import Role, one_gang, templates_of
 from phalanx.controllers.workloads.kind import ExpectedPod, WorkloadKind, numbered
 from phalanx.controllers.workloads.member import PodView, WorkloadSlot
 

@@ -13,10 +13,17 @@ from phalanx.controllers.runtime.cache import MARKED
 from phalanx.controllers.runtime.claiming import Claims, selector_of
 from phalanx.controllers.runtime.controller import Caches, Controller, Json, Key
 from phalanx.controllers.runtime.events import Events
-from phalanx.controllers.runtime.expectations import Expectations
 from phalanx.controllers.runtime.ownership import controller_of, deleting
-from phalanx.controllers.runtime.pod_events import PodEvents
-from phalanx.controllers.runtime.pods import Admission, active, available_in, from_template, ready, removal_rank
+from phalanx.controllers.runtime.pods import (
+    Admission,
+    Expectations,
+    PodEvents,
+    active,
+    available_in,
+    from_template,
+    ready,
+    removal_rank,
+)
 from phalanx.controllers.runtime.status import conditions_of, set_condition, together, write_status
 
 

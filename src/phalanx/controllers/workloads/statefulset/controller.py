@@ -14,8 +14,7 @@ from phalanx.controllers.runtime.claiming import Claims
 from phalanx.controllers.runtime.controller import Caches, Controller, Json, Key
 from phalanx.controllers.runtime.events import Events
 from phalanx.controllers.runtime.ownership import controller_of, deleting
-from phalanx.controllers.runtime.pod_events import PodEvents
-from phalanx.controllers.runtime.pods import Admission, available_in, finished, from_template, phase, ready
+from phalanx.controllers.runtime.pods import Admission, PodEvents, available_in, finished, from_template, phase, ready
 from phalanx.controllers.runtime.revisions import HASH_LABEL, Revisions, template_data, template_of
 from phalanx.controllers.runtime.status import conditions_of, follow_refusal, together, write_status
 from phalanx.controllers.workloads.statefulset.kind import INDEX_LABEL

@@ -23,9 +23,9 @@ from phalanx.engine.groups.outcomes import assignment_of
 from phalanx.engine.groups.preemption_problem import Stage
 from phalanx.engine.groups.trial import Assignment, SequentialTrial, holds
 from phalanx.engine.placement.outcome import SearchVerdict
-from phalanx.engine.preemption.best_first_sets import BestFirstSets, Chosen
 from phalanx.engine.preemption.cost import ORDER, PROVABLE, Cost, Key, cost_from, cost_of, proved_parts, rung
 from phalanx.engine.preemption.feasibility import Feasibility
+from phalanx.engine.preemption.filtered_row import BestFirstSets, Chosen
 from phalanx.engine.preemption.problem import PreemptionProblem
 from phalanx.engine.preemption.result import Plan, Planned, Victim
 from phalanx.engine.preemption.row_filters import RowFilters
