@@ -114,3 +114,13 @@ def test_pods_have_the_ranks_that_their_controller_would_give_them(name: str) ->
         assert not ranks.problems
         assert sorted(ranks.of.values()) == sorted(set(ranks.of.values()))
         assert len(ranks.of) == len(members)
+
+
+def test_groups_of_a_cluster_where_they_are_custom_resources_are_read_like_native_ones() -> None:
+    api = "scheduling.phalanx.dev/v1beta1"
+    spec = {"schedulingPolicy": {"gang": {"minCount": 2}}}
+    group = {"apiVersion": api, "kind": "PodGroup", "metadata": {"name": "g"}, "spec": spec}
+    manifests = Manifests(Gates(), [])
+    manifests.read([group], "default")
+    (found,) = manifests.question.pod_groups
+    assert found.spec.scheduling_policy.gang.min_count == 2 and manifests.notes == []

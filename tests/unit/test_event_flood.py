@@ -19,7 +19,7 @@ from support.waiting import eventually_async
 
 
 class Answering(HttpClient):
-    """Answers each write when it is told to."""
+    """Counts writes and answers none."""
 
     def __init__(self) -> None:
         self.under_way: list[asyncio.Future[bytes]] = []

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator
 from typing import Any
 
 import msgspec
+import pytest
 
 from phalanx.base.client import Resource, WatchEvent
-from phalanx.base.errors import Expired, Invalid, Unreachable
+from phalanx.base.errors import Expired, Forbidden, Invalid, Unreachable
 from phalanx.base.informer import Informer, ObjectChange
 from phalanx.kube.client import HttpClient
+from phalanx.testing.virtual_time import run as run_on_virtual_time
 from support.http_client import CONFIG_MAPS, config_map
 from support.waiting import eventually_async
 
@@ -293,3 +296,25 @@ def test_a_server_without_streaming_is_asked_once():
     server = Streaming([Invalid("gate WatchList")], [Expired("too old")], [])
     follow_streams(server, 5)
     assert server.asked == ["initial", "list", "9", "list", "9"]
+
+
+class Refusing:
+    """A client without the right to read anything."""
+
+    async def list(self, *args: Any, **kwargs: Any) -> bytes:
+        raise Forbidden("configmaps is forbidden")
+
+    async def watch(self, *args: Any, **kwargs: Any) -> AsyncIterator[WatchEvent]:
+        raise Forbidden("configmaps is forbidden")
+        yield
+
+
+def test_a_missing_right_does_not_fill_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    async def follow(_: object) -> None:
+        task = asyncio.create_task(informer(Refusing(), Mirror(), "ns").run())
+        await asyncio.sleep(300)
+        task.cancel()
+
+    with caplog.at_level(logging.INFO, logger="phalanx.base.informer"):
+        run_on_virtual_time(follow)
+    assert [record.levelno for record in caplog.records] == [logging.INFO]

@@ -23,8 +23,16 @@ from typing import Any, Generic, NamedTuple, TypeVar, cast
 import msgspec
 
 from phalanx.base.client import Client, Resource, Snapshots, WatchEvent
-from phalanx.base.errors import ApiProblem, BadRequest, Expired, Invalid, NotFound, ResourceExpired, Unreachable
-from phalanx.base.retry import FIRST_DELAY, delay
+from phalanx.base.errors import (
+    ApiProblem,
+    BadRequest,
+    Expired,
+    Invalid,
+    NotFound,
+    ResourceExpired,
+    Unreachable,
+)
+from phalanx.base.retry import FIRST_DELAY, delay, log_level
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
@@ -220,8 +228,7 @@ class Informer(Generic[T]):
 
     async def _later(self, problem: ApiProblem) -> None:
         failures = self._failures
-        level = logging.WARNING if failures in (0, 3) or failures % 30 == 0 else logging.INFO
-        log.log(level, "listing %s: %s; asking again", self.resource.plural, problem)
+        log.log(log_level(failures, problem), "listing %s: %s; asking again", self.resource.plural, problem)
         self._failures += 1
         await self._pause(delay(failures, problem, self._rng))
 

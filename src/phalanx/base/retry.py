@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
 from collections.abc import Awaitable, Callable
 from typing import Literal, TypeVar
 
 from phalanx.base.errors import (
     ApiProblem,
+    Forbidden,
     InternalError,
     ServiceUnavailable,
     Timeout,
@@ -39,6 +41,16 @@ def delay(attempt: int, problem: ApiProblem, rng: random.Random) -> float:
     """Return the seconds to wait: exponential with jitter, but never less than the server asked for."""
     backoff = min(LONGEST_DELAY, FIRST_DELAY * 2.0**attempt)
     return max(float(problem.retry_after), backoff * (0.5 + rng.random() / 2))
+
+
+def log_level(failures: int, problem: ApiProblem) -> int:
+    """Return the log level of a failure that repeats: the first ones and then a few are shown.
+
+    Of a missing right, of which there are often many, a process tells in one line what to do about all of them.
+    """
+    if isinstance(problem, Forbidden):
+        return logging.INFO if failures == 0 else logging.WARNING if failures % 300 == 0 else logging.DEBUG
+    return logging.WARNING if failures in (0, 3) or failures % 30 == 0 else logging.DEBUG
 
 
 async def retrying(

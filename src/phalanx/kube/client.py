@@ -80,7 +80,7 @@ def _problem(code: int, body: bytes) -> ApiProblem:
     except msgspec.DecodeError:
         status = None
     if not isinstance(status, dict):
-        status = {"message": body.decode(errors="replace")[:500] or f"the server answered HTTP {code}"}
+        status = {"message": body.decode(errors="replace").strip()[:500] or f"the server answered HTTP {code}"}
     return problem_from_status(status, code)
 
 

@@ -20,6 +20,7 @@ from phalanx.controllers.workloads.kind import WorkloadKind
 from phalanx.controllers.workloads.registry import READ, kind_of
 from phalanx.engine.engine import Engine
 from phalanx.engine.explain import Question
+from phalanx.kube.group_api import CUSTOM, KINDS, NATIVE
 from phalanx.model import builtin, objects
 from phalanx.model.annotation_values import unknown
 from phalanx.model.decode import conform
@@ -91,6 +92,8 @@ class Manifests:
             raise BadRequest("every document needs apiVersion and kind")
         doc = copy.deepcopy(document)
         own, _, version = str(doc["apiVersion"]).rpartition("/")
+        if own == CUSTOM and doc["kind"] in KINDS.values():  # of a cluster where groups are custom resources
+            own, doc["apiVersion"] = NATIVE, f"{NATIVE}/{version}"
         kind = self._registry.by_kind(own, version, str(doc["kind"]))
         meta = doc.setdefault("metadata", {})
         if not isinstance(meta, dict):
