@@ -10,44 +10,11 @@ from typing import Any
 
 import pytest
 
-from phalanx.base.client import Call
 from phalanx.base.clock import SystemClock
 from phalanx.kube import recorder as module
 from phalanx.kube.client import HttpClient
 from phalanx.kube.recorder import EVENTS, ObjectRef, Recorder
 from support.waiting import eventually_async
-
-
-class Answering(HttpClient):
-    """Counts writes and answers none."""
-
-    def __init__(self) -> None:
-        self.under_way: list[asyncio.Future[bytes]] = []
-
-    async def call(self, call: Call) -> bytes:
-        self.under_way.append(asyncio.get_running_loop().create_future())
-        return await self.under_way[-1]
-
-
-@pytest.mark.parametrize(("busy", "most", "at_once"), [(True, 100, 1), (False, 100, 4), (True, 8, 4)])
-def test_events_leave_the_server_to_binds_unless_too_many_wait(
-    busy: bool, most: int, at_once: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "QUEUE", most)
-
-    async def test() -> int:
-        client = Answering()
-        recorder = Recorder(client, "sched", "sched-1", SystemClock(), random.Random(1), busy=lambda: busy)
-        for number in range(8):
-            recorder.record(ObjectRef("v1", "Pod", "ns", f"p{number}"), "Normal", "Scheduled", "Binding", "assigned")
-        writing = asyncio.create_task(recorder.run())
-        for _ in range(20):
-            await asyncio.sleep(0)
-        writing.cancel()
-        await asyncio.wait([writing])
-        return len(client.under_way)
-
-    assert asyncio.run(test()) == at_once
 
 
 def test_the_latest_events_of_a_flood_are_written_and_the_others_counted_and_reported(

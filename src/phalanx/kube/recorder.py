@@ -2,8 +2,7 @@
 
 An event is identified by (object, reason, action, note, type): the first is created, repeats within the window are
 counted and written as a series at most once per interval. When the queue is full the oldest news is dropped, never
-the scheduler slowed; their number is counted and logged. While its owner is busy with writes that matter more, events
-are written one at a time, unless half of the queue is full.
+the scheduler slowed; their number is counted and logged.
 """
 
 from __future__ import annotations
@@ -12,7 +11,6 @@ import asyncio
 import logging
 import random
 from collections import OrderedDict
-from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -29,7 +27,6 @@ log = logging.getLogger(__name__)
 EVENTS = Resource("events.k8s.io", "v1", "events", "Event")
 MAX_NOTE = 1024
 QUEUE = 10_000
-PAUSE = 0.05  # seconds between two looks at whether the owner is busy
 SERIES_INTERVAL = 30.0  # seconds between two writes of one series
 SERIES_END = 360.0  # a repeat after this long is news again
 REMEMBERED = 20_000
@@ -64,20 +61,11 @@ class _Series(msgspec.Struct):
 
 class Recorder:
     def __init__(
-        self,
-        client: Client,
-        controller: str,
-        instance: str,
-        clock: Clock,
-        rng: random.Random,
-        *,
-        writers: int = 4,
-        busy: Callable[[], bool] = lambda: False,
+        self, client: Client, controller: str, instance: str, clock: Clock, rng: random.Random, *, writers: int = 4
     ) -> None:
-        """busy: whether writes that matter more are under way."""
         self._client, self._controller, self._instance = client, controller, instance
         self._clock, self._rng = clock, rng
-        self._writers, self._busy = writers, busy
+        self._writers = writers
         self._queue: asyncio.Queue[tuple[str, Any]] = asyncio.Queue(QUEUE)
         self._series: OrderedDict[tuple[Any, ...], _Series] = OrderedDict()
         self.dropped = 0
@@ -148,17 +136,14 @@ class Recorder:
             log.warning("events dropped: %d, %d in all (%s); nothing else is lost", fresh, self.dropped, why)
 
     async def run(self) -> None:
-        await run_all((f"event writer {number}", self._write(number)) for number in range(self._writers))
+        await run_all((f"event writer {number}", self._write()) for number in range(self._writers))
 
     async def flush(self) -> None:
         """Wait until everything recorded so far is written (or given up)."""
         await self._queue.join()
 
-    async def _write(self, number: int) -> None:
+    async def _write(self) -> None:
         while True:
-            if number and self._busy() and self._queue.qsize() < QUEUE // 2:
-                await asyncio.sleep(PAUSE)
-                continue
             kind, item = await self._queue.get()
             try:
                 if kind == "create":

@@ -175,8 +175,7 @@ class SchedulerService:
             lease = PlacementLease(lease_client or client, clock, rng, identity, self._wake.set, lease=placement_lease)
             self.turns = Turns(lease, clock, lambda: self._informers, self.observed.written)
             allowed, may_act = may_act, lambda: allowed() and lease.holds
-        instance = f"{name}-{socket.gethostname()}"
-        self.recorder = Recorder(self.observed, name, instance, clock, rng, busy=lambda: self.executor.in_flight > 0)
+        self.recorder = Recorder(self.observed, name, f"{name}-{socket.gethostname()}", clock, rng)
         self.executor = Executor(
             self.observed,
             self.recorder,
