@@ -130,6 +130,9 @@ def test_kai_subgroups_become_a_tree() -> None:
     [
         ("coscheduling", None, "spec: must be an object"),
         ("coscheduling", {"minMember": "many"}, "spec.minMember: 'many' is no number"),
+        ("volcano", {"minTaskMember": {"worker": "many"}}, "spec.minTaskMember.worker: 'many' is no number"),
+        ("volcano", {"networkTopology": {"highestTierAllowed": -1}}, "spec.networkTopology.highestTierAllowed: '-1'"),
+        ("kai", {"subGroups": [{"name": "a", "minMember": -1}]}, "spec.subGroups[a].minMember: '-1' is no number"),
         ("coscheduling", {"minMember": True}, "spec.minMember"),
         ("volcano", {"minMember": -1}, "spec.minMember"),
         ("volcano", {"minMember": 10**30}, "spec.minMember"),

@@ -98,13 +98,13 @@ class Dialect(Protocol):
         ...
 
 
-def count(spec: Mapping[str, Any], field: str, default: int) -> int:
-    """Read a number of pods; absent and null are the default."""
+def count(spec: Mapping[str, Any], field: str, default: int, where: str = "spec") -> int:
+    """Read a number of pods; absent and null are the default. where: path of the map that has the field."""
     value = spec.get(field)
     if value is None:
         return default
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= MOST_MEMBERS:
-        raise InvalidGroup(f"spec.{field}: {str(value)[:40]!r} is no number from 0 to {MOST_MEMBERS}; correct it")
+        raise InvalidGroup(f"{where}.{field}: {str(value)[:40]!r} is no number from 0 to {MOST_MEMBERS}; correct it")
     return value
 
 

@@ -62,7 +62,7 @@ class KaiDialect:
                 groups.append(composite(group, made, len(below), parent=parent, topology=key))
                 todo += [(child, made) for child in below]
             else:
-                least = count(fields, "minMember", 1)
+                least = count(fields, "minMember", 1, f"spec.subGroups[{sub}]")
                 groups.append(leaf(group, made, least, parent=parent, topology=key))
                 leaves[sub] = made
                 total += least

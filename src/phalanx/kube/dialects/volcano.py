@@ -85,7 +85,7 @@ def _tasks(spec: Json) -> dict[str, int]:
         return {}
     if not isinstance(tasks, dict) or len(tasks) > MOST_SUBGROUPS:
         raise InvalidGroup(f"spec.minTaskMember: must be a map of at most {MOST_SUBGROUPS} tasks; correct it")
-    return {task: least for task in sorted(tasks) if (least := count(tasks, task, 0))}
+    return {task: least for task in sorted(tasks) if (least := count(tasks, task, 0, "spec.minTaskMember"))}
 
 
 def _topology(spec: Json) -> tuple[WantedTopology, list[str]]:
@@ -94,7 +94,7 @@ def _topology(spec: Json) -> tuple[WantedTopology, list[str]]:
         return NOWHERE, []
     if wanted.get("highestTierAllowed") is None:
         return NOWHERE, ["spec.networkTopology without highestTierAllowed has no effect: set the number of the tier"]
-    key = tier_label(count(wanted, "highestTierAllowed", 0))
+    key = tier_label(count(wanted, "highestTierAllowed", 0, "spec.networkTopology"))
     return (WantedTopology(preferred=key) if wanted.get("mode") == "soft" else WantedTopology(key)), []
 
 
