@@ -5,7 +5,10 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from phalanx.cli.scheduler_client import Paint
+from phalanx.cli.why import render
 from phalanx.engine.explain import Unknown, why
+from phalanx.serve.engine_view import EngineReader
 from phalanx.testing.builders import composite, node, pod, pod_group, workload
 from support.asked_engine import Asked, racks
 
@@ -247,3 +250,16 @@ def test_members_are_listed_by_number_and_not_by_text() -> None:
     run = Asked().see(node("n").cpu("12"), pod_group("g").gang(11))
     run.see(*(pod(f"g-{number}").group("g").cpu("1") for number in range(11))).step()
     assert [line.name for line in run.why("PodGroup", "g").pods] == [f"g-{number}" for number in range(11)]
+
+
+def test_the_settings_of_a_group_are_shown_in_the_words_that_every_view_prints() -> None:
+    group = pod_group("g").gang(1).disrupt_all().annotate("scheduling.phalanx.dev/preferred-topology", "rack")
+    run = Asked().see(*racks(), group, pod("g-0").cpu("1").group("g"))
+    run.step()
+    item = run.why("PodGroup", "g")
+    expected = ["prefers one rack", "disrupted as a whole"]
+    assert item.levels[0].settings == expected
+    (line,) = (line for line in render(item, Paint(False)).splitlines() if "PodGroup g (gang)" in line)
+    assert all(text in line for text in expected)
+    view = EngineReader(run.engine, lambda: 0.0).groups()["podgroup/default/g"]
+    assert view["settings"] == expected

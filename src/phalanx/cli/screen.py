@@ -214,8 +214,7 @@ class Screen:
             reason = group["reason"]
             topology = f"one {short(group['topology'])}" if group["topology"] else ""
             more = f"{plural(group['pending'], 'pod')} pending" if group["pending"] else "no pod waits"
-            if group.get("revision"):
-                more += f", revision {group['revision']}"
+            more += "".join(f", {text}" for text in group["settings"])
             cells = ("  " * depth + names[name], namespace, policy, placed, topology, reason)
             order = (name, namespace, policy, group["placed"], topology, reason)
             rows.append(TableLine(cells, f"{kind} {namespace}/{name}: {more}", key, COLOURS.get(reason, ""), order))

@@ -190,10 +190,7 @@ def _level(level: Level) -> str:
     if level.topology:
         where = f" {', '.join(level.domains)}" if level.domains else ""
         parts.append(f"one {level.topology}{where}")
-    if level.disruption == "all":
-        parts.append("disrupted as a whole")
-    if level.revision:
-        parts.append(f"revision {level.revision}")
+    parts += level.settings
     if level.state:
         parts.insert(0, level.state)
     if level.reason and level.status != "True":

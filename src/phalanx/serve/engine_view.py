@@ -15,7 +15,7 @@ import numpy as np
 
 from phalanx.engine.engine import Engine
 from phalanx.engine.explain.device_table import device_table
-from phalanx.engine.groups.group_state import revision_of
+from phalanx.engine.groups.group_state import settings_in_words
 from phalanx.engine.groups.rank_placement import ring_cost_of, seated
 from phalanx.model.groups import Group, GroupForest, GroupKey, MemberState, PodKey
 from phalanx.model.groups.keys import HOSTNAME, TOPOLOGY_KEYS
@@ -235,7 +235,7 @@ class EngineReader:
                 "priority": spec.priority,
                 "reason": "Invalid" if group.problem is not None else str(state.phase),
                 "pods": [state.placed_pods, state.pods],
-                "revision": revision_of(group),
+                "settings": settings_in_words(group),
                 "owner": self._queue.owner(group),
             }
             if not group.composite and 1 < group.placed <= MOST_RANKED:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 
 from phalanx.engine.explain.values import Level, PodLine
-from phalanx.engine.groups.group_state import revision_of
+from phalanx.engine.groups.group_state import revision_of, settings_in_words
 from phalanx.engine.scheduling.commit.group_units import GroupUnits
 from phalanx.engine.state.records import PodRecord
 from phalanx.model.groups import ON_NODE, Group, GroupKey, MemberState
@@ -57,6 +57,7 @@ def _level(groups: GroupUnits, group: Group, depth: int) -> Level:
         state=str(groups.members.health.state(group)),
         lost=groups.members.health.lost(group),
         revision=revision_of(group),
+        settings=settings_in_words(group),
         status=said[0],
         reason=said[1],
         message=said[2],

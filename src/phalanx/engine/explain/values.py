@@ -55,6 +55,7 @@ class Level(_Value, frozen=True):
     lost: str = ""  # members lost and not replaced, by cause
     state: str = ""  # "Running 24 of 24"
     revision: str = ""  # of the workload it was made for; two exist while the workload rolls out
+    settings: list[str] = []  # what else its object asks for, in words
     status: str = ""  # status of its condition
     reason: str = ""
     message: str = ""

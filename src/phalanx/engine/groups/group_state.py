@@ -21,6 +21,22 @@ def revision_of(group: Group) -> str:
     return (labels or {}).get(REVISION, "")
 
 
+def settings_in_words(group: Group) -> list[str]:
+    """Return what the group's object asks for besides minimum and topology; `why`, `top` and the dashboard print it.
+
+    A new field is shown by all of them if it has a line here.
+    """
+    spec, revision = group.spec, revision_of(group)
+    if spec is None:
+        return []
+    found = [f"prefers one {spec.preferred_key}"] if spec.preferred_key is not None else []
+    if spec.disrupt_all:
+        found.append("disrupted as a whole")
+    if revision:
+        found.append(f"revision {revision}")
+    return found
+
+
 class Phase(enum.StrEnum):
     WAITING = "Waiting"  # fewer members than it needs exist
     SCHEDULING = "Scheduling"  # its members exist, but it is not placed

@@ -244,13 +244,7 @@ export function groupsView(app) {
           group.gang ? (group.known > group.min ? `gang, at least ${group.min}` : "gang") : "basic",
         ),
         group.topology ? h("span", { class: "chip" }, `one ${levelName(group.topology)}`) : "",
-        group.revision
-          ? h(
-              "span",
-              { class: "chip", title: `Revision ${group.revision} of its workload` },
-              `revision ${middle(group.revision, 14)}`,
-            )
-          : "",
+        group.settings.map((text) => h("span", { class: "chip", title: text }, middle(text, 30))),
         group.ringCost !== undefined
           ? h(
               "span",

@@ -5,7 +5,7 @@ import { QUEUE_NAMES } from "./constants.js";
 import { freeDevices } from "./devices.js";
 import { h, show } from "./dom.js";
 import { progress, story } from "./groups.js";
-import { age, levelName, number, parts, plural, resourceName, short } from "./words.js";
+import { age, levelName, middle, number, parts, plural, resourceName, short } from "./words.js";
 
 // "PodGroup name-with-hash" as a short name; the whole one on hovering.
 function named(group) {
@@ -228,7 +228,7 @@ function levels(item) {
             : "",
           level.pending ? h("span", { class: "chip" }, `${plural(level.pending, "pod")} pending`) : "",
           level.gated ? h("span", { class: "chip" }, `${level.gated} gated`) : "",
-          level.disruption === "all" ? h("span", { class: "chip" }, "evicted as a whole") : "",
+          (level.settings ?? []).map((text) => h("span", { class: "chip", title: text }, middle(text, 30))),
           level.reason ? h("span", { class: "chip", "data-reason": level.reason }, level.reason) : "",
         ),
       ),
