@@ -9,7 +9,9 @@ from pathlib import Path
 
 import click
 import pytest
+from click.testing import CliRunner
 
+from phalanx.base.errors import ConfigProblem
 from phalanx.cli.main import COMMANDS, EXIT_CODES, cli
 from phalanx.cli.page import page
 
@@ -52,3 +54,21 @@ def test_whatever_answers_answers_programs_too(name: str) -> None:
     for each in command.commands.values() if isinstance(command, click.Group) else (command,):
         chosen = next(option for option in each.params if option.name == "output")
         assert isinstance(chosen.type, click.Choice) and {"json", "yaml", "table", "wide"} <= set(chosen.type.choices)
+
+
+TALKING = {"why", "whatif", "plan", "demand", "top", "check-cluster", "dashboard", "backup", "scheduler", "controllers"}
+
+
+@pytest.mark.parametrize("name", sorted(TALKING | {"nodes"}))
+def test_every_command_that_talks_to_a_cluster_names_it_in_the_same_ways(name: str, tmp_path: Path) -> None:
+    command = cli.get_command(click.Context(cli, info_name="phalanx"), name)
+    assert command is not None
+    named = {opt for option in command.params for opt in option.opts}
+    assert {"--name", "--data", "--kubeconfig", "--context"} <= named
+    rest = {"why": ["pod/x"], "plan": ["pod/x"], "whatif": ["-f", "x"], "backup": [str(tmp_path / "x")]}.get(name, [])
+    home = {**os.environ, "HOME": str(tmp_path), "XDG_STATE_HOME": str(tmp_path)}
+    run = CliRunner(env=home).invoke
+    missing = run(cli, [name, *rest, "--name", "ghost"])
+    assert isinstance(missing.exception, ConfigProblem) and "ghost: there is no cluster here" in str(missing.exception)
+    both = run(cli, [name, *rest, "--kubeconfig", "a", "--data", "b"])
+    assert "each says which cluster" in both.output + str(both.exception)

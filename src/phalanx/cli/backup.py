@@ -16,6 +16,7 @@ from phalanx.cli.clusters import known_cluster
 from phalanx.cli.messages import size
 from phalanx.cli.output import notify, output_option
 from phalanx.cli.progress import progress
+from phalanx.cli.scheduler_client import default_kubeconfig
 
 PATH = "/phalanx/v1/backup"
 
@@ -42,6 +43,8 @@ def backup(file: str, name: str, data: str, kubeconfig: str, context: str, outpu
     from phalanx.local.store import backup as backups
     from phalanx.local.store.rows import StoreInUse
 
+    if context and not (name or data or kubeconfig):
+        kubeconfig = default_kubeconfig()
     if sum(map(bool, (name, data, kubeconfig))) > 1:
         raise ConfigProblem("--name", "give one of --name, --data and --kubeconfig: each says which cluster")
     running = ""
@@ -56,6 +59,10 @@ def backup(file: str, name: str, data: str, kubeconfig: str, context: str, outpu
     if target.exists():
         raise ConfigProblem("FILE", f"{target} exists already: choose another name")
     part = Path(f"{target}.part")
+    try:
+        part.touch(mode=0o600)
+    except OSError as problem:
+        raise ConfigProblem("FILE", f"{part} cannot be written: {problem.strerror}; choose another place") from None
     try:
         with progress(f"writing {target}", "objects") as count:
             if kubeconfig:
@@ -97,7 +104,6 @@ def _download(kubeconfig: str, context: str, target: Path) -> None:
     token = asyncio.run(connection.bearer())
     if token:
         request.add_header("Authorization", f"Bearer {token}")
-    target.touch(mode=0o600)
     try:
         with (
             urllib.request.urlopen(request, context=connection.ssl, timeout=60) as reply,

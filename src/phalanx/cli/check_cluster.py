@@ -6,7 +6,7 @@ import click
 import msgspec
 
 from phalanx.base.clock import SystemClock
-from phalanx.cli.options import name_option
+from phalanx.cli.options import asked_cluster
 from phalanx.cli.output import CommandResult, output_option, say
 from phalanx.cli.scheduler_client import Paint, connection_of, run
 from phalanx.kube.client import HttpClient
@@ -16,11 +16,7 @@ _COLOURS = {WORKS: "green", FAILS: "red", UNKNOWN: "yellow"}
 
 
 @click.command(short_help="Say what works on a cluster, what does not, and what to do.")
-@name_option
-@click.option(
-    "--kubeconfig", default="", metavar="FILE", help="[default: $KUBECONFIG, ~/.kube/config, else in-cluster]"
-)
-@click.option("--context", default="", metavar="NAME", help="Context in it.  [default: its current one]")
+@asked_cluster
 @click.option("-n", "--namespace", default="phalanx-system", show_default=True, help="Where Phalanx is, or shall be.")
 @output_option()
 def check_cluster(kubeconfig: str, context: str, namespace: str, output: str) -> int:

@@ -6,7 +6,7 @@ import click
 import msgspec
 
 from phalanx.base.errors import ApiProblem, ConfigProblem
-from phalanx.cli.options import name_option
+from phalanx.cli.options import asked_cluster
 from phalanx.cli.output import notify, output_option
 from phalanx.cli.scheduler_client import connection_of, run
 from phalanx.kube.client import HttpClient
@@ -14,11 +14,7 @@ from phalanx.web.dashboard import LINK
 
 
 @click.command(short_help="Print a link that opens the dashboard.")
-@name_option
-@click.option(
-    "--kubeconfig", default="", metavar="FILE", help="[default: $KUBECONFIG, ~/.kube/config, else in-cluster]"
-)
-@click.option("--context", default="", metavar="NAME", help="Context in it.  [default: its current one]")
+@asked_cluster
 @output_option()
 def dashboard(kubeconfig: str, context: str, output: str) -> int:
     """Print a link that opens the dashboard of a local cluster (`phalanx up`). It logs in one browser, once.

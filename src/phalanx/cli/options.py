@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from functools import reduce
 from typing import Any
 
 import click
+
+from phalanx.base.errors import ConfigProblem
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
@@ -110,38 +111,59 @@ def server_options(command: Callable[..., Any]) -> Callable[..., Any]:
 MAX_NODES = 100_000  # simulated nodes of one cluster; more do not fit into the memory of one machine
 
 
-def _choose_cluster(context: click.Context, _option: click.Parameter, name: str) -> str:
-    """Make the kubeconfig of a named local cluster the one that the command finds by itself."""
-    if name:
+_CHOSEN = "phalanx.cluster"  # in the meta of a context: (the option that chose the cluster, its kubeconfig)
+
+
+def _choose_cluster(context: click.Context, option: click.Parameter, value: str) -> str:
+    """Let --name, --data or --kubeconfig choose the cluster: the value of --kubeconfig becomes that of the cluster."""
+    chosen, kubeconfig = context.meta.get(_CHOSEN, ("", ""))
+    if not value:
+        return str(kubeconfig)
+    if chosen:
+        raise click.UsageError(f"give {chosen} or {option.opts[0]}, not both: each says which cluster")
+    if option.name != "kubeconfig":
         from phalanx.cli.clusters import known_cluster
 
-        _, record = known_cluster(name, "")
-        os.environ["KUBECONFIG"] = record.kubeconfig
-    return name
+        name, data = (value, "") if option.name == "cluster_name" else ("", value)
+        home, record = known_cluster(name, data)
+        if not record.kubeconfig:
+            raise ConfigProblem(home.title, "has written no kubeconfig; start it with --kubeconfig FILE")
+        kubeconfig = record.kubeconfig
+    context.meta[_CHOSEN] = (option.opts[0], kubeconfig)
+    return value
 
 
-def name_option(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the option that chooses a local cluster by the name of `phalanx up --name`.
+def cluster_options(default: str) -> Decorator:
+    """Add the options that every command which talks to a cluster has: --name, --data, --kubeconfig and --context.
 
-    Every command that talks to a cluster has it.
+    default: which cluster it is without them, for --help
     """
-    option = click.option(
-        "--name",
-        "cluster_name",
-        default="",
-        metavar="CLUSTER",
-        expose_value=False,
-        callback=_choose_cluster,
-        help="A local cluster by its name, instead of --kubeconfig.",
+    options = (
+        click.option(
+            "--name",
+            "cluster_name",
+            default="",
+            metavar="CLUSTER",
+            expose_value=False,
+            callback=_choose_cluster,
+            help="A local cluster by its name, instead of --kubeconfig.",
+        ),
+        click.option(
+            "--data",
+            "cluster_data",
+            default="",
+            metavar="DIR",
+            expose_value=False,
+            callback=_choose_cluster,
+            help="A local cluster by its data directory, instead of --kubeconfig.",
+        ),
+        click.option(
+            "--kubeconfig", default="", metavar="FILE", callback=_choose_cluster, help=f"[default: {default}]"
+        ),
+        click.option("--context", default="", metavar="NAME", help="Context in it.  [default: its current one]"),
     )
-    return option(command)
+    return lambda command: reduce(lambda inner, option: option(inner), reversed(options), command)
 
 
-_CONNECTION: tuple[Decorator, ...] = (
-    click.option("--kubeconfig", default="", metavar="FILE", help="How to reach the server.  [default: in-cluster]"),
-    click.option("--context", default="", metavar="NAME", help="Context in it.  [default: its current one]"),
-)
-
-
-def connection_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    return reduce(lambda inner, option: option(inner), reversed(_CONNECTION), command)
+connection_options = cluster_options("in-cluster")
+asked_cluster = cluster_options("$KUBECONFIG, ~/.kube/config, else in-cluster")

@@ -22,7 +22,7 @@ from phalanx.base.errors import (
     Unauthorized,
     Unreachable,
 )
-from phalanx.cli.options import name_option
+from phalanx.cli.options import asked_cluster
 from phalanx.cli.output import output_option
 from phalanx.cli.service_proxy import NoService, ServiceProxy
 from phalanx.kube.client import HttpClient
@@ -37,11 +37,7 @@ _OWN_TOKEN = "phalanx.own-token"
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 _PLACE: tuple[Decorator, ...] = (
-    name_option,
-    click.option(
-        "--kubeconfig", default="", metavar="FILE", help="[default: $KUBECONFIG, ~/.kube/config, else in-cluster]"
-    ),
-    click.option("--context", default="", metavar="NAME", help="Context in it.  [default: its current one]"),
+    asked_cluster,
     click.option(
         "--scheduler",
         default="",
@@ -82,15 +78,18 @@ class SchedulerUnavailable(Exception):
         super().__init__(f"no scheduler answers: {tried}; {NEXT}")
 
 
+def default_kubeconfig() -> str:
+    """Return the kubeconfig that kubectl would use without options; empty if there is none."""
+    home = Path.home() / ".kube" / "config"
+    return os.environ.get("KUBECONFIG", "").split(os.pathsep)[0] or (str(home) if home.exists() else "")
+
+
 def connection_of(kubeconfig: str, context: str) -> Connection:
     """Return the connection of a kubeconfig, of the default one, or of the pod's own cluster.
 
     Raises ConfigProblem.
     """
-    path = kubeconfig or os.environ.get("KUBECONFIG", "").split(os.pathsep)[0]
-    home = Path.home() / ".kube" / "config"
-    if not path and home.exists():
-        path = str(home)
+    path = kubeconfig or default_kubeconfig()
     if not path and "KUBERNETES_SERVICE_HOST" not in os.environ:
         here = Path("data", "kubeconfig")
         found = f"the one started here: export KUBECONFIG={here}" if here.exists() else "start one with: phalanx up"
