@@ -109,7 +109,7 @@ def test_a_deleted_node_is_not_counted_in_the_message_of_a_group() -> None:
 def announced(run: Cluster) -> dict[Any, tuple[str, str, str]]:
     conditions = run.engine.groups.conditions
     groups = [group.key for root in run.engine.cluster.forest.roots() for group in run.engine.cluster.forest.tree(root)]
-    return {key: found for key in groups if (found := conditions.said(key)) is not None}
+    return {key: found for key in groups if (found := conditions.last_written(key)) is not None}
 
 
 def test_a_tree_blames_the_child_that_never_fits_and_not_the_one_that_preemption_helps():

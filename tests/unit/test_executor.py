@@ -184,7 +184,7 @@ def test_the_informers_word_ends_the_doubt(run, namespace, node, problem, monkey
             await eventually_async(lambda: bench.executor.doubtful == 1, "doubt")
             spec = {"nodeName": node} if node else {}
             said = {"metadata": {"name": "a", "namespace": namespace, "uid": "uid-a"}, "spec": spec}
-            bench.executor.heard(namespace, "a", msgspec.convert(said, Pod) if node is not None else None)
+            bench.executor.pod_seen(namespace, "a", msgspec.convert(said, Pod) if node is not None else None)
             reads = silent.reads
             await eventually_async(
                 lambda: 1 in bench.outcomes or silent.reads > reads + 5, "an outcome, or more readings"

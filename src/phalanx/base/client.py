@@ -1,4 +1,4 @@
-"""The one way in which controllers, the scheduler and simulated nodes speak to an API server.
+"""The one way in which controllers, the scheduler and simulated nodes call an API server.
 
 Each verb becomes a `Call`, and here is the only place that knows how (names of query parameters, DeleteOptions);
 calls are carried over HTTPS in `kube` and in process in `local`. Answers are encoded JSON (bytes), so that the caller

@@ -1,4 +1,4 @@
-"""API problems: one class per Status reason, used by the server that says them and the client that hears them.
+"""API problems: one class per Status reason, used by the server that returns them and the client that receives them.
 
 "Does not fit" is not an error and has no class here; the engine returns values for that.
 """
@@ -145,7 +145,7 @@ class Timeout(ApiProblem):
 
 
 class Unreachable(ApiProblem):
-    """No answer came: the call may or may not have taken effect, only reading tells."""
+    """No answer came: the call may have taken effect or not; read the object to find out."""
 
     reason, code = "Unreachable", 503
 

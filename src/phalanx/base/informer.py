@@ -148,7 +148,7 @@ class Informer(Generic[T]):
         self.synced = asyncio.Event()
         self.served = True  # as far as is known; false while the server answers 404
         self.relists = 0
-        self.moved = 0.0  # the loop's time when it last asked or heard something
+        self.moved = 0.0  # the loop's time when it last sent a request or received an event
         self.reached = 0  # revision up to which the sink has seen everything
         self.newest = (
             0  # highest revision of an object that the sink has seen: every informer of the resource gets there

@@ -46,7 +46,7 @@ def delay(attempt: int, problem: ApiProblem, rng: random.Random) -> float:
 def log_level(failures: int, problem: ApiProblem) -> int:
     """Return the log level of a failure that repeats: the first ones and then a few are shown.
 
-    Of a missing right, of which there are often many, a process tells in one line what to do about all of them.
+    Missing rights often come together, so one log line says what to do about all of them.
     """
     if isinstance(problem, Forbidden):
         return logging.INFO if failures == 0 else logging.WARNING if failures % 300 == 0 else logging.DEBUG

@@ -42,7 +42,7 @@ class WorkQueue(Generic[K]):
         self._waiting: set[K] = set()  # in `_ready`, or to be put there when the work under way ends
         self._working: set[K] = set()
         self._failing: dict[K, _Failing] = {}
-        # When each is due stands beside its handle: a handle of uvloop for a very short delay cannot say it.
+        # The due time is kept next to each handle: a handle of uvloop for a very short delay does not have it.
         self._timers: dict[K, tuple[float, asyncio.Handle]] = {}
         self.failed = 0  # times that work raised something, of any kind
         self._idle: list[asyncio.Future[None]] = []  # a key wakes one worker, not all of them

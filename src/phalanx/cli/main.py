@@ -75,7 +75,7 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Answer a misspelt command with the one that was probably meant."""
+        """Suggest the closest command for a misspelt one."""
         if args and args[0] not in self.names and not args[0].startswith("-"):
             import difflib
 

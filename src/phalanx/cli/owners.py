@@ -1,4 +1,4 @@
-"""From what people write (any kind of workload) to the groups the scheduler knows."""
+"""Find the groups of a workload that a user names, of any kind."""
 
 from __future__ import annotations
 

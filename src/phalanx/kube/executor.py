@@ -118,7 +118,7 @@ class Executor:
         """Return binds whose result is unknown."""
         return len(self._doubtful)
 
-    def heard(self, namespace: str, name: str, pod: Pod | None) -> None:
+    def pod_seen(self, namespace: str, name: str, pod: Pod | None) -> None:
         """Use the informer's news about a pod (None: gone) to resolve a bind whose result is unknown."""
         doubt = self._doubtful.get(f"{namespace}/{name}")
         if doubt is not None and (answer := _reported_by(doubt[0], pod)) is not None and not doubt[1].done():

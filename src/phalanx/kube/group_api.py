@@ -3,7 +3,7 @@
 Kubernetes serves Workload and PodGroup as scheduling.k8s.io/v1beta1 from 1.37 on, behind a gate. Elsewhere they are
 custom resources. Those cannot live in scheduling.k8s.io: kube-apiserver answers every path below /apis/<built-in group>
 itself (the group exists everywhere, for PriorityClass), so custom resources in it are never reached. Ours are in
-scheduling.phalanx.dev, with the same kinds, versions and fields. This client lets all other code speak of
+scheduling.phalanx.dev, with the same kinds, versions and fields. This client lets all other code use
 scheduling.k8s.io and translates on the way out.
 """
 

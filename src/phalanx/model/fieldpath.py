@@ -1,6 +1,6 @@
 """Field errors in Kubernetes' words: one constructor per kind of complaint.
 
-A path is text ("spec.containers[0].name"); callers build it only where a rule is about to speak or descend.
+A path is text ("spec.containers[0].name"); callers build it only where a rule reports a problem or descends.
 """
 
 from __future__ import annotations

@@ -71,7 +71,7 @@ class Scale(msgspec.Struct, frozen=True):
 
 
 class Part(msgspec.Struct, frozen=True):
-    """A subresource that speaks the kind of its object and writes a part of it (`pods/resize`)."""
+    """A subresource that has the kind of its object and writes a part of it (`pods/resize`)."""
 
     only: Callable[[Json, Json], Json]  # (new, old) -> old with what of the new object this part may change
     errors: Callable[[Json, Json], list[FieldError]]  # (new, old), in place of `validate_update`
@@ -137,7 +137,7 @@ class Kind:
         return Resource(self.group, version or self.storage_version, self.plural, self.kind, self.namespaced)
 
 
-# Kinds of subresources that speak another kind than their parent: (group, version, kind).
+# Kinds of subresources that have another kind than their parent: (group, version, kind).
 SUBRESOURCE_KINDS: dict[str, tuple[str, str, str]] = {
     "scale": ("autoscaling", "v1", "Scale"),
     "binding": ("", "v1", "Binding"),

@@ -1,6 +1,6 @@
 """Regular expressions that come from users: CRD patterns, JobSet failure policies.
 
-RE2 does work linear in the text whatever the pattern, and it is the dialect Kubernetes speaks (Go's). Nothing a user
+RE2 needs time linear in the text for any pattern, and Kubernetes uses its syntax (Go's). Nothing a user
 wrote may ever reach Python's `re`, whose backtracking takes 2^n steps for `^(a+)+$`.
 """
 

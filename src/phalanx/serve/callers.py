@@ -119,7 +119,7 @@ class Callers:
     async def _remembered(self, key: Hashable, ask: Callable[[], Any]) -> Any:
         until, value, problem = self._known.get(key, (0.0, None, None))
         if until < self._monotonic():
-            value, problem = await self._asked(ask)
+            value, problem = await self._within_limit(ask)
             self._known[key] = (self._monotonic() + REMEMBERED, value, problem)
             self._known.move_to_end(key)
             while len(self._known) > MOST_REMEMBERED:
@@ -128,7 +128,7 @@ class Callers:
             raise problem
         return value
 
-    async def _asked(self, ask: Callable[[], Any]) -> tuple[Any, ApiProblem | None]:
+    async def _within_limit(self, ask: Callable[[], Any]) -> tuple[Any, ApiProblem | None]:
         if self._waiting >= MOST_WAITING:
             raise TooManyRequests("too many callers are waiting to be recognised; ask again later", retry_after=1)
         self._waiting += 1

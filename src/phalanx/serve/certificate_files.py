@@ -95,7 +95,7 @@ class CertificateFiles:
         return True
 
     async def follow(self, renewed: Callable[[Identity], Awaitable[object]] | None = None) -> None:
-        """Look for ever; `renewed` hears of every new certificate."""
+        """Check the files until cancelled; call `renewed` with every new certificate."""
         while True:
             await asyncio.sleep(LOOK_EVERY)
             if self.refresh() and renewed is not None:

@@ -69,7 +69,7 @@ class ServedCluster:
     async def start(self) -> None:
         """Start everything; return when all parts answer. Raises ConfigProblem before anything runs."""
         await self.server.start()
-        self.server.ready = False  # /readyz speaks for all parts
+        self.server.ready = False  # /readyz is about all parts
         try:
             self.server.measure("parts", lambda: restarts_text(self.restarts))
             for part in self._supervised:

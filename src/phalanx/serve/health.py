@@ -2,7 +2,7 @@
 
 Where other machines can reach the plain address it answers probes and nothing else. Metrics and questions, which come
 with bearer tokens, are then on the loopback address one port further: `kubectl port-forward` goes there through the API
-server's TLS, and no token crosses a network in plain text. A second address may speak TLS: there metrics and questions
+server's TLS, and no token crosses a network in plain text. A second address may use TLS: there metrics and questions
 are for callers that the API server authorises; probes are open to all.
 """
 
@@ -31,7 +31,7 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class Secure(msgspec.Struct, frozen=True):
-    """The address that speaks TLS, with what certificate, and who says who may look."""
+    """The address with TLS, its certificate, and who authorises callers."""
 
     listen: Listen
     tls: ssl.SSLContext

@@ -50,7 +50,7 @@ class QueryClaims:
         return True
 
     def put_into(self, engine: Engine, question: Question) -> None:
-        """Generate the claims of templates, and tell the engine about all of them."""
+        """Generate the claims of templates, and pass all of them to the engine."""
         metas = [group.metadata for group in question.pod_groups] + [group.metadata for group in question.composites]
         for meta in (*metas, *(workload.metadata for workload in question.workloads)):
             engine.request_device_domain(meta.annotations)

@@ -68,7 +68,7 @@ class Slow(NamedTuple):
 
 class PluginTimes:
     def __init__(self, clock: Clock, limit: float = LIMIT) -> None:
-        """`limit`: seconds that a plugin may take at one extension point between two looks; 0: as long as it likes."""
+        """`limit`: seconds that a plugin may take at one extension point between two measurements; 0: no limit."""
         self._clock = clock
         self.limit = limit
         self._taken: dict[tuple[str, str], float] = {}

@@ -137,9 +137,9 @@ class _Ending:
         self._soon = False
         for number in (signal.SIGINT, signal.SIGTERM):
             # Not loop.add_signal_handler: its handlers wait for a loop that turns.
-            signal.signal(number, lambda *_: self._heard())
+            signal.signal(number, lambda *_: self._on_signal())
 
-    def _heard(self) -> None:
+    def _on_signal(self) -> None:
         self.soon()
         self._loop.call_soon_threadsafe(self.announced.set)
 

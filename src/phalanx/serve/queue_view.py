@@ -142,7 +142,7 @@ class QueueView:
         waits, key = unit.equivalence_class, key_of(unit.key)
         message = unit.gate[1] if unit.place.value == "gated" else (waits.message if waits is not None else "")
         if key is not None:
-            said = self._engine.groups.conditions.said(key)
+            said = self._engine.groups.conditions.last_written(key)
             if said is not None and said[0] == "False" and said[2]:
                 message = said[2]
         elif len(unit.records) == 1:

@@ -230,7 +230,7 @@ class _Trial:
         pods = sum(leaf.known for leaf in leaves)
         missing = ""
         if len(nodes) < len(keys):
-            said = self._messages(keys) or self._engine.groups.conditions.said(root) or ("", "", "no room")
+            said = self._messages(keys) or self._engine.groups.conditions.last_written(root) or ("", "", "no room")
             missing = said[2] or "no room"
         return Move(
             f"{group.key.kind.lower()}/{group.key.namespace}/{group.key.name}",

@@ -218,7 +218,7 @@ class SchedulerService:
 
         def sink(change: ObjectChange[Any]) -> None:
             if self.executor.doubtful and resource.kind == "Pod":
-                self.executor.heard(change.namespace, change.name, change.object)
+                self.executor.pod_seen(change.namespace, change.name, change.object)
             began = self._clock.monotonic()
             translated = self._foreign.translate(resource.kind, change) if self._foreign is not None else None
             if translated is not None:
@@ -250,7 +250,7 @@ class SchedulerService:
             self._apply(event)
 
     def apply(self, event: events.Event) -> None:
-        """Tell the engine of something that no informer tells it."""
+        """Pass an event to the engine that comes from no informer."""
         self._apply(event)
 
     def _apply(self, event: events.Event) -> None:

@@ -1,7 +1,7 @@
 """Notices a process that lives and does nothing: /livez then says what stands still, and the log where it stands.
 
 An unreachable API server is no reason: retries count as progress. What counts is an event loop that does not
-turn, an informer that neither asks nor hears, and a leader that leads beyond its lease.
+turn, an informer that sends no requests and receives no events, and a leader whose lease has expired.
 """
 
 from __future__ import annotations

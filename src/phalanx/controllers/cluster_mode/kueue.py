@@ -152,7 +152,7 @@ class PlacementCheck:
         return []
 
     async def _activate(self, check: Json) -> None:
-        """Say that this controller is there: Kueue uses only checks that are Active."""
+        """Set the condition Active: Kueue uses only active checks."""
         if _condition(check, "Active"):
             return
         resource = Resource("kueue.x-k8s.io", self._version, "admissionchecks", "AdmissionCheck", namespaced=False)

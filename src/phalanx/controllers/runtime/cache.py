@@ -27,7 +27,7 @@ from phalanx.model.selectors import LabelMatcher
 
 log = logging.getLogger(__name__)
 
-GRAVES = 20_000  # removed objects that late answers may still speak of
+GRAVES = 20_000  # removed objects that late answers may still name
 RECENT = {"pods": 4096}  # decoded objects kept at hand, where there may be very many; all of them elsewhere
 WORTH_SHARING = 40  # bytes of JSON
 ANY, MARKED = (

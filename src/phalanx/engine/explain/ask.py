@@ -390,7 +390,7 @@ class _Asked:
         if satisfied and group is not None and group.spec is not None:
             return self._scheduled(group, group.spec.minimum, waiting)
         if queue.place == "gated":
-            said = self._groups.conditions.said(key)
+            said = self._groups.conditions.last_written(key)
             return said[2] if said is not None and said[0] == "False" and said[2] else queue.message
         if missing:
             return missing
@@ -403,7 +403,7 @@ class _Asked:
             health = self._groups.members.health
             state = health.state(group)
             return f"{state}: {health.message(group, state)}"
-        said = self._groups.conditions.said(key)
+        said = self._groups.conditions.last_written(key)
         if said is not None and said[0] == "False" and said[2]:
             return said[2]  # the same text as in the object's condition
         for verdict in (last, now):

@@ -36,7 +36,7 @@ def _level(groups: GroupUnits, group: Group, depth: int) -> Level:
     spec = group.spec
     if spec is None:
         return Level(group.key.kind, group.key.name, depth, policy="unknown", message="its object has not been seen")
-    said = groups.conditions.said(group.key) or ("", "", "")
+    said = groups.conditions.last_written(group.key) or ("", "", "")
     leaves = list(groups.forest.leaves(group.key))
     return Level(
         kind=group.key.kind,
@@ -82,7 +82,7 @@ def pods_of(groups: GroupUnits, key: GroupKey, records: Mapping[str, PodRecord])
     """Return the members below a group: pending ones first, then by name with numbers in their order (2 before 10)."""
     found = []
     for leaf in groups.forest.leaves(key):
-        of_group = (groups.conditions.said(leaf.key) or ("", "", ""))[2]
+        of_group = (groups.conditions.last_written(leaf.key) or ("", "", ""))[2]
         for name, member in leaf.members.items():
             record = records.get(str(name))
             said = record.said.partition(": ")[2] if record is not None and not record.node_name else ""

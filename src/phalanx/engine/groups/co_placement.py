@@ -1,7 +1,8 @@
 """Place pods of equal rank of several groups of a tree in one domain (`spec.ranks.coPlaceWith` of a WorkloadPolicy).
 
 Groups that are placed together form a bundle. The ranks of a bundle are divided among domains that have room for all
-pods of these ranks; domains in which members sit already are kept. If no division can be placed, the bundle is ignored.
+pods of these ranks; domains in which members already have nodes are kept. If no division can be placed, the bundle is
+ignored.
 """
 
 from __future__ import annotations

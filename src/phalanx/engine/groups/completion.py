@@ -14,7 +14,7 @@ import numpy as np
 from phalanx.engine.groups.build import Built
 from phalanx.engine.groups.messages import UNSCHEDULABLE
 from phalanx.engine.state.columns import Columns
-from phalanx.engine.state.requests import asked, pod_request
+from phalanx.engine.state.requests import pod_request, requested_amount
 from phalanx.model.groups import Group
 from phalanx.model.groups.expected_pods import min_resources
 from phalanx.model.groups.group import PLACED
@@ -24,7 +24,7 @@ Amounts = dict[str, float]  # by resource: milli cpu, else whole units
 
 def wanted(group: Group) -> Amounts:
     """Return the resources that the whole group will need; empty without a valid annotation."""
-    return {name: asked(name, quantity) for name, quantity in min_resources(group.source)}
+    return {name: requested_amount(name, quantity) for name, quantity in min_resources(group.source)}
 
 
 def outstanding(group: Group) -> Amounts:

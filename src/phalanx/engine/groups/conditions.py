@@ -125,14 +125,14 @@ class GroupConditions:
         for key in self._implicit.pop((namespace, workload), ()):
             self._said.pop(key, None)
 
-    def said(self, key: GroupKey) -> tuple[str, str, str] | None:
+    def last_written(self, key: GroupKey) -> tuple[str, str, str] | None:
         """Return (status, reason, message) as last written or seen."""
         return self._said.get(key)
 
     def is_true(self, key: GroupKey) -> bool:
         return self._said.get(key, ("",))[0] == "True"
 
-    def unsaid(self, key: GroupKey, write: d.SetGroupCondition, obj: Any) -> None:
+    def not_written(self, key: GroupKey, write: d.SetGroupCondition, obj: Any) -> None:
         """Handle a failed write: the condition is written again on the next occasion.
 
         A value written since, or of another condition type, is kept. `obj`: the group as last seen.

@@ -34,7 +34,7 @@ class ExpectedPods(msgspec.Struct, frozen=True):
     beside: tuple[Group, ...] = ()  # other groups that have started and are incomplete
 
 
-def said(group: Group) -> tuple[int, Pod] | None:
+def announced_by(group: Group) -> tuple[int, Pod] | None:
     return announced(group.source)
 
 
@@ -62,7 +62,7 @@ def _free_slots(state: ClusterState) -> int:
 
 def whole_of(state: ClusterState, group: Group) -> Whole | None:
     """Return the expected pods of a group; None without the annotation or if all its pods are placed."""
-    found = said(group)
+    found = announced_by(group)
     members = [member for member in group.members.values() if member.state in KNOWN]
     if found is None or not members:
         return None

@@ -149,7 +149,7 @@ class GroupHealth:
     def touch(self, *keys: GroupKey) -> None:
         self._touched.update(dict.fromkeys(keys))
 
-    def unsaid(self, key: GroupKey) -> None:
+    def not_written(self, key: GroupKey) -> None:
         """Handle a failed write: the condition is written again on the next occasion."""
         if key in self._said:
             self._said[key].status = ""
@@ -240,7 +240,7 @@ class GroupHealth:
     def _untried(self, key: GroupKey, said: _Said) -> bool:
         """Return True for a moment after its first pods came, unless it is known to wait: most groups are placed at
         once and need no condition that says otherwise."""
-        if self._conditions.said(key) is not None:
+        if self._conditions.last_written(key) is not None:
             return False
         if said.waits_since is None:
             said.waits_since = self._cluster.now

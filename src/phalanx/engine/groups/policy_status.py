@@ -62,7 +62,7 @@ class PolicyStatuses:
         if group.key in self._chosen:
             self._touched[self._chosen[group.key]] = None
 
-    def unsaid(self, write: d.SetGroupCondition) -> None:
+    def not_written(self, write: d.SetGroupCondition) -> None:
         """Handle a failed write: the status is written again on the next occasion."""
         name = (write.namespace, write.name)
         if name in self._said:

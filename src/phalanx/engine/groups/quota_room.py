@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 
 from phalanx.engine.framework.cluster_state import ClusterState
 from phalanx.engine.state.records import PodRecord
-from phalanx.engine.state.requests import asked, pod_request
+from phalanx.engine.state.requests import pod_request, requested_amount
 from phalanx.model.objects import Pod, ResourceQuota
 from phalanx.model.objects.cluster import ScopeRequirement
 
@@ -33,9 +33,9 @@ def allowed(state: ClusterState, namespace: str, pod: Pod, count: int, reserved:
             resource, each = _counted(name, pod, wants)
             if each <= 0:
                 continue
-            used = asked(resource, (quota.status.used or {}).get(name, "0"))
+            used = requested_amount(resource, (quota.status.used or {}).get(name, "0"))
             used += sum(_held(state, record, resource, name) for record in others)
-            count = min(count, max(0, int((asked(resource, hard) - used) // each)))
+            count = min(count, max(0, int((requested_amount(resource, hard) - used) // each)))
     return count
 
 
@@ -52,7 +52,11 @@ def exceeded(state: ClusterState, namespace: str, records: Sequence[PodRecord]) 
         for name, hard in (quota.spec.hard or {}).items():
             for pod in pods.values():
                 resource, each = _counted(name, pod, pod_request(pod).amounts)
-                if each > 0 and _applies(quota, pod) and asked(resource, used.get(name, "0")) > asked(resource, hard):
+                if (
+                    each > 0
+                    and _applies(quota, pod)
+                    and requested_amount(resource, used.get(name, "0")) > requested_amount(resource, hard)
+                ):
                     return f"ResourceQuota {quota.metadata.name} is exceeded: {name} {used.get(name)} of {hard}"
     return ""
 
@@ -64,7 +68,7 @@ def _counted(name: str, pod: Pod, wants: dict[str, float]) -> tuple[str, float]:
     if name.startswith("limits."):
         resource = name.removeprefix("limits.")
         return resource, sum(
-            asked(resource, (c.resources.limits or {}).get(resource, "0")) for c in pod.spec.containers
+            requested_amount(resource, (c.resources.limits or {}).get(resource, "0")) for c in pod.spec.containers
         )
     resource = name.removeprefix("requests.")
     if resource != name or name in _COMPUTE:

@@ -28,14 +28,14 @@ class Statuses:
         self.policies.notify()
         self.workloads.notify(self.health.notify(changed))
 
-    def unsaid(self, write: d.SetGroupCondition) -> None:
+    def not_written(self, write: d.SetGroupCondition) -> None:
         """Handle a failed write: the status is written again on the next occasion."""
         if write.kind == WORKLOAD:
-            self.workloads.unsaid(write)
+            self.workloads.not_written(write)
         elif write.kind == POLICY:
-            self.policies.unsaid(write)
+            self.policies.not_written(write)
         elif write.type == HEALTHY:
-            self.health.unsaid(GroupKey(write.kind, write.namespace, write.name))
+            self.health.not_written(GroupKey(write.kind, write.namespace, write.name))
 
     def again(self, write: d.SetGroupCondition) -> None:
         """Write the status again in the next step."""

@@ -55,7 +55,7 @@ class WorkloadStatuses:
             written = {c.type: (c.status, c.reason, c.message) for c in workload.status.conditions or ()}
             self._said[place] = (uid, written)
 
-    def unsaid(self, write: d.SetGroupCondition) -> None:
+    def not_written(self, write: d.SetGroupCondition) -> None:
         """Handle a failed write: the status is written again on the next occasion. Values written since are kept."""
         _, said = self._said.get((write.namespace, write.name), ("", {}))
         if said.get(write.type) == (write.status, write.reason, write.message):

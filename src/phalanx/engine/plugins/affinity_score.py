@@ -87,7 +87,7 @@ class AffinityScore(PodTracker[WeightedKeys]):
                 found.append((term.key, weight))
         return tuple(found) or None
 
-    def _heard(self, updates: Updates[WeightedKeys]) -> Sequence[int] | None:
+    def _apply_updates(self, updates: Updates[WeightedKeys]) -> Sequence[int] | None:
         moved = False
         for weights, row, sign in updates:
             for key, weight in weights:

@@ -18,7 +18,7 @@ class DefaultBinder:
         self._handle = handle
 
     def bind(self, record: PodRecord, node: str, emit: Emit) -> int:
-        # The annotation tells a later scheduler process that this scheduler placed the pod as a member of this group.
+        # The annotation shows a later scheduler process that this scheduler placed the pod as a member of this group.
         # A group that is deleted and created again did not place it.
         forest = self._handle.forest
         leaf = forest.leaf_of_pod(record.namespace, record.name)

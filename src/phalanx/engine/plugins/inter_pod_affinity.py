@@ -241,7 +241,7 @@ class AffinityFilter(PodTracker[Meaning]):
 
     # ---- incremental update
 
-    def _heard(self, updates: Updates[Meaning]) -> Sequence[int] | None:
+    def _apply_updates(self, updates: Updates[Meaning]) -> Sequence[int] | None:
         if not updates:
             return ()
         was_alone = self._anywhere == 0

@@ -30,7 +30,7 @@ class PodTracker(ABC, Generic[T]):
         if not self._stale(changes):
             updates = self._updates()
             if updates is not None:
-                return self._heard(updates)
+                return self._apply_updates(updates)
         self.rebuild()
         return None
 
@@ -38,7 +38,7 @@ class PodTracker(ABC, Generic[T]):
         return self._watch.updates()
 
     @abstractmethod
-    def _heard(self, updates: Updates[T]) -> Sequence[int] | None:
+    def _apply_updates(self, updates: Updates[T]) -> Sequence[int] | None:
         """Apply the changes; return the rows whose verdict may have changed; None: any row."""
 
     def _stale(self, changes: Sequence[Change]) -> bool:

@@ -126,7 +126,7 @@ class SpreadScore(PodTracker[tuple[int, ...]]):
     def _updates(self) -> Updates[tuple[int, ...]] | None:
         return super()._updates() if self._soft else ()
 
-    def _heard(self, updates: Updates[tuple[int, ...]]) -> Sequence[int] | None:
+    def _apply_updates(self, updates: Updates[tuple[int, ...]]) -> Sequence[int] | None:
         touched = False
         for numbers, row, sign in updates:
             for number in numbers:

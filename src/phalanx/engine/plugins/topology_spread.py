@@ -185,7 +185,7 @@ class SpreadFilter(PodTracker[tuple[int, ...]]):
     def _updates(self) -> Updates[tuple[int, ...]] | None:
         return super()._updates() if self._domains else ()
 
-    def _heard(self, updates: Updates[tuple[int, ...]]) -> Sequence[int] | None:
+    def _apply_updates(self, updates: Updates[tuple[int, ...]]) -> Sequence[int] | None:
         touched = False
         for numbers, row, sign in updates:
             for number in numbers:

@@ -104,7 +104,7 @@ class VolumeState:
         self.usage_version = 0  # +1 when a pod with volumes is added or removed
         self.volume_for: dict[str, ClaimKey] = {}  # assumed: volume -> claim
         self.node_for: dict[ClaimKey, str] = {}  # assumed: claim -> node it is provisioned for
-        self._heard: tuple[Any, Any] = (None, None)
+        self._apply_updates: tuple[Any, Any] = (None, None)
         self._position = -1
         self.users: dict[ClaimKey, dict[str, PodRecord]] = {}  # claim -> placed pods that use it, by pod key
         self.disk_rows: dict[int, dict[str, PodRecord]] = {}  # row -> pods with in-tree disks
@@ -118,9 +118,9 @@ class VolumeState:
 
     def observe(self, kind: str, old: Any | None, new: Any | None) -> None:
         """Record a changed object once: every volume plugin of every profile reports the same change."""
-        if kind not in STORAGE_KINDS or (self._heard[0] is old and self._heard[1] is new):
+        if kind not in STORAGE_KINDS or (self._apply_updates[0] is old and self._apply_updates[1] is new):
             return
-        self._heard = (old, new)
+        self._apply_updates = (old, new)
         self.version += 1
         if kind == "PersistentVolumeClaim":
             thing: Any = new if new is not None else old

@@ -1,4 +1,4 @@
-"""The scheduler's parts and how they hang together. `Engine` tells it what happened; questions read it."""
+"""Build the parts of the scheduler and connect them. `Engine` passes events to it; queries read it."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ def offered(resource: str, quantity: str | int | float | None) -> float:
     return min(max(value, 0.0), EXACT)
 
 
-def asked(resource: str, quantity: str | int | float) -> float:
+def requested_amount(resource: str, quantity: str | int | float) -> float:
     """Return the requested amount of a pod; negative is 0, invalid can never be met."""
     try:
         value = amount(resource, quantity)
@@ -63,7 +63,7 @@ def _requests(container: Container) -> dict[str, float]:
 
 
 def _amounts(resources: Resources) -> dict[str, float]:
-    return {name: asked(name, text) for name, text in resources.items()}
+    return {name: requested_amount(name, text) for name, text in resources.items()}
 
 
 def _with_defaults(requests: dict[str, float]) -> dict[str, float]:
@@ -130,7 +130,7 @@ def pod_request(pod: Pod, held: Given | None = None) -> PodRequest:
     for name, value in _pod_level(pod, held).items():
         amounts[name] = nonzero[name] = value
     for name, text in (spec.overhead or {}).items():
-        value = asked(name, text)
+        value = requested_amount(name, text)
         amounts[name] = amounts.get(name, 0.0) + value
         nonzero[name] = nonzero.get(name, 0.0) + value
     result = {name: min(value, EXACT) for name, value in amounts.items()}

@@ -312,7 +312,7 @@ class App:
         if method not in ("GET", "HEAD"):
             raise MethodNotAllowed(NOT_ALLOWED)
         if path.startswith("/version"):  # the official Python client and kr8s write it with a slash behind
-            # Clients that compare clocks read it here; in every answer it would cost more than it tells.
+            # Clients that compare clocks read it here; in every answer it would cost more than it is worth.
             date = formatdate(self._api.ctx.clock.now(), usegmt=True)
             return Answer(body=encode(version_info()), headers={"Date": date})
         return self.health.answer(path, query)

@@ -25,7 +25,7 @@ OPEN_PATHS = frozenset(("/livez", "/readyz", "/healthz", "/version"))
 def is_open(path: str) -> bool:
     """Return True if a path needs no authentication.
 
-    Health and version tell nothing that a port scan would not.
+    Health and version show nothing that a port scan would not show.
     """
     return path in OPEN_PATHS or path == "/version/" or path.startswith(("/livez/", "/readyz/", "/healthz/"))
 

@@ -45,7 +45,7 @@ from phalanx.model.zero_values import fill
 
 HOOKED = frozenset(
     ("", "status", "approval", "resize", "ephemeralcontainers")
-)  # subresources that speak the kind of their object
+)  # subresources that have the kind of their object
 _GENERATE_TRIES = 8
 _CONFLICT_TRIES = 5
 

@@ -18,7 +18,7 @@ class ApiMetrics:
 
     def __init__(self, ctx: Context) -> None:
         self.registry = CollectorRegistry()
-        self.others: list[Callable[[], bytes]] = []  # what further parts of the process have to tell
+        self.others: list[Callable[[], bytes]] = []  # metrics of other parts of the process
         self._requests = Counter(
             "apiserver_request",
             "Requests answered, by what they asked for and how it ended.",

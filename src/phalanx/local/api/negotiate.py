@@ -57,7 +57,7 @@ def _form(clause: str) -> Form | None:
     options = dict(param.split("=", 1) for param in params if "=" in param)
     wanted = options.get("as", "")
     if media == PROTOBUF:
-        # The metadata client likes this best, and items of its lists then say no kind, as it expects.
+        # The metadata client prefers this, and expects items of its lists without a kind.
         metadata = wanted.startswith("PartialObjectMetadata") and options.get("g") == "meta.k8s.io"
         return Form("metadata", protobuf=True) if metadata and options.get("v") == "v1" else None
     if media not in ("application/json", "application/yaml", "*/*", "application/*"):

@@ -20,7 +20,7 @@ class User(msgspec.Struct, frozen=True):
 class Request(msgspec.Struct):
     verb: str  # get, list, watch, create, update, patch, delete, deletecollection
     kind: Kind
-    version: Version  # the version the client speaks
+    version: Version  # the version the client uses
     namespace: str = ""
     name: str = ""
     subresource: str = ""
@@ -31,7 +31,7 @@ class Request(msgspec.Struct):
     user_agent: str = ""
     user: User = msgspec.field(default_factory=User)
     repeated: tuple[str, ...] | None = None  # repeated keys of the body, when it was made JSON before
-    warnings: tuple[str, ...] = ()  # what webhooks and policies want the client to hear
+    warnings: tuple[str, ...] = ()  # warnings of webhooks and policies for the client
     annotations: dict[str, str] = msgspec.field(default_factory=dict)  # what policies want in the audit log
 
 

@@ -56,7 +56,7 @@ ALLOWED = Decision(True)
 def attributes_of(request: Request) -> Attributes:
     kind, namespace, name = request.kind, request.namespace, request.name
     if kind.key == "namespaces" and name:
-        namespace = name  # a Role in a namespace may speak of that namespace itself
+        namespace = name  # a Role in a namespace may name that namespace itself
     if not name and request.verb in ("list", "watch", "deletecollection") and "fieldSelector" in request.query:
         try:  # who may see one object by its name may also list and watch it alone
             name = parse_fields(request.query["fieldSelector"]).exact("metadata.name") or ""
@@ -69,7 +69,7 @@ def attributes_of(request: Request) -> Attributes:
 class Grant(NamedTuple):
     """What one binding gives."""
 
-    text: str  # the binding and its role, for people
+    text: str  # the binding and its role, for messages
     rules: tuple[Json, ...]
 
 

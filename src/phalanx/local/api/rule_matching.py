@@ -33,7 +33,7 @@ class Admitted(msgspec.Struct):
     new: Json | None  # in the storage version
     old: Json | None
     dry_run: bool
-    own: tuple[str, str, str] | None = None  # (group, version, kind) where a subresource speaks a kind of its own
+    own: tuple[str, str, str] | None = None  # (group, version, kind) where a subresource has its own kind
 
     @property
     def name(self) -> str:
@@ -71,7 +71,7 @@ def labels_of(obj: Json | None) -> dict[str, str]:
 
 
 def matched_version(rules: Iterable[Json], match_policy: Any, about: Admitted) -> Version | None:
-    """Return the version of the kind that the rules speak of; None if they do not speak of this write."""
+    """Return the version of the kind that the rules name; None if they do not match this write."""
     request = about.request
     versions = (request.version,) if match_policy == "Exact" else (request.version, *request.kind.versions)
     for version in versions:

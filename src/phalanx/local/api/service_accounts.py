@@ -18,7 +18,7 @@ MOUNT_PATH = "/var/run/secrets/kubernetes.io/serviceaccount"
 PREFIX = "kube-api-access-"
 TABLE = "serviceaccounts"
 _MIRROR = "kubernetes.io/config.mirror"
-_TOKEN_SECONDS = 3607  # one hour, and by the odd seconds clusters tell these tokens from others
+_TOKEN_SECONDS = 3607  # one hour and 7 seconds: clusters recognise these tokens by the 7 seconds
 _FILE_MODE = 0o644
 _REMEMBERED = 10_000
 

@@ -1,4 +1,4 @@
-"""Who a token speaks for: the administrator, a user of the file of users, or a service account.
+"""Find the user of a token: the administrator, a user of the file of users, or a service account.
 
 Tokens of service accounts are signed by this server, good until they expire and only while their account exists, and
 the pod or secret that they are bound to. They say who is asking; what he may do is said elsewhere (`rights`).

@@ -1,6 +1,6 @@
 """A stored object as the client wants to see it: its version, or only its metadata.
 
-The bytes of the store go out untouched when the client speaks the storage version, which is nearly always.
+The bytes of the store go out untouched when the client uses the storage version, which is nearly always.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def object_in(kind: Kind, version: Version, value: bytes) -> Json:
     if version.from_storage is not None:
         obj = version.from_storage(obj)
     if version.name != kind.storage_version:
-        # apiVersion and kind stay first: people read these documents.
+        # apiVersion and kind stay first: users read these documents.
         obj = {"apiVersion": api_version(kind.group, version.name), "kind": kind.kind} | {
             key: value for key, value in obj.items() if key not in ("apiVersion", "kind")
         }

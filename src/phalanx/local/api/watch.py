@@ -87,7 +87,7 @@ class Present(msgspec.Struct):
 
 
 class WatchMark(msgspec.Struct):
-    """Nothing is left to tell up to this revision."""
+    """All changes up to this revision were sent."""
 
     revision: int
     initial_end: bool = False

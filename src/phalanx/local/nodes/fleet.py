@@ -197,7 +197,7 @@ def _report_differences(there: dict[str, dict[str, str]], count: int, topology: 
         )
 
 
-# Taints that tell of a node's state. The twin has a state of its own, and the node controller writes its taints.
+# Taints that show a node's state. The copy has its own state, and the node controller writes its taints.
 _STATE = ("node.kubernetes.io/", "node.cloudprovider.kubernetes.io/")
 
 

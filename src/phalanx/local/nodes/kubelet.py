@@ -78,7 +78,7 @@ class SimulatedKubelet:
         pods = Informer(self._client, PODS, bytes, self._on_pod, fields="spec.nodeName!=")
 
         async def follow_pods() -> None:
-            await nodes.synced.wait()  # a pod on a node not known yet is a stranger's
+            await nodes.synced.wait()  # a pod on an unknown node belongs to another kubelet
             await pods.run()
 
         async def work() -> None:
@@ -194,7 +194,7 @@ class SimulatedKubelet:
         if node.failed:
             if node.view.ready != "True":
                 return
-            # The words of a control plane that no longer hears from a kubelet.
+            # The message of a control plane that gets no status from a kubelet.
             gone = {
                 "status": "Unknown",
                 "reason": "NodeStatusUnknown",

@@ -30,7 +30,7 @@ class SimulatedNode(msgspec.Struct):
 
 
 class KnownPod(msgspec.Struct):
-    """A pod as last heard of; decoded only while something is done about it."""
+    """The latest version of a pod; decoded only while it is handled."""
 
     uid: str
     node: str

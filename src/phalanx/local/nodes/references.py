@@ -73,7 +73,7 @@ _decode = msgspec.json.Decoder(dict).decode
 
 
 class Need(msgspec.Struct, frozen=True):
-    """One object that must be there before a pod starts."""
+    """An object that must exist before a pod starts."""
 
     resource: Resource
     name: str

@@ -1,4 +1,4 @@
-"""Topology specs such as "zones=2,blocks=4,racks=8,gpus=8": what the simulated nodes look like and where they stand.
+"""Topology specs such as "zones=2,blocks=4,racks=8,gpus=8": capacity and place of the simulated nodes.
 
 Counts are totals for the whole cluster: blocks are dealt evenly to zones and racks to blocks, so each must be a
 multiple of the level above. A level that is not named has one domain per domain of the level above. Nodes fill racks

@@ -176,7 +176,7 @@ class _GlanceStatus(Struct, frozen=True, gc=False):
 
 
 class Glance(Struct, frozen=True, gc=False):
-    """The little that tells whether a pod needs a closer look."""
+    """The fields that decide whether a pod has to be decoded in full."""
 
     metadata: _GlanceMeta = _GlanceMeta()
     spec: _GlanceSpec = _GlanceSpec()

@@ -45,7 +45,7 @@ class RevisionMismatch(Exception):
 
 
 class Compacted(Exception):
-    """The revision asked for is older than the window; `oldest` is the first one still there."""
+    """The revision asked for is older than the window; `oldest` is the first one that is kept."""
 
     def __init__(self, revision: int, oldest: int) -> None:
         super().__init__(f"revision {revision} is older than {oldest}")

@@ -1,7 +1,7 @@
 """The mark file of a store: the last revision that was acknowledged, and which process holds the store.
 
 It is written after the commit is on the disk, without a sync of its own, so it can lag behind but never run ahead: a
-log that knows less than its mark has lost acknowledged writes (a missing, truncated or damaged WAL looks like a clean,
+log that ends before its mark has lost acknowledged writes (a missing, truncated or damaged WAL looks like a clean,
 older database to SQLite). A mark that is missing or cannot be read therefore hides a loss; it is never passed over.
 """
 

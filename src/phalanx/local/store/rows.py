@@ -1,4 +1,4 @@
-"""What a row of the log is, on disk and in memory, and how a file that does not add up is spoken of."""
+"""The rows of the log, on disk and in memory, and the messages about a damaged file."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Aggregated ClusterRoles: their `rules` are what the roles that their selectors choose say, and follow every change.
 
-The server itself counts what is chosen at once; this is for people and programs that read the role.
+The server itself counts what is chosen at once; this is for users and programs that read the role.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The roles that every cluster with RBAC has from its first moment, under the names people know.
+"""The roles that every cluster with RBAC has from its start, with the names of Kubernetes.
 
 Those of users are here; those of Kubernetes' own programs (kube-scheduler, every controller of kube-controller-manager)
 are in bootstrap_roles.table. `admin`, `edit` and `view` aggregate, so that a ClusterRole with the label of one of them

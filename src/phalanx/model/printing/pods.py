@@ -22,7 +22,7 @@ def _sidecars(obj: Json) -> set[str]:
 
 
 class Summary:
-    """What one look at a pod tells: `ready/total`, the reason, the restarts and when the last one was."""
+    """The columns of a pod: `ready/total`, the reason, the restarts and when the last one was."""
 
     def __init__(self, obj: Json) -> None:
         found = status(obj)

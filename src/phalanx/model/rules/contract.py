@@ -35,7 +35,7 @@ EMPTY = Rules()
 class Viewed(dict[str, Any]):
     """A storage object that came in through another version than the storage one.
 
-    An ordinary dict elsewhere; rules that are stricter in that version (and speak of its paths) look at
+    An ordinary dict elsewhere; rules that are stricter in that version (and name its paths) look at
     `view`. Nothing of it reaches the store.
     """
 

@@ -106,7 +106,7 @@ class DeploymentController(Controller):
         except AlreadyExists:
             made = msgspec.json.decode(await self._client.get(r.REPLICA_SETS, body["metadata"]["name"], namespace))
             if not (controlled_by(made, deployment["metadata"]["uid"]) and _same_template(made, deployment)):
-                # A stranger has the name: another hash is tried next time.
+                # Another owner's object has the name: another hash is tried next time.
                 status = {**(deployment.get("status") or {}), "collisionCount": collisions + 1}
                 await write_status(self._deployments, deployment, status)
                 raise

@@ -200,7 +200,7 @@ class Attempts:
         if any(record.shape is not shape for record in tree.records):
             return None
         state = self._cluster
-        if expected_pods.said(group) is not None or completion.wanted(group) or state.columns.devices():
+        if expected_pods.announced_by(group) is not None or completion.wanted(group) or state.columns.devices():
             return None
         try:
             built = build(state, group, tree.pending, state.settings.search_budget, tree.priority, counted=True)
@@ -279,7 +279,7 @@ class Attempts:
     def _whole(self, tree: GroupTree) -> Built | None:
         """Build the tree with its expected pods, next to what groups that have started still lack."""
         state, mine = self._cluster, list(tree.forest.leaves(tree.group.key))
-        if not any(expected_pods.said(leaf) for leaf in mine):
+        if not any(expected_pods.announced_by(leaf) for leaf in mine):
             return None
         own = {leaf.key for leaf in mine}
         others = [leaf for leaf in self._begun(tree) if leaf.key not in own]
@@ -326,7 +326,7 @@ class Attempts:
         return (leaf for forest in forests for leaf in forest.begun())
 
     def _in_vain(self, tree: GroupTree, built: Built) -> str | None:
-        if not completion.wanted(tree.group) or expected_pods.said(tree.group) is not None:
+        if not completion.wanted(tree.group) or expected_pods.announced_by(tree.group) is not None:
             return None
         return completion.cannot_complete(self._cluster.columns, tree.group, self._begun(tree), built)
 

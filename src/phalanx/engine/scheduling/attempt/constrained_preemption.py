@@ -1,6 +1,6 @@
 """Victims for a group whose members are tied to each other, or hindered by rules that reach beyond a node.
 
-Only the filters know whether a set of victims will do, and only asking them tells. So sets are asked in the one order:
+Only the filters can decide whether a set of victims is sufficient. So sets are tested in the one order:
 first those that the search without such rules found (none can be cheaper, so what holds is proved at once), then what
 is left when everything is taken away and put back as far as possible, then every set between the two, the cheapest
 first. Where the budget ends, or the filters' own search does, the plan says how far the proof goes.

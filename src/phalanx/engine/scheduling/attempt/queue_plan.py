@@ -371,4 +371,4 @@ def _is_plain(group: Group) -> bool:
         return False
     if group.policy.rank_placement != ANY:
         return False
-    return expected_pods.said(group) is None and not completion.wanted(group)
+    return expected_pods.announced_by(group) is None and not completion.wanted(group)

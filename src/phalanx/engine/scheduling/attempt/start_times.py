@@ -32,7 +32,7 @@ class Planned(msgspec.Struct, frozen=True):
 
     assignment: Rows
     start: float | None
-    where: str  # the domain, or some nodes, for people
+    where: str  # the domain, or some nodes, for messages
     waits_for: int = 0  # pods on these nodes that end before
 
 

@@ -76,7 +76,7 @@ class UnitAdmission:
         """
         forest, key = self._forest, group.key
         before = (unit.priority, unit.asked)
-        unit.priority = forest.priority(key)  # also of a held root: people ask what it would do
+        unit.priority = forest.priority(key)  # also of a held root: users may ask what it would do
         if not self._in_order(unit, group, newcomers):
             return False
         unit.asked = min(unit.asked, self._repair_since(group, unit.asked))
@@ -160,7 +160,7 @@ class UnitAdmission:
         # In a large tree the counts of siblings are left out: to follow them would cost the tree for every pod.
         waits_for = quorum.message if few else quorum.message.partition(":")[0]
         for each in tree if few else forest.tree(key) if leaves is None else self._with_ancestors(leaves):
-            said = self._members.conditions.said(each.key)
+            said = self._members.conditions.last_written(each.key)
             if each.ready and each.key not in short and said is not None and said[1] == WAITING:
                 self._members.say(each.key, WAITING, waits_for)  # complete since its condition named what it lacks
         self._members.say(key, WAITING, quorum.message)

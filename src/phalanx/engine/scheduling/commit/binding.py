@@ -1,4 +1,4 @@
-"""From a chosen node to the acknowledged Bind: Reserve, Permit, PreBind, Bind; and what happens when one says no."""
+"""From a chosen node to the acknowledged Bind: Reserve, Permit, PreBind, Bind; and how a rejection is undone."""
 
 from __future__ import annotations
 

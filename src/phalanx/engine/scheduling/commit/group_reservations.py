@@ -17,7 +17,7 @@ from phalanx.base.clock import parse_rfc3339
 from phalanx.engine.framework.adapters import PluginFailure
 from phalanx.engine.framework.cluster_state import ClusterState
 from phalanx.engine.groups.build import Unplaceable, build
-from phalanx.engine.groups.expected_pods import ExpectedPlacement, ExpectedPods, outstanding_pods, said
+from phalanx.engine.groups.expected_pods import ExpectedPlacement, ExpectedPods, announced_by, outstanding_pods
 from phalanx.engine.groups.find_placement import Found, find
 from phalanx.engine.groups.outcomes import expected_placements
 from phalanx.engine.scheduling.lifecycle.members import Members
@@ -144,7 +144,7 @@ class GroupReservations:
 
     def _follow(self, key: GroupKey) -> None:
         kept, group = self.kept.get(key), self._members.forest.group(key)
-        whole = said(group) if group is not None else None
+        whole = announced_by(group) if group is not None else None
         if group is None or whole is None or not self._begun(group):
             self._over.pop(key, None)
             self.release(key)
@@ -279,7 +279,7 @@ class GroupReservations:
             if self.doubtful or key in self._members.notes.dirty or group is None:
                 continue  # looked at before the next attempt
             assert self._begun(group), f"room is kept for {key}, which has not begun"
-            whole = said(group)
+            whole = announced_by(group)
             assert whole is not None and group.present + len(kept.reservations) <= whole[0], (
                 f"{key} has too many promises"
             )

@@ -184,7 +184,7 @@ class HeldStarts:
             return ""
         return f"no pod is evicted for it: it is expected to start by {rfc3339(planned.start)} on {planned.where}"
 
-    # ---- for people
+    # ---- for users
 
     def promise(self, unit: SchedulingUnit) -> str:
         """Say when and where a unit starts for which room is reserved; "" if that is not known: it lacks nodes."""

@@ -306,10 +306,10 @@ class Members:
         if isinstance(decision, d.Evict):
             self.commits.released(decision.uid)
         elif isinstance(decision, d.SetGroupCondition):
-            self.statuses.unsaid(decision)
+            self.statuses.not_written(decision)
             key = GroupKey(decision.kind, decision.namespace, decision.name)
             group = self.forest.group(key)
-            self.conditions.unsaid(key, decision, group.source if group is not None else None)
+            self.conditions.not_written(key, decision, group.source if group is not None else None)
             # A 404 may be astray, and a group that is gone is in no tree. Elsewhere Workloads have no status.
             final = (e.NOT_FOUND, e.PERMANENT) if decision.kind in (WORKLOAD, POLICY) else (e.PERMANENT,)
             if event.problem not in final:

@@ -229,7 +229,7 @@ class Pods:
             order, created = old.order, old.created
         else:
             self._orders += 1
-            order, created = self._orders, self._asked(pod)
+            order, created = self._orders, self._queue_time(pod)
         record = PodRecord(pod, shape, order, created)
         record.shape_epoch = self._cluster.shapes.interest.epoch
         for condition in pod.status.conditions or ():
@@ -237,7 +237,7 @@ class Pods:
                 record.said = f"{condition.reason}: {condition.message}"
         return record
 
-    def _asked(self, pod: Pod) -> float:
+    def _queue_time(self, pod: Pod) -> float:
         """Return the queue time of a pod: its creation, which survives a restart of the scheduler."""
         stamp = pod.metadata.creation_timestamp
         if stamp is None:
