@@ -129,13 +129,18 @@ class Happenings(Life):
         return await self.again()
 
     async def policy(self) -> Uids | None:
-        """Its user writes, changes or deletes a WorkloadPolicy that ends no pod."""
+        """Its user writes, changes or deletes a WorkloadPolicy; only what is left of a broken gang may end by it."""
         rng, name = self.rng, f"policy-of-{self.name}"
         if not self.cluster.served("WorkloadPolicy"):
             return set()
         spec: Json = {
             "targetRef": {"kind": self.kind, "name": self.name},
-            "rescheduling": {"policy": rng.choice(["Keep", "Shrink", "Replace", "Nonsense"]), "graceSeconds": -1},
+            "rescheduling": {
+                "policy": rng.choice(["Keep", "Shrink", "Replace", "TerminateAll", "TerminateAll", "Nonsense"]),
+                "graceSeconds": rng.choice([-1, 0, 2]),
+                "backoffSeconds": rng.choice([0, 2]),
+                "maxRestarts": rng.choice([-1, 1, 1000]),
+            },
             "timeouts": {"scheduleSeconds": rng.choice([0, 5, 10**10]), "membersSeconds": rng.choice([-1, 5])},
             "ranks": {"placement": rng.choice(["Any", "Pack", "Stripe", "Balance", "Heap"]), "coPlaceWith": "nothing"},
         }

@@ -168,7 +168,7 @@ class Life:
     def nothing_replaced(self, event: str, before: dict[str, Json], replaced: Uids | None) -> None:
         if replaced is None:
             return
-        now = {pod["metadata"]["uid"] for pod in self.running()} | replaced
+        now = {pod["metadata"]["uid"] for pod in self.running()} | replaced | self._ended_with_their_gangs()
         lost = [
             pod["metadata"]["name"]
             for uid, pod in before.items()
@@ -176,6 +176,11 @@ class Life:
         ]
         if lost:
             raise Broken(f"{event} ended {', '.join(lost)}, which ran")
+
+    def _ended_with_their_gangs(self) -> Uids:
+        """Pods that the rescheduling policy TerminateAll ended, because their gang had lost others."""
+        about = [each.get("regarding") or {} for each in self.events() if each["reason"] == "GangTerminated"]
+        return {each.get("uid", "") for each in about if each.get("kind") == "Pod"}
 
     def _over(self, pod: Json) -> bool:
         """A run of a CronJob ends by itself."""
