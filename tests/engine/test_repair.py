@@ -34,6 +34,11 @@ def cordon(cluster: Cluster, name: str) -> None:
     cluster.see(msgspec.structs.replace(found, spec=msgspec.structs.replace(found.spec, unschedulable=True)))
 
 
+def with_deletion(found: Any) -> Any:
+    meta = msgspec.structs.replace(found.metadata, deletion_timestamp="2026-01-01T00:00:00Z")
+    return msgspec.structs.replace(found, metadata=meta)
+
+
 KEY = GroupKey("PodGroup", "default", "g")
 
 
@@ -63,6 +68,26 @@ def test_where_nothing_fits_the_answer_says_what_is_missing() -> None:
     move = repair(cluster.engine, KEY)
     assert (move.moved, move.placed) == (1, 0)
     assert move.message
+
+
+def test_a_member_that_terminates_on_a_lost_node_moves_until_it_is_replaced() -> None:
+    cluster = Cluster().see(*racks(3), *rack_gang("g", 2))
+    cluster.step()
+    cordon(cluster, cluster.bound["g-0"])
+    found = cluster.pods["g-0"]
+    cluster.see(with_deletion(found))
+    move = repair(cluster.engine, KEY)
+    assert (move.moved, move.placed, move.whole) == (1, 1, False)
+    assert move.nodes[0].startswith("r0-") and move.nodes[0] != found.spec.node_name
+
+
+def test_a_gang_whose_lost_member_is_gone_waits_for_its_controller() -> None:
+    cluster = Cluster().see(*racks(3), *rack_gang("g", 2))
+    cluster.step()
+    cluster.gone("Pod", "g-0")
+    move = repair(cluster.engine, KEY)
+    assert move.moved == 0
+    assert move.message == "waits for 1 pod that its controller has not created yet"
 
 
 def test_a_whole_gang_needs_no_repair() -> None:
@@ -97,8 +122,14 @@ def test_bad_questions_are_answered_in_words() -> None:
     for nodes, domain, problem in (([], "", BadRequest), (["none"], "", NotFound), ([], "rack", BadRequest)):
         with pytest.raises(problem):
             drain(cluster.engine, nodes, domain)
-    with pytest.raises(NotFound):
+    with pytest.raises(NotFound) as no_domain:
         drain(cluster.engine, [], "rack=r9")
+    with pytest.raises(NotFound) as no_node:
+        drain(cluster.engine, ["none"])
+    with pytest.raises(NotFound) as no_group:
+        repair(cluster.engine, KEY)
+    # The command takes an answer without a kind for one of a server that has no scheduler.
+    assert [each.value.kind for each in (no_domain, no_node, no_group)] == ["Node", "Node", "PodGroup"]
 
 
 def test_only_the_pod_group_that_lost_a_node_moves() -> None:

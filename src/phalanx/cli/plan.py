@@ -73,10 +73,13 @@ async def _repair(kind: str, name: str, where: Where) -> CommandResult:
         query = {"kind": kind, "namespace": where.namespace or connection.namespace, "name": name, "repair": "true"}
         body = await asker.ask("GET", "plan", query)
     move = msgspec.json.decode(body, type=Move)
-    return CommandResult(0 if move.placed == move.moved else 1, msgspec.json.decode(body), render_repair(move))
+    done = move.placed == move.moved and not move.message
+    return CommandResult(0 if done else 1, msgspec.json.decode(body), render_repair(move))
 
 
 def render_repair(move: Move) -> str:
+    if not move.moved and move.message:
+        return f"{move.group}: {move.message}"
     if not move.moved:
         return f"{move.group}: no repair is needed, its {plural(move.pods, 'pod')} are on usable nodes"
     if move.placed < move.moved:

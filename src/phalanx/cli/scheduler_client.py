@@ -186,7 +186,8 @@ class SchedulerClient:
 
 def _with_hint(problem: NotFound, query: Mapping[str, str]) -> NotFound:
     """Add the command that lists the existing objects to the message."""
-    listed = f"kubectl get {problem.kind.lower()}s -n {query.get('namespace') or 'default'}"
+    where = "" if problem.kind == "Node" else f" -n {query.get('namespace') or 'default'}"
+    listed = f"kubectl get {problem.kind.lower()}s{where}"
     return NotFound(f"{problem}; see what is there with: {listed}", name=problem.name, kind=problem.kind)
 
 

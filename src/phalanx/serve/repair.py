@@ -7,6 +7,7 @@ Changes the engine it is given for good. So it is for the process that thinks ab
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import islice
 
 import msgspec
 
@@ -18,6 +19,7 @@ from phalanx.model.groups import Group, GroupKey, Member, MemberState
 from phalanx.model.groups.policy import TERMINATE_ALL
 from phalanx.model.objects import Node, Pod
 
+NODE = "Node"
 MOST_STEPS = 200  # of the engine, for one answer
 UNREACHABLE = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 ON_NODE = (MemberState.ASSUMED, MemberState.CONFIRMED, MemberState.RUNNING)
@@ -60,7 +62,7 @@ def drain(engine: Engine, nodes: Sequence[str], domain: str = "") -> DrainAnswer
         raise BadRequest("name a node, or a domain as KEY=VALUE")
     for name in names:
         if name not in engine.columns.row_of:
-            raise NotFound(f"there is no node {name[:253]!r}; see what is there with: kubectl get nodes")
+            raise NotFound(f"there is no node {name[:253]!r}", name=name, kind=NODE)
     _cordon(engine, names)
     gone = set(names)
     moves = [(group, *_to_move(engine, group, gone)) for group in _hit(engine, gone)]
@@ -78,15 +80,16 @@ def drain(engine: Engine, nodes: Sequence[str], domain: str = "") -> DrainAnswer
 def repair(engine: Engine, key: GroupKey) -> Move:
     """Return the repair of a gang with the fewest moved pods.
 
-    These are the members on failed or cordoned nodes; else all members of the pod groups that have such members; else
-    the whole gang.
+    These are the members on failed or cordoned nodes, also those that terminate and are not replaced yet; else all
+    members of the pod groups that have such members; else the whole gang.
     """
     group = engine.cluster.forest.group(key)
     if group is None:
-        raise NotFound(f"{key} was not found")
+        raise NotFound(f"{key} was not found", name=key.name, kind=key.kind)
     leaves = engine.cluster.forest.leaves(key)
     members = [member for leaf in leaves for member in leaf.members.values() if member.state in ON_NODE]
     bad = [member for member in members if _unusable(engine, member.node)]
+    bad += [member for leaf in leaves for member in _not_replaced(leaf)]
     hit = [leaf for leaf in leaves if any(member in bad for member in leaf.members.values())]
     of_hit_leaves = [member for leaf in hit for member in leaf.members.values() if member.state in ON_NODE]
     trial = _Trial(engine)
@@ -95,6 +98,9 @@ def repair(engine: Engine, key: GroupKey) -> Move:
     trial.move(bad)
     trial.run()
     first = trial.answer(group, bad, together=False, waiting=waiting)
+    if not first.moved and (missing := sum(_short(leaf) for leaf in leaves)):
+        pods = "1 pod" if missing == 1 else f"{missing} pods"
+        return msgspec.structs.replace(first, message=f"waits for {pods} that its controller has not created yet")
     if first.placed == first.moved or len(bad) == len(members):
         return first
     # No spare room for the lost members: would their pod groups, or the whole gang, have a place elsewhere?
@@ -112,6 +118,17 @@ def repair(engine: Engine, key: GroupKey) -> Move:
     return first
 
 
+def _short(leaf: Group) -> int:
+    """Return how many pods a gang needs beyond those that run or wait."""
+    return max(0, leaf.spec.minimum - leaf.present) if leaf.spec is not None and leaf.spec.gang else 0
+
+
+def _not_replaced(leaf: Group) -> list[Member]:
+    """Return terminating members that a gang needs and that have no replacement yet."""
+    ending = (leaf.members[key] for key in sorted(leaf.members) if leaf.members[key].state is MemberState.ENDING)
+    return list(islice(ending, _short(leaf)))
+
+
 def _in_domain(engine: Engine, domain: str) -> list[str]:
     if not domain:
         return []
@@ -121,7 +138,7 @@ def _in_domain(engine: Engine, domain: str) -> list[str]:
     nodes = (node for node in engine.columns.nodes if node is not None)
     found = sorted(node.metadata.name for node in nodes if node.metadata.labels.get(key) == value)
     if not found:
-        raise NotFound(f"no node has the label {domain[:253]}")
+        raise NotFound(f"no node has the label {domain[:253]}", kind=NODE)
     return found
 
 
