@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from phalanx.engine import decisions as d
+from phalanx.engine.explain import why
 from phalanx.model import objects as o
 from support.device_world import DRIVER, World, asks, claim, consumer, device, device_node, published
 
@@ -50,9 +51,20 @@ def test_an_expression_that_cannot_be_evaluated_is_named(expression: str, says: 
     others_go_on(world)
 
 
+def test_each_of_two_pods_with_the_same_mistake_reads_the_name_of_its_own_claim() -> None:
+    world = cluster()
+    for name in ("c1", "c2"):
+        world.see(claim(name, asks(cel=f"{ATTRIBUTES}.absent == 1")), consumer(f"p{name}", name))
+    world.run()
+    for name in ("c1", "c2"):
+        assert f"claim default/{name}: selector #0 on device {DRIVER}/a/d0: " in world.messages[f"p{name}"]
+
+
 def test_a_class_that_does_not_exist_is_awaited() -> None:
     world = cluster(claim("early", asks(deviceClassName="later")), consumer("early", "early")).run()
     assert "device class later does not exist" in world.messages["early"]
+    waits = why(world.engine, "Pod", "default", "early").items[0].queue.waits_for
+    assert waits[0] == "a claim, a device or a device class changes"
     others_go_on(world)
     spec = {"selectors": [{"cel": {"expression": f'device.driver == "{DRIVER}"'}}]}
     world.see(msgspec.convert({"metadata": {"name": "later"}, "spec": spec}, o.DeviceClass)).run()

@@ -7,7 +7,19 @@ from itertools import combinations
 
 import pytest
 
-from support.device_world import DRIVER, World, asks, claim, consumer, device, device_node, gang_group, published
+from phalanx.testing import builders as b
+from support.device_world import (
+    DRIVER,
+    World,
+    asks,
+    claim,
+    consumer,
+    device,
+    device_class,
+    device_node,
+    gang_group,
+    published,
+)
 
 Placed = tuple[str, int, frozenset[str]]  # name, priority, devices
 
@@ -81,3 +93,24 @@ def test_a_gang_evicts_the_fewest_of_the_lowest_priority(seed: int):
     placed = sum(f"m{number}" in world.bound for number in range(size))
     cost = (max((priorities[each] for each in world.evicted), default=-1), len(world.evicted))
     assert placed in (0, size) and (cost if placed else None) == expected
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_pods_are_evicted_for_the_devices_of_their_extended_resources(size: int) -> None:
+    world = World(device_class(extendedResourceName="example.com/gpu"), device_node("a"))
+    world.see(published("a", device("g0"), device("g1")))
+    for name, priority in (("low0", 1), ("low1", 2)):
+        world.see(b.pod(name).uid(name).cpu("1").resource("example.com/gpu", "1").priority(priority).build())
+    world.see(consumer("plain", priority=0)).run()
+    assert set(world.bound) == {"low0", "low1", "plain"}
+    world.see(b.pod("high").uid("high").cpu("1").resource("example.com/gpu", str(size)).priority(10).build()).run()
+    assert sorted(world.evicted) == ["low0", "low1"][:size]
+    assert world.bound["high"] == "a" and len(world.devices("high-extended-resources")) == size
+
+
+def test_a_claim_and_an_extended_resource_compete_for_one_device() -> None:
+    world = World(device_class(extendedResourceName="example.com/gpu"), device_node("a"))
+    world.see(published("a", device("g0")))
+    world.see(b.pod("low").uid("low").cpu("1").resource("example.com/gpu", "1").priority(1).build()).run()
+    world.see(claim("c"), consumer("high", "c", priority=5)).run()
+    assert world.evicted == ["low"] and world.bound == {"high": "a"} and world.devices("c") == ["a/g0"]

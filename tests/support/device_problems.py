@@ -44,20 +44,8 @@ def random_problem(rng: random.Random, nodes: int = 3, claims: int = 3) -> Probl
 
 
 def _selecting(name: str, *expressions: str) -> Json:
-    return {"metadata": {"name": name}, "spec": {"selectors": [{"cel": {"expression": each}} for each in expressions]}}
-
-
-CLASSES = [
-    _selecting("gpu", f'device.driver == "{GPU}"'),
-    _selecting("nic", f'device.driver == "{NIC}"'),
-    _selecting("any"),
-]
-SELECTORS = {
-    f'device.attributes["{GPU}"].kind <= 1': lambda d: d.driver == GPU and d.value(f"{GPU}/kind") <= ("int", 1),
-    f'device.attributes["{GPU}"].kind == 0': lambda d: d.driver == GPU and d.value(f"{GPU}/kind") == ("int", 0),
-    "device.allowMultipleAllocations == true": lambda d: d.multi,
-    "device.allowMultipleAllocations == false": lambda d: not d.multi,
-}
+    selectors = [{"cel": {"expression": each}} for each in expressions]
+    return {"metadata": {"name": name}, "spec": {"selectors": selectors, "config": [{"opaque": _opaque(name)}]}}
 
 
 def claim(name: str, spec: Json) -> Json:
@@ -141,7 +129,15 @@ def _claim_spec(rng: random.Random) -> Json:
         concerned = rng.sample(names, rng.randint(1, len(names))) if rng.random() < 0.4 else []
         attribute = rng.choice([f"{GPU}/numa", f"{GPU}/kind", f"{NIC}/kind", ROOT, ROOT])
         constraints.append({field: attribute, **({"requests": concerned} if concerned else {})})
-    return {"devices": {"requests": requests, "constraints": constraints}}
+    config = [
+        {"requests": rng.sample(names, rng.randint(0, len(names))), "opaque": _opaque(f"c{n}")}
+        for n in range(rng.choice([0, 0, 1, 2]))
+    ]
+    return {"devices": {"requests": requests, "constraints": constraints, "config": config}}
+
+
+def _opaque(name: str) -> Json:
+    return {"driver": GPU, "parameters": {"name": name}}
 
 
 def _request(rng: random.Random, name: str) -> Json:
@@ -186,13 +182,28 @@ def _allocated(rng: random.Random, slices: list[Json]) -> list[Json]:
                 result["adminAccess"] = True
             elif device.get("allowMultipleAllocations") and rng.random() < 0.9:
                 result["shareID"] = f"00000000-0000-0000-0000-{len(made):012d}"
-                result["consumedCapacity"] = {name: str(rng.randint(1, 3)) for name in device["capacity"]}
+                result["consumedCapacity"] = {
+                    name: str(rng.randint(1, min(3, int(each["value"])))) for name, each in device["capacity"].items()
+                }
             held = claim(
                 f"old{len(made)}", {"devices": {"requests": [{"name": "r", "exactly": {"deviceClassName": "any"}}]}}
             )
             held["status"] = {"allocation": {"devices": {"results": [result]}}}
             made.append(held)
     return made
+
+
+CLASSES = [
+    _selecting("gpu", f'device.driver == "{GPU}"'),
+    _selecting("nic", f'device.driver == "{NIC}"'),
+    _selecting("any"),
+]
+SELECTORS = {
+    f'device.attributes["{GPU}"].kind <= 1': lambda d: d.driver == GPU and d.value(f"{GPU}/kind") <= ("int", 1),
+    f'device.attributes["{GPU}"].kind == 0': lambda d: d.driver == GPU and d.value(f"{GPU}/kind") == ("int", 0),
+    "device.allowMultipleAllocations == true": lambda d: d.multi,
+    "device.allowMultipleAllocations == false": lambda d: not d.multi,
+}
 
 
 # ---- every choice
@@ -265,6 +276,11 @@ class Reference:
             return False
         return self._claims(list(claims), self.start)
 
+    def undecided(self) -> bool:
+        """Return True if requests for all devices must wait until a pool is complete, wherever they could go."""
+        parts = [part for each in self.problem.claims for part in _parts(each["spec"]["devices"]).values()]
+        return bool(self.broken) and any(part.get("allocationMode") == "All" for part in parts)
+
     def reaches(self, where: Json, node: Json) -> bool:
         if "nodeName" in where:
             return bool(where["nodeName"] == node["metadata"]["name"])
@@ -284,10 +300,10 @@ class Reference:
             for spec, devices in self.broken
         )
 
-    def check(self, results: Sequence[Json], claims: Sequence[Json], node: Json) -> None:
-        """Raise AssertionError if these allocations of claims, in their order, break a rule."""
+    def check(self, results: Sequence[Json], claims: Sequence[tuple[Json, Json]]) -> None:
+        """Raise AssertionError if these allocations of claims, each on its node and in their order, break a rule."""
         taken: _Taken | None = self.start
-        for body, result in zip(claims, results, strict=True):
+        for (body, node), result in zip(claims, results, strict=True):
             spec, mine = body["spec"]["devices"], []
             parts = _parts(spec)
             for each in result["devices"]["results"]:

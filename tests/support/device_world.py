@@ -14,7 +14,7 @@ from phalanx.engine.explain.values import Outlook
 from phalanx.engine.framework.settings import EngineSettings
 from phalanx.model import objects as o
 from phalanx.model.gates import Gates
-from phalanx.model.objects.devices import ResourceClaimStatus
+from phalanx.model.objects.devices import EXTENDED_CLAIM_ANNOTATION, ConsumerReference, ResourceClaimStatus
 from phalanx.model.quantity import nanos
 from phalanx.serve.manifests import Manifests
 from phalanx.testing import builders as b
@@ -51,8 +51,8 @@ def published(name: str, *devices: Json, counters: Json | None = None) -> list[o
     ]
 
 
-def device_class(name: str = "gpu") -> o.DeviceClass:
-    spec = {"selectors": [{"cel": {"expression": f'device.driver == "{DRIVER}"'}}]}
+def device_class(name: str = "gpu", **spec: Any) -> o.DeviceClass:
+    spec["selectors"] = [{"cel": {"expression": f'device.driver == "{DRIVER}"'}}]
     return msgspec.convert({"metadata": {"name": name}, "spec": spec}, o.DeviceClass)
 
 
@@ -110,6 +110,9 @@ class World:
             self.bound.pop(name, None)
             if not self.slow:
                 self.release(name)
+            extended = ("ResourceClaim", _extended_name(name))
+            if extended in self.objects:
+                self.gone(*extended)  # its owner is gone
         return self
 
     def release(self, pod_name: str) -> None:
@@ -135,6 +138,8 @@ class World:
         problem = ""
         if isinstance(decision, d.ReserveClaim):
             problem = e.PERMANENT if decision.name in self.fail else self._reserve(decision)
+        elif isinstance(decision, d.CreateExtendedClaim):
+            self._create_extended(decision)
         elif isinstance(decision, d.ReleaseClaim):
             old = self.objects.get(("ResourceClaim", decision.name))
             if old is not None:
@@ -163,6 +168,16 @@ class World:
         self.see(msgspec.structs.replace(old, status=status))
         return ""
 
+    def _create_extended(self, decision: d.CreateExtendedClaim) -> None:
+        owner = {"apiVersion": "v1", "kind": "Pod", "name": decision.name, "uid": decision.uid, "controller": True}
+        name = _extended_name(decision.name)
+        meta = {"name": name, "namespace": decision.namespace, "uid": name, "ownerReferences": [owner]}
+        meta["annotations"] = {EXTENDED_CLAIM_ANNOTATION: "true"}
+        made = msgspec.convert({"metadata": meta}, o.ResourceClaim)
+        consumer = ConsumerReference("", "pods", decision.name, decision.uid)
+        status = ResourceClaimStatus(allocation=decision.allocation, reserved_for=[consumer])
+        self.see(msgspec.structs.replace(made, spec=decision.spec, status=status))
+
     def devices(self, claim_name: str) -> list[str]:
         allocation = self.objects["ResourceClaim", claim_name].status.allocation
         return [] if allocation is None else [f"{r.pool}/{r.device}" for r in allocation.devices.results]
@@ -179,7 +194,7 @@ class World:
                         left[key] = left.get(key, 0) + nanos(amount.value)
             if kind == "ResourceClaim" and obj.status.allocation is not None:
                 for result in obj.status.allocation.devices.results:
-                    if result.share_id is None:
+                    if result.share_id is None and not result.admin_access:
                         users.setdefault((result.pool, result.device), []).append(name)
                     for capacity, taken in result.consumed_capacity.items():
                         key = (result.pool, result.device, capacity)
@@ -189,8 +204,13 @@ class World:
         assert not twice, twice
         for name, where in self.bound.items():
             for each in self.objects["Pod", name].spec.resource_claims or ():
-                assert all(got.split("/")[0] == where for got in self.devices(each.resource_claim_name)), name
+                places = {got.split("/")[0] for got in self.devices(each.resource_claim_name)}
+                assert not [place for place in places if place != where and ("Node", place) in self.objects], name
                 assert self.devices(each.resource_claim_name), f"{name} is bound without devices"
+
+
+def _extended_name(pod: str) -> str:
+    return f"{pod}-extended-resources"
 
 
 def device_cluster(nodes: int = 2, devices: int = 2) -> World:

@@ -16,7 +16,7 @@ import msgspec
 
 from phalanx.engine.devices.inventory import Device
 from phalanx.engine.devices.matching import Option, RequestUnit, Usage, option, possible, unit
-from phalanx.engine.devices.requests import AllocationRequest, ClaimSpec
+from phalanx.engine.devices.requests import THE_CLAIM, AllocationRequest, ClaimSpec
 from phalanx.engine.devices.search import DeviceSearch
 from phalanx.engine.devices.selectors import DeviceSelectors, SelectorFailure
 from phalanx.model.objects.devices import MAX_RESULTS
@@ -106,7 +106,7 @@ class Allocator:
                     if demand.unusable:
                         text = f"claim {demand.name}, request {request.name}: asks for all devices, but resource pool "
                         raise AllocationError(text + demand.unusable)
-                    counts.append(sum(self._selected(request, device) for device in demand.devices))
+                    counts.append(sum(self._selected(demand, request, device) for device in demand.devices))
                 else:
                     counts.append(request.count)
             least += min(counts, default=0)
@@ -121,11 +121,12 @@ class Allocator:
 
     # ---- options
 
-    def _selected(self, request: AllocationRequest, device: Device) -> bool:
+    def _selected(self, demand: ClaimDemand, request: AllocationRequest, device: Device) -> bool:
         """Return True if the selectors match the device. Raises SelectorFailure if they fail on it."""
         verdict = request.selects(device, self._selectors)
         if isinstance(verdict, SelectorFailure):
-            raise verdict
+            text = str(verdict).removeprefix(THE_CLAIM)
+            raise verdict if text == str(verdict) else SelectorFailure(f"claim {demand.name}{text}")
         return verdict
 
     def _free(self, request: AllocationRequest, device: Device) -> bool:
@@ -152,7 +153,7 @@ class Allocator:
     def _candidates(self, demand: ClaimDemand, request: AllocationRequest) -> list[Device] | None:
         """Return the devices for a request; None if all devices are requested and one is not available."""
         if request.everything:
-            wanted = [device for device in demand.devices if self._selected(request, device)]
+            wanted = [device for device in demand.devices if self._selected(demand, request, device)]
             return wanted if wanted and all(self._free(request, device) for device in wanted) else None
         found = []
         usage, admin = self._usage, request.admin
@@ -161,7 +162,7 @@ class Allocator:
             if not admin and usage.in_use(device):
                 continue
             try:
-                if self._selected(request, device) and self._free(request, device):
+                if self._selected(demand, request, device) and self._free(request, device):
                     found.append(device)
             except SelectorFailure as failure:
                 if len(found) < request.count:

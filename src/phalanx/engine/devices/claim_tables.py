@@ -53,6 +53,7 @@ class ClaimTables:
         self._users: dict[ClaimKey, dict[str, PodRecord]] = {}  # placed pods that name the claim
         self._records: dict[str, PodRecord] = {}  # placed pods with claims, by uid
         self._extended: dict[ClaimKey, tuple[PodRecord, ClaimUse]] = {}  # placed pods with extended resources
+        self._made_for: dict[str, ClaimKey] = {}  # pod uid -> the claim that was made for its extended resources
         self._pending: dict[ClaimKey, tuple[int, ...]] = {}  # claims without devices -> rows of their placed consumers
         self._pending_at: dict[int, dict[ClaimKey, None]] = {}
         self._views: dict[int, RowView] = {}
@@ -75,11 +76,7 @@ class ClaimTables:
             if new is None or new.status.allocation is not None or (old and old.metadata.uid != new.metadata.uid):
                 self.assumed.pop(key, None)  # the object says it all now
             self._dirty[key] = None
-            owner = _extended_owner(thing)
-            if owner and new is not None and new.status.allocation is not None:
-                extended = ("", owner)
-                self.assumed.pop(extended, None)
-                self._dirty[extended] = None
+            self._follow_extended(key, thing, new)
         elif kind == "ResourceSlice":
             self.inventory.slice_changed(old, new)
         elif kind == "DeviceTaintRule":
@@ -87,6 +84,18 @@ class ClaimTables:
         else:
             self.specs.class_changed(thing.metadata.name)
             self.log.append(ALL_ROWS)
+
+    def _follow_extended(self, key: ClaimKey, claim: ResourceClaim, new: ResourceClaim | None) -> None:
+        owner = _extended_owner(claim)
+        if not owner:
+            return
+        extended = ("", owner)
+        self._dirty[extended] = None
+        if new is None or new.status.allocation is None:
+            self._made_for.pop(owner, None)
+        else:
+            self._made_for[owner] = key
+            self.assumed.pop(extended, None)
 
     def claim(self, key: ClaimKey) -> ResourceClaim | None:
         return self._claims.get(key)
@@ -198,6 +207,8 @@ class ClaimTables:
         elif record.state not in _ON_A_NODE:
             self._records.pop(record.uid, None)
             self._unused.update(dict.fromkeys(record.claims))
+            if record.uid in self._made_for:
+                self._unused[self._made_for[record.uid]] = None
         for key in record.claims:
             users = self._users.setdefault(key, {})
             if sign > 0:
@@ -215,6 +226,8 @@ class ClaimTables:
             else:
                 self._extended.pop(key, None)
             self._dirty[key] = None
+            if record.uid in self._made_for:
+                self._dirty[self._made_for[record.uid]] = None
 
     def _follow_inventory(self) -> None:
         inventory = self.inventory
@@ -241,7 +254,7 @@ class ClaimTables:
         rows: tuple[int, ...] = ()
         if held is None:
             users: Iterable[PodRecord] = self._users.get(key, {}).values()
-            if key in self._extended:
+            if key in self._extended and key[1] not in self._made_for:
                 users = (self._extended[key][0],)
             rows = tuple(dict.fromkeys(record.row for record in users if _waits(record)))
         before = self._pending.get(key, ())

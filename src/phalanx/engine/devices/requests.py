@@ -24,6 +24,7 @@ from phalanx.model.objects.devices import (
 from phalanx.model.quantity import BadQuantity, nanos
 
 ALL = "All"
+THE_CLAIM = "the claim"  # in a message of a request, which claims share: the claim that it is about
 
 
 class BadClaim(Exception):
@@ -35,6 +36,7 @@ class AllocationRequest(msgspec.Struct, eq=False):
 
     name: str  # "req", or "req/alternative"
     main: str  # "req"
+    class_name: str
     selectors: tuple[tuple[str, str], ...]  # (expression, where it stands), the class's first
     everything: bool  # allocationMode All
     count: int
@@ -167,7 +169,7 @@ def _request(
     full: str, main: str, part: ExactDeviceRequest | DeviceSubRequest, found: DeviceClass, claim: str
 ) -> AllocationRequest:
     selectors: list[tuple[str, str]] = []
-    for source, where in ((found.spec.selectors, f"class {found.metadata.name}"), (part.selectors, f"claim {claim}")):
+    for source, where in ((found.spec.selectors, f"class {found.metadata.name}"), (part.selectors, THE_CLAIM)):
         for number, selector in enumerate(source):
             if selector.cel is None:
                 raise BadClaim(f"selector #{number}: CEL expression empty (unsupported selector type?)")
@@ -178,6 +180,7 @@ def _request(
     return AllocationRequest(
         name=full,
         main=main,
+        class_name=found.metadata.name,
         selectors=tuple(selectors),
         everything=mode == ALL,
         count=part.count or 1,

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from uuid import NAMESPACE_OID, uuid5
 
+import msgspec
+
 from phalanx.engine.devices.allocator import Pick
 from phalanx.engine.devices.capacity import written
-from phalanx.engine.devices.requests import ClaimSpec
+from phalanx.engine.devices.requests import AllocationRequest, ClaimSpec
 from phalanx.model.objects.devices import (
     AllocatedDevice,
     AllocationConfiguration,
@@ -51,19 +53,29 @@ def _result(pick: Pick, owner: str) -> AllocatedDevice:
 
 
 def _config(spec: ClaimSpec, picks: Iterable[Pick]) -> list[AllocationConfiguration]:
-    """Return the configuration: that of the classes first, so that the claim's own takes precedence."""
-    chosen = {pick.request.name: pick.request for pick in picks}
+    """Return the configuration: that of each class once, then the claim's own, which takes precedence.
+
+    `requests` is left out where a configuration applies to every request.
+    """
+    picked = {pick.request.name for pick in picks}
+    chosen = [request for alternatives in spec.requests for request in alternatives if request.name in picked]
+    by_class: dict[str, list[AllocationRequest]] = {}
+    for request in chosen:
+        by_class.setdefault(request.class_name, []).append(request)
     found = [
-        AllocationConfiguration(source="FromClass", requests=[name], opaque=each.opaque)
-        for name, request in chosen.items()
-        for each in request.config
+        AllocationConfiguration(source="FromClass", requests=[each.name for each in same], opaque=config.opaque)
+        for same in by_class.values()
+        for config in same[0].config
     ]
-    names = {name for request in chosen.values() for name in (request.name, request.main)}
     for own in spec.config:
-        requests = [name for name in own.requests if name in names]
-        if requests or not own.requests:
-            found.append(AllocationConfiguration(source="FromClaim", requests=requests, opaque=own.opaque))
-    return found
+        if not own.requests or any(name in own.requests for each in chosen for name in (each.main, each.name)):
+            found.append(AllocationConfiguration(source="FromClaim", requests=list(own.requests), opaque=own.opaque))
+    return [
+        msgspec.structs.replace(each, requests=[])
+        if all(request.main in each.requests or request.name in each.requests for request in chosen)
+        else each
+        for each in found
+    ]
 
 
 def _selector(picks: Iterable[Pick], node: str) -> NodeSelector | None:

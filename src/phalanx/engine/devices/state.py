@@ -124,6 +124,10 @@ class DeviceState(ClaimTables):
         """Return True if claims of placed pods wait for devices on the row."""
         return row in self._pending_at
 
+    def waiting_rows(self) -> list[int]:
+        """Return the rows where claims of placed pods wait for devices."""
+        return list(self._pending_at)
+
     def pending_rows(self, shape: Shape) -> tuple[int, ...]:
         """Return the rows where claims that a shape names wait for devices already."""
         rows: dict[int, None] = {}

@@ -106,7 +106,7 @@ class ClaimUses:
         busy = (claim.status.allocation is not None or key in self._state.assumed) and not pod.spec.node_name
         if others or busy or group or (claim.status.reserved_for and not pod.spec.node_name):
             return ClaimUse(NAMED, (key, claim.metadata.uid), claim=key, group=group)
-        return ClaimUse(OWN, self._state.specs.key(claim.spec), spec=claim.spec)
+        return ClaimUse(OWN, self._state.specs.key(claim.spec), spec=claim.spec, claim=key)
 
     def _made_for(self, claim: ResourceClaim, pod: Pod) -> bool:
         owners = [ref for ref in claim.metadata.owner_references if ref.controller]

@@ -56,6 +56,7 @@ Needs = tuple[tuple[int, float], ...]  # (resource id, amount)
 _INSUFFICIENT = "Insufficient "
 KINDS = ("Pod", POD_GROUP, COMPOSITE, WORKLOAD)
 _EVENTS = {
+    Wake.DEVICES: "a claim, a device or a device class changes",
     Wake.NODE_ADDED: "a node is added",
     Wake.NODE_CHANGED: "a node changes",
     Wake.POD_GONE: "a pod leaves a node",
@@ -459,7 +460,8 @@ class _Asked:
         elif root.place is QueueName.WAITING and equivalence_class is not None:
             until = rfc3339(equivalence_class.deadline)
             needs = equivalence_class.needs
-            waits = [self._change(needs, reasons, proof)] if needs is not None else []
+            named = reasons or proof is not None or not equivalence_class.wakes & Wake.DEVICES
+            waits = [self._change(needs, reasons, proof)] if needs is not None and named else []
             known = (Wake.NODE_ADDED, Wake.NODE_CHANGED) if _ANY_NODE in waits else ()
             waits += [text for bit, text in _EVENTS.items() if bit & equivalence_class.wakes and bit not in known]
         overtaken = self._engine.starts.text(root)

@@ -21,6 +21,7 @@ CANNOT_ALLOCATE = "cannot allocate all claims"
 NOT_ON_NODE = "resourceclaim not available on the node"
 INVALID_POOLS = "invalid resource pools were encountered"
 
+NO_LIMIT = 2**31  # slots of a row that cannot be counted
 MOST_ALTERNATIVES = 8  # alternatives of one request (resource/v1 FirstAvailableDeviceRequestMaxSize)
 
 
@@ -61,7 +62,7 @@ class DeviceFilter(FollowsDevices):
         super().__init__(state, shape, columns)
         self.mask: Bools = np.zeros(0, dtype=np.bool_)
         self._simple = state.counted(shape)
-        # Number of further pods of the shape that each row's devices can serve; None: it cannot be counted.
+        # Number of further pods of the shape that each row's devices can serve at most; None: it cannot be counted.
         self.slots: Rows | None = None
         self.failures: dict[int, str] = {}  # row -> error of a device selector, or claim too large
         self.counted = False  # the slots alone decide for members of one shape
@@ -75,6 +76,7 @@ class DeviceFilter(FollowsDevices):
         self.failures = {}
         for row in np.flatnonzero(self.columns.alive[: self.columns.n]).tolist():
             self._look(row)
+        self._lift()
 
     def update(self, changes: Sequence[Change]) -> Sequence[int] | None:
         rows = self._rows()
@@ -86,7 +88,15 @@ class DeviceFilter(FollowsDevices):
                 self._look(row)
             else:
                 self.mask[row] = False
+        self._lift()
         return rows
+
+    def _lift(self) -> None:
+        """Leave the rows where claims wait without a limit, unless the slots alone decide."""
+        if self.slots is not None and not self.counted:
+            for row in self.state.waiting_rows():
+                if self.mask[row]:
+                    self.slots[row] = NO_LIMIT
 
     def _look(self, row: int) -> None:
         count = self.state.slots(self._simple, row) if self._simple is not None else None
@@ -94,10 +104,12 @@ class DeviceFilter(FollowsDevices):
             self.failures.pop(row, None)
         if count is None:
             try:
-                count = int(self.state.solve(self.shape, row) is not None)
+                found = self.state.solve(self.shape, row) is not None
             except (AllocationError, SelectorFailure) as problem:
-                count, self.failures[row] = 0, str(problem)
-            self.counted = self.counted and self.state.is_pending(row)
+                found, self.failures[row] = False, str(problem)
+            waiting = self.state.is_pending(row)
+            self.counted = self.counted and waiting
+            count = (1 if waiting else NO_LIMIT) if found else 0
         self.mask[row] = count > 0
         if self.slots is not None:
             self.slots[row] = count

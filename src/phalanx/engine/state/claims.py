@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
-from typing import NamedTuple
+from collections.abc import Hashable, Iterable
+from typing import TYPE_CHECKING, NamedTuple
 
 from phalanx.model.objects import Pod
 from phalanx.model.objects.devices import ResourceClaimSpec
+
+if TYPE_CHECKING:
+    from phalanx.engine.state.records import PodRecord
 
 ClaimKey = tuple[str, str]  # (namespace, name)
 
@@ -23,7 +26,7 @@ class ClaimUse(NamedTuple):
     kind: str
     key: Hashable
     spec: ResourceClaimSpec = ResourceClaimSpec()  # of OWN and EXTENDED
-    claim: ClaimKey = ("", "")  # of NAMED and MISSING
+    claim: ClaimKey = ("", "")  # of NAMED and MISSING; of OWN that of one of the pods, for messages
     group: str = ""  # the PodGroup that holds the claim for its members (KEP-5729)
     problem: str = ""  # of MISSING
     resources: tuple[tuple[int, float], ...] = ()  # of EXTENDED: (resource id, amount)
@@ -57,3 +60,14 @@ def claims_of(pod: Pod) -> tuple[ClaimKey, ...]:
         return ()
     namespace = pod.metadata.namespace
     return tuple(dict.fromkeys((namespace, name) for _, name in claim_names(pod) if name is not None))
+
+
+def claims_renamed(text: str, records: Iterable[PodRecord]) -> str:
+    """Return a message about the claims of a shape with the names of those of the pod itself."""
+    for record in records:
+        if record.pod is None or record.pod is record.shape.pod or not record.claims:
+            continue
+        for (_, mine), (_, theirs) in zip(claim_names(record.pod), claim_names(record.shape.pod), strict=False):
+            text = text.replace(f"claim {record.namespace}/{theirs}:", f"claim {record.namespace}/{mine}:")
+        break
+    return text

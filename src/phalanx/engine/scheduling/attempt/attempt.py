@@ -45,7 +45,7 @@ from phalanx.engine.scheduling.lifecycle.gang_commits import Commits
 from phalanx.engine.scheduling.lifecycle.reserve_permit import gate_of, permit, rehearse, reserve, unreserve
 from phalanx.engine.scheduling.queue.units import AttemptUnit, GroupTree, SinglePod
 from phalanx.engine.slices import in_slices, worked
-from phalanx.engine.state.claims import ClaimKey
+from phalanx.engine.state.claims import ClaimKey, claims_renamed
 from phalanx.engine.state.records import PodRecord
 from phalanx.engine.state.shapes import Shape
 from phalanx.model.groups import Group
@@ -118,7 +118,7 @@ class Attempts:
                 return self._place_pod(unit.record, how)
             return self._place_group(unit, how)
         except PluginFailure as failure:
-            return Refused(Cause.ERROR, str(failure))
+            return Refused(Cause.ERROR, claims_renamed(str(failure), unit.records))
         except Unplaceable as problem:
             return Refused(Cause.PARTIAL, str(problem))
 
