@@ -112,7 +112,7 @@ class CapacityProfile:
             self._view(self._low + k, self._high)
         self.times[0] = now
 
-    def _cut(self, t: float) -> int:
+    def piece_at(self, t: float) -> int:
         """Make a piece begin at `t` and return its index."""
         if t <= self.times[0]:
             return 0
@@ -142,8 +142,8 @@ class CapacityProfile:
             return
         if start > self.times[0]:
             self.rising = False
-        a = self._cut(start)
-        z = self.n if until == FOREVER else self._cut(until)
+        a = self.piece_at(start)
+        z = self.n if until == FOREVER else self.piece_at(until)
         counts = where.counts * sign
         nodes = self.rows.shape[2]
         dense = z - a > 1 and len(counts) * MANY_NODES_TO_CHANGE > nodes
@@ -163,6 +163,12 @@ class CapacityProfile:
         self.rows[:, :, row] += delta.astype(self.rows.dtype)
         self._sum[:] += delta.astype(np.int64)
 
+    def set_node(self, row: int, free: Ints) -> None:
+        """Set what is free on one node; `free`: (piece, resource)."""
+        self._sum += free - self.rows[:, :, row]
+        self.rows[:, :, row] = free
+        self.rising = False
+
     # ---- questions
 
     def most(self) -> list[int]:
@@ -171,18 +177,18 @@ class CapacityProfile:
 
     def least(self, start: float, until: float) -> Ints:
         """Return the least free amounts from `start` until `until`, (resource, node)."""
-        i, k = self._window(start, until)
+        i, k = self.window(start, until)
         least: Ints = self.rows[i:k].min(axis=0)
         return least
 
-    def _window(self, start: float, until: float) -> tuple[int, int]:
+    def window(self, start: float, until: float) -> tuple[int, int]:
         """Return the first piece of the time from `start` until `until`, and the first after it."""
         i = max(0, int(self.times.searchsorted(start, side="right")) - 1)
         return i, max(i + 1, int(self.times.searchsorted(until))) if until != FOREVER else self.n
 
     def fits(self, demand: Demand, start: float, until: float) -> Assignment | None:
         """Choose nodes for the demand for the whole time from `start` until `until`, or None."""
-        i, k = self._window(start, until)
+        i, k = self.window(start, until)
         if not self._enough(demand, i, k):
             return None
         return self._choose_in(demand, i, k)
@@ -213,7 +219,7 @@ class CapacityProfile:
 
     def holds(self, demand: Demand, where: Assignment, start: float, until: float) -> bool:
         """Whether exactly these nodes have room for the demand from `start` until `until`."""
-        i, k = self._window(start, until)
+        i, k = self.window(start, until)
         return all(
             bool((self.rows[i:k, r, where.rows].min(axis=0) >= where.counts * amount).all())
             for r, amount in enumerate(demand.request)

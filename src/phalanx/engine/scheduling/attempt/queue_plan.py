@@ -21,53 +21,21 @@ from phalanx.engine.framework.cluster_state import ClusterState
 from phalanx.engine.framework.traits import traits_of
 from phalanx.engine.groups import completion, expected_pods
 from phalanx.engine.reservations import FOREVER, Assignment, CapacityProfile, Demand, Reason, TopologyLevels
+from phalanx.engine.scheduling.attempt.room_over_time import MOST_PIECES, PlannedUnit, ReservedPod, RoomOverTime
 from phalanx.engine.scheduling.attempt.run_times import RunTimes
 from phalanx.engine.scheduling.queue.units import SchedulingUnit
 from phalanx.engine.state.records import PodRecord
 from phalanx.model.groups import Group
 from phalanx.model.groups.policy import ANY
 
-MOST_ENDS = 48  # times at which running pods end; an end between two of them counts as the later one
-MOST_PIECES = 160  # of the profile; then the end of a reservation counts as the next time that is there
 SEARCHES_PER_PLAN = 64  # starts that are looked for in one plan
+MASK_SECONDS = 60.0  # after which the filters are asked again which nodes they allow
+RETRIES_PER_PLAN = 1  # of these for units for which none was found before
 DRIFT_SECONDS = 10.0  # by which a start may come later than promised before the promise moves: pods start with a delay
 PODS_PER_SECOND = 10_000  # running pods, and tenths of waiting units, that are looked at
 LARGE = 4.0  # a unit of this part of the largest one is promised exactly its planned start
 
 Bools = npt.NDArray[np.bool_]
-
-
-class PlannedUnit(msgspec.Struct, eq=False):
-    """The planned start of a waiting unit. `promise`: the latest start that it was promised."""
-
-    unit: SchedulingUnit
-    demand: Demand
-    span: float  # seconds that it is expected to run
-    start: float
-    where: Assignment
-    nodes: dict[str, int]  # node -> pods
-    promise: float
-    moved: Reason | None = None  # why the promise was moved later
-    head: bool = False  # the first of its priority
-    outranked: bool = False  # a unit of higher priority was placed on its nodes
-
-    @property
-    def until(self) -> float:
-        return self.start + self.span
-
-    @property
-    def requests(self) -> Sequence[tuple[int, float]]:
-        """Return what one pod requests: (resource, amount)."""
-        return next(iter(self.unit.records.values())).shape.requests
-
-
-class ReservedPod(msgspec.Struct, frozen=True):
-    """Room that is reserved otherwise: by placeholders of a unit that is not planned here, or by nominations."""
-
-    node: str
-    record: PodRecord
-    start: float
-    until: float
 
 
 class Asked(msgspec.Struct, frozen=True, eq=False):
@@ -78,6 +46,27 @@ class Asked(msgspec.Struct, frozen=True, eq=False):
     pods: int
     eligible: Bools  # (node,)
 
+    @property
+    def wanted(self) -> Wanted:
+        return (self.record.shape.id, self.key, self.pods)
+
+
+class Request(msgspec.Struct, frozen=True, eq=False):
+    """What a waiting unit asks for, as long as its pods stay the same."""
+
+    records: list[PodRecord]
+    history: int  # version of the run times from which `span` is
+    group: tuple[object, object] | None  # its object and policy
+    asked: Asked
+    span: float  # seconds that it is expected to run
+
+
+Asking = list[tuple[SchedulingUnit, Request]]
+Slack = Callable[[str], float]
+Allows = Callable[[PlannedUnit], bool]
+Wanted = tuple[int, str, int]  # shape (by id), topology key and number of pods
+Failed = tuple[str, Wanted, float]  # namespace, what is wanted, and the expected duration
+
 
 class QueuePlan:
     def __init__(
@@ -86,16 +75,21 @@ class QueuePlan:
         self._cluster = state
         self._run_times = run_times
         self._group_of = group_of
-        self.units: dict[str, PlannedUnit] = {}  # by key, in the order in which they were planned
+        self._room = RoomOverTime(state, run_times)
+        self.units: dict[str, PlannedUnit] = {}  # by key
+        self.on: dict[str, list[PlannedUnit]] = {}  # by node
         self.tried: set[str] = set()  # keys of units that the last plan looked at
         self.unfinished = False  # the last plan did not look for the starts of all units
         self.lost: dict[str, Reason] = {}  # by key of the unit: why the last plan has no start for it any more
         self._keys: list[str] = []  # topology keys that units must stay in one domain of
         self._nodes: list[Any] = []  # Node objects from which `_topology` was made
         self._topology = TopologyLevels([], 0)
+        self._requests: dict[str, Request] = {}  # by key of the unit
         self._rids: list[int] = []
-        self._asked: dict[tuple[int, str, int], Asked | None] = {}
-        self._profile: CapacityProfile | None = None
+        self._asked: dict[Wanted, Asked | None] = {}
+        self._demands: dict[int, Demand] = {}  # by id of what is asked
+        self._failed: set[Failed] = set()
+        self._masks_due = 0.0  # when to ask the filters again which nodes they allow
         self.searches = 0  # that the last plan may still have made
         self.due = 0.0
         self.lasts_until = 0.0  # when something ends or starts by plan
@@ -117,70 +111,206 @@ class QueuePlan:
         return same
 
     def make(
-        self,
-        waiting: Sequence[SchedulingUnit],
-        held: Iterable[ReservedPod],
-        slack_of: Callable[[str], float],
-        allows: Callable[[PlannedUnit], bool],
+        self, waiting: Sequence[SchedulingUnit], held: Iterable[ReservedPod], slack_of: Slack, allows: Allows
     ) -> None:
         """Plan all of `waiting`, which are in order. `slack_of`: by scheduler name, how much later than planned a unit
-        may be promised to start, as a share of its wait. `allows`: whether another start may be promised."""
+        may be promised to start, as a share of its wait. `allows`: whether another start may be promised.
+
+        The last plan is gone on with where that is possible: only units are planned to which something happened.
+        """
         now = self._cluster.now
-        self._asked, self.searches = {}, SEARCHES_PER_PLAN
-        before, self.units = self.units, {}
-        self.tried, self.unfinished, self.lost = set(), False, {}
+        self.searches, self.unfinished, self.lost = SEARCHES_PER_PLAN, False, {}
         if not waiting:  # what runs need not be looked at
-            self._profile, self.due, self.lasts_until = None, now + 1.0, FOREVER
+            self._clear()
+            self._failed = set()
+            self.due, self.lasts_until = now + 1.0, FOREVER
             return
-        running = self._running()
-        self.due = now + max(1.0, (len(running) + 10 * len(waiting)) / PODS_PER_SECOND)
-        self.lasts_until = min((end for _, end in running), default=FOREVER)
-        if not (before or any(end != FOREVER for _, end in running)):
-            self._profile = None
-            return
-        asking = self._asking(waiting)
+        held, self.due, before = list(held), now + 1.0, dict(self.units)
+        rows = self._room.changed(held) if before else None
+        asking = self._asking(waiting) if rows is not None and self._same_nodes() else []
+        todo = self._affected(asking, rows) if rows is not None else None
+        if todo is None:
+            asking = self._begin(waiting, held, bool(before))
+            todo = [unit for unit, _ in asking]
+            if not asking:
+                return
         self.tried = {unit.key for unit, _ in asking}
-        if not asking:
-            self._profile = None
-            return
-        self._set_columns()
-        demands = {id(asked): self._demand(asked) for asked in self._asked.values() if asked is not None}
-        found = [(unit, demands[id(asked)]) for unit, asked in asking]
-        free = self._base(running, held)
-        profile = self._profile = free.copy()
-        largest = max(unit_size(demand) for _, demand in found)
-        failed: set[tuple[str, int, float]] = set()  # namespace, demand (by id) and span that get no start
-        order = sorted(found, key=lambda each: self._order(each[0], before))
-        heads: set[int] = set()
-        for unit, demand in order:
-            old, span = before.get(unit.key), self._run_times.expected_of(unit.records.values())
-            head = unit.priority not in heads
-            heads.add(unit.priority)
-            if old is not None and self._keeps(profile, old, demand, span):
-                old.head = head
+        self._plan(asking, todo, before, slack_of, allows)
+        starts = (each.start for each in self.units.values())
+        self.lasts_until = min((self._room.next_end(), *starts))
+
+    def _clear(self) -> None:
+        self._room.forget()
+        self.units, self.on, self.tried = {}, {}, set()
+        self._requests, self._asked, self._demands = {}, {}, {}
+
+    def _begin(self, waiting: Sequence[SchedulingUnit], held: list[ReservedPod], planned: bool) -> Asking:
+        """Make the table of free room as a whole and return the units to plan. `planned`: some had a start until now,
+        so it is done although no end may be known."""
+        self._clear()
+        running, self.lasts_until = self._room.running(), FOREVER
+        self.due += max(0.0, (len(running) + 10 * len(waiting)) / PODS_PER_SECOND - 1.0)
+        if not planned and all(end == FOREVER for _, end in running):
+            return []
+        asking = self._asking(waiting)
+        if asking:
+            self._set_columns()
+            self._room.build(running, self._rids, self._topology, held)
+        return asking
+
+    def _same_nodes(self) -> bool:
+        """Whether no node came or left since the table was made. Ask the filters again if one changed."""
+        nodes, rows = self._cluster.columns.nodes, self._room.changed_nodes
+        for row in rows:
+            old, new = self._nodes[row], nodes[row]
+            if old is None or new is None or old.metadata.name != new.metadata.name:
+                return False
+            if any(old.metadata.labels.get(key) != new.metadata.labels.get(key) for key in self._keys):
+                return False
+            self._nodes[row] = new
+        if rows or self._cluster.now >= self._masks_due:
+            self._masks_due = self._cluster.now + MASK_SECONDS
+            for wanted, asked in list(self._asked.items()):
+                eligible = self._eligible(asked.record) if asked is not None else None
+                if asked is None or eligible is None or not np.array_equal(eligible, asked.eligible):
+                    del self._asked[wanted]
+                    self._requests = {k: r for k, r in self._requests.items() if r.asked is not asked}
+        return True
+
+    def _affected(self, asking: Asking, rows: set[int]) -> list[SchedulingUnit] | None:
+        """Take off the plan what something happened to. Return the units to plan; None: plan all of them again."""
+        if not asking or not self._is_known():
+            return None
+        now, requests = self._cluster.now, {unit.key: request for unit, request in asking}
+        for key in [key for key in self.units if key not in requests]:
+            self.forget(key)
+        for planned in list(self.units.values()):
+            request = requests[planned.unit.key]
+            if planned.start < now or planned.span != request.span or not self._same(planned, request.asked):
+                self.forget(planned.unit.key)
+        self._drop_last(self._room.compute(rows | self._room.touched(), self.on))
+        todo = [unit for unit, _ in asking if unit.key not in self.units]
+        lowest = min((float(planned.unit.priority) for planned in self.units.values()), default=FOREVER)
+        for unit in todo:
+            if unit.priority > lowest and self._failure(unit, requests[unit.key]) not in self._failed:
+                return None  # it goes before units that are planned
+        return todo
+
+    def _same(self, planned: PlannedUnit, asked: Asked) -> bool:
+        return planned.demand is self._demands.get(id(asked))
+
+    def _is_known(self) -> bool:
+        """Whether the table has the columns for everything that units ask for."""
+        for asked in self._asked.values():
+            if asked is None:
+                continue
+            if asked.key and asked.key not in self._keys:
+                return False
+            if any(rid not in self._room.rids for rid, _ in asked.record.shape.requests):
+                return False
+        return True
+
+    def _drop_last(self, short: Iterable[str]) -> None:
+        """Take units off nodes where less is free than is planned: those behind in the order."""
+        lost: dict[str, PlannedUnit] = {}
+        for node in short:
+            kept: list[PlannedUnit] = []
+            for planned in sorted(self.on.get(node, ()), key=lambda each: self._order(each.unit, self.units)):
+                if planned.unit.key not in lost:
+                    if self._room.beside(node, [*kept, planned]):
+                        kept.append(planned)
+                    else:
+                        lost[planned.unit.key] = planned
+        for key in lost:
+            self.forget(key)
+        self._room.compute(self._room.touched(), self.on)
+
+    def _plan(
+        self,
+        asking: Asking,
+        todo: Sequence[SchedulingUnit],
+        before: dict[str, PlannedUnit],
+        slack_of: Slack,
+        allows: Allows,
+    ) -> None:
+        """Place units, in order: they keep their earlier start, or get the earliest one that delays no other."""
+        profile = self._room.profile
+        assert profile is not None
+        requests = {unit.key: request for unit, request in asking}
+        heads, largest = set[str](), 0.0
+        retries, again = RETRIES_PER_PLAN, set[Failed]()
+        for unit in sorted(todo, key=lambda each: self._order(each, before)):
+            request, old = requests[unit.key], before.get(unit.key)
+            demand, failure = self._demand(request.asked), self._failure(unit, request)
+            if old is not None and self._keeps(profile, old, demand, request.span):
                 self._put(profile, old)
                 continue
+            if old is None and failure in self._failed:
+                if not retries or failure in again:
+                    continue
+                retries -= 1
             self.unfinished = self.unfinished or not self.searches
-            namespace = unit.key.split("/", 2)[1]
-            if not self.searches or (old is None and (namespace, id(demand), span) in failed):
+            if not self.searches:
                 continue
-            place = self._earliest(profile, demand, span)
-            if place is None:
-                failed.add((namespace, id(demand), span))
+            if not heads:
+                heads = self._heads([unit for unit, _ in asking], before)
+                largest = max(unit_size(self._demand(request.asked)) for _, request in asking)
+            planned = self._place(unit, demand, request.span, 0.0 if unit.key in heads else largest, slack_of)
+            if planned is None or (old is None and not allows(planned)):
+                self._failed.add(failure)
+                again.add(failure)
                 if old is not None:
-                    self.lost[unit.key] = self._why_lost(free, demand, old)
+                    self.lost[unit.key] = self._why_lost(demand, old)
                 continue
-            share = 0.0 if head else max(0.0, 1.0 - LARGE * unit_size(demand) / largest)
-            slack = share * slack_of(next(iter(unit.records.values())).scheduler_name)
-            planned = PlannedUnit(unit, demand, span, *place, {}, place[0] + slack * (place[0] - now), None, head)
-            self._name_nodes(planned)
             if old is not None:
-                self._move(free, planned, old)
-            elif not allows(planned):
-                failed.add((namespace, id(demand), span))
-                continue
+                self._move(planned, old)
+            self._failed.discard(failure)
             self._put(profile, planned)
-        self.lasts_until = min((self.lasts_until, *(each.start for each in self.units.values())))
+
+    def _place(
+        self, unit: SchedulingUnit, demand: Demand, span: float, largest: float, slack_of: Slack
+    ) -> PlannedUnit | None:
+        """Look for the first start. `largest`: size of the largest unit; 0: its start is promised exactly."""
+        self.searches -= 1
+        now, profile = self._cluster.now, self._room.profile
+        place = profile.earliest(demand, span, now) if profile is not None else None
+        if place is None:
+            return None
+        share = max(0.0, 1.0 - LARGE * unit_size(demand) / largest) if largest else 0.0
+        slack = share * slack_of(next(iter(unit.records.values())).scheduler_name)
+        planned = PlannedUnit(unit, demand, span, *place, {}, place[0] + slack * (place[0] - now))
+        self._name_nodes(planned)
+        return planned
+
+    @staticmethod
+    def _failure(unit: SchedulingUnit, request: Request) -> Failed:
+        return (unit.key.split("/", 2)[1], request.asked.wanted, request.span)
+
+    def _heads(self, units: Iterable[SchedulingUnit], before: dict[str, PlannedUnit]) -> set[str]:
+        """Return the key of the first unit of each priority."""
+        first: dict[int, tuple[tuple[int, float, float, int], str]] = {}
+        for unit in units:
+            mine = (self._order(unit, before), unit.key)
+            if unit.priority not in first or mine < first[unit.priority]:
+                first[unit.priority] = mine
+        return {key for _, key in first.values()}
+
+    def forget(self, key: str) -> None:
+        """Take a unit off the plan."""
+        planned = self.units.pop(key, None)
+        for node in planned.nodes if planned is not None else ():
+            left = [each for each in self.on.get(node, ()) if each is not planned]
+            if left:
+                self.on[node] = left
+            else:
+                self.on.pop(node, None)
+        if planned is not None:
+            self._room.touch(planned.nodes)
+
+    def delay(self, planned: PlannedUnit, start: float) -> None:
+        """Let a unit start later than planned, on the same nodes."""
+        planned.start = start
+        self._room.touch(planned.nodes)
 
     @staticmethod
     def _order(unit: SchedulingUnit, before: dict[str, PlannedUnit]) -> tuple[int, float, float, int]:
@@ -208,10 +338,6 @@ class QueuePlan:
                 return True
         return False
 
-    def _earliest(self, profile: CapacityProfile, demand: Demand, span: float) -> tuple[float, Assignment] | None:
-        self.searches -= 1
-        return profile.earliest(demand, span, self._cluster.now)
-
     def _name_nodes(self, planned: PlannedUnit) -> None:
         names = self._cluster.columns.names
         pairs = zip(planned.where.rows.tolist(), planned.where.counts.tolist(), strict=True)
@@ -219,6 +345,8 @@ class QueuePlan:
 
     def _put(self, profile: CapacityProfile, planned: PlannedUnit) -> None:
         self.units[planned.unit.key] = planned
+        for node in planned.nodes:
+            self.on.setdefault(node, []).append(planned)
         start = max(planned.start, self._cluster.now)
         profile.change(start, self._aligned(profile, start + planned.span), planned.demand, planned.where, -1)
 
@@ -230,19 +358,18 @@ class QueuePlan:
         at = int(profile.times.searchsorted(until))
         return float(profile.times[at]) if at < profile.n else FOREVER
 
-    def _move(self, free: CapacityProfile, planned: PlannedUnit, old: PlannedUnit) -> None:
+    def _move(self, planned: PlannedUnit, old: PlannedUnit) -> None:
         """Keep the earlier promise if the new start is not later; otherwise say why it moves."""
         if planned.start <= old.promise:
             planned.promise = old.promise
         else:
-            planned.moved = self._why_lost(free, planned.demand, old)
+            planned.moved = self._why_lost(planned.demand, old)
 
-    def _why_lost(self, free: CapacityProfile, demand: Demand, old: PlannedUnit) -> Reason:
+    def _why_lost(self, demand: Demand, old: PlannedUnit) -> Reason:
         rows = [self._cluster.columns.row_of.get(name, -1) for name in old.nodes]
         if min(rows) < 0 or (demand.eligible is not None and not demand.eligible[rows].all()):
             return Reason.NODE_LOST
-        start = max(old.start, self._cluster.now)
-        if old.outranked or free.holds(demand, old.where, start, start + old.span):
+        if old.outranked or all(self._room.beside(node, [old]) for node in old.nodes):
             return Reason.HIGHER_PRIORITY
         return Reason.OVERRAN
 
@@ -250,25 +377,41 @@ class QueuePlan:
 
     def first_start(self, records: Sequence[PodRecord], group: Group | None) -> tuple[float, Assignment] | None:
         """Return when and where a unit that is not in the queue would start; None: it is not known."""
-        profile, asked = self._profile, self._asked_by(records, group)
+        profile, asked = self._room.profile, self._asked_by(records, group)
         if profile is None or asked is None or (asked.key and asked.key not in self._keys):
             return None
-        if any(rid not in self._rids for rid, _ in asked.record.shape.requests):
+        if any(rid not in self._room.rids for rid, _ in asked.record.shape.requests):
             return None
         span = self._run_times.expected_of(records)
         return profile.earliest(self._demand(asked), span, self._cluster.now)
 
     # ---- what units ask for
 
-    def _asking(self, waiting: Iterable[SchedulingUnit]) -> list[tuple[SchedulingUnit, Asked]]:
+    def _asking(self, waiting: Iterable[SchedulingUnit]) -> Asking:
         """Return the units that are planned here, with what they need."""
-        found = []
+        known, self._requests, found = self._requests, {}, []
+        nominated = self._nominated()
         for unit in waiting:
-            group = self._group_of(unit)
-            if unit.kind == "Pod" or group is not None:
-                asked = self._asked_by(list(unit.records.values()), group)
-                found += [(unit, asked)] if asked is not None else []
+            group, records = self._group_of(unit), list(unit.records.values())
+            if unit.kind != "Pod" and group is None:
+                continue
+            old = known.get(unit.key)
+            same = old is not None and old.records == records and _is_same(old, group)
+            same = same and not (nominated and any(key in unit.records for key in nominated))
+            if old is None or not same or old.history != self._run_times.version:
+                asked = self._asked_by(records, group)
+                if asked is None:
+                    continue
+                span = self._run_times.expected_of(records)
+                made_of = (group.source, group.policy) if group is not None else None
+                old = Request(records, self._run_times.version, made_of, asked, span)
+            self._requests[unit.key] = old
+            found.append((unit, old))
         return found
+
+    def _nominated(self) -> list[str]:
+        """Return the keys of the pods that are nominated, without placeholders."""
+        return [record.key for _, record in self._cluster.nominations.all() if record.uid]
 
     def _asked_by(self, records: Sequence[PodRecord], group: Group | None) -> Asked | None:
         """Return what a unit needs; None: it is not planned here."""
@@ -283,7 +426,8 @@ class QueuePlan:
             assert group.spec is not None
             pods, key = max(1, min(pods, group.spec.minimum)), group.spec.topology_key or ""
         known = (shape.id, key, pods)
-        if known not in self._asked:
+        before = self._asked.get(known)
+        if known not in self._asked or (before is not None and before.record.shape is not shape):
             eligible = self._eligible(records[0])
             self._asked[known] = Asked(records[0], key, pods, eligible) if eligible is not None else None
         return self._asked[known]
@@ -304,14 +448,13 @@ class QueuePlan:
         return eligible
 
     def _demand(self, asked: Asked) -> Demand:
-        level = self._keys.index(asked.key) if asked.key else -1
-        return Demand(asked.pods, self._request(asked.record), level, asked.eligible)
-
-    def _request(self, record: PodRecord) -> tuple[int, ...]:
-        amounts = dict(record.shape.requests)
-        return tuple(int(np.ceil(amounts.get(rid, 0.0))) for rid in self._rids)
-
-    # ---- what is free
+        known = self._demands.get(id(asked))
+        if known is None:
+            level = self._keys.index(asked.key) if asked.key else -1
+            known = self._demands[id(asked)] = Demand(
+                asked.pods, self._room.request_of(asked.record), level, asked.eligible
+            )
+        return known
 
     def _set_columns(self) -> None:
         """Set which resources and topology keys the units of this plan ask for."""
@@ -325,44 +468,16 @@ class QueuePlan:
         labels = [node.metadata.labels if node is not None else {} for node in columns.nodes]
         self._topology = TopologyLevels([[each.get(key, "") for each in labels] for key in keys], columns.n)
 
-    def _running(self) -> list[tuple[PodRecord, float]]:
-        """Return all running pods with their expected end."""
-        end_of = self._run_times.end_of
-        return [(record, end_of(record)) for pods in self._cluster.columns.pods for record in pods.values()]
-
-    def _base(self, running: Sequence[tuple[PodRecord, float]], held: Iterable[ReservedPod]) -> CapacityProfile:
-        """Return what is free over time beside what runs and what is reserved otherwise."""
-        columns, now, rids = self._cluster.columns, self._cluster.now, self._rids
-        n = columns.n
-        free = np.floor(columns.alloc[rids, :n] - columns.used[rids, :n]).astype(np.int64)
-        free[:, ~columns.alive[:n]] = 0
-        ends = np.unique(np.array([end for _, end in running if end != FOREVER]))
-        if len(ends) > MOST_ENDS:
-            ends = ends[np.ceil(np.linspace(0, len(ends) - 1, MOST_ENDS)).astype(np.intp)]
-        gained = np.zeros((len(ends) + 1, len(rids), n), dtype=np.int64)
-        index = {rid: number for number, rid in enumerate(rids)}
-        for record, end in running:
-            if end == FOREVER:
-                continue
-            at = int(ends.searchsorted(end)) + 1
-            for rid, amount in record.shape.requests:
-                if rid in index:
-                    gained[at, index[rid], record.row] += int(amount)
-        gained[0] = free
-        profile = CapacityProfile.over(np.concatenate(([now], ends)), gained.cumsum(axis=0), self._topology)
-        for each in held:
-            self._take(profile, each)
-        return profile
-
-    def _take(self, profile: CapacityProfile, held: ReservedPod) -> None:
-        row = self._cluster.columns.row_of.get(held.node, -1)
-        if row >= 0:
-            demand, where = Demand(1, self._request(held.record)), Assignment(np.array([row]), np.array([1]))
-            profile.change(held.start, held.until, demand, where, -1)
-
 
 def unit_size(demand: Demand) -> float:
     return float(demand.pods)
+
+
+def _is_same(old: Request, group: Group | None) -> bool:
+    """Whether the group of a unit is as it was."""
+    if group is None or old.group is None:
+        return group is None and old.group is None
+    return old.group[0] is group.source and old.group[1] is group.policy and not group.placed
 
 
 def _is_plain(group: Group) -> bool:

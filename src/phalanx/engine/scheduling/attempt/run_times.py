@@ -25,6 +25,7 @@ class RunTimes:
     def __init__(self, state: ClusterState) -> None:
         self._cluster = state
         self._runs: dict[str, dict[str, float]] = {}  # workload -> uid of its run -> seconds; the latest last
+        self.version = 0  # +1 with every run that ended
         self._first_seen: dict[str, float] = {}  # bound pods whose kubelet has not reported a start yet
 
     # ---- what happens
@@ -45,6 +46,7 @@ class RunTimes:
         run = owner or (group.spec.uid if group is not None and group.spec is not None else "") or meta.uid
         name = workload_of(pod) or _by_name(meta.namespace, meta.name)
         runs = self._runs.pop(name, {})
+        self.version += 1
         runs[run] = max(end - began, runs.pop(run, 0.0))
         if len(runs) > MOST_RUNS:
             del runs[next(iter(runs))]

@@ -12,7 +12,8 @@ from phalanx.engine.framework.cluster_state import ClusterState
 from phalanx.engine.placement.outcome import plural
 from phalanx.engine.reservations import FOREVER, Reason
 from phalanx.engine.reservations.holders import PRESSED_MARK, WAITING_MARK
-from phalanx.engine.scheduling.attempt.queue_plan import PlannedUnit, QueuePlan
+from phalanx.engine.scheduling.attempt.queue_plan import QueuePlan
+from phalanx.engine.scheduling.attempt.room_over_time import PlannedUnit
 from phalanx.engine.scheduling.attempt.start_times import Planned, StartTimes
 from phalanx.engine.scheduling.commit.overtaking import Overtaking, completes_gang, in_line, settings_of
 from phalanx.engine.scheduling.commit.promised_room import PromisedRoom, Shift
@@ -51,7 +52,7 @@ class HeldStarts:
         self._pod_lifecycle = pod_lifecycle
         self.times = StartTimes(state, members.group_of, members.waiting_pods)
         self.plan = QueuePlan(state, self.times.run_times, members.group_of)
-        self._room = PromisedRoom(state, self.times.run_times)
+        self._room = PromisedRoom(state, self.times.run_times, self.plan)
         self.held: dict[str, HeldStart] = {}  # by key of the unit
         self.overtaking = Overtaking()
         self._shifts: dict[str, list[Shift]] = {}  # by key of a pod that is placed: units that then start later

@@ -4,20 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
+import numpy as np
+import numpy.typing as npt
+
 from phalanx.engine.framework.cluster_state import ClusterState
 from phalanx.engine.framework.settings import ReservationSettings
 from phalanx.engine.groups.quota_room import exceeded
-from phalanx.engine.scheduling.attempt.queue_plan import PlannedUnit
+from phalanx.engine.reservations.reservation import Rows
+from phalanx.engine.scheduling.attempt.room_over_time import PlannedUnit
 from phalanx.engine.scheduling.commit.overtaking import namespace_of
 from phalanx.engine.scheduling.queue.units import SchedulingUnit
 from phalanx.engine.state.records import PodRecord
 
 LONG_SECONDS = 86_400.0  # a unit that runs for longer counts with all its nodes
-Rows = Iterable[tuple[PodRecord, int]]
+Bools = npt.NDArray[np.bool_]
 
 
 def refusal_of(
-    state: ClusterState, unit: SchedulingUnit, rows: Rows, held: Iterable[PodRecord], settings: ReservationSettings
+    state: ClusterState,
+    unit: SchedulingUnit,
+    rows: Iterable[tuple[PodRecord, int]],
+    held: Iterable[PodRecord],
+    settings: ReservationSettings,
 ) -> str:
     """Say why nothing more may be reserved for a unit; "" if it may be. `held`: placeholders of other units.
 
@@ -46,43 +54,51 @@ class PromiseLimits:
 
     def __init__(self, state: ClusterState, promised: Iterable[PlannedUnit | None]) -> None:
         self._cluster = state
-        self._all: set[str] = set()
-        self._of: dict[str, set[str]] = {}  # namespace -> nodes
-        self._any = False
-        for planned in promised:
-            if planned is not None:
-                self._count(planned)
+        self._promised: list[PlannedUnit] | None = [planned for planned in promised if planned is not None]
+        self._any = bool(self._promised)
+        self._all = self._none()
+        self._of: dict[str, Bools] = {}  # namespace -> (node,)
+        self._room: dict[int, Bools] = {}  # by shape: (node,) where one more of its pods fits now
 
-    def _count(self, planned: PlannedUnit) -> None:
-        counted = self._counted(planned)
+    def _none(self) -> Bools:
+        return np.zeros(self._cluster.columns.n, dtype=np.bool_)
+
+    def _count(self, planned: PlannedUnit, rows: Rows) -> None:
         self._any = True
-        self._all |= counted
-        self._of.setdefault(namespace_of(planned.unit), set()).update(counted)
+        self._all[rows] = True
+        self._of.setdefault(namespace_of(planned.unit), self._none())[rows] = True
 
-    def _counted(self, planned: PlannedUnit) -> set[str]:
-        """Return the nodes on which one of its pods would fit now; all of them if it runs for long."""
+    def _counted(self, planned: PlannedUnit) -> Rows:
+        """Return the rows on which one of its pods would fit now; all of them if it runs for long."""
+        rows = planned.where.rows
         if planned.span > LONG_SECONDS:
-            return set(planned.nodes)
-        columns, found = self._cluster.columns, set()
-        for name in planned.nodes:
-            row = columns.row_of.get(name, -1)
-            if row >= 0 and all(
-                columns.used[rid, row] + amount <= columns.alloc[rid, row] for rid, amount in planned.requests
-            ):
-                found.add(name)
-        return found
+            return rows
+        shape = next(iter(planned.unit.records.values())).shape
+        if shape.id not in self._room:
+            columns, n = self._cluster.columns, self._cluster.columns.n
+            fits = ~self._none()
+            for rid, amount in shape.requests:
+                fits &= columns.used[rid, :n] + amount <= columns.alloc[rid, :n]
+            self._room[shape.id] = fits
+        return rows[self._room[shape.id][rows]]
 
     def allow(self, planned: PlannedUnit, settings: ReservationSettings) -> bool:
         """Count another promised start, unless it would keep too many nodes empty. The first one is always allowed."""
-        count, counted = self._cluster.columns.count, self._counted(planned)
-        mine = self._of.get(namespace_of(planned.unit), set()) | counted
-        fits = (
-            len(self._all | counted) <= settings.max_reserved_fraction * count
-            and len(mine) <= settings.max_reserved_fraction_per_namespace * count
+        promised, self._promised = self._promised or (), None
+        for each in promised:  # only now: most plans add none
+            self._count(each, self._counted(each))
+        rows, count = self._counted(planned), self._cluster.columns.count
+        mine = self._of.get(namespace_of(planned.unit), self._none())
+        fits = all(
+            int(taken.sum()) + int((~taken[rows]).sum()) <= share * count
+            for taken, share in (
+                (self._all, settings.max_reserved_fraction),
+                (mine, settings.max_reserved_fraction_per_namespace),
+            )
         )
-        if self._any and counted and not fits:
+        if self._any and len(rows) and not fits:
             return False
-        self._count(planned)
+        self._count(planned, rows)
         return True
 
 

@@ -25,7 +25,7 @@ from phalanx.engine.groups.quota_room import exceeded
 from phalanx.engine.reservations import FOREVER, Reason
 from phalanx.engine.reservations.holders import waiting_pod
 from phalanx.engine.scheduling.attempt.partial_placement import partial_placement
-from phalanx.engine.scheduling.attempt.queue_plan import PlannedUnit, ReservedPod
+from phalanx.engine.scheduling.attempt.room_over_time import PlannedUnit, ReservedPod
 from phalanx.engine.scheduling.attempt.start_times import Planned
 from phalanx.engine.scheduling.commit.held_starts import KEPT_WITHIN, WHY_MOVED, HeldStart, HeldStarts
 from phalanx.engine.scheduling.commit.overtaking import REFUSED, in_line, namespace_of, settings_of
@@ -87,7 +87,7 @@ class StartReservations(HeldStarts):
         if self._room:
             self.times.run_times.placed(pods)
         for planned, later in self._shifts.pop(pods[0].key, ()) if pods and self._shifts else ():
-            planned.start = later
+            self.plan.delay(planned, later)
         if unit.key in self.held:
             start = self.held[unit.key].planned.start
             if start is not None and self._cluster.now > start + KEPT_WITHIN:
@@ -319,7 +319,6 @@ class StartReservations(HeldStarts):
             self._release(key, self.plan.lost.get(key, Reason.OVERRAN) if key in self._queue.units else None)
         for key, planned in self.plan.units.items():
             self._report_plan(key, planned)
-        self._room.index(self.plan.units.values())
         for planned in self.plan.units.values():  # others of its class may have been refused since
             if planned.start <= now and planned.unit.place is QueueName.WAITING:
                 self._unit_lifecycle.admit(planned.unit)
@@ -469,8 +468,7 @@ class StartReservations(HeldStarts):
             self._moved[key] = lost
         self._free(held)
         if held.entry is not None:
-            self.plan.units.pop(key, None)
-            self._room.drop(held.entry)
+            self.plan.forget(key)
             for name in held.entry.nodes:  # it was free to be used by others only until then
                 self._queue.wake(ClusterChange(Wake.NOMINATION, self._cluster.columns.row_of.get(name, -1)))
         group = self._members.group_of(held.unit)
