@@ -51,7 +51,7 @@ class Asked(msgspec.Struct, frozen=True, eq=False):
         return (self.record.shape.id, self.key, self.pods)
 
 
-class Request(msgspec.Struct, frozen=True, eq=False):
+class UnitRequest(msgspec.Struct, frozen=True, eq=False):
     """What a waiting unit asks for, as long as its pods stay the same."""
 
     records: list[PodRecord]
@@ -61,7 +61,7 @@ class Request(msgspec.Struct, frozen=True, eq=False):
     span: float  # seconds that it is expected to run
 
 
-Asking = list[tuple[SchedulingUnit, Request]]
+Asking = list[tuple[SchedulingUnit, UnitRequest]]
 Slack = Callable[[str], float]
 Allows = Callable[[PlannedUnit], bool]
 Wanted = tuple[int, str, int]  # shape (by id), topology key and number of pods
@@ -84,7 +84,7 @@ class QueuePlan:
         self._keys: list[str] = []  # topology keys that units must stay in one domain of
         self._nodes: list[Any] = []  # Node objects from which `_topology` was made
         self._topology = TopologyLevels([], 0)
-        self._requests: dict[str, Request] = {}  # by key of the unit
+        self._requests: dict[str, UnitRequest] = {}  # by key of the unit
         self._rids: list[int] = []
         self._asked: dict[Wanted, Asked | None] = {}
         self._demands: dict[int, Demand] = {}  # by id of what is asked
@@ -128,7 +128,7 @@ class QueuePlan:
         held, self.due, before = list(held), now + 1.0, dict(self.units)
         rows = self._room.changed(held) if before else None
         asking = self._asking(waiting) if rows is not None and self._same_nodes() else []
-        todo = self._affected(asking, rows) if rows is not None else None
+        todo = self._affected(asking, rows, before) if rows is not None else None
         if todo is None:
             asking = self._begin(waiting, held, bool(before))
             todo = [unit for unit, _ in asking]
@@ -177,7 +177,7 @@ class QueuePlan:
                     self._requests = {k: r for k, r in self._requests.items() if r.asked is not asked}
         return True
 
-    def _affected(self, asking: Asking, rows: set[int]) -> list[SchedulingUnit] | None:
+    def _affected(self, asking: Asking, rows: set[int], before: dict[str, PlannedUnit]) -> list[SchedulingUnit] | None:
         """Take off the plan what something happened to. Return the units to plan; None: plan all of them again."""
         if not asking or not self._is_known():
             return None
@@ -191,10 +191,16 @@ class QueuePlan:
         self._drop_last(self._room.compute(rows | self._room.touched(), self.on))
         todo = [unit for unit, _ in asking if unit.key not in self.units]
         lowest = min((float(planned.unit.priority) for planned in self.units.values()), default=FOREVER)
-        for unit in todo:
-            if unit.priority > lowest and self._failure(unit, requests[unit.key]) not in self._failed:
-                return None  # it goes before units that are planned
-        return todo
+        profile = self._room.profile
+        assert profile is not None
+        for unit in sorted((unit for unit in todo if unit.key in before), key=lambda each: self._order(each, before)):
+            old, request = before[unit.key], requests[unit.key]
+            if not self._keeps(profile, old, self._demand(request.asked), request.span):
+                return None  # others that were promised a later start may have to make room
+            self._put(profile, old)
+        todo = [unit for unit in todo if unit.key not in before]
+        outranks = (u for u in todo if u.priority > lowest and self._failure(u, requests[u.key]) not in self._failed)
+        return todo if next(outranks, None) is None else None  # one that goes before units that are planned
 
     def _same(self, planned: PlannedUnit, asked: Asked) -> bool:
         return planned.demand is self._demands.get(id(asked))
@@ -283,7 +289,7 @@ class QueuePlan:
         return planned
 
     @staticmethod
-    def _failure(unit: SchedulingUnit, request: Request) -> Failed:
+    def _failure(unit: SchedulingUnit, request: UnitRequest) -> Failed:
         return (unit.key.split("/", 2)[1], request.asked.wanted, request.span)
 
     def _heads(self, units: Iterable[SchedulingUnit], before: dict[str, PlannedUnit]) -> set[str]:
@@ -404,7 +410,7 @@ class QueuePlan:
                     continue
                 span = self._run_times.expected_of(records)
                 made_of = (group.source, group.policy) if group is not None else None
-                old = Request(records, self._run_times.version, made_of, asked, span)
+                old = UnitRequest(records, self._run_times.version, made_of, asked, span)
             self._requests[unit.key] = old
             found.append((unit, old))
         return found
@@ -473,7 +479,7 @@ def unit_size(demand: Demand) -> float:
     return float(demand.pods)
 
 
-def _is_same(old: Request, group: Group | None) -> bool:
+def _is_same(old: UnitRequest, group: Group | None) -> bool:
     """Whether the group of a unit is as it was."""
     if group is None or old.group is None:
         return group is None and old.group is None
