@@ -11,6 +11,7 @@ import pytest
 from phalanx.engine import decisions as d
 from phalanx.engine.engine import Engine
 from phalanx.engine.explain import why
+from phalanx.engine.explain.pending import PendingReasons
 from phalanx.engine.framework.settings import EngineSettings
 from phalanx.engine.scheduling.attempt import sliced_attempts
 from phalanx.engine.scheduling.queue.units import QueueName
@@ -77,6 +78,15 @@ def rest(run: Cluster, most: int = 3_000) -> int:
 
 
 # ---- others in between
+
+
+def test_the_list_of_pending_units_says_that_a_search_goes_on() -> None:
+    run = cluster(sliced()).see(*hard(fits=False))
+    begun(run)
+    unit = run.engine.queue.units["podgroup/default/hard"]
+    reason = PendingReasons(run.engine).of(unit)
+    assert (reason.reason, reason.words) == ("Searching", "being searched")
+    assert reason.headline == "The search for a place goes on; others are served in between"
 
 
 def test_easy_pods_are_placed_while_a_hard_gang_is_searched_for() -> None:

@@ -175,6 +175,24 @@ def test_a_workload_is_answered_for_by_its_groups(up: LocalCluster, phalanx: Pha
     up.delete(f"{jobs}/mine", propagationPolicy="Background")
 
 
+def test_a_suspended_job_and_one_over_its_quota_say_so(up: LocalCluster, phalanx: Phalanx) -> None:
+    here = ("--kubeconfig", str(up.kubeconfig), "-n", "limited")
+    jobs = "/apis/batch/v1/namespaces/limited/jobs"
+    up.create("/api/v1/namespaces", {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "limited"}})
+    quota = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "few"}, "spec": {"hard": {"pods": "1"}}}
+    up.create("/api/v1/namespaces/limited/resourcequotas", quota)
+    template = {"spec": {**pod("x", gpus=1)["spec"], "restartPolicy": "Never"}}
+    for name, suspend in (("sleeping", True), ("large", False)):
+        spec = {"completions": 2, "parallelism": 2, "suspend": suspend, "template": template}
+        up.create(jobs, {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": name}, "spec": spec})
+    events = "/api/v1/namespaces/limited/events"
+    up.wait(events, lambda found: any(event["reason"] == "FailedCreate" for event in found["items"]))
+    assert "job/sleeping in limited is suspended" in phalanx("why", "job/sleeping", *here, code=1)
+    text = phalanx("why", "job/large", *here, code=1)
+    assert "pods of job/large in limited cannot be created" in text and "exceeded quota: few" in text
+    up.delete("/api/v1/namespaces/limited")
+
+
 def test_a_workload_without_groups_is_answered_for_by_its_pods(up: LocalCluster, phalanx: Phalanx) -> None:
     replica_sets = "/apis/apps/v1/namespaces/default/replicasets"
     labels = {"app": "plain"}

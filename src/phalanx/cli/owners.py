@@ -39,6 +39,11 @@ async def each_root(ask_one: AskOne, what: str, where: Where) -> list[CommandRes
         if finished := _finished(found, body):
             return [CommandResult(0, notes=(f"{what} in {namespace} {finished}",))]
         groups = await groups_of(client, found, namespace, owned) or await _named_groups(client, found, body)
+        if _suspended(body):
+            note = f"{what} in {namespace} is suspended: nothing is created for it until it is resumed (spec.suspend)"
+            answers.append(CommandResult(1, notes=(note,)))
+        elif problem := await _failed_creation(client, found.resource.kind, namespace, owned):
+            answers.append(CommandResult(1, notes=(f"pods of {what} in {namespace} cannot be created: {problem}",)))
         if not groups:
             instead, groups = await _instead(client, body, found.resource.kind, namespace)
             answers.append(instead)
@@ -54,6 +59,37 @@ def _finished(kind: WorkloadKind, body: Json) -> str:
             notes = kind.group(body, ()).notes if condition["type"] == "Failed" else []
             return "; ".join([text, *(note for _, note in notes)])
     return ""
+
+
+def _suspended(body: Json) -> bool:
+    spec = body.get("spec") or {}
+    return bool(spec.get("suspend") or (spec.get("runPolicy") or {}).get("suspend"))
+
+
+_CREATING_PODS = ("Job", "ReplicaSet", "StatefulSet")
+
+
+async def _failed_creation(client: Client, kind: str, namespace: str, name: str) -> str:
+    """Return why the last pod of a workload, or of a Job or set that it owns, was not created; "" if it was."""
+    last: dict[str, tuple[str, str]] = {}  # object -> (time, message) of its last event about creating pods
+    for event in await _items(client, r.EVENTS, namespace):
+        about = event.get("involvedObject") or {}
+        mine = about.get("name") == name and about.get("kind") == kind
+        below = str(about.get("name")).startswith(f"{name}-") and about.get("kind") in (
+            "Job",
+            "ReplicaSet",
+            "StatefulSet",
+        )
+        if event.get("reason") in ("FailedCreate", "SuccessfulCreate") and (mine or below):
+            message = str(event.get("message")) if event["reason"] == "FailedCreate" else ""
+            key = f"{about.get('kind')}/{about.get('name')}"
+            last[key] = max(last.get(key, ("", "")), (_time_of(event), message))
+    return next((message for _, message in last.values() if message), "")
+
+
+def _time_of(event: Json) -> str:
+    series = event.get("series") or {}
+    return str(series.get("lastObservedTime") or event.get("lastTimestamp") or event.get("eventTime") or "")
 
 
 async def _existing(client: Client, resource: Resource, namespace: str, name: str) -> Json:

@@ -209,8 +209,9 @@ def target(text: str) -> tuple[str, str]:
 
         if separator and name and (close := _close_to(kind.lower(), KINDS)):
             raise click.UsageError(f"{kind!r} is not a kind; did you mean {close}/{name}?")
+        problem = f"{kind!r} is not scheduled" if separator and name and kind else f"{text!r} is not KIND/NAME"
         raise click.UsageError(
-            f"{text!r} is not KIND/NAME; kinds are pod, podgroup, compositepodgroup, workload"
+            f"{problem}; kinds are pod, podgroup, compositepodgroup, workload"
             f" (for why and plan also {', '.join(kind.names[0] for kind in KINDS)})"
         )
     return found, name

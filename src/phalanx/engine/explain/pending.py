@@ -50,6 +50,8 @@ WORDS = {
     "HostPorts": "host ports",
     "FewPerNode": "few fit on a node",
     "DoesNotFit": "does not fit",
+    "Searching": "being searched",
+    "Retrying": "tried again soon",
     "NotTried": "not tried yet",
 }
 
@@ -97,6 +99,14 @@ class PendingReasons:
             return _reason(code, of_nodes(reasons, self._engine.columns.count, self._rules_of(unit)), tried, resource)
         if waits is not None and waits.message:
             return _reason("DoesNotFit", sentence_case(waits.message), tried)
+        return self._untried(unit)
+
+    @staticmethod
+    def _untried(unit: SchedulingUnit) -> PendingReason:
+        if unit.place is QueueName.SEARCH:
+            return _reason("Searching", "The search for a place goes on; others are served in between", 0.0)
+        if unit.attempts:
+            return _reason("Retrying", "Is tried again when its turn comes", 0.0)
         return _reason("NotTried", "Not tried yet", 0.0)
 
     def _held(self, unit: SchedulingUnit) -> PendingReason:
