@@ -191,3 +191,11 @@ def test_help_has_examples_and_version_is_printed() -> None:
         assert done.returncode == 0 and "Examples:" in done.stdout
     assert phalanx("--version").stdout.startswith("phalanx")
     assert phalanx("no-such-command").returncode == 2
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_a_stream_that_the_caller_closed_is_no_problem(closed: str) -> None:
+    example = Path(__file__).parents[2] / "examples" / "job-gang.yaml"
+    line = f"{sys.executable} -m phalanx group -f {example} {closed}"
+    done = subprocess.run(["bash", "-c", line], text=True, capture_output=True, timeout=60, check=False)
+    assert done.returncode == 0 and "Traceback" not in done.stderr, done.stderr

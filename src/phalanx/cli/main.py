@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import importlib
+import os
+import sys
+from pathlib import Path
 from typing import NoReturn
 
 import click
@@ -115,8 +118,16 @@ def main() -> NoReturn:
     run_command(cli, "phalanx")
 
 
+def _open_streams() -> None:
+    """Discard what is printed to a stream that the caller closed (`>&-`); else a file of ours would get its number."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, Path(os.devnull).open(mode))  # noqa: SIM115 (open until the process ends)
+
+
 def run_command(command: click.Group, program: str) -> NoReturn:
     """Run the command that the arguments of this process name, and end with its exit code."""
+    _open_streams()
     try:
         code = command.main(prog_name=program, standalone_mode=False)
     except click.ClickException as problem:
