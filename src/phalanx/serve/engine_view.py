@@ -100,7 +100,7 @@ class EngineReader:
         """Return topology keys that nodes carry and that nest: well-known ones and those that groups use."""
         labels = [node.metadata.labels for node in self._engine.columns.nodes if node is not None]
         wanted = dict.fromkeys(TOPOLOGY_KEYS)
-        for group in self._groups():
+        for group in self.all_groups():
             if group.spec is not None and group.spec.topology_key and group.spec.topology_key not in wanted:
                 wanted[group.spec.topology_key] = None
         wanted.pop(HOSTNAME, None)
@@ -206,18 +206,15 @@ class EngineReader:
 
     # ---- groups
 
-    def _groups(self) -> Iterable[Group]:
-        forest = self.forest
-        return () if forest is None else (group for root in forest.roots() for group in forest.tree(root))
-
     def all_groups(self) -> Iterable[Group]:
         """Yield every group whose root is known."""
-        return self._groups()
+        forest = self.forest
+        return () if forest is None else (group for root in forest.roots() for group in forest.tree(root))
 
     def groups(self) -> dict[str, Json]:
         """Return every group whose root is known, by key text."""
         found: dict[str, Json] = {}
-        for group in self._groups():
+        for group in self.all_groups():
             spec = group.spec
             if spec is None:
                 continue

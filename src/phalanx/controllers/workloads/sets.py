@@ -107,11 +107,8 @@ class SetGroupsController(Controller):
         found = self._group(owner, self._groups.for_owner(owner))
         uid = owner["metadata"]["uid"]
         known = partial(self._groups.pod_groups.get, owner["metadata"]["namespace"])
-        found = with_successor(found, uid, known, self._priority_of)
+        found = with_successor(found, uid, known, lambda name: value_of(name, self._classes))
         return without_ungrouped(found, replicas_of(owner), filter(active, self._pods.by_index("controller", uid)))
-
-    def _priority_of(self, name: str) -> int | None:
-        return value_of(name, self._classes)
 
     def _in_use(self, owner: Json, wanted: Grouping) -> bool:
         """Return True if the group must not be recreated. A basic one gets a replacement instead."""

@@ -16,7 +16,7 @@ from typing import Any
 
 import msgspec
 
-from phalanx.base.errors import ApiProblem, BadRequest, Expired, Timeout
+from phalanx.base.errors import BadRequest, Expired, Timeout
 from phalanx.local.api.context import Context
 from phalanx.local.api.index import Selection
 from phalanx.local.api.negotiate import Form, negotiate
@@ -144,11 +144,11 @@ class Reader:
                 return store.list(resource, request.namespace), store.revision, (page.ns, page.name)
             check_not_newer(page.rv, store.revision)
             if self._ctx.clock.now() - page.at > TOKEN_SECONDS:
-                raise _token_expired(page)
+                raise ExpiredContinue(page)
             try:
                 return store.list_at(resource, request.namespace, page.rv), page.rv, (page.ns, page.name)
             except Compacted:
-                raise _token_expired(page) from None
+                raise ExpiredContinue(page) from None
         check_not_newer(asked, store.revision)
         exact = match == "Exact" or (asked > 0 and limit > 0 and not match)
         if exact and asked != store.revision:
@@ -313,10 +313,6 @@ class ExpiredContinue(Expired):
 
     def status(self) -> dict[str, object]:
         return super().status() | {"metadata": {"continue": self._next}}
-
-
-def _token_expired(page: Continue) -> ApiProblem:
-    return ExpiredContinue(page)
 
 
 def _log(request: Request, pod: Mapping[str, Any]) -> Answer:

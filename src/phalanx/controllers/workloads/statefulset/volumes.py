@@ -46,7 +46,7 @@ class Volumes:
         if meta.get("annotations"):
             metadata["annotations"] = dict(meta["annotations"])
         if _policy(owner, "whenDeleted") == "Delete":
-            metadata["ownerReferences"] = [_claim_owner(owner)]
+            metadata["ownerReferences"] = [controller_reference(owner, r.STATEFUL_SETS)]
         return {
             "apiVersion": "v1",
             "kind": "PersistentVolumeClaim",
@@ -76,14 +76,18 @@ class Volumes:
                 references = claim["metadata"].get("ownerReferences") or []
                 others = [ref for ref in references if ref.get("uid") != owner["metadata"]["uid"]]
                 if not any(ref.get("kind") == "Pod" for ref in others):  # those go with their pod
-                    mine = [_claim_owner(owner)] if _policy(owner, "whenDeleted") == "Delete" else []
+                    mine = (
+                        [controller_reference(owner, r.STATEFUL_SETS)]
+                        if _policy(owner, "whenDeleted") == "Delete"
+                        else []
+                    )
                     await self._set_owners(claim, others + mine)
 
     async def _keep(self, owner: Json, claim: Json) -> None:
         """Remove the pod's owner reference from a claim that is in use again before its pod was gone."""
         references = claim["metadata"].get("ownerReferences") or []
         if any(ref.get("kind") == "Pod" for ref in references):
-            wanted = [_claim_owner(owner)] if _policy(owner, "whenDeleted") == "Delete" else []
+            wanted = [controller_reference(owner, r.STATEFUL_SETS)] if _policy(owner, "whenDeleted") == "Delete" else []
             await self._set_owners(claim, wanted)
 
     async def _set_owners(self, claim: Json, references: list[Json]) -> None:
@@ -110,10 +114,6 @@ def _owned_by_other(claim: Json, owner: Json) -> bool:
     mine = owner["metadata"]["uid"]
     references = claim["metadata"].get("ownerReferences") or ()
     return any(ref.get("controller") and ref.get("kind") != "Pod" and ref.get("uid") != mine for ref in references)
-
-
-def _claim_owner(owner: Json) -> Json:
-    return controller_reference(owner, r.STATEFUL_SETS)
 
 
 def _policy(owner: Json, when: str) -> str:

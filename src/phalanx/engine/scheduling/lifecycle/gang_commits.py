@@ -122,7 +122,7 @@ class Commits:
                 if leaf.binding or counts[MemberState.CONFIRMED] or leaf.completed:
                     break
                 running = counts[MemberState.RUNNING]
-                if running and (self._scheduled_before(leaf) or len(self._releasable(leaf, started)) < running):
+                if running and (self._conditions.is_true(leaf.key) or len(self._releasable(leaf, started)) < running):
                     break
                 placed += running
             else:
@@ -170,10 +170,6 @@ class Commits:
             and member.pod.metadata.annotations.get(BOUND_IN_GROUP) == uid
             and member.pod.spec.scheduler_name in ours
         ]
-
-    def _scheduled_before(self, leaf: Group) -> bool:
-        """Return True if the group was scheduled before, also if it got its present parent later."""
-        return self._conditions.is_true(leaf.key)
 
     def _evict(self, part: Group, leaf: Group, member: Member, root_key: str) -> None:
         meta = member.pod.metadata

@@ -253,7 +253,7 @@ class Queue:
             if not equivalence_class.is_waiting:
                 continue
             if equivalence_class.deadline <= now:
-                self._wake_class(equivalence_class)
+                self.wake_class(equivalence_class)
             else:
                 self._arm(equivalence_class)
 
@@ -281,7 +281,7 @@ class Queue:
             for equivalence_class in [
                 each for each in waiting.values() if each.worth is None or each.worth(each, change)
             ]:
-                self._wake_class(equivalence_class)
+                self.wake_class(equivalence_class)
         if change.row >= 0 and kind & _ROW_BITS:
             passing = self._capacity_index.passing(change.row)
             if len(passing) > FEW_STALE:
@@ -291,7 +291,7 @@ class Queue:
                     if equivalence_class.is_waiting and (
                         equivalence_class.worth is None or equivalence_class.worth(equivalence_class, change)
                     ):
-                        self._wake_class(equivalence_class)
+                        self.wake_class(equivalence_class)
         if self._gate_bits & kind:
             names = [name for name, wakes in self._gatekeepers.items() if wakes & change.kind]
             for unit in [unit for unit in self._gated.values() if unit.gate[0] in names]:
@@ -307,7 +307,7 @@ class Queue:
                 heapq.heappush(self._unchecked, (self._entry(first)[0], self._ticket, equivalence_class))
             equivalence_class.unchecked[change.row, int(change.kind)] = change
             if len(equivalence_class.unchecked) > MAX_UNCHECKED_CHANGES:
-                self._wake_class(equivalence_class)
+                self.wake_class(equivalence_class)
 
     def _check_classes(self) -> bool:
         """Check classes that come before the first active unit; return False at the limit for one step."""
@@ -324,25 +324,21 @@ class Queue:
                 if equivalence_class.worth is None or any(
                     equivalence_class.worth(equivalence_class, change) for change in unchecked.values()
                 ):
-                    self._wake_class(equivalence_class)
+                    self.wake_class(equivalence_class)
         return True
 
     def check_missed(self, equivalence_class: EquivalenceClass, changes: Iterable[ClusterChange] | None) -> None:
         """Wake a class if a change during the attempt of its unit could help; `changes` None: too many to check."""
         if changes is None:
-            self._wake_class(equivalence_class)
+            self.wake_class(equivalence_class)
             return
         for change in changes:
             asks = change.kind & equivalence_class.wakes or (
                 equivalence_class.needs is not None and change.kind & ROW_WAKES
             )
             if asks and (equivalence_class.worth is None or equivalence_class.worth(equivalence_class, change)):
-                self._wake_class(equivalence_class)
+                self.wake_class(equivalence_class)
                 return
-
-    def wake_class(self, equivalence_class: EquivalenceClass) -> None:
-        """Wake a waiting class unconditionally."""
-        self._wake_class(equivalence_class)
 
     def requested(self) -> set[int]:
         """Return the ids of resources that waiting classes need."""
@@ -433,7 +429,7 @@ class Queue:
         if representative_of is not None and not representative_of.is_waiting:
             self._activate_next(representative_of)
 
-    def _wake_class(self, equivalence_class: EquivalenceClass) -> None:
+    def wake_class(self, equivalence_class: EquivalenceClass) -> None:
         self._unindex(equivalence_class)
         equivalence_class.unchecked = {}
         equivalence_class.is_waiting = False
