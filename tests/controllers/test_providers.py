@@ -10,10 +10,9 @@ from typing import Any
 import pytest
 
 from phalanx.controllers.group_apis import provider_of
-from phalanx.controllers.group_apis.registry import PROVIDERS
+from phalanx.controllers.group_apis.registry import PROVIDERS, total
 from phalanx.controllers.grouping import GroupingRefused
 from phalanx.controllers.grouping.core import flat
-from phalanx.controllers.grouping.demand import total
 from phalanx.controllers.workloads.leaderworkerset import grouping as lws_grouping
 from phalanx.controllers.workloads.mpijob import grouping as mpijob
 from phalanx.controllers.workloads.registry import group

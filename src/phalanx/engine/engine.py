@@ -15,7 +15,7 @@ from phalanx.engine import events as e
 from phalanx.engine.decisions import Decision
 from phalanx.engine.devices.domains import DeviceDomains
 from phalanx.engine.events import Event
-from phalanx.engine.explain.find_place import find_place
+from phalanx.engine.explain.whatif import find_place
 from phalanx.engine.framework import ClusterChange, Factory, Wake
 from phalanx.engine.framework.adapters import failure_of
 from phalanx.engine.framework.settings import EngineSettings

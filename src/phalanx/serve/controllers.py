@@ -22,8 +22,7 @@ from phalanx.controllers.runtime.groups import Groups
 from phalanx.controllers.volumes.controller import VolumesController
 from phalanx.controllers.volumes.ephemeral import ClaimProtection, EphemeralVolumesController
 from phalanx.controllers.workloads.kind import Local
-from phalanx.controllers.workloads.legacy_spelling import report_unknown_annotations
-from phalanx.controllers.workloads.registry import KINDS
+from phalanx.controllers.workloads.registry import KINDS, report_unknown_annotations
 from phalanx.model.gates import Gates
 
 

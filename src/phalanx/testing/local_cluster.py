@@ -27,7 +27,34 @@ from phalanx.model.kinds import Json
 from phalanx.serve.cluster import ClusterSettings, ServedCluster
 from phalanx.serve.parts import parts_of
 from phalanx.serve.settings import ALWAYS_ALLOW, Listen, ServerSettings
-from phalanx.testing.movable_time import MovableClock, MovableLoop
+
+
+class MovableLoop(asyncio.SelectorEventLoop):
+    """`advance` from its own thread: all timers that are due by then fire, in order."""
+
+    def __init__(self) -> None:
+        self._ahead = 0.0
+        super().__init__()
+
+    def time(self) -> float:
+        return super().time() + self._ahead
+
+    def advance(self, seconds: float) -> None:
+        self._ahead += seconds
+
+
+class MovableClock:
+    """`phalanx.base.clock.Clock` of a movable loop."""
+
+    def __init__(self, loop: MovableLoop) -> None:
+        self._loop = loop
+
+    def now(self) -> float:
+        return time.time() + self._loop._ahead
+
+    def monotonic(self) -> float:
+        return self._loop.time()
+
 
 STEP = 5.0  # seconds: less than the heartbeats of nodes may be late
 

@@ -1,17 +1,21 @@
-"""Register every kind of workload, outermost first: a JobSet's settings for its Jobs precede a Job's own."""
+"""Register every kind of workload, outermost first: a JobSet's settings for its Jobs precede a Job's own.
+
+Also warns authors of workloads about unknown annotations of our prefix: with a misspelt one there is no gang.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from phalanx.controllers.grouping.core import Grouping, Json
+from phalanx.controllers.grouping.core import Grouping
+from phalanx.controllers.runtime.controller import Json, Key
 from phalanx.controllers.workloads.cronjob.kind import CRON_JOB
 from phalanx.controllers.workloads.daemonset.kind import DAEMON_SET
 from phalanx.controllers.workloads.deployment.kind import DEPLOYMENT
 from phalanx.controllers.workloads.disaggregatedset.kind import DISAGGREGATED_SET
 from phalanx.controllers.workloads.job.kind import JOB
 from phalanx.controllers.workloads.jobset.kind import JOB_SET
-from phalanx.controllers.workloads.kind import WorkloadKind
+from phalanx.controllers.workloads.kind import Local, WorkloadKind
 from phalanx.controllers.workloads.leaderworkerset.kind import LEADER_WORKER_SET
 from phalanx.controllers.workloads.member import PodView, WorkloadSlot
 from phalanx.controllers.workloads.mpijob.kind import MPI_JOB
@@ -21,6 +25,7 @@ from phalanx.controllers.workloads.replicaset.kind import REPLICA_SET
 from phalanx.controllers.workloads.replicationcontroller.kind import REPLICATION_CONTROLLER
 from phalanx.controllers.workloads.statefulset.kind import STATEFUL_SET
 from phalanx.controllers.workloads.trainjob.kind import TRAIN_JOB
+from phalanx.model.annotation_values import unknown
 
 KINDS: tuple[WorkloadKind, ...] = (
     TRAIN_JOB,
@@ -65,3 +70,24 @@ def places(pod: PodView) -> Iterator[WorkloadSlot]:
         place = kind.place(pod)
         if place is not None:
             yield place
+
+
+CONTROLLER = "workload-annotations"
+
+
+def report_unknown_annotations(local: Local) -> None:
+    """Watch every local kind that may request groups; an unknown annotation becomes an Event on the object."""
+    from phalanx.controllers.workloads.registry import KINDS
+
+    def look(key: Key, new: Json | None, old: Json | None) -> None:
+        if new is None:
+            return
+        annotations = new["metadata"].get("annotations")
+        if old is not None and old["metadata"].get("annotations") == annotations:
+            return
+        for text in unknown(annotations):
+            local.events.warning(new, CONTROLLER, "UnknownAnnotation", text)
+
+    for kind in KINDS:
+        if kind.run is not None:
+            local.caches.of(kind.resource, optional=True).on_change(look)

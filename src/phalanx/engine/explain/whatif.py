@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from phalanx.base.clock import rfc3339
+from phalanx.engine.events import PlaceRequested
 from phalanx.engine.explain.ask import reasons_of
 from phalanx.engine.explain.blockers import blockers_of
 from phalanx.engine.explain.device_hints import devices_of, for_devices
@@ -36,6 +37,7 @@ from phalanx.engine.groups.trial import Assignment
 from phalanx.engine.placement.plain import sentence_of
 from phalanx.engine.scheduling.attempt.answers import Cause, NominatedAfterPreemption, Placed, Refused
 from phalanx.engine.scheduling.attempt.attempt import How
+from phalanx.engine.scheduling.commit.admitted_places import Place
 from phalanx.engine.scheduling.lifecycle.members import root_key
 from phalanx.engine.scheduling.queue.units import AttemptUnit, GroupTree, SinglePod
 from phalanx.engine.state.records import PodRecord
@@ -391,3 +393,22 @@ class AskedUnits:
 
 def _name(record: PodRecord) -> str:
     return f"{record.namespace}/{record.name}"
+
+
+def find_place(scheduler: Scheduler, request: PlaceRequested) -> tuple[Place, str]:
+    """Return a node for every pod of the request; no place and the reason if not all of them fit now."""
+    question = Question(pods=request.pods, pod_groups=request.pod_groups, composites=request.composites)
+    pods = {f"?{pod.metadata.namespace}/{pod.metadata.name}": pod for pod in request.pods}
+    with TrialState(scheduler) as trial, TrialAttempt(scheduler) as trial_attempt:
+        asked = AskedUnits(scheduler, trial, trial_attempt, relax=False, when=False)
+        asked.put(question)
+        place = []
+        for root in asked.roots():
+            target = asked.target(root)
+            answer = target if isinstance(target, Refused) else trial_attempt.attempt(target)
+            if not isinstance(answer, Placed):
+                return (), answer.text if isinstance(answer, Refused) else answer.refused.text
+            if len(answer.assignment) < len(root.records):
+                return (), f"only {len(answer.assignment)} of {len(root.records)} pods would get a node"
+            place += [(pods[record.key], scheduler.columns.names[row]) for record, row in answer.assignment]
+        return place, "" if place else "; ".join(asked.notes) or "it has no pods"
