@@ -57,7 +57,7 @@ def test_device_is_selected(expression: str) -> None:
         ('device.attributes["other.example.com"].model == "a"', "no such key: model"),
         (
             'device.attributes["gpu.example.com"].index',
-            "CEL result of type int could not be converted to bool: type conversion error from 'int' to 'bool'",
+            "CEL result of type int could not be converted to bool: unsupported type conversion from 'int' to bool",
         ),
         ('device.attributes["gpu.example.com"].model > 1', "no such overload: _>_"),
         (

@@ -86,8 +86,12 @@ s.substring(1) == 'ello' && s.substring(1, 3) == 'el' && ' a '.trim() == 'a'
 s.upperAscii() == 'HELLO' && 'Éa'.upperAscii() == 'ÉA' && 'AB'.lowerAscii() == 'ab'
 s.replace('l', 'L') == 'heLLo' && s.replace('l', 'L', 1) == 'heLlo' && 'ab'.replace('', '-') == '-a-b-'
 'a,b,c'.split(',') == ['a', 'b', 'c'] && 'a,b,c'.split(',', 2) == ['a', 'b,c'] && ['a', 'b'].join('-') == 'a-b'
-'%s %d %.2f %x %X %b %o %e %%'.format(['a', 1, 1.005, 255, 255, 5, 8, 1.5]) == 'a 1 1.00 ff FF 101 10 1.500000e+00 %'
-'%s %s %s %s'.format([[1, 2], {'a': true}, null, duration('1s')]) == '[1, 2] {a: true} null 1s'
+'%s %d %.2f %x %X %b %o %e %%'.format(['a', 1, 1.005, 255, 255, 5, 8, 1.5]) == 'a 1 1.00 ff FF 101 10 1.500000×10⁰⁰ %'
+'%s %s %s %s'.format([[1, 2], {'a': true}, null, duration('1s')]) == '[1, 2] {"a":true} null 1s'
+'%.1f %.2e %f'.format([-1234567.0, -0.05, 1.0 / 0.0]) == '-1,234,567.0 -5.00×10⁻⁰² ∞'
+'%s'.format([[1.5, 'a', b'x', true, null, duration('1s'), {1: int}]]) == '[1.500000, "a", b"x", true, null, duration("1s"), {1:int}]'
+[1, 2].first().value() == 1 && [1, 2].last().value() == 2 && !dyn([]).first().hasValue()
+url('https://example.com/a b').getEscapedPath() == '/a%20b'
 strings.quote('a"b') == '"a\\\\"b"'
 'ab12'.find('[0-9]+') == '12' && 'ab'.find('[0-9]') == '' && '1 2 3'.findAll('[0-9]') == ['1', '2', '3']
 '1 2 3'.findAll('[0-9]', 2) == ['1', '2']
@@ -156,6 +160,8 @@ FAILS = {
     "timestamp(s)": "parsing time",
     "[1].slice(0, 2)": "cannot slice(0, 2), list is length 1",
     "'%d'.format(['a'])": "error during formatting: decimal clause can only be used on integers, was given string",
+    "'%.1f'.format([1])": "error during formatting: fixed-point clause can only be used on doubles, was given int",
+    "url('::bad')": 'URL parse error during conversion from string: parse "::bad": missing protocol scheme',
     "'%q'.format([1])": 'could not parse formatting clause: unrecognized formatting clause "q"',
     "timestamp('9999-12-31T00:00:00Z') + duration('48h')": "timestamp overflow",
 }

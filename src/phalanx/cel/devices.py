@@ -160,7 +160,12 @@ class CompiledSelector:
         value, _ = self.program.evaluate(device.variables, cost_limit)
         if value is True or value is False:
             return value
-        what = f"type conversion error from '{type_name(value)}' to 'bool'"
+        kind = type_name(value)
+        what = f"type conversion error from '{kind}' to 'bool'"
+        if isinstance(value, str):
+            what = "unsupported native conversion from string to 'bool'"
+        elif kind in ("int", "uint"):
+            what = f"unsupported type conversion from '{kind}' to bool"
         raise EvaluationError(f"CEL result of type {kind_of(value)} could not be converted to bool: {what}")
 
 

@@ -56,7 +56,9 @@ def literal_problems(checked: Checked) -> list[ExpressionProblem]:
             problems += _argument_problems(node)
             if node.function == "format" and node.target is not None:
                 exempt.update(map(id, node.args))
-        elif isinstance(node, ListExpr) and id(node) not in exempt:
+        elif id(node) in exempt:
+            exempt.update(map(id, children(node)))
+        elif isinstance(node, ListExpr):
             problems += _mixed(checked, [(e, i in node.optional) for i, e in enumerate(node.elements)])
         elif isinstance(node, MapExpr):
             problems += _mixed(checked, [(key, False) for key, _, _ in node.entries])

@@ -199,7 +199,7 @@ IPS = (
 )
 
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(?://([^/?#]*))?([^?#]*)(?:\?([^#]*))?(?:#.*)?", re.DOTALL)
-_BAD = re.compile(r"[\x00-\x20\x7f]|%(?![0-9a-fA-F]{2})")
+_BAD = re.compile(r"[\x00-\x1f\x7f]|%(?![0-9a-fA-F]{2})")
 _SAFE = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.~!$&'()*+,;=:@/%[]")
 
 
@@ -214,6 +214,8 @@ def url(text: str) -> URLValue:
         path, _, query = text.partition("?")
         return URLValue(text, "", "", path, query)
     found = _URL.fullmatch(text)
+    if text.startswith(":"):
+        raise EvaluationError(f"{prefix}parse {_quoted(text)}: missing protocol scheme")
     if found is None or (found[2] is None and not found[3].startswith("/")):
         raise EvaluationError(f"{prefix}parse {_quoted(text)}: invalid URI for request")
     host = (found[2] or "").rpartition("@")[2]

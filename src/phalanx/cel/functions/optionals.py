@@ -44,6 +44,8 @@ OPTIONALS = (
     function("optional.none", overload("optional_none", (), _OPTIONAL, lambda: NONE)),
     function("optional.unwrap", overload("optional_unwrap", (list_of(_OPTIONAL),), _LIST, _unwrap)),
     function("unwrapOpt", member("optional_unwrapOpt", (list_of(_OPTIONAL),), _LIST, _unwrap)),
+    function("first", member("list_first", (_LIST,), _OPTIONAL, lambda v: some(v[0]) if v else NONE)),
+    function("last", member("list_last", (_LIST,), _OPTIONAL, lambda v: some(v[-1]) if v else NONE)),
     function("value", member("optional_value", (_OPTIONAL,), V, _value)),
     function("hasValue", member("optional_hasValue", (_OPTIONAL,), BOOL, lambda v: v.present)),
     function("or", member("optional_or_optional", (_OPTIONAL, _OPTIONAL), _OPTIONAL, _never)),

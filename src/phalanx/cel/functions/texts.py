@@ -97,6 +97,7 @@ def quote(text: str) -> str:
     return '"' + "".join(_ESCAPED.get(c, c) for c in text) + '"'
 
 
+_RAISED = str.maketrans("0123456789-", "⁰¹²³⁴⁵⁶⁷⁸⁹⁻")
 _CLAUSE = re.compile(r"%(?:%|(?:\.(\d{1,4}))?([sdfebxXo]))")
 
 
@@ -105,10 +106,10 @@ def _text_of(value: Any, visits: Visits) -> str:
     visits.one()
     kind = kind_of(value)
     if kind == "list":
-        return "[" + ", ".join(_text_of(v, visits) for v in value) + "]"
+        return "[" + ", ".join(_literal(v, visits) for v in value) + "]"
     if kind in ("map", "object"):
-        parts = sorted((_text_of(k, visits), _text_of(v, visits)) for k, v in entries(value).items())
-        return "{" + ", ".join(f"{k}: {v}" for k, v in parts) + "}"
+        parts = sorted((_literal(k, visits), _literal(v, visits)) for k, v in entries(value).items())
+        return "{" + ", ".join(f"{k}:{v}" for k, v in parts) + "}"
     if kind == "string":
         return str(value)
     printers: dict[str, Callable[[Any], str]] = {
@@ -128,13 +129,22 @@ def _text_of(value: Any, visits: Visits) -> str:
     return printers[kind](value)
 
 
+def _literal(value: Any, visits: Visits) -> str:
+    """Return an item of a list or map as `%s` prints it: as a literal."""
+    kind = kind_of(value)
+    if kind == "double":
+        if value != value:
+            return '"NaN"'
+        return f'"{"+" if value > 0 else "-"}Inf"' if abs(value) == float("inf") else f"{value:.6f}"
+    text = _text_of(value, visits)
+    if kind in ("string", "bytes"):
+        return ("b" if kind == "bytes" else "") + quote(text)
+    return f"{kind}({quote(text)})" if kind in ("duration", "timestamp") else text
+
+
 def _decimal(value: Any) -> str:
     if kind_of(value) in ("int", "uint"):
         return str(int(value))
-    if kind_of(value) == "double" and value != value:
-        return "NaN"
-    if kind_of(value) == "double" and value in (float("inf"), float("-inf")):
-        return "Infinity" if value > 0 else "-Infinity"
     raise _misfit("decimal", "integers", value)
 
 
@@ -146,14 +156,17 @@ def _misfit(clause: str, kinds: str, value: Any) -> EvaluationError:
 def _fixed(value: Any, digits: int, scientific: bool) -> str:
     if isinstance(value, str) and value in ("NaN", "Infinity", "-Infinity"):
         return value
-    if kind_of(value) != "double" and kind_of(value) not in ("int", "uint"):
+    if kind_of(value) != "double":
         raise _misfit("scientific" if scientific else "fixed-point", "doubles", value)
     number = float(value)
-    if number != number or number in (float("inf"), float("-inf")):
-        return _decimal(number)
+    if number != number:
+        return "NaN"
+    if abs(number) == float("inf"):
+        return "∞" if number > 0 else "-∞"
     if scientific:
-        return f"{number:.{digits}e}"
-    return str(Decimal(number).quantize(Decimal(1).scaleb(-digits), rounding=ROUND_HALF_EVEN))
+        mantissa, _, exponent = f"{number:.{digits}e}".partition("e")
+        return f"{mantissa}×10{exponent.removeprefix('+').translate(_RAISED)}"
+    return f"{Decimal(number).quantize(Decimal(1).scaleb(-digits), rounding=ROUND_HALF_EVEN):,}"
 
 
 def _hexadecimal(value: Any, upper: bool) -> str:

@@ -13,6 +13,10 @@ from phalanx.cel.values import EvaluationError
 from phalanx.engine.devices.inventory import Device
 from phalanx.engine.devices.selectors import Selector, SelectorFailure
 
+_GUARD = (
+    ". consider using CEL optional chaining (.? followed by orValue())"
+    " or guarding the check with has() for optional fields"
+)
 _values: WeakKeyDictionary[Device, DeviceValue] = WeakKeyDictionary()
 
 
@@ -26,7 +30,8 @@ def compile_selector(expression: str) -> Selector:
         try:
             return compiled.matches(_value(device))
         except EvaluationError as problem:
-            raise SelectorFailure(str(problem)) from None
+            advice = _GUARD if "no such key:" in str(problem) else ""
+            raise SelectorFailure(f"{problem}{advice}") from None
 
     return Selector(matches, _equality_key(compiled.reads))
 
