@@ -215,7 +215,7 @@ def test_definition_with_a_bad_rule_is_refused(world: World, rule: dict[str, Any
     with pytest.raises(Invalid) as problem:
         world.create(DEFINITIONS, ruled([rule]))
     assert text in str(problem.value)
-    assert "spec.versions[0].schema.openAPIV3Schema.properties[spec].x-kubernetes-validations[0]" in str(problem.value)
+    assert "spec.validation.openAPIV3Schema.properties[spec].x-kubernetes-validations[0]" in str(problem.value)
 
 
 def test_old_values_of_a_list_without_keys_cannot_be_compared(world: World) -> None:

@@ -100,11 +100,24 @@ def _group_and_names(obj: Json, spec: Json, names: Json) -> list[FieldError]:
     return errors
 
 
+def _schema_errors(schema: Json, where: str) -> list[FieldError]:
+    kind = schema.get("type")
+    if not kind:
+        return [required(f"{where}.type", "must not be empty at the root")]
+    errors = [] if kind == "object" else [invalid(f"{where}.type", kind, "must be object at the root")]
+    found = structural_errors(schema, where)
+    return errors + (found or definition_rule_errors(schema, where))
+
+
 def _versions(versions: list[Json]) -> list[FieldError]:
     errors: list[FieldError] = []
     if not versions:
         errors.append(required("spec.versions"))
     seen: set[str] = set()
+    schemas: list[Any] = [(version.get("schema") or {}).get("openAPIV3Schema") for version in versions]
+    common = bool(schemas) and isinstance(schemas[0], dict) and all(each == schemas[0] for each in schemas)
+    if common:  # a schema that all versions have is looked at once, under the name of the internal field
+        errors += _schema_errors(schemas[0], "spec.validation.openAPIV3Schema")
     for i, version in enumerate(versions):
         at = f"spec.versions[{i}]"
         name = version.get("name") or ""
@@ -112,15 +125,10 @@ def _versions(versions: list[Json]) -> list[FieldError]:
             errors.append(duplicate(f"{at}.name", name))
         seen.add(name)
         errors += all_invalid(f"{at}.name", name, dns_label(name))
-        schema = (version.get("schema") or {}).get("openAPIV3Schema")
-        where = f"{at}.schema.openAPIV3Schema"
-        if not isinstance(schema, dict):
-            errors.append(required(where, "schemas are required"))
-        else:
-            if schema.get("type") != "object":
-                errors.append(invalid(f"{where}.type", schema.get("type") or "", "must be object at the root"))
-            found = structural_errors(schema, where)
-            errors += found or definition_rule_errors(schema, where)
+        if not isinstance(schemas[i], dict):
+            errors.append(required(f"{at}.schema.openAPIV3Schema"))
+        elif not common:
+            errors += _schema_errors(schemas[i], f"{at}.schema.openAPIV3Schema")
         scale = (version.get("subresources") or {}).get("scale")
         if scale is not None:
             for field, prefix in (("specReplicasPath", ".spec."), ("statusReplicasPath", ".status.")):
