@@ -8,6 +8,8 @@ from typing import Any
 import msgspec
 import pytest
 
+from phalanx.engine.explain import why
+from phalanx.engine.explain.pending import PendingReasons
 from phalanx.engine.groups import expected_pods
 from phalanx.engine.scheduling.commit.group_reservations import RESERVED_FOR
 from phalanx.engine.state.records import PodRecord
@@ -94,6 +96,10 @@ def test_a_pod_that_waits_for_reserved_room_says_whose_it_is() -> None:
     run.step(5)
     for name in ("other", "g-0"):
         assert "reserved for expected pods of PodGroup default/a" in run.message(name), run.message(name)
+    (item,) = why(run.engine, "PodGroup", "default", "g").items
+    assert item.headline.endswith("; free room is reserved for another group or pod")
+    unit = run.engine.queue.units["podgroup/default/g"]
+    assert PendingReasons(run.engine).of(unit).headline == item.headline
     run.step(RESERVED_FOR + 60)
     assert {"other", "g-0", "g-1"} <= run.placed.keys(), "the time is over"
 

@@ -18,7 +18,7 @@ from phalanx.engine.explain.device_hints import for_devices
 from phalanx.engine.explain.levels import levels_of, placed_enough, pods_of
 from phalanx.engine.explain.relax import for_pod, relaxations
 from phalanx.engine.explain.remedies import applied_object, owner_of_pod, with_how
-from phalanx.engine.explain.sentences import missing_members, of_gate, of_nodes, rules_of, sentence_case
+from phalanx.engine.explain.sentences import missing_members, of_gate, of_group, of_nodes, rules_of, sentence_case
 from phalanx.engine.explain.trial import TrialAttempt, verdict_of
 from phalanx.engine.explain.values import (
     HistoryEntry,
@@ -38,7 +38,6 @@ from phalanx.engine.framework.diagnosis import Diagnosis
 from phalanx.engine.groups.group_state import HEALTHY
 from phalanx.engine.groups.messages import owner_of
 from phalanx.engine.placement.outcome import amount_word, domain_word
-from phalanx.engine.placement.plain import sentence_of
 from phalanx.engine.placement.problem import DEVICES
 from phalanx.engine.scheduling.attempt.answers import Placed, Refused
 from phalanx.engine.scheduling.lifecycle.history import Note
@@ -281,7 +280,7 @@ class _Asked:
                 proof = proof_of(failure.outcome.certificate) if failure.outcome is not None else None
                 result = failure.outcome.verdict.value if failure.outcome is not None else "rules"
                 steps = failure.outcome.expansions if failure.outcome is not None else 0
-                last = Verdict(result, failure.message, proof, steps, failure.at)
+                last = Verdict(result, failure.message, proof, steps, failure.at, failure.reserved)
             tree = groups.forest.group(head)
             if tree is not None and root is not None and waiting and queue.place not in ("gated", "search"):
                 now, changes = self._try(groups.tree(root, tree))
@@ -363,7 +362,7 @@ class _Asked:
             return "Fits now; it is tried when its turn comes"
         if verdict is not None and verdict.proof is not None:
             shapes = [record.shape for record in unit.records.values()] if unit is not None else []
-            return sentence_of(verdict.proof, rules_of(self._engine.cluster, shapes))
+            return of_group(verdict.proof, rules_of(self._engine.cluster, shapes), verdict.reserved)
         return ""
 
     def _try(self, tree: GroupTree) -> tuple[Verdict, list[Relaxation]]:

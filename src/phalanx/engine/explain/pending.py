@@ -9,7 +9,7 @@ from collections import Counter
 
 from phalanx.engine.explain.blockers import Blocker, node_blockers, total_blockers
 from phalanx.engine.explain.rule_words import volume_facts
-from phalanx.engine.explain.sentences import missing_members, of_gate, of_nodes, rules_of, sentence_case
+from phalanx.engine.explain.sentences import missing_members, of_gate, of_group, of_nodes, rules_of, sentence_case
 from phalanx.engine.explain.values import (
     NodeReason,
     PendingReason,
@@ -22,7 +22,6 @@ from phalanx.engine.placement.plain import (
     code_of_filter,
     code_of_proof,
     resource_word,
-    sentence_of,
 )
 from phalanx.engine.scheduling.queue.units import QueueName, SchedulingUnit
 from phalanx.engine.scheduling.scheduler import Scheduler
@@ -89,7 +88,12 @@ class PendingReasons:
         proof = self._proof(unit)
         if proof is not None:
             code, resource = code_of_proof(proof)
-            return _reason(code, sentence_of(proof, self._rules_of(unit)), tried, resource)
+            return _reason(
+                code,
+                of_group(proof, self._rules_of(unit), unit.refusal.reserved if unit.refusal is not None else 0),
+                tried,
+                resource,
+            )
         if unit.refusal is not None:
             return _reason("DoesNotFit", sentence_case(unit.refusal.message), tried)
         if waits is not None and waits.counts:

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from phalanx.engine.explain.rule_words import few, rule_words
-from phalanx.engine.explain.values import Level, NodeReason
+from phalanx.engine.explain.values import Level, NodeReason, Proof
 from phalanx.engine.framework.cluster_state import ClusterState
 from phalanx.engine.placement.outcome import plural
-from phalanx.engine.placement.plain import NO_RULES, RuleWords, because
+from phalanx.engine.placement.plain import NO_RULES, RuleWords, because, sentence_of
 from phalanx.engine.scheduling.queue.units import Gate, SchedulingUnit
 from phalanx.engine.state.shapes import Shape
 from phalanx.model.groups import Group
@@ -43,6 +43,15 @@ def of_nodes(reasons: Sequence[NodeReason], nodes: int, rules: RuleWords = NO_RU
     if len(reasons) > len(parts) > 0:
         parts.append(f"{sum(reason.nodes for reason in reasons[3:])} for other reasons")
     return f"Fits none of {plural(nodes, 'node')}: {', '.join(parts)}" if parts else ""
+
+
+def of_group(proof: Proof, rules: RuleWords, reserved: int) -> str:
+    """Return the sentence for a group that does not fit.
+
+    reserved: number of other units for which room is reserved
+    """
+    others = "another group or pod" if reserved == 1 else f"{reserved} other groups and pods"
+    return sentence_of(proof, rules) + (f"; free room is reserved for {others}" if reserved else "")
 
 
 def of_gate(state: ClusterState, unit: SchedulingUnit, gate: Gate) -> str:

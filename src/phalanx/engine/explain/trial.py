@@ -47,7 +47,8 @@ def verdict_of(answer: Answer) -> Verdict:
     outcome = answer.outcome
     if outcome is None:
         return Verdict(_RESULTS[answer.cause], answer.message)
-    return Verdict(outcome.verdict.value, answer.message, proof_of(outcome.certificate), outcome.expansions)
+    proof = proof_of(outcome.certificate)
+    return Verdict(outcome.verdict.value, answer.message, proof, outcome.expansions, reserved=answer.reserved)
 
 
 def fits(state: ClusterState, group: Group, built: Built, points: GroupPlugins | None = None) -> bool | None:

@@ -103,6 +103,7 @@ class Verdict(_Value, frozen=True):
     proof: Proof | None = None
     expansions: int = 0
     at: float = 0.0  # seconds since the epoch; 0: at the time of the query
+    reserved: int = 0  # number of other units for which room is reserved
 
 
 class Relaxation(_Value, frozen=True):

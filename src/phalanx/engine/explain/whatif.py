@@ -19,7 +19,7 @@ from phalanx.engine.explain.blockers import blockers_of
 from phalanx.engine.explain.device_hints import devices_of, for_devices
 from phalanx.engine.explain.plans import planned
 from phalanx.engine.explain.relax import for_pod, relaxations
-from phalanx.engine.explain.sentences import of_nodes, rules_of, sentence_case
+from phalanx.engine.explain.sentences import of_group, of_nodes, rules_of, sentence_case
 from phalanx.engine.explain.trial import TrialAttempt, verdict_of
 from phalanx.engine.explain.values import (
     GroupPlace,
@@ -34,7 +34,6 @@ from phalanx.engine.framework.cluster_state import FIRST_ASKED
 from phalanx.engine.groups.admission import hold_of
 from phalanx.engine.groups.rank_placement import ring_cost_of
 from phalanx.engine.groups.trial import Assignment
-from phalanx.engine.placement.plain import sentence_of
 from phalanx.engine.scheduling.attempt.answers import Cause, NominatedAfterPreemption, Placed, Refused
 from phalanx.engine.scheduling.attempt.attempt import How
 from phalanx.engine.scheduling.commit.admitted_places import Place
@@ -272,7 +271,7 @@ class AskedUnits:
         if blockers := blockers_of(columns, self._engine.objects, shapes):
             return sentence_case(blockers[0])
         if verdict.proof is not None:
-            return sentence_of(verdict.proof, rules_of(self._cluster, shapes))
+            return of_group(verdict.proof, rules_of(self._cluster, shapes), verdict.reserved)
         return of_nodes(reasons, columns.count, rules_of(self._cluster, shapes)) if reasons else ""
 
     def _first_start(self, unit: AttemptUnit, root: _Root) -> tuple[str, str]:

@@ -67,6 +67,7 @@ class Refused(msgspec.Struct, eq=False):
     evidence: Diagnosis | GroupSearch | None = None  # None: it was not searched, or a plugin failed
     hopeless: bool = False  # no eviction can help
     reason: str = ""  # of the pods' condition if they do not lack room; "": Unschedulable
+    reserved: int = 0  # number of other units for which room is reserved
     notes: str = ""  # what PostFilter plugins and preemption add to the message
     decisions: tuple[Decision, ...] = ()  # what PostFilter plugins want done
     preemption: PreemptionResult | None = None  # where it was tried

@@ -175,6 +175,7 @@ class Attempts:
             own = {leaf.key.name for leaf in tree.forest.leaves(tree.group.key)}
             others = holders(state.nominations, tree.group.key.namespace, tree.priority, None, own)
             answer.notes += f"; {reserved_text(others)}" if others else ""
+            answer.reserved = len(others)
         if how.evict and isinstance(answer, Refused) and (answer.cause is not Cause.WHOLE or whole is not None):
             searched = whole if answer.cause is Cause.WHOLE and whole else built
             return self._group_post_filter(tree, searched, answer, points)

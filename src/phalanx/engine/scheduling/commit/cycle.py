@@ -371,7 +371,9 @@ class Refusals:
         for record in unit.records.values():
             if record.shape not in texts:
                 texts[record.shape] = self._own_message(record, message)
-        refusal = Refusal(message, refused.outcome, texts, refused.reason or UNSCHEDULABLE, self._cluster.now)
+        refusal = Refusal(
+            message, refused.outcome, texts, refused.reason or UNSCHEDULABLE, self._cluster.now, refused.reserved
+        )
         self._notify(unit, group, refusal)
         if refused.releases:
             self._units.back_off(unit)  # an eviction may be refused: try again

@@ -71,6 +71,7 @@ class Refusal(msgspec.Struct, frozen=True):
     texts: dict[Shape, str]  # the message of the pods of each shape
     reason: str = "Unschedulable"  # of the pods' condition
     at: float = 0.0  # seconds, when it was tried
+    reserved: int = 0  # number of other units for which room is reserved
 
     @property
     def headline(self) -> str:
