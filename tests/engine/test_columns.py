@@ -332,3 +332,13 @@ def test_a_resource_that_no_pod_asks_for_frees_its_column():
     again = bench.columns.resource("example.com/again")
     assert again < 50 and bench.columns.resource_names[again] == "example.com/again"
     assert not bench.columns.alloc[again].any()
+
+
+def test_the_log_of_a_small_cluster_keeps_few_changes():
+    """They refer to the records of pods that are gone: an hour of churn must not cost tens of MiB."""
+    assert Columns().log.keep == 2_048
+    assert Columns(10_000).log.keep == 16_384
+    columns = Columns(128)
+    while columns.capacity < 1_000:
+        columns.set_node(node(f"n{columns.n}").build())
+    assert columns.log.keep == 16_384

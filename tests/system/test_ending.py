@@ -134,3 +134,20 @@ def test_a_process_that_loses_its_lease_stands_by_again_and_still_ends_when_aske
     assert lines == ["life 1", "ready", "stopped", "life 2", "stopped", "life 3"], "ready is said once"
     process.send_signal(signal.SIGTERM)
     assert rest(process) == "stopped\n" and process.returncode == 0
+
+
+def test_a_message_that_quotes_much_of_what_users_wrote_is_cut() -> None:
+    script = """
+import logging
+from phalanx.serve import process
+process.configure_logging("info")
+logging.getLogger("work").warning("Job %s: %s", "w", "[" * 100_000)
+try:
+    raise ValueError("y" * 10_000)
+except ValueError:
+    logging.getLogger("work").exception("failed")
+"""
+    said = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stderr
+    first, *rest_of_it = said.splitlines()
+    assert first.endswith("[… (100007 characters)") and 2_000 < len(first) < 2_200
+    assert rest_of_it[-1] == f"ValueError: {'y' * 10_000}", "a traceback is whole"

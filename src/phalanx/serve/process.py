@@ -69,6 +69,7 @@ def limit_libraries() -> None:
 
 
 log = logging.getLogger(__name__)
+MOST_CHARACTERS = 2_000  # of a message in the log
 
 USAGE = 2  # exit code of everything the user can put right
 CRASH = 1
@@ -226,8 +227,17 @@ async def _live(
         await what.stop()
 
 
+class BoundedLines(logging.Formatter):
+    """Cut long messages: they quote what users wrote, and no user may fill the log. Tracebacks are kept whole."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        if len(record.message) > MOST_CHARACTERS:
+            record.message = f"{record.message[:MOST_CHARACTERS]}… ({len(record.message)} characters)"
+        return super().formatMessage(record)
+
+
 def configure_logging(level: str) -> None:
-    logging.basicConfig(
-        level=level.upper(), stream=sys.stderr, format="%(asctime)s %(levelname).1s %(name)s: %(message)s"
-    )
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(BoundedLines("%(asctime)s %(levelname).1s %(name)s: %(message)s"))
+    logging.basicConfig(level=level.upper(), handlers=[handler])
     limit_libraries()

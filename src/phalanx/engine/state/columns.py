@@ -118,12 +118,21 @@ _FIRST = ("cpu", "memory", "ephemeral-storage", "pods")
 FEW_ROWS = 16  # below this number of cells, a loop is faster than numpy
 # maximum number of extended resources that get a column because a node offers them, before any pod requests them
 MAX_DEVICES = 16
+FEWEST_CHANGES, CHANGES_PER_ROW, MOST_CHANGES = 2_048, 16, 16_384  # in the log
+
+
+def _changes_kept(rows: int) -> int:
+    """Return how many changes the log keeps: a reader that missed more per row had better start over.
+
+    Changes refer to the records of pods that are gone, so they bound the memory of a small cluster with much churn.
+    """
+    return min(MOST_CHANGES, max(FEWEST_CHANGES, CHANGES_PER_ROW * rows))
 
 
 class Columns:
     def __init__(self, capacity: int = 64) -> None:
         self.journal = Journal()
-        self.log = ChangeLog[Change]()
+        self.log = ChangeLog[Change](keep=_changes_kept(capacity))
         self.capacity = capacity
         self.n = 0  # rows ever used; rows with alive False in between are free
         self.count = 0  # nodes
@@ -360,6 +369,7 @@ class Columns:
         for column in self.labels.values():
             column.grow(more)
         self.capacity += more
+        self.log.keep = _changes_kept(self.capacity)
         self._view()
 
     # ---- pods
