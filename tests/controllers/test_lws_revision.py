@@ -11,7 +11,8 @@ import pytest
 
 from phalanx.controllers.workloads.leaderworkerset.revision import at_revision, revision_data, revision_hash
 from support.controller_world import World, play
-from support.lws_objects import P, lws
+from support.lws_objects import P, done, lws
+from support.states import running
 
 Json = dict[str, Any]
 NGINX: Json = {"name": "n", "image": "nginx:1"}
@@ -119,5 +120,23 @@ def test_a_revision_stored_by_an_earlier_version_is_still_that_of_its_template()
             if found["metadata"]["ownerReferences"][0]["kind"] == "LeaderWorkerSet"
         ]
         assert kept["metadata"]["name"] == "l-earlier-1"
+
+    play(scenario)
+
+
+def test_a_set_made_again_takes_over_what_an_orphaning_deletion_left() -> None:
+    async def scenario(cluster: World) -> None:
+        await cluster.apply(lws("l", replicas=1, size=2))
+        before = await running(cluster, 2)
+        await cluster.delete("LeaderWorkerSet", "l", propagation="Orphan")
+        await cluster.gone("LeaderWorkerSet", "l")
+        await cluster.apply(lws("l", replicas=1, size=2))
+        await done(cluster, "l")
+        uids = {pod["metadata"]["uid"] for pod in before}
+        assert {pod["metadata"]["uid"] for pod in cluster.all("Pod")} == uids, "no pod restarts"
+        (owner,) = cluster.look("StatefulSet", "l")["metadata"]["ownerReferences"]
+        assert owner["uid"] == cluster.look("LeaderWorkerSet", "l")["metadata"]["uid"]
+        revisions = [o for o in cluster.all("ControllerRevision") if "leaderWorkerTemplate" in o["data"]["spec"]]
+        assert len(revisions) == 1 and revisions[0]["metadata"]["ownerReferences"]
 
     play(scenario)

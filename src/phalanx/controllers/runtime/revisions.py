@@ -54,9 +54,12 @@ class Revisions:
         Revisions that an earlier owner of the name left behind (`--cascade=orphan`) are adopted: their pods are up to
         date.
         """
-        if owner["spec"].get("selector"):
-            prefix = f"{owner['metadata']['name']}-"
-            await self._claims.of(owner, lambda revision: revision["metadata"]["name"].startswith(prefix))
+        prefix = f"{owner['metadata']['name']}-"
+        selector = owner["spec"].get("selector") or {"matchLabels": labels}  # a kind without one labels its revisions
+        await self._claims.of(
+            {**owner, "spec": {"selector": selector}},
+            lambda revision: revision["metadata"]["name"].startswith(prefix) and _alike(revision, data),
+        )
         known = self.of(owner)
         highest = int(known[-1]["revision"]) if known else 0
         found = next((rev for rev in reversed(known) if self._is_of(rev, data)), None)
@@ -107,6 +110,12 @@ class Revisions:
         idle = [rev for rev in self.of(owner) if rev["metadata"]["name"] not in live]
         for revision in idle[: max(0, len(idle) - limit)]:
             await self.cache.delete(revision)
+
+
+def _alike(revision: Json, data: Json) -> bool:
+    """Return True if a revision is of a set of the same kind: its data has a field in common."""
+    stored = (revision.get("data") or {}).get("spec") or {}
+    return any(field in stored for field in data["spec"])
 
 
 def template_data(template: Json) -> Json:

@@ -191,7 +191,7 @@ class LeaderWorkerSetController(Controller):
             self._progress.revision(lws, revision)
         then = {n.label(rev, n.REVISION): at_revision(lws, rev) for rev in self._revisions.of(lws)}
         then[revision] = lws
-        found = self._sets.get(meta["namespace"], meta["name"])
+        found = await self._adopted(lws, self._sets.get(meta["namespace"], meta["name"]))
         if found is not None and not controlled_by(found, meta["uid"]):
             note = f"StatefulSet {meta['name']} has another owner; delete or rename it"
             self._events.warning(lws, self.name, "NameConflict", note)
@@ -204,6 +204,17 @@ class LeaderWorkerSetController(Controller):
         highest = max([look.allowed.replicas, *(index + 1 for index in leaders)])
         look.states = [self._state(look, index) for index in range(highest)]
         return look
+
+    async def _adopted(self, lws: Json, found: Json | None) -> Json | None:
+        """Adopt the leaders' StatefulSet that an earlier LeaderWorkerSet of the name left behind."""
+        if found is None or controller_of(found) is not None or deleting(found) or deleting(lws):
+            return found
+        if n.label(found, n.NAME) != lws["metadata"]["name"]:
+            return found
+        meta = found["metadata"]
+        references = [*(meta.get("ownerReferences") or ()), controller_reference(lws, r.LEADER_WORKER_SETS)]
+        change = {"uid": meta["uid"], "resourceVersion": meta["resourceVersion"], "ownerReferences": references}
+        return await self._sets.patch(found, {"metadata": change})
 
     def _limit(self, lws: Json) -> int | None:
         namespace = lws["metadata"]["namespace"]
