@@ -332,3 +332,22 @@ def test_a_scheduler_in_which_nothing_happens_sleeps_until_the_first_start() -> 
         wakes.append(wake - begin)
     assert len(wakes) <= 3, wakes
     assert promised(run, "wait0") is not None
+
+
+def test_a_starving_gang_beyond_the_limits_gets_room_that_delays_no_promised_start() -> None:
+    run = cluster(9, "starvationSeconds: 20, maxReservedFraction: 0.1, maxReservedFractionPerNamespace: 0.1")
+    submit(run, "ends", 4, seconds=100)
+    submit(run, "stays", 4, seconds=1000)
+    begin, day = run.now, 100_000
+    submit(run, "first", 4, seconds=day)
+    submit(run, "second", 4, seconds=day)
+    run.step(2.0)
+    assert promised(run, "first") is not None and promised(run, "second") is None, "beyond the limits"
+    for number in range(6):
+        submit(run, f"small{number}", 1, seconds=5)
+        run.step(5.0)
+        end(run, f"small{number}")
+    run.step(2.0)
+    first, second = promised(run, "first"), promised(run, "second")
+    assert first is not None and run.now + first == pytest.approx(begin + 100, abs=2.0)
+    assert second is not None and run.now + second >= begin + 999

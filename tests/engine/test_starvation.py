@@ -419,3 +419,14 @@ def test_a_reservation_of_a_starving_pod_moves_when_its_start_has_passed() -> No
     run.step(2.0)
     start = run.engine.starts.held["pod/default/first"].planned.start
     assert start is None or start > run.now
+
+
+def test_with_strict_fifo_the_gangs_behind_the_head_start_with_it() -> None:
+    run = cluster(8, "strictFIFO: true")
+    submit(run, "runs", 8)
+    for name in ("head", "second", "third"):
+        submit(run, name, 2)
+    run.step(30.0)
+    end(run, "runs")
+    run.step(0.0)
+    assert [running(run, name) for name in ("head", "second", "third")] == [2, 2, 2], "at once, not a second later"

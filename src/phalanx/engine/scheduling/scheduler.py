@@ -31,7 +31,6 @@ from phalanx.engine.scheduling.commit.evictions import Evictions
 from phalanx.engine.scheduling.commit.group_reservations import GroupReservations
 from phalanx.engine.scheduling.commit.group_units import GroupUnits
 from phalanx.engine.scheduling.commit.maintenance import Maintenance
-from phalanx.engine.scheduling.commit.overtaking import StrictOrder
 from phalanx.engine.scheduling.commit.start_reservations import StartReservations
 from phalanx.engine.scheduling.lifecycle.gang_commits import Commits
 from phalanx.engine.scheduling.lifecycle.history import History
@@ -143,7 +142,7 @@ class Scheduler:
         room = GroupReservations(state, pods, members)
         self.maintenance = Maintenance(state, members, pods, room, emit)
         self.starts = StartReservations(state, queue, pods, unit_lifecycle, members, status)
-        self.strict_order = StrictOrder(state, queue)
+        self.strict_order = self.starts.strict_order
         self.places = AdmittedPlaces(state, pods)
         refusals = Refusals(self.searches, pods, members, waiting, status, self.starts)
         self.cycle = Cycle(self.searches, refusals, self.binding, evictions, room, self.rejections)

@@ -11,7 +11,7 @@ from phalanx.base.clock import rfc3339
 from phalanx.engine.framework.cluster_state import ClusterState
 from phalanx.engine.placement.outcome import plural
 from phalanx.engine.reservations import FOREVER, Reason
-from phalanx.engine.reservations.holders import PRESSED_MARK, WAITING_MARK
+from phalanx.engine.reservations.holders import PRESSED_MARK, WAITING_MARK, waiting_pod
 from phalanx.engine.scheduling.attempt.queue_plan import QueuePlan
 from phalanx.engine.scheduling.attempt.room_over_time import PlannedUnit
 from phalanx.engine.scheduling.attempt.start_times import Planned, StartTimes
@@ -75,6 +75,20 @@ class HeldStarts:
             self._pod_lifecycle.nominate(placeholder, "", write=False)
             self._cluster.shapes.drop(placeholder.shape)
 
+    # ---- what was reserved
+
+    def moved_because(self, key: str) -> str:
+        """Return why the last start that was promised to a waiting unit was not kept."""
+        return str(self._moved.get(key, ""))
+
+    def _stands(self, held: HeldStart) -> bool:
+        """Return True if all nodes of a reservation exist and its unit still asks for the same pods."""
+        names = self._cluster.columns.row_of
+        records = held.unit.records
+        return all(p.nominated in names for p in held.placeholders) and all(
+            waiting_pod(p) in records for p in held.placeholders
+        )
+
     # ---- attempts that would delay a promised start
 
     @property
@@ -97,6 +111,15 @@ class HeldStarts:
         for planned in delayed:
             for placeholder in self._place_holders(self.held[planned.unit.key].planned.assignment, mark=PRESSED_MARK):
                 pressed.append((placeholder, placeholder.nominated))
+        return pressed
+
+    def _press_all(self, line: tuple[int, float, int]) -> list[tuple[PodRecord, str]]:
+        """Nominate the nodes of every planned start that a unit with this place in the order must not delay."""
+        pressed = []
+        for key, planned in self.plan.units.items():
+            if key in self.held and in_line(planned.unit)[0] <= line[0]:
+                made = self._place_holders(self.held[key].planned.assignment, mark=PRESSED_MARK)
+                pressed += [(placeholder, placeholder.nominated) for placeholder in made]
         return pressed
 
     def unpress(self, pressed: Iterable[tuple[PodRecord, str]]) -> None:

@@ -54,6 +54,7 @@ class StrictOrder:
         self._heads: dict[str, SchedulingUnit] = {}  # scheduler name -> the first unit that waits, as of `_heads_of`
         self._heads_of = 0.0
         self._strict = any(profile.reservations.strict_fifo for profile in state.profiles.values())
+        self._behind: dict[str, SchedulingUnit] = {}  # by key: units that were not tried because of an older one
 
     def older(self, unit: SchedulingUnit) -> SchedulingUnit | None:
         """Return, with `strictFIFO`, the first unit of the profile that waits for room, if it comes before this one."""
@@ -68,7 +69,19 @@ class StrictOrder:
             waiting = (u for u in self._queue.units.values() if u.place in REFUSED and u.state is UnitState.QUEUED)
             head = min((u for u in waiting if _scheduler_of(u) == name), key=in_line, default=None)
             self._heads = {name: head} if head is not None else {}
-        return head if head is not None and head is not unit and in_line(head) < in_line(unit) else None
+        if head is None or head is unit or in_line(head) > in_line(unit):
+            return None
+        self._behind[unit.key] = unit
+        return head
+
+    def next_in_line(self) -> list[SchedulingUnit]:
+        """Return the first unit that waits only for older ones to start, if any; called when a unit got its nodes."""
+        if not self._behind:
+            return []
+        present = self._queue.units
+        waiting = {k: u for k, u in self._behind.items() if present.get(k) is u and u.place is QueueName.BACKOFF}
+        self._behind = waiting
+        return sorted(waiting.values(), key=in_line)[:1]
 
 
 def _scheduler_of(unit: SchedulingUnit) -> str:

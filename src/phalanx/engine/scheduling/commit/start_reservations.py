@@ -23,12 +23,11 @@ from phalanx.engine.framework import ClusterChange, Wake
 from phalanx.engine.framework.cluster_state import ClusterState
 from phalanx.engine.groups.quota_room import exceeded
 from phalanx.engine.reservations import FOREVER, Reason
-from phalanx.engine.reservations.holders import waiting_pod
 from phalanx.engine.scheduling.attempt.partial_placement import partial_placement
 from phalanx.engine.scheduling.attempt.room_over_time import PlannedUnit, ReservedPod
 from phalanx.engine.scheduling.attempt.start_times import Planned
 from phalanx.engine.scheduling.commit.held_starts import KEPT_WITHIN, WHY_MOVED, HeldStart, HeldStarts
-from phalanx.engine.scheduling.commit.overtaking import REFUSED, in_line, namespace_of, settings_of
+from phalanx.engine.scheduling.commit.overtaking import REFUSED, StrictOrder, in_line, namespace_of, settings_of
 from phalanx.engine.scheduling.commit.reservation_limits import PromiseLimits, refusal_of, room_at
 from phalanx.engine.scheduling.lifecycle.members import Members
 from phalanx.engine.scheduling.lifecycle.pod_lifecycle import PodLifecycle
@@ -63,6 +62,7 @@ class StartReservations(HeldStarts):
         self._unit_lifecycle = unit_lifecycle
         self._members = members
         self._status = status
+        self.strict_order = StrictOrder(state, queue)
         self._late_again: dict[str, float] = {}  # by key of the unit: until when it is not planned with the others
         self._came: dict[str, None] = {}  # nodes that came, or became usable, since the last sweep
         self._had_nodes: set[str] = set()  # keys of units that waited too long for more nodes
@@ -99,6 +99,8 @@ class StartReservations(HeldStarts):
             self._note_taken(unit, pods)
         if self._queue.units:
             self.overtaking.place(unit)
+            for following in self.strict_order.next_in_line():
+                self._unit_lifecycle.admit(following)
 
     def _note_taken(self, unit: SchedulingUnit, pods: Iterable[PodRecord]) -> None:
         """Remember the reservations on whose nodes the pods of a unit were placed."""
@@ -131,8 +133,8 @@ class StartReservations(HeldStarts):
         self._moved = {key: why for key, why in self._moved.items() if key in present}
         self._had_nodes &= present
         self._withdraw_lost()
-        self._reserve_starving(waiting)
         again = self._promise(waiting)
+        self._reserve_starving(waiting)
         self._start_free()
         self._swept, self._quiet_until = self._made_of(), min(again, self._due_by_time())
 
@@ -313,7 +315,7 @@ class StartReservations(HeldStarts):
             asking,
             self._held_otherwise(),
             slack.__getitem__,
-            lambda planned: limits.allow(planned, settings_of(self._cluster, planned.unit)),
+            lambda planned: self._may_hold(planned, limits),
         )
         for key in [key for key, held in self.held.items() if held.entry is not None and key not in self.plan.units]:
             self._release(key, self.plan.lost.get(key, Reason.OVERRAN) if key in self._queue.units else None)
@@ -322,6 +324,11 @@ class StartReservations(HeldStarts):
         for planned in self.plan.units.values():  # others of its class may have been refused since
             if planned.start <= now and planned.unit.place is QueueName.WAITING:
                 self._unit_lifecycle.admit(planned.unit)
+
+    def _may_hold(self, planned: PlannedUnit, limits: PromiseLimits) -> bool:
+        """Whether a start may be promised; the limits do not hold for starving units."""
+        unit, settings = planned.unit, settings_of(self._cluster, planned.unit)
+        return limits.allow(planned, settings) or self.overtaking.starves(unit, settings, self._cluster.now)
 
     def _over_quota(self, unit: SchedulingUnit) -> bool:
         return bool(exceeded(self._cluster, namespace_of(unit), list(unit.records.values())))
@@ -385,10 +392,6 @@ class StartReservations(HeldStarts):
         start = held.planned.start
         return start is not None and start + SWEEP_SECONDS < self._cluster.now
 
-    def moved_because(self, key: str) -> str:
-        """Return why the last start that was promised to a waiting unit was not kept."""
-        return str(self._moved.get(key, ""))
-
     def _start_free(self) -> None:
         """Try the units whose reserved room is free: of an equivalence class, an event wakes only the first one."""
         for held in self.held.values():
@@ -413,7 +416,9 @@ class StartReservations(HeldStarts):
 
         A promise needs a known time, a starving unit only nodes.
         """
+        pressed = self._press_all(in_line(unit))
         planned = self.times.plan(unit)
+        self.unpress(pressed)
         if planned is None:
             return None
         if self._limit(unit, planned):
@@ -446,14 +451,6 @@ class StartReservations(HeldStarts):
         """Say which limit forbids another reservation; "" if none does."""
         others = [p for key, held in self.held.items() if key != unit.key for p in held.placeholders]
         return refusal_of(self._cluster, unit, planned.assignment, others, settings_of(self._cluster, unit))
-
-    def _stands(self, held: HeldStart) -> bool:
-        """Return True if all nodes of a reservation exist and its unit still asks for the same pods."""
-        names = self._cluster.columns.row_of
-        records = held.unit.records
-        return all(p.nominated in names for p in held.placeholders) and all(
-            waiting_pod(p) in records for p in held.placeholders
-        )
 
     def _release(self, key: str, lost: Reason | None = None, *, started: bool = False) -> None:
         """Release a reservation.
