@@ -74,7 +74,7 @@ def of_gate(state: ClusterState, unit: SchedulingUnit, gate: Gate) -> str:
     if missing:
         (namespace, _), *_ = missing
         return f"ResourceClaim {few((name for _, name in missing), 'and')} does not exist in namespace {namespace}"
-    return f"Held by {plugin}: {message}" if plugin else sentence_case(message)
+    return f"Held by {plugin}: {message}" if plugin and unit.group is None else sentence_case(message)
 
 
 def rules_of(state: ClusterState, shapes: Iterable[Shape]) -> RuleWords:
