@@ -130,7 +130,7 @@ class QueuePlan:
         asking = self._asking(waiting) if rows is not None and self._same_nodes() else []
         todo = self._affected(asking, rows, before) if rows is not None else None
         if todo is None:
-            asking = self._begin(waiting, held, bool(before))
+            asking = self._begin(waiting, held, before)
             todo = [unit for unit, _ in asking]
             if not asking:
                 return
@@ -144,18 +144,19 @@ class QueuePlan:
         self.units, self.on, self.tried = {}, {}, set()
         self._requests, self._asked, self._demands = {}, {}, {}
 
-    def _begin(self, waiting: Sequence[SchedulingUnit], held: list[ReservedPod], planned: bool) -> Asking:
-        """Make the table of free room as a whole and return the units to plan. `planned`: some had a start until now,
-        so it is done although no end may be known."""
+    def _begin(
+        self, waiting: Sequence[SchedulingUnit], held: list[ReservedPod], before: dict[str, PlannedUnit]
+    ) -> Asking:
+        """Make the table of free room as a whole and return the units to plan, none if no end is known."""
         self._clear()
         running, self.lasts_until = self._room.running(), FOREVER
         self.due += max(0.0, (len(running) + 10 * len(waiting)) / PODS_PER_SECOND - 1.0)
-        if not planned and all(end == FOREVER for _, end in running):
+        if not before and all(end == FOREVER for _, end in running):
             return []
         asking = self._asking(waiting)
         if asking:
             self._set_columns()
-            self._room.build(running, self._rids, self._topology, held)
+            self._room.build(running, self._rids, self._topology, held, [each.start for each in before.values()])
         return asking
 
     def _same_nodes(self) -> bool:
@@ -186,7 +187,8 @@ class QueuePlan:
             self.forget(key)
         for planned in list(self.units.values()):
             request = requests[planned.unit.key]
-            if planned.start < now or planned.span != request.span or not self._same(planned, request.asked):
+            late = planned.start + DRIFT_SECONDS < now
+            if late or planned.span != request.span or not self._same(planned, request.asked):
                 self.forget(planned.unit.key)
         self._drop_last(self._room.compute(rows | self._room.touched(), self.on))
         todo = [unit for unit, _ in asking if unit.key not in self.units]

@@ -103,14 +103,21 @@ class RoomOverTime:
         return [(record, end_of(record)) for pods in self._cluster.columns.pods for record in pods.values()]
 
     def build(
-        self, running: Running, rids: list[int], topology: TopologyLevels, held: Iterable[ReservedPod]
+        self,
+        running: Running,
+        rids: list[int],
+        topology: TopologyLevels,
+        held: Iterable[ReservedPod],
+        starts: Iterable[float],
     ) -> CapacityProfile:
-        """Make the table as a whole."""
+        """Make the table as a whole. `starts`: times that ends are not moved across: units are planned to start."""
         columns, now = self._cluster.columns, self._cluster.now
         self.rids, n = rids, columns.n
         ends = np.unique(np.array([end for _, end in running if end != FOREVER]))
         if len(ends) > MOST_ENDS:
             ends = ends[np.ceil(np.linspace(0, len(ends) - 1, MOST_ENDS)).astype(np.intp)]
+            between = {start for start in starts if now < start < ends[-1]}
+            ends = np.unique(np.concatenate((ends, sorted(between))))
         gained = np.zeros((len(ends) + 1, len(rids), n), dtype=np.int64)
         index = {rid: number for number, rid in enumerate(rids)}
         first = dict[int, float]()
