@@ -179,8 +179,8 @@ class Life:
 
     def _ended_with_their_gangs(self) -> Uids:
         """Pods that the rescheduling policy TerminateAll ended, because their gang had lost others."""
-        told = [each for each in self.events() if each["reason"] == "GangTerminated"]
-        about = [each.get("regarding") or each.get("involvedObject") or {} for each in told]
+        events = [each for each in self.events() if each["reason"] == "GangTerminated"]
+        about = [each.get("regarding") or each.get("involvedObject") or {} for each in events]
         return {each.get("uid", "") for each in about if each.get("kind") == "Pod"}
 
     def _over(self, pod: Json) -> bool:
