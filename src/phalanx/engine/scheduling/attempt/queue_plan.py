@@ -141,7 +141,8 @@ class QueuePlan:
 
     def _clear(self) -> None:
         self._room.forget()
-        self.units, self.on, self.tried = {}, {}, set()
+        self.on.clear()
+        self.units, self.tried = {}, set()
         self._requests, self._asked, self._demands = {}, {}, {}
 
     def _begin(

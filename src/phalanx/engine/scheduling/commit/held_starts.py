@@ -52,7 +52,7 @@ class HeldStarts:
         self._pod_lifecycle = pod_lifecycle
         self.times = StartTimes(state, members.group_of, members.waiting_pods)
         self.plan = QueuePlan(state, self.times.run_times, members.group_of)
-        self._room = PromisedRoom(state, self.times.run_times, self.plan)
+        self._room = PromisedRoom(state, self.times.run_times, self.plan.on)
         self.held: dict[str, HeldStart] = {}  # by key of the unit
         self.overtaking = Overtaking()
         self._shifts: dict[str, list[Shift]] = {}  # by key of a pod that is placed: units that then start later

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping, Sequence
 
 from phalanx.engine.framework.cluster_state import ClusterState
-from phalanx.engine.scheduling.attempt.queue_plan import QueuePlan
 from phalanx.engine.scheduling.attempt.room_over_time import PlannedUnit
 from phalanx.engine.scheduling.attempt.run_times import RunTimes
 from phalanx.engine.state.records import PodRecord
@@ -15,18 +14,19 @@ Shift = tuple[PlannedUnit, float]  # a unit that may start later without breakin
 
 
 class PromisedRoom:
-    def __init__(self, state: ClusterState, run_times: RunTimes, plan: QueuePlan) -> None:
+    def __init__(self, state: ClusterState, run_times: RunTimes, on: Mapping[str, Sequence[PlannedUnit]]) -> None:
+        """`on`: what is planned on each node."""
         self._cluster = state
         self._run_times = run_times
-        self._plan = plan
+        self._on = on
 
     def __bool__(self) -> bool:
-        return bool(self._plan.on)
+        return bool(self._on)
 
     def outrank(self, nodes: Iterable[str], priority: int) -> None:
         """Note that a unit of this priority was placed on these nodes."""
         for node in nodes:
-            for planned in self._plan.on.get(node, ()):
+            for planned in self._on.get(node, ()):
                 planned.outranked = planned.outranked or planned.unit.priority < priority
 
     def delayed(
@@ -37,13 +37,13 @@ class PromisedRoom:
         names, wanted = self._cluster.columns.names, dict[str, Amounts]()
         for record, row in assignment:
             node = names[row]
-            if node in self._plan.on:
+            if node in self._on:
                 amounts = wanted.setdefault(node, {})
                 for rid, amount in record.shape.requests:
                     amounts[rid] = amounts.get(rid, 0.0) + amount
         delayed: dict[str, PlannedUnit] = {}
         for node, amounts in wanted.items():
-            others = [p for p in self._plan.on[node] if p.unit.key not in own and p.unit.priority >= priority]
+            others = [p for p in self._on[node] if p.unit.key not in own and p.unit.priority >= priority]
             running = self._running(node)
             for planned in others:
                 at = self._begin(planned)
@@ -89,7 +89,7 @@ class PromisedRoom:
         """Whether a unit can start later on its nodes without delaying any other."""
         for node, count in planned.nodes.items():
             amounts = {rid: amount * count for rid, amount in planned.requests}
-            others, running = [p for p in self._plan.on[node] if p is not planned], self._running(node)
+            others, running = [p for p in self._on[node] if p is not planned], self._running(node)
             times = [start, *(b for p in others if start < (b := self._begin(p)) < start + planned.span)]
             if not all(self._fits(node, running, others, amounts, at) for at in times):
                 return False
