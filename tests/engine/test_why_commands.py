@@ -37,12 +37,14 @@ def put(cluster: LocalCluster, *objects: Json) -> None:
 
 
 def condition(cluster: LocalCluster, path: str, name: str, status: str) -> str:
-    """Waits, by watching, for the scheduling condition of an object; returns its message."""
+    """Wait, by watching, for the scheduling condition of an object whose members have arrived; return its message."""
     with cluster.watch(path, fieldSelector=f"metadata.name={name}") as watch:
         while True:
             event = watch.next()
             assert event is not None, f"{name} never got the condition"
             for found in (event[1].get("status") or {}).get("conditions") or ():
+                if found.get("reason") == "WaitingForMembers":
+                    continue
                 if found["type"] in ("PodScheduled", "PodGroupInitiallyScheduled") and found["status"] == status:
                     return str(found.get("message", ""))
 
