@@ -139,7 +139,7 @@ def test_a_page_left_open_for_a_day_does_not_grow(small: Watched, tmp_path: Path
             return [name, n.domains, n.alloc, n.used, 0, 0, shares];
         };
         const sample = (t) => ({t, use: {}, fragmentation: {}, roots: 1, pods: 2, oldest: 3, bound: 1, wait: 1, longest: 2, evicted: 0});
-        const group = {parent: "", workload: "w", gang: true, min: 1, known: 1, placed: 1, pending: 0, done: 0, topology: "", priority: 0, reason: "Scheduled"};
+        const group = {parent: "", workload: "w", gang: true, min: 1, known: 1, placed: 1, pending: 0, done: 0, topology: "", settings: [], priority: 0, reason: "Scheduled"};
         for (let round = 0; round < rounds; round++) {
             const t = cluster.now + 5, key = `podgroup/default/day-${round}`, last = `podgroup/default/day-${round - 3}`;
             const root = {key, kind: "PodGroup", namespace: "default", name: `day-${round}`, priority: 0, pods: 1, place: "gated", attempts: round, asked: t, until: 0, message: `m ${round}`, workload: "w"};

@@ -14,7 +14,7 @@ from phalanx.cli.output import CommandError, CommandResult
 from phalanx.cli.scheduler_client import SchedulerClient, Where, target
 from phalanx.controllers.grouping.core import GroupingRefused
 from phalanx.controllers.workloads.kind import WorkloadKind
-from phalanx.controllers.workloads.registry import BY_NAME, group
+from phalanx.controllers.workloads.registry import BY_KIND, BY_NAME, group
 from phalanx.kube.group_api import GroupApi
 from phalanx.model.groups.keys import COMPOSITE, WORKLOAD, GroupKey, group_of
 from phalanx.model.kinds import Json
@@ -66,20 +66,13 @@ def _suspended(body: Json) -> bool:
     return bool(spec.get("suspend") or (spec.get("runPolicy") or {}).get("suspend"))
 
 
-_CREATING_PODS = ("Job", "ReplicaSet", "StatefulSet")
-
-
 async def _failed_creation(client: Client, kind: str, namespace: str, name: str) -> str:
     """Return why the last pod of a workload, or of a Job or set that it owns, was not created; "" if it was."""
     last: dict[str, tuple[str, str]] = {}  # object -> (time, message) of its last event about creating pods
     for event in await _items(client, r.EVENTS, namespace):
         about = event.get("involvedObject") or {}
         mine = about.get("name") == name and about.get("kind") == kind
-        below = str(about.get("name")).startswith(f"{name}-") and about.get("kind") in (
-            "Job",
-            "ReplicaSet",
-            "StatefulSet",
-        )
+        below = str(about.get("name")).startswith(f"{name}-") and about.get("kind") in BY_KIND
         if event.get("reason") in ("FailedCreate", "SuccessfulCreate") and (mine or below):
             message = str(event.get("message")) if event["reason"] == "FailedCreate" else ""
             key = f"{about.get('kind')}/{about.get('name')}"
