@@ -1,9 +1,10 @@
 """A simulated month of a 512-GPU cluster with failures and drains, once per rescheduling policy.
 
-Run: python bench/maintenance.py [--days 30] [--seed 1] [--svg FILE]. Time is virtual, the engine is the product's own.
-A gang works while it has its minimum on usable nodes, and saves a checkpoint every hour. Below its minimum it does
+Run: python bench/maintenance.py [--days 30] [--seeds 1,2] [--svg FILE]. Time is virtual, the engine is the product's
+own. A gang works while it has its minimum on usable nodes, and saves a checkpoint every hour. Below its minimum it does
 nothing; when it has its minimum again it goes on from its last checkpoint. A controller makes a new pod a few seconds
-after one is gone. Each policy gets the same gangs, failures and drains.
+after one is gone. Each policy gets the same gangs with the same minimum and disruption mode, and the same failures and
+drains. Figures are means over the seeds.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ POLICIES: dict[str, dict[str, Any]] = {
     "TerminateAll": {"rescheduling": {"policy": "TerminateAll", "graceSeconds": 300, "maxRestarts": 1000}},
     "Shrink": {"rescheduling": {"policy": "Shrink"}},
 }
-SHRINKS_TO = 0.75  # of its pods, with Shrink
+MINIMUMS = (1.0, 0.75)  # of the pods of a gang
 
 
 @dataclass
@@ -64,13 +65,13 @@ class Gang:
 
 @dataclass
 class Totals:
-    finished: int = 0
+    finished: float = 0
     useful: float = 0.0  # GPU hours of finished work and checkpoints
     below: float = 0.0  # GPU hours held by gangs below their minimum
     lost: float = 0.0  # GPU hours of work after a checkpoint that had to be done again
-    restarts: int = 0  # interruptions: a gang that worked fell below its minimum
+    restarts: float = 0  # interruptions: a gang that worked fell below its minimum
     waited: float = 0.0  # hours between creation and first start, of all gangs that started
-    begun: int = 0
+    begun: float = 0
     curve: list[tuple[float, float]] = field(default_factory=list)  # (day, GPU hours below the minimum)
 
 
@@ -91,8 +92,8 @@ class FastCluster(Cluster):
 
 
 class Month:
-    def __init__(self, policy: str, seed: int, days: float) -> None:
-        self.policy, self.seed, self.end = policy, seed, days * DAY
+    def __init__(self, policy: str, seed: int, days: float, share: float = 1.0) -> None:
+        self.policy, self.seed, self.end, self.share = policy, seed, days * DAY, share
         self.cluster = FastCluster(now=0.0)
         self.totals = Totals()
         self.gangs: dict[str, Gang] = {}
@@ -149,10 +150,8 @@ class Month:
         if name in self.down:
             return
         self._node(name, usable=False)
-        pods = self._on(name)
-        if self.policy == "TerminateAll":
-            pods = [each for key in dict.fromkeys(self.gang_of[pod].name for pod in pods) for each in self._placed(key)]
-        self._evict(pods)
+        gangs = dict.fromkeys(self.gang_of[pod].name for pod in self._on(name))
+        self._evict([pod for gang in gangs for pod in self._placed(gang)])
         self._at(self.cluster.now + DRAIN_TIME, lambda: self._return(name))
 
     def _return(self, name: str) -> None:
@@ -174,15 +173,11 @@ class Month:
 
     def _create(self, name: str, gpus: int, work: float) -> None:
         pods = max(1, gpus // GPUS)
-        least = pods
-        if self.policy == "Shrink":
-            least = max(1, round(pods * SHRINKS_TO))
+        least = max(1, round(pods * self.share))
         gang = self.gangs[name] = Gang(name, gpus, work, self.cluster.now, pods, least)
         if self.policy != "Keep":
             self.cluster.see(workload_policy(name).target("PodGroup", name).set(**POLICIES[self.policy]))
-        group = pod_group(name).gang(least)
-        if self.policy == "TerminateAll":
-            group = group.disrupt_all()
+        group = pod_group(name).gang(least).disrupt_all()
         self.cluster.see(group.topology(RACK_KEY) if pods <= RACK else group)
         for _ in range(pods):
             self._pod(gang)
@@ -293,6 +288,15 @@ def row(found: Totals) -> list[str]:
     return [*(f"{value:,.0f}" for value in values), f"{wait:.1f}"]
 
 
+def mean(found: list[Totals]) -> Totals:
+    """Return the mean of the figures; the curve is that of the first seed."""
+    numbers = {
+        name: sum(getattr(each, name) for each in found) / len(found)
+        for name in ("finished", "useful", "below", "lost", "restarts", "waited", "begun")
+    }
+    return Totals(**numbers, curve=found[0].curve)
+
+
 def table(results: dict[str, Totals]) -> str:
     lines = [f"| policy | {' | '.join(COLUMNS)} |", "|---|" + "---:|" * len(COLUMNS)]
     return "\n".join([*lines, *(f"| `{name}` | {' | '.join(row(found))} |" for name, found in results.items())])
@@ -331,17 +335,21 @@ def plot(results: dict[str, Totals]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--days", type=float, default=30.0)
-    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--seeds", default="1,2", help="numbers, separated by commas")
     parser.add_argument("--policy", choices=list(POLICIES), action="append", help="only this policy")
     parser.add_argument("--svg", help="write the plot to this file")
     given = parser.parse_args()
-    results = {}
-    for name in counted(given.policy or list(POLICIES)):
-        results[name] = Month(name, given.seed, given.days).run()
-    print(table(results))
-    if given.svg:
-        with open(given.svg, "w", encoding="utf-8") as out:
-            out.write(plot(results))
+    seeds = [int(seed) for seed in given.seeds.split(",")]
+    runs = [(share, name, seed) for share in MINIMUMS for name in given.policy or POLICIES for seed in seeds]
+    found: dict[tuple[float, str], list[Totals]] = {}
+    for share, name, seed in counted(runs):
+        found.setdefault((share, name), []).append(Month(name, seed, given.days, share).run())
+    for share in MINIMUMS:
+        results = {name: mean(totals) for (its, name), totals in found.items() if its == share}
+        print(f"minimum: {share:.0%} of the pods\n\n{table(results)}\n")
+        if given.svg and share == 1.0:
+            with open(given.svg, "w", encoding="utf-8") as out:
+                out.write(plot(results))
 
 
 if __name__ == "__main__":
