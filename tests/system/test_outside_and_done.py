@@ -4,23 +4,28 @@ from __future__ import annotations
 
 import pytest
 
-from phalanx.testing.simulated_cluster import simulated_cluster
+from phalanx.testing.simulated_cluster import SimulatedCluster, simulated_cluster
 from phalanx.testing.virtual_time import VirtualLoop, run
 from support.lifecycle.events import OFF
 from support.lifecycle.looks import KINDS, linked, minimum, running
 from support.lifecycle.sequences import definitions
 
 
+async def start(cluster: SimulatedCluster, kind: str) -> None:
+    """Create a workload of this kind and wait for its pods."""
+    for definition in definitions("trainer"):
+        await cluster.apply(definition)
+    await cluster.settle(40)
+    for body in KINDS[kind]:
+        await cluster.apply(body)
+    await cluster.settle(60)
+
+
 @pytest.mark.parametrize("kind", ["Job", "JobSet", "TrainJob"])
 def test_one_that_succeeded_outside_is_not_waited_for(kind: str) -> None:
     async def main(loop: VirtualLoop) -> None:
         async with simulated_cluster(4) as cluster:
-            for definition in definitions("trainer"):
-                await cluster.apply(definition)
-            await cluster.settle(40)
-            for body in KINDS[kind]:
-                await cluster.apply(body)
-            await cluster.settle(60)
+            await start(cluster, kind)
             gates = cluster.gates
             await cluster.switch_gates(OFF)
             await cluster.settle(60)
@@ -37,7 +42,7 @@ def test_one_that_succeeded_outside_is_not_waited_for(kind: str) -> None:
             member = next(pod for pod in cluster.all("Pod") if linked(pod))
             await cluster.delete("Pod", member["metadata"]["name"])
             await cluster.settle(90)
-            assert running(cluster) == 2, "the other one and who took its place"
+            assert running(cluster) == 2, "the other pod and the replacement"
 
     run(main)
 
@@ -46,12 +51,7 @@ def test_one_that_succeeded_outside_is_not_waited_for(kind: str) -> None:
 def test_those_that_succeeded_and_were_deleted_are_not_waited_for(kind: str) -> None:
     async def main(loop: VirtualLoop) -> None:
         async with simulated_cluster(4) as cluster:
-            for definition in definitions("trainer"):
-                await cluster.apply(definition)
-            await cluster.settle(40)
-            for body in KINDS[kind]:
-                await cluster.apply(body)
-            await cluster.settle(60)
+            await start(cluster, kind)
             first, *others = [pod["metadata"]["name"] for pod in cluster.all("Pod")]
             assert running(cluster) == len(others) + 1 > 2
             for name in others:
