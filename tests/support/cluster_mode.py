@@ -37,7 +37,7 @@ from phalanx.model.crds import definitions
 from phalanx.model.gates import KNOWN, Gates
 from phalanx.serve.cluster_mode import ClusterMode, ClusterModeSettings
 from phalanx.serve.controllers import ControllersService
-from phalanx.serve.scheduler import SchedulerService
+from phalanx.serve.scheduler import SchedulerOptions, SchedulerService
 from phalanx.serve.scheduler_process import load_config
 from phalanx.serve.settings import Listen
 from support.in_process import TIMEOUT, Inside, unmarked
@@ -143,7 +143,7 @@ class InCluster(Inside):
         config, _ = load_config("", name)
         inner = GroupApi(client or self.as_(name))
         engine = Engine(config.engine(), Gates())
-        service = SchedulerService(inner, engine, Gates(), self.clock, random.Random(1), name=name)
+        service = SchedulerService(inner, engine, Gates(), self.clock, random.Random(1), SchedulerOptions(name=name))
         ready = asyncio.Event()
 
         async def notify() -> None:

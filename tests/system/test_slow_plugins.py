@@ -18,7 +18,7 @@ from phalanx.engine.plugins.registry import DEFAULT_PLUGINS
 from phalanx.model.gates import Gates
 from phalanx.serve.metrics import SchedulerMetrics
 from phalanx.serve.plugin_times import PluginTimes
-from phalanx.serve.scheduler import SchedulerService
+from phalanx.serve.scheduler import SchedulerOptions, SchedulerService
 from phalanx.testing import Cluster
 from phalanx.testing.builders import node, pod
 from support.in_process import inside
@@ -123,7 +123,8 @@ def test_a_really_slow_plugin_is_in_the_metrics_of_the_scheduler(caplog: pytest.
             status: dict[str, Any] = {"allocatable": {"cpu": "4", "memory": "8Gi", "pods": "20"}}
             await cluster.create("Node", "n", status=status)
             await cluster.create("Pod", "a", spec={"containers": [{"name": "main", "image": "x"}]})
-            service = SchedulerService(cluster.client, engine, Gates(), SystemClock(), random.Random(1), times=times)
+            options = SchedulerOptions(times=times)
+            service = SchedulerService(cluster.client, engine, Gates(), SystemClock(), random.Random(1), options)
             metrics = SchedulerMetrics(service)
             running = asyncio.create_task(service.run())
             try:

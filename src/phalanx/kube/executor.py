@@ -43,7 +43,8 @@ from phalanx.model.objects import Pod
 
 log = logging.getLogger(__name__)
 
-
+CALLS = 64  # writes at the same time
+STATUS_WRITERS = 8
 BIND_ATTEMPTS = 6  # of a bind that the server answers
 WORTH_TELLING = 4
 LEASE_RAN_OUT = "the lease was not renewed in time: another process may lead by now"
@@ -69,8 +70,6 @@ class Executor:
         rng: random.Random,
         *,
         scheduler_name: str = "phalanx",
-        concurrency: int = 64,
-        status_writers: int = 8,
         may_act: Callable[[], bool] = lambda: True,
     ) -> None:
         """may_act: asked before each bind and eviction; a process that was stopped for a while may have lost its lease
@@ -80,8 +79,7 @@ class Executor:
         self._rng = rng
         self._scheduler_name = scheduler_name
         self._urgent: asyncio.Queue[d.Decision] = asyncio.Queue()
-        self._concurrency = concurrency
-        self.status = StatusWriter(client, report, clock, rng, writers=status_writers)
+        self.status = StatusWriter(client, report, clock, rng, writers=STATUS_WRITERS)
         self._claims = ClaimWriter(client, clock, rng)
         self._in_flight = 0
         self._idle = asyncio.Event()
@@ -125,7 +123,7 @@ class Executor:
             doubt[1].set_result(answer)
 
     async def run(self) -> None:
-        workers = [(f"executor {number}", self._worker()) for number in range(self._concurrency)]
+        workers = [(f"executor {number}", self._worker()) for number in range(CALLS)]
         await run_all([*workers, ("status", self.status.run())])
 
     async def drain(self) -> None:

@@ -31,7 +31,7 @@ from phalanx.serve.metrics import SchedulerMetrics, failures_text
 from phalanx.serve.plugin_times import PluginTimes
 from phalanx.serve.question_paths import PATHS
 from phalanx.serve.recording import next_recording
-from phalanx.serve.scheduler import SchedulerService
+from phalanx.serve.scheduler import SchedulerOptions, SchedulerService
 
 # Called with the scheduler before it starts, by views of its state.
 Follow = Callable[[ApiServer, SchedulerService, Diagnostics], None]
@@ -101,12 +101,14 @@ def scheduler(settings: ClusterSettings, follow: Follow | None = None, source: D
             settings.server.gates,
             server.context.clock,
             random.Random(),  # seeded by the system; names of events need not be secret
-            name=settings.scheduler.profiles[0].scheduler_name,
-            record=record,
-            record_head={"config": settings.scheduler_document, "gates": settings.server.gates.as_dict()},
-            times=times,
-            placement_lease=settings.placement_lease,
-            dialects=settings.dialects,
+            SchedulerOptions(
+                name=settings.scheduler.profiles[0].scheduler_name,
+                record=record,
+                record_head={"config": settings.scheduler_document, "gates": settings.server.gates.as_dict()},
+                times=times,
+                placement_lease=settings.placement_lease,
+                dialects=settings.dialects,
+            ),
         )
         diagnostics = Diagnostics(
             service.engine,

@@ -10,7 +10,8 @@ import asyncio
 import logging
 import random
 import socket
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -33,62 +34,7 @@ from phalanx.model.gates import Gates
 from phalanx.serve.foreign_groups import ForeignGroups
 from phalanx.serve.plugin_times import PluginSamples, PluginTimes
 from phalanx.serve.recording import RecordedEngine
-
-TURN = 0.5  # seconds that a scheduler with work keeps the lease while others wait
-LINGER = 0.05  # the same without work: more pods often follow
-CATCH_UP = 1.0  # seconds between two looks at the lease while an informer is behind
-ENDING = ("pods", "resourceclaims", "persistentvolumes", "persistentvolumeclaims")  # what placement is written to
-
-
-class Turns:
-    def __init__(
-        self,
-        lease: PlacementLease,
-        clock: Clock,
-        informers: Callable[[], list[Informer[object]]],
-        written: Mapping[str, int],
-    ) -> None:
-        """written: highest revision of our own writes, by plural."""
-        self.lease = lease
-        self._clock = clock
-        self._informers = informers
-        self._written = written
-        self._since = clock.monotonic()
-        self.handed_over = 0
-
-    async def begin(self) -> bool:
-        """Return True if this scheduler may place pods now; False after a short wait for its turn."""
-        if self.lease.fresh:
-            return True
-        held = self.lease.holds
-        if not await self.lease.acquire():
-            return False
-        if not held:
-            await self._catch_up()
-            self._since = self._clock.monotonic()
-        return self.lease.holds
-
-    async def _catch_up(self) -> None:
-        """Wait until the informers show what the holders before us wrote."""
-        through = self.lease.through
-        for informer in self._informers():
-            revision = through.get(informer.resource.plural, 0)
-            while self.lease.holds and informer.reached < revision:
-                await informer.wait_for(revision, CATCH_UP)
-
-    def over(self, *, idle: bool) -> bool:
-        """Return True if it is the turn of another scheduler."""
-        return self.lease.contended and self._clock.monotonic() - self._since >= (LINGER if idle else TURN)
-
-    async def end(self, *, again: bool) -> None:
-        """Hand over. All binds are acknowledged and seen. again: there is more to place."""
-        reach = {each.resource.plural: each.newest for each in self._informers() if each.resource.plural in ENDING}
-        for plural in ENDING:
-            reach[plural] = max(reach.get(plural, 0), self._written.get(plural, 0))
-        while not await self.lease.hand_over(reach, again=again):
-            pass
-        self.handed_over += 1
-
+from phalanx.serve.turns import LINGER, Turns
 
 log = logging.getLogger(__name__)
 
@@ -136,6 +82,18 @@ _GROUPS: tuple[tuple[Resource, type[Any]], ...] = (
 )
 
 
+@dataclass(frozen=True)
+class SchedulerOptions:
+    name: str = "default-scheduler"
+    record: Path | None = None  # the file that gets every event and decision
+    record_head: dict[str, Any] = field(default_factory=dict)
+    times: PluginTimes | None = None
+    may_act: Callable[[], bool] = lambda: True  # asked before each bind and eviction
+    placement_lease: str = ""  # "namespace/name" of the Lease with which Phalanx schedulers take turns; "": none
+    lease_client: Client | None = None  # for the placement lease; None: the client of everything else
+    dialects: Sequence[str] = ()  # other schedulers whose PodGroups are used, by name
+
+
 class SchedulerService:
     def __init__(
         self,
@@ -144,37 +102,28 @@ class SchedulerService:
         gates: Gates,
         clock: Clock,
         rng: random.Random,
-        *,
-        name: str = "default-scheduler",
-        record: Path | None = None,
-        record_head: dict[str, Any] | None = None,
-        concurrency: int = 64,
-        times: PluginTimes | None = None,
-        may_act: Callable[[], bool] = lambda: True,
-        placement_lease: str = "",
-        dialects: Sequence[str] = (),
-        lease_client: Client | None = None,
+        options: SchedulerOptions | None = None,
     ) -> None:
-        """may_act: whether binding and evicting is ours at this moment; asked before each. placement_lease:
-        "namespace/name" of the Lease with which Phalanx schedulers take turns; "" if this one is alone. dialects: other
-        schedulers whose PodGroups are used, by name."""
-        self.name = name
+        options = options or SchedulerOptions()
+        self.name = name = options.name
         self.engine = engine
         self._driver: Engine | RecordedEngine = engine
         self._recording: RecordedEngine | None = None
-        if record is not None:
-            self._recording = self._driver = RecordedEngine(engine, record, record_head or {})
+        if options.record is not None:
+            self._recording = self._driver = RecordedEngine(engine, options.record, options.record_head)
         self._clock = clock
         self._time = OnwardTime(clock)
         self._wake = asyncio.Event()
         self._stopping = False
         self.observed = ObservedClient(client)
         self.turns: Turns | None = None
-        if placement_lease:
+        lease: PlacementLease | None = None
+        if options.placement_lease:
             identity = "+".join(sorted(engine.profiles))
-            lease = PlacementLease(lease_client or client, clock, rng, identity, self._wake.set, lease=placement_lease)
+            lease = PlacementLease(
+                options.lease_client or client, clock, rng, identity, self._wake.set, lease=options.placement_lease
+            )
             self.turns = Turns(lease, clock, lambda: self._informers, self.observed.written)
-            allowed, may_act = may_act, lambda: allowed() and lease.holds
         self.recorder = Recorder(self.observed, name, f"{name}-{socket.gethostname()}", clock, rng)
         self.executor = Executor(
             self.observed,
@@ -183,14 +132,13 @@ class SchedulerService:
             clock,
             rng,
             scheduler_name=name,
-            concurrency=concurrency,
-            may_act=may_act,
+            may_act=lambda: options.may_act() and (lease is None or lease.holds),
         )
         self._informers: list[Informer[Any]] = []
         self._foreign: ForeignGroups | None = None
-        if dialects:
+        if options.dialects:
             self._foreign = ForeignGroups(
-                dialects, client, clock, rng, self.recorder, profiles=engine.profiles, report=self._outcome
+                options.dialects, client, clock, rng, self.recorder, profiles=engine.profiles, report=self._outcome
             )
             for resource, type_, translate in self._foreign.resources:
                 self._follow_foreign(client, resource, type_, translate, rng)
@@ -206,7 +154,7 @@ class SchedulerService:
         self.on_step: list[Callable[[float], None]] = []
         self.on_event: Callable[[str, float], None] | None = None  # what was handled, and for how many seconds
         self.samples: PluginSamples | None = None
-        self.times = times
+        self.times = options.times
         self.on_outcome: list[Callable[[events.Outcome], None]] = []
 
     def _follow(

@@ -42,7 +42,7 @@ from phalanx.serve.plugin_times import LIMIT, PluginTimes
 from phalanx.serve.question_paths import PATHS
 from phalanx.serve.recording import next_recording
 from phalanx.serve.remote import connected, wait_for_server
-from phalanx.serve.scheduler import SchedulerService
+from phalanx.serve.scheduler import SchedulerOptions, SchedulerService
 from phalanx.serve.settings import Listen
 from phalanx.serve.start_checks import (
     SCHEDULER_RIGHTS,
@@ -178,14 +178,16 @@ class SchedulerProcess:
             settings.gates,
             self._clock,
             self._rng,
-            name=name,
-            record=settings.record,
-            record_head={"config": settings.document, "gates": settings.gates.as_dict()},
-            times=times,
-            placement_lease=settings.placement_lease,
-            dialects=settings.dialects,
-            lease_client=client,  # a turn must not wait behind calls that are held back
-            may_act=lambda: self._elector is None or self._elector.holds,
+            SchedulerOptions(
+                name=name,
+                record=settings.record,
+                record_head={"config": settings.document, "gates": settings.gates.as_dict()},
+                times=times,
+                placement_lease=settings.placement_lease,
+                dialects=settings.dialects,
+                lease_client=client,  # a turn must not wait behind calls that are held back
+                may_act=lambda: self._elector is None or self._elector.holds,
+            ),
         )
         metrics = SchedulerMetrics(service)
         watchdog = Watchdog(

@@ -32,7 +32,7 @@ from phalanx.model import builtin
 from phalanx.model.gates import Gates
 from phalanx.model.kinds import Json, Kind, Registry
 from phalanx.serve.controllers import ControllersService
-from phalanx.serve.scheduler import SchedulerService
+from phalanx.serve.scheduler import SchedulerOptions, SchedulerService
 from phalanx.testing.virtual_time import VirtualClock, VirtualLoop
 
 MOST_DECODED = 5000  # objects
@@ -125,9 +125,8 @@ class SimulatedCluster:
         config = read_config(document) if scheduler_name else default_config()
         engine = Engine(config.engine(), self.gates)
         rng = random.Random(self.rng.random())
-        service = SchedulerService(
-            client or self.client_of(name), engine, self.gates, self.clock, rng, placement_lease=placement_lease
-        )
+        options = SchedulerOptions(placement_lease=placement_lease)
+        service = SchedulerService(client or self.client_of(name), engine, self.gates, self.clock, rng, options)
         self.schedulers[name] = service
         await self._launch(name, service.run(), service.wait_synced())
         return service

@@ -27,7 +27,7 @@ from phalanx.local.client import LocalClient
 from phalanx.model.crds import definitions
 from phalanx.model.gates import KNOWN, Gates
 from phalanx.serve.controllers import ControllersService
-from phalanx.serve.scheduler import SchedulerService
+from phalanx.serve.scheduler import SchedulerOptions, SchedulerService
 from phalanx.serve.webhook import PATIENCE
 from phalanx.testing.simulated_cluster import SimulatedCluster
 from support.in_process import unmarked
@@ -68,7 +68,8 @@ class BesideCluster(SimulatedCluster):
         engine = Engine(default_config().engine(), Gates())
         rng = random.Random(self.rng.random())
         api = GroupApi(client or self.client_of(name))
-        service = SchedulerService(api, engine, Gates(), self.clock, rng, placement_lease=placement_lease)
+        options = SchedulerOptions(placement_lease=placement_lease)
+        service = SchedulerService(api, engine, Gates(), self.clock, rng, options)
         self.schedulers[name] = service
         await self._launch(name, service.run(), service.wait_synced())
         return service

@@ -40,7 +40,7 @@ from phalanx.local.system_controllers import SystemControllers
 from phalanx.model import builtin
 from phalanx.model.gates import Gates
 from phalanx.serve.controllers import ControllersService
-from phalanx.serve.scheduler import SchedulerService
+from phalanx.serve.scheduler import SchedulerOptions, SchedulerService
 from phalanx.testing.virtual_time import VirtualClock, VirtualLoop
 from support.simulation.disk import Disk
 from support.simulation.network import Host, Network
@@ -214,7 +214,8 @@ class Scheduler(Process):
                 Elector(client, LEASE, identity, self.clock) if before is None else before.successor(client, identity)
             )
             self.elector = made
-            service = SchedulerService(client, engine, gates, self.clock, rng, may_act=lambda: made.holds)
+            options = SchedulerOptions(may_act=lambda: made.holds)
+            service = SchedulerService(client, engine, gates, self.clock, rng, options)
             service.on_decisions.append(lambda decisions: self._decided(self.name, decisions))
             self.service = service
             try:
