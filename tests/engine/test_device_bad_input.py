@@ -157,6 +157,8 @@ def test_a_driver_that_never_prepares_a_device_gives_it_back_after_the_time_limi
     world = World(device_node("a"), published("a", waits), claim("c"), consumer("p", "c"))
     world.run(20)
     assert "p" not in world.bound and world.devices("c") == ["a/d0"]  # allocated, and not bound
+    (placed,) = why(world.engine.scheduler, "Pod", "default", "p").items
+    assert "waiting for device d0 of claim c (condition prepared)" in placed.summary
     released: list[d.ReleaseClaim] = []
     said = ""
     for _ in range(320):  # more than 600 s, in steps of 2 s
@@ -170,7 +172,7 @@ def test_a_driver_that_never_prepares_a_device_gives_it_back_after_the_time_limi
         if released:
             break
     assert [each.name for each in released] == ["c"] and released[0].deallocate
-    assert "timed out waiting for volumes or devices to be ready" in said
+    assert "timed out waiting for device d0 of claim c (condition prepared)" in said
     assert "p" not in world.bound
     world.gone("ResourceSlice", "a-0").see(device_node("b"), published("b", device("d0"))).run()
     assert world.bound["p"] == "b"  # the claim is free again
@@ -189,3 +191,16 @@ def test_a_device_that_fails_to_prepare_is_given_back_at_once() -> None:
     assert world.devices("c") == []
     world.gone("ResourceSlice", "a-0").see(device_node("b"), published("b", device("d0"))).run(30)
     assert world.bound["p"] == "b"
+
+
+def test_a_device_that_is_never_ready_is_tried_by_the_next_pod_after_the_time_limit() -> None:
+    waits = {**device("d0"), "bindingConditions": ["prepared"]}
+    world = World(device_node("a"), published("a", waits))
+    world.see(*(claim(name) for name in "cd"), consumer("first", "c"), consumer("second", "d"))
+    world.run(20)
+    assert world.devices("c") == ["a/d0"] and not world.devices("d")
+    for _ in range(700):
+        world.now += 1.0 if world.devices("c") and world.now < 1595.0 else 0.1
+        for decision in world.engine.step(world.now):
+            world._perform(decision)
+    assert world.devices("d") == ["a/d0"] and not world.devices("c")

@@ -159,3 +159,11 @@ def test_a_group_with_one_attribute_in_common_is_tried_in_one_domain():
     outlook, notes = ask(world, claim_template("one"), group, *members)
     assert outlook.fits and not notes
     assert [share.node for share in outlook.items[0].places[0].nodes] == ["n0", "n1"]
+
+
+def test_a_pool_that_offers_nothing_is_named_with_its_problem() -> None:
+    world = device_cluster(1, 1)
+    world.see(device_node("odd"), *published("odd", device("d0"), device("d0")))
+    world.see(claim("two", asks("r", 2)), consumer("pod", "two")).run()
+    (item,) = why(world.engine.scheduler, "Pod", "default", "pod").items
+    assert item.hints[-1] == f"pool {DRIVER}/odd is currently invalid: duplicate device name d0"

@@ -216,7 +216,7 @@ def test_permit_times_out_and_the_pod_goes_back():
     run.step(0.1)
     assert run.engine.next_wake() == run.now + 29.9
     run.step(29.9)
-    assert plugin.undone == ["a"] and run.messages("a") == ["timed out waiting for permit"]
+    assert plugin.undone == ["a"] and run.messages("a") == ["timed out waiting for permit (not yet)"]
     assert list(run.engine.scheduler.binding.permit_waits) == [(30.0, "Unschedulable")]
     assert run.engine.columns.used[0, 0] == 0
 

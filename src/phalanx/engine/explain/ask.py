@@ -168,7 +168,7 @@ class _Asked:
     def _placed(self, record: PodRecord) -> Why:
         word = "is being bound to" if record.assumed else "is on"
         held = self._engine.pod_lifecycle.holding.get(record.key)
-        more = f", waiting for {held.stage} plugins" if held is not None and held.stage != TURN else ""
+        more = f", {held.words}" if held is not None and held.stage != TURN else ""
         return Why(
             kind="Pod",
             namespace=record.namespace,

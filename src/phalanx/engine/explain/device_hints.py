@@ -12,6 +12,7 @@ from phalanx.engine.state.claims import MISSING, NAMED, claim_names
 from phalanx.engine.state.records import PodRecord
 from phalanx.engine.state.shapes import Shape
 
+MOST_POOLS = 3  # maximum number of pools that are named because none of their devices may be used
 MOST_SHAPES = 4  # maximum number of shapes that are explained
 
 
@@ -48,7 +49,14 @@ def for_devices(state: DeviceState, records: Iterable[PodRecord]) -> list[str]:
                 for request in alternatives:
                     text = _request(state, request, spec.constraints)
                     found[f"claim {name}, request {request.name}: {text}"] = None
-    return list(found)
+    return [*found, *(_unusable_pools(state) if found else ())]
+
+
+def _unusable_pools(state: DeviceState) -> list[str]:
+    """Return one line per pool of which no device may be used, because slices are missing or contradict each other."""
+    broken = [f"pool {'/'.join(pool.key)} {pool.problem}" for pool in state.inventory.pools.values() if pool.problem]
+    more = [f"{len(broken) - MOST_POOLS} more pools cannot be used"] if len(broken) > MOST_POOLS else []
+    return [*sorted(broken)[:MOST_POOLS], *more]
 
 
 def devices_of(state: DeviceState, records: Iterable[PodRecord]) -> list[str]:

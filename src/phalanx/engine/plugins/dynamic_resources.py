@@ -279,7 +279,7 @@ class DynamicResources:
         if reservation.problem:
             return Status(Code.UNSCHEDULABLE, (reservation.problem,), self.name)
         if reservation.writes:
-            return Status(Code.WAIT, ("writing resource claims",), self.name, self.args.binding_timeout)
+            return Status(Code.WAIT, ("waiting for writes of resource claims",), self.name, self.args.binding_timeout)
         waiting = self._conditions(reservation, record)
         if waiting is not None:
             return waiting
@@ -335,8 +335,8 @@ class DynamicResources:
                 if failed:
                     text = f"device binding failed: claim={key[1]}, device {result.device}: {', '.join(failed)}"
                     return Status(Code.UNSCHEDULABLE, (text,), self.name)
-                if any(name not in true for name in result.binding_conditions):
-                    text = f"waiting for device {result.device} of claim {key[1]}"
+                if missing := [name for name in result.binding_conditions if name not in true]:
+                    text = f"waiting for device {result.device} of claim {key[1]} (condition {', '.join(missing)})"
                     return Status(Code.WAIT, (text,), self.name, self.args.binding_timeout)
         return None
 

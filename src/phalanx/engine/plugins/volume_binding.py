@@ -155,7 +155,7 @@ class VolumeBinding(VolumePlugin):
         for key in keys:
             claim = self.state.claim(key)
             if claim is None or not fully_bound(claim):
-                return Status(Code.WAIT, ("binding volumes",), self.name, self.args.bind_timeout)
+                return Status(Code.WAIT, ("waiting for volumes to be bound",), self.name, self.args.bind_timeout)
         # The API objects contain the bindings now.
         del self._promises[record.uid]
         self.state.forget((volume for volume, _ in reservation.volumes), reservation.provisioned)

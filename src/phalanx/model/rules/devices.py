@@ -21,6 +21,7 @@ from phalanx.model.gates import Gates
 from phalanx.model.kinds import FieldError, Json
 from phalanx.model.objects.devices import MAX_CONSUMERS, MAX_RESULTS
 from phalanx.model.quantity import is_valid
+from phalanx.model.rules import placement
 from phalanx.model.rules.assembly import assemble, frozen
 from phalanx.model.rules.contract import Rules
 from phalanx.model.rules.declared import same
@@ -263,12 +264,21 @@ def _allocation_errors(allocation: Json, devices: Json) -> list[FieldError]:
     known = _request_names(devices)
     for index, result in enumerate(results):
         at = f"{path}[{index}]"
-        errors += [required(f"{at}.{field}") for field in ("driver", "pool", "device") if not result.get(field)]
         if result.get("request") not in known:
             errors.append(
                 invalid(f"{at}.request", result.get("request") or "", "must be the name of a request in the claim")
             )
+        for field, problems in (("driver", names.dns_subdomain), ("pool", _pool_name), ("device", names.dns_label)):
+            value = result.get(field) or ""
+            path_of = f"{at}.{field}"
+            errors += all_invalid(path_of, value, problems(value)) if value else [required(path_of)]
+    if (selector := allocation.get("nodeSelector")) is not None:
+        errors += placement.node_selector(selector, "status.allocation.nodeSelector")
     return errors
+
+
+def _pool_name(name: str) -> list[str]:
+    return [problem for part in name.split("/") for problem in names.dns_subdomain(part)]
 
 
 # ---- what drivers publish
@@ -301,9 +311,11 @@ def _slice_errors(obj: Json) -> list[FieldError]:
 
 
 def _node_selector(selector: Json | None, path: str) -> list[FieldError]:
-    if selector is None or len(selector.get("nodeSelectorTerms") or ()) == 1:
+    if selector is None:
         return []
-    return [invalid(f"{path}.nodeSelectorTerms", None, "must have exactly one node selector term")]
+    if len(selector.get("nodeSelectorTerms") or ()) != 1:
+        return [invalid(f"{path}.nodeSelectorTerms", None, "must have exactly one node selector term")]
+    return placement.node_selector(selector, path)
 
 
 def _devices(devices: Iterable[Json], apart: bool) -> list[FieldError]:
@@ -320,6 +332,8 @@ def _devices(devices: Iterable[Json], apart: bool) -> list[FieldError]:
             text = "exactly one of `nodeName`, `nodeSelector`, or `allNodes` is required"
             text += " when `perDeviceNodeSelection` is true"
             errors.append(required(at, text) if apart else forbidden(at, text))
+        if (selector := device.get("nodeSelector")) is not None:
+            errors += placement.node_selector(selector, f"{at}.nodeSelector")
         errors += _device(device, at)
     return errors
 

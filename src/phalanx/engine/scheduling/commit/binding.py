@@ -51,7 +51,7 @@ class Binding:
         self._pod_lifecycle.assume(unit, placed.assignment)
         if placed.wait is not None:
             deadline = self._cluster.now + (placed.wait.timeout or PERMIT_TIMEOUT)
-            self._pod_lifecycle.hold(unit, record, PERMIT, deadline)
+            self._pod_lifecycle.hold(unit, record, PERMIT, deadline, placed.wait.message)
             return
         status = self._advance(unit, record, PRE_BIND, 0.0)
         if status is not None:
@@ -79,7 +79,8 @@ class Binding:
                 if status is None:
                     continue
                 if status.code is Code.WAIT:
-                    self._pod_lifecycle.hold(unit, record, PERMIT, deadline or now + (status.timeout or PERMIT_TIMEOUT))
+                    until = deadline or now + (status.timeout or PERMIT_TIMEOUT)
+                    self._pod_lifecycle.hold(unit, record, PERMIT, until, status.message)
                     return None
                 return status
             deadline = 0.0
@@ -88,7 +89,8 @@ class Binding:
             if status is None:
                 continue
             if status.code is Code.WAIT:
-                self._pod_lifecycle.hold(unit, record, PRE_BIND, deadline or now + (status.timeout or PRE_BIND_TIMEOUT))
+                until = deadline or now + (status.timeout or PRE_BIND_TIMEOUT)
+                self._pod_lifecycle.hold(unit, record, PRE_BIND, until, status.message)
                 return None
             return status
         return self._bind(profile, record)
@@ -154,8 +156,7 @@ class Binding:
                 return Status(Code.UNSCHEDULABLE, (NO_LONGER_WHOLE,))
             return self._advance(held.unit, record, PRE_BIND, 0.0)
         if self._cluster.now >= held.deadline:
-            word = PERMIT if held.stage == PERMIT else "volumes or devices to be ready"
-            return Status(Code.UNSCHEDULABLE, (f"timed out waiting for {word}",))
+            return Status(Code.UNSCHEDULABLE, (f"timed out {held.words}",))
         return self._advance(held.unit, record, held.stage, held.deadline)
 
     def confirmed(self, record: PodRecord) -> None:

@@ -35,6 +35,14 @@ class OnHold(msgspec.Struct):
     stage: str  # "permit", "preBind" or TURN
     deadline: float
     since: float = 0.0  # when it began to wait for this plugin
+    reason: str = ""  # what the plugin says
+
+    @property
+    def words(self) -> str:
+        """Return what the pod waits for: "waiting for …"."""
+        if self.reason.startswith("waiting for "):
+            return self.reason
+        return f"waiting for {self.stage}" + (f" ({self.reason})" if self.reason else "")
 
 
 class GroupMembership(Protocol):
@@ -132,12 +140,12 @@ class PodLifecycle:
             self.units.leave(unit)
         self._members.assumed(assignment)
 
-    def hold(self, unit: SchedulingUnit, record: PodRecord, stage: str, deadline: float) -> None:
+    def hold(self, unit: SchedulingUnit, record: PodRecord, stage: str, deadline: float, reason: str = "") -> None:
         """Let an assumed pod wait for a plugin."""
         self._note(record.key, f"assumed, waiting for {stage} on", record.node_name)
         before = self.holding.get(record.key)
         since = before.since if before is not None and before.stage == stage else self._cluster.now
-        self._go(record, ASSUMED, OnHold(unit, record, stage, deadline, since))
+        self._go(record, ASSUMED, OnHold(unit, record, stage, deadline, since, reason))
 
     def announce(self, record: PodRecord) -> None:
         """Write the node of a pod that waits for a plugin, so that other schedulers leave its room alone."""

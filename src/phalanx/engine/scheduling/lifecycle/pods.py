@@ -19,7 +19,7 @@ from phalanx.engine.scheduling.lifecycle.pod_lifecycle import PodLifecycle
 from phalanx.engine.scheduling.lifecycle.pod_status import GATED, GATED_MESSAGE, SCHEDULER_ERROR, PodStatusWriter
 from phalanx.engine.scheduling.lifecycle.rejections import Rejections
 from phalanx.engine.scheduling.lifecycle.reserve_permit import gate_of
-from phalanx.engine.scheduling.queue.units import SchedulingUnit
+from phalanx.engine.scheduling.queue.units import BACKOFF, SchedulingUnit
 from phalanx.engine.state.records import PodRecord, PodState
 from phalanx.model.groups import group_of
 from phalanx.model.objects import Pod
@@ -105,7 +105,7 @@ class Pods:
             self._pod_lifecycle.withdraw(old)
         self._pod_lifecycle.found_on(self._record(pod, old), node, old)
 
-    def _pending(self, old: PodRecord | None, pod: Pod) -> None:
+    def _pending(self, old: PodRecord | None, pod: Pod, *, failed: bool = False) -> None:
         if old is not None and old.node_name:
             if old.assumed:
                 old.pod = pod  # what it is like should its bind fail: `back`
@@ -134,7 +134,7 @@ class Pods:
                 self._pod_lifecycle.unqueue(old)
             record = self._record(pod, old)
             self._pod_lifecycle.update(old, record)
-            self.enqueue(record)
+            self.enqueue(record, failed=failed)
         if nominated != seen and nominated != record.nominated and record.key not in self._pod_lifecycle.nominating:
             # Written by an autoscaler or a user: respected like one of our own.
             self._pod_lifecycle.nominate(record, nominated, write=False)
@@ -167,10 +167,13 @@ class Pods:
     def back(self, record: PodRecord) -> None:
         """Apply the changes (labels, termination) to a pod that is pending again after its bind failed."""
         if record.pod is not None:
-            self._pending(record, record.pod)
+            self._pending(record, record.pod, failed=True)
 
-    def enqueue(self, record: PodRecord) -> None:
-        """Put a pending pod where it belongs: its group's root, or a root of its own, active or gated."""
+    def enqueue(self, record: PodRecord, *, failed: bool = False) -> None:
+        """Put a pending pod where it belongs: its group's root, or a root of its own, active or gated.
+
+        `failed`: its bind failed, so that it is tried again only after its backoff.
+        """
         if self._members.claims(record):
             self._members.pending(record)
             return
@@ -178,9 +181,11 @@ class Pods:
         unit = self._queue.units.get(key)
         if unit is None:
             unit = SchedulingUnit("Pod", key, record.priority, record.created, record.order)
-        unit.attempts = unit.errors = 0
         unit.priority = record.priority
         unit.records = {record.key: record}
+        if failed and unit.place is BACKOFF:
+            return
+        unit.attempts = unit.errors = 0
         self.admit(unit)
 
     def admit(self, unit: SchedulingUnit, newcomers: Iterable[PodRecord] | None = None) -> None:
