@@ -7,8 +7,13 @@ from typing import Any
 import msgspec
 import pytest
 
+from phalanx.base.clock import rfc3339
 from phalanx.engine import decisions as d
-from phalanx.testing.builders import node, pod_group, workload_policy
+from phalanx.engine.events import TRANSIENT, Outcome
+from phalanx.engine.groups.reserved_room import ROOM_RESERVED
+from phalanx.model.objects.meta import Condition
+from phalanx.model.objects.pod import PodCondition
+from phalanx.testing.builders import node, pod, pod_group, workload_policy
 from phalanx.testing.cluster import Cluster
 from support.maintained import START, healthy, lose, member, running
 
@@ -112,3 +117,108 @@ def test_a_status_written_by_a_user_holds_a_gang_no_longer_than_its_backoff(stat
     cluster.step(1)
     cluster.step(11)
     assert len(cluster.bound) == 3
+
+
+def room_reserved(cluster: Cluster, name: str = "g") -> tuple[str, str]:
+    conditions = cluster.objects["PodGroup"][name].status.conditions or ()
+    return next(((c.status, c.reason) for c in conditions if c.type == ROOM_RESERVED), ("", ""))
+
+
+def test_room_reserved_for_a_replacement_stays_reserved() -> None:
+    cluster = running(rescheduling={"policy": "Replace"}, nodes=1, size=4)
+    lose(cluster, "g-0")
+    assert room_reserved(cluster) == ("True", "Replacement")
+    cluster.restart()
+    cluster.see(pod("other").cpu("1"))
+    cluster.step(30)
+    assert "other" not in cluster.bound
+    cluster.restart().see(member("g-9"))
+    cluster.step(30)
+    assert cluster.bound["g-9"] == "n0"
+    assert room_reserved(cluster) == ("False", "NothingReserved")
+    cluster.gone("Pod", "g-9").gone("PodGroup", "g")
+    cluster.step()
+    assert "other" in cluster.bound
+
+
+def test_room_reserved_by_an_earlier_process_is_free_again_at_the_same_time() -> None:
+    cluster = running(rescheduling={"policy": "Replace"}, nodes=1, size=4)
+    lose(cluster, "g-0")
+    cluster.step(400)
+    cluster.restart().see(pod("other").cpu("1"))
+    cluster.step(190)
+    assert "other" not in cluster.bound
+    cluster.step(20)
+    assert "other" in cluster.bound
+
+
+def test_a_replacement_that_waits_keeps_its_room() -> None:
+    cluster = running(rescheduling={"policy": "Replace"}, nodes=2, size=4)
+    lose(cluster, "g-0")
+    lost = cluster.engine.maintenance.replacements.records[0].nominated
+    cluster.see(member("g-9").gate("wait"))
+    cluster.step()
+    cluster.restart()
+    cluster.see(*(pod(f"other-{n}").cpu("1") for n in range(8)))
+    cluster.step(1)
+    assert len(cluster.bound.keys() & {f"other-{n}" for n in range(8)}) == 4
+    cluster.see(member("g-9"))
+    cluster.step(1)
+    assert cluster.bound["g-9"] == lost
+
+
+def test_a_replacement_that_was_bound_takes_its_room_from_what_is_restored() -> None:
+    """It was bound just before the process ended, on another node than the one that was reserved."""
+    cluster = running(rescheduling={"policy": "Replace"}, nodes=1, size=4)
+    cluster.see(node("n1").cpu("1"))
+    lose(cluster, "g-0")
+    cluster.step(10)
+    came = member("g-9").node("n1").build()
+    bound = PodCondition("PodScheduled", "True", last_transition_time=rfc3339(cluster.now))
+    cluster.see(msgspec.structs.replace(came, status=msgspec.structs.replace(came.status, conditions=[bound])))
+    cluster.restart()
+    cluster.see(pod("other").cpu("1"))
+    cluster.step(1)
+    assert "other" in cluster.bound
+
+
+def test_a_member_that_terminates_while_no_scheduler_runs_is_replaced() -> None:
+    cluster = running(rescheduling={"policy": "Replace"}, nodes=1, size=4)
+    target = PodCondition("DisruptionTarget", "True", "EvictionByEvictionAPI")
+    lost = cluster.pods["g-0"]
+    status = msgspec.structs.replace(lost.status, conditions=[target])
+    meta = msgspec.structs.replace(lost.metadata, deletion_timestamp=rfc3339(cluster.now))
+    cluster.objects["Pod"]["g-0"] = msgspec.structs.replace(lost, status=status, metadata=meta)
+    cluster.restart().see(pod("other").cpu("1"))
+    cluster.step(1)
+    assert "g-0 (drained)" in healthy(cluster)[2]
+    cluster.finish().step(1)
+    assert "other" not in cluster.bound
+    cluster.restart().see(member("g-9"))
+    cluster.step(1)
+    assert "g-9" in cluster.bound and "other" not in cluster.bound
+
+
+@pytest.mark.parametrize(
+    "message", ["", "no", "{}", '{"at":"x","places":[]}', '{"at":"2026-01-01T00:00:00Z","places":7}']
+)
+def test_a_condition_that_cannot_be_read_reserves_nothing(message: str) -> None:
+    cluster = running(rescheduling={"policy": "Replace"}, nodes=1, size=3)
+    group = cluster.objects["PodGroup"]["g"]
+    said = Condition(ROOM_RESERVED, "True", "Replacement", message)
+    status = msgspec.structs.replace(group.status, conditions=[*(group.status.conditions or ()), said])
+    cluster.objects["PodGroup"]["g"] = msgspec.structs.replace(group, status=status)
+    cluster.restart().see(pod("other").cpu("1"))
+    cluster.step(1)
+    assert "other" in cluster.bound
+
+
+def test_a_reservation_that_could_not_be_written_is_written_again() -> None:
+    cluster = running(rescheduling={"policy": "Replace"}, nodes=1, size=4)
+    cluster.gone("Pod", "g-0")
+    made = [each for each in cluster.engine.step(cluster.now) if isinstance(each, d.SetGroupCondition)]
+    assert len({each.type for each in made}) > 1
+    for write in made:  # all of them, about the same group
+        cluster.engine.apply(Outcome(write.id, TRANSIENT, "no answer"))
+    cluster.step(6)
+    assert room_reserved(cluster) == ("True", "Replacement")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -35,6 +37,14 @@ def placed(cluster: SimulatedCluster, prefix: str, image: str = "") -> dict[str,
     }
 
 
+async def until(true: Callable[[], bool], most: float = 60.0) -> None:
+    """Wait until something is so, or `most` seconds."""
+    for _ in range(int(most / 0.05)):
+        if true():
+            return
+        await asyncio.sleep(0.05)
+
+
 @pytest.mark.parametrize("startup", ["LeaderCreated", "LeaderReady"])
 @pytest.mark.parametrize("policy", ["Keep", "Replace"])
 def test_a_leader_worker_set_rolls_on_a_cluster_without_a_free_node(startup: str, policy: str) -> None:
@@ -57,6 +67,33 @@ def test_a_leader_worker_set_rolls_on_a_cluster_without_a_free_node(startup: str
             await cluster.patch("LeaderWorkerSet", "serve", {"spec": {"replicas": 2}})
             await cluster.settle()
             assert len(placed(cluster, "waits-")) == 4, "a replica that goes for good leaves its room"
+
+    run(main)
+
+
+@pytest.mark.parametrize("startup", ["LeaderCreated", "LeaderReady"])
+@pytest.mark.parametrize("after", [0.0, 0.5, 1.0, 2.0, 31.0])
+def test_a_rollout_goes_on_when_the_scheduler_is_killed(startup: str, after: float) -> None:
+    """The scheduler is killed again and again, `after` seconds after the next pod has gone."""
+
+    async def main(loop: VirtualLoop) -> None:
+        async with simulated_cluster(3, topology="cpu=4") as cluster:
+            await cluster.apply(serving("one", startup=startup))
+            await cluster.settle()
+            for number in range(4):
+                await cluster.apply(waiting(number))
+            await cluster.settle()
+            spec = serving("two", startup=startup)["spec"]["leaderWorkerTemplate"]
+            await cluster.patch("LeaderWorkerSet", "serve", {"spec": {"leaderWorkerTemplate": spec}})
+            for _ in range(6):
+                await until(lambda: len(placed(cluster, "serve-")) < 6)
+                await asyncio.sleep(after)
+                await cluster.kill("scheduler")
+                await asyncio.sleep(0.1)
+                await cluster.start_scheduler()
+            await cluster.settle()
+            assert len(placed(cluster, "serve-", "two")) == 6
+            assert not placed(cluster, "waits-")
 
     run(main)
 

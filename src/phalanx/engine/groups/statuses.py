@@ -10,6 +10,7 @@ from phalanx.engine.groups.health import GroupHealth
 from phalanx.engine.groups.losses import Losses
 from phalanx.engine.groups.policy_status import KIND as POLICY
 from phalanx.engine.groups.policy_status import PolicyStatuses
+from phalanx.engine.groups.reserved_room import ROOM_RESERVED, RoomConditions
 from phalanx.engine.groups.workload_status import WorkloadStatuses
 from phalanx.model.groups import WORKLOAD, GroupKey
 from phalanx.model.printing.groups import HEALTHY
@@ -19,6 +20,7 @@ class Statuses:
     def __init__(self, state: ClusterState, conditions: GroupConditions, losses: Losses, emit: Emit) -> None:
         self._forest = state.forest
         self.health = GroupHealth(state, conditions, losses, emit)
+        self.room = RoomConditions(state.forest, emit)
         self.workloads = WorkloadStatuses(state.forest, lambda group: self.health.state(group).phase, emit)
         self.policies = PolicyStatuses(state.forest, conditions, emit)
 
@@ -36,6 +38,8 @@ class Statuses:
             self.policies.not_written(write)
         elif write.type == HEALTHY:
             self.health.not_written(GroupKey(write.kind, write.namespace, write.name))
+        elif write.type == ROOM_RESERVED:
+            self.room.not_written(GroupKey(write.kind, write.namespace, write.name))
 
     def again(self, write: d.SetGroupCondition) -> None:
         """Write the status again in the next step."""
@@ -43,5 +47,7 @@ class Statuses:
             self.workloads.again((write.namespace, write.name))
         elif write.kind == POLICY:
             self.policies.again((write.namespace, write.name))
+        elif write.type == ROOM_RESERVED:
+            self.room.touch(GroupKey(write.kind, write.namespace, write.name))
         else:
             self.health.touch(GroupKey(write.kind, write.namespace, write.name))

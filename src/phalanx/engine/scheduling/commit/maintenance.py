@@ -56,6 +56,7 @@ class Maintenance:
         self._due: dict[GroupKey, float] = {}
         self._backoffs: dict[GroupKey, GroupKey] = {}  # root -> the group whose restart holds it
         self._tried: dict[GroupKey, None] = {}  # groups with members beyond `desired` that wait
+        self._fresh = True  # what an earlier process reserved has not been read
 
     # ---- time
 
@@ -68,6 +69,9 @@ class Maintenance:
 
     def step(self) -> None:
         """Apply policies of groups, before units are tried."""
+        if self._fresh:
+            self._fresh = False
+            self._restore()
         changed, self._health.changed = self._health.changed, {}
         now = self._cluster.now
         for key in [key for key, due in self._due.items() if due <= now]:
@@ -87,6 +91,16 @@ class Maintenance:
             del self._members.restart_after[root]
             self._backoffs.pop(root, None)
             self._members.notes.judged[root] = None
+
+    def _restore(self) -> None:
+        """Reserve what an earlier process had reserved, and the room of members that terminate since then."""
+        leaves = [leaf for root in self._forest.roots() for leaf in self._forest.leaves(root)]
+        for leaf in leaves:
+            self.replacements.restore(leaf)
+        for leaf in leaves:
+            for member in leaf.members.values() if leaf.counts[MemberState.ENDING] else ():
+                if member.state is MemberState.ENDING:
+                    self._members.note_loss(leaf.key, member, member)
 
     def _forget(self, key: GroupKey) -> None:
         """End what the policy of a group had begun: the group is gone, or its policy asks for nothing any more."""
@@ -207,12 +221,12 @@ class Maintenance:
         unit = self._members.root_of(key)
         if root is None or unit is None:
             return
-        for record in list(unit.records.values()):
-            if record.nominated:
-                self._pods.nominate(record, "")
         for leaf in self._forest.leaves(root):
             self._room.release(leaf.key)
             self.replacements.release(leaf.key)
+        for record in list(unit.records.values()):
+            if record.nominated:
+                self._pods.nominate(record, "")
         unit.asked = self._cluster.now
         self._members.notes.judged[root] = None
 

@@ -3,7 +3,8 @@
 This is done for the policy Replace, and for replicas that roll or restart (`Rollouts`). The room is on the node of the
 lost member if possible, else on another node of the domain that the group shares. It is reserved like a nomination,
 against pods of equal and lower priority. The next pod of the group with the same requests takes it over, else the next
-one. A reservation that is not claimed expires.
+one. A reservation that is not claimed expires. Until the pod that claimed it is bound, the status of the group says
+what is reserved, so that a new scheduler process reserves it again before it tries any unit.
 """
 
 from __future__ import annotations
@@ -13,39 +14,39 @@ import numpy as np
 
 from phalanx.engine.framework.adapters import PluginFailure
 from phalanx.engine.framework.cluster_state import ClusterState
+from phalanx.engine.groups.health import seconds_of
 from phalanx.engine.groups.losses import Loss, LossCause
+from phalanx.engine.groups.reserved_room import Reserved, ends, model_of, stored_room
 from phalanx.engine.scheduling.lifecycle.members import Members
 from phalanx.engine.scheduling.lifecycle.pod_lifecycle import PodLifecycle
 from phalanx.engine.state.records import PodRecord, PodState
-from phalanx.model.groups import Group, GroupForest, GroupKey
+from phalanx.model.groups import Group, GroupForest, GroupKey, Member
+from phalanx.model.groups.group import PLACED
 from phalanx.model.objects import Pod
 from phalanx.model.objects.meta import OwnerReference
+from phalanx.model.objects.pod import bound_since
 
 RESERVED_SECONDS = 600.0
+UNCLAIMED = ("", "")
 REPLICA_INDEX = "leaderworkerset.sigs.k8s.io/group-index"
 RESTARTS = "JobSet"  # kind of owners that delete all their pods and make them again
 RESTART_SECONDS = 60.0  # for the pods of a restarted JobSet, which may also have failed for good
 Replica = tuple[str, str, str, str]  # namespace, uid of the owner, index, and the part of a replica with subgroups
 
 
-class _Reserved(msgspec.Struct):
-    leaf: GroupKey
-    record: PodRecord  # of the pod to come
-    until: float
-    rolls: bool = False  # of a replica that rolls or restarts: it ends when the group has its minimum
-
-
 class Replacements:
     def __init__(self, state: ClusterState, members: Members, pods: PodLifecycle) -> None:
         self._cluster, self._members, self._pods = state, members, pods
-        self._reserved: list[_Reserved] = []  # by expiry, the earliest first
+        self._room = members.statuses.room
+        self._reserved: list[Reserved] = []  # by expiry, the earliest first
+        self._known: dict[tuple[GroupKey, str], None] = {}  # leaf and lost pod
         self._number = 0
 
     def reserve(
         self, group: Group, lost: Pod, node: str, seconds: float = RESERVED_SECONDS, *, rolls: bool = False
     ) -> None:
         """Reserve the room of a lost member for a pod of the group. `node`: where the lost member was."""
-        if lost.spec.scheduler_name not in self._cluster.profiles:
+        if lost.spec.scheduler_name not in self._cluster.profiles or (group.key, lost.metadata.name) in self._known:
             return
         self._number += 1
         name = f"{group.key.name}/replacement-{self._number}"  # no pod can have such a name
@@ -58,8 +59,26 @@ class Replacements:
             return
         self._cluster.shapes.keep(record.shape)
         self._pods.nominate(record, chosen, write=False, wake=False)
-        self._reserved.append(_Reserved(group.key, record, self._cluster.now + seconds, rolls))
+        until = self._cluster.now + seconds
+        self._reserved.append(Reserved(group.key, lost.metadata.name, record, until, chosen, rolls))
         self._reserved.sort(key=lambda each: each.until)
+        self._known[group.key, lost.metadata.name] = None
+        self._room.touch(group.key)
+
+    def restore(self, group: Group) -> None:
+        """Reserve again what an earlier scheduler process reserved for a group and its pods have not taken."""
+        stored = stored_room(group)
+        if stored is None:
+            return
+        self._room.restored(group, stored)
+        now, priority = self._cluster.now, self._members.forest.priority(group.key)
+        left = [(place, name) for place in stored.places for name in place.pods]
+        for node in [member.node for member in group.members.values() if _bound_after(member, stored.at)][: len(left)]:
+            del left[next((index for index, (place, _) in enumerate(left) if place.node == node), 0)]
+        for place, name in left:
+            seconds = ends(place, now) - now
+            if seconds > 0 and not (place.rolls and group.satisfied):
+                self.reserve(group, model_of(place, group, name, priority), place.node, seconds, rolls=place.rolls)
 
     def _node(self, group: Group, record: PodRecord, before: str) -> str:
         columns = self._cluster.columns
@@ -95,42 +114,78 @@ class Replacements:
 
     def settle(self) -> None:
         """Hand reserved room to pods that were created, and end reservations that have expired."""
-        if not self._reserved:
-            return
         left = []
         for each in self._reserved:
-            if each.until <= self._cluster.now or self._over(each):
-                self._withdraw(each)
-            elif not self._claim(each):
+            if self._ends(each):
+                self._end(each)
+            else:
                 left.append(each)
         self._reserved = left
+        self._room.notify(left, self._cluster.now)
 
-    def _over(self, reserved: _Reserved) -> bool:
+    def _ends(self, each: Reserved) -> bool:
+        """Let a pod that came claim a reservation; return True if it is over."""
+        if each.claimed_by == UNCLAIMED:
+            over = each.until <= self._cluster.now or self._over(each)
+            if over:
+                self._withdraw(each)
+            return over or not self._claim(each)
+        record = self._cluster.records.get(each.claimed_by[0])
+        if record is None or record.uid != each.claimed_by[1]:  # it was deleted, and another one will come
+            each.claimed_by = UNCLAIMED
+            self._cluster.shapes.keep(each.record.shape)
+            self._pods.nominate(each.record, each.node, write=False, wake=False)
+            return self._ends(each)
+        if record.state is PodState.PENDING and record.nominated == each.node and each.until > self._cluster.now:
+            return False
+        self._give_up(each)
+        return True
+
+    def _give_up(self, each: Reserved) -> None:
+        """End a reservation that a pod has claimed; what is nominated for a pod that still waits ends with it."""
+        record = self._cluster.records.get(each.claimed_by[0])
+        self._pods.reserved.pop(each.claimed_by[0], None)
+        if record is not None and record.state is PodState.PENDING and record.nominated == each.node:
+            self._pods.nominate(record, "", write=False)
+
+    def _end(self, each: Reserved) -> None:
+        del self._known[each.leaf, each.lost]
+        self._room.touch(each.leaf)
+
+    def _over(self, reserved: Reserved) -> bool:
         group = self._members.forest.group(reserved.leaf)
         if group is None or not reserved.rolls:
             return group is None
         going = group.source is not None and group.source.metadata.deletion_timestamp is not None
         return going or group.satisfied
 
-    def _claim(self, reserved: _Reserved) -> bool:
+    def _claim(self, reserved: Reserved) -> bool:
+        """Hand a reservation over to a pod that came, if there is one; return False if its node is gone."""
+        if reserved.node not in self._cluster.columns.row_of:
+            self._withdraw(reserved)
+            return False
         waiting = self._members.waiting_pods.get(reserved.leaf, {})
         asked = reserved.record.shape.requests
         for record in sorted(waiting.values(), key=lambda each: (each.shape.requests != asked, each.key)):
             if not record.nominated and record.state is PodState.PENDING:
-                node = reserved.record.nominated
                 self._withdraw(reserved, wake=False)
-                if node in self._cluster.columns.row_of:
-                    self._pods.nominate(record, node, write=False, wake=False)
-                return True
-        return False
+                self._pods.nominate(record, reserved.node, write=False, wake=False)
+                self._pods.reserved[record.key] = None
+                reserved.claimed_by = (record.key, record.uid)
+                break
+        return True
 
     def release(self, leaf: GroupKey, *, rolls: bool = True) -> None:
         """End the reservations for a group; `rolls`: also those of a replica that its controller rolls or restarts."""
         for each in [each for each in self._reserved if each.leaf == leaf and (rolls or not each.rolls)]:
-            self._withdraw(each)
+            if each.claimed_by == UNCLAIMED:
+                self._withdraw(each)
+            else:
+                self._give_up(each)
             self._reserved.remove(each)
+            self._end(each)
 
-    def _withdraw(self, reserved: _Reserved, *, wake: bool = True) -> None:
+    def _withdraw(self, reserved: Reserved, *, wake: bool = True) -> None:
         self._pods.nominate(reserved.record, "", write=False, wake=wake)
         self._cluster.shapes.drop(reserved.record.shape)
 
@@ -139,7 +194,7 @@ class Replacements:
 
     @property
     def records(self) -> list[PodRecord]:
-        return [each.record for each in self._reserved]
+        return [each.record for each in self._reserved if each.claimed_by == UNCLAIMED]
 
 
 class Rollouts:
@@ -192,6 +247,11 @@ class Rollouts:
                 if replica is not None:
                     self._by_replica.setdefault(replica, []).append(leaf)
         return self._by_replica
+
+
+def _bound_after(member: Member, when: float) -> bool:
+    since = seconds_of(bound_since(member.pod)) if member.state in PLACED else None
+    return since is not None and since > when
 
 
 def _replica(group: Group) -> Replica | None:

@@ -124,14 +124,15 @@ class Members:
         elif pod.spec.node_name and old is not None and old.state is ASSUMED and leaf is not None:
             self._answered(forest.group(leaf))
         if old is not None and (leaf != before or new is None or new.state in LOST):
-            self._note_loss(before, old, new if leaf == before else None)
+            self.note_loss(before, old, new if leaf == before else None)
         if (leaf == before and self._as_before(old, new, leaf)) or _comes(old, new):
             return
         for head in heads:
             self.notes.judged[head] = None
         self._mark((leaf, before), helps=True)
 
-    def _note_loss(self, leaf: GroupKey | None, old: Member | None, new: Member | None) -> None:
+    def note_loss(self, leaf: GroupKey | None, old: Member | None, new: Member | None) -> None:
+        """Record a changed member (`new` None: deleted) as lost, if it is."""
         if leaf is not None and self.conditions.is_true(leaf):
             state = self._cluster
             if old and (loss := self.health.losses.note(leaf, old, new, state.now, state.columns.row_of)):
@@ -211,7 +212,7 @@ class Members:
         if leaf is None:
             return
         member = self._member(leaf, key)
-        self._note_loss(leaf, member, None)
+        self.note_loss(leaf, member, None)
         heads = self.forest.drop_pod(namespace, name)
         placed = member is not None and member.state is not PENDING
         if member is not None:

@@ -84,6 +84,7 @@ class PodLifecycle:
         # Rows that shrank or that other schedulers filled: over-commit there is not caused by this engine.
         self.externally_filled_rows: set[int] = set()
         self.announced: set[str] = set()  # keys of pods whose node is written although they have no Bind yet
+        self.reserved: dict[str, None] = {}  # keys of pending pods whose nomination lasts as long as a reservation
         self.nominating: dict[str, int] = {}  # pod key -> Nominate decision without an outcome yet
 
     def _go(self, record: PodRecord, state: PodState, *how: object) -> None:
@@ -197,12 +198,13 @@ class PodLifecycle:
 
         `write`: to the pod's status, too. `wake`: tell waiting units that the old node has more room.
         """
-        if record.nominated == node and write:
+        if (record.nominated == node and write) or (not node and record.key in self.reserved):
             return
         self._go(record, PENDING, node, write, wake)
 
     def withdraw(self, record: PodRecord) -> None:
         """Undo whatever was done for a pod that is gone, or turned out to be elsewhere."""
+        self.reserved.pop(record.key, None)
         if record.assumed:
             self.roll_back(record, "it is elsewhere or gone")
         elif record.node_name:

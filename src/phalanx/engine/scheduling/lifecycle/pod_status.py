@@ -19,12 +19,12 @@ Condition = d.SetPodCondition | d.SetGroupCondition
 class PendingWrites:
     def __init__(self, state: ClusterState) -> None:
         self._cluster = state
-        # (kind, namespace, name) -> (when, the last write that failed), the next one first
-        self._unwritten: dict[tuple[str, str, str], tuple[float, Condition]] = {}
+        # (kind, namespace, name, condition) -> (when, the last write that failed), the next one first
+        self._unwritten: dict[tuple[str, str, str, str], tuple[float, Condition]] = {}
 
     def add(self, decision: Condition) -> None:
         kind = decision.kind if isinstance(decision, d.SetGroupCondition) else "Pod"
-        key = (kind, decision.namespace, decision.name)
+        key = (kind, decision.namespace, decision.name, decision.type)
         self._unwritten.pop(key, None)
         self._unwritten[key] = (self._cluster.now + AFTER, decision)
 

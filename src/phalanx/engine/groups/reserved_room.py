@@ -1,0 +1,177 @@
+"""Store which room is reserved for a group, in a condition of its status that the next scheduler process reads.
+
+The condition is in the status, because users may not write it, and in a message, because the native PodGroup of
+Kubernetes has no other field. The message is a JSON object.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+from phalanx.base.clock import rfc3339
+from phalanx.engine import decisions as d
+from phalanx.engine.framework import Emit
+from phalanx.engine.groups.health import seconds_of
+from phalanx.engine.state.records import PodRecord
+from phalanx.engine.state.requests import CPU, PODS, pod_request
+from phalanx.model.groups import POD_GROUP, Group, GroupForest, GroupKey
+from phalanx.model.objects import Pod
+from phalanx.model.objects.meta import ObjectMeta
+from phalanx.model.objects.pod import Container, PodSpec, ResourceRequirements
+
+ROOM_RESERVED = "scheduling.phalanx.dev/RoomReserved"
+ROLLOUT, REPLACEMENT, NONE = "Rollout", "Replacement", "NothingReserved"
+MOST_TEXT = 30_000  # characters of a message; Kubernetes allows 32,768
+MOST_SECONDS = 600.0  # that a reservation may last: an object that says more was not written by a scheduler
+
+
+class Place(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Room on a node for the pods that replace the lost pods of these names. All of them have equal requests."""
+
+    node: str
+    pods: tuple[str, ...]
+    requests: dict[str, str]
+    until: str  # RFC 3339
+    rolls: bool = False
+    scheduler: str = "default-scheduler"
+
+
+class _Room(msgspec.Struct, frozen=True):
+    at: str  # RFC 3339; when it was written
+    places: tuple[Place, ...]
+
+
+class Reserved(msgspec.Struct):
+    """Room for one pod to come."""
+
+    leaf: GroupKey
+    lost: str  # name of the pod that it replaces
+    record: PodRecord  # of the pod to come
+    until: float  # seconds
+    node: str
+    rolls: bool = False  # of a replica that rolls or restarts: it ends when the group has its minimum
+    claimed_by: tuple[str, str] = ("", "")  # key and uid of the pod that came; it is nominated itself
+
+
+class StoredRoom(msgspec.Struct):
+    """What an earlier process reserved for a group."""
+
+    at: float  # seconds
+    reason: str
+    places: tuple[Place, ...]
+
+
+class RoomConditions:
+    """Write the condition of groups whose reservations have changed, once per step."""
+
+    def __init__(self, forest: GroupForest, emit: Emit) -> None:
+        self._forest, self._emit = forest, emit
+        self._changed: dict[GroupKey, None] = {}
+        self._written: dict[GroupKey, tuple[str, tuple[Place, ...] | None]] = {}  # leaf -> uid, places; None: not known
+
+    def touch(self, leaf: GroupKey) -> None:
+        self._changed[leaf] = None
+
+    def not_written(self, leaf: GroupKey) -> None:
+        """Handle a failed write: it is repeated when the group is touched."""
+        uid, _ = self._written.get(leaf, ("", None))
+        self._written[leaf] = (uid, None)
+
+    def restored(self, group: Group, stored: StoredRoom) -> None:
+        """Remember what the condition says."""
+        if group.spec is not None:
+            self._written[group.key] = (group.spec.uid, stored.places)
+        self.touch(group.key)
+
+    def notify(self, reserved: Iterable[Reserved], now: float) -> None:
+        if not self._changed:
+            return
+        changed, self._changed = self._changed, {}
+        found: dict[GroupKey, list[Reserved]] = {leaf: [] for leaf in changed}
+        for each in reserved:
+            if each.leaf in found:
+                found[each.leaf].append(each)
+        for leaf, held in found.items():
+            self._say(leaf, held, now)
+
+    def _say(self, leaf: GroupKey, held: list[Reserved], now: float) -> None:
+        group = self._forest.group(leaf)
+        if group is None or group.spec is None or group.source is None or leaf.kind != POD_GROUP:
+            self._written.pop(leaf, None)
+            return
+        places = _places(held)
+        uid, before = self._written.get(leaf, ("", ()))
+        if places == (before if uid == group.spec.uid else ()):
+            return
+        self._written[leaf] = (group.spec.uid, places)
+        if not places:
+            del self._written[leaf]
+        reason = (ROLLOUT if any(each.rolls for each in held) else REPLACEMENT) if places else NONE
+        self._emit(
+            d.SetGroupCondition,
+            namespace=leaf.namespace,
+            name=leaf.name,
+            uid=group.spec.uid,
+            kind=leaf.kind,
+            type=ROOM_RESERVED,
+            status="True" if places else "False",
+            reason=reason,
+            message=_text(places, now) if places else "",
+            observed_generation=group.spec.generation,
+        )
+
+
+def _places(held: Iterable[Reserved]) -> tuple[Place, ...]:
+    found: dict[tuple[object, ...], tuple[Place, list[str]]] = {}
+    for each in held:
+        pod = each.record.pod
+        assert pod is not None
+        place = Place(each.node, (), _requests(pod), rfc3339(each.until), each.rolls, pod.spec.scheduler_name)
+        key = (*msgspec.structs.astuple(place)[:2], tuple(place.requests.items()), *msgspec.structs.astuple(place)[3:])
+        found.setdefault(key, (place, []))[1].append(each.lost)
+    return tuple(msgspec.structs.replace(place, pods=tuple(pods)) for place, pods in found.values())
+
+
+def _requests(pod: Pod) -> dict[str, str]:
+    return {
+        name: f"{int(amount)}m" if name == CPU else f"{int(amount)}"
+        for name, amount in sorted(pod_request(pod).amounts.items())
+        if name != PODS and amount
+    }
+
+
+def _text(places: tuple[Place, ...], now: float) -> str:
+    """Return the message; as many places as it may hold."""
+    text = msgspec.json.encode(_Room(rfc3339(now), places)).decode()
+    return text if len(text) <= MOST_TEXT else _text(places[: len(places) // 2], now)
+
+
+def stored_room(group: Group) -> StoredRoom | None:
+    """Return what an earlier scheduler process has reserved for a group; None if nothing, or nothing readable."""
+    conditions = (group.source.status.conditions or ()) if group.source is not None else ()
+    said = next((each for each in conditions if each.type == ROOM_RESERVED and each.status == "True"), None)
+    if said is None:
+        return None
+    try:
+        room = msgspec.json.decode(said.message, type=_Room)
+    except (msgspec.DecodeError, msgspec.ValidationError, RecursionError):
+        return None
+    at = seconds_of(room.at)
+    return StoredRoom(at, said.reason, room.places) if at is not None else None
+
+
+def ends(place: Place, now: float) -> float:
+    """Return when the reservation of a place ends, in seconds."""
+    return min(seconds_of(place.until) or now, now + MOST_SECONDS)
+
+
+def model_of(place: Place, group: Group, name: str, priority: int) -> Pod:
+    """Return a pod that needs what the lost one needed."""
+    spec = PodSpec(
+        scheduler_name=place.scheduler,
+        priority=priority,
+        containers=[Container(name="main", resources=ResourceRequirements(requests=dict(place.requests)))],
+    )
+    return Pod(metadata=ObjectMeta(name=name, namespace=group.key.namespace), spec=spec)
