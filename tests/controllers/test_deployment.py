@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from phalanx.base.clock import Clock, SystemClock
-from phalanx.controllers.runtime.rollout import Allowance, ReplicaSetShare, allowance, grown, shared_out, shrunk
+from phalanx.controllers.runtime.rollout import Allowance, ReplicaSetShare, allowance, grown, scaled_down, shared_out
 from support.controller_world import DyingClient, Json, World, condition, image_of, world
 from support.manifests import deployment, template
 from support.states import new_image, rolled_out
@@ -220,10 +220,10 @@ def test_a_scale_up_in_the_middle_of_a_rollout_is_shared_in_proportion() -> None
 def test_steps_never_leave_the_bounds() -> None:
     new, old, allowed = ReplicaSetShare("new", "2", 0, 0), [ReplicaSetShare("old", "1", 10, 10)], Allowance(3, 2)
     assert grown(new, old, 10, allowed) == 3
-    assert shrunk(ReplicaSetShare("new", "2", 3, 0), old, 10, allowed) == {"old": 8}
-    assert shrunk(ReplicaSetShare("new", "2", 5, 0), [ReplicaSetShare("old", "1", 8, 8)], 10, allowed) == {}
+    assert scaled_down(ReplicaSetShare("new", "2", 3, 0), old, 10, allowed) == {"old": 8}
+    assert scaled_down(ReplicaSetShare("new", "2", 5, 0), [ReplicaSetShare("old", "1", 8, 8)], 10, allowed) == {}
     ill = [ReplicaSetShare("a", "1", 4, 0), ReplicaSetShare("b", "0", 6, 6)]
-    assert shrunk(ReplicaSetShare("new", "2", 3, 3), ill, 10, allowed) == {"a": 0, "b": 5}
+    assert scaled_down(ReplicaSetShare("new", "2", 3, 3), ill, 10, allowed) == {"a": 0, "b": 5}
 
 
 def test_it_tells_how_it_scales_its_replica_sets() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from phalanx.controllers.grouping.compare import Difference, difference, dropped_fields, noting_dropped
+from phalanx.controllers.grouping.compare import Difference, difference, dropped_fields, with_dropped_fields_annotated
 from phalanx.model.gates import Gates
 from support.controller_world import Json, World, world
 from support.lws_objects import done, lws
@@ -49,7 +49,7 @@ def test_only_what_was_dropped_is_left_out_of_the_comparison() -> None:
     wanted = a_group(schedulingConstraints={"topology": [{"key": "rack"}]}, disruptionMode={"all": {}})
     stored = a_group(disruptionMode={"all": {}})
     assert dropped_fields(stored, wanted) == ["schedulingConstraints"]
-    noted = noting_dropped(stored, wanted)
+    noted = with_dropped_fields_annotated(stored, wanted)
     assert noted is not None and difference(noted, wanted) is Difference.NONE
     assert difference(noted, a_group(disruptionMode={"single": {}})) is Difference.SHAPE
-    assert noting_dropped(wanted, wanted) is None
+    assert with_dropped_fields_annotated(wanted, wanted) is None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from phalanx.cli.scheduler_client import Paint
+from phalanx.cli.scheduler_client import Colours
 from phalanx.cli.why import render
 from phalanx.engine.explain.pending import PendingReasons
 from phalanx.testing.builders import node, pod, pod_group, pv, pvc
@@ -36,7 +36,7 @@ def test_what_rules_out_every_node_is_the_headline(waiting: object, headline: st
     run.step()
     item = run.why("Pod", "p")
     assert item.headline == headline
-    assert render(item, Paint(on=False)).splitlines()[1] == f"  {headline}"
+    assert render(item, Colours(on=False)).splitlines()[1] == f"  {headline}"
 
 
 def test_every_blocker_is_named_not_only_the_first() -> None:
@@ -83,8 +83,8 @@ def test_a_gang_that_waits_for_room_says_how_much_there_is() -> None:
     item = run.why("PodGroup", "g")
     assert item.headline == "Needs 4 pods at once; there is room for 3 (short of GPU)"
     assert item.blockers == []
-    assert "pod group is unschedulable" not in render(item, Paint(on=False))
-    assert "pod group is unschedulable" in render(item, Paint(on=False), wide=True)
+    assert "pod group is unschedulable" not in render(item, Colours(on=False))
+    assert "pod group is unschedulable" in render(item, Colours(on=False), wide=True)
 
 
 def test_a_gang_without_its_members_says_how_many_are_missing() -> None:

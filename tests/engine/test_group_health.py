@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from phalanx.cli.scheduler_client import Paint
+from phalanx.cli.scheduler_client import Colours
 from phalanx.cli.why import render
 from phalanx.engine import decisions as d
 from phalanx.engine.explain import why
@@ -90,7 +90,7 @@ def test_a_preempted_gang_is_preempting_then_preempted_and_names_the_preemptor()
     assert (status, reason) == ("False", "Preempted")
     assert "lost: 3 pods preempted by PodGroup h (Job hotfix, priority 1000): g-0, g-1, g-2" in message
     (item,) = why(cluster.engine, "PodGroup", "default", "g").items
-    assert "  lost:       3 pods preempted by PodGroup h" in render(item, Paint())
+    assert "  lost:       3 pods preempted by PodGroup h" in render(item, Colours())
     assert cluster.engine.groups.members.health.losses.remembered == 0  # no pod of them is left
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 
-from phalanx.cli.scheduler_client import Paint
+from phalanx.cli.scheduler_client import Colours
 from phalanx.cli.why import render
 from phalanx.model.groups.expected_pods import CONTROLLERS, TO_COME
 from phalanx.testing.builders import node, pod, pod_group
@@ -29,7 +29,7 @@ def test_pods_that_look_like_members_but_name_no_group_are_reported() -> None:
         "pods without spec.schedulingGroup look like members (train-1): a pod joins with"
         " schedulingGroup: {podGroupName: train} when it is created"
     ]
-    assert f"  hint:       {item.hints[0]}" in render(item, Paint(on=False))
+    assert f"  hint:       {item.hints[0]}" in render(item, Colours(on=False))
     (hint,) = run.why("Pod", "train-1").hints
     assert hint.startswith("PodGroup train lacks members and this pod looks like one")
     run.see(pod("train-2").cpu("1").group("train"), pod("train-3").cpu("1").group("train"))
@@ -64,7 +64,7 @@ def test_a_pod_of_another_scheduler_names_it() -> None:
     run = Asked().see(node("n1").cpu("8"), pod_group("g").gang(2))
     run.see(pod("g-0").cpu("1").group("g"), pod("g-1").cpu("1").group("g").scheduler("volcano"))
     run.step()
-    text = render(run.why("PodGroup", "g"), Paint(on=False))
+    text = render(run.why("PodGroup", "g"), Colours(on=False))
     assert "g-1 waits: for the scheduler volcano (spec.schedulerName), not for this one" in text
     assert "foreign" not in text
 

@@ -14,10 +14,10 @@ from phalanx.engine.placement import Composite, Leaf, PlacementProblem, ShapeRow
 from phalanx.engine.preemption import (
     ORDER,
     Cost,
-    GaveUp,
     Hopeless,
     Plan,
     PreemptionProblem,
+    SearchBudgetExhausted,
     Units,
     cost,
     cost_of,
@@ -153,7 +153,7 @@ def _no_cheaper_set(problem):
         assert found.cost.key()[:exact] == best[:exact]
         assert found.lower_bound.key()[:6] <= best[:6] <= found.cost.key()[:6]
     else:
-        assert isinstance(found, GaveUp) or best is None
+        assert isinstance(found, SearchBudgetExhausted) or best is None
 
 
 @settings(max_examples=150, deadline=None)

@@ -5,9 +5,9 @@ import random
 import numpy as np
 import pytest
 
-from phalanx.engine.preemption.ranking import FRONT, RankedRows
+from phalanx.engine.preemption.ranking import SHORTLIST, RankedRows
 
-ROWS = 5 * FRONT
+ROWS = 5 * SHORTLIST
 
 
 def some_allowed(rng: random.Random) -> np.ndarray:

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from phalanx.base.errors import BadRequest
-from phalanx.engine.explain import Outlook, Question, whatif
+from phalanx.engine.explain import Question, WhatIfAnswer, whatif
 from phalanx.serve.variant import MoreNodes, Variant
 from phalanx.testing.builders import gang, node, pod
 from support.asked_engine import Asked, racks
 
 
-def ask(run: Asked, variant: Variant, *builders: Any) -> Outlook:
+def ask(run: Asked, variant: Variant, *builders: Any) -> WhatIfAnswer:
     built = [builder.build() for builder in builders]
     question = Question(
         pods=[each for each in built if type(each).__name__ == "Pod"],
@@ -25,7 +25,7 @@ def ask(run: Asked, variant: Variant, *builders: Any) -> Outlook:
     return whatif(run.engine, question)
 
 
-def remedy(outlook: Outlook, change: str) -> str:
+def remedy(outlook: WhatIfAnswer, change: str) -> str:
     return next(each.to for each in outlook.items[0].relaxations if each.change == change and each.fits)
 
 

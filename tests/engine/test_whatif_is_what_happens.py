@@ -9,7 +9,7 @@ import pytest
 
 from phalanx.engine import decisions as d
 from phalanx.engine.engine import Engine
-from phalanx.engine.explain.values import Would
+from phalanx.engine.explain.values import WhatIfUnit
 from phalanx.engine.framework.settings import EngineSettings
 from phalanx.model.gates import Gates
 from phalanx.testing.builders import composite, node, pod, pod_group
@@ -73,7 +73,7 @@ def random_gang(rng: random.Random, name: str, size: int, priority: int, parent:
     return [made, *(pods if rng.random() < 0.9 else pods[1:])]  # sometimes one is missing
 
 
-def says(would: Would) -> dict[str, int]:
+def says(would: WhatIfUnit) -> dict[str, int]:
     """node -> pods"""
     found: dict[str, int] = {}
     for place in would.places:

@@ -17,7 +17,7 @@ import pytest
 import yaml
 
 from phalanx.cli.main import main
-from phalanx.cli.scheduler_client import Paint
+from phalanx.cli.scheduler_client import Colours
 from support.local_cluster import LocalCluster
 from support.manifests import pod, pod_group
 
@@ -461,11 +461,11 @@ def test_a_scheduler_of_its_own_answers_callers_the_api_server_knows(
 def test_colours_are_for_terminals_that_want_them(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
     monkeypatch.delenv("NO_COLOR", raising=False)
-    assert Paint()("pending", "yellow") != "pending"
+    assert Colours()("pending", "yellow") != "pending"
     monkeypatch.setenv("NO_COLOR", "1")
-    assert Paint()("pending", "yellow") == "pending"
+    assert Colours()("pending", "yellow") == "pending"
     monkeypatch.setenv("FORCE_COLOR", "1")
-    assert Paint()("pending", "yellow") == "pending"
+    assert Colours()("pending", "yellow") == "pending"
     monkeypatch.delenv("NO_COLOR")
     monkeypatch.setattr(sys.stdout, "isatty", lambda: False, raising=False)
-    assert Paint()("pending", "yellow") != "pending"
+    assert Colours()("pending", "yellow") != "pending"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from phalanx.cli.scheduler_client import Paint
+from phalanx.cli.scheduler_client import Colours
 from phalanx.cli.why import render
 from phalanx.engine.explain import Unknown, why
 from phalanx.serve.engine_view import EngineReader
@@ -259,7 +259,7 @@ def test_the_settings_of_a_group_are_shown_in_the_words_that_every_view_prints()
     item = run.why("PodGroup", "g")
     expected = ["prefers one rack", "disrupted as a whole"]
     assert item.levels[0].settings == expected
-    (line,) = (line for line in render(item, Paint(False)).splitlines() if "PodGroup g (gang)" in line)
+    (line,) = (line for line in render(item, Colours(False)).splitlines() if "PodGroup g (gang)" in line)
     assert all(text in line for text in expected)
     view = EngineReader(run.engine, lambda: 0.0).groups()["podgroup/default/g"]
     assert view["settings"] == expected

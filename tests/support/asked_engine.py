@@ -7,7 +7,7 @@ from typing import Any
 from phalanx.engine import decisions as d
 from phalanx.engine.engine import Engine
 from phalanx.engine.explain import Question, Why, whatif, why
-from phalanx.engine.explain.values import Outlook
+from phalanx.engine.explain.values import WhatIfAnswer
 from phalanx.testing import Cluster
 from phalanx.testing.builders import node
 
@@ -62,7 +62,7 @@ def racks(count: int = 8, cpu: str = "4", per_rack: int = 2, per_block: int = 4)
     ]
 
 
-def ask(run: Asked, *builders: Any) -> Outlook:
+def ask(run: Asked, *builders: Any) -> WhatIfAnswer:
     question = Question()
     for builder in builders:
         obj = builder.build() if hasattr(builder, "build") else builder

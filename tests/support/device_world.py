@@ -10,7 +10,7 @@ from phalanx.engine import decisions as d
 from phalanx.engine import events as e
 from phalanx.engine.engine import Engine
 from phalanx.engine.explain import whatif
-from phalanx.engine.explain.values import Outlook
+from phalanx.engine.explain.values import WhatIfAnswer
 from phalanx.engine.framework.settings import EngineSettings
 from phalanx.model import objects as o
 from phalanx.model.gates import Gates
@@ -239,7 +239,7 @@ def claiming_job(name: str, pods: int, entry: Json) -> Json:
     return job(name, pods, gang=True, completionMode="Indexed", pod=spec)
 
 
-def ask(world: World, *documents: Json, templates: list[Json] | None = None) -> tuple[Outlook, list[str]]:
+def ask(world: World, *documents: Json, templates: list[Json] | None = None) -> tuple[WhatIfAnswer, list[str]]:
     gates = Gates({"DRAWorkloadResourceClaims": True})
     manifests = Manifests(gates, [], tuple(world.engine.profiles), templates or [])
     manifests.read(documents, "default")

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from phalanx.base.clock import OnwardTime, SystemClock
+from phalanx.base.clock import MonotonicTime, SystemClock
 from phalanx.engine.engine import Engine
 from phalanx.engine.framework.settings import EngineSettings, PluginUse, ProfileSettings
 from phalanx.engine.plugins.registry import DEFAULT_PLUGINS
@@ -80,7 +80,7 @@ def test_onward_time_never_goes_back_and_never_stands_still() -> None:
             return self.steady
 
     dial = Dial()
-    time = OnwardTime(dial)
+    time = MonotonicTime(dial)
     assert time.now() == 1000.0
     dial.day, dial.steady = 400.0, 7.0  # set back while two seconds went by
     assert time.now() == 1002.0

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from phalanx.cli.colour import color_option
 from phalanx.cli.main import COMMANDS, cli
-from phalanx.cli.scheduler_client import Paint
+from phalanx.cli.scheduler_client import Colours
 
 
 @pytest.mark.parametrize(
@@ -33,7 +33,7 @@ def test_who_says_how_it_is_painted_is_heard(
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("XDG_STATE_HOME", os.devnull)
     assert CliRunner().invoke(cli, arguments).exit_code == 0
-    assert (Paint()("text", "green") != "text") is painted
+    assert (Colours()("text", "green") != "text") is painted
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,7 @@ def test_colours_that_are_asked_for_reach_a_pipe(
 
     @click.command()
     def shown() -> None:
-        click.echo(Paint()("text", "green"))
+        click.echo(Colours()("text", "green"))
 
     shown.params.append(color_option(hidden=True))
     group = click.Group(commands={"shown": shown})

@@ -14,7 +14,7 @@ from phalanx.base.client import Call, Client, WatchEvent
 from phalanx.base.errors import Forbidden
 from phalanx.controllers.cluster_mode.controllers import ClusterControllers
 from phalanx.controllers.cluster_mode.linking import Abilities
-from phalanx.controllers.cluster_mode.writer import HandsOff
+from phalanx.controllers.cluster_mode.writer import OtherManager
 from phalanx.controllers.workloads.job.grouping import group_job
 from phalanx.kube.group_api import GroupApi
 from phalanx.kube.lease import LeaseSettings
@@ -177,7 +177,7 @@ def test_an_object_upstream_made_a_moment_ago_is_not_changed() -> None:
         theirs["spec"]["podGroupTemplates"][0]["schedulingPolicy"] = {"basic": {}}
         made = await cluster.apply(theirs)
         fresh = ClusterControllers(GroupApi(cluster.as_("phalanx-controllers")), cluster.clock)
-        with pytest.raises(HandsOff):
+        with pytest.raises(OtherManager):
             await fresh.writer.write(owner, wanted, ())
         assert cluster.all("Workload") == [made] and cluster.all("PodGroup") == []
 

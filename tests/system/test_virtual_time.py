@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from phalanx.base.clock import OnwardTime
-from phalanx.testing.virtual_time import START, Restless, Stuck, VirtualClock, VirtualLoop, run
+from phalanx.base.clock import MonotonicTime
+from phalanx.testing.virtual_time import START, EndlessTurns, NothingScheduled, VirtualClock, VirtualLoop, run
 
 
 def test_a_day_of_sleep_is_over_at_once() -> None:
@@ -54,7 +54,7 @@ def test_work_without_end_at_one_moment_is_an_error_and_what_is_left_is_ended() 
 
         await asyncio.create_task(restless())
 
-    with pytest.raises(Restless, match="no end of work at 0.000 s"):
+    with pytest.raises(EndlessTurns, match="no end of work at 0.000 s"):
         run(main)
     assert ended == ["restless"]
 
@@ -74,7 +74,7 @@ def test_waiting_for_what_never_comes_says_who_waits() -> None:
         asyncio.create_task(asyncio.Event().wait(), name="the informer")  # noqa: RUF006 - it is meant to wait for ever
         await asyncio.Event().wait()
 
-    with pytest.raises(Stuck, match="the informer"):
+    with pytest.raises(NothingScheduled, match="the informer"):
         run(main)
 
 
@@ -93,7 +93,7 @@ def test_the_clock_follows_the_loop_and_can_be_wrong() -> None:
         await asyncio.sleep(10)
         assert clock.now() == pytest.approx(START + 10)
         assert late.now() == pytest.approx(START - 50)
-        onward = OnwardTime(late)
+        onward = MonotonicTime(late)
         before = onward.now()
         late.skew -= 3600
         await asyncio.sleep(1)

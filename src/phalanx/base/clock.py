@@ -30,10 +30,10 @@ class SystemClock:
         return time.monotonic()
 
 
-class OnwardTime:
-    """Time of day that always goes on: a clock that is set back does not stop it, one that is set forward moves it.
+class MonotonicTime:
+    """Time of day that never goes back: if the clock is set back, it continues from the latest time.
 
-    Who waits until a time of day would otherwise wait for the whole hour that the clock was set back.
+    Otherwise a wait until a time of day would last an hour longer if the clock is set back by an hour.
     """
 
     def __init__(self, clock: Clock) -> None:

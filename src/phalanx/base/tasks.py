@@ -58,7 +58,7 @@ async def announced(name: str, work: Callable[[], Coroutine[Any, Any, None]]) ->
     try:
         await work()
     except BaseException as raised:
-        if is_our_end(raised):
+        if is_own_cancellation(raised):
             raise
         log.exception("%s failed; the rest goes on without it", name)
 
@@ -74,7 +74,7 @@ async def kept(name: str, work: Callable[[], Coroutine[Any, Any, None]]) -> NoRe
             await work()
             log.error("%s ended by itself and is begun again in %.0f s", name, pause)
         except BaseException as raised:
-            if is_our_end(raised):
+            if is_own_cancellation(raised):
                 raise
             log.exception("%s failed and is begun again in %.0f s", name, pause)
         await asyncio.sleep(pause)
@@ -120,7 +120,7 @@ async def end(tasks: Iterable[asyncio.Task[Any]], *, patience: float = PATIENCE)
     return not waiting
 
 
-def is_our_end(raised: BaseException) -> bool:
+def is_own_cancellation(raised: BaseException) -> bool:
     """Return True if the task that caught this exception is itself being ended.
 
     Everything else is a failure of what was called, including SystemExit and a cancellation of something awaited: it is

@@ -1,8 +1,8 @@
 """A level-triggered work queue: a key waits at most once, is worked on by one worker at a time, and is never forgotten.
 
 Adding a key that waits already changes nothing; adding one that is being worked on makes it come up again afterwards.
-What fails, with whatever exception, comes back after a delay that doubles per key; a worker never ends by itself. News
-about what fails brings it forward, but not at any rate: a key that keeps failing is worked on about once a second.
+Work that raises any exception is tried again after a delay that doubles per key; a worker never ends by itself.
+Adding a failing key shortens the delay, but a key that keeps failing is worked on at most about once a second.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from typing import Generic, TypeVar
 import msgspec
 
 from phalanx.base.errors import ApiProblem, Conflict
-from phalanx.base.tasks import begin, cause_of_end, end, is_our_end
+from phalanx.base.tasks import begin, cause_of_end, end, is_own_cancellation
 
 K = TypeVar("K", bound=Hashable)
 log = logging.getLogger(__name__)
 
 FIRST_DELAY, LONGEST_DELAY = 0.02, 30.0
 LONGEST_UPDATE_DELAY = 1.0
-WORTH_TELLING = 4  # the failure in a row at which the log says so
+FAILURES_BEFORE_WARNING = 4  # the failure in a row at which the log says so
 
 
 class _Failing(msgspec.Struct):
-    count: int = 0  # times in a row, tries that news brought forward not counted
+    count: int = 0  # failures in a row, without tries that `add` brought forward
     last: float = 0.0
     due: float = 0.0
 
@@ -45,8 +45,8 @@ class WorkQueue(Generic[K]):
         # The due time is kept next to each handle: a handle of uvloop for a very short delay does not have it.
         self._timers: dict[K, tuple[float, asyncio.Handle]] = {}
         self.failed = 0  # times that work raised something, of any kind
-        self._idle: list[asyncio.Future[None]] = []  # a key wakes one worker, not all of them
-        self._hire: Callable[[], None] | None = None  # one more worker, while `run` runs and there may be more
+        self._idle: list[asyncio.Future[None]] = []  # a key wakes one worker
+        self._start_worker: Callable[[], None] | None = None  # set while `run` may start another one
 
     def __len__(self) -> int:
         return len(self._waiting) + len(self._working) + len(self._timers)
@@ -72,8 +72,8 @@ class WorkQueue(Generic[K]):
             if not worker.done():
                 worker.set_result(None)
                 return
-        if self._hire is not None:
-            self._hire()
+        if self._start_worker is not None:
+            self._start_worker()
 
     def add_after(self, key: K, seconds: float) -> None:
         """Add a key after some seconds.
@@ -108,21 +108,21 @@ class WorkQueue(Generic[K]):
             if not over.done():
                 over.set_result(None)
 
-        def hire() -> None:
+        def start_worker() -> None:
             task = begin(f"{self.name} worker {len(tasks)}", self._worker(work))
             task.add_done_callback(ended)
             tasks.append(task)
             if len(tasks) == workers:
-                self._hire = None
+                self._start_worker = None
 
-        self._hire = hire
+        self._start_worker = start_worker
         for _ in range(min(workers, len(self._ready))):
-            hire()
+            start_worker()
         try:
             await over
             raise cause_of_end(tasks)
         finally:
-            self._hire = None
+            self._start_worker = None
             await end(tasks)
             for _, timer in self._timers.values():
                 timer.cancel()
@@ -141,7 +141,7 @@ class WorkQueue(Generic[K]):
                 await work(key)
                 self._failing.pop(key, None)
             except BaseException as error:
-                if is_our_end(error):
+                if is_own_cancellation(error):
                     raise
                 self._again_later(key, error)
             finally:
@@ -154,7 +154,7 @@ class WorkQueue(Generic[K]):
         self.failed += 1
         now = asyncio.get_running_loop().time()
         failing = self._failing.setdefault(key, _Failing())
-        if now >= failing.due:  # a burst of news about what must wait is no reason to wait longer
+        if now >= failing.due:  # tries that `add` brought forward do not lengthen the delay
             failing.count += 1
             failing.due = now + failing.delay(LONGEST_DELAY)
             self._notify(key, error, failing.count)
@@ -163,9 +163,9 @@ class WorkQueue(Generic[K]):
 
     def _notify(self, key: K, error: BaseException, failures: int) -> None:
         if isinstance(error, Conflict):
-            log.debug("%s: %s changed meanwhile, looking again", self.name, key)
+            log.debug("%s: %s has changed, trying again", self.name, key)
         elif isinstance(error, ApiProblem):
-            level = logging.WARNING if failures == WORTH_TELLING else logging.INFO
+            level = logging.WARNING if failures == FAILURES_BEFORE_WARNING else logging.INFO
             log.log(level, "%s: %s: %s; trying again", self.name, key, error)
         else:
             log.error("%s: %s failed and is tried again", self.name, key, exc_info=error)

@@ -8,7 +8,7 @@ import msgspec
 from phalanx.base.clock import SystemClock
 from phalanx.cli.options import asked_cluster
 from phalanx.cli.output import CommandResult, output_option, say
-from phalanx.cli.scheduler_client import Paint, connection_of, run
+from phalanx.cli.scheduler_client import Colours, connection_of, run
 from phalanx.kube.client import HttpClient
 from phalanx.serve.cluster_check import FAILS, UNKNOWN, WORKS, Check, ClusterCheck
 
@@ -41,10 +41,10 @@ async def _check(kubeconfig: str, context: str, namespace: str) -> list[CommandR
         checks = await ClusterCheck(client, SystemClock(), namespace).run()
     failed = any(check.state == FAILS for check in checks)
     data = {"server": connection.server, "works": not failed, "checks": msgspec.to_builtins(checks)}
-    return [CommandResult(1 if failed else 0, data, render(checks, Paint()))]
+    return [CommandResult(1 if failed else 0, data, render(checks, Colours()))]
 
 
-def render(checks: list[Check], paint: Paint) -> str:
+def render(checks: list[Check], paint: Colours) -> str:
     width = max(len(check.name) for check in checks)
     states = max(len(check.state) for check in checks)
     lines = []

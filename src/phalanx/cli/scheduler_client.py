@@ -247,7 +247,7 @@ def _then(problem: Exception) -> str:
     return ""
 
 
-class Paint:
+class Colours:
     """Colours only for people at a terminal who did not say NO_COLOR; FORCE_COLOR asks for them elsewhere too."""
 
     def __init__(self, on: bool | None = None) -> None:

@@ -15,7 +15,7 @@ from rich.console import Console
 
 from phalanx.base.errors import ApiProblem
 from phalanx.cli.output import encoded, for_programs, output_option
-from phalanx.cli.scheduler_client import Paint, SchedulerClient, SchedulerUnavailable, Where, place_options, run
+from phalanx.cli.scheduler_client import Colours, SchedulerClient, SchedulerUnavailable, Where, place_options, run
 from phalanx.cli.screen import Screen, nodes_text
 from phalanx.engine.explain.values import PlanAnswer, Report
 
@@ -136,7 +136,7 @@ async def _open(asker: SchedulerClient, screen: Screen, what: str, key: str) -> 
     else:
         from phalanx.cli import plan, why
 
-        plain = Paint(on=False)
+        plain = Colours(on=False)
         if what == "why":
             items = msgspec.json.decode(body, type=Report).items
             text = "\n\n".join(why.render(item, plain) for item in items) or "no pod refers to it yet"

@@ -12,8 +12,8 @@ from phalanx.cli.documents import Unreadable, read_documents
 from phalanx.cli.messages import plural
 from phalanx.cli.output import CommandError, CommandResult, say
 from phalanx.cli.plan import cost_lines, nodes_in_words, some_of
-from phalanx.cli.scheduler_client import Paint, SchedulerClient, Where, asking_options, run
-from phalanx.engine.explain.values import GroupPlace, Outlook, Would
+from phalanx.cli.scheduler_client import Colours, SchedulerClient, Where, asking_options, run
+from phalanx.engine.explain.values import GroupPlace, WhatIfAnswer, WhatIfUnit
 from phalanx.serve.repair import DrainAnswer, Move
 from phalanx.serve.variant import MOST_NODES as MOST_ADDED
 
@@ -131,7 +131,7 @@ def read(name: str) -> list[Any]:
     return found
 
 
-def _remedy(outlook: Outlook, command: str) -> str:
+def _remedy(outlook: WhatIfAnswer, command: str) -> str:
     """Return the command that asks the same about a cluster with a change that would help."""
     for relaxation in (each for item in outlook.items for each in item.relaxations if each.fits and each.to):
         if relaxation.change == "nodes":
@@ -144,20 +144,20 @@ def _remedy(outlook: Outlook, command: str) -> str:
 
 async def _whatif(
     documents: list[Any], cluster: dict[str, Any], where: Where, wide: bool, when: bool
-) -> tuple[CommandResult, Outlook]:
+) -> tuple[CommandResult, WhatIfAnswer]:
     connection = where.connection()
     namespace = where.namespace or connection.namespace
     question = msgspec.json.encode({"items": documents, "namespace": namespace, "cluster": cluster})
     query = {"namespace": namespace, **({"when": "true"} if when else {})}
     async with SchedulerClient(connection, where.scheduler) as asker:
         body = await asker.ask("POST", "whatif", query, question)
-    outlook = msgspec.json.decode(body, type=Outlook)
-    text = "\n".join(render(item, Paint(), wide=wide) for item in outlook.items) or "nothing to place"
+    outlook = msgspec.json.decode(body, type=WhatIfAnswer)
+    text = "\n".join(render(item, Colours(), wide=wide) for item in outlook.items) or "nothing to place"
     notes = tuple(f"note: {note}" for note in outlook.notes)
     return CommandResult(0 if outlook.fits else 1, msgspec.json.decode(body), text, notes), outlook
 
 
-def render(item: Would, paint: Paint, *, wide: bool = False) -> str:
+def render(item: WhatIfUnit, paint: Colours, *, wide: bool = False) -> str:
     state = paint("fits", "green") if item.fits else paint("does not fit", "yellow")
     lines = [f"{item.root}: {state}", f"  {item.headline or item.summary}"]
     if wide and item.headline:

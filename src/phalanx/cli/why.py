@@ -13,7 +13,7 @@ from phalanx.cli.messages import age, plural
 from phalanx.cli.output import CommandError, CommandResult, say, watch_option
 from phalanx.cli.owners import each_root, not_waiting
 from phalanx.cli.scheduler_client import (
-    Paint,
+    Colours,
     SchedulerClient,
     SchedulerUnavailable,
     Where,
@@ -84,7 +84,7 @@ async def _why(kind: str, name: str, where: Where, wide: bool, story: bool) -> C
 
             return await from_conditions(asker.client, kind, namespace, name, str(problem))
     report = msgspec.json.decode(body, type=Report)
-    text = "\n\n".join(render(item, Paint(), story=story, wide=wide) for item in report.items)
+    text = "\n\n".join(render(item, Colours(), story=story, wide=wide) for item in report.items)
     text = text or "no pod refers to it yet"
     waits = next((item for item in report.items if not item.scheduled), None)
     then = (
@@ -95,7 +95,7 @@ async def _why(kind: str, name: str, where: Where, wide: bool, story: bool) -> C
     return CommandResult(0 if report.scheduled and report.items else 1, msgspec.json.decode(body), text, next=then)
 
 
-def render(item: Why, paint: Paint, *, story: bool = False, wide: bool = False, now: float | None = None) -> str:
+def render(item: Why, paint: Colours, *, story: bool = False, wide: bool = False, now: float | None = None) -> str:
     """Format an answer in a few lines, the most important first.
 
     `now`: seconds since the epoch, for ages.

@@ -297,7 +297,7 @@ class Engine:
         queue.flush(self.cluster.now)
         for record in self.preemption.victim_index.unprotected():
             queue.wake(ClusterChange(Wake.POD_PLACED, record.row, record))
-        self._say_again()
+        self._repeat_statuses()
         self.maintenance.step()
         self.rejections.step()
         self.groups.settle()
@@ -343,7 +343,7 @@ class Engine:
                 nodes=sorted({node for _, node in place}),
             )
 
-    def _say_again(self) -> None:
+    def _repeat_statuses(self) -> None:
         for decision in self._status_writes.take():
             if isinstance(decision, d.SetPodCondition):
                 self._status.again(decision)
@@ -390,7 +390,7 @@ class Engine:
             if record.shape_epoch != epoch or record.claims:
                 self._reshape(record)
         if (older := self.scheduler.strict_order.older(root)) is not None:
-            self._wait_in_line(root, older)
+            self._hold_for_older(root, older)
             return
         places = self.places
         arrived = [(r, o) for r in root.records.values() if (o := places.owner_of(r))] if places.held else []
@@ -408,7 +408,7 @@ class Engine:
         if records and records[0].row >= 0:
             self.starts.placed(root, records)
 
-    def _wait_in_line(self, root: SchedulingUnit, older: SchedulingUnit) -> None:
+    def _hold_for_older(self, root: SchedulingUnit, older: SchedulingUnit) -> None:
         """With `strictFIFO` no unit overtakes an older one: try this one again after a while."""
         spaces = {record.namespace for unit in (root, older) for record in unit.records.values()}
         name = older.key if len(spaces) == 1 else "an older unit of another namespace"  # its name is not for everyone

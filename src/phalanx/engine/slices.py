@@ -7,8 +7,8 @@ where it may be interrupted. Outside a slice `worked` does nothing, so the same 
 interruption.
 
 A search inside a trial has pods on rows where no other scheduling unit may see them. They are removed while the search
-is stopped and placed again before it resumes (`Journal.park`). If that is no longer possible, `Disturbed` is raised
-inside the search.
+is stopped and placed again before it resumes (`Journal.park`). If that is no longer possible, `TrialInvalidated` is
+raised inside the search.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from phalanx.engine.state.journal import Journal, Operation, Parked
 T = TypeVar("T")
 
 
-class Disturbed(Exception):
+class TrialInvalidated(Exception):
     """Raised in a computation if a change made while it was stopped invalidated its trials."""
 
 
@@ -70,7 +70,7 @@ class Sliced(Generic[T]):
             if parked is None or self._journal.unpark(parked, self._possible):
                 value = stack.switch()
             else:
-                value = self._end(parked, Disturbed())
+                value = self._end(parked, TrialInvalidated())
         finally:
             self.work += work - stack.left
         if not stack.dead:

@@ -46,7 +46,7 @@ log = logging.getLogger(__name__)
 CALLS = 64  # writes at the same time
 STATUS_WRITERS = 8
 BIND_ATTEMPTS = 6  # of a bind that the server answers
-WORTH_TELLING = 4
+FAILURES_BEFORE_WARNING = 4
 LEASE_RAN_OUT = "the lease was not renewed in time: another process may lead by now"
 Answer = tuple[str, str]  # problem, "" when it was done; message
 _POD = msgspec.json.Decoder(Pod)
@@ -209,7 +209,7 @@ class Executor:
                         error if isinstance(error, ApiProblem) else Unreachable(f"{type(error).__name__}: {error}")
                     )
                     unanswered = isinstance(problem, Unreachable | Timeout)
-                    if _in_doubt(problem):
+                    if _may_be_bound(problem):
                         self._doubtful.setdefault(key, (bind, asyncio.get_running_loop().create_future()))
                         answer = await self._clear_up(bind, problem)
                         if answer is not None:
@@ -233,7 +233,7 @@ class Executor:
                 absent = absent + 1 if isinstance(unreadable, NotFound) else 0
                 if absent == 2:  # one may have come astray
                     return _reported_by(bind, None)
-                if attempt == WORTH_TELLING:
+                if attempt == FAILURES_BEFORE_WARNING:
                     log.warning("bind of %s/%s: unknown whether it was done (%s)", bind.namespace, bind.name, problem)
                 known = unreadable if isinstance(unreadable, ApiProblem) else Unreachable(str(unreadable))
                 answer = await self._wait(f"{bind.namespace}/{bind.name}", delay(attempt, known, self._rng))
@@ -318,7 +318,7 @@ API_VERSION_OF = {
 }
 
 
-def _in_doubt(problem: ApiProblem) -> bool:
+def _may_be_bound(problem: ApiProblem) -> bool:
     """Return True if a bind with this answer, or with none, may have been done."""
     if isinstance(problem, TooManyRequests | Unauthorized | NotFound):
         return False

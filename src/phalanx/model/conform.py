@@ -32,7 +32,7 @@ _MICRO_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z", re.ASCII)
 _DURATION = re.compile(r"[-+]?(0|((\d+(\.\d*)?|\.\d+)(ns|us|µs|μs|ms|s|m|h))+)", re.ASCII)
 
 
-class _Odd(Exception):
+class _NotSimple(Exception):
     """Something the fast way does not handle."""
 
 
@@ -47,7 +47,7 @@ def conform(obj: Json, schema: Object, *, prune: bool = True, zeros: bool = Fals
         try:
             _compiled(schema)(obj)
             return []
-        except (_Odd, quantity.BadQuantity):
+        except (_NotSimple, quantity.BadQuantity):
             pass
     report = _Report(obj, schema, prune, zeros)
     _walk_object(obj, schema, "", report)
@@ -83,11 +83,11 @@ def _converter(table: dict[str, Entry]) -> Convert:
         for name, value in obj.items():
             entry = get(name)
             if entry is None:
-                raise _Odd
+                raise _NotSimple
             cls, inner, droppable = entry
             if value:
                 if value.__class__ is not cls and cls is not None:
-                    raise _Odd
+                    raise _NotSimple
                 if inner is not None:
                     new = inner(value)
                     if new is not value:
@@ -97,7 +97,7 @@ def _converter(table: dict[str, Entry]) -> Convert:
             elif value is None or (droppable and (value.__class__ is cls or cls is None)):
                 drop.append(name)
             elif (cls is not None and value.__class__ is not cls) or (inner is not None and cls in (str, None)):
-                raise _Odd  # also the zero value of a notation of its own (time, quantity): rare, take the slow way
+                raise _NotSimple  # also the zero value of a time or quantity, which is rare
         for name in drop:
             del obj[name]
         return obj
@@ -131,7 +131,7 @@ def _compile_list(cls: type | None, inner: Convert | None) -> Convert:
     def convert(items: list[Any]) -> list[Any]:
         for index, item in enumerate(items):
             if item.__class__ is not cls and (cls is not None or item is None):
-                raise _Odd
+                raise _NotSimple
             if inner is not None:
                 new = inner(item)
                 if new is not item:
@@ -145,7 +145,7 @@ def _compile_map(cls: type | None, inner: Convert | None) -> Convert:
     def convert(values: Json) -> Json:
         for name, value in values.items():
             if value.__class__ is not cls and (cls is not None or value is None):
-                raise _Odd
+                raise _NotSimple
             if inner is not None:
                 new = inner(value)
                 if new is not value:
@@ -158,19 +158,19 @@ def _compile_map(cls: type | None, inner: Convert | None) -> Convert:
 def _int32(value: int) -> int:
     if _INT32[0] <= value <= _INT32[1]:
         return value
-    raise _Odd
+    raise _NotSimple
 
 
 def _int64(value: int) -> int:
     if _INT64[0] <= value <= _INT64[1]:
         return value
-    raise _Odd
+    raise _NotSimple
 
 
 def _double(value: Any) -> Any:
     if value.__class__ is float or value.__class__ is int:
         return value
-    raise _Odd
+    raise _NotSimple
 
 
 def _int_or_string(value: Any) -> Any:
@@ -178,13 +178,13 @@ def _int_or_string(value: Any) -> Any:
         return value
     if value.__class__ is int:
         return _int32(value)
-    raise _Odd
+    raise _NotSimple
 
 
 def _quantity(value: Any) -> str:
     if value.__class__ is str or value.__class__ is int or value.__class__ is float:
         return quantity.canonical(value)
-    raise _Odd
+    raise _NotSimple
 
 
 def _time(value: str) -> str:
@@ -212,10 +212,10 @@ def _instant(value: str) -> datetime:
     try:
         found = datetime.fromisoformat(value)
         if found.tzinfo is None or len(value) < 20 or value[10] not in "Tt":
-            raise _Odd
+            raise _NotSimple
         return found.astimezone(UTC)
     except (ValueError, OverflowError):
-        raise _Odd from None
+        raise _NotSimple from None
 
 
 def is_duration(value: str) -> bool:
@@ -240,14 +240,14 @@ def duration_problem(value: str) -> str:
 def _duration(value: str) -> str:
     if is_duration(value):
         return value
-    raise _Odd
+    raise _NotSimple
 
 
 def _bytes(value: str) -> str:
     try:
         binascii.a2b_base64(value, strict_mode=True)
     except (binascii.Error, ValueError):
-        raise _Odd from None
+        raise _NotSimple from None
     return value
 
 
@@ -365,7 +365,7 @@ def _walk_scalar(value: Any, kind: Scalar, path: str, report: _Report) -> Any:
         return convert(value)
     except quantity.BadQuantity as problem:
         raise report.refuse(f"{path}: {problem}") from None
-    except _Odd:
+    except _NotSimple:
         if cls is str:
             raise report.refuse(f"{path}: {value[:64]!r} is not a valid {_TEXTS[kind.name]}") from None
         raise report.wrong_type(path, value, _name(kind)) from None

@@ -121,7 +121,7 @@ def _yaml(body: bytes, repeated: list[str] | None) -> Any:
     return yaml_body.read(body, repeated)
 
 
-class _Twice(list[tuple[str, Any]]):
+class _DuplicateKeys(list[tuple[str, Any]]):
     """An object some key of which is written twice."""
 
 
@@ -134,7 +134,7 @@ def _repeated(body: bytes, unknown: Collection[str] = ()) -> list[str]:
         plain = dict(found)
         if len(plain) != len(found):
             seen = True
-            return _Twice(found)
+            return _DuplicateKeys(found)
         return plain
 
     value = json.loads(body, object_pairs_hook=pairs)
@@ -150,9 +150,9 @@ def in_order(body: bytes, unknown: Collection[str]) -> list[str]:
 
 
 def _name_repeated(value: Any, path: str, texts: list[str], unknown: Collection[str]) -> None:
-    if isinstance(value, _Twice | dict):
+    if isinstance(value, _DuplicateKeys | dict):
         names: set[str] = set()
-        for name, inner in value if isinstance(value, _Twice) else value.items():
+        for name, inner in value if isinstance(value, _DuplicateKeys) else value.items():
             at = f"{path}.{name}" if path else name
             not_defined = f'unknown field "{at}"'
             if not_defined in unknown:  # reported once, without its content

@@ -86,7 +86,7 @@ class Diagnostics:
         only = await question_rights.of_object(access, kind, namespace, name)
         relax = query.get("relax", "true") != "false"
 
-        def think() -> bytes:
+        def compute() -> bytes:
             try:
                 if what == "plan" and query.get("repair") == "true":
                     return msgspec.json.encode(repair(self._engine, GroupKey(kind, namespace, name)))
@@ -96,7 +96,7 @@ class Diagnostics:
             except Unknown as problem:
                 raise NotFound(str(problem), name=name, kind=kind) from None
 
-        return await self._computed(think, only)
+        return await self._computed(compute, only)
 
     async def demand(self, namespace: str = "", only: str = "") -> bytes:
         """Return the waiting units that lack nodes, and which nodes (encoded `NodeDemand`).
@@ -104,20 +104,20 @@ class Diagnostics:
         `namespace`: list only its units.
         """
 
-        def think() -> bytes:
+        def compute() -> bytes:
             found = demand(self._engine.scheduler, self._pools)
             if namespace:
                 found = found.only(namespace)
             return msgspec.json.encode(found)
 
-        return await self._computed(think, only)
+        return await self._computed(compute, only)
 
-    async def _computed(self, think: Callable[[], bytes], only: str) -> bytes:
+    async def _computed(self, compute: Callable[[], bytes], only: str) -> bytes:
         """Compute the answer in a fork. `only`: the namespace whose objects it may name; "": all."""
         if not self._ready():
             text = "the scheduler has not read the cluster: it is starting, or stands by for another one that leads"
             raise ServiceUnavailable(text, retry_after=1)
-        return await self._aside.answer(lambda: redacted(think(), self._engine, only) if only else think())
+        return await self._aside.answer(lambda: redacted(compute(), self._engine, only) if only else compute())
 
     async def _state(self, query: Mapping[str, str], access: Access | None) -> bytes:
         if "domain" in query:  # the nodes of one domain, with the groups on them
@@ -132,7 +132,7 @@ class Diagnostics:
         classes = await self.priority_classes()
         templates = await self._claim_templates() if b"resourceClaimTemplateName" in body else []
 
-        def think() -> bytes:
+        def compute() -> bytes:
             try:
                 asked = msgspec.json.decode(body, type=_Asked)
             except msgspec.DecodeError as problem:
@@ -151,7 +151,7 @@ class Diagnostics:
             outlook = whatif(self._engine.scheduler, manifests.question, relax=relax, when=when)
             return msgspec.json.encode(msgspec.structs.replace(outlook, notes=[*manifests.notes, *outlook.notes]))
 
-        return await self._computed(think, only)
+        return await self._computed(compute, only)
 
     async def _claim_templates(self) -> list[dict[str, Any]]:
         """Return the templates of the cluster; none where they may not be read: those of the manifests are enough."""

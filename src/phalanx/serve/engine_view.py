@@ -16,7 +16,7 @@ import numpy as np
 from phalanx.engine.engine import Engine
 from phalanx.engine.explain.device_table import device_table
 from phalanx.engine.groups.group_state import settings_in_words
-from phalanx.engine.groups.rank_placement import ring_cost_of, seated
+from phalanx.engine.groups.rank_placement import members_on_nodes, ring_cost_of
 from phalanx.model.groups import Group, GroupForest, GroupKey, MemberState, PodKey
 from phalanx.model.groups.keys import HOSTNAME, TOPOLOGY_KEYS
 from phalanx.model.kinds import Json
@@ -237,7 +237,7 @@ class EngineReader:
             }
             if not group.composite and 1 < group.placed <= MOST_RANKED:
                 columns = self._engine.columns
-                members = [(record, record.row) for record in seated(columns, group)]
+                members = [(record, record.row) for record in members_on_nodes(columns, group)]
                 ring = ring_cost_of(columns, members, group.policy)
                 if ring is not None:
                     found[text_of(group.key)]["ringCost"] = ring

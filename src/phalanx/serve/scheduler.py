@@ -18,7 +18,7 @@ from typing import Any
 
 from phalanx.base import resources as r
 from phalanx.base.client import Client, Resource
-from phalanx.base.clock import Clock, OnwardTime
+from phalanx.base.clock import Clock, MonotonicTime
 from phalanx.base.informer import Informer, ObjectChange
 from phalanx.base.tasks import begin, cause_of_end, end, run_all
 from phalanx.engine import events
@@ -112,7 +112,7 @@ class SchedulerService:
         if options.record is not None:
             self._recording = self._driver = RecordedEngine(engine, options.record, options.record_head)
         self._clock = clock
-        self._time = OnwardTime(clock)
+        self._time = MonotonicTime(clock)
         self._wake = asyncio.Event()
         self._stopping = False
         self.observed = ObservedClient(client)

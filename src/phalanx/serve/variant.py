@@ -60,13 +60,13 @@ def _add(engine: Engine, more: MoreNodes) -> str:
         while f"{more.like}-more-{number}" in columns.row_of:
             number += 1
         name = f"{more.like}-more-{number}"
-        engine.apply(NodeChanged(_twin(like, name)))
+        engine.apply(NodeChanged(_empty_copy(like, name)))
         for each in slices:
-            engine.apply(ResourceSliceChanged(_twin_slice(each, more.like, name)))
+            engine.apply(ResourceSliceChanged(_slice_copy(each, more.like, name)))
     return f"asked with {plural(more.count, 'more node')} like {more.like}, empty"
 
 
-def _twin(like: Node, name: str) -> Node:
+def _empty_copy(like: Node, name: str) -> Node:
     labels = {**like.metadata.labels}
     if HOSTNAME in labels:
         labels[HOSTNAME] = name
@@ -74,7 +74,7 @@ def _twin(like: Node, name: str) -> Node:
     return msgspec.structs.replace(like, metadata=metadata)
 
 
-def _twin_slice(like: ResourceSlice, node: str, name: str) -> ResourceSlice:
+def _slice_copy(like: ResourceSlice, node: str, name: str) -> ResourceSlice:
     """Return the same devices for another node, none of them in use."""
     metadata = msgspec.structs.replace(like.metadata, name=f"{like.metadata.name}-of-{name}", uid="")
     own = like.spec.pool.name.replace(node, name)

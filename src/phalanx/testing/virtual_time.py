@@ -1,9 +1,9 @@
 """An asyncio event loop on virtual time: when nothing is ready to run, time jumps to the next timer.
 
 A simulated hour costs only what happens in it, and the same program runs the same way every time: there is no input
-from outside, so only timers and their order decide what comes next. Waiting for ever raises `Stuck`; being busy for
-ever at the same moment raises `Restless`. The loop never waits for a socket or a thread: work handed to an executor is
-done at once.
+from outside, so only timers and their order decide what comes next. Waiting for ever raises `NothingScheduled`; being
+busy for ever at the same moment raises `EndlessTurns`. The loop never waits for a socket or a thread: work handed to an
+executor is done at once.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ MOST_TURNS = 50_000  # of the loop at one moment; a cluster that starts takes so
 START = 1_700_000_000.0  # the time of a fresh loop: seconds since the epoch
 
 
-class Stuck(RuntimeError):
+class NothingScheduled(RuntimeError):
     """Nothing is ready and no timer is set: every waiting task waits for ever."""
 
 
-class Restless(RuntimeError):
+class EndlessTurns(RuntimeError):
     """Ready tasks make others ready without end, and no time passes."""
 
 
@@ -99,7 +99,9 @@ class _Jumps(selectors.BaseSelector):
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         if timeout is None:
-            raise Stuck(f"nothing is ready and no timer is set after {self._loop.time():.3f} s; {_waiting(self._loop)}")
+            raise NothingScheduled(
+                f"nothing is ready and no timer is set after {self._loop.time():.3f} s; {_waiting(self._loop)}"
+            )
         if timeout > 0:
             # A timer that is due a rounding error later would make the loop turn once more for nothing.
             self._loop.jump(timeout + 1e-9)
@@ -108,7 +110,7 @@ class _Jumps(selectors.BaseSelector):
         self._turns += 1
         if self._turns > MOST_TURNS:
             self._turns = 0  # what is left may still be ended
-            raise Restless(f"no end of work at {self._loop.time():.3f} s; {_waiting(self._loop)}")
+            raise EndlessTurns(f"no end of work at {self._loop.time():.3f} s; {_waiting(self._loop)}")
         return []
 
     def register(self, fileobj: Any, events: int, data: Any = None) -> selectors.SelectorKey:

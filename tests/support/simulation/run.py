@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from phalanx.testing.virtual_time import Restless, drive
+from phalanx.testing.virtual_time import EndlessTurns, drive
 from support.simulation.faults import Fault
 from support.simulation.invariants import Violation
 from support.simulation.world import SteppedLoop, World
@@ -47,7 +47,7 @@ def simulate(seed: int, steps: int, skip: frozenset[int] = frozenset()) -> Resul
     with _quiet():
         try:
             violation = drive(loop, main())
-        except Restless as restless:
+        except EndlessTurns as restless:
             violation = Violation("converges", str(restless))
     world = worlds[0]
     return Result(

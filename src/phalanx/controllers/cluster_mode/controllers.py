@@ -22,7 +22,7 @@ from phalanx.controllers.cluster_mode.directory import Directory, UnfinishedPods
 from phalanx.controllers.cluster_mode.gang_budgets import GangBudgets
 from phalanx.controllers.cluster_mode.linking import requests_gang
 from phalanx.controllers.cluster_mode.protection import CompositeProtection
-from phalanx.controllers.cluster_mode.writer import NAME, ClusterWriter, HandsOff
+from phalanx.controllers.cluster_mode.writer import NAME, ClusterWriter, OtherManager
 from phalanx.controllers.grouping.core import GROUP_TEMPLATE, PARENT_COMPOSITE, GroupingRefused
 from phalanx.controllers.grouping.names import LABEL
 from phalanx.controllers.grouping.user_workload import made_by_hand
@@ -78,7 +78,7 @@ class GroupController(Controller):
             return
         wanted = self._directory.wanted(owner)
         if wanted is None:
-            if not self._directory.enrolled(owner) and self._directory.would_have(owner):
+            if not self._directory.enrolled(owner) and self._directory.has_groups_when_started(owner):
                 note = "it began before groups were asked for and runs on without; start it again to have them"
                 self._warn(owner, "NotGrouped", note)
             return
@@ -96,7 +96,7 @@ class GroupController(Controller):
             self._relabel(owner["kind"], key)
         except GroupingRefused as refused:
             self._warn(owner, refused.reason, refused.message)
-        except HandsOff as reason:
+        except OtherManager as reason:
             await self._hand_over(owner, str(reason))
         except NotFound as problem:
             note = f"scheduling objects are not served by this cluster ({problem}); install the custom resources"
@@ -199,19 +199,19 @@ class ClusterControllers:
         self._unlinked.pop(key, None)
         if pod is None:
             # An unused group may be deleted now; a workload that starts over may get one.
-            self._look_again(old)
+            self._requeue(old)
             return
         if not pod.linked and pod.controller is not None and pod.metadata.deletion_timestamp is None:
             self._unlinked[key] = pod
             self._labels.add(key)
         if SIZE_GATE in pod.gates:
-            self._look_again(pod)  # perhaps its group has grown meanwhile
+            self._requeue(pod)  # perhaps its group has grown meanwhile
         elif old is None:
             # This may be the first pod of a replica of another revision, or its group was deleted during its creation.
             lost = bool(pod.group) and self._groups.pod_groups.get(change.namespace, pod.group) is None
-            self._look_again(pod, replicated=not lost)
+            self._requeue(pod, replicated=not lost)
 
-    def _look_again(self, pod: PodView | None, *, replicated: bool = False) -> None:
+    def _requeue(self, pod: PodView | None, *, replicated: bool = False) -> None:
         for place in places(pod) if pod is not None else ():
             controller = self.controllers.get(place.kind)
             wanted = not replicated or BY_KIND[place.kind].replicated is not None

@@ -173,7 +173,7 @@ class Directory:
         self._enrolled.add(meta["uid"])
         return True
 
-    def would_have(self, owner: Json) -> bool:
+    def has_groups_when_started(self, owner: Json) -> bool:
         """Return True if the workload would have groups if it began now.
 
         A StatefulSet of a LeaderWorkerSet has that set's annotations, and its groups are managed for the

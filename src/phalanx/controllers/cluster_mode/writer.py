@@ -16,7 +16,13 @@ import msgspec
 from phalanx.base.errors import AlreadyExists, Conflict, Invalid, NotFound
 from phalanx.base.resources import PODS, PRIORITY_CLASSES
 from phalanx.controllers.cluster_mode.directory import MANAGED_BY, MANAGER, is_ours
-from phalanx.controllers.grouping.compare import Difference, difference, dropped_note, noting_dropped, with_counts_of
+from phalanx.controllers.grouping.compare import (
+    Difference,
+    difference,
+    dropped_note,
+    with_counts_of,
+    with_dropped_fields_annotated,
+)
 from phalanx.controllers.grouping.core import WORKLOADS, WORKLOADS_V1ALPHA1, Grouping, GroupingRefused, Json, flat
 from phalanx.controllers.grouping.priorities import default_class, value_of
 from phalanx.controllers.runtime.controller import Cache, Caches
@@ -27,7 +33,7 @@ from phalanx.controllers.workloads.member import PodView
 NAME = "group-controller"
 
 
-class HandsOff(Exception):
+class OtherManager(Exception):
     """The workload's own controller creates its scheduling objects."""
 
 
@@ -44,7 +50,7 @@ class ClusterWriter:
         self.fill_priority = False  # groups are custom resources: no admission does it for us
 
     async def write(self, owner: Json, grouping: Grouping, in_use: Collection[str], *, apart: bool = False) -> None:
-        """Create what is missing, follow counts, remove what is left over and unused. Raises Refused and HandsOff.
+        """Create what is missing, follow counts, remove what is left over and unused. Raises Refused and OtherManager.
 
         apart: its groups are independent, so new ones are created while those of earlier policies still exist.
         """
@@ -55,7 +61,7 @@ class ClusterWriter:
         kept: list[str] = []
         plan = ""  # a Workload whose templates are no longer the requested ones
         for obj in grouping.objects:  # parents before children
-            state = await self._ensure(owner, self._dressed(obj, grouping, bool(in_use)))
+            state = await self._ensure(owner, self._with_our_metadata(obj, grouping, bool(in_use)))
             if state is _State.OTHER and in_use and obj["kind"] == WORKLOADS.kind:
                 plan = obj["metadata"]["name"]  # groups created from now on carry their own policy
                 continue
@@ -122,7 +128,7 @@ class ClusterWriter:
                 resource = WORKLOADS_V1ALPHA1 if first else cache.resource
                 made = msgspec.json.decode(await self._client.create(resource, wanted, meta["namespace"]))
                 if not first:
-                    noted = noting_dropped(made, wanted)
+                    noted = with_dropped_fields_annotated(made, wanted)
                     if noted is not None:
                         made = await cache.update(noted)
                         self._groups.events.warning(owner, NAME, "FieldsDropped", dropped_note(noted))
@@ -138,7 +144,7 @@ class ClusterWriter:
                 return _State.LEAVING
             raise GroupingRefused(_clash(known, owner), "NameConflict")
         if not is_ours(known):
-            raise HandsOff(f"{known['kind']} {meta['name']}")
+            raise OtherManager(f"{known['kind']} {meta['name']}")
         if deleting(known):
             return _State.LEAVING
         found = difference(known, wanted, default_class(self._classes))
@@ -150,7 +156,7 @@ class ClusterWriter:
                 return _State.OTHER
         return _State.GOOD if found is Difference.NONE else _State.OTHER
 
-    def _dressed(self, obj: Json, grouping: Grouping, in_use: bool) -> Json:
+    def _with_our_metadata(self, obj: Json, grouping: Grouping, in_use: bool) -> Json:
         """Add our label, the Workload as a second owner where Kubernetes does so, and the priority of its class."""
         obj = copy.deepcopy(obj)
         meta, spec = obj["metadata"], obj["spec"]

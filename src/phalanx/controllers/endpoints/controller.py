@@ -112,7 +112,7 @@ class EndpointsController(Controller):
             listed = port_list(ports, unnamed=True)
             room = [entry for entry in mine if (entry.get("ports") or []) == listed]
             mine = [entry for entry in mine if entry not in room]
-            wanted += self._dealt(room, listed, addresses)
+            wanted += self._distributed(room, listed, addresses)
         if mine and wanted and wanted[0][0] is None and not wanted[0][2]:
             wanted[0] = (mine.pop(0), [], [])  # the place holder of a Service without pods was a slice with some
         for entry, listed, endpoints in wanted:
@@ -120,7 +120,7 @@ class EndpointsController(Controller):
         for entry in mine:
             await self._slices.delete(entry)
 
-    def _dealt(
+    def _distributed(
         self, room: list[Json], ports: list[Json], addresses: list[EndpointAddress]
     ) -> list[tuple[Json | None, list[Json], list[Json]]]:
         """Distribute addresses over slices. An address stays in its slice: one pod's change updates one slice."""

@@ -67,7 +67,7 @@ def _annotation(obj: Json, key: str) -> str:
     return str((obj["metadata"].get("annotations") or {}).get(key) or "")
 
 
-def noting_dropped(stored: Json, wanted: Json) -> Json | None:
+def with_dropped_fields_annotated(stored: Json, wanted: Json) -> Json | None:
     """Return the stored object with an annotation of the fields the server dropped; None if it dropped none.
 
     Without the annotation the object would differ, and be deleted and recreated for ever.

@@ -114,7 +114,7 @@ Handler = Callable[[Key, Json | None, Json | None], None]  # (key, new, old)
 Parts = dict[str, msgspec.Raw]
 
 
-class _Usual(msgspec.Struct, gc=False, forbid_unknown_fields=True):
+class _CommonFields(msgspec.Struct, gc=False, forbid_unknown_fields=True):
     """The common fields of an object, decoded in one pass."""
 
     metadata: Parts
@@ -125,7 +125,7 @@ class _Usual(msgspec.Struct, gc=False, forbid_unknown_fields=True):
 
 
 _NOTHING: list[str] = []
-_usual = msgspec.json.Decoder(_Usual).decode
+_usual = msgspec.json.Decoder(_CommonFields).decode
 _parts = msgspec.json.Decoder(Parts).decode
 _BRACE = ord("{")
 # Containers, volumes and tolerations of pods, conditions and capacity of nodes: thousands are equal.

@@ -22,8 +22,8 @@ from phalanx.controllers.grouping.compare import (
     as_v1beta1,
     difference,
     dropped_note,
-    noting_dropped,
     with_counts_of,
+    with_dropped_fields_annotated,
 )
 from phalanx.controllers.grouping.core import (
     ADOPTED,
@@ -193,7 +193,7 @@ class Groups:
         if known is None:
             known, made = await self._create(cache, wanted)
             if made:
-                noted = noting_dropped(known, wanted)
+                noted = with_dropped_fields_annotated(known, wanted)
                 if noted is not None:
                     await cache.update(noted)
                     self.events.warning(owner, controller, "FieldsDropped", dropped_note(noted))

@@ -60,7 +60,9 @@ def grown(new: ReplicaSetShare, old: Sequence[ReplicaSetShare], replicas: int, a
     return min(replicas, new.wanted + max(0, room))
 
 
-def shrunk(new: ReplicaSetShare, old: Sequence[ReplicaSetShare], replicas: int, allowed: Allowance) -> dict[str, int]:
+def scaled_down(
+    new: ReplicaSetShare, old: Sequence[ReplicaSetShare], replicas: int, allowed: Allowance
+) -> dict[str, int]:
     """Return the replicas of the old ReplicaSets in the next step; only those that change."""
     minimum = replicas - allowed.unavailable
     total = new.wanted + sum(share.wanted for share in old)

@@ -123,7 +123,7 @@ class VolumesController(Controller):
         if BIND_COMPLETED in annotations_of(claim):
             await self._bound_claim(claim)
         elif claim["spec"].get("volumeName"):
-            await self._picky_claim(claim)
+            await self._bind_to_named_volume(claim)
         else:
             await self._unbound_claim(claim)
 
@@ -154,7 +154,7 @@ class VolumesController(Controller):
             text = "no persistent volumes available for this claim and no storage class is set"
             self._events.normal(claim, self.name, "FailedBinding", text)
 
-    async def _picky_claim(self, claim: Json) -> None:
+    async def _bind_to_named_volume(self, claim: Json) -> None:
         """Bind a claim that names its volume."""
         name = claim["spec"]["volumeName"]
         volume = self._volumes.get("", name)

@@ -44,7 +44,7 @@ class DeviceSearch:
         self._shares: dict[Device, dict[str, int]] = {}
         self._taken: dict[CounterKey, int] = {}
         self._values: dict[tuple[int, int, object], int] = {}  # (claim, constraint, value) of distinct constraints
-        self._looks, self._sets = _looks(units, usage)
+        self._device_classes, self._sets = _device_classes(units, usage)
         self._touched: dict[int, list[Device]] = {}  # devices that are taken, by their set of counters
 
     def run(self) -> list[list[Taken]] | None:
@@ -113,7 +113,7 @@ class DeviceSearch:
             step.place = -1
         for place in step.choices:
             device = unit.candidates[place]
-            likeness = self._likeness(device)
+            likeness = self._equivalence_key(device)
             if likeness in step.tried:
                 continue
             self._spend(1)
@@ -148,16 +148,16 @@ class DeviceSearch:
         first = steps[-unit.need].place
         return first if unit.candidates[first].multiple else first + 1
 
-    def _likeness(self, device: Device) -> Hashable:
+    def _equivalence_key(self, device: Device) -> Hashable:
         """Return a value that is equal for devices which lead to the same further search."""
         touched = self._touched.get(self._sets.get(device, -1), ())
-        return (self._look(device), *sorted(self._look(each) for each in touched))
+        return (self._class_of(device), *sorted(self._class_of(each) for each in touched))
 
-    def _look(self, device: Device) -> tuple[int, int, tuple[tuple[int, int], ...], tuple[tuple[str, int], ...]]:
+    def _class_of(self, device: Device) -> tuple[int, int, tuple[tuple[int, int], ...], tuple[tuple[str, int], ...]]:
         """Return what a device is like, and who has what of it."""
         holders = tuple(sorted(self._holders.get(device, {}).items())) if self._admin else ()
         shares = tuple(sorted(self._shares.get(device, {}).items()))
-        return (self._looks[device], self._held.get(device, 0), holders, shares)
+        return (self._device_classes[device], self._held.get(device, 0), holders, shares)
 
     # ---- devices
 
@@ -248,7 +248,7 @@ def _urgency(unit: RequestUnit) -> tuple[bool, int, int]:
     return (not unit.option.request.everything, -min(sizes, default=0), len(unit.candidates) - unit.need)
 
 
-def _looks(units: Sequence[RequestUnit], usage: Usage) -> tuple[dict[Device, int], dict[Device, int]]:
+def _device_classes(units: Sequence[RequestUnit], usage: Usage) -> tuple[dict[Device, int], dict[Device, int]]:
     """Return what each device is like, as a number, and the set of counters that it draws on, for those that do.
 
     Two sets are alike if their counters have the same amounts left and devices of the same kinds draw on them.

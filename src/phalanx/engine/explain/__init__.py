@@ -2,19 +2,19 @@
 
 from phalanx.engine.explain.ask import Unknown, why
 from phalanx.engine.explain.plans import plan
-from phalanx.engine.explain.values import Outlook, PlanAnswer, Relaxation, Report, Verdict, Why, Would
+from phalanx.engine.explain.values import PlanAnswer, Relaxation, Report, Verdict, WhatIfAnswer, WhatIfUnit, Why
 from phalanx.engine.explain.whatif import Question, whatif
 
 __all__ = [
-    "Outlook",
     "PlanAnswer",
     "Question",
     "Relaxation",
     "Report",
     "Unknown",
     "Verdict",
+    "WhatIfAnswer",
+    "WhatIfUnit",
     "Why",
-    "Would",
     "plan",
     "whatif",
     "why",

@@ -51,7 +51,7 @@ class NodePool(msgspec.Struct, frozen=True):
         like = next((node for node in self.examples if not key or node.metadata.labels.get(key) == domain), None)
         if like is None:
             return []
-        return [_twin(like, f"{self.name}-new-{n}") for n in range(first, first + most)]
+        return [_empty_copy(like, f"{self.name}-new-{n}") for n in range(first, first + most)]
 
 
 def pools_of(columns: Columns, declared: Sequence[DeclaredPool], keys: Iterable[str]) -> list[NodePool]:
@@ -92,7 +92,7 @@ def _taints(node: Node) -> list[Taint]:
     return [taint for taint in node.spec.taints or () if not taint.key.startswith(_OWN_TAINTS)]
 
 
-def _twin(like: Node, name: str) -> Node:
+def _empty_copy(like: Node, name: str) -> Node:
     """Return a new, empty node like an existing one: without its cordon and the taints of its condition."""
     labels = dict(like.metadata.labels)
     if HOSTNAME in labels:

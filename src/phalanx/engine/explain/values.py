@@ -196,7 +196,7 @@ class GroupPlace(_Value, frozen=True):
     ring_cost: int | None = None  # hops between consecutive ranks; None: its members have no ranks
 
 
-class Would(_Value, frozen=True):
+class WhatIfUnit(_Value, frozen=True):
     """What would happen to one scheduling unit of a manifest."""
 
     root: str
@@ -219,11 +219,11 @@ class Would(_Value, frozen=True):
     hints: list[str] = []  # why its claims get no devices: one line per request
 
 
-class Outlook(_Value, frozen=True):
+class WhatIfAnswer(_Value, frozen=True):
     """The answer to `whatif`: each scheduling unit is tried after the earlier ones are placed."""
 
     fits: bool
-    items: list[Would]
+    items: list[WhatIfUnit]
     notes: list[str] = []
 
 

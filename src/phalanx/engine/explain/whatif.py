@@ -25,10 +25,10 @@ from phalanx.engine.explain.values import (
     GroupPlace,
     NodeReason,
     NodeShare,
-    Outlook,
     Relaxation,
     Verdict,
-    Would,
+    WhatIfAnswer,
+    WhatIfUnit,
 )
 from phalanx.engine.framework.cluster_state import FIRST_ASKED
 from phalanx.engine.groups.admission import hold_of
@@ -66,7 +66,7 @@ class Question(msgspec.Struct):
         return {each.namespace for each in metadata}
 
 
-def whatif(engine: Scheduler, question: Question, *, relax: bool = True, when: bool = False) -> Outlook:
+def whatif(engine: Scheduler, question: Question, *, relax: bool = True, when: bool = False) -> WhatIfAnswer:
     """Answer for scheduling units in queue order, each after the earlier ones are placed.
 
     `when`: for a unit that does not fit now, estimate the earliest start from the expected end of running pods.
@@ -75,7 +75,7 @@ def whatif(engine: Scheduler, question: Question, *, relax: bool = True, when: b
         asked = AskedUnits(engine, trial, trial_attempt, relax, when)
         asked.put(question)
         items = [asked.judge(root) for root in asked.roots()]
-        return Outlook(bool(items) and all(item.fits for item in items), items, asked.notes)
+        return WhatIfAnswer(bool(items) and all(item.fits for item in items), items, asked.notes)
 
 
 class TrialState:
@@ -234,7 +234,7 @@ class AskedUnits:
 
     # ---- answers
 
-    def judge(self, root: _Root) -> Would:
+    def judge(self, root: _Root) -> WhatIfUnit:
         return self._pod(root) if root.key is None else self._group(root, root.key)
 
     def _no(
@@ -244,11 +244,11 @@ class AskedUnits:
         reasons: Sequence[NodeReason] = (),
         changes: Sequence[Relaxation] = (),
         unit: AttemptUnit | None = None,
-    ) -> Would:
+    ) -> WhatIfUnit:
         name = f"pod/{_name(root.records[0])}" if root.key is None else root_key(root.key)
         refused = answer.refused if isinstance(answer, NominatedAfterPreemption) else answer
         when, starts = self._first_start(unit, root) if self._when and unit is not None else ("", "")
-        return Would(
+        return WhatIfUnit(
             when=when,
             starts=starts,
             root=name,
@@ -309,7 +309,7 @@ class AskedUnits:
             return Refused(Cause.HELD, hold.message if hold is not None else f"{key} is not known")
         return GroupTree(root_key(key), group, self.forest, self._pending, root.priority, root.records)
 
-    def _pod(self, root: _Root) -> Would:
+    def _pod(self, root: _Root) -> WhatIfUnit:
         (record,) = root.records
         state = self._cluster
         answer = self._trial_attempt.attempt(SinglePod(record), evict=True)
@@ -323,7 +323,7 @@ class AskedUnits:
             return self._no(root, answer, reasons_of(refused.diagnosis), changes, SinglePod(record))
         node = state.columns.names[answer.assignment[0][1]]
         place = GroupPlace(f"pod {_name(record)}", 1, nodes=[NodeShare(node, 1)])
-        return Would(
+        return WhatIfUnit(
             root=f"pod/{_name(record)}",
             fits=True,
             summary=f"would go to node {node}",
@@ -335,7 +335,7 @@ class AskedUnits:
             devices=devices_of(self._engine.indexes.devices, root.records),
         )
 
-    def _group(self, root: _Root, key: GroupKey) -> Would:
+    def _group(self, root: _Root, key: GroupKey) -> WhatIfUnit:
         tree = self.target(root)
         if not isinstance(tree, GroupTree):
             assert isinstance(tree, Refused)
@@ -351,7 +351,7 @@ class AskedUnits:
             self.forest.assume(PodKey(record.namespace, record.name), state.columns.names[row])
         total, placed = len(root.records), len(answer.assignment)
         summary = f"fits: {placed} of {total} pods would get a node"
-        return Would(
+        return WhatIfUnit(
             root=root_key(key),
             fits=True,
             summary=summary,

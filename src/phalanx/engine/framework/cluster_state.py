@@ -37,7 +37,7 @@ class KeepsPromises(Protocol):
     ) -> Sequence[tuple[PodRecord, str]]:
         """Nominate the nodes of the units whose start would be delayed; return what was nominated, none if none is."""
 
-    def unpress(self, pressed: Iterable[tuple[PodRecord, str]]) -> None:
+    def withdraw_planned_starts(self, pressed: Iterable[tuple[PodRecord, str]]) -> None:
         """Take the nominations back."""
 
 

@@ -247,11 +247,11 @@ class BacktrackingSearch:
         excluding_reservations(self._built, self._columns, evaluation.shape, inside)
         rows = np.flatnonzero(inside)
         if len(rows) > 1:
-            rows = rows[np.argsort(self._dislike(evaluation, rows), kind="stable")]
+            rows = rows[np.argsort(self._row_costs(evaluation, rows), kind="stable")]
             rows = rows[np.sort(np.unique(self._mark[rows], return_index=True)[1])]
         return [int(row) for row in rows]
 
-    def _dislike(self, evaluation: Evaluation, rows: NDArray[np.int64]) -> NDArray[np.float64]:
+    def _row_costs(self, evaluation: Evaluation, rows: NDArray[np.int64]) -> NDArray[np.float64]:
         if not self._tightest:
             return -evaluation.total[rows]
         return self._room(evaluation.shape, rows)

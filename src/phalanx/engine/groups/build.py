@@ -341,7 +341,7 @@ class _Builder:
         found: dict[int, str] = {}
         lost = ""
         for leaf in _leaves(group):
-            if not leaf.seated:
+            if not leaf.members_on_nodes:
                 continue
             for name, member in leaf.members.items():
                 if member.state not in ON_NODE:

@@ -15,7 +15,7 @@ import numpy as np
 from phalanx.engine.framework.cluster_state import ClusterState
 from phalanx.engine.groups.build import Built
 from phalanx.engine.groups.rank_order import Rank, ranks_of
-from phalanx.engine.groups.rank_placement import paths_of, seated
+from phalanx.engine.groups.rank_placement import members_on_nodes, paths_of
 from phalanx.engine.groups.rank_variants import NODE, Pieces, RankVariant
 from phalanx.engine.placement.problem import Ints, Leaf, ShapeRow, Subtree, base_slots
 from phalanx.engine.state.columns import Columns
@@ -114,7 +114,7 @@ def _bundle(columns: Columns, built: Built, groups: Sequence[Group]) -> _Bundle:
     for group in groups:
         part = built.part_of.get(group.key)
         waiting = built.pending.get(id(part), []) if part is not None else []
-        sitting = seated(columns, group)
+        sitting = members_on_nodes(columns, group)
         ranks = _within_group(ranks_of([*sitting, *waiting], group.policy).of)
         for record in sitting:
             if record.key in ranks and bundle.ids[record.row] >= 0:

@@ -22,7 +22,7 @@ from phalanx.model.objects import Pod
 ExpectedPlacement = tuple[GroupKey, PodRecord, int]  # an expected pod that an attempt placed: group, record, row
 
 
-class Whole(msgspec.Struct, frozen=True):
+class ExpectedGroup(msgspec.Struct, frozen=True):
     """Hold how many pods a group needs nodes for, and records of those that do not exist yet."""
 
     size: int
@@ -30,7 +30,7 @@ class Whole(msgspec.Struct, frozen=True):
 
 
 class ExpectedPods(msgspec.Struct, frozen=True):
-    wholes: Mapping[GroupKey, Whole] = msgspec.field(default_factory=dict)
+    wholes: Mapping[GroupKey, ExpectedGroup] = msgspec.field(default_factory=dict)
     beside: tuple[Group, ...] = ()  # other groups that have started and are incomplete
 
 
@@ -60,7 +60,7 @@ def _free_slots(state: ClusterState) -> int:
     return int(np.maximum(free, 0.0)[columns.alive[: columns.n]].sum())
 
 
-def whole_of(state: ClusterState, group: Group) -> Whole | None:
+def whole_of(state: ClusterState, group: Group) -> ExpectedGroup | None:
     """Return the expected pods of a group; None without the annotation or if all its pods are placed."""
     found = announced_by(group)
     members = [member for member in group.members.values() if member.state in KNOWN]
@@ -85,7 +85,7 @@ def whole_of(state: ClusterState, group: Group) -> Whole | None:
         own = msgspec.structs.replace(meta, name=f"{meta.name}{number}")  # no pod can have such a name
         records.append(PodRecord(Pod(metadata=own, spec=spec), shape, 0, state.now))
     size = min(size, len(members) + missing)
-    return Whole(size, records)
+    return ExpectedGroup(size, records)
 
 
 def outstanding_pods(

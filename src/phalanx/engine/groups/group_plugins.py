@@ -64,10 +64,10 @@ class GroupPlugins:
         """Ask PlacementFeasible plugins before any search, so that a rejected group costs nothing."""
         return self._feasible(group, group.placed if not group.composite else 0, pending)
 
-    def refused(self, groups: Iterable[Group], seated: Callable[[Group], tuple[int, int]]) -> Status | None:
+    def refused(self, groups: Iterable[Group], members_on_nodes: Callable[[Group], tuple[int, int]]) -> Status | None:
         """Ask PlacementFeasible plugins about every group of a placement; `seated` returns (scheduled, remaining)."""
         for group in groups:
-            status = self._feasible(group, *seated(group), waiting_is_refusal=True)
+            status = self._feasible(group, *members_on_nodes(group), waiting_is_refusal=True)
             if status is not None:
                 return status
         return None

@@ -99,7 +99,7 @@ def wanted_pods(leaf: Group) -> int:
 
 
 def _phase(forest: GroupForest, group: Group, leaves: list[Group], facts: Facts, placed: int, minimum: int) -> Phase:
-    on_nodes = sum(leaf.seated for leaf in leaves)
+    on_nodes = sum(leaf.members_on_nodes for leaf in leaves)
     if facts.disrupted:
         return Phase.PREEMPTING if on_nodes else Phase.PREEMPTED
     if _completed(leaves):

@@ -35,7 +35,7 @@ class Restarts(msgspec.Struct, frozen=True):
 NO_RESTARTS = Restarts()
 
 
-class _Said(msgspec.Struct):
+class _Written(msgspec.Struct):
     uid: str
     status: str = ""
     reason: str = ""
@@ -58,7 +58,7 @@ class GroupHealth:
         self.unready: dict[GroupKey, dict[str, Loss]] = {}  # leaf -> members not ready in time, by uid
         self.changed: dict[GroupKey, None] = {}  # groups to check again, see `Maintenance`
         self.followed: dict[GroupKey, None] = {}  # groups of which `Maintenance` remembers something
-        self._said: dict[GroupKey, _Said] = {}
+        self._said: dict[GroupKey, _Written] = {}
         self._touched: dict[GroupKey, None] = {}
         self._later: dict[GroupKey, float] = {}  # time of a delayed write, in seconds
         self._due: list[tuple[float, GroupKey]] = []  # a heap of the same; entries of writes made since are skipped
@@ -119,7 +119,7 @@ class GroupHealth:
         self.touch(key)
         if known is not None and known.uid == obj.metadata.uid:
             return
-        said = self._said[key] = _Said(obj.metadata.uid)
+        said = self._said[key] = _Written(obj.metadata.uid)
         self.restarts.pop(key, None)
         if obj.status.restarts:
             self.restarts[key] = Restarts(obj.status.restarts, seconds_of(obj.status.last_restart_time) or 0.0)
@@ -155,7 +155,7 @@ class GroupHealth:
             self._said[key].status = ""
 
     def next_time(self) -> float | None:
-        self._skip_made()
+        self._skip_superseded()
         return self._due[0][0] if self._due else None
 
     def _delay(self, key: GroupKey, until: float) -> None:
@@ -163,7 +163,7 @@ class GroupHealth:
             self._later[key] = until
             heapq.heappush(self._due, (until, key))
 
-    def _skip_made(self) -> None:
+    def _skip_superseded(self) -> None:
         while self._due and self._later.get(self._due[0][1]) != self._due[0][0]:
             heapq.heappop(self._due)
 
@@ -193,10 +193,10 @@ class GroupHealth:
             if (group.policy is not DEFAULT and group.policy.maintained) or key in self.followed:
                 self.changed[key] = None
             if not group.binding and (said := self._said.get(key)) is not None:
-                self._say(group, said)
+                self._report(group, said)
         return list(touched)
 
-    def _say(self, group: Group, said: _Said) -> None:
+    def _report(self, group: Group, said: _Written) -> None:
         assert group.spec is not None
         key, leaves = group.key, self._forest.leaves(group.key)
         pending = on_nodes = 0
@@ -237,7 +237,7 @@ class GroupHealth:
             counts={"pods": state.pods, "scheduledPods": state.placed_pods, **self._counted_restarts(key)},
         )
 
-    def _untried(self, key: GroupKey, said: _Said) -> bool:
+    def _untried(self, key: GroupKey, said: _Written) -> bool:
         """Return True for a moment after its first pods came, unless it is known to wait: most groups are placed at
         once and need no condition that says otherwise."""
         if self._conditions.last_written(key) is not None:

@@ -101,14 +101,14 @@ def leftovers(group: Group, built: Built) -> str:
 
 def counter(built: Built, assignment: Assignment) -> Callable[[Group], tuple[int, int]]:
     """Return a function for (scheduled, remaining) of a group: pods of a leaf, child groups of a composite."""
-    seated = {record.key for record, _ in assignment}
+    members_on_nodes = {record.key for record, _ in assignment}
 
     def count(group: Group) -> tuple[int, int]:
         if group.composite:
             good = sum(count(child)[0] >= _minimum(child) for child in group.sorted_children())
             return good, len(group.children) - good
         pods = built.pending.get(id(built.part_of[group.key]), [])
-        placed = sum(record.key in seated for record in pods)
+        placed = sum(record.key in members_on_nodes for record in pods)
         return group.placed + placed, len(pods) - placed
 
     return count

@@ -40,9 +40,9 @@ class PolicyStatuses:
         known = self._said.get(name)
         if known is None or known[0] != policy.metadata.uid:
             self._said[name] = (policy.metadata.uid, _written(policy))
-        self._touch_rivals(policy)
+        self._touch_same_target(policy)
 
-    def _touch_rivals(self, policy: WorkloadPolicy) -> None:
+    def _touch_same_target(self, policy: WorkloadPolicy) -> None:
         for other, entry in self._forest.policies.entries.items():
             if entry.policy.spec.target_ref == policy.spec.target_ref and other[0] == policy.metadata.namespace:
                 self._touched[other] = None
@@ -83,7 +83,7 @@ class PolicyStatuses:
         for name in touched:
             entry = self._forest.policies.entries.get(name)
             if entry is not None:
-                self._say(entry)
+                self._report(entry)
 
     def _match(self, key: GroupKey, new: Name | None) -> None:
         old = self._chosen.pop(key, None)
@@ -127,7 +127,7 @@ class PolicyStatuses:
             return [FieldProblem("spec.ranks.coPlaceWith", f"no group {wanted} is in the tree of {group.key}")]
         return []
 
-    def _say(self, entry: PolicyEntry) -> None:
+    def _report(self, entry: PolicyEntry) -> None:
         uid, before = self._said.get(entry.name, ("", None))
         status, reason, message = self._verdict(entry)
         generation, matched = entry.policy.metadata.generation, self._matched[entry.name]

@@ -24,7 +24,7 @@ from phalanx.engine.placement.problem import Composite, Floats, Ints, Leaf, Shap
 from phalanx.engine.preemption.problem import PreemptionProblem, Units
 from phalanx.engine.preemption.row_filters import Filters, RowFilters
 from phalanx.engine.preemption.victim_index import EvictionUnit, VictimIndex
-from phalanx.engine.slices import Disturbed, worked
+from phalanx.engine.slices import TrialInvalidated, worked
 from phalanx.engine.state.records import PodRecord
 from phalanx.model.groups import GroupKey, PodKey
 
@@ -145,7 +145,7 @@ class PreemptionProblemBuilder:
         """Let other work run after every EVERY units (None: after all units).
 
         Meanwhile the resources that a unit frees may change; they are checked at the end. If the set of units or the
-        disruption budgets change, `Disturbed` is raised.
+        disruption budgets change, `TrialInvalidated` is raised.
         """
         if number is None or number % EVERY == EVERY - 1:
             self._stop(EVERY // 2 if number is not None else len(self.units) // 50)
@@ -153,7 +153,7 @@ class PreemptionProblemBuilder:
     def _stop(self, work: int) -> None:
         worked(work)
         if self._circumstances() != self._seen:
-            raise Disturbed
+            raise TrialInvalidated
 
     def _units(self) -> Units:
         budgets, forest = self.victim_index.budgets, self.victim_index.forest
@@ -174,7 +174,7 @@ class PreemptionProblemBuilder:
         for number, unit in enumerate(self.units):
             mine: dict[int, int] = {}
             if not unit.pods or any(record.row < 0 for record in unit.pods.values()):
-                raise Disturbed  # a pod of it ended while other work ran
+                raise TrialInvalidated  # a pod of it ended while other work ran
             for record in unit.pods.values():
                 parts.setdefault((record.row, number), []).append(record)
                 leaf = forest.leaf_of(PodKey(record.namespace, record.name)) if forest is not None else None
@@ -272,7 +272,7 @@ class PreemptionProblemBuilder:
             mask = self._open(evaluation, filters)
             resolvable = evaluation.diagnose().resolvable[: len(mask)]
             hindered = np.flatnonzero(self._allowed[: len(mask)] & ~mask & resolvable)
-            openings.exact &= self._clear_ways(
+            openings.exact &= self._rows_feasible_after_eviction(
                 RowFilters(evaluation, filters), number, mask, hindered, openings.blockers
             )
             openings.shapes.append(_with_mask(row, mask))
@@ -287,12 +287,14 @@ class PreemptionProblemBuilder:
             local = [each for each in filters if isinstance(each[1], RowFilter) and not traits_of(each[0]).ties]
             mask = self._open(evaluation, local)
             hindered = np.flatnonzero(self._allowed[: len(mask)] & ~mask)
-            if not self._clear_ways(RowFilters(evaluation, local), number, mask, hindered, openings.blockers):
+            if not self._rows_feasible_after_eviction(
+                RowFilters(evaluation, local), number, mask, hindered, openings.blockers
+            ):
                 for at in [at for at in openings.blockers if at[0] == number]:
                     openings.blockers[at] = ()  # not exact: without blockers it stays a lower bound
             for plugin, tracker in filters:
                 if not isinstance(tracker, RowFilter) and not traits_of(plugin).ties:
-                    mask &= ~_for_good(plugin, tracker, mask)
+                    mask &= ~_unresolvable_rows(plugin, tracker, mask)
             openings.shapes.append(_with_mask(row, mask))
         same = all(
             a.mask.tobytes() == b.mask.tobytes() for a, b in zip(openings.shapes, self.openings.shapes, strict=True)
@@ -312,7 +314,9 @@ class PreemptionProblemBuilder:
             mask[:] = False
         return mask
 
-    def _clear_ways(self, gate: RowFilters, shape: int, mask: Bools, hindered: Ints, blockers: Blockers) -> bool:
+    def _rows_feasible_after_eviction(
+        self, gate: RowFilters, shape: int, mask: Bools, hindered: Ints, blockers: Blockers
+    ) -> bool:
         """Find the rejected rows that become feasible when their victims are evicted, and the blocking victims.
 
         Each row is checked by itself, and other work runs in between. Return False if a row may also become feasible
@@ -328,7 +332,7 @@ class PreemptionProblemBuilder:
             if number % FOLLOWED == 0:
                 self.victim_index.refresh()  # trials fill the log: an index that falls behind is rebuilt
             gate.approach(row)  # other work may have run
-            guilty, sure = self._in_the_way(gate, row, here)
+            guilty, sure = self._blockers_of_row(gate, row, here)
             exact &= sure
             if guilty is not None:
                 mask[row] = True
@@ -336,7 +340,7 @@ class PreemptionProblemBuilder:
         gate.evaluation.refresh()
         return exact
 
-    def _in_the_way(
+    def _blockers_of_row(
         self, gate: RowFilters, row: int, here: dict[int, list[PodRecord]]
     ) -> tuple[list[int] | None, bool]:
         """Return the units that block a row (None: it is infeasible without them too), and whether that is exact."""
@@ -346,12 +350,12 @@ class PreemptionProblemBuilder:
                 for pod in pods:
                     self.columns.unplace(pod)
             if gate.passes(row):
-                return self._guilty(gate, row, list(here), here)
+                return self._bisect_blockers(gate, row, list(here), here)
             return None, gate.shut(row)
         finally:
             self.columns.journal.rewind(mark)
 
-    def _guilty(
+    def _bisect_blockers(
         self, gate: RowFilters, row: int, units: list[int], here: dict[int, list[PodRecord]]
     ) -> tuple[list[int], bool]:
         """Find the blocking units by bisection.
@@ -372,8 +376,8 @@ class PreemptionProblemBuilder:
         if len(units) == 1:
             return units, True
         half = len(units) // 2
-        first, sure = self._guilty(gate, row, units[:half], here)
-        second, also = self._guilty(gate, row, units[half:], here)
+        first, sure = self._bisect_blockers(gate, row, units[:half], here)
+        second, also = self._bisect_blockers(gate, row, units[half:], here)
         return (first + second, sure and also) if first or second else (units, False)
 
 
@@ -382,7 +386,7 @@ def _with_mask(row: ShapeRow, mask: Bools) -> ShapeRow:
     return replace(row, mask=mask, slots=None, score=score)
 
 
-def _for_good(plugin: Any, tracker: Any, open_: Bools) -> Bools:
+def _unresolvable_rows(plugin: Any, tracker: Any, open_: Bools) -> Bools:
     """Return (n,) rows that a filter rejects as unresolvable, regardless of victims."""
     n = len(open_)
     closed: Bools = np.zeros(n, dtype=np.bool_)
@@ -423,14 +427,14 @@ def leftovers(root: Subtree) -> list[Leaf]:
     return [leaf for leaf in leaves(root) if leaf.need == 0 and leaf.total > 0]
 
 
-def latecomers(root: Subtree) -> list[Subtree]:
+def optional_pending_groups(root: Subtree) -> list[Subtree]:
     """Return pending groups that do not run yet and that their satisfied parent does not need."""
     if isinstance(root, Leaf) or not done(root):
         return []
     found: list[Subtree] = []
     for child in root.children:
         if done(child):
-            found += latecomers(child)
+            found += optional_pending_groups(child)
         elif any(leaf.total for leaf in leaves(child)):
             found.append(child)
     return found

@@ -47,7 +47,7 @@ def by_rank(columns: Columns, built: Built, assignment: Assignment) -> Assignmen
 
 def _assign(columns: Columns, built: Built, group: Group, changed: Assignment, positions: Sequence[int]) -> None:
     records = [changed[at][0] for at in positions]
-    sitting = seated(columns, group) if group.placed else []
+    sitting = members_on_nodes(columns, group) if group.placed else []
     known = built.ranks.get(group.key) if not sitting else None
     ranks = (known or ranks_of([*sitting, *records], group.policy)).of
     if not any(record.key in ranks for record in records):
@@ -98,7 +98,7 @@ def _in_order(
         changed[at] = (there[row].pop(), row)
 
 
-def seated(columns: Columns, group: Group) -> list[PodRecord]:
+def members_on_nodes(columns: Columns, group: Group) -> list[PodRecord]:
     """Return the members of a leaf that have a node."""
     found: list[PodRecord] = []
     for name, member in group.members.items():

@@ -14,7 +14,7 @@ import numpy as np
 
 from phalanx.engine.groups.build import Built
 from phalanx.engine.groups.rank_order import LAST, ranks_of
-from phalanx.engine.groups.rank_placement import seated
+from phalanx.engine.groups.rank_placement import members_on_nodes
 from phalanx.engine.groups.trial import Assignment
 from phalanx.engine.placement.problem import Composite, Ints, Leaf, Subtree, base_slots
 from phalanx.engine.placement.ranks import balance, stripe
@@ -133,9 +133,13 @@ def _slots_of(columns: Columns, built: Built, part: Subtree) -> list[list[int]]:
     """Return, for each rank or child in order, the rows of its placed pods; empty: it is to be placed."""
     if isinstance(part, Composite):
         children = [built.group_of.get(id(child)) for child in part.children]
-        return [[each.row for leaf in _leaves(child) for each in seated(columns, leaf)] for child in children if child]
+        return [
+            [each.row for leaf in _leaves(child) for each in members_on_nodes(columns, leaf)]
+            for child in children
+            if child
+        ]
     group = built.group_of[id(part)]
-    sitting, waiting = seated(columns, group), built.pending.get(id(part), [])
+    sitting, waiting = members_on_nodes(columns, group), built.pending.get(id(part), [])
     if not sitting:
         return [[] for _ in waiting]
     order = {record.key: at for at, record in enumerate(waiting)}

@@ -24,7 +24,7 @@ from phalanx.engine.state.pod_rules import (
 from phalanx.engine.state.shapes import Shape
 
 
-def _understood(built: Built) -> bool:
+def _rules_are_countable(built: Built) -> bool:
     """Return whether all rules that members affect are capacity, ports, affinity or their own spreading."""
     for shape, evaluation in zip(built.shapes, built.evaluations, strict=True):
         for plugin, tracker in evaluation.filters:
@@ -41,7 +41,7 @@ def symmetry(built: Built) -> NDArray[np.int64]:
     """Return (n,) class numbers: rows of one class give equal filter results, now and with equal members placed."""
     columns = built.evaluations[0].columns
     n = columns.n
-    if not _understood(built):
+    if not _rules_are_countable(built):
         return np.arange(n, dtype=np.int64)
     rids = sorted({rid for shape in built.shapes for rid, _ in shape.requests})
     facts: list[NDArray[np.generic]] = [columns.alive[:n], columns.taint_set[:n]]
@@ -82,7 +82,7 @@ def detached(built: Built) -> frozenset[int]:
     Such a shape has no required affinity and no hard spreading, and no member's affinity or spreading selects it.
     Anti-affinity of other members may select it: anti-affinity holds in both directions.
     """
-    if not _understood(built):
+    if not _rules_are_countable(built):
         return frozenset()
     objects = built.evaluations[0].objects
     near = [term for shape in built.shapes for term in _terms(shape) if term.kind == REQUIRED]

@@ -123,7 +123,7 @@ class SequentialTrial:
         self.expansions = 0  # of the backtracking search only
 
     def run(self) -> Assignment | None:
-        found = self._plainly()
+        found = self._greedy()
         if found is None:
             assignment_search = BacktrackingSearch(self._cluster, self._built)
             found = assignment_search.run()
@@ -134,7 +134,7 @@ class SequentialTrial:
             )
         return found
 
-    def _plainly(self) -> Assignment | None:
+    def _greedy(self) -> Assignment | None:
         """Try greedily: one pass per area and order, no backtracking except over domains."""
         root = self._built.problem.root
         for allowed in self._areas():
@@ -166,12 +166,12 @@ class SequentialTrial:
         }
         for key in sorted(keys):
             column = self._columns.label(key)
-            for domain in self._roomiest(column.ids[:n], alive[:n] & (column.ids[:n] > 0)):
+            for domain in self._domains_by_room(column.ids[:n], alive[:n] & (column.ids[:n] > 0)):
                 area = np.zeros_like(alive)
                 area[:n] = alive[:n] & (column.ids[:n] == domain)
                 yield area
 
-    def _roomiest(self, ids: NDArray[np.integer], inside: Bools) -> list[int]:
+    def _domains_by_room(self, ids: NDArray[np.integer], inside: Bools) -> list[int]:
         """Return domains with room, most room first."""
         room = np.zeros(len(ids))
         for evaluation in self._built.evaluations:
@@ -275,7 +275,7 @@ class SequentialTrial:
         if group.pinned >= 0:
             candidates = [group.pinned] if bool((inside & (column == group.pinned)).any()) else []
         else:
-            candidates = self._roomiest(column, inside)
+            candidates = self._domains_by_room(column, inside)
         for domain in candidates:
             mask = allowed.copy()
             mask[:n] &= column == domain

@@ -74,7 +74,7 @@ class WorkloadStatuses:
             self._count(leaf)
         touched, self._touched = self._touched, {}
         for place in touched:
-            self._say(place)
+            self._report(place)
 
     def _count(self, leaf: GroupKey) -> None:
         group = self._forest.group(leaf)
@@ -110,7 +110,7 @@ class WorkloadStatuses:
         else:
             self._parts[leaf] = new
 
-    def _say(self, place: WorkloadKey) -> None:
+    def _report(self, place: WorkloadKey) -> None:
         sums = self._sums.get(place, {})
         if not sums:
             self._sums.pop(place, None)

@@ -107,10 +107,10 @@ class Bounds:
         """Like `possible`, but the area is already a domain of the group's own key."""
         handle = (self.kind(group), area)
         if handle not in self._inside:
-            self._inside[handle] = self._look_inside(group, area)
+            self._inside[handle] = self._possible_in_area(group, area)
         return self._inside[handle]
 
-    def _look_inside(self, group: Subtree, area: int) -> bool:
+    def _possible_in_area(self, group: Subtree, area: int) -> bool:
         nodes = self.state.areas[area]
         demand = self.demand(group)
         for r in np.flatnonzero(demand):

@@ -32,7 +32,7 @@ def explain_rest(problem: PlacementProblem, group: Subtree) -> Certificate | Non
     explainer = _Explainer(SearchState(problem, Budget(0)))
     late = _late(group)
     if late:
-        return explainer.group(explainer.most_telling(late, 0), 0)
+        return explainer.group(explainer.group_to_explain(late, 0), 0)
     extras = [leaf for leaf in leaves(group) if leaf.total]
     if not extras:
         return None
@@ -62,7 +62,7 @@ class _Explainer:
             return self._leaf(group, area)
         return self._composite(group, area, self._areas(group, area))
 
-    def most_telling(self, failing: list[Subtree], area: int) -> Subtree:
+    def group_to_explain(self, failing: list[Subtree], area: int) -> Subtree:
         """Return the failing group to explain: one that would not fit on empty nodes, else the one with the fewest
         pods. Preemption can help the others."""
         return min(failing, key=lambda c: (not self._never_fits(c, area), sum(x.need for x in leaves(c))))
@@ -206,7 +206,7 @@ class _Explainer:
                 limiting = str(self.problem.resources[int(asks[int(share.argmin())])])
         elif best is not None:
             failing = [c for c in pending if not self.bounds.possible(c, inside)]
-            inner = self.group(self.most_telling(failing, inside), inside) if failing else None
+            inner = self.group(self.group_to_explain(failing, inside), inside) if failing else None
         return Certificate(
             group=group.name,
             composite=True,

@@ -42,10 +42,10 @@ class ResidualCapacity:
         self._weights = [1.0 / max(1.0, float(hosts.pods(free).sum())) for hosts in self._hosts]
         self._plain_weight = PLAIN_SHARE / max(1.0, float(self._plain_pods(free).sum()))
         self._devices = [hosts.row for hosts in self._hosts]
-        self._crumb_weight = CRUMB_SHARE / max(ROUNDING, float(self._crumbs(free).sum()))
+        self._crumb_weight = CRUMB_SHARE / max(ROUNDING, float(self._residual_shares(free).sum()))
 
     def __call__(self, left: Floats) -> Floats:
-        worth = self._plain_weight * self._plain_pods(left) + self._crumb_weight * self._crumbs(left)
+        worth = self._plain_weight * self._plain_pods(left) + self._crumb_weight * self._residual_shares(left)
         for hosts, weight in zip(self._hosts, self._weights, strict=True):
             worth += weight * hosts.pods(left)
         return worth
@@ -65,7 +65,7 @@ class ResidualCapacity:
                     total += np.minimum(piece[row], least)
         return total
 
-    def _crumbs(self, left: Floats) -> Floats:
+    def _residual_shares(self, left: Floats) -> Floats:
         """Return the squared share of a node's scarcest resource: prefers balanced leftovers and empty nodes."""
         shares = left * self._unit[:, None]
         plain = shares[self._plain].min(axis=0, initial=1.0)

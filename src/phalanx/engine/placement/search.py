@@ -315,7 +315,7 @@ class Extras:
         minimums = self.state.mark()
         if not self._grow(sitting):
             self.state.rewind(minimums)
-            self._squeeze()
+            self._pack_exactly()
             self._grow(sitting)
 
     def _grow(self, sitting: list[Leaf]) -> bool:
@@ -329,7 +329,7 @@ class Extras:
                     all_pods = False
         return all_pods
 
-    def _squeeze(self) -> None:
+    def _pack_exactly(self) -> None:
         """Pack exactly for the maximum number of pods, one cluster of overlapping slots after the other."""
         seen: set[int] = set()
         for assign in list(self.state.assignment.values()):

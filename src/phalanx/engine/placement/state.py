@@ -316,7 +316,7 @@ class SearchState:
         placed = self._solve(union, free, items, greedy=len(assignment) > 1)
         if placed is None:
             return False
-        self._deal(assignment, union, handles, placed)
+        self._divide_packing(assignment, union, handles, placed)
         return True
 
     def _solve(self, union: Ints, free: Floats, items: list[Item], *, greedy: bool) -> Ints | None:
@@ -338,7 +338,9 @@ class SearchState:
         self._proofs[task] = placed
         return placed
 
-    def _deal(self, assignment: list[Slot], union: Ints, handles: list[tuple[int, int]], placed: Ints) -> None:
+    def _divide_packing(
+        self, assignment: list[Slot], union: Ints, handles: list[tuple[int, int]], placed: Ints
+    ) -> None:
         """Give every slot its part of a joint packing, first slot first."""
         left = {handle: placed[i].copy() for i, handle in enumerate(handles)}
         fresh: list[Slot] = []
@@ -398,7 +400,7 @@ class SearchState:
             final.append(Slot(old.leaf, old.area, new.shapes, counts, old.placed))
         for old, new in zip(assignment, final, strict=True):
             self.assignment[id(old.leaf)] = new
-        self._deal(final, union, handles, placed)
+        self._divide_packing(final, union, handles, placed)
 
     # ---- bookkeeping -----------------------------------------------------------------------------------------
 

@@ -76,7 +76,7 @@ class DeviceFilter(FollowsDevices):
         self.failures = {}
         for row in np.flatnonzero(self.columns.alive[: self.columns.n]).tolist():
             self._look(row)
-        self._lift()
+        self._clear_wait_limits()
 
     def update(self, changes: Sequence[Change]) -> Sequence[int] | None:
         rows = self._rows()
@@ -88,10 +88,10 @@ class DeviceFilter(FollowsDevices):
                 self._look(row)
             else:
                 self.mask[row] = False
-        self._lift()
+        self._clear_wait_limits()
         return rows
 
-    def _lift(self) -> None:
+    def _clear_wait_limits(self) -> None:
         """Leave the rows where claims wait without a limit, unless the slots alone decide."""
         if self.slots is not None and not self.counted:
             for row in self.state.waiting_rows():

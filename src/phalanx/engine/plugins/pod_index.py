@@ -249,11 +249,11 @@ class TrackerWatch(Generic[T]):
         some = self.index.candidates(matcher) if self._of_class is not None else ()
         self._classes = [(classes, 0) for classes in some]
         self._seen_rules = 0
-        self._meet()
+        self._evaluate_new()
         self._seen = [pods.position for pods, _ in self._entries]
         return self._entries
 
-    def _meet(self) -> None:
+    def _evaluate_new(self) -> None:
         """Evaluate new classes and rule sets; all their changes count as news."""
         index = self.index
         for classes, seen in self._classes:
@@ -296,7 +296,7 @@ class TrackerWatch(Generic[T]):
         for classes, seen in self._classes:
             unknown = unknown or len(classes) != seen
         if unknown:
-            self._meet()
+            self._evaluate_new()
         found: list[tuple[T, int, int]] = []
         for i, (pods, meaning) in enumerate(self._entries):
             position = pods.position

@@ -3,18 +3,18 @@
 from phalanx.engine.preemption.cost import NO_VICTIMS, ORDER, Cost, cost_of
 from phalanx.engine.preemption.plan import plan
 from phalanx.engine.preemption.problem import DEFAULT_BUDGET, PreemptionProblem, Units
-from phalanx.engine.preemption.result import GaveUp, Hopeless, Plan, Planned, Victim
+from phalanx.engine.preemption.result import Hopeless, Plan, Planned, SearchBudgetExhausted, Victim
 
 __all__ = [
     "DEFAULT_BUDGET",
     "NO_VICTIMS",
     "ORDER",
     "Cost",
-    "GaveUp",
     "Hopeless",
     "Plan",
     "Planned",
     "PreemptionProblem",
+    "SearchBudgetExhausted",
     "Units",
     "Victim",
     "cost_of",

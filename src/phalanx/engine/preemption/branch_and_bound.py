@@ -14,9 +14,9 @@ import numpy as np
 
 from phalanx.engine.placement.problem import Floats
 from phalanx.engine.preemption.cost import cheapest_first, cost_of
-from phalanx.engine.preemption.cost_bounds import Stand
+from phalanx.engine.preemption.cost_bounds import BranchDecisions
 from phalanx.engine.preemption.covering import Contest, Cover, cover
-from phalanx.engine.preemption.node_options import NodeOptions, Scope, Situation, TooManyWays
+from phalanx.engine.preemption.node_options import BranchState, NodeOptions, Scope, TooManySubsets
 from phalanx.engine.slices import worked
 
 
@@ -50,7 +50,7 @@ class BranchAndBound:
         self.effort = effort
         self._covers: dict[tuple[object, ...], Cover | None] = {}
 
-    def cover(self, name: object, cluster: Contest, now: Situation) -> Cover | None:
+    def cover(self, name: object, cluster: Contest, now: BranchState) -> Cover | None:
         """Solve one covering task; cached by everything that its solution depends on."""
         touched: tuple[object, ...] = ()
         if now.node_key:
@@ -63,7 +63,7 @@ class BranchAndBound:
             self._covers[handle] = cover(self.freeing, cluster, now)
         return self._covers[handle]
 
-    def relax(self, clusters: list[tuple[object, Contest]], now: Situation) -> Relaxed | None:
+    def relax(self, clusters: list[tuple[object, Contest]], now: BranchState) -> Relaxed | None:
         price = 0.0
         taken: list[int] = []
         placed: dict[int, list[tuple[int, int]]] = {}
@@ -92,16 +92,16 @@ class BranchAndBound:
     ) -> None:
         """Pass every victim set that is at least as good as `best` to `found`, which returns the new best cost."""
         prices = self.freeing.prices
-        stack = [Stand()]
+        stack = [BranchDecisions()]
         while stack:
             if self.effort.over:
                 self.effort.truncated = True
                 return
             stand = stack.pop()
-            now = Situation(self.freeing, scope, stand)
+            now = BranchState(self.freeing, scope, stand)
             try:
                 relaxed = self.relax(clusters, now)
-            except TooManyWays:
+            except TooManySubsets:
                 self.effort.truncated = True
                 return
             if relaxed is None:
@@ -115,15 +115,15 @@ class BranchAndBound:
             if bound < best:
                 stack += self.cases(stand, relaxed)
 
-    def cases(self, stand: Stand, relaxed: Relaxed) -> list[Stand]:
+    def cases(self, stand: BranchDecisions, relaxed: Relaxed) -> list[BranchDecisions]:
         """Return the branches to search, the more promising last; empty if the bound is attained."""
         units = self.blame(stand.out, relaxed)
         if not units:
             return self.freeing.prices.blame(stand, relaxed.units)
         settled = self.freeing.prices.settled
         return [
-            settled(Stand(stand.out, stand.kept | {units[0]}, stand.paid, stand.whole)),
-            settled(Stand(stand.out | {units[0]}, stand.kept, stand.paid, stand.whole)),
+            settled(BranchDecisions(stand.out, stand.kept | {units[0]}, stand.paid, stand.whole)),
+            settled(BranchDecisions(stand.out | {units[0]}, stand.kept, stand.paid, stand.whole)),
         ]
 
     def blame(self, out: frozenset[int], relaxed: Relaxed) -> list[int]:

@@ -25,7 +25,7 @@ UNLIMITED = 1 << 30
 _NONE: frozenset[int] = frozenset()
 
 
-class Stand(msgspec.Struct, frozen=True):
+class BranchDecisions(msgspec.Struct, frozen=True):
     """Decisions of a search branch.
 
     out: evicted units. kept: units that must not be evicted. paid: charges that are paid in any case. whole: charges of
@@ -163,14 +163,14 @@ class CostBounds:
     def _gone(self, charge: Charge, out: Iterable[int]) -> int:
         return sum(charge.units.get(u, 0) for u in out)
 
-    def _paid(self, stand: Stand) -> set[int]:
+    def _paid(self, stand: BranchDecisions) -> set[int]:
         touched = {number for u in stand.out for number in self._of_unit.get(u, ())}
         due = (n for n in touched if self._gone(self.charges[n], stand.out) > self.charges[n].surplus)
         return set(stand.paid).union(due)
 
     # ---- prices
 
-    def terms(self, stand: Stand) -> Terms:
+    def terms(self, stand: BranchDecisions) -> Terms:
         units = self.units
         spent: tuple[int, ...] = ()
         if len(units.allowed):
@@ -185,7 +185,7 @@ class CostBounds:
             priced += self.units.hits[list(terms[0])].sum(axis=0) * self._weight("budgets")
         return priced
 
-    def decided(self, stand: Stand) -> float:
+    def decided(self, stand: BranchDecisions) -> float:
         """Return the cost that the decisions so far cause in any case."""
         now = cost_of(self.units, stand.out)
         fixed: float = sum(getattr(now, name) * self._weight(name) for name in cost.COUNTS)
@@ -196,7 +196,7 @@ class CostBounds:
                 pods, running = self._gone(charge, stand.out), self.units.gang_running[charge.gang]
                 fixed -= stops(pods, running, running - charge.surplus) * self._weight("stopped")
         if self._weight("gangs"):
-            fixed += self._weight("gangs") * sum(self._broken_for_sure(g, stand) for g in self._open_gangs(stand.out))
+            fixed += self._weight("gangs") * sum(self._surely_broken(g, stand) for g in self._open_gangs(stand.out))
         return fixed
 
     def proved(self, price: float) -> float:
@@ -215,16 +215,20 @@ class CostBounds:
 
     # ---- branching
 
-    def settled(self, stand: Stand) -> Stand:
+    def settled(self, stand: BranchDecisions) -> BranchDecisions:
         """Also keep the units whose eviction would break a gang that must not fall below its minimum."""
         kept = set(stand.kept)
         for number in stand.whole:
             charge = self.charges[number]
             left = charge.surplus - self._gone(charge, stand.out)
             kept.update(u for u, pods in charge.units.items() if pods > left and u not in stand.out)
-        return Stand(stand.out, frozenset(kept), stand.paid, stand.whole) if len(kept) > len(stand.kept) else stand
+        return (
+            BranchDecisions(stand.out, frozenset(kept), stand.paid, stand.whole)
+            if len(kept) > len(stand.kept)
+            else stand
+        )
 
-    def blame(self, stand: Stand, touched: Iterable[int]) -> list[Stand]:
+    def blame(self, stand: BranchDecisions, touched: Iterable[int]) -> list[BranchDecisions]:
         """Return the branches to search if the bound is below the real cost of these units."""
         touched = sorted(set(touched) - stand.out)
         all_pods = stand.out.union(touched)
@@ -238,27 +242,27 @@ class CostBounds:
             gone = sum(pods for u, pods in self._gangs[gang].items() if u in all_pods)
             broken = self._surplus(gang) < gone < self.units.gang_running[gang]
             undecided = [u for u in self._gangs[gang] if u not in stand.out and u not in stand.kept]
-            if broken and undecided and not self._broken_for_sure(gang, stand):
+            if broken and undecided and not self._surely_broken(gang, stand):
                 unit = min(undecided, key=lambda u: (u not in all_pods, u))
                 return [self._keep(stand, {unit}), self._evict(stand, unit)]
         return []
 
-    def _decide(self, number: int, stand: Stand, all_pods: frozenset[int]) -> list[Stand]:
+    def _decide(self, number: int, stand: BranchDecisions, all_pods: frozenset[int]) -> list[BranchDecisions]:
         """Branch on a charge: it is paid, or too few of its units are evicted for it to be due."""
         charge = self.charges[number]
-        pay = Stand(stand.out, stand.kept, stand.paid | {number}, stand.whole)
+        pay = BranchDecisions(stand.out, stand.kept, stand.paid | {number}, stand.whole)
         if charge.surplus == 0:
             return [self._keep(stand, charge.units), pay]
-        whole = Stand(stand.out, stand.kept, stand.paid, stand.whole | {number})
+        whole = BranchDecisions(stand.out, stand.kept, stand.paid, stand.whole | {number})
         unit = min(u for u in charge.units if u in all_pods and u not in stand.out)
         cases = [self._keep(whole, {unit}), self._evict(whole, unit)]
         return cases if number in stand.whole else [*cases, pay]
 
-    def _keep(self, stand: Stand, units: Iterable[int]) -> Stand:
-        return self.settled(Stand(stand.out, stand.kept.union(units), stand.paid, stand.whole))
+    def _keep(self, stand: BranchDecisions, units: Iterable[int]) -> BranchDecisions:
+        return self.settled(BranchDecisions(stand.out, stand.kept.union(units), stand.paid, stand.whole))
 
-    def _evict(self, stand: Stand, unit: int) -> Stand:
-        return self.settled(Stand(stand.out | {unit}, stand.kept, stand.paid, stand.whole))
+    def _evict(self, stand: BranchDecisions, unit: int) -> BranchDecisions:
+        return self.settled(BranchDecisions(stand.out | {unit}, stand.kept, stand.paid, stand.whole))
 
     def _open_gangs(self, units: Iterable[int]) -> set[int]:
         """Return the gangs of these units that break or not depending on which pods are evicted."""
@@ -266,7 +270,7 @@ class CostBounds:
         touched = {gang for u in units if len(gangs) for gang, _ in gangs[u]}
         return {g for g in touched if self._surplus(g) > 0 or (self._surplus(g) == 0 and self._can_go(g, _NONE))}
 
-    def _broken_for_sure(self, gang: int, stand: Stand) -> bool:
+    def _surely_broken(self, gang: int, stand: BranchDecisions) -> bool:
         gone = sum(pods for u, pods in self._gangs[gang].items() if u in stand.out)
         if gone <= self._surplus(gang):
             return False

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
 from phalanx.engine.placement.problem import Bools, Floats, Ints
-from phalanx.engine.preemption.node_options import NodeOptions, Situation, TooManyWays
+from phalanx.engine.preemption.node_options import BranchState, NodeOptions, TooManySubsets
 from phalanx.engine.slices import worked
 
 MAX_STATES = 20_000
@@ -35,14 +35,14 @@ class Cover(msgspec.Struct, frozen=True, eq=False):
     counts: Ints  # (I, M) members per item and node
 
 
-def cover(freeing: NodeOptions, cluster: Contest, now: Situation) -> Cover | None:
-    """Return the cheapest cover; None if it is impossible with everything evicted. May raise TooManyWays."""
+def cover(freeing: NodeOptions, cluster: Contest, now: BranchState) -> Cover | None:
+    """Return the cheapest cover; None if it is impossible with everything evicted. May raise TooManySubsets."""
     if len(cluster.items) == 1:
         return _one_kind(freeing, cluster, now)
     return _many_kinds(freeing, cluster, now)
 
 
-def _one_kind(freeing: NodeOptions, cluster: Contest, now: Situation) -> Cover | None:
+def _one_kind(freeing: NodeOptions, cluster: Contest, now: BranchState) -> Cover | None:
     item, need = cluster.items[0], cluster.claims[0][1]
     nodes = cluster.nodes
     table = freeing.table(item.shape, nodes, min(need, _deepest(freeing, item.shape, nodes, now)), now)
@@ -79,7 +79,7 @@ def _one_kind(freeing: NodeOptions, cluster: Contest, now: Situation) -> Cover |
     return Cover(float(best[need]), counts)
 
 
-def _deepest(freeing: NodeOptions, shape: int, nodes: Ints, now: Situation) -> int:
+def _deepest(freeing: NodeOptions, shape: int, nodes: Ints, now: BranchState) -> int:
     """Return the most members that any of these nodes can hold with everything evictable evicted."""
     row = freeing.problem.placement.shapes[shape]
     inside = nodes[row.mask[nodes]]
@@ -112,11 +112,11 @@ def _useful(table: Floats, need: int) -> Ints:
     return np.flatnonzero(keep)
 
 
-def _many_kinds(freeing: NodeOptions, cluster: Contest, now: Situation) -> Cover | None:
+def _many_kinds(freeing: NodeOptions, cluster: Contest, now: BranchState) -> Cover | None:
     dims = tuple(item.most + 1 for item in cluster.items)
     states = int(np.prod(dims, dtype=np.float64))
     if states > MAX_STATES:
-        raise TooManyWays
+        raise TooManySubsets
     strides = np.ones(len(dims), dtype=np.int64)
     for axis in range(len(dims) - 2, -1, -1):
         strides[axis] = strides[axis + 1] * dims[axis + 1]

@@ -59,7 +59,7 @@ class Feasibility:
             mask = shapes[shape].mask.copy()
             mask[nodes[np.logical_or.reduceat(~gone[who], starts)]] = False
             shapes[shape] = replace(shapes[shape], mask=mask)
-        return replace(base, free=free, shapes=[_uncounted(row) for row in shapes])
+        return replace(base, free=free, shapes=[_without_slots(row) for row in shapes])
 
     def outcome(self, evicted: Collection[int], *, explained: bool = False) -> SearchOutcome:
         self.calls += 1
@@ -78,7 +78,7 @@ class Feasibility:
         kept = set(evicted)
         quick = self._counted()
         while True:
-            doubtful = quick.spareable(kept) if quick is not None else order
+            doubtful = quick.reprievable(kept) if quick is not None else order
             found = next((u for u in order if u in kept and u in doubtful and self.fits(kept - {u})), None)
             if quick is not None:
                 if found is None:
@@ -105,7 +105,7 @@ class Counted:
         self.leaf = leaf
         self.shape = leaf.demand[0][0]
 
-    def spareable(self, kept: set[int]) -> set[int]:
+    def reprievable(self, kept: set[int]) -> set[int]:
         units = self.fitting.problem.units
         after = self.fitting.without(kept)
         row = after.shapes[self.shape]
@@ -146,5 +146,5 @@ class Counted:
         return found
 
 
-def _uncounted(row: ShapeRow) -> ShapeRow:
+def _without_slots(row: ShapeRow) -> ShapeRow:
     return row if row.slots is None else replace(row, slots=None)

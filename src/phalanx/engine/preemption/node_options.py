@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from phalanx.engine.placement.problem import Bools, Floats, Ints, count_slots
-from phalanx.engine.preemption.cost_bounds import CostBounds, Stand, Terms
+from phalanx.engine.preemption.cost_bounds import BranchDecisions, CostBounds, Terms
 from phalanx.engine.preemption.problem import PreemptionProblem
 from phalanx.engine.slices import worked
 
@@ -24,11 +24,11 @@ MAX_GRID = 200_000
 Pairs: TypeAlias = frozenset[tuple[int, int]]
 
 
-class TooManyWays(Exception):
+class TooManySubsets(Exception):
     """The problem has too many combinations for an exact solution."""
 
 
-class Ways(msgspec.Struct, eq=False):
+class PartSubsets(msgspec.Struct, eq=False):
     """Subsets of a node's parts: row c takes takes[c, k] of the parts in members[k]."""
 
     members: list[Ints]
@@ -56,12 +56,12 @@ class Scope(msgspec.Struct, frozen=True, eq=False):
     inside: Bools  # (U,) units with a part in the scope
 
 
-class Situation:
+class BranchState:
     """Prices and free capacity after the decisions of a search branch (units evicted, units kept)."""
 
     __slots__ = ("allowed", "free", "kept", "node_key", "out", "price", "scope", "terms", "ties")
 
-    def __init__(self, freeing: NodeOptions, scope: Scope, stand: Stand) -> None:
+    def __init__(self, freeing: NodeOptions, scope: Scope, stand: BranchDecisions) -> None:
         units = freeing.units
         out, kept = stand.out, stand.kept
         self.out, self.kept, self.scope = out, kept, scope
@@ -133,7 +133,7 @@ class NodeOptions:
             self._priced[key] = (price, price + scope.fraction * self.prices.ties[of])
         return self._priced[key]
 
-    def types(self, now: Situation) -> Ints:
+    def types(self, now: BranchState) -> Ints:
         """Return (Q,) class numbers, equal for parts that free the same resources at the same price."""
         key = (now.scope.name, now.terms)
         if key not in self._types:
@@ -160,14 +160,14 @@ class NodeOptions:
 
     # ---- one kind of member --------------------------------------------------------------------------------
 
-    def table(self, shape: int, nodes: Ints, most: int, now: Situation) -> Floats:
+    def table(self, shape: int, nodes: Ints, most: int, now: BranchState) -> Floats:
         """Return (M, most + 1) the price of k members of the shape on each node; inf where k do not fit."""
         key = (shape, nodes.tobytes(), most, now.terms, now.scope.name)
         base = self._tables.get(key)
         if base is None:
             plain = now
             if now.out or now.kept:
-                plain = Situation(self, now.scope, Stand())
+                plain = BranchState(self, now.scope, BranchDecisions())
                 plain.terms, plain.price, plain.ties = now.terms, now.price, now.ties
             base = self._tables[key] = self._fill(shape, nodes, most, plain)
         if not now.node_key:
@@ -179,7 +179,7 @@ class NodeOptions:
         table[touched] = self._fill(shape, nodes[touched], most, now)
         return table
 
-    def _fill(self, shape: int, nodes: Ints, most: int, now: Situation) -> Floats:
+    def _fill(self, shape: int, nodes: Ints, most: int, now: BranchState) -> Floats:
         row = self.problem.placement.shapes[shape]
         table = np.full((len(nodes), most + 1), np.inf)
         table[:, 0] = 0.0
@@ -212,7 +212,7 @@ class NodeOptions:
             table[at] = known[alike]
         return table
 
-    def _fill_few(self, shape: int, nodes: Ints, u: int, most: int, now: Situation) -> Floats:
+    def _fill_few(self, shape: int, nodes: Ints, u: int, most: int, now: BranchState) -> Floats:
         row = self.problem.placement.shapes[shape]
         bits = _bits(u)  # (C, u)
         parts = self.start[nodes][:, None] + np.arange(u)  # (M, u)
@@ -236,7 +236,7 @@ class NodeOptions:
         cap = self.problem.placement.shapes[shape].cap
         return 2**31 if cap is None else int(cap[node])
 
-    def _slots(self, ways: Ways, shape: int, node: int) -> Ints:
+    def _slots(self, ways: PartSubsets, shape: int, node: int) -> Ints:
         """Return (1, C) the members of one shape that fit after each way of evicting parts."""
         row = self.problem.placement.shapes[shape]
         slots = np.minimum(count_slots(row.request, ways.free.T), self._cap(shape, node))
@@ -245,7 +245,7 @@ class NodeOptions:
             slots[[not gone.issuperset(blockers) for gone in ways.gone]] = 0
         return slots[None, :]
 
-    def ways(self, node: int, now: Situation) -> Ways:
+    def ways(self, node: int, now: BranchState) -> PartSubsets:
         """Return the subsets of the node's parts to consider, cheapest parts of a class first."""
         units = self.units
         span = np.arange(self.start[node], self.start[node + 1])
@@ -271,9 +271,9 @@ class NodeOptions:
             for row in takes:
                 taken = [int(units.part_unit[p]) for m, t in zip(members, row, strict=True) for p in m[:t]]
                 gone.append(already.union(taken))
-        return Ways(members, takes, free + takes @ requests, price, gone)
+        return PartSubsets(members, takes, free + takes @ requests, price, gone)
 
-    def _classes(self, span: Ints, now: Situation, blockers: dict[int, tuple[int, ...]] | None) -> list[Ints]:
+    def _classes(self, span: Ints, now: BranchState, blockers: dict[int, tuple[int, ...]] | None) -> list[Ints]:
         units = self.units
         special = {u for who in blockers.values() for u in who} if blockers else set()
         types = self.types(now)
@@ -325,7 +325,7 @@ class NodeOptions:
         shapes: tuple[int, ...],
         most: tuple[int, ...],
         rivals: frozenset[tuple[int, int]],
-        now: Situation,
+        now: BranchState,
     ) -> tuple[Ints, Floats]:
         """Return undominated (P, I) members per item on a node and (P,) prices; row 0 is no member at price 0."""
         key = (node, shapes, most, now.terms, now.scope.name, now.node_key.get(node, ()))
@@ -340,7 +340,7 @@ class NodeOptions:
         shapes: tuple[int, ...],
         most: tuple[int, ...],
         rivals: frozenset[tuple[int, int]],
-        now: Situation,
+        now: BranchState,
     ) -> tuple[Ints, Floats]:
         ways = self.ways(node, now)
         requests = np.array([self.problem.placement.shapes[s].request for s in shapes])  # (I, R)
@@ -352,7 +352,7 @@ class NodeOptions:
         )  # (I, C)
         top = limit.max(axis=1)
         if np.prod(top[:-1] + 1, dtype=np.float64) * len(ways.price) > MAX_GRID:
-            raise TooManyWays
+            raise TooManySubsets
         grid = np.indices(tuple(top[:-1] + 1)).reshape(len(shapes) - 1, -1).T  # (G, I-1)
         left = ways.free[:, None, :] - (grid @ requests[:-1])[None, :, :]  # (C, G, R)
         # Zero members always fit, even on a node whose reservations exceed its capacity.
@@ -381,7 +381,7 @@ class NodeOptions:
                 kept.append((counts, price))
         return np.array([k for k, _ in kept], dtype=np.int64), np.array([p for _, p in kept])
 
-    def cheapest(self, node: int, wanted: Sequence[tuple[int, int]], rivals: Pairs, now: Situation) -> list[int]:
+    def cheapest(self, node: int, wanted: Sequence[tuple[int, int]], rivals: Pairs, now: BranchState) -> list[int]:
         """Return the cheapest parts to evict so that these (shape, count) fit on the node."""
         wanted = [(s, c) for s, c in wanted if c]
         if not wanted:

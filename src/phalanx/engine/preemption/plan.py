@@ -1,4 +1,4 @@
-"""Plan preemption for a group: return a Plan, a proof that none exists, or GaveUp if the search budget ended."""
+"""Plan preemption for a group: return a Plan, a proof that none exists, or SearchBudgetExhausted."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from phalanx.engine.placement.problem import leaves
 from phalanx.engine.preemption import cost as costs
 from phalanx.engine.preemption.branch_and_bound import BranchAndBound, SearchBudget
 from phalanx.engine.preemption.cost import COUNTS, POD, Cost, cost_of, proved_parts
-from phalanx.engine.preemption.cost_bounds import CostBounds, Stand, coarse_weights, fine_weights
+from phalanx.engine.preemption.cost_bounds import BranchDecisions, CostBounds, coarse_weights, fine_weights
 from phalanx.engine.preemption.covering import Contest
 from phalanx.engine.preemption.domains import Choices, Domains, FreedSlot
 from phalanx.engine.preemption.feasibility import UNITS_PER_STEP, Feasibility
-from phalanx.engine.preemption.node_options import NodeOptions, Situation, TooManyWays
+from phalanx.engine.preemption.node_options import BranchState, NodeOptions, TooManySubsets
 from phalanx.engine.preemption.problem import PreemptionProblem, Units
-from phalanx.engine.preemption.result import GaveUp, Hopeless, Plan, Planned, Victim
+from phalanx.engine.preemption.result import Hopeless, Plan, Planned, SearchBudgetExhausted, Victim
 from phalanx.engine.slices import worked
 
 CHECKS = 60  # placements tried
@@ -120,7 +120,7 @@ class _AssignmentSearch:
     ) -> None:
         self._domains, self._freeing, self.branching = domains, freeing, branching
         self._members = sum(leaf.need for leaf in leaves(problem.placement.root))
-        self._scopes: dict[int, Situation] = {}  # by the node set of the root group
+        self._scopes: dict[int, BranchState] = {}  # by the node set of the root group
         self._clusters: dict[tuple[FreedSlot, ...], list[tuple[object, Contest]]] = {}
         self.too_large = False  # a cover was too large to price, so there is no lower bound
 
@@ -141,11 +141,11 @@ class _AssignmentSearch:
         area = self._domains.top(assignment[0].area)
         if area not in self._scopes:
             scope = self._freeing.scope(area, self._domains.areas[area], self._members)
-            self._scopes[area] = Situation(self._freeing, scope, Stand())
+            self._scopes[area] = BranchState(self._freeing, scope, BranchDecisions())
         for name, cluster in self.clusters(assignment):
             try:
                 found = self.branching.cover(name, cluster, self._scopes[area])
-            except TooManyWays:
+            except TooManySubsets:
                 self.too_large = True
                 continue
             if found is None:
@@ -189,7 +189,7 @@ class Planner:
         low = 0 if not everything.placed else self._lowest(levels, lambda k: self._at(levels[k]).placed)
         at = self._threshold(levels, low)
         if at is None:
-            return GaveUp(self.used)
+            return SearchBudgetExhausted(self.used)
         level, solved = at
         return self._finish(levels, low, level, solved)
 
@@ -336,7 +336,7 @@ class Planner:
         evicted = improve_victims(self.problem, self.fitting, evicted)
         outcome = self.fitting.outcome(evicted)
         if not outcome.placed:
-            return GaveUp(self.used)
+            return SearchBudgetExhausted(self.used)
         cost = cost_of(units, evicted)
         lower = self._with_counts(self._lower(levels, low, level, solved, cost), levels[level], fine, cost)
         proved = proved_parts(cost.key(), lower.key())

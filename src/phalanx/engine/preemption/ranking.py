@@ -15,7 +15,7 @@ from phalanx.engine.framework import Bools
 from phalanx.engine.preemption.cost import Key
 
 IMPOSSIBLE = np.inf
-FRONT = 128  # rows in a new front; it may grow to twice as many
+SHORTLIST = 128  # rows in a new front; it may grow to twice as many
 
 
 class RankedRows:
@@ -23,8 +23,8 @@ class RankedRows:
 
     def __init__(self, parts: int, capacity: int) -> None:
         self._parts: npt.NDArray[np.float64] = np.full((parts, capacity), IMPOSSIBLE)
-        self._front: list[tuple[Key, int]] = []  # sorted: all entries up to `_end`
-        self._in_front: dict[int, Key] = {}
+        self._shortlist: list[tuple[Key, int]] = []  # sorted: all entries up to `_end`
+        self._in_shortlist: dict[int, Key] = {}
         self._end: tuple[Key, int] = ((), -1)
 
     @property
@@ -34,30 +34,30 @@ class RankedRows:
         return found
 
     def key(self, row: int) -> Key:
-        return self._in_front.get(row) or tuple(self._parts[:, row].tolist())
+        return self._in_shortlist.get(row) or tuple(self._parts[:, row].tolist())
 
     def put(self, row: int, key: Key) -> None:
-        if row in self._in_front:
+        if row in self._in_shortlist:
             self._leave(row)
         self._parts[:, row] = key
         entry = (key, row)
         if entry <= self._end:
-            insort(self._front, entry)
-            self._in_front[row] = key
-            if len(self._front) > 2 * FRONT:
+            insort(self._shortlist, entry)
+            self._in_shortlist[row] = key
+            if len(self._shortlist) > 2 * SHORTLIST:
                 self._cut()
 
     def forget(self, row: int) -> None:
-        if row in self._in_front:
+        if row in self._in_shortlist:
             self._leave(row)
         self._parts[:, row] = IMPOSSIBLE
 
     def lowest(self, allowed: Bools) -> int:
         """Return the allowed row with the lowest key, the first among equals; -1 if there is none."""
-        found = self._lowest_in_front(allowed)
-        if found < 0 and len(self._front) <= FRONT // 2 and not self._whole:
-            self._make_front()
-            found = self._lowest_in_front(allowed)
+        found = self._lowest_in_shortlist(allowed)
+        if found < 0 and len(self._shortlist) <= SHORTLIST // 2 and not self._whole:
+            self._build_shortlist()
+            found = self._lowest_in_shortlist(allowed)
         return self._lowest_of_all(allowed) if found < 0 and not self._whole else found
 
     def below(self, allowed: Bools, key: Key) -> list[int]:
@@ -76,24 +76,24 @@ class RankedRows:
         return self._end[0] == (IMPOSSIBLE,)
 
     def _leave(self, row: int) -> None:
-        del self._front[bisect_left(self._front, (self._in_front.pop(row), row))]
+        del self._shortlist[bisect_left(self._shortlist, (self._in_shortlist.pop(row), row))]
 
     def _cut(self) -> None:
-        for _, row in self._front[FRONT:]:
-            del self._in_front[row]
-        del self._front[FRONT:]
-        self._end = self._front[-1]
+        for _, row in self._shortlist[SHORTLIST:]:
+            del self._in_shortlist[row]
+        del self._shortlist[SHORTLIST:]
+        self._end = self._shortlist[-1]
 
-    def _make_front(self) -> None:
+    def _build_shortlist(self) -> None:
         rows = np.flatnonzero(self.possible)
-        first = rows[np.lexsort(self._parts[::-1, rows])[:FRONT]]
+        first = rows[np.lexsort(self._parts[::-1, rows])[:SHORTLIST]]
         keys = map(tuple, self._parts[:, first].T.tolist())
-        self._front = list(zip(keys, first.tolist(), strict=True))
-        self._in_front = {row: key for key, row in self._front}
-        self._end = self._front[-1] if len(rows) > len(first) else ((IMPOSSIBLE,), -1)
+        self._shortlist = list(zip(keys, first.tolist(), strict=True))
+        self._in_shortlist = {row: key for key, row in self._shortlist}
+        self._end = self._shortlist[-1] if len(rows) > len(first) else ((IMPOSSIBLE,), -1)
 
-    def _lowest_in_front(self, allowed: Bools) -> int:
-        for _, row in self._front:
+    def _lowest_in_shortlist(self, allowed: Bools) -> int:
+        for _, row in self._shortlist:
             if allowed[row]:
                 return row
         return -1

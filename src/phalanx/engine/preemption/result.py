@@ -1,4 +1,4 @@
-"""Results of the preemption planner: a plan that can be shown before it is executed, a proof of none, or GaveUp."""
+"""Results of the preemption planner: a plan to show or execute, a proof of none, or SearchBudgetExhausted."""
 
 from __future__ import annotations
 
@@ -57,13 +57,13 @@ class Hopeless:
     placement: SearchOutcome | None = field(default=None, compare=False)  # with its certificate if requested
 
 
-class GaveUp(msgspec.Struct, frozen=True):
+class SearchBudgetExhausted(msgspec.Struct, frozen=True):
     """The search budget ended before a plan or a proof was found."""
 
     expansions: int
 
 
-Planned = Plan | Hopeless | GaveUp
+Planned = Plan | Hopeless | SearchBudgetExhausted
 
 
 # Parts of a cost that answers name, by their word in `cost.ORDER`.

@@ -51,6 +51,6 @@ class RowFilters:
             self.evaluation.refresh()
         return all(bool(tracker.mask[row]) for tracker in self._asked)
 
-    def hindered_beyond(self, row: int) -> bool:
+    def fails_because_of_other_rows(self, row: int) -> bool:
         """Return True if a filter that depends on other rows fails. The evaluation must be up to date."""
         return not all(bool(tracker.mask[row]) for _, tracker in self._beyond)

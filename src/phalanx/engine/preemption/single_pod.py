@@ -341,12 +341,12 @@ class Chooser:
             refused.append(row)
         shut = others & ~alone & table.cost.possible
         shut[list(refused)] = True
-        best, least = self._hindered(table, record, evaluation, shut, refused, best)
+        best, least = self._rejected_by_filters(table, record, evaluation, shut, refused, best)
         if best is None:
             return None
         return Candidate(best.row, best.units, best.key, min(least, table.least(others & ~shut)))
 
-    def _hindered(
+    def _rejected_by_filters(
         self,
         table: RowTable,
         record: PodRecord,
@@ -370,7 +370,7 @@ class Chooser:
                 least = min(least, bound)
                 break
             gate.approach(row)
-            beyond = row in refused or gate.hindered_beyond(row)
+            beyond = row in refused or gate.fails_because_of_other_rows(row)
             search = self._gated(gate, record, row, best.key if best is not None else MOST_OF_ALL, asked)
             asked -= search.asked
             # If pods on other nodes affect the verdict, the cost of units on this row is not a lower bound.

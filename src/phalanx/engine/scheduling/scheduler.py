@@ -195,12 +195,12 @@ class Scheduler:
         return Queue(
             CapacityIndex(self.columns),
             sort.sort_key if sort is not None else by_priority,
-            readmit=self._readmit,
+            readmit=self._admit_again,
             gatekeepers={name: wakes for p in self.profiles.values() for name, wakes in p.gatekeepers.items()},
             times=QueueTimes(self.settings.initial_backoff, self.settings.max_backoff, self.settings.flush_after),
         )
 
-    def _readmit(self, unit: SchedulingUnit) -> None:
+    def _admit_again(self, unit: SchedulingUnit) -> None:
         if unit.kind == "Pod":
             self.pods.admit(unit)
         else:

@@ -52,7 +52,7 @@ class EvictionHandler:
             text = f"{gang.group} is evicted as a whole ({gang.why}): {others}"
             return Answer(201, _DONE, warnings=(text,))
         if not _beyond_budgets(pod):
-            options = await self._pay_all(entry, pod, options)
+            options = await self._take_disruption(entry, pod, options)
         await self._delete(kind, request, options)
         return Answer(201, _DONE)
 
@@ -64,7 +64,7 @@ class EvictionHandler:
         self._check_together(gang, [member for _, member in members])
         for latest, member in members:
             if not _beyond_budgets(member):
-                await self._pay_all(latest, member, options)
+                await self._take_disruption(latest, member, options)
         await self._delete(request.kind, request, options)
         rest = DeleteOptions(dry_run=options.dry_run)
         for other in gang.others:
@@ -89,7 +89,7 @@ class EvictionHandler:
                 )
                 raise TooManyRequests(f"{VIOLATES} {text}", retry_after=10, causes=_cause(text))
 
-    async def _pay_all(self, entry: Entry, pod: Json, options: DeleteOptions) -> DeleteOptions:
+    async def _take_disruption(self, entry: Entry, pod: Json, options: DeleteOptions) -> DeleteOptions:
         """Take a disruption from the budget of a pod; return the options with which it may be deleted."""
         budgets = self._budgets(pod)
         if len(budgets) > 1:
@@ -97,7 +97,7 @@ class EvictionHandler:
                 "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support.",
                 status_reason="InternalError",
             )
-        if budgets and await self._pay(budgets[0], pod, options):
+        if budgets and await self._take_from_budget(budgets[0], pod, options):
             return replace(options, revision=options.revision or str(entry.revision))
         return options
 
@@ -115,7 +115,7 @@ class EvictionHandler:
                 continue
         return found
 
-    async def _pay(self, entry: Entry, pod: Json, options: DeleteOptions) -> bool:
+    async def _take_from_budget(self, entry: Entry, pod: Json, options: DeleteOptions) -> bool:
         """Take one disruption from the budget.
 
         Return True if the budget did not have to allow one, provided that the pod stays as it is.

@@ -148,13 +148,13 @@ class BoundedProtocol(HttpToolsProtocol):
     def pause_writing(self) -> None:
         super().pause_writing()
         if self._write_timer is None:
-            self._write_timer = self.loop.call_later(self.limits.write_seconds, self._stuck)
+            self._write_timer = self.loop.call_later(self.limits.write_seconds, self._abort_slow_client)
 
     def resume_writing(self) -> None:
         self._cancel_write_timer()
         super().resume_writing()
 
-    def _stuck(self) -> None:
+    def _abort_slow_client(self) -> None:
         self._write_timer = None
         self.transport.abort()
 

@@ -75,12 +75,12 @@ def matched_version(rules: Iterable[Json], match_policy: Any, about: Admitted) -
     request = about.request
     versions = (request.version,) if match_policy == "Exact" else (request.version, *request.kind.versions)
     for version in versions:
-        if any(speaks_of(rule, about, version) for rule in rules):
+        if any(rule_matches(rule, about, version) for rule in rules):
             return version
     return None
 
 
-def speaks_of(rule: Json, about: Admitted, version: Version) -> bool:
+def rule_matches(rule: Json, about: Admitted, version: Version) -> bool:
     """Return whether one rule is about a write in a version of its kind."""
     request = about.request
     kind = request.kind

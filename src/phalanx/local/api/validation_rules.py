@@ -230,12 +230,12 @@ def _below(node: RuleNode, path: str, pair: _Pair) -> Iterator[tuple[RuleNode, s
         keys = node.schema.get(LIST_KEYS) or ()
         correlated = node.schema.get(LIST_TYPE) == "map" and isinstance(old, list)
         for i, value in enumerate(new):
-            known = _twin(value, old, keys) if correlated else None
+            known = _matching_old_item(value, old, keys) if correlated else None
             same = known == value if correlated else pair.unchanged
             yield node.items, f"{path}[{i}]", _Pair(value, known, same and value is not None)
 
 
-def _twin(value: Any, old: list[Any], keys: Any) -> Any:
+def _matching_old_item(value: Any, old: list[Any], keys: Any) -> Any:
     if not isinstance(value, dict):
         return None
     wanted = [value.get(k) for k in keys]

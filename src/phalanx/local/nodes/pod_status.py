@@ -113,7 +113,7 @@ def _ready(pod: KubeletPod, now: str) -> Json:
     return _condition("Ready", False, now, "ReadinessGatesNotReady", f"readiness gates that are not true: {gates}")
 
 
-def _whether_ready(pod: KubeletPod, now: str, held: bool) -> list[Json]:
+def _readiness_conditions(pod: KubeletPod, now: str, held: bool) -> list[Json]:
     if held:
         return _not_ready(now, NOT_READY, _unready(pod))
     return [_ready(pod, now), _condition("ContainersReady", True, now)]
@@ -125,7 +125,7 @@ def _unready(pod: KubeletPod) -> str:
 
 def held_or_free(pod: KubeletPod, started: str, now: str, restarts: int, held: bool) -> Json:
     """Build the status of containers, running since `started`, that became ready or (held) no longer are."""
-    plain = [{"reason": None, "message": None, **condition} for condition in _whether_ready(pod, now, held)]
+    plain = [{"reason": None, "message": None, **condition} for condition in _readiness_conditions(pod, now, held)]
     state = {"running": {"startedAt": started}}
     return {"conditions": plain, "containerStatuses": _containers(pod, state, not held, restarts)}
 
@@ -135,7 +135,7 @@ def waiting(pod: KubeletPod, host_ip: str, started: str, now: str, why: Mapping[
     status: Json = {
         "phase": "Pending",
         "startTime": started,
-        "conditions": _begun(pod, now, _not_ready(now, NOT_READY, _unready(pod))),
+        "conditions": _started_conditions(pod, now, _not_ready(now, NOT_READY, _unready(pod))),
         "containerStatuses": [_waiting(pod, container, why) for container in pod.spec.containers],
     }
     if pod.spec.init_containers:
@@ -161,7 +161,7 @@ def _waiting(pod: KubeletPod, container: Container, why: Mapping[str, tuple[str,
     }
 
 
-def _begun(pod: KubeletPod, now: str, readiness: list[Json]) -> list[Json]:
+def _started_conditions(pod: KubeletPod, now: str, readiness: list[Json]) -> list[Json]:
     """Return the conditions of a pod that is on its node and initialized, with `readiness` among them."""
     known = any(c.type == "PodScheduled" and c.status == "True" for c in pod.status.conditions or ())
     # A binding does not say for which generation.
@@ -182,7 +182,7 @@ def running(pod: KubeletPod, host_ip: str, started: str, now: str, restarts: int
         "startTime": started,
         "podIP": ip,
         "podIPs": [{"ip": ip}],
-        "conditions": _begun(pod, now, _whether_ready(pod, now, held)),
+        "conditions": _started_conditions(pod, now, _readiness_conditions(pod, now, held)),
         "containerStatuses": _containers(pod, state, not held, restarts),
         **_init_containers(pod, state, started, now, True),
     }
@@ -205,7 +205,7 @@ def restarted(pod: KubeletPod, code: int, started: str, now: str, restarts: int,
     """Build the status of a pod that runs again, after a failure or a completed run."""
     state = {"running": {"startedAt": now}}
     return {
-        "conditions": _whether_ready(pod, now, held),
+        "conditions": _readiness_conditions(pod, now, held),
         "containerStatuses": _containers(pod, state, not held, restarts, _terminated(code, started, now)),
     }
 

@@ -175,7 +175,7 @@ class _GlanceStatus(Struct, frozen=True, gc=False):
     phase: str = ""
 
 
-class Glance(Struct, frozen=True, gc=False):
+class PodSummary(Struct, frozen=True, gc=False):
     """The fields that decide whether a pod has to be decoded in full."""
 
     metadata: _GlanceMeta = _GlanceMeta()
@@ -183,7 +183,7 @@ class Glance(Struct, frozen=True, gc=False):
     status: _GlanceStatus = _GlanceStatus()
 
 
-glance = msgspec.json.Decoder(Glance).decode
+glance = msgspec.json.Decoder(PodSummary).decode
 read_pod = msgspec.json.Decoder(KubeletPod).decode
 
 

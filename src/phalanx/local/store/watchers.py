@@ -42,7 +42,7 @@ class StoreWatcher:
         return self
 
     async def __anext__(self) -> Sequence[Change]:
-        while not (batch := self._some()):
+        while not (batch := self._next_changes()):
             self._waker = asyncio.get_running_loop().create_future()
             try:  # as in _woken: a coroutine less for every change and watcher
                 await self._waker
@@ -54,19 +54,19 @@ class StoreWatcher:
         """Wait up to `seconds` for the next batch; return an empty one if there is no change until then."""
         loop = asyncio.get_running_loop()
         until: float | None = None
-        while not (batch := self._some()):
+        while not (batch := self._next_changes()):
             if until is None:
                 until = loop.time() + seconds
             elif loop.time() >= until:
                 break
             # One alarm for many waits, most of which end before it: it may ring early, and is set again then.
             if self._alarm is None or self._alarm.when() > until:
-                self._silence()
+                self._cancel_alarm()
                 self._alarm = loop.call_at(until, self._ring)
-            await self._woken()
+            await self._wait_for_change()
         return batch
 
-    def _some(self) -> Sequence[Change]:
+    def _next_changes(self) -> Sequence[Change]:
         if self.run.fallen > self._handed:
             self.close()
             raise SlowWatcher(f"a watcher of {self.scope[0]} fell behind and was cut off")
@@ -77,7 +77,7 @@ class StoreWatcher:
             raise StopAsyncIteration
         return batch
 
-    async def _woken(self) -> None:
+    async def _wait_for_change(self) -> None:
         self._waker = asyncio.get_running_loop().create_future()
         try:
             await self._waker
@@ -88,7 +88,7 @@ class StoreWatcher:
         self._alarm = None
         self.wake()
 
-    def _silence(self) -> None:
+    def _cancel_alarm(self) -> None:
         if self._alarm is not None:
             self._alarm.cancel()
             self._alarm = None
@@ -102,7 +102,7 @@ class StoreWatcher:
     def close(self) -> None:
         if not self._closed:
             self._closed = True
-            self._silence()
+            self._cancel_alarm()
             self._on_close(self)
             self.wake()
 

@@ -245,10 +245,10 @@ class GarbageCollector:
     async def _orphan_dependents(self, item: MetadataItem) -> None:
         uids = list(self._dependents.get(item.meta.uid, ()))
         for start in range(0, len(uids), AT_ONCE):
-            await asyncio.gather(*(self._let_go(uid, item.meta.uid) for uid in uids[start : start + AT_ONCE]))
+            await asyncio.gather(*(self._drop_owner(uid, item.meta.uid) for uid in uids[start : start + AT_ONCE]))
         await self._drop_finalizer(item, ORPHAN)
 
-    async def _let_go(self, dependent: str, owner: str) -> None:
+    async def _drop_owner(self, dependent: str, owner: str) -> None:
         item = self._feed.items.get(dependent)
         if item is None:
             return

@@ -202,7 +202,7 @@ class NamespaceDefaults:
 
     async def run(self) -> None:
         await self._feed.synced.wait()
-        await self._work.run(self.furnish, workers=2)
+        await self._work.run(self.create_defaults, workers=2)
 
     def _on_change(self, before: MetadataItem | None, after: MetadataItem | None) -> None:
         if after is not None:
@@ -213,7 +213,7 @@ class NamespaceDefaults:
         elif before is not None and (before.kind.key, before.meta.name) in _FURNITURE:
             self._work.add(before.meta.namespace)
 
-    async def furnish(self, namespace: str) -> None:
+    async def create_defaults(self, namespace: str) -> None:
         account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": ACCOUNT}}
         await self._ensure(SERVICE_ACCOUNTS, account, namespace)
         if self._ca is not None:

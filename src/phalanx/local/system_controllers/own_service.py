@@ -52,7 +52,7 @@ class OwnService:
         await self._feed.synced.wait()
         await self._work.run(self._ensure, workers=1)
 
-    async def furnish(self) -> None:
+    async def create_defaults(self) -> None:
         for key in _KEYS:
             await self._ensure(key)
 

@@ -57,8 +57,8 @@ class SystemControllers:
         await bootstrap(self._client, self._ca, rfc3339(self._clock.now())[:10])
         if self._roles:
             await bootstrap_roles(self._client)
-        await self._furnishing.furnish("default")  # who starts a cluster finds it complete
-        await self._own_service.furnish()
+        await self._furnishing.create_defaults("default")  # who starts a cluster finds it complete
+        await self._own_service.create_defaults()
         await self._api_services.settle()
         parts = [(type(part).__name__, part.run()) for part in self._parts]
         await run_all([("feed", self._feed.run()), *parts, ("readiness", self._report_ready())])

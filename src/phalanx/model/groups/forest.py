@@ -34,7 +34,7 @@ from phalanx.model.groups.keys import (
 from phalanx.model.groups.links import GroupLinks, Name, Workloads
 from phalanx.model.groups.policies import Policies
 from phalanx.model.groups.policy import DEFAULT, Policy
-from phalanx.model.groups.roster import Roster
+from phalanx.model.groups.roster import MemberIndex
 from phalanx.model.objects.groups import CompositePodGroup, PodGroup, Workload
 from phalanx.model.objects.pod import Pod
 from phalanx.model.objects.policy import WorkloadPolicy
@@ -63,7 +63,7 @@ class GroupForest:
         self.policies = Policies(policy_defaults)
         self._expected: dict[GroupKey, int] = {}  # groups that say how many pods they will have
         self._begun: dict[GroupKey, None] = {}  # those of them of which some are placed, and not all
-        self._roster = Roster(ours)
+        self._roster = MemberIndex(ours)
         self._leaf_of = self._roster.leaf_of
 
     # ---- events ----------------------------------------------------------------------------------------------

@@ -184,7 +184,7 @@ class Group:
         return self.on_nodes + self.completed
 
     @property
-    def seated(self) -> int:
+    def members_on_nodes(self) -> int:
         """Return the number of members on nodes, including those that are terminating."""
         return self.on_nodes + self.counts[ENDING]
 

@@ -24,7 +24,7 @@ from phalanx.model.groups.keys import BOUND_IN_GROUP, COMPLETED_IN, RUN, WORKLOA
 from phalanx.model.objects.pod import Pod
 
 
-class Roster:
+class MemberIndex:
     def __init__(self, ours: Callable[[str], bool]) -> None:
         self._ours = ours  # schedulerName -> is it one of this scheduler's profiles
         self.leaf_of: dict[PodKey, GroupKey] = {}

@@ -179,7 +179,7 @@ def _depends_on(item: Json, earlier: list[str], in_order: bool, path: str) -> li
 # -- update ----------------------------------------------------------------------------------------------------------
 
 
-def _may_become(item: Json, earlier: Json, suspended: bool) -> bool:
+def _is_allowed_update(item: Json, earlier: Json, suspended: bool) -> bool:
     """Return True if two replicated Jobs differ only in fields that may change.
 
     These are the size, and while the set is suspended where pods may go.
@@ -187,7 +187,7 @@ def _may_become(item: Json, earlier: Json, suspended: bool) -> bool:
     if _elastic(item) and _elastic(earlier):
         item, earlier = _without_size(item), _without_size(earlier)
     if suspended:
-        item, earlier = _without_steering(item), _without_steering(earlier)
+        item, earlier = _without_placement_fields(item), _without_placement_fields(earlier)
     return same(item, earlier)
 
 
@@ -231,7 +231,7 @@ def _without_size(item: Json) -> Json:
     return {**item, "template": {**template, "spec": job}}
 
 
-def _without_steering(item: Json) -> Json:
+def _without_placement_fields(item: Json) -> Json:
     template: Json = item.get("template") or {}
     job: Json = template.get("spec") or {}
     pod_template: Json = job.get("template") or {}
@@ -256,7 +256,7 @@ def _update_errors(new: Json, old: Json) -> list[FieldError]:
         errors += resized
     elif not same(items, earlier) and not (
         len(items) == len(earlier)
-        and all(_may_become(item, other, suspended) for item, other in zip(items, earlier, strict=True))
+        and all(_is_allowed_update(item, other, suspended) for item, other in zip(items, earlier, strict=True))
     ):
         gangs = [
             immutable(f"spec.replicatedJobs[{index}].gangConfig", item.get("gangConfig"))

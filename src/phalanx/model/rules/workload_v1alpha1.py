@@ -128,7 +128,7 @@ def to_storage(view: Json) -> Json:
             obj["metadata"] = meta
     if groups is not None:
         spec[_LEAVES] = [_template(group) for group in groups]
-    _bring_back(spec, hidden)
+    _restore_hidden(spec, hidden)
     obj["spec"] = spec
     return obj
 
@@ -142,7 +142,7 @@ def _template(group: Json) -> Json:
     return template
 
 
-def _bring_back(spec: Json, hidden: Json) -> None:
+def _restore_hidden(spec: Json, hidden: Json) -> None:
     composites = hidden.get(_COMPOSITES)
     if composites:
         tree = {_COMPOSITES: composites, _LEAVES: hidden.get(_LEAVES)}

@@ -14,7 +14,7 @@ from phalanx.controllers.runtime.claiming import Claims
 from phalanx.controllers.runtime.controller import Caches, Controller, Json, Key
 from phalanx.controllers.runtime.events import Events
 from phalanx.controllers.runtime.ownership import controlled_by, controller_of, controller_reference, deleting
-from phalanx.controllers.runtime.rollout import ReplicaSetShare, allowance, grown, shared_out, shrunk
+from phalanx.controllers.runtime.rollout import ReplicaSetShare, allowance, grown, scaled_down, shared_out
 from phalanx.controllers.runtime.status import write_status
 from phalanx.controllers.workloads.deployment.status import RolloutProgress, status_of
 from phalanx.model.annotation_values import MAX_INT64, BadValue, whole_number
@@ -204,7 +204,7 @@ class DeploymentController(Controller):
         current = await self._scale(current, grown(_share(current), shares, replicas, allowed), deployment)
         if not any(map(_wanted, old)):
             return
-        sizes = shrunk(_share(current), shares, replicas, allowed)
+        sizes = scaled_down(_share(current), shares, replicas, allowed)
         for replica_set in old:
             name = replica_set["metadata"]["name"]
             await self._scale(replica_set, sizes.get(name, _wanted(replica_set)), deployment)

@@ -88,11 +88,11 @@ class JobController(Controller):
         if job is not None and not is_finished(job) and job["spec"].get("managedBy", CONTROLLER) == CONTROLLER:
             await self._claims.of(job)  # adopts pods its selector matches, releases the others
         pods, other_pods = self._pods_of(key, uid)
-        await self._let_go(other_pods)  # of an earlier Job of this name: no other controller releases them
+        await self._remove_finalizers(other_pods)  # of an earlier Job of this name: no other controller releases them
         if job is None or job["spec"].get("managedBy", CONTROLLER) != CONTROLLER:
             return
         if is_finished(job):
-            await self._let_go(pods)
+            await self._remove_finalizers(pods)
             self._streaks.pop(uid, None)
             await self._expire(job)
             return
@@ -193,7 +193,7 @@ class JobController(Controller):
 
     async def _withdraw(self, tally: Tally, pods: list[Json]) -> None:
         """Delete pods that are no longer wanted; released first, they do not count as failures."""
-        await self._let_go(pods)
+        await self._remove_finalizers(pods)
         await self._remove(pods)
         gone = {pod["metadata"]["uid"] for pod in pods}
         tally.active = [pod for pod in tally.active if pod["metadata"]["uid"] not in gone]
@@ -205,11 +205,13 @@ class JobController(Controller):
         if await self._pods.delete(pod):
             self._announced.deleted(pod)
 
-    async def _let_go(self, pods: list[Json], for_good: set[str] | None = None, run: str = "") -> None:
+    async def _remove_finalizers(self, pods: list[Json], for_good: set[str] | None = None, run: str = "") -> None:
         """Remove our finalizer from counted pods; those `for_good` still count as members of their gang."""
-        await together(self._let_go_one(pod, run if pod["metadata"]["uid"] in (for_good or ()) else "") for pod in pods)
+        await together(
+            self._remove_finalizer(pod, run if pod["metadata"]["uid"] in (for_good or ()) else "") for pod in pods
+        )
 
-    async def _let_go_one(self, pod: Json, completed_in: str = "") -> None:
+    async def _remove_finalizer(self, pod: Json, completed_in: str = "") -> None:
         meta = pod["metadata"]
         finalizers = meta.get("finalizers") or []
         if TRACKING not in finalizers:
@@ -250,7 +252,7 @@ class JobController(Controller):
             self._conclude(status, conditions, verdict, done=done)
         status["conditions"] = conditions
         job = await write_status(self._jobs, job, status)
-        await self._let_go(tally.release, for_good, run_of(job))
+        await self._remove_finalizers(tally.release, for_good, run_of(job))
         if tally.release and not tally.settled:
             self.queue.add(Key(job["metadata"]["namespace"], job["metadata"]["name"]))
         if verdict is None:

@@ -37,7 +37,7 @@ from phalanx.controllers.workloads.jobset.jobs import (
     link_of,
     replicas_of,
     service,
-    steering,
+    template_patch,
     with_host_names,
 )
 from phalanx.controllers.workloads.jobset.observed_state import ObservedJobSet
@@ -326,7 +326,7 @@ class JobSetController(Controller):
             if link_of(job) != link_of(wanted):
                 await self._delete_jobs([job])  # a pod template's group is immutable; nothing runs, so recreate it
                 return
-            patch = steering(job, wanted)
+            patch = template_patch(job, wanted)
             if patch is not None:
                 job = await self._patch_job(job, patch)
             await self._patch_job(job, {"spec": {"suspend": False}})

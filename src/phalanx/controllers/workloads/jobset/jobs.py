@@ -242,7 +242,7 @@ def service(jobset: Json) -> Json:
     }
 
 
-def steering(job: Json, wanted: Json) -> Json | None:
+def template_patch(job: Json, wanted: Json) -> Json | None:
     """Return the patch of a suspended Job so that its pods follow the JobSet's template; None when nothing changes."""
     here, there = job["spec"]["template"], wanted["spec"]["template"]
     patch: Json = {}

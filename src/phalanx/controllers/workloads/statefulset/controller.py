@@ -139,7 +139,7 @@ class StatefulSetController(Controller):
         if ordered:
             doomed = doomed[:1] if len(doomed) == len(extra) else []
         for pod in doomed:
-            await self._volumes.condemn(owner, pod)
+            await self._volumes.delete_with_pod(owner, pod)
         await together(self._delete(pod) for pod in doomed)
 
     def _healthy(self, owner: Json, pod: Json) -> bool:

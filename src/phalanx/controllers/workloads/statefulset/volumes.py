@@ -54,7 +54,7 @@ class Volumes:
             "spec": copy.deepcopy(template["spec"]),
         }
 
-    async def condemn(self, owner: Json, pod: Json) -> None:
+    async def delete_with_pod(self, owner: Json, pod: Json) -> None:
         """Make a pod removed by scale-down the owner of its claims, when the set's retention policy is Delete."""
         if _policy(owner, "whenScaled") != "Delete":
             return

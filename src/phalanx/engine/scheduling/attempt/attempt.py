@@ -109,7 +109,7 @@ class Attempts:
             pressed += more
             return Refused(Cause.PERMIT, "the room is promised to other units")
         finally:
-            promises.unpress(pressed)
+            promises.withdraw_planned_starts(pressed)
 
     def search(self, unit: AttemptUnit, how: How = SCHEDULE) -> Answer:
         """Run stages 2 and 3. A single pod has a separate path, which is much faster than the search for a tree."""
@@ -240,7 +240,7 @@ class Attempts:
 
     def _place(self, tree: GroupTree, built: Built, points: GroupPlugins | None) -> Placed | Refused:
         group = tree.group
-        if not group.composite and (text := self._in_vain(tree, built)) is not None:
+        if not group.composite and (text := self._never_completes(tree, built)) is not None:
             return Refused(Cause.WHOLE, text, GroupSearch(built))
         pending = sum(len(records) for records in built.pending.values())
         status = points.hopeless(group, pending) if points is not None else None
@@ -283,7 +283,7 @@ class Attempts:
         if not any(expected_pods.announced_by(leaf) for leaf in mine):
             return None
         own = {leaf.key for leaf in mine}
-        others = [leaf for leaf in self._begun(tree) if leaf.key not in own]
+        others = [leaf for leaf in self._incomplete_started_groups(tree) if leaf.key not in own]
         found = expected_pods.outstanding_pods(state, mine, others, tree.priority)
         if found is None:
             return None
@@ -321,15 +321,17 @@ class Attempts:
         text = messages.whole(tree.group, len(next(iter(whole.pending.values()))))
         return Refused(Cause.WHOLE, text, GroupSearch(built))
 
-    def _begun(self, tree: GroupTree) -> Iterator[Group]:
+    def _incomplete_started_groups(self, tree: GroupTree) -> Iterator[Group]:
         """Return the groups that have started and expect more pods."""
         forests = {id(forest): forest for forest in (self._cluster.forest, tree.forest)}.values()
         return (leaf for forest in forests for leaf in forest.begun())
 
-    def _in_vain(self, tree: GroupTree, built: Built) -> str | None:
+    def _never_completes(self, tree: GroupTree, built: Built) -> str | None:
         if not completion.wanted(tree.group) or expected_pods.announced_by(tree.group) is not None:
             return None
-        return completion.cannot_complete(self._cluster.columns, tree.group, self._begun(tree), built)
+        return completion.cannot_complete(
+            self._cluster.columns, tree.group, self._incomplete_started_groups(tree), built
+        )
 
     # ---- 3. PostFilter
 

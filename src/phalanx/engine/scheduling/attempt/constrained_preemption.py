@@ -77,13 +77,13 @@ class ConstrainedPreemption:
         self._fitting = Feasibility(relaxed)
         self._asked = 0
         self._budget = stage.problem.budget
-        self._relevant_pods: frozenset[int] = frozenset()  # see `_looked_at`
-        self._in_vain = False
+        self._relevant_pods: frozenset[int] = frozenset()  # see `_units_matched_by_rules`
+        self._no_further_plan = False
         self._doubts: Key | None = None  # the cheapest set of which the filters' search could not say
         bound = least.lower_bound if isinstance(least, Plan) else Cost()
         floor = bound.key()[:PROVABLE]
-        best = self._reseated(least, counted) or self._put_back()
-        if not self._in_vain and (best is None or best.key[:PROVABLE] > floor):
+        best = self._cheapest_valid_plan(least, counted) or self._put_back()
+        if not self._no_further_plan and (best is None or best.key[:PROVABLE] > floor):
             best, floor = self._cheapest(best and self._spared(best), floor)
         return None if best is None else self._tied(best, floor)
 
@@ -126,7 +126,7 @@ class ConstrainedPreemption:
 
     # ---- something that will do
 
-    def _reseated(self, *plans: Planned) -> _Found | None:
+    def _cheapest_valid_plan(self, *plans: Planned) -> _Found | None:
         """Return the cheapest of these plans whose victims are enough, perhaps with another assignment."""
         best: _Found | None = None
         for plan in plans:
@@ -148,15 +148,15 @@ class ConstrainedPreemption:
     def _put_back(self) -> _Found | None:
         """Place the members with as few victims as possible, then reprieve victims in descending cost. If that opens
         several domains, or a costly one, another domain may need less: each is tried by itself."""
-        self._relevant_pods = self._looked_at()
+        self._relevant_pods = self._units_matched_by_rules()
         for some in self._enough():
             found = self._ask(some, 1)
             if found is not None:
-                best = self._with_those_back(self._lowered(found))
+                best = self._reprieve(self._lowered(found))
                 for domain in self._domains(some):
                     inside = self._ask(domain)
                     if inside is not None:
-                        best = min(best, self._with_those_back(self._lowered(inside)), key=lambda each: each.key)
+                        best = min(best, self._reprieve(self._lowered(inside)), key=lambda each: each.key)
                 return best
         return None
 
@@ -204,8 +204,8 @@ class ConstrainedPreemption:
         if few:
             yield frozenset(few)
         if len(few) < len(units):
-            self._in_vain = off[True] < MOST_OFF and self._shut_out()
-            if not self._in_vain:
+            self._no_further_plan = off[True] < MOST_OFF and self._shut_out()
+            if not self._no_further_plan:
                 yield frozenset(range(len(units)))
 
     def _shut_out(self) -> bool:
@@ -227,7 +227,7 @@ class ConstrainedPreemption:
         fitting = Feasibility(replace(relaxed, placement=replace(relaxed.placement, shapes=shapes)))
         return fitting.outcome(range(len(self._units))).verdict is SearchVerdict.IMPOSSIBLE
 
-    def _looked_at(self) -> frozenset[int]:
+    def _units_matched_by_rules(self) -> frozenset[int]:
         """Return the units that a cross-node constraint matches. The others only matter on their own nodes."""
         rules = [
             affects_other_nodes_of(tracker)
@@ -242,7 +242,7 @@ class ConstrainedPreemption:
                 found.append(number)
         return frozenset(found)
 
-    def _with_those_back(self, found: _Found) -> _Found:
+    def _reprieve(self, found: _Found) -> _Found:
         """Reprieve victims in descending cost while the placement holds. Most are on nodes that no member takes and no
         rule matches them: they are reprieved without asking the filters."""
         rows = {row for _, row in found.assignment}
@@ -257,12 +257,12 @@ class ConstrainedPreemption:
                 units = some
         with self._without(units) as home:
             most_costly_first = sorted(units, key=self._victim_index.unit_cost, reverse=True)
-            victims = self._unsparable(most_costly_first, home, found.assignment)
+            victims = self._not_reprievable(most_costly_first, home, found.assignment)
         numbers = {unit.key: number for number, unit in enumerate(self._stage.units)}
         evicted = frozenset(numbers[unit.key] for unit in victims)
         return _Found(self._price(tuple(sorted(evicted))), evicted, found.assignment)
 
-    def _unsparable(
+    def _not_reprievable(
         self, units: Sequence[EvictionUnit], home: dict[str, int], assignment: Assignment
     ) -> list[EvictionUnit]:
         """Return the units that cannot be reprieved next to the ones before them; by bisection, since most can."""
@@ -271,7 +271,7 @@ class ConstrainedPreemption:
         if len(units) == 1:
             return list(units)
         half = len(units) // 2
-        return [part for two in (units[:half], units[half:]) for part in self._unsparable(two, home, assignment)]
+        return [part for two in (units[:half], units[half:]) for part in self._not_reprievable(two, home, assignment)]
 
     def _back(self, units: Sequence[EvictionUnit], home: dict[str, int], assignment: Assignment) -> bool:
         columns = self._cluster.columns

@@ -23,7 +23,13 @@ from phalanx.engine.groups.build import Built, Unplaceable, build
 from phalanx.engine.groups.co_placement import together
 from phalanx.engine.groups.group_plugins import GroupPlugins
 from phalanx.engine.groups.outcomes import assignment_of, counter, satisfied_by
-from phalanx.engine.groups.preemption_problem import PreemptionProblemBuilder, Stage, latecomers, leftovers, raised
+from phalanx.engine.groups.preemption_problem import (
+    PreemptionProblemBuilder,
+    Stage,
+    leftovers,
+    optional_pending_groups,
+    raised,
+)
 from phalanx.engine.groups.rank_variants import spread
 from phalanx.engine.groups.trial import Assignment, holds
 from phalanx.engine.placement import place
@@ -31,7 +37,7 @@ from phalanx.engine.placement.problem import Leaf, Subtree, done
 from phalanx.engine.preemption.cost import PROVABLE, Cost
 from phalanx.engine.preemption.plan import NO_LOWER_PRIORITY, plan
 from phalanx.engine.preemption.problem import DEFAULT_BUDGET
-from phalanx.engine.preemption.result import GaveUp, Hopeless, Plan, Planned
+from phalanx.engine.preemption.result import Hopeless, Plan, Planned, SearchBudgetExhausted
 from phalanx.engine.preemption.single_pod import Candidate, Chooser, MoreRows
 from phalanx.engine.preemption.victim_index import EvictionUnit, VictimIndex
 from phalanx.engine.scheduling.attempt.answers import (
@@ -42,7 +48,7 @@ from phalanx.engine.scheduling.attempt.answers import (
 )
 from phalanx.engine.scheduling.attempt.constrained_preemption import ConstrainedPreemption
 from phalanx.engine.scheduling.queue.units import GroupTree
-from phalanx.engine.slices import Disturbed, worked
+from phalanx.engine.slices import TrialInvalidated, worked
 from phalanx.engine.state.records import PodRecord
 from phalanx.model.groups import WORKLOAD, GroupKey
 
@@ -259,7 +265,7 @@ class Preemption:
         whole = stager.built.problem.root
         groups = stager.built.group_of
         waiting = [leaf for leaf in leftovers(whole) if not groups[id(leaf)].policy.has_counts]
-        late = latecomers(whole)
+        late = optional_pending_groups(whole)
         more = {id(leaf): leaf.total for leaf in waiting} | {id(group): 0 for group in late}
         if not more:
             return _plan_of(Hopeless(NO_EXTRAS))
@@ -337,14 +343,14 @@ class Preemption:
     def _still(self, units: Sequence[EvictionUnit]) -> None:
         """Raise Disturbed if a unit is gone: the search may have been interrupted."""
         self._up_to_date()
-        if not all(self._there(unit) for unit in units):
-            raise Disturbed
+        if not all(self._is_unchanged(unit) for unit in units):
+            raise TrialInvalidated
 
     def _up_to_date(self) -> None:
         while self.victim_index.prepare(ROWS) == ROWS:
             worked(4 * ROWS)
 
-    def _there(self, unit: EvictionUnit) -> bool:
+    def _is_unchanged(self, unit: EvictionUnit) -> bool:
         """Return True if an eviction unit is unchanged, though perhaps another object."""
         now = self.victim_index.units.get(unit.key)
         return now is unit or (now is not None and now.priority == unit.priority and now.pods == unit.pods)
@@ -357,7 +363,7 @@ class Preemption:
         `fits`: called with the victims removed.
         """
         self.victim_index.refresh()
-        if not all(self._there(unit) and unit.priority < tree.priority for unit in answer.units):
+        if not all(self._is_unchanged(unit) and unit.priority < tree.priority for unit in answer.units):
             return None
         planned = answer.plan
         if isinstance(planned, Plan) and self.victim_index.cost(answer.units).budgets > planned.cost.budgets:
@@ -402,7 +408,7 @@ def _provable(found: Plan) -> tuple[float, ...]:
 
 
 def _note(answer: Planned) -> str:
-    if isinstance(answer, GaveUp):
+    if isinstance(answer, SearchBudgetExhausted):
         return GAVE_UP.format(answer.expansions)
     return answer.reason if isinstance(answer, Hopeless) else RULES
 

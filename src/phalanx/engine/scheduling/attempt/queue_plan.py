@@ -38,7 +38,7 @@ LARGE = 4.0  # a unit of this part of the largest one is promised exactly its pl
 Bools = npt.NDArray[np.bool_]
 
 
-class Asked(msgspec.Struct, frozen=True, eq=False):
+class RoomRequest(msgspec.Struct, frozen=True, eq=False):
     """What a unit needs: `pods` pods like `record` on `eligible` nodes, in one domain of the topology key `key`."""
 
     record: PodRecord
@@ -57,7 +57,7 @@ class UnitRequest(msgspec.Struct, frozen=True, eq=False):
     records: list[PodRecord]
     history: int  # version of the run times from which `span` is
     group: tuple[object, object] | None  # its object and policy
-    asked: Asked
+    asked: RoomRequest
     span: float  # seconds that it is expected to run
 
 
@@ -86,7 +86,7 @@ class QueuePlan:
         self._topology = TopologyLevels([], 0)
         self._requests: dict[str, UnitRequest] = {}  # by key of the unit
         self._rids: list[int] = []
-        self._asked: dict[Wanted, Asked | None] = {}
+        self._asked: dict[Wanted, RoomRequest | None] = {}
         self._demands: dict[int, Demand] = {}  # by id of what is asked
         self._failed: set[Failed] = set()
         self._masks_due = 0.0  # when to ask the filters again which nodes they allow
@@ -205,7 +205,7 @@ class QueuePlan:
         outranks = (u for u in todo if u.priority > lowest and self._failure(u, requests[u.key]) not in self._failed)
         return todo if next(outranks, None) is None else None  # one that goes before units that are planned
 
-    def _same(self, planned: PlannedUnit, asked: Asked) -> bool:
+    def _same(self, planned: PlannedUnit, asked: RoomRequest) -> bool:
         return planned.demand is self._demands.get(id(asked))
 
     def _is_known(self) -> bool:
@@ -422,7 +422,7 @@ class QueuePlan:
         """Return the keys of the pods that are nominated, without placeholders."""
         return [record.key for _, record in self._cluster.nominations.all() if record.uid]
 
-    def _asked_by(self, records: Sequence[PodRecord], group: Group | None) -> Asked | None:
+    def _asked_by(self, records: Sequence[PodRecord], group: Group | None) -> RoomRequest | None:
         """Return what a unit needs; None: it is not planned here."""
         if not records or records[0].shape_epoch not in (self._cluster.interest.epoch, -1):
             return None
@@ -438,7 +438,7 @@ class QueuePlan:
         before = self._asked.get(known)
         if known not in self._asked or (before is not None and before.record.shape is not shape):
             eligible = self._eligible(records[0])
-            self._asked[known] = Asked(records[0], key, pods, eligible) if eligible is not None else None
+            self._asked[known] = RoomRequest(records[0], key, pods, eligible) if eligible is not None else None
         return self._asked[known]
 
     def _eligible(self, record: PodRecord) -> Bools | None:
@@ -456,7 +456,7 @@ class QueuePlan:
                 eligible &= tracker.mask[: columns.n]
         return eligible
 
-    def _demand(self, asked: Asked) -> Demand:
+    def _demand(self, asked: RoomRequest) -> Demand:
         known = self._demands.get(id(asked))
         if known is None:
             level = self._keys.index(asked.key) if asked.key else -1

@@ -21,7 +21,7 @@ from phalanx.engine.scheduling.attempt.answers import Answer, Placed, Refused
 from phalanx.engine.scheduling.attempt.attempt import Attempts, How
 from phalanx.engine.scheduling.attempt.preemption import HURRY, Preemption
 from phalanx.engine.scheduling.queue.units import GroupTree, QueueName, SchedulingUnit
-from phalanx.engine.slices import Disturbed, Sliced
+from phalanx.engine.slices import Sliced, TrialInvalidated
 from phalanx.engine.state.journal import Operation
 from phalanx.engine.state.records import PodRecord
 from phalanx.model.groups import Group
@@ -109,7 +109,7 @@ class SlicedAttempts:
         before = search.sliced.work
         try:
             finished = search.sliced.go_on(limit)
-        except Disturbed:
+        except TrialInvalidated:
             return self._once_more(search, tree)
         finally:
             self.spent += search.sliced.work - before
@@ -166,14 +166,14 @@ class SlicedAttempts:
         """Return True if a pod that a trial had put on a row, or removed from it, can be put there or removed again."""
         columns, (call, args) = self.cluster.columns, operation
         if call == columns.unplace:
-            return self._takeable(*args)
+            return self._is_still_placed(*args)
         if call == columns.unplace_all:
-            return all(map(self._takeable, args[0]))
+            return all(map(self._is_still_placed, args[0]))
         if call == columns.place_all:
             return all(self._placeable(record, row) for record, row in args[0])
         return self._placeable(*args) if call == columns.place else True
 
-    def _takeable(self, record: PodRecord) -> bool:
+    def _is_still_placed(self, record: PodRecord) -> bool:
         return record.row >= 0 and self.cluster.columns.pods[record.row].get(record.key) is record
 
     def _placeable(self, record: PodRecord, row: int) -> bool:

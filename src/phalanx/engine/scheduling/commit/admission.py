@@ -83,7 +83,7 @@ class UnitAdmission:
         place = unit.place
         if place is QueueName.BACKOFF and not unit.gate[0]:
             return True  # it failed a moment ago
-        if place is QueueName.WAITING and not helps and self._like_the_others(unit, newcomers):
+        if place is QueueName.WAITING and not helps and self._reuse_refusal(unit, newcomers):
             return True
         if place is QueueName.ACTIVE and newcomers is not None and before == (unit.priority, unit.asked):
             self._ask_gates(unit, newcomers.values())
@@ -106,7 +106,7 @@ class UnitAdmission:
             self._hold(unit, newcomers, hold.groups, *_REASONS[hold.by], hold.message)
         return False
 
-    def _like_the_others(self, unit: SchedulingUnit, newcomers: Newcomers | None) -> bool:
+    def _reuse_refusal(self, unit: SchedulingUnit, newcomers: Newcomers | None) -> bool:
         """Report the known refusal to new pods of the one shape that failed; the unit goes on waiting."""
         refusal = unit.refusal
         if refusal is None or unit.kind == "CompositePodGroup" or len(refusal.texts) != 1:

@@ -121,7 +121,7 @@ class Binding:
                 self._note_permit(held, status)
                 if status is not None:
                     self.refuse(held.unit, held.record, status)
-                elif self._unannounced(held) and self._cluster.now >= held.since + ANNOUNCED_AFTER:
+                elif self._needs_message(held) and self._cluster.now >= held.since + ANNOUNCED_AFTER:
                     self._pod_lifecycle.announce(held.record)
         return turns
 
@@ -132,20 +132,20 @@ class Binding:
             result = "Success" if status is None else "Unschedulable" if status.rejected else "Error"
             self.permit_waits.append((self._cluster.now - held.since, result))
 
-    def _unannounced(self, held: OnHold) -> bool:
+    def _needs_message(self, held: OnHold) -> bool:
         pods, key = self._pod_lifecycle, held.record.key
         return held.stage != TURN and key not in pods.announced and key in pods.holding
 
     def next_time(self) -> float | None:
         """Return when `poll` has something to do even if no plugin is ready."""
-        times = (held.since + ANNOUNCED_AFTER if self._unannounced(held) else held.deadline
+        times = (held.since + ANNOUNCED_AFTER if self._needs_message(held) else held.deadline
                  for held in self._pod_lifecycle.holding.values())  # fmt: skip
         return min(times, default=None)
 
     @property
     def all_announced(self) -> bool:
         """Return True if other schedulers can see where every pod goes that waits for a plugin."""
-        return not any(map(self._unannounced, self._pod_lifecycle.holding.values()))
+        return not any(map(self._needs_message, self._pod_lifecycle.holding.values()))
 
     def _go_on(self, held: OnHold) -> Status | None:
         record = held.record

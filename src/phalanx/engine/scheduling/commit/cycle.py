@@ -178,7 +178,7 @@ class Cycle:
                 self._preempt(unit, target, answer)
         elif isinstance(target, SinglePod):
             if answer.preemption is not None and answer.preemption.leaving:
-                self._evictions.await_leaving(unit, answer.preemption.leaving)
+                self._evictions.wait_for_terminating(unit, answer.preemption.leaving)
             self._refusals.refuse_pod(unit, target.record, answer)
         else:
             if answer.nominate == "":
@@ -286,7 +286,7 @@ class Refusals:
 
     def starts_soon(self, unit: SchedulingUnit, target: AttemptUnit) -> bool:
         """Return True if a unit waits without evictions because it starts within `preemptionPatienceSeconds`."""
-        message = self._starts.soon(unit)
+        message = self._starts.starts_within_patience(unit)
         if not message:
             return False
         self._units.notify(unit, "refused", message)
@@ -439,7 +439,7 @@ class Refusals:
             wakes |= more
             interests.append(interest)
         planned = any(record.nominated for record in unit.records.values())
-        running = any(member.seated for member in built.group_of.values())
+        running = any(member.members_on_nodes for member in built.group_of.values())
         nodes = planned or (running and bool(built.problem.domains))
         if nodes:
             wakes |= Wake.NODE
@@ -477,7 +477,7 @@ class Refusals:
 def group_equivalence_key(unit: SchedulingUnit, group: Group) -> tuple[Any, ...]:
     """Return the key that gangs share which no attempt can tell apart; the unit's own where something differs."""
     spec = group.spec
-    if group.composite or spec is None or group.seated or group.policy.has_counts:
+    if group.composite or spec is None or group.members_on_nodes or group.policy.has_counts:
         return ("root", unit.key)
     demand: dict[int, int] = {}
     policy = ""

@@ -139,7 +139,7 @@ class Evictions:
         text = str(planned) if isinstance(planned, Plan) else group_placement_text(target.kind, answer.victims)
         return Preemptor(target.kind, words, target.priority), text
 
-    def await_leaving(self, unit: SchedulingUnit, leaving: Sequence[PodRecord]) -> None:
+    def wait_for_terminating(self, unit: SchedulingUnit, leaving: Sequence[PodRecord]) -> None:
         """Evict nothing: wait for pods that are terminating already."""
         preemptor = Preemptor("pod", "", unit.priority)
         self._begin(unit, preemptor, [unit.record.nominated], (), leaving, "waiting for pods to leave")

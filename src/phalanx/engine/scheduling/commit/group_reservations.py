@@ -69,14 +69,14 @@ class GroupReservations:
             groups.setdefault(key, {})[record.key] = (record, self._cluster.columns.names[row])
         for key, places in groups.items():
             group = self._members.forest.group(key)
-            if group is not None and key not in self._over and self._begun(group):
+            if group is not None and key not in self._over and self._has_started(group):
                 self._promise(key, places, key in beginning, inherit)
 
     def _promise(self, key: GroupKey, places: dict[str, tuple[PodRecord, str]], begins: bool, inherit: bool) -> None:
         records = self._cluster.records
         until = self._cluster.now + RESERVED_FOR
         if inherit and key not in self.kept:  # it began before this process: its time runs since then
-            until = min(until, self._began(key) + RESERVED_FOR)
+            until = min(until, self._start_time(key) + RESERVED_FOR)
             if until <= self._cluster.now:
                 self._over[key] = None
                 return
@@ -109,7 +109,7 @@ class GroupReservations:
         for record in before.values():
             self._withdraw(record)
 
-    def _began(self, key: GroupKey) -> float:
+    def _start_time(self, key: GroupKey) -> float:
         """Return when the first running pod of a group was started, or created if that is not known."""
         group = self._members.forest.group(key)
         times = []
@@ -122,7 +122,7 @@ class GroupReservations:
                     continue
         return min(times, default=self._cluster.now)
 
-    def _begun(self, group: Group) -> bool:
+    def _has_started(self, group: Group) -> bool:
         """Return True if the first pod has a node, or is nominated to one that victims are leaving."""
         waiting = self._members.waiting_pods.get(group.key, {})
         return group.placed > 0 or any(record.nominated for record in waiting.values())
@@ -145,7 +145,7 @@ class GroupReservations:
     def _follow(self, key: GroupKey) -> None:
         kept, group = self.kept.get(key), self._members.forest.group(key)
         whole = announced_by(group) if group is not None else None
-        if group is None or whole is None or not self._begun(group):
+        if group is None or whole is None or not self._has_started(group):
             self._over.pop(key, None)
             self.release(key)
             return
@@ -211,24 +211,24 @@ class GroupReservations:
             group = self._members.forest.group(key)
             if group is not None and key in self.kept:
                 self._find(group)
-        if self.doubtful:
+        if self.recheck:
             self._promises_seen = self._cluster.nominations.version
             for key in list(self._by_reservation):
-                self._doubt(key)
+                self._recheck(key)
         self._expire()
 
     @property
-    def doubtful(self) -> bool:
+    def recheck(self) -> bool:
         """Return True if a nomination changed, so that the first pod of a group may have lost its node.
 
         A unit of higher priority took the node, the group is held, or another component cleared the nomination.
         """
         return bool(self._by_reservation) and self._cluster.nominations.version != self._promises_seen
 
-    def _doubt(self, key: GroupKey) -> None:
+    def _recheck(self, key: GroupKey) -> None:
         group = self._members.forest.group(key)
         if key in self.kept and group is not None and not group.placed:
-            if self._begun(group):
+            if self._has_started(group):
                 return
             self.release(key)
         del self._by_reservation[key]
@@ -276,9 +276,9 @@ class GroupReservations:
         assert times == sorted(times), "promises of pods to come are not in the order of their ends"
         for key, kept in self.kept.items():
             group = self._members.forest.group(key)
-            if self.doubtful or key in self._members.notes.dirty or group is None:
+            if self.recheck or key in self._members.notes.dirty or group is None:
                 continue  # looked at before the next attempt
-            assert self._begun(group), f"room is kept for {key}, which has not begun"
+            assert self._has_started(group), f"room is kept for {key}, which has not begun"
             whole = announced_by(group)
             assert whole is not None and group.present + len(kept.reservations) <= whole[0], (
                 f"{key} has too many promises"

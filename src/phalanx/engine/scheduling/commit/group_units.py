@@ -61,7 +61,7 @@ class GroupUnits:
     @property
     def busy(self) -> bool:
         """Return True if there are changes that `settle` has not handled."""
-        return self.members.busy or self.room.doubtful
+        return self.members.busy or self.room.recheck
 
     # ---- settling
 
@@ -73,7 +73,7 @@ class GroupUnits:
         notes = self.members.take()
         self.room.follow(notes.dirty)
         newcomers: Newcomers = {}
-        for key, helps in self._rehome_all(notes, newcomers).items():
+        for key, helps in self._move_changed_to_roots(notes, newcomers).items():
             unit = self.unit_lifecycle.waiting(key)
             if unit is None:
                 continue
@@ -92,7 +92,7 @@ class GroupUnits:
             if leaf not in self.members.waiting_pods and (top := self.forest.root_of(leaf)) is not None:
                 self.members.settle(top)
 
-    def _rehome_all(self, notes: Notes, newcomers: Newcomers) -> dict[str, bool]:
+    def _move_changed_to_roots(self, notes: Notes, newcomers: Newcomers) -> dict[str, bool]:
         """Return the units that changed, by key, with True if the change can help them."""
         for top in {self._top(head): None for head in notes.touched}:
             for leaf in self.forest.leaves(top):
@@ -100,7 +100,7 @@ class GroupUnits:
         units: dict[str, bool] = {}
         for leaf_key, helps in notes.dirty.items():
             old = self.members.home.get(leaf_key)
-            new = self._rehome(leaf_key, notes.arrived.get(leaf_key, {}), newcomers)
+            new = self._move_to_root(leaf_key, notes.arrived.get(leaf_key, {}), newcomers)
             for key in (old, new):
                 if key is not None:
                     units[key] = units.get(key, False) or helps or old != new
@@ -108,7 +108,7 @@ class GroupUnits:
             units[root_key(head)] = True
         return units
 
-    def _rehome(self, leaf: GroupKey, arrived: dict[str, PodRecord], newcomers: Newcomers) -> str | None:
+    def _move_to_root(self, leaf: GroupKey, arrived: dict[str, PodRecord], newcomers: Newcomers) -> str | None:
         """Move a leaf's pending pods to the root they belong to now; returns that root's key."""
         members = self.members
         pods = members.waiting_pods.get(leaf)

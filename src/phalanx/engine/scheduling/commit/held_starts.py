@@ -113,7 +113,7 @@ class HeldStarts:
                 pressed.append((placeholder, placeholder.nominated))
         return pressed
 
-    def _press_all(self, line: tuple[int, float, int]) -> list[tuple[PodRecord, str]]:
+    def _nominate_all_planned(self, line: tuple[int, float, int]) -> list[tuple[PodRecord, str]]:
         """Nominate the nodes of every planned start that a unit with this place in the order must not delay."""
         pressed = []
         for key, planned in self.plan.units.items():
@@ -122,7 +122,7 @@ class HeldStarts:
                 pressed += [(placeholder, placeholder.nominated) for placeholder in made]
         return pressed
 
-    def unpress(self, pressed: Iterable[tuple[PodRecord, str]]) -> None:
+    def withdraw_planned_starts(self, pressed: Iterable[tuple[PodRecord, str]]) -> None:
         for placeholder, _ in pressed:
             self._pod_lifecycle.nominate(placeholder, "", write=False, wake=False)
             self._cluster.shapes.drop(placeholder.shape)
@@ -197,7 +197,7 @@ class HeldStarts:
             self._cluster.promises = self
             self.put_back(lifted)
 
-    def soon(self, unit: SchedulingUnit) -> str:
+    def starts_within_patience(self, unit: SchedulingUnit) -> str:
         """Say why no pod is evicted for a unit: it starts within `preemptionPatienceSeconds`. "": it does not."""
         patience, now = settings_of(self._cluster, unit).preemption_patience_seconds, self._cluster.now
         if not patience:

@@ -193,7 +193,7 @@ class Maintenance:
             if now >= times.scheduling + policy.schedule_seconds:
                 passed = f"not placed for {policy.schedule_seconds} seconds (timeouts.scheduleSeconds)"
                 times.scheduling = now
-                self._to_the_end(key)
+                self._requeue_last(key)
             elif key in self._health.timed_out:
                 passed = self._health.timed_out[key]
             self._at(key, times.scheduling + policy.schedule_seconds)
@@ -215,7 +215,7 @@ class Maintenance:
                 if member.state is MemberState.PENDING:
                     yield _time(member.pod.metadata.creation_timestamp, self._cluster.now)
 
-    def _to_the_end(self, key: GroupKey) -> None:
+    def _requeue_last(self, key: GroupKey) -> None:
         """Return what is nominated and reserved for a group, and let the others of its priority go first."""
         root = self._forest.root_of(key)
         unit = self._members.root_of(key)

@@ -74,7 +74,7 @@ class StrictOrder:
         self._behind[unit.key] = unit
         return head
 
-    def next_in_line(self) -> list[SchedulingUnit]:
+    def first_held_for_older(self) -> list[SchedulingUnit]:
         """Return the first unit that waits only for older ones to start, if any; called when a unit got its nodes."""
         if not self._behind:
             return []
@@ -125,7 +125,7 @@ class Overtaking:
             if count:
                 self.of.setdefault(unit.key, Overtaken(0, now)).count += count
 
-    def starves(self, unit: SchedulingUnit, settings: ReservationSettings, now: float) -> bool:
+    def is_starving(self, unit: SchedulingUnit, settings: ReservationSettings, now: float) -> bool:
         """Return True if a unit was overtaken for too long or by too many units."""
         known = self.of.get(unit.key)
         if known is None or not settings.starvation_seconds:

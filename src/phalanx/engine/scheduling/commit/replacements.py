@@ -87,13 +87,13 @@ class Replacements:
         except PluginFailure:
             return ""
         row = columns.row_of.get(before, -1)
-        if row >= 0 and (feasible[row] or self._leaves_soon(row, before)):
+        if row >= 0 and (feasible[row] or self._still_uses_room(row, before)):
             return before
         allowed = feasible & self._domain(group)
         rows = np.flatnonzero(allowed)
         return columns.names[int(rows[0])] if len(rows) else ""
 
-    def _leaves_soon(self, row: int, node: str) -> bool:
+    def _still_uses_room(self, row: int, node: str) -> bool:
         """Return True if the lost member still uses its room while it terminates."""
         found = self._cluster.columns.nodes[row]
         return found is not None and not found.spec.unschedulable and not found.spec.taints
@@ -223,7 +223,7 @@ class Rollouts:
     def keep(self, group: Group, loss: Loss, lost: Pod) -> None:
         """Reserve the room of a lost member for the next run of its own group, if its owner restarts its pods."""
         owner = _owner(group)
-        if owner is None or owner.kind != RESTARTS or _is_going(group) or loss.cause is LossCause.PREEMPTED:
+        if owner is None or owner.kind != RESTARTS or _is_terminating(group) or loss.cause is LossCause.PREEMPTED:
             return
         self._replacements.reserve(group, lost, loss.node, RESTART_SECONDS, rolls=True)
 
@@ -235,7 +235,7 @@ class Rollouts:
         others = [
             other
             for other in self._index().get(replica, ())
-            if other.key != group.key and not other.satisfied and not _is_going(other)
+            if other.key != group.key and not other.satisfied and not _is_terminating(other)
         ]
         return max(others, key=lambda other: (_created(other), other.key), default=None)
 
@@ -273,5 +273,5 @@ def _created(group: Group) -> str:
     return (group.source.metadata.creation_timestamp or "") if group.source is not None else ""
 
 
-def _is_going(group: Group) -> bool:
+def _is_terminating(group: Group) -> bool:
     return group.source is not None and group.source.metadata.deletion_timestamp is not None

@@ -99,7 +99,7 @@ class StartReservations(HeldStarts):
             self._note_taken(unit, pods)
         if self._queue.units:
             self.overtaking.place(unit)
-            for following in self.strict_order.next_in_line():
+            for following in self.strict_order.first_held_for_older():
                 self._unit_lifecycle.admit(following)
 
     def _note_taken(self, unit: SchedulingUnit, pods: Iterable[PodRecord]) -> None:
@@ -123,7 +123,7 @@ class StartReservations(HeldStarts):
             came, self._came = self._came, {}
             self._reserve_nodes(came)
         now = self._cluster.now
-        if now < self._due or not (self.overtaking.placed or self.held or self.overtaking.of or self._unseen()):
+        if now < self._due or not (self.overtaking.placed or self.held or self.overtaking.of or self._has_new_units()):
             return
         self._due = now + SWEEP_SECONDS
         waiting = self._waiting()
@@ -164,7 +164,7 @@ class StartReservations(HeldStarts):
             known, settings = self.overtaking.of.get(unit.key), settings_of(self._cluster, unit)
             if known is None or not settings.starvation_seconds:
                 continue
-            if not self.overtaking.starves(unit, settings, now):
+            if not self.overtaking.is_starving(unit, settings, now):
                 due = min(due, known.since + settings.starvation_seconds)
                 continue
             held, key = self.held.get(unit.key), _class_of(unit)
@@ -328,7 +328,7 @@ class StartReservations(HeldStarts):
     def _may_hold(self, planned: PlannedUnit, limits: PromiseLimits) -> bool:
         """Whether a start may be promised; the limits do not hold for starving units."""
         unit, settings = planned.unit, settings_of(self._cluster, planned.unit)
-        return limits.allow(planned, settings) or self.overtaking.starves(unit, settings, self._cluster.now)
+        return limits.allow(planned, settings) or self.overtaking.is_starving(unit, settings, self._cluster.now)
 
     def _over_quota(self, unit: SchedulingUnit) -> bool:
         return bool(exceeded(self._cluster, namespace_of(unit), list(unit.records.values())))
@@ -373,7 +373,7 @@ class StartReservations(HeldStarts):
         if moved:
             self._announce(planned.unit)
 
-    def _unseen(self) -> bool:
+    def _has_new_units(self) -> bool:
         """Return True if a unit was queued that may get a promised start; without a known end there is none."""
         if len(self._queue.units) <= len(self._seen):
             return False
@@ -403,7 +403,7 @@ class StartReservations(HeldStarts):
         """Return the time in seconds at which `sweep` may have something to do."""
         if self._came:
             return self._cluster.now
-        if self.overtaking.placed or self._unseen() or (self.held and self._made_of() != self._swept):
+        if self.overtaking.placed or self._has_new_units() or (self.held and self._made_of() != self._swept):
             return self._due
         due = self._starving_due if self.overtaking.of else FOREVER
         due = min(due, self._quiet_until) if self.held else due
@@ -416,9 +416,9 @@ class StartReservations(HeldStarts):
 
         A promise needs a known time, a starving unit only nodes.
         """
-        pressed = self._press_all(in_line(unit))
+        pressed = self._nominate_all_planned(in_line(unit))
         planned = self.times.plan(unit)
-        self.unpress(pressed)
+        self.withdraw_planned_starts(pressed)
         if planned is None:
             return None
         if self._limit(unit, planned):
@@ -475,9 +475,9 @@ class StartReservations(HeldStarts):
             if started:
                 reason, message = "Started", "it has its nodes"
             self._members.conditions.promise(group, "False", reason, message)
-        self._take_back(held)
+        self._repeat_unschedulable(held)
 
-    def _take_back(self, held: HeldStart) -> None:
+    def _repeat_unschedulable(self, held: HeldStart) -> None:
         """Let pods that still wait say again that they fit nowhere: an autoscaler may help them now."""
         unit = held.unit
         if held.planned.start is None or unit.state is not UnitState.QUEUED:

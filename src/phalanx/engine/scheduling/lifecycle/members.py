@@ -155,7 +155,7 @@ class Members:
         self._after.setdefault(leaf, {})[key] = None
         return successor(leaf)
 
-    def _sort_out(self, key: GroupKey) -> None:
+    def _assign_to_successor(self, key: GroupKey) -> None:
         """Assign pods to a group or to its successor after the group was created, deleted or created again."""
         named = self.forest.named(key)
         members = named.members.items() if named is not None else ()
@@ -285,7 +285,7 @@ class Members:
             for problem in unusable(new):
                 self.conditions.annotation_ignored(key, new.metadata.uid, problem)
         if _another(old, new):
-            self._sort_out(key)
+            self._assign_to_successor(key)
         below |= {leaf.key: None for leaf in forest.leaves(key)}
         self.notes.touched[key] = None
         if _disrupted_as(old) != _disrupted_as(new):

@@ -176,10 +176,10 @@ class Waiting:
         for plugin in interest.cross:
             if change.kind & traits_of(plugin).wakes_on:
                 hint = interest.profile.options[plugin.name].queueing_hint
-                if hint is None or _perhaps(hint, interest.shape, change):
+                if hint is None or _hint_or_true(hint, interest.shape, change):
                     return True
         for plugin in interest.helpers:
-            if change.kind & traits_of(plugin).helps_after and _perhaps(
+            if change.kind & traits_of(plugin).helps_after and _hint_or_true(
                 plugin.helps, interest.shape, interest.priority, change
             ):
                 return True
@@ -214,7 +214,7 @@ def equivalence_key(record: PodRecord) -> tuple[Any, ...]:
     return ("shape", record.shape.id, record.priority, record.preemption_policy)
 
 
-def _perhaps(hint: Any, *args: Any) -> bool:
+def _hint_or_true(hint: Any, *args: Any) -> bool:
     """Return what a queueing hint says; True if it raises: an error must not keep a pod waiting."""
     try:
         return bool(hint(*args))
