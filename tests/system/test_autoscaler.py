@@ -68,6 +68,19 @@ def test_a_gang_gets_exactly_the_nodes_it_needs_in_one_rack_and_they_go_with_it(
     advance_until(up, lambda: nodes(up) == {}, seconds=10)
 
 
+def test_nodes_are_made_for_the_devices_that_a_gang_claims(started: Callable[..., LocalCluster]) -> None:
+    up = started(nodes=0, devices="gpu.example.com:4", autoscale=("cpu16=0..8,delay=1s,idle=5s",))
+    requests = [{"name": "gpu", "exactly": {"deviceClassName": "gpu"}}]
+    template = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaimTemplate", "metadata": {"name": "one"}}
+    up.apply({**template, "spec": {"spec": {"devices": {"requests": requests}}}})
+    group, *pods = gang("train", 6)
+    for pod in pods:
+        pod["spec"]["resourceClaims"] = [{"name": "gpu", "resourceClaimTemplateName": "one"}]
+    up.apply(group, *pods)
+    advance_until(up, lambda: all(bound(up, "train")), seconds=5)
+    assert len(nodes(up)) == 2
+
+
 def test_the_minimum_stays_and_the_maximum_is_never_passed(started: Callable[..., LocalCluster]) -> None:
     up = started(nodes=0, autoscale=("gpu8=1..2,delay=0s,idle=5s",))
     assert list(nodes(up)) == ["gpu8-000"]

@@ -12,19 +12,28 @@ from phalanx.engine.explain.demand import unused
 from phalanx.engine.explain.node_pools import DeclaredPool
 from phalanx.engine.explain.values import NodeDemand
 from phalanx.local.nodes.autoscaler import Needs
+from phalanx.local.nodes.devices import SimulatedDriver
 from phalanx.local.nodes.node_groups import NodeGroup
-from phalanx.model.objects import Node
+from phalanx.model.objects import Node, ResourceSlice
 from phalanx.serve.demand_metrics import LackingGroups
 from phalanx.serve.diagnostics import Diagnostics
 from phalanx.serve.scheduler import SchedulerService
 
 
-def pools(groups: Sequence[NodeGroup]) -> list[DeclaredPool]:
-    """Return every node that the groups may have, as the scheduler would see it."""
+def pools(groups: Sequence[NodeGroup], drivers: Sequence[SimulatedDriver] = ()) -> list[DeclaredPool]:
+    """Return every node that the groups may have, with its devices, as the scheduler would see it."""
     return [
-        DeclaredPool(group.name, [msgspec.convert(group.body(n, 0.0), Node) for n in range(group.high)])
+        DeclaredPool(
+            group.name,
+            [msgspec.convert(group.body(n, 0.0), Node) for n in range(group.high)],
+            {name: _slices(drivers, name, n) for n, name in enumerate(group.names)} if drivers else {},
+        )
         for group in groups
     ]
+
+
+def _slices(drivers: Sequence[SimulatedDriver], node: str, index: int) -> list[ResourceSlice]:
+    return [msgspec.convert(body, ResourceSlice) for driver in drivers for body in driver.slices(node, index)]
 
 
 class DemandSource:
@@ -33,8 +42,8 @@ class DemandSource:
     The scheduler is a part of its own, which may be replaced when it fails.
     """
 
-    def __init__(self, groups: Sequence[NodeGroup]) -> None:
-        self.pools = pools(groups)
+    def __init__(self, groups: Sequence[NodeGroup], drivers: Sequence[SimulatedDriver] = ()) -> None:
+        self.pools = pools(groups, drivers)
         self._scheduler: tuple[SchedulerService, Diagnostics] | None = None
 
     def follow(self, service: SchedulerService, diagnostics: Diagnostics) -> None:

@@ -44,7 +44,7 @@ def parts_of(settings: ClusterSettings, follow: Follow | None = None, notify: No
     """
     parts: list[Part] = []
     groups = parse_node_groups(settings.autoscale, _topology(settings))
-    source = DemandSource(groups)
+    source = DemandSource(groups, parse_devices(settings.devices) if settings.run_nodes else ())
     if settings.run_nodes:
         parts.append(simulated_nodes(settings, notify))
     if settings.run_controllers:

@@ -11,6 +11,7 @@ import msgspec
 from phalanx.base.errors import BadRequest
 from phalanx.engine.engine import Engine
 from phalanx.engine.events import NodeChanged, ResourceSliceChanged
+from phalanx.engine.explain.new_devices import slice_copy
 from phalanx.engine.framework.traits import traits_of
 from phalanx.engine.placement.outcome import plural
 from phalanx.model.groups.keys import HOSTNAME
@@ -62,7 +63,7 @@ def _add(engine: Engine, more: MoreNodes) -> str:
         name = f"{more.like}-more-{number}"
         engine.apply(NodeChanged(_empty_copy(like, name)))
         for each in slices:
-            engine.apply(ResourceSliceChanged(_slice_copy(each, more.like, name)))
+            engine.apply(ResourceSliceChanged(slice_copy(each, more.like, name)))
     return f"asked with {plural(more.count, 'more node')} like {more.like}, empty"
 
 
@@ -72,15 +73,6 @@ def _empty_copy(like: Node, name: str) -> Node:
         labels[HOSTNAME] = name
     metadata = msgspec.structs.replace(like.metadata, name=name, uid="", labels=labels)
     return msgspec.structs.replace(like, metadata=metadata)
-
-
-def _slice_copy(like: ResourceSlice, node: str, name: str) -> ResourceSlice:
-    """Return the same devices for another node, none of them in use."""
-    metadata = msgspec.structs.replace(like.metadata, name=f"{like.metadata.name}-of-{name}", uid="")
-    own = like.spec.pool.name.replace(node, name)
-    pool = msgspec.structs.replace(like.spec.pool, name=own if own != like.spec.pool.name else f"{own}-of-{name}")
-    spec = msgspec.structs.replace(like.spec, node_name=name, pool=pool)
-    return msgspec.structs.replace(like, metadata=metadata, spec=spec)
 
 
 def _without(engine: Engine, name: str) -> str:

@@ -14,6 +14,7 @@ from collections.abc import Collection, Sequence
 from math import ceil
 from typing import TYPE_CHECKING
 
+from phalanx.engine.explain.new_devices import NewDevices
 from phalanx.engine.explain.node_pools import DeclaredPool, NodePool, pools_of
 from phalanx.engine.explain.trial import TrialAttempt
 from phalanx.engine.explain.values import GroupDemand, NodeDemand, NodesNeeded, PodDemand, ShapeDemand
@@ -28,7 +29,7 @@ from phalanx.engine.scheduling.queue.units import (
 )
 from phalanx.engine.state.records import PodRecord
 from phalanx.engine.state.requests import CPU, amount, is_device
-from phalanx.model.objects import Node
+from phalanx.model.objects import Node, ResourceSlice
 
 if TYPE_CHECKING:
     from phalanx.engine.scheduling.scheduler import Scheduler
@@ -47,8 +48,14 @@ Candidates = Sequence[tuple[NodePool, Node]]  # nodes that do not exist, each wi
 
 def demand(scheduler: Scheduler, declared: Sequence[DeclaredPool] = ()) -> NodeDemand:
     """Return what every waiting unit lacks. `declared`: nodes that may be created; without any, the existing types."""
-    with TrialAttempt(scheduler) as kept:
-        return _Demand(scheduler, declared, kept).answer()
+    devices = NewDevices(scheduler.indexes.devices.inventory, scheduler.objects.all(ResourceSlice))
+    for pool in declared:
+        devices.declare(pool.slices)
+    try:
+        with TrialAttempt(scheduler) as kept:
+            return _Demand(scheduler, declared, kept, devices).answer()
+    finally:
+        devices.withdraw()
 
 
 def unused(
@@ -67,8 +74,11 @@ def unused(
 
 
 class _Demand:
-    def __init__(self, scheduler: Scheduler, declared: Sequence[DeclaredPool], kept: TrialAttempt) -> None:
+    def __init__(
+        self, scheduler: Scheduler, declared: Sequence[DeclaredPool], kept: TrialAttempt, devices: NewDevices
+    ) -> None:
         self._scheduler = scheduler
+        self._devices = devices
         self._columns = scheduler.columns
         self._kept = kept
         self._declared = declared
@@ -113,8 +123,7 @@ class _Demand:
             nodes = self._cheapest(target, 1) if wanted > 1 else ()
             if not nodes:
                 return self._described(target, (), self._never(answer))
-        for _, node in nodes:
-            self._columns.set_node(node)
+        self._add(nodes)
         self._number += len(nodes)
         self._keep(target)
         return self._described(target, nodes, "") if nodes else None
@@ -131,13 +140,17 @@ class _Demand:
 
     # ---- trials
 
+    def _add(self, nodes: Candidates) -> None:
+        for _, node in nodes:
+            self._devices.publish(node.metadata.name)
+            self._columns.set_node(node)
+
     def _fits(self, target: AttemptUnit, nodes: Candidates, wanted: int) -> set[str] | None:
         """Return the names of the nodes that a unit uses if these are added; None: fewer than `wanted` pods fit."""
         columns = self._columns
         mark = columns.journal.mark()
         try:
-            for _, node in nodes:
-                columns.set_node(node)
+            self._add(nodes)
             with TrialAttempt(self._scheduler) as trial_attempt:
                 answer = trial_attempt.attempt(target, gates=False)
                 if not isinstance(answer, Placed) or len(answer.assignment) < wanted:
@@ -155,7 +168,7 @@ class _Demand:
             if len(pools) > 1 and best:
                 break
             found = self._in_best_domain(target, pools, asked, wanted)
-            if found and (not best or _cost(found, asked) < _cost(best, asked)):
+            if found and (not best or self._cost(found, target, asked) < self._cost(best, target, asked)):
                 best = found
         return best
 
@@ -167,7 +180,7 @@ class _Demand:
         most = min(len(target.records), MOST_NODES)
         ranked = []
         for number, domain in enumerate(domains):
-            nodes = [(p, n) for p in pools for n in p.candidates(key, domain, most, self._number) if self._new(n)]
+            nodes = [(p, n) for p in pools for n in self._candidates(p, key, domain, most)]
             if nodes:
                 ranked.append((_at_least(asked, free.get(domain, {}), nodes), number, domain, nodes))
         best: Candidates = ()
@@ -196,8 +209,14 @@ class _Demand:
                 total[name] = total.get(name, 0.0) + value
         return total
 
-    def _new(self, node: Node) -> bool:
-        return node.metadata.name not in self._columns.row_of
+    def _candidates(self, pool: NodePool, key: str, domain: str, most: int) -> list[Node]:
+        """Return nodes of a pool that may be created in a domain, and expect their devices."""
+        found = pool.candidates(key, domain, most, self._number)
+        new = [node for node in found if node.metadata.name not in self._columns.row_of]
+        if (like := pool.like(key, domain)) is not None:
+            for node in new:
+                self._devices.expect(node.metadata.name, like.metadata.name)
+        return new
 
     def _free(self, key: str, asked: Amounts) -> dict[str, Amounts]:
         """Return what is free in every domain of a key, of the resources that are asked for."""
@@ -238,6 +257,18 @@ class _Demand:
                 if self._fits(target, without, wanted) is not None:
                     chosen = without
         return chosen
+
+    def _cost(self, nodes: Candidates, target: AttemptUnit, asked: Amounts) -> tuple[float, int, float]:
+        """Return what an autoscaler would rather not create: devices that no pod asks for, nodes, CPUs."""
+        unasked = sum(
+            _offered(n, name)
+            for _, n in nodes
+            for name in n.status.allocatable
+            if is_device(name) and name not in asked
+        )
+        if not any(record.shape.claims for record in target.records):
+            unasked += sum(self._devices.count(node.metadata.name) for _, node in nodes)
+        return unasked, len(nodes), sum(_offered(node, CPU) for _, node in nodes)
 
     # ---- values
 
@@ -294,14 +325,6 @@ def _at_least(asked: Amounts, free: Amounts, nodes: Candidates) -> int:
     largest = {name: max(_offered(node, name) for _, node in nodes) for name in asked}
     short = ((asked[name] - free.get(name, 0.0), size) for name, size in largest.items() if size > 0)
     return max([1, *(ceil(lack / size) for lack, size in short if lack > 0)])
-
-
-def _cost(nodes: Candidates, asked: Amounts) -> tuple[float, int, float]:
-    """Return what an autoscaler would rather not create: devices that no pod asks for, nodes, CPUs."""
-    unasked = sum(
-        _offered(n, name) for _, n in nodes for name in n.status.allocatable if is_device(name) and name not in asked
-    )
-    return unasked, len(nodes), sum(_offered(node, CPU) for _, node in nodes)
 
 
 def _selector(record: PodRecord) -> dict[str, str]:

@@ -6,13 +6,13 @@ labels. Without declared pools, every type of node that exists can be had again,
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
 from phalanx.engine.state.columns import Columns
 from phalanx.model.groups.keys import HOSTNAME
-from phalanx.model.objects import Node
+from phalanx.model.objects import Node, ResourceSlice
 from phalanx.model.objects.cluster import Taint
 
 INSTANCE_TYPE = "node.kubernetes.io/instance-type"
@@ -25,6 +25,7 @@ class DeclaredPool(msgspec.Struct, frozen=True):
 
     name: str
     nodes: Sequence[Node]
+    slices: Mapping[str, Sequence[ResourceSlice]] = {}  # the devices of these nodes, by node
 
 
 class NodePool(msgspec.Struct, frozen=True):
@@ -43,12 +44,16 @@ class NodePool(msgspec.Struct, frozen=True):
         found = (node.metadata.labels.get(key) for node in (*self.nodes, *self.examples))
         return list(dict.fromkeys(value for value in found if value is not None))
 
+    def like(self, key: str, domain: str) -> Node | None:
+        """Return the existing node that new ones are like in a domain; None for declared nodes."""
+        return next((node for node in self.examples if not key or node.metadata.labels.get(key) == domain), None)
+
     def candidates(self, key: str, domain: str, most: int, first: int = 0) -> list[Node]:
         """Return up to `most` nodes that can be created in a domain; anywhere if `key` is empty. `first`: the number
         in the name of the first one, if names are not declared."""
         if self.nodes:
             return [node for node in self.nodes if not key or node.metadata.labels.get(key) == domain][:most]
-        like = next((node for node in self.examples if not key or node.metadata.labels.get(key) == domain), None)
+        like = self.like(key, domain)
         if like is None:
             return []
         return [_empty_copy(like, f"{self.name}-new-{n}") for n in range(first, first + most)]
