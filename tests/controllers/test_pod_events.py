@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from phalanx.controllers.runtime.pods import BURST, REFILL_SECONDS, PodEvents
-from support.controller_world import Json, world
+from support.controller_world import Json, condition, world
 from support.manifests import template
 from support.manual_clock import ManualClock
 
@@ -53,6 +53,27 @@ def test_a_pod_that_is_refused_is_reported(kind: str) -> None:
             await cluster.create(kind, "x", spec=spec)
             found = await cluster.eventually("Event", lambda found: announced(found, kind, "FailedCreate"))
             assert "exceeded quota" in announced(found, kind, "FailedCreate")[0]
+
+    asyncio.run(scenario())
+
+
+def followed(obj: Json, replicas: int) -> bool:
+    return obj["spec"]["replicas"] == replicas and obj["status"]["observedGeneration"] == obj["metadata"]["generation"]
+
+
+@pytest.mark.parametrize("kind", ["ReplicaSet", "ReplicationController"])
+def test_a_set_over_its_quota_is_written_once_not_at_every_attempt(kind: str) -> None:
+    async def scenario() -> None:
+        async with world(nodes=1) as cluster:
+            await cluster.create("ResourceQuota", "q", spec={"hard": {"pods": "0"}})
+            labels = SELECTOR if kind == "ReplicaSet" else {"app": "x"}
+            await cluster.create(kind, "x", spec={"selector": labels, "template": template("100m", app="x")})
+            failed = await cluster.until(kind, "x", when=lambda obj: condition(obj, "ReplicaFailure"))
+            for replicas in (2, 3, 4):  # each change is one more attempt, whose pod has another name
+                await cluster.patch(kind, "x", {"spec": {"replicas": replicas}})
+                again = await cluster.until(kind, "x", when=lambda obj, count=replicas: followed(obj, count))
+                assert condition(again, "ReplicaFailure") == condition(failed, "ReplicaFailure")
+            assert len(announced(cluster.all("Event"), kind, "FailedCreate")) == 1
 
     asyncio.run(scenario())
 

@@ -7,6 +7,7 @@ and uids of created and deleted objects are remembered until the cache agrees. E
 from __future__ import annotations
 
 import copy
+import re
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -179,6 +180,15 @@ REFILL_SECONDS = 300.0  # after which one more is allowed
 OWNERS = 10_000  # remembered
 
 
+def refusal_text(owner: Json, problem: Exception) -> str:
+    """Return why a pod of an owner was refused, without the generated end of its name.
+
+    Each attempt has another name. The same refusal must be the same text, or it is written again and again.
+    """
+    start = re.escape(owner["metadata"]["name"][:57])
+    return re.sub(rf'"({start}-(?:\d+-)?)[a-z0-9]{{5}}"', r'"\1*"', str(problem))
+
+
 class PodEvents:
     def __init__(self, events: Events, clock: Clock, controller: str) -> None:
         self._events, self._clock, self._controller = events, clock, controller
@@ -191,7 +201,7 @@ class PodEvents:
         self._notify(pod, "SuccessfulDelete", f"Deleted pod: {pod['metadata']['name']}")
 
     def failed(self, owner: Json, problem: Exception) -> None:
-        self._events.warning(owner, self._controller, "FailedCreate", f"Error creating: {problem}")
+        self._events.warning(owner, self._controller, "FailedCreate", f"Error creating: {refusal_text(owner, problem)}")
 
     def _notify(self, pod: Json, reason: str, note: str) -> None:
         meta, reference = pod["metadata"], controller_of(pod)

@@ -22,6 +22,7 @@ from phalanx.controllers.runtime.pods import (
     available_in,
     from_template,
     ready,
+    refusal_text,
     removal_rank,
 )
 from phalanx.controllers.runtime.status import conditions_of, set_condition, together, write_status
@@ -90,7 +91,7 @@ class ReplicaSetController(Controller):
             raise  # something the pods need is not there yet: no failure, just later
         except ApiProblem as error:
             self._announced.failed(owner, error)
-            return error.message
+            return refusal_text(owner, error)
         except GroupingRefused as refusal:
             return refusal.message
         return ""
