@@ -11,9 +11,9 @@ from phalanx.base.errors import Conflict
 from phalanx.controllers.runtime.controller import Key
 from phalanx.controllers.workloads.leaderworkerset import controller
 from phalanx.controllers.workloads.leaderworkerset.admission import PodAdmission
-from phalanx.controllers.workloads.leaderworkerset.pods import is_leader
 from phalanx.controllers.workloads.leaderworkerset.sets import leader_set
 from phalanx.model.gates import KNOWN, Gates
+from phalanx.model.leaderworkerset.pods import is_leader
 from support.controller_world import Json, World, condition, image_of, world
 from support.lws_objects import P, available, done, group_of, lws, new_image
 

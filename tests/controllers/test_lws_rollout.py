@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from phalanx.controllers.workloads.leaderworkerset.names import subgroup_index
 from phalanx.controllers.workloads.leaderworkerset.rollout import Allowed, Leaders, ReplicaState, allowed_of, next_step
 from phalanx.controllers.workloads.leaderworkerset.rules import must_recreate
+from phalanx.model.leaderworkerset.names import subgroup_index
 
 Json = dict[str, Any]
 OLD, NEW, DOWN = ReplicaState(ready=True), ReplicaState(ready=True, updated=True), ReplicaState(updated=True)

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from phalanx.controllers.workloads.leaderworkerset.pods import complete_pod
 from phalanx.controllers.workloads.leaderworkerset.sets import worker_set
+from phalanx.model.leaderworkerset.pods import complete_pod
 
 Json = dict[str, Any]
 P = "leaderworkerset.sigs.k8s.io/"
@@ -31,7 +31,7 @@ def pod(name: str, size: int, *containers: Json, leader_too: bool = True, subgro
     labels = {f"{P}name": "s", f"{P}group-index": name.split("-")[1]} | ({f"{P}worker-index": "0"} if leader else {})
     meta = {"name": name, "namespace": "ns", "labels": labels, "annotations": notes}
     made = {"metadata": meta, "spec": {"subdomain": "d", "containers": list(containers or [container()])}}
-    complete_pod(made, "ns", grouped=False)
+    complete_pod(made, "ns")
     return made
 
 

@@ -42,15 +42,6 @@ def bound(pod: Json) -> bool:
     return bool((pod.get("spec") or {}).get("nodeName"))
 
 
-def places_exclusively(affinity: Json, topology: str) -> bool:
-    """Return True if a pod has its own affinity and anti-affinity terms for this topology."""
-    required = "requiredDuringSchedulingIgnoredDuringExecution"
-    return all(
-        any(term.get("topologyKey") == topology for term in (affinity.get(field) or {}).get(required) or ())
-        for field in ("podAffinity", "podAntiAffinity")
-    )
-
-
 def group_of(pod: Json) -> str:
     return str(((pod.get("spec") or {}).get("schedulingGroup") or {}).get("podGroupName") or "")
 

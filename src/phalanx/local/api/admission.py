@@ -17,9 +17,12 @@ from phalanx.local.api.request import User
 from phalanx.local.api.service_accounts import ServiceAccounts
 from phalanx.local.api.service_addresses import ServiceAddresses
 from phalanx.local.api.view import decode
+from phalanx.model.annotation_values import BadValue
 from phalanx.model.fieldpath import forbidden as field_forbidden
 from phalanx.model.groups.keys import AFTER_GROUP
 from phalanx.model.kinds import Json, Kind
+from phalanx.model.leaderworkerset.pods import complete_pod
+from phalanx.model.leaderworkerset.pods import is_ours as is_leader_worker
 from phalanx.model.objects.devices import ADMIN_NAMESPACE_LABEL
 from phalanx.model.rules.devices import admin_access
 from phalanx.model.rules.jobset_policies import existing_claim_errors
@@ -127,6 +130,11 @@ class Admission:
             self._runtime(kind, pod)
         if pod["spec"].get("schedulingGroup"):
             self._after_group(pod, namespace)
+        if is_leader_worker(pod):
+            try:
+                complete_pod(pod, namespace)
+            except BadValue as problem:
+                raise forbidden(kind, str(pod["metadata"].get("name") or ""), str(problem)) from problem
 
     def _default_gang(self, key: str, obj: Json, namespace: str) -> None:
         """Make an Indexed Job or a Parallel StatefulSet a gang where default gangs are switched on.

@@ -13,6 +13,14 @@ _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 _PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 
 
+def places_exclusively(affinity: Json, topology: str) -> bool:
+    """Return True if a pod has its own affinity and anti-affinity terms for this topology."""
+    return all(
+        any(term.get("topologyKey") == topology for term in (affinity.get(field) or {}).get(_REQUIRED) or ())
+        for field in ("podAffinity", "podAntiAffinity")
+    )
+
+
 def label_selector(selector: Json | None, path: str) -> list[FieldError]:
     """Check a LabelSelector object, which may be absent."""
     if not selector:

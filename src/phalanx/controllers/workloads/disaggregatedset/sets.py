@@ -9,8 +9,8 @@ import msgspec
 
 from phalanx.base import resources as r
 from phalanx.controllers.runtime.ownership import controller_reference
-from phalanx.controllers.workloads.leaderworkerset.names import WORKER_INDEX
 from phalanx.model.kinds import Json
+from phalanx.model.leaderworkerset.names import WORKER_INDEX
 
 PREFIX = "disaggregatedset.x-k8s.io/"
 NAME, ROLE, SLICE = f"{PREFIX}name", f"{PREFIX}role", f"{PREFIX}slice"

@@ -9,9 +9,9 @@ from typing import Any
 from phalanx.base import resources as r
 from phalanx.controllers.grouping.core import GROUP_TEMPLATE, PARENT_COMPOSITE, Link
 from phalanx.controllers.runtime.ownership import controller_reference
-from phalanx.controllers.runtime.pods import places_exclusively
 from phalanx.controllers.workloads.jobset.shape import EXCLUSIVE, job_name
 from phalanx.model.kinds import Json
+from phalanx.model.rules.placement import places_exclusively
 
 PREFIX = "jobset.sigs.k8s.io"
 ATTEMPT = f"{PREFIX}/restart-attempt"

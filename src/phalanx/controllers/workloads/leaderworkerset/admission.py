@@ -17,11 +17,11 @@ from phalanx.controllers.runtime.ownership import controller_of, deleting
 from phalanx.controllers.runtime.pods import index_by_group, keeps_group
 from phalanx.controllers.runtime.revisions import Revisions
 from phalanx.controllers.workloads.leaderworkerset import grouping
-from phalanx.controllers.workloads.leaderworkerset import names as n
-from phalanx.controllers.workloads.leaderworkerset.pods import complete_pod, is_grouped, is_leader, is_ours
 from phalanx.controllers.workloads.leaderworkerset.revision import at_revision
 from phalanx.controllers.workloads.leaderworkerset.rules import outdated
 from phalanx.model.annotation_values import MAX_INT32, BadValue, whole_number
+from phalanx.model.leaderworkerset import names as n
+from phalanx.model.leaderworkerset.pods import complete_pod, is_grouped, is_leader, is_ours, mark_grouped
 
 
 def grouped_now(lws: Json, groups: Groups | None) -> bool:
@@ -47,7 +47,8 @@ class PodAdmission:
                 grouped = lws is not None and grouped_now(lws, self._groups)
             else:
                 grouped = is_grouped(self._leader_of(owner))
-            complete_pod(pod, namespace, grouped=grouped)
+            mark_grouped(pod, grouped)
+            complete_pod(pod, namespace)
             if grouped and lws is not None:
                 self._link(pod, namespace, lws)
         except (GroupingRefused, BadValue) as refusal:

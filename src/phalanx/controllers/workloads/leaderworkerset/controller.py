@@ -19,14 +19,18 @@ from phalanx.controllers.runtime.cache import MARKED
 from phalanx.controllers.runtime.controller import Caches, Controller, Json, Key
 from phalanx.controllers.runtime.events import Events
 from phalanx.controllers.runtime.groups import GroupPhase, Groups
-from phalanx.controllers.runtime.ownership import controlled_by, controller_of, controller_reference, deleting
+from phalanx.controllers.runtime.ownership import (
+    controlled_by,
+    controller_of,
+    controller_reference,
+    deleting,
+    index_by_controller,
+)
 from phalanx.controllers.runtime.pods import bound, condition, ready
 from phalanx.controllers.runtime.revisions import Revisions
 from phalanx.controllers.runtime.status import conditions_of, follow_refusal, write_status
 from phalanx.controllers.workloads.leaderworkerset import grouping as grouping
-from phalanx.controllers.workloads.leaderworkerset import names as n
 from phalanx.controllers.workloads.leaderworkerset.admission import PodAdmission, grouped_now
-from phalanx.controllers.workloads.leaderworkerset.pods import is_grouped, is_leader
 from phalanx.controllers.workloads.leaderworkerset.revision import (
     as_written_by_go,
     at_revision,
@@ -56,6 +60,8 @@ from phalanx.controllers.workloads.leaderworkerset.status import (
     rolled_out,
     status_of,
 )
+from phalanx.model.leaderworkerset import names as n
+from phalanx.model.leaderworkerset.pods import is_grouped, is_leader
 
 KIND = r.LEADER_WORKER_SETS.kind
 REFUSED_AGAIN = 5.0  # seconds: the way may be cleared without the set itself being changed
@@ -98,8 +104,9 @@ class LeaderWorkerSetController(Controller):
         )
         self.admit = PodAdmission(self._owners, self._pods, self._revisions, groups).admit
         self._progress = ProgressEvents(events)
-        self._lost: dict[str, dict[str, Json]] = {}  # uid of a worker StatefulSet -> deleted workers by name
+        self._lost: dict[str, dict[str, Json]] = {}  # uid of what made workers -> those deleted, by name
         self._pods.index("lws", _index_by_owner, of_marks=True)
+        self._pods.index("controller", index_by_controller, of_marks=True)
         self._owners.on_change(self.requeue)
         self._pods.on_change(self._pod_gone, of=MARKED)
         self._sets.on_change(self._set_gone, of=MARKED)
@@ -113,10 +120,14 @@ class LeaderWorkerSetController(Controller):
 
     def _pod_gone(self, key: Key, new: Json | None, old: Json | None) -> None:
         """Remember a deleted worker: after a forced deletion its replacement may exist before the next reconcile."""
-        if new is not None or old is None or not n.label(old, n.NAME) or is_leader(old):
+        if new is not None or old is None:
             return
+        self._lost.pop(old["metadata"]["uid"], None)
         owner = controller_of(old)
-        if owner is not None and self._sets.get(key.namespace, owner["name"]) is not None:
+        if owner is None or not n.label(old, n.NAME) or is_leader(old):
+            return
+        maker = {"StatefulSet": self._sets, "Pod": self._pods}.get(owner["kind"])
+        if maker is not None and maker.get(key.namespace, owner["name"]) is not None:
             self._lost.setdefault(owner["uid"], {})[key.name] = old
 
     def _service_gone(self, key: Key, new: Json | None, old: Json | None) -> None:
@@ -350,13 +361,13 @@ class LeaderWorkerSetController(Controller):
         workers, grouped = self._workers_of(leader), is_grouped(leader)
         if then is None or deleting(leader):
             return
-        if replica_of(leader) in look.outdated and not any(map(bound, [leader, *self._pods_of(workers)])):
+        if replica_of(leader) in look.outdated and not any(map(bound, [leader, *self._pods_of(workers, leader)])):
             note = f"Recreating group {index} (leader {name}): nothing of it has started, and other rules are asked for"
             self._events.normal(lws, self.name, "RecreateGroup", note)
             await self._delete(leader)
             return
-        lost = self._lost.pop(workers["metadata"]["uid"], {}) if workers is not None else {}
-        culprit = must_recreate(then, leader, self._pods_of(workers), list(lost.values()))
+        lost = [pod for maker in (workers, leader) for pod in self._pop_lost(maker)]
+        culprit = must_recreate(then, leader, self._pods_of(workers, leader), lost)
         if culprit is not None:
             # The uid tells this time from the next: equal Events are recorded once.
             which = f"leader {name}, uid {leader['metadata']['uid'][:8]}"
@@ -399,8 +410,13 @@ class LeaderWorkerSetController(Controller):
                 self._events.warning(look.lws, self.name, "NameConflict", note)
             # Otherwise it belongs to the previous leader and is being deleted; its deletion requeues the set.
 
-    def _pods_of(self, workers: Json | None) -> list[Json]:
-        return self._pods.by_index("controller", workers["metadata"]["uid"]) if workers is not None else []
+    def _pods_of(self, workers: Json | None, leader: Json) -> list[Json]:
+        """Return the workers of a leader: those of its StatefulSet, and any whose controller is the leader itself."""
+        makers = [maker for maker in (workers, leader) if maker is not None]
+        return [pod for maker in makers for pod in self._pods.by_index("controller", maker["metadata"]["uid"])]
+
+    def _pop_lost(self, maker: Json | None) -> list[Json]:
+        return list(self._lost.pop(maker["metadata"]["uid"], {}).values()) if maker is not None else []
 
     async def _service(self, wanted: Json) -> None:
         meta = wanted["metadata"]
@@ -439,7 +455,7 @@ def _index_by_parent(lws: Json) -> list[str]:
 def _complete(workers: Json) -> bool:
     status, spec = workers.get("status") or {}, workers["spec"]
     return bool(
-        status.get("observedGeneration") == workers["metadata"].get("generation")
+        status.get("observedGeneration") in (None, 0, workers["metadata"].get("generation"))  # None: not reported
         and status.get("availableReplicas", 0) == spec.get("replicas", 1)
         and status.get("currentRevision") == status.get("updateRevision")
     )

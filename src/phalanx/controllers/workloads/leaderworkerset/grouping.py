@@ -48,9 +48,9 @@ from phalanx.controllers.grouping.parts import (
     workload,
 )
 from phalanx.controllers.grouping.user_workload import from_templates_of, with_hand_made, workload_above
-from phalanx.controllers.workloads.leaderworkerset import names as n
 from phalanx.controllers.workloads.leaderworkerset.revision import revision_data, revision_hash
 from phalanx.model.groups import MIN_RESOURCES, TO_COME
+from phalanx.model.leaderworkerset import names as n
 
 TEMPLATE = "replica"
 NATIVE = Native.name

@@ -9,9 +9,9 @@ from phalanx.controllers.grouping.core import MOST_PARTS, Grouping, Json
 from phalanx.controllers.runtime.controller import Controller
 from phalanx.controllers.runtime.ownership import controlled_by
 from phalanx.controllers.workloads.kind import ExpectedPod, Local, Replicated, WorkloadKind, replicas_of
-from phalanx.controllers.workloads.leaderworkerset import names as n
 from phalanx.controllers.workloads.leaderworkerset.grouping import group_leader_worker_set, grouping, provider_groups
 from phalanx.controllers.workloads.member import PodView, WorkloadSlot
+from phalanx.model.leaderworkerset import names as n
 
 
 def _pods(lws: Json, related: Sequence[Json], found: Grouping) -> Iterator[ExpectedPod]:

@@ -15,11 +15,11 @@ from phalanx.controllers.grouping.compare import Difference, difference
 from phalanx.controllers.grouping.core import Grouping
 from phalanx.controllers.runtime.ownership import deleting
 from phalanx.controllers.runtime.pods import phase
-from phalanx.controllers.workloads.leaderworkerset import names as n
-from phalanx.controllers.workloads.leaderworkerset.names import RECREATE_AFTER_START, size_of
-from phalanx.controllers.workloads.leaderworkerset.pods import is_grouped
 from phalanx.model.groups.policy import parse_spec
 from phalanx.model.kinds import Json
+from phalanx.model.leaderworkerset import names as n
+from phalanx.model.leaderworkerset.names import RECREATE_AFTER_START, size_of
+from phalanx.model.leaderworkerset.pods import is_grouped
 from phalanx.model.objects.policy import WorkloadPolicySpec
 
 Replica = tuple[str, str]  # index and revision, as in the labels of its pods and groups

@@ -9,7 +9,8 @@ import copy
 
 from phalanx.base import resources as r
 from phalanx.controllers.runtime.ownership import controller_reference
-from phalanx.controllers.workloads.leaderworkerset.names import (
+from phalanx.model.kinds import Json
+from phalanx.model.leaderworkerset.names import (
     EXCLUSIVE,
     GROUP_INDEX,
     GROUP_KEY,
@@ -30,8 +31,7 @@ from phalanx.controllers.workloads.leaderworkerset.names import (
     size_of,
     worker_template,
 )
-from phalanx.controllers.workloads.leaderworkerset.tpu import requests_tpus
-from phalanx.model.kinds import Json
+from phalanx.model.leaderworkerset.tpu import requests_tpus
 
 
 def unique_subdomains(lws: Json) -> bool:

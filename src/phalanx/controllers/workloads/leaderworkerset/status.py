@@ -11,11 +11,11 @@ from phalanx.controllers.grouping.core import TOO_MANY
 from phalanx.controllers.runtime.events import Events
 from phalanx.controllers.runtime.pods import condition
 from phalanx.controllers.runtime.status import conditions_of, follow_refusal, set_condition
-from phalanx.controllers.workloads.leaderworkerset.names import NAME, WORKER_INDEX
-from phalanx.controllers.workloads.leaderworkerset.pods import is_grouped
 from phalanx.controllers.workloads.leaderworkerset.rollout import Allowed, Leaders, ReplicaState
 from phalanx.controllers.workloads.leaderworkerset.rules import Replica, replica_of
 from phalanx.model.kinds import Json
+from phalanx.model.leaderworkerset.names import NAME, WORKER_INDEX
+from phalanx.model.leaderworkerset.pods import is_grouped
 
 SCHEDULING_READY = "WorkloadSchedulingReady"
 _REASONS_BY_STATE = {

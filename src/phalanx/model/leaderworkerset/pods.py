@@ -1,12 +1,15 @@
 """What the pod webhook of LeaderWorkerSet puts onto leaders and workers: labels, environment, affinity.
 
-Pure: works on any pod that its StatefulSet made, whichever controller calls it.
+Pure. The API server calls it for every new pod with the labels of a set, also for one that a user creates. The
+controller that makes pods calls it before, because it needs the labels to find their group. A second call changes
+nothing.
 """
 
 from __future__ import annotations
 
-from phalanx.controllers.runtime.pods import places_exclusively
-from phalanx.controllers.workloads.leaderworkerset.names import (
+from phalanx.model.annotation_values import MAX_INT32, BadValue, whole_number
+from phalanx.model.kinds import Json
+from phalanx.model.leaderworkerset.names import (
     EXCLUSIVE,
     GROUP_INDEX,
     GROUP_KEY,
@@ -27,9 +30,8 @@ from phalanx.controllers.workloads.leaderworkerset.names import (
     subgroup_index,
     subgroup_key,
 )
-from phalanx.controllers.workloads.leaderworkerset.tpu import add_tpu_environment
-from phalanx.model.annotation_values import MAX_INT32, whole_number
-from phalanx.model.kinds import Json
+from phalanx.model.leaderworkerset.tpu import add_tpu_environment
+from phalanx.model.rules.placement import places_exclusively
 
 
 def is_ours(pod: Json) -> bool:
@@ -45,24 +47,42 @@ def is_grouped(pod: Json) -> bool:
     return annotation(pod, GROUPED) == "true"
 
 
-def complete_pod(pod: Json, namespace: str, *, grouped: bool) -> None:
-    """Default a pod before it is created. Ignore our annotation in templates of earlier versions."""
+def mark_grouped(pod: Json, grouped: bool) -> None:
+    """Write whether a new pod has a group. Ignore our annotation in templates of earlier versions."""
     notes = pod["metadata"].setdefault("annotations", {})
     notes.pop(GROUPED, None)
     if grouped:
         notes[GROUPED] = "true"
+
+
+def complete_pod(pod: Json, namespace: str) -> None:
+    """Default a pod before it is created. Raises BadValue if its name, labels or annotations cannot be read."""
+    if not annotation(pod, SIZE):
+        raise BadValue(f"a pod of a LeaderWorkerSet needs the annotation {SIZE}")
+    size = whole_number(annotation(pod, SIZE), 1, MAX_INT32)
     if is_leader(pod):
         _complete_leader(pod, namespace)
     else:
-        _complete_worker(pod)
-    add_tpu_environment(pod)
+        _complete_worker(pod, size)
+    if not label(pod, GROUP_INDEX):
+        raise BadValue(f"a worker of a LeaderWorkerSet needs the label {GROUP_INDEX}")
+    add_tpu_environment(pod, size)
     _environment(pod, namespace)
+
+
+def _ordinal(pod: Json) -> int:
+    name = str(pod["metadata"].get("name") or "")
+    parent, _, index = name.rpartition("-")
+    if not parent or not index.isdecimal():
+        raise BadValue(f"the name of a pod of a LeaderWorkerSet ends with an index, and {name!r} does not")
+    return whole_number(index, 0, MAX_INT32)
 
 
 def _complete_leader(pod: Json, namespace: str) -> None:
     meta = pod["metadata"]
     labels, name = meta["labels"], meta["name"]
-    labels.setdefault(GROUP_INDEX, name.rpartition("-")[2])
+    if not label(pod, GROUP_INDEX):
+        labels[GROUP_INDEX] = str(_ordinal(pod))
     labels.setdefault(GROUP_KEY, group_key(namespace, name))
     if annotation(pod, SUBDOMAIN_POLICY) == "UniquePerReplica":
         pod["spec"]["subdomain"] = name
@@ -73,17 +93,15 @@ def _complete_leader(pod: Json, namespace: str) -> None:
         _exclusive(pod, annotation(pod, SUBGROUP_EXCLUSIVE), SUBGROUP_KEY)
 
 
-def _complete_worker(pod: Json) -> None:
+def _complete_worker(pod: Json, size: int) -> None:
     labels = pod["metadata"]["labels"]
-    index = int(pod["metadata"]["name"].rpartition("-")[2])
+    index = _ordinal(pod)
     labels[WORKER_INDEX] = str(index)
     subgroup_size = annotation(pod, SUBGROUP_SIZE)
     if subgroup_size:
-        subgroup = subgroup_index(
-            whole_number(annotation(pod, SIZE) or 1, 1, MAX_INT32), whole_number(subgroup_size, 1, MAX_INT32), index
-        )
-        labels[SUBGROUP_INDEX] = str(subgroup)
-        labels[SUBGROUP_KEY] = subgroup_key(annotation(pod, LEADER_NAME), subgroup)
+        subgroup = subgroup_index(size, whole_number(subgroup_size, 1, MAX_INT32), index)
+        labels.setdefault(SUBGROUP_INDEX, str(subgroup))
+        labels.setdefault(SUBGROUP_KEY, subgroup_key(annotation(pod, LEADER_NAME), subgroup))
         _exclusive(pod, annotation(pod, SUBGROUP_EXCLUSIVE), SUBGROUP_KEY)
 
 
@@ -116,13 +134,13 @@ def _term(rules: Json, expressions: list[Json], topology: str) -> None:
 
 
 def _environment(pod: Json, namespace: str) -> None:
-    meta, spec = pod["metadata"], pod["spec"]
-    leader = meta["name"] if is_leader(pod) else annotation(pod, LEADER_NAME)
+    spec = pod["spec"]
+    leader = f"{label(pod, NAME)}-{label(pod, GROUP_INDEX)}"
     values = {
         "LWS_LEADER_ADDRESS": f"{leader}.{spec.get('subdomain', '')}.{namespace}",
         "LWS_GROUP_SIZE": annotation(pod, SIZE),
         "LWS_WORKER_INDEX": label(pod, WORKER_INDEX),
     }
     for container in [*(spec.get("initContainers") or ()), *(spec.get("containers") or ())]:
-        rest = [entry for entry in container.get("env") or () if entry["name"] not in values]
+        rest = [entry for entry in container.get("env") or () if entry.get("name") not in values]
         container["env"] = [*({"name": name, "value": value} for name, value in values.items()), *rest]

@@ -6,21 +6,21 @@ is that of the pod's own subgroup.
 
 from __future__ import annotations
 
-from phalanx.controllers.workloads.leaderworkerset.names import (
+from phalanx.model.annotation_values import MAX_INT32, BadValue, whole_number
+from phalanx.model.kinds import Json
+from phalanx.model.leaderworkerset.names import (
     LEADER_REQUESTS_TPUS,
-    SIZE,
     SUBGROUP_INDEX,
     SUBGROUP_SIZE,
     WORKER_INDEX,
     annotation,
     label,
 )
-from phalanx.model.annotation_values import MAX_INT32, whole_number
-from phalanx.model.kinds import Json
 from phalanx.model.quantity import units
 
 RESOURCE = "google.com/tpu"
 PORT = 8476  # of the first container that has none of its own
+MOST_PEERS = 10_000  # containers in the list of one pod: an object has at most 1.5 MiB
 HOSTS, WORKER_ID, ADDRESSES, PROCESS_PORT = (
     "TPU_WORKER_HOSTNAMES",
     "TPU_WORKER_ID",
@@ -33,11 +33,14 @@ def requests_tpus(pod_spec: Json) -> bool:
     return bool(_containers(pod_spec))
 
 
-def add_tpu_environment(pod: Json) -> None:
-    """Edit the containers of a pod that request TPUs; one whose author set the worker host names is left alone."""
+def add_tpu_environment(pod: Json, size: int) -> None:
+    """Edit the containers of a pod that request TPUs; one whose author set the worker host names is left alone.
+
+    size: pods of its group. Raises BadValue if the list of its peers would be too long.
+    """
     containers = _containers(pod["spec"])
     subgroups = bool(annotation(pod, SUBGROUP_SIZE))
-    if not containers or any(entry["name"] in (HOSTS, WORKER_ID) for entry in containers[0].get("env") or ()):
+    if not containers or any(entry.get("name") in (HOSTS, WORKER_ID) for entry in containers[0].get("env") or ()):
         return
     if subgroups:
         containers = containers[:1]
@@ -45,7 +48,15 @@ def add_tpu_environment(pod: Json) -> None:
     name = str(pod["metadata"]["name"])
     leader = name if index == 0 else name.rpartition("-")[0]
     with_leader = index == 0 or annotation(pod, LEADER_REQUESTS_TPUS) == "true"
-    names, number = _of_subgroup(pod, index, with_leader) if subgroups else _of_group(pod, index, with_leader)
+    peers = whole_number(annotation(pod, SUBGROUP_SIZE), 1, MAX_INT32) if subgroups else size
+    if peers * len(containers) > MOST_PEERS:
+        raise BadValue(
+            f"a pod with TPUs lists its peers, and {peers} pods are too many (at most {MOST_PEERS} containers)"
+        )
+    if subgroups:
+        names, number = _of_subgroup(pod, index, with_leader, peers)
+    else:
+        names, number = _of_group(index, with_leader, peers)
     hosts = [f"{leader}{name}.{pod['spec'].get('subdomain', '')}" for name in names]
     ports = [_port(container) or str(PORT + place) for place, container in enumerate(containers)]
     for place, container in enumerate(containers):
@@ -61,16 +72,14 @@ def add_tpu_environment(pod: Json) -> None:
         container["env"] = [*(container.get("env") or ()), *added]
 
 
-def _of_group(pod: Json, index: int, with_leader: bool) -> tuple[list[str], int]:
+def _of_group(index: int, with_leader: bool, size: int) -> tuple[list[str], int]:
     """Return what follows the leader's name in the names of all TPU pods of the group, and this pod's place."""
-    size = whole_number(annotation(pod, SIZE) or 1, 1, MAX_INT32)
     names = [f"-{worker}" for worker in range(1, size)]
     return (["", *names], index) if with_leader else (names, index - 1)
 
 
-def _of_subgroup(pod: Json, index: int, with_leader: bool) -> tuple[list[str], int]:
-    """Return the same for the pods of its subgroup."""
-    size = whole_number(annotation(pod, SUBGROUP_SIZE), 1, MAX_INT32)
+def _of_subgroup(pod: Json, index: int, with_leader: bool, size: int) -> tuple[list[str], int]:
+    """Return the same for the `size` pods of its subgroup."""
     subgroup = whole_number(label(pod, SUBGROUP_INDEX) or "0", 0, MAX_INT32)
     if not with_leader:
         number, subgroup = (index - 1) % size, (index - 1) // size
@@ -92,4 +101,4 @@ def _requests(container: Json) -> bool:
 
 
 def _port(container: Json) -> str:
-    return next((str(e.get("value") or "") for e in container.get("env") or () if e["name"] == PROCESS_PORT), "")
+    return next((str(e.get("value") or "") for e in container.get("env") or () if e.get("name") == PROCESS_PORT), "")

@@ -1,0 +1,60 @@
+"""LeaderWorkerSets where our controller runs alone: the StatefulSet controller is that of another program."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from phalanx.base import resources as r
+from phalanx.controllers.runtime.ownership import controller_reference
+from phalanx.controllers.workloads.leaderworkerset.kind import LEADER_WORKER_SET
+from phalanx.serve import controllers
+from support.controller_world import Json, World, condition, world
+from support.lws_objects import lws
+
+
+@pytest.fixture(autouse=True)
+def only_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(controllers, "KINDS", (LEADER_WORKER_SET,))
+
+
+async def make_pod(cluster: World, name: str, owner: Json, resource: r.Resource, template: Json) -> Json:
+    meta = {**template["metadata"], "name": name, "namespace": "default"}
+    meta["ownerReferences"] = [controller_reference(owner, resource)]
+    pod = await cluster.create("Pod", name, metadata=meta, spec=template["spec"])
+    ready = {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}
+    await cluster.patch("Pod", name, {"status": ready}, subresource="status")
+    return pod
+
+
+async def start_group(cluster: World, size: int) -> tuple[Json, Json]:
+    """Return the leader of a group, and the StatefulSet that our controller makes for its workers."""
+    await cluster.apply(lws("vllm", 1, size))
+    leaders = await cluster.until("StatefulSet", "vllm", when=bool)
+    leader = await make_pod(cluster, "vllm-0", leaders, r.STATEFUL_SETS, leaders["spec"]["template"])
+    return leader, await cluster.until("StatefulSet", "vllm-0", when=bool)
+
+
+def test_a_set_is_available_when_the_status_of_its_workers_says_so() -> None:
+    async def scenario() -> None:
+        async with world(nodes=0, scheduler=False) as cluster:
+            await start_group(cluster, 3)
+            counts = {"replicas": 2, "readyReplicas": 2, "availableReplicas": 2}
+            await cluster.patch("StatefulSet", "vllm-0", {"status": counts}, subresource="status")
+            await cluster.until(
+                "LeaderWorkerSet", "vllm", when=lambda found: condition(found, "Available").get("status") == "True"
+            )
+
+    asyncio.run(scenario())
+
+
+def test_a_lost_worker_that_the_leader_owns_recreates_the_group() -> None:
+    async def scenario() -> None:
+        async with world(nodes=0, scheduler=False) as cluster:
+            leader, workers = await start_group(cluster, 2)
+            await make_pod(cluster, "vllm-0-1", leader, r.PODS, workers["spec"]["template"])
+            await cluster.delete("Pod", "vllm-0-1", grace_seconds=0)
+            await cluster.until("Pod", "vllm-0", when=lambda found: "deletionTimestamp" in found["metadata"])
+
+    asyncio.run(scenario())
