@@ -72,9 +72,10 @@ def test_a_leader_worker_set_rolls_on_a_cluster_without_a_free_node(startup: str
 
 
 @pytest.mark.parametrize("startup", ["LeaderCreated", "LeaderReady"])
+@pytest.mark.parametrize("down", [0.1, 40.0])
 @pytest.mark.parametrize("after", [0.0, 0.5, 1.0, 2.0, 31.0])
-def test_a_rollout_goes_on_when_the_scheduler_is_killed(startup: str, after: float) -> None:
-    """The scheduler is killed again and again, `after` seconds after the next pod has gone."""
+def test_a_rollout_goes_on_when_the_scheduler_is_killed(startup: str, after: float, down: float) -> None:
+    """The scheduler is killed again and again, `after` seconds after the next pod has gone, and is away for `down`."""
 
     async def main(loop: VirtualLoop) -> None:
         async with simulated_cluster(3, topology="cpu=4") as cluster:
@@ -89,7 +90,7 @@ def test_a_rollout_goes_on_when_the_scheduler_is_killed(startup: str, after: flo
                 await until(lambda: len(placed(cluster, "serve-")) < 6)
                 await asyncio.sleep(after)
                 await cluster.kill("scheduler")
-                await asyncio.sleep(0.1)
+                await asyncio.sleep(down)
                 await cluster.start_scheduler()
             await cluster.settle()
             assert len(placed(cluster, "serve-", "two")) == 6
@@ -132,6 +133,30 @@ def test_a_job_set_that_restarts_gets_its_room_again() -> None:
             await cluster.delete("JobSet", "train")
             await cluster.settle()
             assert len(placed(cluster, "waits-")) == 4
+
+    run(main)
+
+
+@pytest.mark.parametrize("after", [0.0, 1.0, 2.0])
+def test_a_job_set_that_restarts_while_the_scheduler_is_killed_gets_its_room_again(after: float) -> None:
+    async def main(loop: VirtualLoop) -> None:
+        async with simulated_cluster(2, topology="cpu=4") as cluster:
+            await cluster.apply(job_set("one"))
+            await cluster.settle()
+            before = placed(cluster, "train-")
+            for number in range(4):
+                await cluster.apply(waiting(number))
+            await cluster.settle()
+            await cluster.patch("Pod", min(before), {"status": {"phase": "Failed"}}, subresource="status")
+            await until(lambda: len(placed(cluster, "train-").keys() & before.keys()) < 4)
+            await asyncio.sleep(after)
+            await cluster.kill("scheduler")
+            await asyncio.sleep(0.1)
+            await cluster.start_scheduler()
+            await cluster.settle()
+            after_it = placed(cluster, "train-")
+            assert len(after_it) == 4 and after_it.keys().isdisjoint(before)
+            assert not placed(cluster, "waits-")
 
     run(main)
 

@@ -32,6 +32,8 @@ COMPLETED_IN = "scheduling.phalanx.dev/completed-in-run"
 # Written by the API server on a pod that was made while its PodGroup was being deleted: the uid of that group. The pod
 # does not belong to it, nor hold it; it waits for the one that is made after it.
 AFTER_GROUP = "scheduling.phalanx.dev/after-group"
+# Written by our controllers on a PodGroup that is made for a replica while one of an older revision is there: its name.
+REPLACES = "scheduling.phalanx.dev/replaces"
 # A scheduling gate that the linking webhook puts on pods of a workload that grew, until its group asks for as many.
 SIZE_GATE = "scheduling.phalanx.dev/group-size"
 

@@ -49,7 +49,7 @@ from phalanx.controllers.grouping.parts import (
 )
 from phalanx.controllers.grouping.user_workload import from_templates_of, with_hand_made, workload_above
 from phalanx.controllers.workloads.leaderworkerset.revision import revision_data, revision_hash
-from phalanx.model.groups import MIN_RESOURCES, TO_COME
+from phalanx.model.groups import MIN_RESOURCES, REPLACES, TO_COME
 from phalanx.model.leaderworkerset import names as n
 
 TEMPLATE = "replica"
@@ -125,8 +125,16 @@ def grouping(lws: Json, replicas: Iterable[tuple[int, str, Json]], related: Sequ
     template = _template(lws)
     name = lws["metadata"]["name"]
     found = Grouping(workload=workload(lws, name, [template]))
-    for index, revision, then in sorted(replicas, key=lambda replica: replica[:2]):
+    ordered = sorted(replicas, key=lambda replica: replica[:2])
+    revisions: dict[int, list[str]] = {}
+    for index, revision, _ in ordered:
+        revisions.setdefault(index, []).append(revision)
+    for index, revision, then in ordered:
+        before = len(found.groups)
         _add_replica(found, lws, index, revision, then)
+        others = [other for other in revisions[index] if other != revision]
+        for group in found.groups[before:] if others else ():  # it is rolled; read when the group is created
+            group["metadata"].setdefault("annotations", {})[REPLACES] = n.group_name(lws, index, others[-1])
     delegated = n.annotation(lws, GROUP_TEMPLATE)
     if delegated:
         return from_templates_of(workload_above(lws, related), found, only=delegated)

@@ -14,7 +14,7 @@ from phalanx.engine.scheduling.lifecycle.pod_lifecycle import PodLifecycle
 from phalanx.engine.scheduling.lifecycle.pod_status import GATED, GATED_MESSAGE, UNSCHEDULABLE, PodStatusWriter
 from phalanx.engine.scheduling.queue.units import QueueName, SchedulingUnit, UnitState
 from phalanx.engine.state.records import PodRecord
-from phalanx.model.groups import Group, GroupKey, PodKey, Quorum
+from phalanx.model.groups import REPLACES, Group, GroupKey, PodKey, Quorum
 
 GANG = "GangScheduling"  # the plugin kube-scheduler would name
 PARENTLESS = "WaitingForParent"
@@ -120,18 +120,28 @@ class UnitAdmission:
         return True
 
     def _repair_since(self, group: Group, otherwise: float) -> float:
-        """Return the queue time of a gang that has members on nodes but too few of them: its creation.
+        """Return the queue time of a gang that has members on nodes but too few of them, or that replaces one of an
+        older revision: its creation, or that of the Workload.
 
         Replacements come before new work. Timestamps are whole seconds, so it also comes before units of the same
         second.
         """
         for leaf in self._forest.leaves(group.key):
-            if leaf.spec is not None and 0 < leaf.placed < leaf.spec.minimum:
-                try:
-                    return parse_rfc3339(leaf.spec.created) - 0.5
-                except ValueError:
-                    return otherwise
+            if leaf.spec is None or leaf.placed >= leaf.spec.minimum:
+                continue
+            since = leaf.spec.created if leaf.placed else self._rolled_since(leaf)
+            try:
+                return parse_rfc3339(since) - 0.5 if since else otherwise
+            except ValueError:
+                return otherwise
         return otherwise
+
+    def _rolled_since(self, leaf: Group) -> str | None:
+        """Return when the Workload of a group was created that replaces one of an older revision."""
+        if leaf.source is None or leaf.spec is None or REPLACES not in leaf.source.metadata.annotations:
+            return None
+        found = self._forest.workload(leaf.key.namespace, leaf.spec.workload or "")
+        return found.metadata.creation_timestamp if found is not None else None
 
     def _below_quorum(self, unit: SchedulingUnit, newcomers: Newcomers | None, key: GroupKey) -> None:
         # The pods' text carries no count: it would change for every pod whenever one more arrives.
