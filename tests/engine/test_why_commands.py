@@ -259,6 +259,32 @@ def test_a_job_whose_template_names_a_group_is_answered_for_by_that_group(up: Lo
         up.delete(f"{jobs}/{name}", propagationPolicy="Background")
 
 
+def test_a_set_whose_workload_is_ignored_says_so(up: LocalCluster, phalanx: Phalanx) -> None:
+    here = ("--kubeconfig", str(up.kubeconfig))
+    sets, labels = "/apis/apps/v1/namespaces/default/statefulsets", {"app": "aside"}
+    template = {"metadata": {"labels": labels}, "spec": pod("x", gpus=0)["spec"]}
+    spec = {"replicas": 2, "podManagementPolicy": "Parallel", "selector": {"matchLabels": labels}, "template": template}
+    up.create(sets, {"apiVersion": "apps/v1", "kind": "StatefulSet", "metadata": {"name": "aside"}, "spec": spec})
+    reference = {"apiGroup": "apps", "kind": "StatefulSet", "name": "aside"}
+    spec = {
+        "controllerRef": reference,
+        "podGroupTemplates": [{"name": "w", "schedulingPolicy": {"gang": {"minCount": 2}}}],
+    }
+    workloads = "/apis/scheduling.k8s.io/v1beta1/namespaces/default/workloads"
+    body = {"apiVersion": "scheduling.k8s.io/v1beta1", "kind": "Workload", "metadata": {"name": "aside"}, "spec": spec}
+    up.create(workloads, body)
+    up.wait(PODS, lambda found: sum(p["metadata"]["name"].startswith("aside") for p in found["items"]) == 2)
+    up.wait(
+        "/api/v1/namespaces/default/events",
+        lambda found: any(e.get("reason") == "WorkloadIgnored" for e in found["items"]),
+    )
+    text = phalanx("why", "statefulset/aside", *here, code=1)
+    assert "statefulset/aside in default has no groups: WorkloadIgnored: Workload aside is about" in text
+    assert "workload/aside in default: no pod refers to it yet" in phalanx("why", "workload/aside", *here, code=1)
+    up.delete(f"{sets}/aside", propagationPolicy="Background")
+    up.delete(f"{workloads}/aside")
+
+
 def test_a_workload_that_was_not_looked_at_yet_is_not_said_to_ask_for_nothing(
     start_cluster: Callable[..., LocalCluster], phalanx: Phalanx
 ) -> None:

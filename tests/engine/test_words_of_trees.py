@@ -106,6 +106,18 @@ def test_a_deleted_node_is_not_counted_in_the_message_of_a_group() -> None:
     assert "ruled out" not in run.message("g-0"), run.message("g-0")
 
 
+def test_a_waiting_group_stops_counting_nodes_that_are_gone() -> None:
+    run = Cluster().see(*(node(f"n{i}").cpu("1") for i in range(6)), pod_group("g").gang(2))
+    run.see(*(pod(f"g-{i}").group("g").cpu("1").select("gpu", "yes") for i in range(2))).step()
+    assert "6 nodes" in run.said("g")[2]
+    for number in range(2, 6):
+        run.gone("Node", f"n{number}")
+    run.step(10)
+    assert "2 nodes" in run.said("g")[2] and "0/2 nodes" in run.message("g-0")
+    run.step(600)
+    assert "2 nodes" in run.said("g")[2] and run.attempts("podgroup/default/g") <= 4
+
+
 def announced(run: Cluster) -> dict[Any, tuple[str, str, str]]:
     conditions = run.engine.groups.conditions
     groups = [group.key for root in run.engine.cluster.forest.roots() for group in run.engine.cluster.forest.tree(root)]
@@ -141,3 +153,41 @@ def test_a_basic_tree_says_how_many_pods_are_needed_and_what_runs_out():
         "no child group of it fits" in text
         and "PodGroup a needs 3 pods; room for 1 (limited by nvidia.com/gpu)" in text
     )
+
+
+def test_a_group_whose_pods_are_deleted_says_how_many_it_has_now() -> None:
+    run = Cluster().see(node("n").cpu("8"), composite("root").gang(2))
+    run.see(*(pod_group(name).gang(3).parent("root") for name in ("full", "short")))
+    run.see(*members("full", 0), *members("short", 0, 1)).step()
+    run.see(*members("full", 1, 2)).step()
+    run.gone("Pod", "short-1").step()
+    assert all("short has 1 of 3" in run.said(name)[2] for name in ("full", "short")), run.said("short")
+    run.gone("Pod", "short-0").step()
+    assert all("short has 0 of 3" in run.said(name)[2] for name in ("full", "short")), run.said("short")
+
+
+def test_a_single_group_whose_pods_are_all_deleted_says_that_it_has_none() -> None:
+    run = Cluster().see(node("n").cpu("8"), pod_group("g").gang(3), *members("g", 0, 1))
+    run.step()
+    assert "g has 2 of 3" in run.said("g")[2]
+    run.gone("Pod", "g-0").gone("Pod", "g-1").step()
+    assert "g has 0 of 3" in run.said("g")[2]
+
+
+def test_a_group_of_a_large_tree_says_how_many_pods_it_has_now() -> None:
+    names = [f"g{i:02}" for i in range(70)]
+    run = Cluster().see(node("n").cpu("8"), composite("root").gang(70))
+    run.see(*(pod_group(name).gang(3).parent("root") for name in names), *members("g05", 0, 1)).step()
+    assert "g05 has 2 of 3" in run.said("g05")[2]
+    run.gone("Pod", "g05-1").step()
+    assert "g05 has 1 of 3" in run.said("g05")[2]
+
+
+def test_an_inner_group_that_loses_a_child_says_what_it_lacks() -> None:
+    run = world(composite("root").gang(1), composite("inner").gang(2).parent("root"))
+    run.see(*(pod_group(name).gang(2).parent("inner") for name in "ab"), *members("a", 0)).step()
+    run.see(*members("a", 1)).step()
+    assert "b has 0 of 2 pods" in run.said("root", "CompositePodGroup")[2]
+    run.gone("PodGroup", "b").step()
+    for kind, name in (("CompositePodGroup", "inner"), ("PodGroup", "a")):
+        assert "inner has 1 of 2 child groups" in run.said(name, kind)[2], name

@@ -38,7 +38,9 @@ async def each_root(ask_one: AskOne, what: str, where: Where) -> list[CommandRes
         body = await _existing(client, found.resource, namespace, owned)
         if finished := _finished(found, body):
             return [CommandResult(0, notes=(f"{what} in {namespace} {finished}",))]
-        groups = await groups_of(client, found, namespace, owned) or await _named_groups(client, found, body)
+        groups = await groups_of(client, found, namespace, owned)
+        if not groups or groups[0][0] == WORKLOAD:
+            groups = await _named_groups(client, found, body) or await _with_members(client, groups, body)
         if _suspended(body):
             note = f"{what} in {namespace} is suspended: nothing is created for it until it is resumed (spec.suspend)"
             answers.append(CommandResult(1, notes=(note,)))
@@ -218,6 +220,12 @@ async def _named_groups(client: Client, kind: WorkloadKind, body: Json) -> list[
         if at[0] == WORKLOAD or at in parents:
             roots.add(at)
     return sorted(roots)
+
+
+async def _with_members(client: Client, groups: list[tuple[str, str]], body: Json) -> list[tuple[str, str]]:
+    """Return the Workloads about this object, or none if it has pods, none of which names a group."""
+    pods = await _items(client, r.PODS, body["metadata"]["namespace"]) if groups else ()
+    return [] if any(_belongs(pod, body) for pod in pods) else groups
 
 
 def _group_named_by(body: Json, namespace: str) -> GroupKey | None:

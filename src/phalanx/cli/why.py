@@ -85,7 +85,7 @@ async def _why(kind: str, name: str, where: Where, wide: bool, story: bool) -> C
             return await from_conditions(asker.client, kind, namespace, name, str(problem))
     report = msgspec.json.decode(body, type=Report)
     text = "\n\n".join(render(item, Colours(), story=story, wide=wide) for item in report.items)
-    text = text or "no pod refers to it yet"
+    text = text or f"{kind.lower()}/{name} in {namespace}: no pod refers to it yet"
     waits = next((item for item in report.items if not item.scheduled), None)
     then = (
         f"phalanx plan {kind.lower()}/{name} -n {namespace}    # which pods it could preempt"

@@ -193,7 +193,7 @@ class Engine:
         self.pod_lifecycle.node_vanished(name, self.columns.remove_node(name))
         self.pod_lifecycle.externally_filled_rows.discard(row)
         self.groups.room.node_gone(name)
-        self.queue.wake(ClusterChange(Wake.NODE_CHANGED, -1, old=node))
+        self.queue.node_gone(ClusterChange(Wake.NODE_CHANGED, -1, old=node), self.cluster.now)
 
     def _object_changed(self, obj: Any) -> None:
         self._notify(KINDS[type(obj)], self.objects.put(obj), obj)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from itertools import islice
 
 from phalanx.base.clock import parse_rfc3339, rfc3339
@@ -14,7 +14,7 @@ from phalanx.engine.scheduling.lifecycle.pod_lifecycle import PodLifecycle
 from phalanx.engine.scheduling.lifecycle.pod_status import GATED, GATED_MESSAGE, UNSCHEDULABLE, PodStatusWriter
 from phalanx.engine.scheduling.queue.units import QueueName, SchedulingUnit, UnitState
 from phalanx.engine.state.records import PodRecord
-from phalanx.model.groups import REPLACES, Group, GroupKey, PodKey, Quorum
+from phalanx.model.groups import REPLACES, Group, GroupKey, Quorum
 
 GANG = "GangScheduling"  # the plugin kube-scheduler would name
 PARENTLESS = "WaitingForParent"
@@ -68,16 +68,25 @@ class UnitAdmission:
         for group in (*forest.tree(key), *forest.above(key)):
             self._members.say(group.key, PARENTLESS, forest.resolve(group.key).message)
 
-    def admit(self, unit: SchedulingUnit, group: Group, newcomers: Newcomers | None, *, helps: bool) -> bool:
+    def admit(
+        self,
+        unit: SchedulingUnit,
+        group: Group,
+        newcomers: Newcomers | None,
+        changed: Collection[GroupKey] = (),
+        *,
+        helps: bool,
+    ) -> bool:
         """Move a unit to the active queue unless it must be held; return False if the tree itself is not ready.
 
-        `newcomers`: pending pods that did not exist at the last admission; None: check all of them. `helps`: the change
-        can make a unit fit that failed (one more pod of the failed shape cannot).
+        `newcomers`: pending pods that did not exist at the last admission; None: check all of them. `changed`: leaf
+        groups whose pods came or went since then. `helps`: the change can make a unit fit that failed (one more pod of
+        the failed shape cannot).
         """
         forest, key = self._forest, group.key
         before = (unit.priority, unit.asked)
         unit.priority = forest.priority(key)  # also of a held root: users may ask what it would do
-        if not self._in_order(unit, group, newcomers):
+        if not self._in_order(unit, group, newcomers, changed):
             return False
         unit.asked = min(unit.asked, self._repair_since(group, unit.asked))
         place = unit.place
@@ -91,7 +100,9 @@ class UnitAdmission:
             self._ask_gates(unit, None)
         return True
 
-    def _in_order(self, unit: SchedulingUnit, group: Group, newcomers: Newcomers | None) -> bool:
+    def _in_order(
+        self, unit: SchedulingUnit, group: Group, newcomers: Newcomers | None, changed: Collection[GroupKey]
+    ) -> bool:
         hold = hold_of(self._forest, group.key)
         if hold is None:
             until = self._members.restart_after.get(group.key)
@@ -101,7 +112,7 @@ class UnitAdmission:
             self._hold(unit, newcomers, (), "", RESTART, text)
             return False
         if hold.by is HeldBy.MEMBERS:
-            self._below_quorum(unit, newcomers, group.key)
+            self._below_quorum(unit, newcomers, changed, group.key)
         else:
             self._hold(unit, newcomers, hold.groups, *_REASONS[hold.by], hold.message)
         return False
@@ -143,35 +154,35 @@ class UnitAdmission:
         found = self._forest.workload(leaf.key.namespace, leaf.spec.workload or "")
         return found.metadata.creation_timestamp if found is not None else None
 
-    def _below_quorum(self, unit: SchedulingUnit, newcomers: Newcomers | None, key: GroupKey) -> None:
+    def _below_quorum(
+        self, unit: SchedulingUnit, newcomers: Newcomers | None, changed: Collection[GroupKey], key: GroupKey
+    ) -> None:
         # The pods' text carries no count: it would change for every pod whenever one more arrives.
-        leaves: set[GroupKey] | None = None
-        if unit.state is UnitState.HELD and newcomers is not None:
-            of = self._forest.leaf_of
-            leaves = {leaf for r in newcomers.values() if (leaf := of(PodKey(r.namespace, r.name))) is not None}
+        leaves = set(changed) if unit.state is UnitState.HELD and newcomers is not None else None
         text = self.short_of_members(key, leaves).message.partition(":")[0]
         self._hold(unit, newcomers, (), "", WAITING, text)
 
     def short_of_members(self, key: GroupKey, leaves: set[GroupKey] | None = None) -> Quorum:
-        """Tell the root that waits for members, and every group below it that does; `leaves`: only those of them."""
+        """Tell the root that waits for members, and every group below it that does.
+
+        `leaves`: in a large tree only these and the groups above them.
+        """
         forest = self._forest
-        quorum = forest.quorum(key, None if leaves is None else 4)
-        announced = (
-            quorum.shortages
-            if leaves is None
-            else [s for leaf in sorted(leaves) for s in forest.quorum(leaf).shortages]
-        )
-        for shortage in announced:
-            if shortage.group != key:
-                self._members.say(shortage.group, WAITING, messages.lacking([shortage]))
-        short = {shortage.group for shortage in announced}
-        tree = list(islice(forest.tree(key), FEW_GROUPS + 1))
+        tree: Iterable[Group] = list(islice(forest.tree(key), FEW_GROUPS + 1))
         few = len(tree) <= FEW_GROUPS
+        if not few:
+            tree = list(forest.tree(key) if leaves is None else self._with_ancestors(leaves))
+        quorum = forest.quorum(key, 4)
         # In a large tree the counts of siblings are left out: to follow them would cost the tree for every pod.
         waits_for = quorum.message if few else quorum.message.partition(":")[0]
-        for each in tree if few else forest.tree(key) if leaves is None else self._with_ancestors(leaves):
+        for each in tree:
+            short = forest.quorum(each.key, 1).shortages
             said = self._members.conditions.last_written(each.key)
-            if each.ready and each.key not in short and said is not None and said[1] == WAITING:
+            if each.key == key:
+                continue
+            if short and short[0].group == each.key:
+                self._members.say(each.key, WAITING, messages.lacking(short))
+            elif said is not None and said[1] == WAITING:
                 self._members.say(each.key, WAITING, waits_for)  # complete since its condition named what it lacks
         self._members.say(key, WAITING, quorum.message)
         return quorum

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from phalanx.engine.framework.cluster_state import ClusterState
+from phalanx.engine.groups.messages import WAITING
 from phalanx.engine.scheduling.commit.admission import GANG, INVALID, UnitAdmission
 from phalanx.engine.scheduling.commit.group_reservations import GroupReservations
 from phalanx.engine.scheduling.lifecycle.isolation import Isolation
@@ -73,7 +76,8 @@ class GroupUnits:
         notes = self.members.take()
         self.room.follow(notes.dirty)
         newcomers: Newcomers = {}
-        for key, helps in self._move_changed_to_roots(notes, newcomers).items():
+        changed: dict[str, list[GroupKey]] = {}  # leaf groups whose pods came or went, by the key of their unit
+        for key, helps in self._move_changed_to_roots(notes, newcomers, changed).items():
             unit = self.unit_lifecycle.waiting(key)
             if unit is None:
                 continue
@@ -82,7 +86,8 @@ class GroupUnits:
                 continue
             held = unit.state is UnitState.HELD
             # Without newcomers every pod has its condition already.
-            if not self._admit_or_hold(unit, newcomers.get(key, {}), helps=helps) and (helps or not held):
+            came = newcomers.get(key, {})
+            if not self._admit_or_hold(unit, came, changed.get(key, ()), helps=helps) and (helps or not held):
                 assert unit.group is not None
                 notes.touched[unit.group] = None
         trees: dict[GroupKey, InvalidTree | None] = {}
@@ -92,7 +97,9 @@ class GroupUnits:
             if leaf not in self.members.waiting_pods and (top := self.forest.root_of(leaf)) is not None:
                 self.members.settle(top)
 
-    def _move_changed_to_roots(self, notes: Notes, newcomers: Newcomers) -> dict[str, bool]:
+    def _move_changed_to_roots(
+        self, notes: Notes, newcomers: Newcomers, changed: dict[str, list[GroupKey]]
+    ) -> dict[str, bool]:
         """Return the units that changed, by key, with True if the change can help them."""
         for top in {self._top(head): None for head in notes.touched}:
             for leaf in self.forest.leaves(top):
@@ -103,6 +110,7 @@ class GroupUnits:
             new = self._move_to_root(leaf_key, notes.arrived.get(leaf_key, {}), newcomers)
             for key in (old, new):
                 if key is not None:
+                    changed.setdefault(key, []).append(leaf_key)
                     units[key] = units.get(key, False) or helps or old != new
         for head in notes.judged:
             units[root_key(head)] = True
@@ -144,10 +152,12 @@ class GroupUnits:
             self._errors[key] = unit.errors
         return key
 
-    def _admit_or_hold(self, unit: SchedulingUnit, newcomers: dict[str, PodRecord], *, helps: bool) -> bool:
+    def _admit_or_hold(
+        self, unit: SchedulingUnit, newcomers: dict[str, PodRecord], changed: Collection[GroupKey], *, helps: bool
+    ) -> bool:
         """Hold a unit that cannot even be judged: others go on, and its next event has it judged again."""
         try:
-            return self._admit(unit, newcomers, helps=helps)
+            return self._admit(unit, newcomers, changed, helps=helps)
         except Exception as problem:
             if Isolation.strict:
                 raise
@@ -168,14 +178,21 @@ class GroupUnits:
                 raise
             self._isolation.note(head.kind, f"{head.namespace}/{head.name}", problem)
 
-    def _admit(self, unit: SchedulingUnit, newcomers: dict[str, PodRecord] | None, *, helps: bool) -> bool:
+    def _admit(
+        self,
+        unit: SchedulingUnit,
+        newcomers: dict[str, PodRecord] | None,
+        changed: Collection[GroupKey] = (),
+        *,
+        helps: bool,
+    ) -> bool:
         """Admit a unit; return False if it is held, so that the rest of a failed commit cannot be completed now."""
         key, group = unit.group, self.members.group_of(unit)
         assert key is not None
         if unit.key.startswith("waiting/") or group is None:
             self._admission.wait_for_objects(unit, key, newcomers)
             return True
-        return self._admission.admit(unit, group, newcomers, helps=helps)
+        return self._admission.admit(unit, group, newcomers, changed, helps=helps)
 
     def admit(self, unit: SchedulingUnit) -> None:
         """Admit a held unit again after its backoff at a gate, or after a PreEnqueue plugin changed its answer."""
@@ -213,8 +230,13 @@ class GroupUnits:
         unit = self.unit_lifecycle.waiting(root_key(head))
         if invalid is None and (unit is None or (unit.state is UnitState.HELD and unit.gate[0] == GANG)):
             self.commits.release(group, root_key(head))
-            if unit is None and not self.forest.ready(head) and any(leaf.members for leaf in self.forest.leaves(head)):
+            if unit is None and not self.forest.ready(head) and self._had_members(head):
                 self._admission.short_of_members(head)
+
+    def _had_members(self, head: GroupKey) -> bool:
+        """Return whether a tree has pods, or said how many it lacks when it had some."""
+        said = self.conditions.last_written(head)
+        return (said is not None and said[1] == WAITING) or any(leaf.members for leaf in self.forest.leaves(head))
 
     def _spare(self, head: GroupKey) -> None:
         """Clear DisruptionTarget of groups that were preempted and run again."""

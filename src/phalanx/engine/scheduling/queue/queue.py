@@ -8,6 +8,7 @@ evaluation per shape, however many pods wait. The queue never looks at nodes its
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from functools import cache
 from types import MappingProxyType
@@ -40,6 +41,8 @@ _ROW_BITS = int(ROW_WAKES)  # plain ints: flag arithmetic is slow
 
 MAX_UNCHECKED_CHANGES = 16  # per class; a class with more of them is woken without a check
 MAX_CHECKS_PER_STEP = 1_000  # classes
+RECOUNT_AFTER = 5.0  # seconds after a node is gone, so that a node group that shrinks is one change
+RECOUNT_EVERY = 0.25  # seconds between the groups that are tried again: others come first
 
 
 def by_priority(priority: int, asked: float, order: int) -> tuple[Any, ...]:
@@ -86,6 +89,7 @@ class Queue:
             self._gate_bits |= int(wakes)
         self._readmit = readmit or self.activate
         self.incoming = Incoming()
+        self._recount = math.inf, 0.0  # (when the messages of groups are renewed, when the last node was gone)
         self._event = ""  # what wakes units at the moment
         self.shares_failures = True  # whether the unit that is tried fails like others of its class
         # Called with every change while attempts are suspended.
@@ -246,6 +250,8 @@ class Queue:
                     self._readmit(unit)  # it failed at the gate: ask there again
                 else:
                     self._into_active(unit, "BackoffComplete")
+        if self._recount[0] <= now:
+            self._recount_groups(now)
         self._event = "UnschedulableTimeout"
         while self._deadlines and self._deadlines[0][0] <= now:
             equivalence_class = heapq.heappop(self._deadlines)[2]
@@ -263,8 +269,25 @@ class Queue:
             heapq.heappop(self._backoff)
         while self._deadlines and not self._deadlines[0][2].is_waiting:
             heapq.heappop(self._deadlines)[2].armed = False
-        times = [heap[0][0] for heap in (self._backoff, self._deadlines) if heap]
-        return min(times) if times else None
+        first = min(self._recount[0], *(heap[0][0] for heap in (self._backoff, self._deadlines) if heap), math.inf)
+        return first if first < math.inf else None
+
+    def node_gone(self, change: ClusterChange, now: float) -> None:
+        """Wake what a node was in the way of, and soon try waiting groups again: their messages count the node."""
+        self.wake(change)
+        self._recount = min(self._recount[0], now + RECOUNT_AFTER), now
+
+    def _recount_groups(self, now: float) -> None:
+        gone, self._recount = self._recount[1], (math.inf, 0.0)
+        at, waiting = now, [each for each in self._equivalence_classes.values() if each.is_waiting]
+        for each in waiting:
+            first = each.first()
+            if first is not None and first.kind != "Pod" and each.tried <= gone and each.deadline > at:
+                each.deadline = at
+                at += RECOUNT_EVERY
+            each.armed = True
+        self._deadlines = [(each.deadline, self._next(), each) for each in waiting]
+        heapq.heapify(self._deadlines)
 
     def listens(self, kind: Wake) -> bool:
         """Return True if a change of that kind, which is not one of a row, can help any unit."""
