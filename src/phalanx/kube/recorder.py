@@ -101,7 +101,8 @@ class Recorder:
         namespace = regarding.namespace or "default"
         name = f"{regarding.name[:200]}.{generate_suffix(self._rng, 12)}"
         self._series[key] = _Series(name, namespace, 1, now, now)
-        while len(self._series) > REMEMBERED:
+        self._series.move_to_end(key)
+        while len(self._series) > REMEMBERED or now - next(iter(self._series.values())).last >= SERIES_END:
             self._series.popitem(last=False)
         body: dict[str, Any] = {
             "apiVersion": "events.k8s.io/v1",

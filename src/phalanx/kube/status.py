@@ -58,8 +58,10 @@ class StatusWriter:
         self._order: asyncio.Queue[str] = asyncio.Queue()
         self._writing: dict[str, asyncio.Event] = {}
         self._no_strategic: set[Resource] = set()  # the server said so: it is not asked again for every write
-        # (uid, type) -> (status, since): a message that changes must not look like a transition
-        self._since: OrderedDict[tuple[str, str], tuple[str, str]] = OrderedDict()
+        # Hash of (uid, type) -> (status, since): a message that changes must not look like a transition. Objects that
+        # are gone stay in it until others follow, so an entry is small.
+        self._since: OrderedDict[int, tuple[str, str]] = OrderedDict()
+        self._last = ("", "")  # the tuple of the last new entry: many are of the same second
 
     def submit(self, decision: StatusDecision) -> None:
         resource = GROUPS[decision.kind] if isinstance(decision, d.SetGroupCondition) else PODS
@@ -100,10 +102,12 @@ class StatusWriter:
             self._enqueue(requested, wait=False)
 
     def _dated(self, uid: str, condition: dict[str, Any]) -> dict[str, Any]:
-        key, status = (uid, condition["type"]), condition["status"]
+        key, status = hash((uid, condition["type"])), condition["status"]
         known = self._since.get(key)
         since = known[1] if known is not None and known[0] == status else rfc3339(self._clock.now())
-        self._since[key] = (status, since)
+        if self._last != (status, since):
+            self._last = (status, since)
+        self._since[key] = self._last
         self._since.move_to_end(key)
         while len(self._since) > REMEMBERED:
             self._since.popitem(last=False)

@@ -61,6 +61,8 @@ class WriteGuard(Client):
             return
         now = asyncio.get_running_loop().time()
         key = (call.resource.plural, call.namespace, name)
+        while self._budgets and now - next(iter(self._budgets.values())).at > BURST / PER_SECOND:
+            self._budgets.popitem(last=False)  # it has the whole burst again
         budget = self._budgets.setdefault(key, _Budget(BURST, now))
         self._budgets.move_to_end(key)
         if len(self._budgets) > REMEMBERED:
@@ -87,7 +89,7 @@ def _name(call: Call) -> str:
 
 log = logging.getLogger(__name__)
 
-GRAVES = 20_000  # removed objects that late answers may still name
+GRAVE_SECONDS = 120.0  # during which a late answer may still name a removed object
 RECENT = {"pods": 4096}  # decoded objects kept at hand, where there may be very many; all of them elsewhere
 WORTH_SHARING = 40  # bytes of JSON
 ANY, MARKED = (
@@ -158,7 +160,7 @@ class Cache:
         self._of_marks: set[str] = set()  # names of indexes that read nothing but labels and owners
         self._handlers: list[tuple[str, Handler]] = []
         self.failed = 0  # times a handler raised
-        self._graves: OrderedDict[str, None] = OrderedDict()  # uids of what went last
+        self._graves: OrderedDict[str, float] = OrderedDict()  # uids of what went last -> when, in seconds
         self._informer: Informer[bytes] = Informer(client, resource, bytes, self._take, optional=optional)
 
     def index(self, name: str, indexer: Indexer, *, of_marks: bool = False) -> None:
@@ -348,9 +350,10 @@ class Cache:
             return None
         del self._bodies[key]
         self._decoded.pop(key, None)
-        self._graves[old["metadata"]["uid"]] = None
-        if len(self._graves) > GRAVES:
+        now = asyncio.get_running_loop().time()
+        while self._graves and now - next(iter(self._graves.values())) > GRAVE_SECONDS:
             self._graves.popitem(last=False)
+        self._graves[old["metadata"]["uid"]] = now
         for name, indexer in self._indexers.items():
             for value in indexer(old):
                 _unindex(self._indexes[name], value, key)

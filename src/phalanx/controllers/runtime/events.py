@@ -23,7 +23,7 @@ REMEMBERED = 20_000
 class Events:
     def __init__(self, client: Client, clock: Clock, instance: str = "phalanx") -> None:
         self._client, self._clock, self._instance = client, clock, instance
-        self._announced: OrderedDict[tuple[str, str, str], None] = OrderedDict()
+        self._announced: OrderedDict[int, None] = OrderedDict()  # hashes of (uid, reason, note): there are many
         self._queue: asyncio.Queue[Json] = asyncio.Queue(WAITING)
         self.dropped = 0
 
@@ -43,7 +43,7 @@ class Events:
     def _record(self, about: Json, controller: str, type_: str, reason: str, note: str, distinct: str) -> None:
         meta = about["metadata"]
         note = note[:MAX_NOTE]
-        key = (meta["uid"], reason, note + distinct)
+        key = hash((meta["uid"], reason, note, distinct))
         if key in self._announced:
             return  # a reconciler records the same Event every time it runs
         self._announced[key] = None

@@ -210,6 +210,11 @@ class PodEvents:
         left, since = self._allowed.pop(uid, (float(BURST), now))
         left = min(float(BURST), left + (now - since) / REFILL_SECONDS)
         self._allowed[uid] = (max(left - 1.0, 0.0) if left >= 1.0 else left, now)
-        if len(self._allowed) > OWNERS:
+        while len(self._allowed) > OWNERS or self._full(next(iter(self._allowed.values())), now):
             self._allowed.popitem(last=False)
         return left >= 1.0
+
+    def _full(self, budget: tuple[float, float], now: float) -> bool:
+        """Return whether an owner may have as many events as one that is not remembered."""
+        left, since = budget
+        return left + (now - since) / REFILL_SECONDS >= BURST

@@ -1,0 +1,84 @@
+"""What is remembered about objects that come and go ends with its use: a cluster that runs for long does not grow."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator
+from typing import Any
+
+from phalanx.base.client import Call, Client, Resource, WatchEvent
+from phalanx.controllers.runtime.cache import WriteGuard
+from phalanx.controllers.runtime.events import Events
+from phalanx.controllers.runtime.pods import BURST, PodEvents
+from phalanx.kube.recorder import SERIES_END, ObjectRef, Recorder
+from phalanx.testing.virtual_time import VirtualClock, VirtualLoop, run
+
+PODS = Resource("", "v1", "pods", "Pod")
+
+
+class Server(Client):
+    async def call(self, call: Call) -> bytes:
+        return b"{}"
+
+    async def events(self, call: Call) -> AsyncIterator[WatchEvent]:
+        return
+        yield
+
+
+def remembered(part: Any) -> int:
+    """Return the number of entries in the tables of a part."""
+    return sum(len(value) for value in vars(part).values() if isinstance(value, dict))
+
+
+def test_events_of_objects_that_are_gone_are_forgotten_when_a_repeat_would_be_news() -> None:
+    async def main(loop: VirtualLoop) -> None:
+        recorder = Recorder(Server(), "sched", "sched-1", VirtualClock(loop), random.Random(1))
+        for number in range(5_000):
+            recorder.record(ObjectRef("v1", "Pod", "a", f"p{number}", str(number)), "Normal", "Scheduled", "B", "text")
+            await asyncio.sleep(1)
+        assert SERIES_END - 5 < remembered(recorder) <= SERIES_END + 1
+
+    run(main)
+
+
+def test_a_repeated_event_stays_one_series_while_others_are_forgotten() -> None:
+    async def main(loop: VirtualLoop) -> None:
+        recorder = Recorder(Server(), "sched", "sched-1", VirtualClock(loop), random.Random(1))
+        about = ObjectRef("v1", "Pod", "a", "stays", "1")
+        for number in range(2_000):
+            recorder.record(about, "Warning", "FailedScheduling", "Scheduling", "no room")
+            recorder.record(ObjectRef("v1", "Pod", "a", f"p{number}", str(number)), "Normal", "Scheduled", "B", "text")
+            await asyncio.sleep(1)
+        counts = [series.count for series in recorder._series.values() if series.count > 1]
+        assert counts == [2_000]
+
+    run(main)
+
+
+def test_names_that_may_be_written_at_any_rate_again_are_forgotten() -> None:
+    async def main(loop: VirtualLoop) -> None:
+        guard = WriteGuard(Server())
+        for number in range(3_000):
+            await guard.create(PODS, {"metadata": {"name": f"pod-{number}"}}, "default")
+            await asyncio.sleep(0.5)
+        assert remembered(guard) <= 32
+
+    run(main)
+
+
+def test_owners_that_may_have_all_their_events_again_are_forgotten() -> None:
+    async def main(loop: VirtualLoop) -> None:
+        told = PodEvents(Events(Server(), VirtualClock(loop)), VirtualClock(loop), "job")
+        for number in range(3_000):
+            owner = {"apiVersion": "batch/v1", "kind": "Job", "name": "j", "uid": f"o{number}", "controller": True}
+            told.created({"metadata": {"name": "p", "namespace": "a", "uid": str(number), "ownerReferences": [owner]}})
+            await asyncio.sleep(10)
+        assert remembered(told) <= 31  # one event is made good in 300 s
+        busy = {"apiVersion": "batch/v1", "kind": "Job", "name": "busy", "uid": "busy", "controller": True}
+        written = told._events._queue.qsize()
+        for number in range(2 * BURST):
+            told.created({"metadata": {"name": "p", "namespace": "a", "uid": f"b{number}", "ownerReferences": [busy]}})
+        assert told._events._queue.qsize() - written == BURST
+
+    run(main)
