@@ -69,16 +69,20 @@ def test_names_that_may_be_written_at_any_rate_again_are_forgotten() -> None:
 
 def test_owners_that_may_have_all_their_events_again_are_forgotten() -> None:
     async def main(loop: VirtualLoop) -> None:
-        told = PodEvents(Events(Server(), VirtualClock(loop)), VirtualClock(loop), "job")
+        pod_events = PodEvents(Events(Server(), VirtualClock(loop)), VirtualClock(loop), "job")
         for number in range(3_000):
             owner = {"apiVersion": "batch/v1", "kind": "Job", "name": "j", "uid": f"o{number}", "controller": True}
-            told.created({"metadata": {"name": "p", "namespace": "a", "uid": str(number), "ownerReferences": [owner]}})
+            pod_events.created(
+                {"metadata": {"name": "p", "namespace": "a", "uid": str(number), "ownerReferences": [owner]}}
+            )
             await asyncio.sleep(10)
-        assert remembered(told) <= 31  # one event is made good in 300 s
+        assert remembered(pod_events) <= 31  # one event is made good in 300 s
         busy = {"apiVersion": "batch/v1", "kind": "Job", "name": "busy", "uid": "busy", "controller": True}
-        written = told._events._queue.qsize()
+        written = pod_events._events._queue.qsize()
         for number in range(2 * BURST):
-            told.created({"metadata": {"name": "p", "namespace": "a", "uid": f"b{number}", "ownerReferences": [busy]}})
-        assert told._events._queue.qsize() - written == BURST
+            pod_events.created(
+                {"metadata": {"name": "p", "namespace": "a", "uid": f"b{number}", "ownerReferences": [busy]}}
+            )
+        assert pod_events._events._queue.qsize() - written == BURST
 
     run(main)
