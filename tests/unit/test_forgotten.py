@@ -11,7 +11,9 @@ from phalanx.base.client import Call, Client, Resource, WatchEvent
 from phalanx.controllers.runtime.cache import WriteGuard
 from phalanx.controllers.runtime.events import Events
 from phalanx.controllers.runtime.pods import BURST, PodEvents
+from phalanx.engine.decisions import SetPodCondition
 from phalanx.kube.recorder import SERIES_END, ObjectRef, Recorder
+from phalanx.kube.status import StatusWriter
 from phalanx.testing.virtual_time import VirtualClock, VirtualLoop, run
 
 PODS = Resource("", "v1", "pods", "Pod")
@@ -84,5 +86,27 @@ def test_owners_that_may_have_all_their_events_again_are_forgotten() -> None:
                 {"metadata": {"name": "p", "namespace": "a", "uid": f"b{number}", "ownerReferences": [busy]}}
             )
         assert pod_events._events._queue.qsize() - written == BURST
+
+    run(main)
+
+
+def test_transition_times_of_deleted_objects_are_forgotten_and_those_of_others_stay() -> None:
+    async def main(loop: VirtualLoop) -> None:
+        writer = StatusWriter(Server(), lambda outcome: None, VirtualClock(loop), random.Random(1), writers=1)
+
+        def waits(name: str, uid: str, message: str) -> str:
+            condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message}
+            facts = {"id": 0, "namespace": "a", "name": name, "uid": uid}
+            writer.submit(SetPodCondition(**facts, **condition))
+            return str(writer._requested[uid].conditions["PodScheduled"]["lastTransitionTime"])
+
+        first = waits("stays", "1", "no room")
+        for number in range(1_000):
+            waits(f"pod-{number}", f"p{number}", "no room")
+            writer.gone("Pod", "a", f"pod-{number}")
+            await asyncio.sleep(1)
+        assert len(writer._since) == 1
+        assert waits("stays", "1", "no room on 3 nodes") == first
+        assert waits("stays", "2", "no room on 3 nodes") > first  # created again
 
     run(main)

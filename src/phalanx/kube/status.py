@@ -29,9 +29,10 @@ GROUPS = {
     "CompositePodGroup": COMPOSITE_POD_GROUPS,
     "WorkloadPolicy": WORKLOAD_POLICIES,
 }
-REMEMBERED = 100_000
+REMEMBERED = 100_000  # objects; those that are deleted are forgotten at once
 WAITING_SECONDS = 1.0  # before it is written that a pod or group waits: most are complete and placed by then
 
+_Object = tuple[str, str, str]  # kind, namespace, name
 StatusDecision = d.SetPodCondition | d.SetGroupCondition | d.Nominate
 
 
@@ -58,10 +59,9 @@ class StatusWriter:
         self._order: asyncio.Queue[str] = asyncio.Queue()
         self._writing: dict[str, asyncio.Event] = {}
         self._no_strategic: set[Resource] = set()  # the server said so: it is not asked again for every write
-        # Hash of (uid, type) -> (status, since): a message that changes must not look like a transition. Objects that
-        # are gone stay in it until others follow, so an entry is small.
-        self._since: OrderedDict[int, tuple[str, str]] = OrderedDict()
-        self._last = ("", "")  # the tuple of the last new entry: many are of the same second
+        # (kind, namespace, name) -> uid, and by type of condition (status, since): a message that changes must not look
+        # like a transition.
+        self._since: OrderedDict[_Object, tuple[str, dict[str, tuple[str, str]]]] = OrderedDict()
 
     def submit(self, decision: StatusDecision) -> None:
         resource = GROUPS[decision.kind] if isinstance(decision, d.SetGroupCondition) else PODS
@@ -86,7 +86,11 @@ class StatusWriter:
             requested.counts |= decision.counts
         if decision.observed_generation:
             condition["observedGeneration"] = decision.observed_generation
-        requested.conditions[decision.type] = self._dated(decision.uid, condition)
+        requested.conditions[decision.type] = self._dated(requested, condition)
+
+    def gone(self, kind: str, namespace: str, name: str) -> None:
+        """Forget an object that was deleted."""
+        self._since.pop((kind, namespace, name), None)
 
     def _enqueue(self, requested: _Request, *, wait: bool) -> None:
         """Write it now; or, if it only says that members are missing, unless more happens within a moment."""
@@ -101,13 +105,15 @@ class StatusWriter:
         if self._requested.get(requested.uid) is requested and not requested.queued:
             self._enqueue(requested, wait=False)
 
-    def _dated(self, uid: str, condition: dict[str, Any]) -> dict[str, Any]:
-        key, status = hash((uid, condition["type"])), condition["status"]
-        known = self._since.get(key)
+    def _dated(self, about: _Request, condition: dict[str, Any]) -> dict[str, Any]:
+        key, type_, status = (about.resource.kind, about.namespace, about.name), condition["type"], condition["status"]
+        uid, dates = self._since.get(key, ("", {}))
+        if uid != about.uid:
+            dates = {}  # another object of that name
+        known = dates.get(type_)
         since = known[1] if known is not None and known[0] == status else rfc3339(self._clock.now())
-        if self._last != (status, since):
-            self._last = (status, since)
-        self._since[key] = self._last
+        dates[type_] = (status, since)
+        self._since[key] = (about.uid, dates)
         self._since.move_to_end(key)
         while len(self._since) > REMEMBERED:
             self._since.popitem(last=False)
@@ -125,7 +131,9 @@ class StatusWriter:
 
     async def pod_condition_now(self, namespace: str, name: str, uid: str, condition: dict[str, Any]) -> None:
         """Write one pod condition before going on (the eviction reason must stand before the deletion)."""
-        await self._write(_Request(PODS, namespace, name, uid, {condition["type"]: self._dated(uid, condition)}))
+        request = _Request(PODS, namespace, name, uid)
+        request.conditions[condition["type"]] = self._dated(request, condition)
+        await self._write(request)
 
     async def run(self) -> None:
         await run_all((f"status writer {number}", self._worker()) for number in range(self._writers))

@@ -63,12 +63,12 @@ def _too_long(limit: int, unit: str) -> str:
 
 
 # Lengths are checked outside the caches: they must not hold on to megabytes sent as a name.
-@lru_cache(maxsize=1 << 14)
+@lru_cache(maxsize=1 << 11)
 def _label_matches(value: str) -> bool:
     return _is_label(value) is not None
 
 
-@lru_cache(maxsize=1 << 14)
+@lru_cache(maxsize=1 << 11)
 def _subdomain_matches(value: str) -> bool:
     return _is_subdomain(value) is not None
 
@@ -133,7 +133,7 @@ def long_name(value: str) -> list[str]:
     return dns_subdomain(value, "bytes")
 
 
-@lru_cache(maxsize=1 << 14)
+@lru_cache(maxsize=1 << 11)
 def _key_matches(value: str) -> bool:
     prefix, slash, name = value.rpartition("/")
     if slash and not (len(prefix) <= 253 and _subdomain_matches(prefix)):
@@ -165,7 +165,7 @@ def label_key(value: str) -> list[str]:
     return problems
 
 
-@lru_cache(maxsize=1 << 14)
+@lru_cache(maxsize=1 << 11)
 def _value_matches(value: str) -> bool:
     return _is_value(value) is not None
 

@@ -167,6 +167,8 @@ class SchedulerService:
         def sink(change: ObjectChange[Any]) -> None:
             if self.executor.doubtful and resource.kind == "Pod":
                 self.executor.pod_seen(change.namespace, change.name, change.object)
+            if change.object is None:
+                self.executor.status.gone(resource.kind, change.namespace, change.name)
             began = self._clock.monotonic()
             translated = self._foreign.translate(resource.kind, change) if self._foreign is not None else None
             if translated is not None:

@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 EVENTS = Resource("events.k8s.io", "v1", "events", "Event")
 MAX_NOTE = 1024
 WAITING = 10_000  # the oldest events are dropped when the writer falls behind
-REMEMBERED = 20_000
+REMEMBERED = 10_000
 
 
 class Events:

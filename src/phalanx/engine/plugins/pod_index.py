@@ -142,6 +142,8 @@ class PodIndex:
 
     def _count(self, record: PodRecord, row: int, sign: int) -> None:
         self.class_of(record).count(row, sign)
+        if sign < 0:  # most pods have labels of their own, which do not come again
+            self._by_labels.pop((record.namespace, record.terminating, *record.labels.items()), None)
         rules = self.rules_of(record)
         if rules is not None:
             rules.count(row, sign)

@@ -26,7 +26,7 @@ from phalanx.model.objects.pod import (
     Volume,
 )
 
-MOST_QUICK = 20_000  # maximum number of specs remembered by their bytes
+MOST_QUICK = 4_096  # maximum number of specs remembered by their bytes
 FEW_SHAPES = 256  # up to this number, unused shapes are kept too
 
 HostPort = tuple[str, str, int]  # (host ip, protocol, port)
