@@ -168,7 +168,7 @@ class UnitAdmission:
         `leaves`: in a large tree only these and the groups above them.
         """
         forest = self._forest
-        tree: Iterable[Group] = list(islice(forest.tree(key), FEW_GROUPS + 1))
+        tree = list(islice(forest.tree(key), FEW_GROUPS + 1))
         few = len(tree) <= FEW_GROUPS
         if not few:
             tree = list(forest.tree(key) if leaves is None else self._with_ancestors(leaves))
