@@ -78,6 +78,24 @@ def test_a_set_over_its_quota_is_written_once_not_at_every_attempt(kind: str) ->
     asyncio.run(scenario())
 
 
+def test_a_job_over_its_quota_says_so_again_after_a_pod_was_created() -> None:
+    """`phalanx why` reads from the last event whether pods can be created."""
+
+    async def scenario() -> None:
+        async with world(nodes=1) as cluster:
+            await cluster.create("ResourceQuota", "q", spec={"hard": {"pods": "1"}})
+            pod = template("100m", app="x")
+            pod["spec"]["restartPolicy"] = "Never"
+            await cluster.create("Job", "x", spec={"parallelism": 2, "completions": 4, "template": pod})
+            await cluster.eventually("Event", lambda found: announced(found, "Job", "FailedCreate"))
+            (first,) = cluster.names("Pod")
+            await cluster.delete("Pod", first)
+            found = await cluster.eventually("Event", lambda found: len(announced(found, "Job", "FailedCreate")) == 2)
+            assert len(set(announced(found, "Job", "FailedCreate"))) == 1
+
+    asyncio.run(scenario())
+
+
 class Counter:
     def __init__(self) -> None:
         self.count = 0

@@ -74,6 +74,9 @@ def test_two_clusters_run_in_the_background_each_with_a_name(phalanx: Commands) 
 
     # Every command takes the name of a cluster, and answers programs as well.
     assert str(first["url"]) in phalanx("status", "--name", "a")
+    assert str(first["url"]) in phalanx("status", "--context", "phalanx-a")
+    assert str(second["url"]) in phalanx("kubeconfig", "--kubeconfig", str(second["kubeconfig"]))
+    assert json.loads(phalanx("user", "list", "--context", "phalanx-a", "-o", "json")) == []
     assert json.loads(phalanx("top", "--name", "a", "-o", "json"))["queue"]["total"] == 0
     assert "there is no Job train" in phalanx("why", "job/train", "--name", "a", code=2)
     assert json.loads(phalanx("backup", "named.phalanx", "--name", "a", "-o", "json"))["objects"] > 2
@@ -92,7 +95,11 @@ def test_two_clusters_run_in_the_background_each_with_a_name(phalanx: Commands) 
     assert phalanx.row("a")["state"] == "stopped"
     assert "phalanx up --name a" in phalanx("status", "a", code=1)
     assert phalanx.row("b")["state"] == "running"
-    assert json.loads(phalanx("down", "b", "-o", "json")) == {"name": "b", "ran": True, "deleted": False}
+    assert json.loads(phalanx("down", "--context", "phalanx-b", "-o", "json")) == {
+        "name": "b",
+        "ran": True,
+        "deleted": False,
+    }
 
     phalanx("up", "--name", "a", "--detach", "--no-controllers")
     status = json.loads(phalanx("status", "a", "-o", "json"))

@@ -57,6 +57,15 @@ def test_whatever_answers_answers_programs_too(name: str) -> None:
 
 
 TALKING = {"why", "whatif", "plan", "demand", "top", "check-cluster", "dashboard", "backup", "scheduler", "controllers"}
+LOCAL = {
+    "status": [],
+    "down": [],
+    "kubeconfig": [],
+    "restore": ["--as-is"],
+    "user list": [],
+    "user add": ["jane"],
+    "user remove": ["jane"],
+}
 
 
 @pytest.mark.parametrize("name", sorted(TALKING | {"nodes"}))
@@ -72,3 +81,16 @@ def test_every_command_that_talks_to_a_cluster_names_it_in_the_same_ways(name: s
     assert isinstance(missing.exception, ConfigProblem) and "ghost: there is no cluster here" in str(missing.exception)
     both = run(cli, [name, *rest, "--kubeconfig", "a", "--data", "b"])
     assert "each says which cluster" in both.output + str(both.exception)
+
+
+@pytest.mark.parametrize("name", sorted(LOCAL))
+def test_every_command_about_a_local_cluster_names_it_in_the_same_ways(name: str, tmp_path: Path) -> None:
+    run = CliRunner(env={**os.environ, "HOME": str(tmp_path), "XDG_STATE_HOME": str(tmp_path)}).invoke
+    words = [*name.split(), *LOCAL[name]]
+    for option, value in (("--name", "ghost"), ("--data", str(tmp_path)), ("--kubeconfig", str(tmp_path / "none"))):
+        missing = run(cli, [*words, option, value])
+        assert isinstance(missing.exception, ConfigProblem), missing.output
+    both = run(cli, [*words, "--context", "a", "--data", "b"])
+    assert both.exit_code == 2 and "each says which cluster" in both.output
+    empty = run(cli, [*words, "--name", ""])
+    assert empty.exit_code == 2 and "an empty name" in empty.output

@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 from phalanx.cli.main import main
+from phalanx.local.store.backup import write_rows
 from support.processes import Server
 
 CONFIG = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: c}\n"
@@ -28,6 +29,8 @@ def place(tmp_path_factory: pytest.TempPathFactory):
     (folder / "away").write_text(yaml.safe_dump(good).replace(url, "https://127.0.0.1:1"))
     (folder / "bad.yaml").write_text("a: [")
     (folder / "text.yaml").write_text("just text")
+    (folder / "empty.yaml").write_text("")
+    write_rows(folder / "good.phalanx", [], 1)
     (folder / "config.yaml").write_text(CONFIG)
     yield folder
     server.close()
@@ -70,6 +73,17 @@ def place(tmp_path_factory: pytest.TempPathFactory):
         ("down nope", "phalanx up --name nope"),
         ("kubeconfig nope", "phalanx up --name nope"),
         ("user remove ghost --data nodir", "phalanx up --authorization-mode RBAC"),
+        ("up --dashboard nonsense", "--dashboard: 'nonsense' is not HOST:PORT"),
+        ("up --config empty.yaml", "--config: empty.yaml: apiVersion"),
+        ("up --detach --wait nan --name x", "is not a number of seconds"),
+        ("top --once --every nan", "is not a number of seconds"),
+        ("restore good.phalanx --data text.yaml", "--data: cannot create text.yaml"),
+        ("why job/x --scheduler nonsense", "NAMESPACE/SERVICE"),
+        ("why job/x --scheduler ftp://x", "NAMESPACE/SERVICE"),
+        ("plan --repair pod/x --kubeconfig good", "--repair is about a podgroup"),
+        ("demand -n nope --kubeconfig good", "kubectl get namespaces"),
+        ("top --once -n nope --kubeconfig good", "kubectl get namespaces"),
+        ("group -f empty.yaml", "only empty documents"),
         ("up --topology bananas=3", "zones=2,blocks=4"),
         ("up --feature-gates Foo=true", "known gates: CompositePodGroup"),
     ],

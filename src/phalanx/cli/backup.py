@@ -12,8 +12,9 @@ from pathlib import Path
 import click
 
 from phalanx.base.errors import ConfigProblem
-from phalanx.cli.clusters import known_cluster
+from phalanx.cli.clusters import known_cluster, local_cluster
 from phalanx.cli.messages import size
+from phalanx.cli.options import no_empty_name
 from phalanx.cli.output import notify, output_option
 from phalanx.cli.progress import progress
 from phalanx.cli.scheduler_client import default_kubeconfig
@@ -23,7 +24,7 @@ PATH = "/phalanx/v1/backup"
 
 @click.command(short_help="Write the objects of a local cluster into one file.")
 @click.argument("file", metavar="FILE")
-@click.option("--name", default="", metavar="CLUSTER", help="A cluster with a name.")
+@click.option("--name", default="", metavar="CLUSTER", callback=no_empty_name, help="A cluster with a name.")
 @click.option("--data", default="", metavar="DIR", help="Its data directory, whether it runs or not.  [default: data]")
 @click.option("--kubeconfig", default="", metavar="FILE", help="How to reach it instead, from anywhere.")
 @click.option("--context", default="", metavar="NAME", help="Context in it.  [default: its current one]")
@@ -122,16 +123,15 @@ def _download(kubeconfig: str, context: str, target: Path) -> None:
 
 @click.command(short_help="Create a cluster's store from a backup.")
 @click.argument("file", metavar="FILE", required=False)
-@click.option("--name", default="", metavar="CLUSTER", help="A cluster with a name, instead of --data.")
-@click.option("--data", default="", metavar="DIR", help="Data directory; its server must not run.  [default: data]")
+@local_cluster(argument=False)
 @click.option("--replace", is_flag=True, help="Move an existing store to *.before-restore.")
 @click.option("--as-is", is_flag=True, help="Without FILE: accept the store in DIR as it is, though its mark does not.")
 @output_option()
-def restore(file: str | None, name: str, data: str, replace: bool, as_is: bool, output: str) -> int:
+def restore(file: str | None, cluster: str, data: str, replace: bool, as_is: bool, output: str) -> int:
     """Create the store of a local cluster from a backup; start it with `phalanx up --data DIR` afterwards.
 
-    Revisions go on far above those of the backup, so clients that remember later ones start over with a list. The token
-    and the certificates are not in a backup: the directory keeps its own, or gets new ones.
+    The cluster must not run. Revisions go on far above those of the backup, so clients that remember later ones start
+    over with a list. The token and the certificates are not in a backup: the directory keeps its own, or gets new ones.
 
     \b
     Examples:
@@ -142,9 +142,7 @@ def restore(file: str | None, name: str, data: str, replace: bool, as_is: bool, 
     from phalanx.local.store import backup as backups
     from phalanx.serve.clusters import home_of
 
-    if name and data:
-        raise ConfigProblem("--name", "give --name or --data, not both: each says which cluster")
-    data = str(home_of(name).path / "data") if name else data or "data"
+    data = str(home_of(cluster).path / "data") if cluster else data
     store = Path(data) / "store.db"
     if as_is == (file is not None):
         raise ConfigProblem("FILE", "say which backup, or --as-is to accept what is in --data")
@@ -159,6 +157,6 @@ def restore(file: str | None, name: str, data: str, replace: bool, as_is: bool, 
             objects, revision = backups.restore(Path(file), store, replace=replace, notify=count)
         text = f"{objects} objects in {store}, at revision {revision}"
     found = {"store": str(store), "objects": objects, "revision": revision}
-    start = f"--name {name}" if name else f"--data {data}"
+    start = f"--name {cluster}" if cluster else f"--data {data}"
     notify(found, f"{text}; start with: phalanx up {start}", output)
     return 0

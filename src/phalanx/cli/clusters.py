@@ -6,7 +6,7 @@ import json
 import shutil
 import time
 from collections.abc import Callable
-from functools import reduce
+from functools import reduce, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +16,7 @@ from phalanx.base.errors import ConfigProblem
 from phalanx.base.resources import NODES, POD_GROUPS, PODS
 from phalanx.cli.completion import complete_cluster
 from phalanx.cli.messages import age
+from phalanx.cli.options import no_empty_name
 from phalanx.cli.output import encoded, for_programs, notify, output_option, table
 
 if TYPE_CHECKING:
@@ -25,31 +26,76 @@ STOPPED = 1  # exit code of `status` where nothing runs
 PATIENCE = 30.0
 
 
-def _either(context: click.Context, _option: click.Parameter, name: str) -> str:
-    """Accept `--name CLUSTER` where NAME is left out."""
-    if name and context.params.get("name"):
+def choose(name: str, data: str, kubeconfig: str, context: str) -> tuple[str, str]:
+    """Return (name, data directory) of the local cluster that the options choose; one of them is empty."""
+    given = {"--name": name, "--data": data, "--kubeconfig": kubeconfig or context}
+    options = [option for option, value in given.items() if value]
+    if len(options) > 1:
+        raise click.UsageError(f"give {options[0]} or {options[1]}, not both: each says which cluster")
+    if kubeconfig or context:
+        from phalanx.cli.scheduler_client import default_kubeconfig
+        from phalanx.serve.clusters import home_at
+
+        home = home_at(kubeconfig or default_kubeconfig(), context)
+        return (home.name, "") if home.name else ("", str(home.path))
+    return (name, "") if name else ("", data or "data")
+
+
+def _name_argument(context: click.Context, option: click.Parameter, value: str) -> str:
+    """Refuse a second name; the default of the argument is no name."""
+    other = context.params.get("named") or context.params.get("name_argument")
+    if value and other:
         raise click.UsageError("give NAME or --name, not both")
-    if name:
-        context.params["name"] = name
-    return name
+    return no_empty_name(context, option, value)
 
 
-def which(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options that choose a cluster: NAME, --name or its data directory."""
-    options = (
-        click.argument("name", default="", shell_complete=complete_cluster, is_eager=True),
+def local_cluster(*, argument: bool) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Add the options that choose a local cluster, running or not. The command gets `cluster` and `data`.
+
+    argument: the name may also be given without --name
+    """
+    meaning = "The same as NAME." if argument else "A local cluster by its name."
+    which = "Or the cluster" if argument else "A local cluster"
+    options = [
+        click.option("--name", "named", default="", metavar="CLUSTER", callback=_name_argument, help=meaning),
         click.option(
-            "--name",
-            "named",
-            default="",
-            metavar="CLUSTER",
-            expose_value=False,
-            callback=_either,
-            help="The same as NAME.",
+            "--data", "data_given", default="", metavar="DIR", help=f"{which} by its data directory.  [default: data]"
         ),
-        click.option("--data", default="data", show_default=True, metavar="DIR", help="A cluster without a name."),
-    )
-    return reduce(lambda inner, option: option(inner), reversed(options), command)
+        click.option(
+            "--kubeconfig",
+            "kubeconfig_given",
+            default="",
+            metavar="FILE",
+            help=f"{which} by a kubeconfig that leads to it.",
+        ),
+        click.option(
+            "--context", "context_given", default="", metavar="NAME", help="Context in it.  [default: its current one]"
+        ),
+    ]
+    if argument:
+        options.append(
+            click.argument(
+                "name_argument", metavar="[NAME]", default="", callback=_name_argument, shell_complete=complete_cluster
+            )
+        )
+
+    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(command)
+        def chosen(
+            *args: Any,
+            named: str,
+            data_given: str,
+            kubeconfig_given: str,
+            context_given: str,
+            name_argument: str = "",
+            **others: Any,
+        ) -> Any:
+            cluster, data = choose(named or name_argument, data_given, kubeconfig_given, context_given)
+            return command(*args, cluster=cluster, data=data, **others)
+
+        return reduce(lambda inner, option: option(inner), reversed(options), chosen)
+
+    return decorate
 
 
 @click.command("list", short_help="List local clusters and whether they run.")
@@ -93,9 +139,9 @@ def _row(home: Home) -> dict[str, Any]:
 
 
 @click.command(short_help="Say whether a local cluster runs, where, and what is in it.")
-@which
+@local_cluster(argument=True)
 @output_option()
-def status(name: str, data: str, output: str) -> int:
+def status(cluster: str, data: str, output: str) -> int:
     """Say whether a local cluster runs, how to reach it and what is in it.
 
     Exit code 0: it runs and is ready, 1: it does not run or is not ready, 2: there never was one.
@@ -105,7 +151,7 @@ def status(name: str, data: str, output: str) -> int:
       phalanx status
       phalanx status team-a -o json
     """
-    home, record = known_cluster(name, data)
+    home, record = known_cluster(cluster, data)
     row = _row(home)
     counts: dict[str, int] = {}
     if home.running():
@@ -113,7 +159,7 @@ def status(name: str, data: str, output: str) -> int:
     if for_programs(output):
         click.echo(encoded({**row, "counts": counts}, output))
     elif not home.running():
-        click.echo(f"{home.title} does not run; start it with: phalanx up {_address(name, data)}")
+        click.echo(f"{home.title} does not run; start it with: phalanx up {_address(cluster, data)}")
     else:
         click.echo(
             f"{home.title} runs since {row['age']} as process {record.pid}{'' if row['ready'] else ', not ready'}"
@@ -160,10 +206,10 @@ def _look(record: ClusterRecord) -> tuple[bool, dict[str, int]]:
 
 
 @click.command(short_help="Stop a local cluster, or forget it for good.")
-@which
+@local_cluster(argument=True)
 @click.option("--delete", is_flag=True, help="Also delete all that a cluster with a NAME keeps: data, kubeconfig, log.")
 @output_option()
-def down(name: str, data: str, delete: bool, output: str) -> int:
+def down(cluster: str, data: str, delete: bool, output: str) -> int:
     """Stop a cluster that runs in the background (or in another terminal). What it stored stays, unless --delete.
 
     \b
@@ -173,11 +219,11 @@ def down(name: str, data: str, delete: bool, output: str) -> int:
     """
     from phalanx.serve.clusters import home_of, stop
 
-    if delete and not name:
+    if delete and not cluster:
         raise click.UsageError("--delete takes a NAME; delete the data directory of a cluster without one yourself")
-    home = home_of(name, data)
+    home = home_of(cluster, data)
     if not (delete and home.path.exists()):  # what never came to life can still be deleted
-        home, _ = known_cluster(name, data)
+        home, _ = known_cluster(cluster, data)
     ran = home.running()
     if not stop(home, PATIENCE):
         record = home.record()
@@ -186,19 +232,19 @@ def down(name: str, data: str, delete: bool, output: str) -> int:
         return 1
     if delete:
         shutil.rmtree(home.path)
-    then = "" if delete else f"; start it again with: phalanx up {_address(name, data)}".rstrip()
+    then = "" if delete else f"; start it again with: phalanx up {_address(cluster, data)}".rstrip()
     text = f"{home.title} {'stopped' if ran else 'did not run'}{' and is deleted' if delete else ''}{then}"
-    notify({"name": name, "ran": ran, "deleted": delete}, text, output)
+    notify({"name": cluster, "ran": ran, "deleted": delete}, text, output)
     return 0
 
 
 @click.command(short_help="Print a local cluster's kubeconfig, or merge it into yours.")
-@which
+@local_cluster(argument=True)
 @click.option(
     "--merge", is_flag=True, help="Put it into $KUBECONFIG or ~/.kube/config and make it the current context."
 )
 @output_option()
-def kubeconfig(name: str, data: str, merge: bool, output: str) -> int:
+def kubeconfig(cluster: str, data: str, merge: bool, output: str) -> int:
     """Print the kubeconfig of a local cluster, or merge it into your own.
 
     \b
@@ -210,7 +256,7 @@ def kubeconfig(name: str, data: str, merge: bool, output: str) -> int:
 
     from phalanx.serve.clusters import merge_kubeconfig
 
-    home, record = known_cluster(name, data)
+    home, record = known_cluster(cluster, data)
     source = Path(record.kubeconfig) if record.kubeconfig else None
     if source is None or not source.exists():
         raise ConfigProblem(home.title, "has written no kubeconfig; start it with --kubeconfig FILE")

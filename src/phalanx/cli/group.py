@@ -55,7 +55,7 @@ def group(files: tuple[str, ...], output: str, namespace: str) -> int:
         from phalanx.controllers.workloads.registry import KINDS
 
         kinds = ", ".join(sorted({kind.resource.kind for kind in KINDS}))
-        found = ", ".join(sorted({document["kind"] for document in documents})) or "nothing"
+        found = ", ".join(sorted({document["kind"] for document in documents})) or "empty documents"
         raise CommandError(f"there is no workload in {', '.join(files)}, only {found}; workloads are {kinds}")
     if output == "json":
         _print_json(results)

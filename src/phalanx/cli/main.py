@@ -39,8 +39,8 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
         "Say what works on a cluster, what does not, and what to do.",
     ),
     "backup": ("phalanx.cli.backup", "backup", "Write the objects of a local cluster into one file."),
-    "restore": ("phalanx.cli.backup", "restore", "Make the store of a local cluster of a backup."),
-    "completion": ("phalanx.cli.completion", "completion", "Print what makes a shell complete phalanx commands."),
+    "restore": ("phalanx.cli.backup", "restore", "Create a local cluster's store from a backup."),
+    "completion": ("phalanx.cli.completion", "completion", "Print the script that makes a shell complete commands."),
     "bench": ("phalanx.cli.bench", "bench", "Run benchmarks of a checkout."),
     "simulate": (
         "phalanx.cli.simulate",

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import reduce
+from math import isfinite
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from phalanx.base.errors import ConfigProblem
 
@@ -111,12 +113,31 @@ def server_options(command: Callable[..., Any]) -> Callable[..., Any]:
 MAX_NODES = 100_000  # simulated nodes of one cluster; more do not fit into the memory of one machine
 
 
+def no_empty_name(context: click.Context, option: click.Parameter, value: str) -> str:
+    """Refuse `--name ""`: what a script meant was a name, and another cluster must not be taken for it."""
+    if not value and context.get_parameter_source(option.name or "") is ParameterSource.COMMANDLINE:
+        raise click.BadParameter("an empty name; leave it out for the cluster in ./data", context, option)
+    return value
+
+
+class Seconds(click.FloatRange):
+    """A number of seconds. FloatRange alone accepts nan, which is neither too small nor too large."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        seconds = float(super().convert(value, param, ctx))
+        if not isfinite(seconds):
+            self.fail(f"{value} is not a number of seconds", param, ctx)
+        return seconds
+
+
 _CHOSEN = "phalanx.cluster"  # in the meta of a context: (the option that chose the cluster, its kubeconfig)
 
 
 def _choose_cluster(context: click.Context, option: click.Parameter, value: str) -> str:
     """Let --name, --data or --kubeconfig choose the cluster: the value of --kubeconfig becomes that of the cluster."""
     chosen, kubeconfig = context.meta.get(_CHOSEN, ("", ""))
+    if option.name == "cluster_name":
+        no_empty_name(context, option, value)
     if not value:
         return str(kubeconfig)
     if chosen:

@@ -11,7 +11,7 @@ from phalanx.base import resources as r
 from phalanx.base.client import Client, Resource
 from phalanx.base.errors import ApiProblem, NotFound
 from phalanx.cli.output import CommandError, CommandResult
-from phalanx.cli.scheduler_client import SchedulerClient, Where, target
+from phalanx.cli.scheduler_client import SchedulerClient, Where, require_namespace, target
 from phalanx.controllers.grouping.core import GroupingRefused
 from phalanx.controllers.workloads.kind import WorkloadKind
 from phalanx.controllers.workloads.registry import BY_KIND, BY_NAME, group
@@ -21,6 +21,8 @@ from phalanx.model.kinds import Json
 from phalanx.model.objects import Pod
 
 AskOne = Callable[[str, str], Awaitable[CommandResult]]  # about one pod or group: kind, name
+NOT_CREATED = ("FailedCreate", "FailedWorkloadCreate", "GroupCreationFailed")  # reasons of events
+CREATED = ("SuccessfulCreate", "PodGroupCreated")
 MOST_PODS = 3  # of a workload without groups that are asked about
 
 
@@ -69,14 +71,17 @@ def _suspended(body: Json) -> bool:
 
 
 async def _failed_creation(client: Client, kind: str, namespace: str, name: str) -> str:
-    """Return why the last pod of a workload, or of a Job or set that it owns, was not created; "" if it was."""
+    """Return why the last pod or group of a workload, or of a Job or set that it owns, was not created; "" if it was.
+
+    The time of an event is that of its first occurrence.
+    """
     last: dict[str, tuple[str, str]] = {}  # object -> (time, message) of its last event about creating pods
     for event in await _items(client, r.EVENTS, namespace):
         about = event.get("involvedObject") or {}
         mine = about.get("name") == name and about.get("kind") == kind
         below = str(about.get("name")).startswith(f"{name}-") and about.get("kind") in BY_KIND
-        if event.get("reason") in ("FailedCreate", "SuccessfulCreate") and (mine or below):
-            message = str(event.get("message")) if event["reason"] == "FailedCreate" else ""
+        if event.get("reason") in (*NOT_CREATED, *CREATED) and (mine or below):
+            message = str(event.get("message")) if event["reason"] in NOT_CREATED else ""
             key = f"{about.get('kind')}/{about.get('name')}"
             last[key] = max(last.get(key, ("", "")), (_time_of(event), message))
     return next((message for _, message in last.values() if message), "")
@@ -97,10 +102,7 @@ async def _existing(client: Client, resource: Resource, namespace: str, name: st
         return body
     except NotFound:
         pass
-    try:
-        await client.get(r.NAMESPACES, namespace)
-    except NotFound:
-        raise CommandError(f"there is no namespace {namespace!r}: see kubectl get namespaces") from None
+    await require_namespace(client, namespace)
     elsewhere = [
         item["metadata"]["namespace"] for item in await _items(client, resource, "") if item["metadata"]["name"] == name
     ]

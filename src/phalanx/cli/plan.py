@@ -17,6 +17,8 @@ from phalanx.engine.preemption.cost import NO_VICTIMS, Cost
 from phalanx.engine.preemption.result import describe, proof
 from phalanx.serve.repair import Move
 
+REPAIRED = ("PodGroup", "CompositePodGroup")
+
 
 @click.command(short_help="Print what would be evicted for a pod or group, without doing it.")
 @click.argument("what", metavar="KIND/NAME", nargs=-1, required=True, shell_complete=complete_target)
@@ -50,6 +52,8 @@ def plan(
     where, asked = Where(namespace, kubeconfig, context, scheduler), joined(what)
 
     async def ask_one(kind: str, name: str) -> CommandResult:
+        if repairing and kind not in REPAIRED:
+            raise click.UsageError(f"--repair is about a podgroup or compositepodgroup, not a {kind.lower()}")
         return await (_repair if repairing else _plan)(kind, name, where)
 
     return run(say(lambda: each_root(ask_one, asked, where), output, watch))

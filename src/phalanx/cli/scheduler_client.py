@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Callable, Coroutine, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import reduce
 from pathlib import Path
@@ -12,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from phalanx.base.client import Client
 from phalanx.base.errors import (
     ApiProblem,
     ConfigProblem,
@@ -22,8 +25,9 @@ from phalanx.base.errors import (
     Unauthorized,
     Unreachable,
 )
+from phalanx.base.resources import NAMESPACES
 from phalanx.cli.options import asked_cluster
-from phalanx.cli.output import output_option
+from phalanx.cli.output import CommandError, output_option
 from phalanx.cli.service_proxy import NoService, ServiceProxy
 from phalanx.kube.client import HttpClient
 from phalanx.kube.config import Connection, in_cluster, load
@@ -36,11 +40,23 @@ _OWN_TOKEN = "phalanx.own-token"
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
+
+def _place(_context: click.Context, _option: click.Parameter, text: str) -> str:
+    """Return where the scheduler is, if the text is a URL or NAMESPACE/SERVICE."""
+    if text and not re.fullmatch(r"https?://[^/\s]+/?|[-a-z0-9]+/[-a-z0-9.]+", text):
+        raise click.BadParameter(
+            f"{text!r} is neither a URL such as http://127.0.0.1:10259 nor NAMESPACE/SERVICE such as "
+            "phalanx-system/phalanx-scheduler"
+        )
+    return text
+
+
 _PLACE: tuple[Decorator, ...] = (
     asked_cluster,
     click.option(
         "--scheduler",
         default="",
+        callback=_place,
         metavar="URL|NAMESPACE/SERVICE",
         help="Where the scheduler is.  [default: in the API server's process, else phalanx-system/phalanx-scheduler]",
     ),
@@ -146,6 +162,7 @@ class SchedulerClient:
     async def ask_listing(self, what: str, namespace: str) -> bytes:
         """Ask about all groups: of `namespace`, else of all, or of the kubeconfig's if the caller may read no more."""
         if namespace:
+            await require_namespace(self.client, namespace)
             return await self.ask("GET", what, {"namespace": namespace})
         try:
             return await self.ask("GET", what, {})
@@ -182,6 +199,15 @@ class SchedulerClient:
                 if problem.kind:
                     raise
                 raise SchedulerUnavailable(f"{self._scheduler} has no {BASE}/{what}") from None
+
+
+async def require_namespace(client: Client, namespace: str) -> None:
+    """Raise CommandError if there is no such namespace; one that may not be read counts as there."""
+    with suppress(Forbidden):
+        try:
+            await client.get(NAMESPACES, namespace)
+        except NotFound:
+            raise CommandError(f"there is no namespace {namespace!r}: see kubectl get namespaces") from None
 
 
 def _with_hint(problem: NotFound, query: Mapping[str, str]) -> NotFound:

@@ -14,6 +14,7 @@ import msgspec
 from rich.console import Console
 
 from phalanx.base.errors import ApiProblem
+from phalanx.cli.options import Seconds
 from phalanx.cli.output import encoded, for_programs, output_option
 from phalanx.cli.scheduler_client import Colours, SchedulerClient, SchedulerUnavailable, Where, place_options, run
 from phalanx.cli.screen import Screen, nodes_text
@@ -29,7 +30,7 @@ from phalanx.engine.explain.values import PlanAnswer, Report
     metavar="NS",
     help="Only its groups; others are counted.  [default: all that you may read]",
 )
-@click.option("--every", default=2.0, show_default=True, type=click.FloatRange(min=0.2), metavar="SECONDS",
+@click.option("--every", default=2.0, show_default=True, type=Seconds(0.2, 3600), metavar="SECONDS",
               help="How often to look again.")  # fmt: skip
 @click.option("--once", is_flag=True, help="Print all views once and end: for scripts.")
 @output_option()

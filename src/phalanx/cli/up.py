@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from phalanx.cli.options import MAX_NODES, deciding_options, server_options
+from phalanx.cli.options import MAX_NODES, Seconds, deciding_options, no_empty_name, server_options
 
 
 @click.command(short_help="Start a whole local cluster.")
@@ -36,14 +36,20 @@ from phalanx.cli.options import MAX_NODES, deciding_options, server_options
 @click.option("--demo/--no-demo", default=False, help="Make sample workloads and follow them in a live table.")
 @click.option("--no-controllers", is_flag=True, help="Run no workload, disruption or node controllers.")
 @click.option("--config", default="", metavar="FILE", help="KubeSchedulerConfiguration of the scheduler.")
-@click.option("--name", default="", metavar="NAME", help="A cluster with data, port and kubeconfig of its own.")
+@click.option(
+    "--name",
+    default="",
+    metavar="NAME",
+    callback=no_empty_name,
+    help="A cluster with data, port and kubeconfig of its own.",
+)
 @click.option("--detach", is_flag=True, help="Return when it is ready; it runs on until `phalanx down`.")
 @click.option(
     "--wait",
     is_flag=False,
     flag_value=60.0,
     default=60.0,
-    type=click.FloatRange(min=0),
+    type=Seconds(0, 86_400),
     metavar="SECONDS",
     help="With --detach: how long to wait until it is ready.  [default: 60]",
 )

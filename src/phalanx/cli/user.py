@@ -2,26 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import reduce
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from phalanx.base.errors import ConfigProblem
+from phalanx.cli.clusters import local_cluster
 from phalanx.cli.output import encoded, for_programs, notify, output_option, suggest, table
 
 if TYPE_CHECKING:
     from phalanx.serve.clusters import Home
-
-
-def _which(command: Callable[..., Any]) -> Callable[..., Any]:
-    options = (
-        click.option("--name", "cluster", default="", metavar="CLUSTER", help="A cluster with a name."),
-        click.option("--data", default="data", show_default=True, metavar="DIR", help="A cluster without a name."),
-    )
-    return reduce(lambda inner, option: option(inner), reversed(options), command)
 
 
 @click.group(short_help="Add, list and remove users of a local cluster.")
@@ -40,12 +31,10 @@ def user() -> None:
 @click.argument("name")
 @click.option("--group", "groups", multiple=True, metavar="GROUP", help="A group to be in; may be repeated.")
 @click.option("--certificate", is_flag=True, help="A client certificate instead of a token; valid for a year.")
-@click.option(
-    "--kubeconfig", "place", default="", metavar="FILE", help="Where to write it.  [default: in the data directory]"
-)
-@_which
+@click.option("--out", default="", metavar="FILE", help="Where to write it.  [default: in the data directory]")
+@local_cluster(argument=False)
 @output_option()
-def add(name: str, groups: tuple[str, ...], certificate: bool, place: str, cluster: str, data: str, output: str) -> int:
+def add(name: str, groups: tuple[str, ...], certificate: bool, out: str, cluster: str, data: str, output: str) -> int:
     """Add a user with its own kubeconfig (mode 600). An existing user gets a new token and these groups.
 
     A running cluster notices at once.
@@ -53,7 +42,7 @@ def add(name: str, groups: tuple[str, ...], certificate: bool, place: str, clust
     \b
     Examples:
       phalanx user add jane --group developers
-      phalanx user add ci --name team-a --certificate --kubeconfig ./ci.kubeconfig
+      phalanx user add ci --name team-a --certificate --out ./ci.kubeconfig
     """
     import base64
     import datetime
@@ -86,11 +75,11 @@ def add(name: str, groups: tuple[str, ...], certificate: bool, place: str, clust
     config["users"] = [{"name": context, "user": secret}]
     config["contexts"] = [{"name": context, "context": {"cluster": cluster_name, "user": context}}]
     config["current-context"] = context
-    target = Path(place) if place else directory / "users" / f"{name}.kubeconfig"
+    target = Path(out) if out else directory / "users" / f"{name}.kubeconfig"
     try:
         write_private(target, yaml.safe_dump(config, sort_keys=False).encode())
     except OSError as problem:
-        raise ConfigProblem("--kubeconfig", f"cannot write {target}: {problem.strerror or problem}") from None
+        raise ConfigProblem("--out", f"cannot write {target}: {problem.strerror or problem}") from None
     found = {"name": name, "groups": list(groups), "kubeconfig": str(target.absolute())}
     notify(found, f"user {name} added: KUBECONFIG={target.absolute()}", output)
     suggest(f"kubectl create rolebinding {name} --clusterrole view --user {name}    # until then it may do nothing")
@@ -98,7 +87,7 @@ def add(name: str, groups: tuple[str, ...], certificate: bool, place: str, clust
 
 
 @user.command("list", short_help="List the users and their groups.")
-@_which
+@local_cluster(argument=False)
 @output_option()
 def list_users(cluster: str, data: str, output: str) -> int:
     """List the users that were added, with their groups. Tokens are not shown.
@@ -123,7 +112,7 @@ def list_users(cluster: str, data: str, output: str) -> int:
 
 @user.command(short_help="Remove a user: the token or certificate is no longer good.")
 @click.argument("name")
-@_which
+@local_cluster(argument=False)
 @output_option()
 def remove(name: str, cluster: str, data: str, output: str) -> int:
     """Remove a user. Its token or certificate is refused from now on; role bindings that name it stay.

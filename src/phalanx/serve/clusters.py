@@ -20,6 +20,7 @@ import msgspec
 import yaml
 
 from phalanx.base.errors import ConfigProblem
+from phalanx.kube.config import load
 from phalanx.local.api.files import write_private
 
 RECORD = "cluster.json"
@@ -129,6 +130,20 @@ def all_homes() -> list[Home]:
     folder = homes()
     found = sorted(path for path in folder.iterdir() if path.is_dir()) if folder.is_dir() else []
     return [Home(path.name, path) for path in found]
+
+
+def home_at(kubeconfig: str, context: str = "") -> Home:
+    """Return the home of the local cluster that a context of a kubeconfig leads to. Raises ConfigProblem."""
+    server = load(kubeconfig, context).server
+    places = {home.path: home for home in (*all_homes(), home_of("", "data"), Home("", Path(kubeconfig).parent))}
+    known = [home for home in places.values() if (record := home.record()) is not None and record.url == server]
+    running = [home for home in known if home.running()]  # a port may have been another cluster's before
+    if not known:
+        what = f"context {context}" if context else "its current context"
+        raise ConfigProblem(
+            kubeconfig, f"{what} leads to {server}, which is no local cluster here; name one with --name or --data"
+        )
+    return (running or known)[0]
 
 
 def stop(home: Home, patience: float) -> bool:

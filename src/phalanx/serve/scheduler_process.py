@@ -104,7 +104,10 @@ def load_config(path: str, scheduler_name: str = "") -> tuple[SchedulerConfig, d
         if not isinstance(profiles, list) or len(profiles) != 1 or not isinstance(profiles[0], dict):
             raise ConfigProblem("--scheduler-name", "needs a configuration with exactly one profile")
         profiles[0]["schedulerName"] = scheduler_name
-    config = read_config(document, installed_plugins())
+    try:
+        config = read_config(document, installed_plugins())
+    except ConfigProblem as problem:
+        raise ConfigProblem("--config", f"{path}: {problem}") from None
     for note in config.notes():
         log.warning("%s: %s", path, note)
     return config, document

@@ -39,7 +39,7 @@ class Dashboard:
     def __init__(self, listen: str = "") -> None:
         """`listen` "": the usual port, or any free one if that is taken. Raises ConfigProblem."""
         self._chosen = bool(listen)
-        self._listen = Listen.parse(listen or DEFAULT)
+        self._listen = Listen.parse(listen or DEFAULT, "--dashboard")
         if not self._listen.loopback:
             raise ConfigProblem("--dashboard", f"{self._listen.host} is not a loopback address; use 127.0.0.1:PORT")
         self._reader: EngineReader | None = None

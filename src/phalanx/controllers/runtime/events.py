@@ -31,8 +31,8 @@ class Events:
         """Record a Normal Event. distinct: tells it from earlier ones with the same text, such as a pod's uid."""
         self._record(about, controller, "Normal", reason, note, distinct)
 
-    def warning(self, about: Json, controller: str, reason: str, note: str) -> None:
-        self._record(about, controller, "Warning", reason, note, "")
+    def warning(self, about: Json, controller: str, reason: str, note: str, distinct: str = "") -> None:
+        self._record(about, controller, "Warning", reason, note, distinct)
 
     def written_too_often(self, resource: Resource, namespace: str, name: str, message: str) -> None:
         """A controller writes an object again and again (`WriteGuard`)."""

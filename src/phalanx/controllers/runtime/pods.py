@@ -184,15 +184,23 @@ class PodEvents:
     def __init__(self, events: Events, clock: Clock, controller: str) -> None:
         self._events, self._clock, self._controller = events, clock, controller
         self._allowed: OrderedDict[str, tuple[float, float]] = OrderedDict()  # uid -> (events left, since when)
+        self._made: OrderedDict[str, str] = OrderedDict()  # uid -> the last pod that was created for it
 
     def created(self, pod: Json) -> None:
+        if (reference := controller_of(pod)) is not None:
+            self._made[str(reference["uid"])] = str(pod["metadata"]["uid"])
+            if len(self._made) > OWNERS:
+                self._made.popitem(last=False)
         self._notify(pod, "SuccessfulCreate", f"Created pod: {pod['metadata']['name']}")
 
     def deleted(self, pod: Json) -> None:
         self._notify(pod, "SuccessfulDelete", f"Deleted pod: {pod['metadata']['name']}")
 
     def failed(self, owner: Json, problem: Exception) -> None:
-        self._events.warning(owner, self._controller, "FailedCreate", f"Error creating: {refusal_text(owner, problem)}")
+        """Report a refusal once; after a pod that was created, once more, so that it is the last event again."""
+        since = self._made.get(str(owner["metadata"]["uid"]), "")
+        text = f"Error creating: {refusal_text(owner, problem)}"
+        self._events.warning(owner, self._controller, "FailedCreate", text, distinct=since)
 
     def _notify(self, pod: Json, reason: str, note: str) -> None:
         meta, reference = pod["metadata"], controller_of(pod)

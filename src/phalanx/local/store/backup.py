@@ -59,7 +59,11 @@ def read_snapshot(path: Path) -> tuple[list[StoredRow], int]:
 def restore(file: Path, store: Path, *, replace: bool = False, notify: Notify = _no_match) -> tuple[int, int]:
     """Make `store` of a backup; returns (objects, revision it starts at). What was there is moved aside."""
     rows, revision = read_snapshot(file)
-    store.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    try:
+        store.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as problem:
+        why = problem.strerror or problem
+        raise ConfigProblem("--data", f"cannot create {store.parent}: {why}; choose another with --data DIR") from None
     there = [path for path in (store, Path(f"{store}-wal"), mark.path_of(store)) if path.exists()]
     if there:
         if not replace:

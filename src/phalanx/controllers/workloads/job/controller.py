@@ -14,7 +14,7 @@ from phalanx.controllers.runtime.controller import Caches, Controller, Json, Key
 from phalanx.controllers.runtime.events import Events
 from phalanx.controllers.runtime.groups import Groups
 from phalanx.controllers.runtime.ownership import controller_of, deleting
-from phalanx.controllers.runtime.pods import PodEvents, condition, ready, refusal_text, removal_rank
+from phalanx.controllers.runtime.pods import PodEvents, condition, ready, removal_rank
 from phalanx.controllers.runtime.status import conditions_of, follow_refusal, set_condition, together, write_status
 from phalanx.controllers.workloads.job.groups import NAME, NOT_GROUPED, JobGroups, Membership, is_new
 from phalanx.controllers.workloads.job.pods import PodMaker, complete_for_good, run_of, updates
@@ -164,7 +164,7 @@ class JobController(Controller):
             try:
                 tally.active += await together(self._create(maker.body(index, tally)) for index in now)
             except ApiProblem as problem:
-                self._events.warning(job, NAME, "FailedCreate", f"Error creating: {refusal_text(job, problem)}")
+                self._announced.failed(job, problem)
                 raise
             batch *= 2
 
