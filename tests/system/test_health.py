@@ -23,7 +23,7 @@ Ask = Callable[[str], Awaitable[tuple[int, str]]]
 
 @dataclass
 class Still:
-    moved: float
+    last_activity: float
     what: str
 
 
@@ -80,10 +80,10 @@ def test_livez_names_what_stands_still(monkeypatch: pytest.MonkeyPatch) -> None:
         running = asyncio.create_task(watchdog.run())
         try:
             assert await _asked(health.port, "/livez") == (200, "ok")
-            informers[0].moved = loop.time() - module.INFORMER_STILL - 5
+            informers[0].last_activity = loop.time() - module.INFORMER_STILL - 5
             code, text = await _asked(health.port, "/livez")
             assert code == 500 and "[-]informers failed: pods has asked and heard nothing for" in text
-            informers[0].moved = loop.time()
+            informers[0].last_activity = loop.time()
             overdue = 60.0
             code, text = await _asked(health.port, "/livez")
             assert code == 500 and "[-]lease failed: leads 60 s beyond the renew deadline" in text

@@ -117,14 +117,14 @@ def a_batch_is_turned_round() -> AbstractContextManager[Any]:
 
 def an_event_is_dropped() -> AbstractContextManager[Any]:
     """Every fortieth change of a watch is read and not passed on."""
-    real, calls = Informer._take, [0]
+    real, calls = Informer._apply, [0]
 
     def take(self: Informer[Any], type_: str, read: Any) -> None:
         calls[0] += 1
         if calls[0] % 40:
             real(self, type_, read)
 
-    return mock.patch.object(Informer, "_take", take)
+    return mock.patch.object(Informer, "_apply", take)
 
 
 def one_victim_more() -> AbstractContextManager[Any]:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from phalanx.base import tasks as module
-from phalanx.base.tasks import EndedEarly, announced, end, kept, run_all
+from phalanx.base.tasks import EndedEarly, end, run_all, run_optional, run_restarting
 from support.waiting import eventually_async
 
 
@@ -110,7 +110,7 @@ def test_a_task_that_never_ends_is_named_and_left(
         assert await end((task,))
 
     asyncio.run(main())
-    assert "stone does not end: it stands at" in caplog.text and "test_tasks.py" in caplog.text
+    assert "stone does not end: it waits at" in caplog.text and "test_tasks.py" in caplog.text
 
 
 @pytest.mark.parametrize("work", [_returns, _raises, _exits, _awaits_what_is_cancelled])
@@ -129,17 +129,17 @@ def test_what_others_do_without_for_a_while_is_begun_again_and_ends_when_asked(
             await _forever()
 
     async def main() -> None:
-        task = asyncio.create_task(kept("the dashboard", ill))
-        await eventually_async(lambda: begun == 3, "it is begun again")
+        task = asyncio.create_task(run_restarting("the dashboard", ill))
+        await eventually_async(lambda: begun == 3, "it is started again")
         assert await end((task,)) and task.cancelled()
 
     asyncio.run(main())
-    assert caplog.text.count("the dashboard") == 2 and "begun again" in caplog.text
+    assert caplog.text.count("the dashboard") == 2 and "started again" in caplog.text
 
 
 @pytest.mark.parametrize("work", [_raises, _exits, _awaits_what_is_cancelled])
 def test_what_others_do_without_fails_and_the_log_says_of_what(
     work: Callable[[], Coroutine[Any, Any, None]], caplog: pytest.LogCaptureFixture
 ) -> None:
-    asyncio.run(announced("the demo", work))
-    assert "the demo failed; the rest goes on without it" in caplog.text and "Traceback" in caplog.text
+    asyncio.run(run_optional("the demo", work))
+    assert "the demo failed; the other parts continue without it" in caplog.text and "Traceback" in caplog.text

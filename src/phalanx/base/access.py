@@ -1,4 +1,4 @@
-"""What a caller may do, as code that answers for it asks: through an API server's RBAC or another authorizer."""
+"""The rights of a caller, as the code that answers the caller checks them: with RBAC or with another authorizer."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""The one way in which controllers, the scheduler and simulated nodes call an API server.
+"""The client interface through which controllers, the scheduler and simulated nodes call an API server.
 
-Each verb becomes a `Call`, and here is the only place that knows how (names of query parameters, DeleteOptions);
-calls are carried over HTTPS in `kube` and in process in `local`. Answers are encoded JSON (bytes), so that the caller
-chooses between plain dicts and typed structs, and nothing is decoded twice. Every failure is an `ApiProblem`.
+Each verb becomes a `Call`; only this module knows query parameter names and DeleteOptions. `kube` sends calls over
+HTTPS, `local` runs them in process. Answers are encoded JSON (bytes), so that the caller chooses between dicts and
+typed structs and nothing is decoded twice. Every failure is an `ApiProblem`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Propagation = Literal["Background", "Foreground", "Orphan"]
 
 @dataclass(frozen=True, slots=True)
 class Resource:
-    """Where a kind lives in the REST grammar."""
+    """Group, version, plural and kind of a resource, and the paths that follow from them."""
 
     group: str  # "" for the core group
     version: str
@@ -56,7 +56,7 @@ class WatchEvent(NamedTuple):
 
 
 class Snapshots(Protocol):
-    """A client in the API server's own process: it hands out the stored objects themselves, not copies of them."""
+    """A client in the API server's own process: it returns the stored objects themselves, not copies of them."""
 
     async def snapshot(
         self, resource: Resource, namespace: str = "", *, labels: str = "", fields: str = ""
@@ -80,7 +80,7 @@ class Call(msgspec.Struct, frozen=True, gc=False):
     name: str = ""
     subresource: str = ""
     query: dict[str, str] = {}
-    body: Body = b""  # nothing is sent when it is empty
+    body: Body = b""  # empty: no body is sent
     content_type: str = _JSON
 
     def encoded(self) -> bytes:
@@ -119,7 +119,7 @@ class Client(ABC):
     ) -> bytes:
         """Return the encoded List object; an empty namespace means all namespaces."""
         query = selecting(labels, fields, resource_version)
-        query |= _given(limit=str(limit or ""), **{"continue": continue_})
+        query |= _without_empty(limit=str(limit or ""), **{"continue": continue_})
         return await self.call(Call("list", resource, namespace, query=query))
 
     def watch(
@@ -140,7 +140,7 @@ class Client(ABC):
         `k8s.io/initial-events-end`.
         """
         query = selecting(labels, fields, resource_version)
-        query |= _given(
+        query |= _without_empty(
             sendInitialEvents="true" if initial else "",
             resourceVersionMatch="NotOlderThan" if initial else "",
             allowWatchBookmarks="true" if bookmarks else "",
@@ -162,7 +162,7 @@ class Client(ABC):
 
         `name` and `subresource` together address pods/NAME/binding and similar subresources.
         """
-        query = _given(fieldManager=field_manager)
+        query = _without_empty(fieldManager=field_manager)
         return await self.call(Call("create", resource, namespace, name, subresource, query, body))
 
     async def update(
@@ -175,7 +175,7 @@ class Client(ABC):
         subresource: str = "",
         field_manager: str = "",
     ) -> bytes:
-        query = _given(fieldManager=field_manager)
+        query = _without_empty(fieldManager=field_manager)
         return await self.call(Call("update", resource, namespace, name, subresource, query, body))
 
     async def patch(
@@ -190,7 +190,7 @@ class Client(ABC):
         field_manager: str = "",
         force: bool = False,
     ) -> bytes:
-        query = _given(fieldManager=field_manager, force="true" if force else "")
+        query = _without_empty(fieldManager=field_manager, force="true" if force else "")
         return await self.call(Call("patch", resource, namespace, name, subresource, query, body, patch_type))
 
     async def delete(
@@ -210,15 +210,15 @@ class Client(ABC):
         if propagation is not None:
             options["propagationPolicy"] = propagation
         if uid or resource_version:
-            options["preconditions"] = _given(uid=uid, resourceVersion=resource_version)
+            options["preconditions"] = _without_empty(uid=uid, resourceVersion=resource_version)
         body = {"kind": "DeleteOptions", "apiVersion": "v1", **options} if options else b""
         return await self.call(Call("delete", resource, namespace, name, body=body))
 
 
 def selecting(labels: str, fields: str, resource_version: str = "") -> dict[str, str]:
     """Return the query parameters that select objects in a list or a watch."""
-    return _given(labelSelector=labels, fieldSelector=fields, resourceVersion=resource_version)
+    return _without_empty(labelSelector=labels, fieldSelector=fields, resourceVersion=resource_version)
 
 
-def _given(**values: str) -> dict[str, str]:
+def _without_empty(**values: str) -> dict[str, str]:
     return {name: value for name, value in values.items() if value}

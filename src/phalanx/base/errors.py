@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 
 class Problem(Exception):
-    """Root of everything Phalanx raises on purpose."""
+    """Base class of every exception that Phalanx raises on purpose."""
 
 
 class ConfigProblem(Problem):
@@ -23,7 +23,7 @@ class ConfigProblem(Problem):
 
 
 class ApiProblem(Problem):
-    """A failed API call; renders to and is read from a Kubernetes Status object."""
+    """A failed API call; converted to and from a Kubernetes Status object."""
 
     reason: ClassVar[str] = ""
     code: ClassVar[int] = 500
@@ -45,7 +45,7 @@ class ApiProblem(Problem):
         self.message = message
         self.name = name
         self.group = group
-        self.kind = kind  # the plural resource or the Kind, as kube-apiserver does per reason
+        self.kind = kind  # the plural resource or the Kind, depending on the reason (as in kube-apiserver)
         self.uid = uid
         self.causes = tuple(causes)
         self.retry_after = retry_after
@@ -70,7 +70,7 @@ class ApiProblem(Problem):
         }
         if self.status_reason:
             body["reason"] = self.status_reason
-        if details or self.http_code == 404:  # clients look into the details of a 404 without asking whether it has any
+        if details or self.http_code == 404:  # clients read the details of a 404 without checking that they exist
             body["details"] = details
         body["code"] = self.http_code
         return body
@@ -145,7 +145,7 @@ class Timeout(ApiProblem):
 
 
 class Unreachable(ApiProblem):
-    """No answer came: the call may have taken effect or not; read the object to find out."""
+    """No answer came. The call may or may not have taken effect; read the object to find out."""
 
     reason, code = "Unreachable", 503
 
@@ -169,7 +169,7 @@ _BY_CODE: dict[int, type[ApiProblem]] = {
 
 
 def problem_from_status(status: Mapping[str, Any], http_code: int = 0) -> ApiProblem:
-    """Read a Status object (or whatever came with an HTTP error) back into its class."""
+    """Convert a Status object, or the body of another HTTP error, to its exception class."""
     details = status.get("details") or {}
     code = int(status.get("code") or http_code or 500)
     reason = str(status.get("reason") or "")

@@ -1,4 +1,4 @@
-"""Create names, uids, and short stable hashes for names, in an alphabet in which no words appear.
+"""Create names, uids and short stable hashes for names, in an alphabet without vowels.
 
 The random generator is passed in, so that simulations repeat exactly.
 """

@@ -1,14 +1,14 @@
-"""List and watch one resource for ever, as a stream of typed changes that is complete and in order.
+"""List and watch one resource, as a complete and ordered stream of typed changes.
 
-Contract: after `synced`, the sink has seen exactly the state of the server at some revision, then every later change.
-The first state comes through the watch itself where the server offers it (`sendInitialEvents`, WatchList), and as a
-list in pages where it does not.
-A watch that breaks is resumed where it stopped; when the server has forgotten that point (410) the state is read again
-and only the differences are passed on. No answer ends it: a garbled one, or a 404 that came astray, is asked for again,
-and nothing counts as gone before an answer that can be believed says so. A server that came back with an older state (a
-store put back from a backup) sends nothing until it reaches the old revision: after a break it is asked how far
-it is, and listed again. The sink runs in the reading task: a slow sink
-slows the reading, not memory.
+Contract: after `synced`, the sink has received the state of the server at some revision, then every later change.
+The first state is read through the watch if the server offers it (`sendInitialEvents`, WatchList), otherwise as a list
+in pages. A watch that breaks is resumed at its last revision. If the server no longer has that revision (410), the
+state is listed again and only the differences are passed on.
+
+The informer never ends by itself: an unreadable answer or an unexpected 404 is retried, and no object counts as deleted
+before a valid answer shows it. A server whose store was restored from a backup sends no events until it reaches the old
+revision again; therefore its revision is compared after a break, and the state is listed again if it is lower. The sink
+runs in the reading task: a slow sink slows down reading and does not fill memory.
 """
 
 from __future__ import annotations
@@ -38,22 +38,22 @@ T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 PAGE = 2000
-ABSENT_ANSWERS = 3  # 404s in a row before a resource that was served counts as gone with all its objects
-GARBLED_EVENTS = 3  # in a row before a watch is given up for a fresh list
-ABSENT_SECONDS = 5.0  # until an optional resource that is not served is asked for again
-WATCH_SECONDS = 240.0  # how long one watch may last; half of that again by chance, so that not all end together
-INITIAL_SILENCE = 60.0  # seconds between initial events after which the state is listed in pages instead
+ABSENT_ANSWERS = 3  # 404 answers in a row after which a resource that was served counts as gone with all its objects
+GARBLED_EVENTS = 3  # unreadable events in a row after which the state is listed again
+ABSENT_SECONDS = 5.0  # between two requests for an optional resource that is not served
+WATCH_SECONDS = 240.0  # shortest watch; up to half of it is added at random, so that not all watches end together
+INITIAL_SILENCE = 60.0  # seconds without an initial event after which the state is listed in pages instead
 INITIAL_END = "k8s.io/initial-events-end"  # annotation of the bookmark after the initial events
 YIELD_EVERY = 256  # changes handed to the sink before other tasks get a turn
-PUT_BACK = "?"  # instead of the revision of an object, when the server was put back to an earlier state
-SHARED_BODIES = 512  # whose metadata is kept for the other informers of the API server's own process
-SHARED_BYTES = 16 << 10  # of one body; larger ones are rare and would be held on to
+PUT_BACK = "?"  # stands for the revision of an object after the server was restored from a backup
+SHARED_BODIES = 512  # bodies whose metadata is cached for the other informers in the API server's process
+SHARED_BYTES = 16 << 10  # largest body that is cached; larger ones are rare and would hold much memory
 
 
 class ObjectChange(NamedTuple, Generic[T]):
     namespace: str
     name: str
-    object: T | None  # None: gone
+    object: T | None  # None: deleted
 
 
 class _Meta(msgspec.Struct, rename="camel", gc=False):
@@ -72,7 +72,7 @@ class _Bookmark(msgspec.Struct, gc=False):
     metadata: _MarkMeta
 
 
-class _Peek(msgspec.Struct, gc=False):
+class _MetaOnly(msgspec.Struct, gc=False):
     metadata: _Meta
 
 
@@ -86,7 +86,7 @@ class _List(msgspec.Struct):
     metadata: _ListMeta = msgspec.field(default_factory=_ListMeta)
 
 
-_peek = msgspec.json.Decoder(_Peek).decode
+_decode_meta = msgspec.json.Decoder(_MetaOnly).decode
 _bookmark = msgspec.json.Decoder(_Bookmark).decode
 _LIST = msgspec.json.Decoder(_List)
 
@@ -97,9 +97,11 @@ class _Read(NamedTuple):
     state: str  # uid and resourceVersion in one string
 
 
-class _Readings:
-    """What was read of a body: in the API server's own process several informers get the very same bytes, one soon
-    after the other."""
+class _MetaCache:
+    """Cache of parsed metadata.
+
+    In the API server's own process, several informers receive the same bytes object shortly after each other.
+    """
 
     def __init__(self) -> None:
         self._found: dict[int, _Read] = {}  # by the body's id, while it is held
@@ -117,13 +119,13 @@ class _Readings:
 
 
 def _read(body: bytes) -> _Read:
-    meta = _peek(body).metadata
-    # Shared with the other informers of this process: several follow the same objects.
+    meta = _decode_meta(body).metadata
+    # Interned, because several informers of this process know the same objects.
     meta.namespace, meta.name = sys.intern(meta.namespace), sys.intern(meta.name)
     return _Read(body, meta, sys.intern(f"{meta.uid} {meta.resource_version}"))
 
 
-_readings = _Readings()
+_cache = _MetaCache()
 
 
 class Informer(Generic[T]):
@@ -140,35 +142,34 @@ class Informer(Generic[T]):
         optional: bool = False,
         rng: random.Random | None = None,
     ) -> None:
-        """`type_` bytes: objects are passed on encoded; in the API server's own process they then cost no memory.
+        """Create an informer; `run` starts it.
 
-        optional: a server without this resource (404) counts as an empty list that is asked for again later.
+        `type_` bytes: objects are passed on encoded; in the API server's own process they then cost no memory.
+        optional: a server without this resource (404) counts as an empty list and is asked again later.
         """
         self.resource = resource
         self.synced = asyncio.Event()
-        self.served = True  # as far as is known; false while the server answers 404
+        self.served = True  # False while the server answers 404
         self.relists = 0
-        self.moved = 0.0  # the loop's time when it last sent a request or received an event
+        self.last_activity = 0.0  # the loop's time when it last sent a request or received an event
         self.reached = 0  # revision up to which the sink has seen everything
-        self.newest = (
-            0  # highest revision of an object that the sink has seen: every informer of the resource gets there
-        )
+        self.newest = 0  # highest revision of an object that the sink has seen; all informers of the resource reach it
         self._client = client
-        # Asked once and by name: a look at the whole protocol costs more than a small list.
+        # Checked once and by name: `isinstance` with a Protocol costs more than a small list.
         self._snapshots: Snapshots | None = cast(Snapshots, client) if hasattr(client, "snapshot") else None
-        self._read = _readings.of if self._snapshots is not None else _read
+        self._read = _cache.of if self._snapshots is not None else _read
         self._decode: Callable[[bytes], Any] = _same if type_ is bytes else msgspec.json.Decoder(type_).decode
         self._sink = sink
         self._namespace, self._labels, self._fields = namespace, labels, fields
         self._optional = optional
-        self._streams = self._snapshots is None  # ask for the state through the watch
-        self._pages_next = False  # read the state in pages once: the last stream of initial events did not end
-        self._failures = self._absent = 0  # answers in a row since the state was last complete
+        self._streams = self._snapshots is None  # read the state through the watch
+        self._pages_next = False  # list the state in pages once: the last stream of initial events did not end
+        self._failures = self._absent = 0  # failures and 404 answers in a row since the state was last complete
         self._rng = rng or random.Random()
-        # Namespace -> name -> "uid resourceVersion": no tuple and one string for each, since there are many.
+        # Namespace -> name -> "uid resourceVersion": one string per object saves memory.
         self._known: dict[str, dict[str, str]] = {}
         self._since_yield = 0
-        self._awaited: tuple[int, asyncio.Event] | None = None  # by `wait_for`
+        self._awaited: tuple[int, asyncio.Event] | None = None  # revision that `wait_for` waits for
         self._time: Callable[[], float] | None = None  # of the loop it runs on
 
     @property
@@ -181,7 +182,7 @@ class Informer(Generic[T]):
         return {(space, name): state for space, names in self._known.items() for name, state in names.items()}
 
     async def wait_for(self, revision: int, seconds: float) -> None:
-        """Return when everything up to `revision` was seen, or after so many seconds."""
+        """Return when the sink has received everything up to `revision`, or after `seconds`."""
         if self._awaited is None or self._awaited[0] < revision:
             self._awaited = (revision, asyncio.Event())
         try:
@@ -199,7 +200,7 @@ class Informer(Generic[T]):
 
     async def run(self) -> None:
         while True:
-            self._move()
+            self._note_activity()
             try:
                 streams, self._pages_next = self._streams and not self._pages_next, False
                 await self._follow("" if streams else await self._relist())
@@ -210,15 +211,15 @@ class Informer(Generic[T]):
                 self._absent += 1
                 if self._optional and (self._absent >= ABSENT_ANSWERS or not self._known):
                     if self.served or not self.synced.is_set():
-                        log.info("%s is not served here (%s); asking again later", self.resource.plural, problem)
+                        log.info("%s is not served here (%s); retrying later", self.resource.plural, problem)
                     self.served = False
                     self._replace(())
                     self.synced.set()
                     await self._until_served()
                     continue
-                await self._later(problem)
+                await self._retry_later(problem)
             except ApiProblem as problem:
-                await self._later(problem)
+                await self._retry_later(problem)
 
     def _complete(self, revision: str) -> None:
         """Note that the sink has seen the whole state at `revision`."""
@@ -226,23 +227,23 @@ class Informer(Generic[T]):
         self._failures, self._absent, self.served = 0, 0, True
         self.synced.set()
 
-    async def _later(self, problem: ApiProblem) -> None:
+    async def _retry_later(self, problem: ApiProblem) -> None:
         failures = self._failures
-        log.log(log_level(failures, problem), "listing %s: %s; asking again", self.resource.plural, problem)
+        log.log(log_level(failures, problem), "listing %s: %s; retrying", self.resource.plural, problem)
         self._failures += 1
         await self._pause(delay(failures, problem, self._rng))
 
-    def _move(self) -> None:
+    def _note_activity(self) -> None:
         if self._time is None:
             self._time = asyncio.get_running_loop().time
-        self.moved = self._time()
+        self.last_activity = self._time()
 
     async def _pause(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
-        self._move()
+        self._note_activity()
 
     async def _until_served(self) -> None:
-        """Wait until it is worth asking again. Discovery is asked first: one request for all absent resources."""
+        """Wait until discovery shows the resource. Discovery is one request for all absent resources."""
         await self._pause(ABSENT_SECONDS)
         while not await self._client.served(self.resource):
             await self._pause(ABSENT_SECONDS)
@@ -257,14 +258,14 @@ class Informer(Generic[T]):
         if not all(read.meta.name for read in found):
             raise Unreachable("an item of the list has no name")
         if not revision:
-            raise Unreachable("the list has no resourceVersion: it is no list of the API server's")
+            raise Unreachable("the list has no resourceVersion: the answer does not come from an API server")
         self._replace(found)
         self.newest = max((_number(read.meta.resource_version) for read in found), default=0)
         await asyncio.sleep(0)
         self._complete(revision)
         return revision
 
-    async def _initial(self, events: AsyncIterator[WatchEvent]) -> str:
+    async def _read_initial(self, events: AsyncIterator[WatchEvent]) -> str:
         """Read the state from the beginning of a watch; return its revision.
 
         The first state is passed on object by object, a later one when it is complete, as differences.
@@ -279,15 +280,15 @@ class Informer(Generic[T]):
                         if INITIAL_END in (mark.annotations or ()):
                             break
                         continue
-                    read = self._checked(event)
+                    read = self._validated(event)
                     newest = max(newest, _number(read.meta.resource_version))
                     if found is None:
-                        self._take(event.type, read)
+                        self._apply(event.type, read)
                     elif event.type == "DELETED":
                         found.pop((read.meta.namespace, read.meta.name), None)
                     else:
                         found[read.meta.namespace, read.meta.name] = read
-                    if await self._yielded():
+                    if await self._maybe_yield():
                         silence.reschedule(asyncio.get_running_loop().time() + INITIAL_SILENCE)
                 else:
                     raise Unreachable("the watch ended before its initial events did")
@@ -301,13 +302,13 @@ class Informer(Generic[T]):
         self._complete(mark.resource_version)
         return mark.resource_version
 
-    async def _yielded(self) -> bool:
-        """Give other tasks a turn after every so many changes; whether this was one of those moments."""
+    async def _maybe_yield(self) -> bool:
+        """Let other tasks run after every YIELD_EVERY changes; return True if they ran."""
         self._since_yield += 1
         if self._since_yield < YIELD_EVERY:
             return False
         self._since_yield = 0
-        self._move()
+        self._note_activity()
         await asyncio.sleep(0)
         return True
 
@@ -335,18 +336,18 @@ class Informer(Generic[T]):
                 return bodies, page.metadata.resource_version
 
     def _replace(self, found: Iterable[_Read]) -> None:
-        """Pass on the differences between what was known and what the server has."""
+        """Pass on the differences between the known objects and those of the server."""
         objects = {(read.meta.namespace, read.meta.name): read for read in found}
         for key in self.known:
             if key not in objects:
-                self._gone(*key)
+                self._remove(*key)
         for read in objects.values():
             self._set(read)
 
     async def _follow(self, revision: str) -> None:
-        """Watch until the server forgets `revision` (raises) or the connection needs a fresh list.
+        """Watch until the server no longer has `revision` or the state must be listed again; both raise.
 
-        Without a revision the state comes first.
+        Without a revision, read the initial state first.
         """
         failures = garbled = 0
         broke = False
@@ -356,26 +357,26 @@ class Informer(Generic[T]):
                     await self._must_have_reached(revision)
                     broke = False
                 events = self._watch(revision)
-                revision = revision or await self._initial(events)
+                revision = revision or await self._read_initial(events)
                 async for event in events:
                     failures = 0
-                    self._move()
+                    self._note_activity()
                     if event.type == "BOOKMARK":
                         revision = _bookmark(event.object).metadata.resource_version
                         self._reach(revision)
                         continue
-                    read = self._checked(event)
-                    self._take(event.type, read)
+                    read = self._validated(event)
+                    self._apply(event.type, read)
                     revision = read.meta.resource_version or revision
                     self.newest = self._reach(revision)
                     garbled = 0
-                    await self._yielded()
+                    await self._maybe_yield()
             except (Expired, ResourceExpired, NotFound) as problem:
                 self._note_failed_stream(revision, problem)
                 raise
             except msgspec.DecodeError as error:
                 garbled += 1
-                log.warning("watch of %s said what cannot be read: %s", self.resource.plural, error)
+                log.warning("watch of %s sent an unreadable event: %s", self.resource.plural, error)
                 if garbled >= GARBLED_EVENTS:
                     raise Unreachable(f"the watch cannot be read: {error}") from error
                 await self._pause(FIRST_DELAY * garbled)
@@ -387,7 +388,7 @@ class Informer(Generic[T]):
                 broke = True
                 await self._pause(delay(failures, problem, self._rng))
                 failures += 1
-            self._move()
+            self._note_activity()
 
     def _watch(self, revision: str) -> AsyncIterator[WatchEvent]:
         return self._client.watch(
@@ -401,16 +402,13 @@ class Informer(Generic[T]):
         )
 
     def _note_failed_stream(self, revision: str, problem: ApiProblem) -> None:
-        """Read the state in pages at the next attempt; always if the server does not stream it (gate WatchList)."""
+        """List the state in pages at the next attempt; always if the server does not stream it (gate WatchList)."""
         if not revision and not isinstance(problem, NotFound):
             self._pages_next = True
             self._streams = not isinstance(problem, Invalid | BadRequest)
 
     async def _must_have_reached(self, revision: str) -> None:
-        """Raise Expired if the server is behind what it sent before.
-
-        Its state was then restored from a backup.
-        """
+        """Raise Expired if the server is at an earlier revision than before: it was restored from a backup."""
         if self._snapshots is not None:
             return
         page = _LIST.decode(await self._client.list(self.resource, self._namespace, limit=1))
@@ -419,24 +417,24 @@ class Informer(Generic[T]):
                 "%s: the server is at revision %s and was at %s; it was restored from a backup, listing again",
                 *(self.resource.plural, page.metadata.resource_version, revision),
             )
-            # Revisions are given out a second time: one that we know may stand for something else now.
+            # After a restore the server uses the same revisions again for other changes.
             self._forget_revisions()
-            raise Expired("the server's state was put back to an earlier one")
+            raise Expired("the server was restored from a backup")
 
     def _forget_revisions(self) -> None:
         for names in self._known.values():
             for name, state in names.items():
                 names[name] = f"{state.partition(' ')[0]} {PUT_BACK}"
 
-    def _checked(self, event: WatchEvent) -> _Read:
+    def _validated(self, event: WatchEvent) -> _Read:
         read = self._read(event.object)
         if not read.meta.name or event.type not in ("ADDED", "MODIFIED", "DELETED"):
             raise msgspec.ValidationError(f"{event.type} of an object called {read.meta.name!r}")
         return read
 
-    def _take(self, type_: str, read: _Read) -> None:
+    def _apply(self, type_: str, read: _Read) -> None:
         if type_ == "DELETED":
-            self._gone(read.meta.namespace, read.meta.name)
+            self._remove(read.meta.namespace, read.meta.name)
         else:
             self._set(read)
 
@@ -449,9 +447,9 @@ class Informer(Generic[T]):
             if known == state:
                 return
             if not known.startswith(meta.uid) or known.endswith(PUT_BACK):
-                # Deleted and created again between two lists: two objects, not one that changed. So is one that
-                # was put back: no change leads from what it was to what it was before (a pod is never unbound).
-                self._gone(namespace, name)
+                # A new uid is a new object: report a deletion first. So too after a restore from a backup, because the
+                # change may be impossible for the sink (a bound pod becomes unbound).
+                self._remove(namespace, name)
         try:
             typed = self._decode(body)
         except (msgspec.ValidationError, RecursionError) as error:
@@ -460,7 +458,7 @@ class Informer(Generic[T]):
         self._known.setdefault(namespace, {})[name] = state
         self._sink(ObjectChange(namespace, name, typed))
 
-    def _gone(self, namespace: str, name: str) -> None:
+    def _remove(self, namespace: str, name: str) -> None:
         names = self._known.get(namespace)
         if names is None or names.pop(name, None) is None:
             return
@@ -470,15 +468,12 @@ class Informer(Generic[T]):
 
 
 def _behind(now: str, before: str) -> bool:
-    """Return True if one revision is earlier than another.
-
-    Kubernetes' revisions are numbers; others are not compared.
-    """
+    """Return True if revision `now` is earlier than `before`; revisions that are not numbers are not compared."""
     return now.isdigit() and before.isdigit() and int(now) < int(before)
 
 
 def _number(revision: str) -> int:
-    """Return a revision as a number; 0 where it is none, which no Kubernetes API server does."""
+    """Return a revision as a number, or 0 if it is not a number (never sent by a Kubernetes API server)."""
     return int(revision) if revision.isdigit() else 0
 
 

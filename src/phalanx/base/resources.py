@@ -1,4 +1,4 @@
-"""Name the resources that more than one module uses, once."""
+"""Define every resource that more than one module uses."""
 
 from __future__ import annotations
 

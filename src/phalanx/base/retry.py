@@ -1,4 +1,4 @@
-"""When a failed call is worth repeating, decided by the type of the failure in one place."""
+"""Decide from the type of a failure whether a call is repeated."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ FIRST_DELAY, LONGEST_DELAY = 0.05, 5.0
 def verdict(problem: ApiProblem) -> Verdict:
     """Return whether to repeat a failed call.
 
-    repeat: not done, try again. uncertain: maybe done, read before repeating. final: do not repeat.
+    repeat: not done, retry. uncertain: may be done, read before retrying. final: do not retry.
     """
     if isinstance(problem, TooManyRequests | Unauthorized):
         return "repeat"
@@ -44,9 +44,9 @@ def delay(attempt: int, problem: ApiProblem, rng: random.Random) -> float:
 
 
 def log_level(failures: int, problem: ApiProblem) -> int:
-    """Return the log level of a failure that repeats: the first ones and then a few are shown.
+    """Return the log level of a repeated failure: a warning for the first, the fourth and every 30th one.
 
-    Missing rights often come together, so one log line says what to do about all of them.
+    Missing rights often come together and one log line names them all, so Forbidden is a warning every 300th time only.
     """
     if isinstance(problem, Forbidden):
         return logging.INFO if failures == 0 else logging.WARNING if failures % 300 == 0 else logging.DEBUG

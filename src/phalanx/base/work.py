@@ -1,8 +1,8 @@
-"""A level-triggered work queue: a key waits at most once, is worked on by one worker at a time, and is never forgotten.
+"""A level-triggered work queue: a key waits at most once, one worker handles it at a time, and no key is lost.
 
-Adding a key that waits already changes nothing; adding one that is being worked on makes it come up again afterwards.
-Work that raises any exception is tried again after a delay that doubles per key; a worker never ends by itself.
-Adding a failing key shortens the delay, but a key that keeps failing is worked on at most about once a second.
+Adding a key that waits changes nothing; a key that is added while a worker handles it is queued again afterwards.
+If the work raises any exception, the key is retried after a delay that doubles per key; workers never end on their own.
+Adding a failing key shortens its delay, but a key that keeps failing is handled at most about once a second.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ K = TypeVar("K", bound=Hashable)
 log = logging.getLogger(__name__)
 
 FIRST_DELAY, LONGEST_DELAY = 0.02, 30.0
-LONGEST_UPDATE_DELAY = 1.0
-FAILURES_BEFORE_WARNING = 4  # the failure in a row at which the log says so
+LONGEST_UPDATE_DELAY = 1.0  # seconds before a failing key that was added is retried
+FAILURES_BEFORE_WARNING = 4  # failures in a row after which a warning is logged
 
 
 class _Failing(msgspec.Struct):
-    count: int = 0  # failures in a row, without tries that `add` brought forward
+    count: int = 0  # failures in a row, without retries that `add` brought forward
     last: float = 0.0
     due: float = 0.0
 
@@ -39,14 +39,14 @@ class WorkQueue(Generic[K]):
     def __init__(self, name: str = "") -> None:
         self.name = name
         self._ready: deque[K] = deque()
-        self._waiting: set[K] = set()  # in `_ready`, or to be put there when the work under way ends
+        self._waiting: set[K] = set()  # keys in `_ready`, or to be added when the work under way ends
         self._working: set[K] = set()
         self._failing: dict[K, _Failing] = {}
-        # The due time is kept next to each handle: a handle of uvloop for a very short delay does not have it.
+        # The due time is stored next to the handle: for very short delays uvloop's handle does not have it.
         self._timers: dict[K, tuple[float, asyncio.Handle]] = {}
-        self.failed = 0  # times that work raised something, of any kind
-        self._idle: list[asyncio.Future[None]] = []  # a key wakes one worker
-        self._start_worker: Callable[[], None] | None = None  # set while `run` may start another one
+        self.failed = 0  # number of exceptions raised by the work
+        self._idle: list[asyncio.Future[None]] = []  # one waker per idle worker
+        self._start_worker: Callable[[], None] | None = None  # None: all workers run, or `run` is not active
 
     def __len__(self) -> int:
         return len(self._waiting) + len(self._working) + len(self._timers)
@@ -76,10 +76,7 @@ class WorkQueue(Generic[K]):
             self._start_worker()
 
     def add_after(self, key: K, seconds: float) -> None:
-        """Add a key after some seconds.
-
-        If the key is waiting already, the earlier time counts: a worker handles everything that is due for its key.
-        """
+        """Add a key after some seconds. If it waits already, the earlier time counts."""
         if seconds <= 0:
             self.add(key)
             return
@@ -99,7 +96,7 @@ class WorkQueue(Generic[K]):
     async def run(self, work: Callable[[K], Awaitable[None]], workers: int) -> None:
         """Call `work` for each key that is due, until cancelled.
 
-        Workers are started when they are needed, since most queues never need all of theirs.
+        Workers are started on demand, because most queues never need all of theirs.
         """
         tasks: list[asyncio.Task[None]] = []
         over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -143,29 +140,29 @@ class WorkQueue(Generic[K]):
             except BaseException as error:
                 if is_own_cancellation(error):
                     raise
-                self._again_later(key, error)
+                self._retry_later(key, error)
             finally:
                 self._working.discard(key)
                 if key in self._waiting:
                     self._waiting.discard(key)
                     self.add(key)
 
-    def _again_later(self, key: K, error: BaseException) -> None:
+    def _retry_later(self, key: K, error: BaseException) -> None:
         self.failed += 1
         now = asyncio.get_running_loop().time()
         failing = self._failing.setdefault(key, _Failing())
-        if now >= failing.due:  # tries that `add` brought forward do not lengthen the delay
+        if now >= failing.due:  # a retry that `add` brought forward does not lengthen the delay
             failing.count += 1
             failing.due = now + failing.delay(LONGEST_DELAY)
-            self._notify(key, error, failing.count)
+            self._log_failure(key, error, failing.count)
         failing.last = now
         self.add_after(key, failing.due - now)
 
-    def _notify(self, key: K, error: BaseException, failures: int) -> None:
+    def _log_failure(self, key: K, error: BaseException, failures: int) -> None:
         if isinstance(error, Conflict):
-            log.debug("%s: %s has changed, trying again", self.name, key)
+            log.debug("%s: %s has changed, retrying", self.name, key)
         elif isinstance(error, ApiProblem):
             level = logging.WARNING if failures == FAILURES_BEFORE_WARNING else logging.INFO
-            log.log(level, "%s: %s: %s; trying again", self.name, key, error)
+            log.log(level, "%s: %s: %s; retrying", self.name, key, error)
         else:
-            log.error("%s: %s failed and is tried again", self.name, key, exc_info=error)
+            log.error("%s: %s failed and will be retried", self.name, key, exc_info=error)

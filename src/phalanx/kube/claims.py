@@ -1,5 +1,7 @@
-"""Writes the scheduler's decisions about ResourceClaims: finalizer, then allocation and reservation in one status
-update. Two writes to one claim never overlap; a conflict with another writer is read again and repeated."""
+"""Write the scheduler's decisions about ResourceClaims: the finalizer, then allocation and reservation in one update.
+
+Two writes to one claim never overlap; after a conflict with another writer the claim is read again.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,7 @@ log = logging.getLogger(__name__)
 
 
 class _Lock:
-    """A lock of one claim, forgotten with its last user."""
+    """The lock of one claim; removed when its last user leaves."""
 
     __slots__ = ("lock", "users")
 
@@ -107,7 +109,7 @@ class ClaimWriter:
     async def _write_status(
         self, namespace: str, name: str, uid: str, change: Callable[[Json], Json | None], *, finalizer: bool
     ) -> Json:
-        """Read the claim, change its status, write it. `change` returns None where nothing has to be written."""
+        """Read the claim, change its status and write it. `change` returns None if there is nothing to write."""
         client = self._client
         for attempt in range(CONFLICTS):
             claim: Json = msgspec.json.decode(
@@ -123,7 +125,7 @@ class ClaimWriter:
                 return claim
             try:
                 if finalizer and CLAIM_FINALIZER not in (meta.get("finalizers") or ()):
-                    claim = await self._protected(claim)
+                    claim = await self._add_finalizer(claim)
                 claim["status"] = status
                 answer = await client.update(RESOURCE_CLAIMS, name, claim, namespace, subresource="status")
                 found: Json = msgspec.json.decode(answer)
@@ -134,11 +136,11 @@ class ClaimWriter:
                 await asyncio.sleep(delay(0, conflict, self._rng))
         raise AssertionError("unreachable: the loop returns or raises")
 
-    async def _protected(self, claim: Json) -> Json:
-        """Add the finalizer that keeps an allocated claim from deletion.
+    async def _add_finalizer(self, claim: Json) -> Json:
+        """Add the finalizer that protects an allocated claim from deletion.
 
-        kube-apiserver compares the parameters for a driver by their bytes and returns them without blanks. If they were
-        stored with blanks, it rejects every write of the object in JSON. The status can still be written.
+        kube-apiserver returns the parameters for a driver without blanks, but compares their bytes. If they were stored
+        with blanks, it rejects every JSON write of the object as a change; its status can still be written.
         """
         meta: Json = claim["metadata"]
         finalizers = [*(meta.get("finalizers") or ()), CLAIM_FINALIZER]
@@ -229,10 +231,7 @@ class ClaimWriter:
 
 
 def _same_devices(written: Json, wanted: AllocationResult) -> bool:
-    """Return True if a claim has the devices that were chosen.
-
-    Another pod that uses the claim may have been reserved first by this scheduler.
-    """
+    """Return True if the claim has the devices that were chosen; another pod may have reserved the claim first."""
     results = (written.get("devices") or {}).get("results") or []
-    mine = [(each.request, each.driver, each.pool, each.device) for each in wanted.devices.results]
-    return [(each["request"], each["driver"], each["pool"], each["device"]) for each in results] == mine
+    chosen = [(each.request, each.driver, each.pool, each.device) for each in wanted.devices.results]
+    return [(each["request"], each["driver"], each["pool"], each["device"]) for each in results] == chosen

@@ -1,8 +1,8 @@
-"""The Client over HTTP(S), for any kube-apiserver and for ours.
+"""The Client over HTTP(S), for any kube-apiserver and for Phalanx's own server.
 
-One call, one attempt: retrying is decided by `base.retry`, by error type, where the meaning of a repeat is known.
-Whatever goes wrong between us and the server, in whatever library, is `Unreachable`; an answer that says 200 and is no
-JSON object is too, because the result of the call is unknown. Being cancelled is never turned into a failure.
+One call is one attempt; the caller retries with `base.retry`, because it knows whether a call may be repeated.
+Every failure between client and server is `Unreachable`, also a 200 answer that is not a JSON object, because the
+result of the call is unknown. A cancellation is never turned into a failure.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from phalanx.kube.config import Connection
 from phalanx.kube.discovery import DiscoveryClient
 
 _JSON = "application/json"
-_MAX_LINE = 16 << 20  # a watch line larger than this is not an object of ours
+_MAX_LINE = 16 << 20  # bytes of one watch line; no object is larger
 BUSY_ATTEMPTS = 10  # of a call that is answered 429 with Retry-After
-LONGEST_BUSY = 60  # seconds of Retry-After that are believed
-AFTER_RETRIES = 0.005  # seconds for which calls that were refused go first
-WATCH_GRACE = 10.0  # seconds after the end that was asked for: by then a silent watch is a dead one
+LONGEST_BUSY = 60  # largest accepted Retry-After, in seconds
+AFTER_RETRIES = 0.005  # seconds for which new calls wait while refused calls are sent again
+WATCH_GRACE = 10.0  # seconds after a watch's own timeout, after which its connection counts as broken
 
 
 class _Line(msgspec.Struct):
@@ -61,11 +61,11 @@ _SHAPES: dict[str, Callable[[bytes], object]] = {
 METHODS = {"get": "GET", "list": "GET", "create": "POST", "update": "PUT", "patch": "PATCH", "delete": "DELETE"}
 
 
-def _of_the_server(answer: bytes, shape: Callable[[bytes], object] = _answer) -> bytes:
+def _require_api_answer(answer: bytes, shape: Callable[[bytes], object] = _answer) -> bytes:
     """Return the answer if it has the form of an API server's answer; else raise Unreachable.
 
-    Every call is answered with an object, a list or a Status. Anything else comes from a proxy on the way, and it is
-    unknown whether a write was done.
+    An API server answers with an object, a list or a Status. Any other answer comes from a proxy, so it is unknown
+    whether a write was done.
     """
     try:
         shape(answer)
@@ -96,7 +96,7 @@ class HttpClient(Client):
         timeout: float = 30.0,
         connector: Callable[[], aiohttp.BaseConnector] | None = None,
     ) -> None:
-        """connector: what carries the bytes, where that is not TCP (a simulated network)."""
+        """connector: transport to use instead of TCP (a simulated network)."""
         self._connection = connection
         self._agent = user_agent
         self._limit = connections
@@ -104,7 +104,7 @@ class HttpClient(Client):
         self._session: aiohttp.ClientSession | None = None
         self._connector = connector or self._tcp
         self._discovery = DiscoveryClient(self.get_changed)
-        self._busy_until = float("-inf")  # time of the loop before which the server wants no more calls
+        self._busy_until = float("-inf")  # loop time before which the server accepts no more calls
 
     def _tcp(self) -> aiohttp.BaseConnector:
         tls: ssl.SSLContext | bool = self._connection.ssl if self._connection.ssl is not None else True
@@ -112,7 +112,7 @@ class HttpClient(Client):
 
     async def __aenter__(self) -> HttpClient:
         if type(asyncio.get_running_loop()).__module__.startswith("uvloop"):
-            raise RuntimeError("an HttpClient under uvloop dies with the connections of a server that goes away")
+            raise RuntimeError("an HttpClient under uvloop crashes when a server closes its connections")
         self._session = aiohttp.ClientSession(
             connector=self._connector(),
             headers={"User-Agent": self._agent, "Accept": _JSON},
@@ -135,7 +135,7 @@ class HttpClient(Client):
         try:
             token = await self._connection.bearer(renew=renew)
         except (ConfigProblem, OSError) as problem:
-            # At the start of a process this was a wrong setting; later it is a source that may come back.
+            # Not a wrong setting: `bearer` worked when the process started, so the source may come back.
             raise Unauthorized(f"no token for {self._connection.server}: {problem}") from problem
         headers = dict(extra)
         if token:
@@ -161,10 +161,10 @@ class HttpClient(Client):
             raise RuntimeError("HttpClient is used outside 'async with'")
         extra = {**(headers or {}), **({"Content-Type": content_type} if body is not None else {})}
         for attempt in range(BUSY_ATTEMPTS):
-            await self._not_while_busy(first=not attempt)
+            await self._wait_while_busy(first=not attempt)
             code, answer, wait = await self._send(method, path, query, body, extra)
             if code != 429 or not wait or attempt == BUSY_ATTEMPTS - 1 or path.endswith("/eviction"):
-                break  # an eviction is refused for its pod's sake, not because the server is busy
+                break  # 429 on an eviction means a disruption budget, not a busy server
             self._busy_until = max(self._busy_until, asyncio.get_running_loop().time() + min(wait, LONGEST_BUSY))
         if code >= 300:
             problem = _problem(code, answer)
@@ -177,16 +177,16 @@ class HttpClient(Client):
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise Unreachable(f"{method} {path}: the answer says {code} and is not JSON: {error}") from error
         if not answer.lstrip().startswith(b"{"):
-            raise Unreachable(f"{method} {path}: the answer says {code} and is no JSON object")
+            raise Unreachable(f"{method} {path}: the answer says {code} and is not a JSON object")
         return answer
 
-    async def _not_while_busy(self, *, first: bool) -> None:
-        """Wait until the time that the server asked for (429 with Retry-After) has passed.
+    async def _wait_while_busy(self, *, first: bool) -> None:
+        """Wait until the Retry-After of the last 429 answer has passed.
 
-        Calls that were refused go before those that were not sent yet, so that no call overtakes them.
+        Calls that were refused are sent before new calls, so that no call overtakes them.
         """
         loop = asyncio.get_running_loop()
-        for _ in range(BUSY_ATTEMPTS):  # others may be refused meanwhile
+        for _ in range(BUSY_ATTEMPTS):  # other calls may be refused while this one waits
             wait = self._busy_until + (AFTER_RETRIES if first else 0.0) - loop.time()
             if wait <= 0:
                 return
@@ -210,7 +210,7 @@ class HttpClient(Client):
                 except Exception as error:
                     raise _unreachable(f"{method} {path}", error, before) from error
                 if code == 401 and not renew and not self._connection.token:
-                    continue  # a rotated token: ask its source once more
+                    continue  # the token may have been rotated: read it from its source again
                 break
         return code, answer, int(after) if after.isdigit() else 0
 
@@ -254,7 +254,7 @@ class HttpClient(Client):
             body=call.encoded() or None,
             content_type=call.content_type,
         )
-        return _of_the_server(answer, _SHAPES.get(call.verb, _answer))
+        return _require_api_answer(answer, _SHAPES.get(call.verb, _answer))
 
     async def events(self, call: Call) -> AsyncIterator[WatchEvent]:
         if self._session is None:
@@ -268,7 +268,7 @@ class HttpClient(Client):
                 self._connection.server + path,
                 params={"watch": "true", **call.query},
                 headers=headers,
-                # Silence for long is normal, for ever is a half-open connection.
+                # Long silence is normal on a watch; the read timeout finds half-open connections.
                 timeout=aiohttp.ClientTimeout(total=end + WATCH_GRACE if end else None, sock_connect=10, sock_read=300),
             ) as response:
                 if response.status >= 300:
@@ -293,7 +293,7 @@ def _cancellations() -> int:
 def _unreachable(what: str, error: Exception, before: int) -> BaseException:
     """Return the exception for a failed call: Unreachable, or CancelledError if the task was cancelled.
 
-    A library may have turned the cancellation into another error.
+    A library may have replaced the CancelledError by another error.
     """
     if _cancellations() > before:
         return asyncio.CancelledError()
@@ -301,10 +301,7 @@ def _unreachable(what: str, error: Exception, before: int) -> BaseException:
 
 
 def _socket(address: tuple[Any, ...]) -> socket.socket:
-    """Open a socket with keep-alive.
-
-    A machine that disappears is then noticed within half a minute, even if nothing is sent.
-    """
+    """Open a socket with keep-alive, so that a machine that disappears is noticed within half a minute."""
     family, kind, protocol = address[:3]
     sock = socket.socket(family, kind, protocol)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)

@@ -1,6 +1,6 @@
-"""Where the API server is and how to prove who we are: kubeconfig files and in-cluster accounts.
+"""Server address and credentials, from kubeconfig files and in-cluster service accounts.
 
-Must never log or print a credential. Exec plugins are run as an argument list, never through a shell.
+Credentials are never logged or printed. Exec plugins are run as an argument list, never through a shell.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from phalanx.base.errors import ApiProblem, ConfigProblem
 from phalanx.model import yaml_body
 
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
-EXEC_SECONDS = 60.0  # a person may have to log in
-TOKEN_REREAD_SECONDS = 60.0  # projected tokens rotate; the file is the truth
+EXEC_SECONDS = 60.0  # the user may have to log in
+TOKEN_REREAD_SECONDS = 60.0  # projected tokens rotate, so the file is read again
 
 
 class ExecPlugin(msgspec.Struct):
@@ -36,7 +36,7 @@ class ExecPlugin(msgspec.Struct):
 
 
 class Connection(msgspec.Struct):
-    """Everything a transport needs. Built by `load` or `in_cluster`."""
+    """Everything a transport needs."""
 
     server: str
     ssl: ssl.SSLContext | None
@@ -50,9 +50,9 @@ class Connection(msgspec.Struct):
     _valid_until: float = 0.0
 
     async def bearer(self, *, renew: bool = False) -> str:
-        """Return the token to send now; empty if there is none.
+        """Return the token to send, or "" if there is none.
 
-        With `renew`, after a 401, the source is asked again.
+        renew: ask the token's source again, after a 401.
         """
         if self.token:
             return self.token
@@ -96,7 +96,7 @@ async def run_exec_plugin(plugin: ExecPlugin) -> tuple[str, float]:
     except (ValueError, KeyError, TypeError) as error:
         raise ConfigProblem("users[].user.exec", f"{plugin.command!r} did not print an ExecCredential") from error
     expires = status.get("expirationTimestamp")
-    # Without an expiry the token is good until the server says otherwise (401 asks again).
+    # A token without expiry is used until the server answers 401.
     return token, parse_rfc3339(expires) - 10 if expires else float("inf")
 
 
@@ -131,9 +131,9 @@ def load(path: str | Path, context_name: str = "") -> Connection:
     name = context_name or document.get("current-context") or ""
     if not name:
         raise ConfigProblem("current-context", f"not set in {path}; name a context with --context NAME")
-    context = _named(document, "contexts", name, "context")
-    cluster = _named(document, "clusters", str(context.get("cluster") or ""), "cluster")
-    user = _named(document, "users", str(context["user"]), "user") if context.get("user") else {}
+    context = _entry(document, "contexts", name, "context")
+    cluster = _entry(document, "clusters", str(context.get("cluster") or ""), "cluster")
+    user = _entry(document, "users", str(context["user"]), "user") if context.get("user") else {}
     server = str(cluster.get("server") or "")
     if not server:
         raise ConfigProblem("clusters[].cluster.server", f"missing in {path}")
@@ -149,12 +149,12 @@ def load(path: str | Path, context_name: str = "") -> Connection:
     )
 
 
-def _named(document: Mapping[str, Any], section: str, name: str, inner: str) -> dict[str, Any]:
+def _entry(document: Mapping[str, Any], section: str, name: str, inner: str) -> dict[str, Any]:
     for entry in document.get(section) or ():
         if isinstance(entry, dict) and entry.get("name") == name:
             return cast(dict[str, Any], entry.get(inner) or {})
-    there = [str(entry.get("name")) for entry in document.get(section) or () if isinstance(entry, dict)]
-    raise ConfigProblem(section, f"has no entry named {name!r}; there is {', '.join(there[:10]) or 'none'}")
+    known = [str(entry.get("name")) for entry in document.get(section) or () if isinstance(entry, dict)]
+    raise ConfigProblem(section, f"has no entry named {name!r}; there is {', '.join(known[:10]) or 'none'}")
 
 
 def _exec(plugin: Mapping[str, Any] | None) -> ExecPlugin | None:

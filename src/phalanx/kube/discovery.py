@@ -1,7 +1,7 @@
-"""Which resources an API server serves, from its aggregated discovery document.
+"""Read from the aggregated discovery document which resources an API server serves.
 
-It is read to find out when a resource that was not found appears. All who wait share one request, which the server
-answers with 304 (not modified) while nothing changes.
+It shows when a resource that was not found appears. All callers share one request, and the server answers 304 (not
+modified) while nothing changes.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from phalanx.base.client import Resource
 from phalanx.base.errors import ApiProblem
 
 ACCEPT = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
-FRESH_SECONDS = 3.0  # for which an answer is good enough for the next who asks
+FRESH_SECONDS = 3.0  # for which an answer is used again
 
 
 class _Meta(msgspec.Struct):
@@ -45,7 +45,7 @@ _decode = msgspec.json.Decoder(_Document).decode
 
 
 class DiscoveryClient:
-    """Answer yes wherever the server does not say: asking for the resource itself then settles it."""
+    """Return True if the server does not say: a request for the resource itself then shows it."""
 
     def __init__(self, get_changed: Callable[[str, str, str], Awaitable[tuple[bytes, str]]]) -> None:
         self._get_changed = get_changed
@@ -72,7 +72,7 @@ class DiscoveryClient:
         if not body:
             return
         document = _decode(body)
-        if document.kind != "APIGroupDiscoveryList":  # a server before 1.27 names groups only
+        if document.kind != "APIGroupDiscoveryList":  # a server before 1.27 lists groups only
             self._served = None
             return
         self._served = {

@@ -1,10 +1,10 @@
-"""Performs the engine's decisions against an API server and reports every outcome back, exactly once.
+"""Perform the engine's decisions through an API server and report the outcome of each one exactly once.
 
-Binds and evictions run concurrently. Status writes are slower lanes of their own: the latest wish per object wins,
-so a message that changes ten times while the server is busy costs one write, and no status ever delays a bind.
-A bind whose answer was lost is resolved by reading the pod or by the informer's word, never by guessing: until then it
-has no outcome, so that the engine keeps its room. An eviction does not overtake the binds of its pod's gang: a gang is
-bound whole, or returned whole, before another eviction in it starts.
+Binds and evictions run concurrently. Status writes have separate workers: only the latest status per object is written,
+so a message that changes ten times while the server is busy costs one write, and no status write delays a bind.
+If the answer to a bind is lost, its result is read from the pod or from the informer, never assumed; until then the
+bind has no outcome, so that the engine keeps its resources reserved. An eviction waits for the binds of its pod's gang:
+a gang is bound as a whole or returned as a whole before another eviction in it starts.
 """
 
 from __future__ import annotations
@@ -47,17 +47,17 @@ CALLS = 64  # writes at the same time
 STATUS_WRITERS = 8
 BIND_ATTEMPTS = 6  # of a bind that the server answers
 FAILURES_BEFORE_WARNING = 4
-LEASE_RAN_OUT = "the lease was not renewed in time: another process may lead by now"
-Answer = tuple[str, str]  # problem, "" when it was done; message
+LEASE_RAN_OUT = "the lease was not renewed in time: another process may be the leader now"
+Answer = tuple[str, str]  # problem ("" if done), message
 _POD = msgspec.json.Decoder(Pod)
 
 
 class _GroupBinds(msgspec.Struct):
-    """Binds of one group that were asked for together."""
+    """Binds of one group that are under way together."""
 
     pods: set[str] = msgspec.field(default_factory=set)  # uids
     left: int = 0
-    known: asyncio.Event = msgspec.field(default_factory=asyncio.Event)  # all of them are
+    known: asyncio.Event = msgspec.field(default_factory=asyncio.Event)  # set when all outcomes are known
 
 
 class Executor:
@@ -72,8 +72,7 @@ class Executor:
         scheduler_name: str = "phalanx",
         may_act: Callable[[], bool] = lambda: True,
     ) -> None:
-        """may_act: asked before each bind and eviction; a process that was stopped for a while may have lost its lease
-        without knowing it yet."""
+        """may_act: checked before each bind and eviction: a process that was stopped may have lost its lease unseen."""
         self._may_act = may_act
         self._client, self._recorder, self._report = client, recorder, report
         self._rng = rng
@@ -88,14 +87,14 @@ class Executor:
         self._doubtful: dict[str, tuple[d.Bind, asyncio.Future[Answer]]] = {}  # by "namespace/name"
 
     def submit(self, decisions: list[d.Decision]) -> None:
-        """Start to carry out decisions, without waiting. Outcomes arrive later through `report`."""
+        """Start to perform decisions, without waiting. Outcomes arrive later through `report`."""
         for decision in decisions:
             match decision:
                 case d.RecordEvent():
                     self._record(decision)
                     self._report(Outcome(decision.id))
                 case d.PlaceAnswered():
-                    self._report(Outcome(decision.id))  # nothing to write: the controller that asked listens
+                    self._report(Outcome(decision.id))  # nothing to write: the controller that asked reads the decision
                 case d.SetPodCondition() | d.SetGroupCondition() | d.Nominate():
                     self.status.submit(decision)
                 case _:
@@ -113,14 +112,14 @@ class Executor:
 
     @property
     def doubtful(self) -> int:
-        """Return binds whose result is unknown."""
+        """Return the number of binds whose result is unknown."""
         return len(self._doubtful)
 
     def pod_seen(self, namespace: str, name: str, pod: Pod | None) -> None:
-        """Use the informer's news about a pod (None: gone) to resolve a bind whose result is unknown."""
-        doubt = self._doubtful.get(f"{namespace}/{name}")
-        if doubt is not None and (answer := _reported_by(doubt[0], pod)) is not None and not doubt[1].done():
-            doubt[1].set_result(answer)
+        """Resolve a bind whose result is unknown, from the informer's state of its pod (None: deleted)."""
+        unknown = self._doubtful.get(f"{namespace}/{name}")
+        if unknown is not None and (answer := _reported_by(unknown[0], pod)) is not None and not unknown[1].done():
+            unknown[1].set_result(answer)
 
     async def run(self) -> None:
         workers = [(f"executor {number}", self._worker()) for number in range(CALLS)]
@@ -135,7 +134,7 @@ class Executor:
             decision = await self._urgent.get()
             try:
                 problem, message = await self._perform(decision)
-            except Exception as error:  # a defect here must not lose the pod: report it, the engine tries again
+            except Exception as error:  # report a defect, so that the engine tries the pod again
                 log.exception("performing %s", type(decision).__name__)
                 problem, message = TRANSIENT, f"{type(error).__name__}: {error}"
             self._in_flight -= 1
@@ -171,13 +170,13 @@ class Executor:
                     await self._claims.perform(decision)
         except ApiProblem as problem:
             kind = problem_kind(problem)
-            if kind == PERMANENT:  # the next attempt will fail in the same way: a right or a rule is missing
+            if kind == PERMANENT:  # a retry would fail in the same way: a right is missing or a rule forbids it
                 log.warning("%s of %s/%s: %s", type(decision).__name__, decision.namespace, decision.name, problem)
             return kind, problem.message
         return "", ""
 
     async def _bind(self, bind: d.Bind) -> tuple[str, str]:
-        # A refusal written a moment ago must not overtake the bind and stand there as the last word.
+        # An Unschedulable condition that is still to be written must not be written after the bind.
         await self.status.withdraw(bind.uid)
         body = {
             "apiVersion": "v1",
@@ -191,7 +190,7 @@ class Executor:
             "target": {"apiVersion": "v1", "kind": "Node", "name": bind.node},
         }
         key = f"{bind.namespace}/{bind.name}"
-        unanswered = False  # a call of ours may still be on its way to the server
+        unanswered = False  # a call may still be on its way to the server
         try:
             for attempt in count():
                 if not self._may_act():
@@ -211,7 +210,7 @@ class Executor:
                     unanswered = isinstance(problem, Unreachable | Timeout)
                     if _may_be_bound(problem):
                         self._doubtful.setdefault(key, (bind, asyncio.get_running_loop().create_future()))
-                        answer = await self._clear_up(bind, problem)
+                        answer = await self._read_result(bind, problem)
                         if answer is not None:
                             return answer
                     if verdict(problem) == "final" or (attempt >= BIND_ATTEMPTS - 1 and not unanswered):
@@ -223,7 +222,7 @@ class Executor:
             self._doubtful.pop(key, None)
         raise AssertionError("unreachable: the loop returns")
 
-    async def _clear_up(self, bind: d.Bind, problem: ApiProblem) -> Answer | None:
+    async def _read_result(self, bind: d.Bind, problem: ApiProblem) -> Answer | None:
         """Read the pod after an uncertain answer to find the result of its bind; None if it is not bound."""
         absent = 0
         for attempt in count():
@@ -231,7 +230,7 @@ class Executor:
                 return _reported_by(bind, _POD.decode(await self._client.get(PODS, bind.name, bind.namespace)))
             except (ApiProblem, msgspec.DecodeError) as unreadable:
                 absent = absent + 1 if isinstance(unreadable, NotFound) else 0
-                if absent == 2:  # one may have come astray
+                if absent == 2:  # a single 404 may come from a proxy
                     return _reported_by(bind, None)
                 if attempt == FAILURES_BEFORE_WARNING:
                     log.warning("bind of %s/%s: unknown whether it was done (%s)", bind.namespace, bind.name, problem)
@@ -253,7 +252,7 @@ class Executor:
     async def _evict(self, evict: d.Evict) -> None:
         for binds in tuple(self._binding.values()):
             if evict.uid in binds.pods:
-                await binds.known.wait()  # they stand before it in the queue: each has a worker by now
+                await binds.known.wait()  # they were queued before the eviction, so each has a worker by now
         if not self._may_act():
             raise ServiceUnavailable(LEASE_RAN_OUT)
         condition = {
@@ -276,7 +275,7 @@ class Executor:
                 lambda: self._client.delete(PODS, evict.name, evict.namespace, uid=evict.uid), self._rng, attempts=8
             )
         except (NotFound, Conflict):
-            return  # gone, or replaced by a pod that is not the victim: the room is free either way
+            return  # deleted, or replaced by another pod: its resources are free either way
 
     async def _bind_volume(self, decision: d.BindVolume) -> None:
         patch = {
@@ -319,14 +318,14 @@ API_VERSION_OF = {
 
 
 def _may_be_bound(problem: ApiProblem) -> bool:
-    """Return True if a bind with this answer, or with none, may have been done."""
+    """Return True if a bind that failed in this way may have been done."""
     if isinstance(problem, TooManyRequests | Unauthorized | NotFound):
         return False
     return verdict(problem) != "final" or isinstance(problem, Conflict | AlreadyExists)
 
 
 def _reported_by(bind: d.Bind, pod: Pod | None) -> Answer | None:
-    """Return the result of a bind as the pod itself shows it; None if the pod is not bound."""
+    """Return the result of a bind as its pod shows it; None if the pod is not bound."""
     if pod is None:
         return NOT_FOUND, f"pod {bind.namespace}/{bind.name} is gone"
     if pod.metadata.uid != bind.uid:

@@ -1,10 +1,9 @@
-"""The scheduling kinds where the cluster has them: native, or as custom resources of another API group.
+"""Use the scheduling kinds in the API group that serves them: native, or as custom resources.
 
-Kubernetes serves Workload and PodGroup as scheduling.k8s.io/v1beta1 from 1.37 on, behind a gate. Elsewhere they are
-custom resources. Those cannot live in scheduling.k8s.io: kube-apiserver answers every path below /apis/<built-in group>
-itself (the group exists everywhere, for PriorityClass), so custom resources in it are never reached. Ours are in
-scheduling.phalanx.dev, with the same kinds, versions and fields. This client lets all other code use
-scheduling.k8s.io and translates on the way out.
+Kubernetes serves Workload and PodGroup as scheduling.k8s.io/v1beta1 since 1.37, behind a gate. Elsewhere they are
+custom resources. kube-apiserver answers every path below /apis/<built-in group> itself, and scheduling.k8s.io exists
+everywhere (PriorityClass), so custom resources in it would never be reached. Therefore Phalanx has the same kinds,
+versions and fields in scheduling.phalanx.dev. With this client all other code uses scheduling.k8s.io.
 """
 
 from __future__ import annotations
@@ -29,18 +28,18 @@ _PROBE = Resource(NATIVE, "v1beta1", "podgroups", "PodGroup")
 
 
 class GroupApi(Client):
-    """Decides at the first list or watch of a scheduling kind, and again while neither group is served."""
+    """Choose the group at the first list or watch of a scheduling kind, and again while neither group is served."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
-        self.group = ""  # "" : not known, or not served
+        self.group = ""  # "": unknown, or not served
 
     @property
     def native(self) -> bool:
         return self.group == NATIVE
 
     async def decide(self) -> str:
-        """Find which API group serves the kinds and return it; empty if none does yet."""
+        """Find which API group serves the kinds and return it; "" if none does yet."""
         for group in (NATIVE, CUSTOM):
             try:
                 await self._client.list(replace(_PROBE, group=group), limit=1)
@@ -57,9 +56,9 @@ class GroupApi(Client):
         return resource
 
     def _body(self, body: Body) -> Body:
-        """Return a body with the names of the custom group, if that is the one served.
+        """Replace the native group by the custom one if that is served.
 
-        They are replaced in the object, its owner references, and the object that an event is about.
+        It is replaced in the object, in its owner references, and in the objects that an event refers to.
         """
         if self.group != CUSTOM:
             return body

@@ -1,10 +1,10 @@
 """Leader election with a coordination.k8s.io Lease: at most one of several equal processes acts at a time.
 
-The holder gives up *before* others may take over: it stops when it could not renew for `renew_deadline`, others wait
-for `duration` since they last saw the lease change (by their own clock, so clock skew between machines is harmless).
-Only a lease with another holder is lost before that; a write that conflicts, or an answer that makes no sense, is
-tried again. The lease is released only when nothing of the work is under way: otherwise it runs out by itself, and who
-comes next begins after our last write has ended.
+The holder stops before another process may take over: it stops when it could not renew for `renew_deadline`, and other
+candidates wait for `duration` since they last saw the lease change. Each uses its own clock, so clock skew is harmless.
+Only another holder in the lease ends the leadership earlier; a conflicting write or an unreadable answer is retried.
+The lease is released only when no write is under way. Otherwise it expires, and the next leader starts after the last
+write of this one has ended.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from phalanx.base.tasks import begin, end
 
 log = logging.getLogger(__name__)
 
-SOON = 0.2  # seconds until a renewal that conflicted with another write is tried again
+SOON = 0.2  # seconds until a renewal that conflicted with another write is retried
 
-Attempt = Literal["held", "taken", "again"]
+Attempt = Literal["held", "taken", "unknown"]
 HELD: Attempt = "held"
-TAKEN: Attempt = "taken"  # by another holder that still renews it
-AGAIN: Attempt = "again"  # nothing is known: look again
+TAKEN: Attempt = "taken"  # another holder still renews it
+UNKNOWN: Attempt = "unknown"  # conflicting write: read the lease again
 
 
 class LeaseSettings(msgspec.Struct, frozen=True):
@@ -47,16 +47,15 @@ class LeaderLost(Exception):
 class Elector:
     def __init__(self, client: Client, settings: LeaseSettings, identity: str, clock: Clock) -> None:
         self._client, self._settings, self._identity, self._clock = client, settings, identity, clock
-        self._seen: tuple[str, str] = ("", "")  # (holder, renewTime) as last read
-        self._seen_at = float("-inf")  # our monotonic time when that last changed
+        self._seen: tuple[str, str] = ("", "")  # holder and renewTime as last read
+        self._seen_at = float("-inf")  # monotonic time when they last changed
         self.leading = False
-        self._renewed = float("-inf")  # our monotonic time before the last write of ours that stood
+        self._renewed = float("-inf")  # monotonic time before the last successful write
 
     def successor(self, client: Client, identity: str) -> Elector:
         """Return a new elector for the same process after it lost the lease.
 
-        It waits as long as any other candidate, not longer. It remembers what it wrote last, and when it saw that. A
-        write whose answer was lost is new to it, and counts from the time it is seen.
+        It keeps what this elector saw last, so that it waits as long as any other candidate and not longer.
         """
         made = Elector(client, self._settings, identity, self._clock)
         made._seen, made._seen_at = self._seen, self._seen_at
@@ -67,7 +66,7 @@ class Elector:
     ) -> None:
         """Wait for the lease, run `work` while it is held, release it when work ended. Raises LeaderLost.
 
-        settled: whether everything that the work began has ended or is known; until then no other process may start.
+        settled: returns True when every write of the work has ended; until then no other process may start.
         """
         await self._acquire()
         log.info("leading as %s", self._identity)
@@ -86,11 +85,11 @@ class Elector:
         finally:
             self.leading = False
             ended = await end((worker,))
-            await end((keeper,))  # last: until the work has ended the lease is kept
+            await end((keeper,))  # last: the lease is kept until the work has ended
             if not lost and ended and settled():
                 await self._release()
             elif not lost:
-                log.warning("writes are still under way: the lease %s is left to run out", self._settings.name)
+                log.warning("writes are under way: the lease %s is not released and will expire", self._settings.name)
 
     @property
     def holder(self) -> str:
@@ -99,12 +98,12 @@ class Elector:
 
     @property
     def holds(self) -> bool:
-        """Return True if no other process can lead at this moment by our own clock; the loss may not be noticed yet."""
+        """Return True if no other process can lead now by this process's clock; a loss may not be noticed yet."""
         return self._clock.monotonic() - self._renewed < self._settings.renew_deadline
 
     @property
     def overdue(self) -> float:
-        """Return by how many seconds a leader has passed the renew deadline without a renewal; else 0."""
+        """Return the seconds since a leader passed the renew deadline without a renewal; 0 otherwise."""
         if not self.leading:
             return 0.0
         return max(0.0, self._clock.monotonic() - self._renewed - self._settings.renew_deadline)
@@ -118,9 +117,9 @@ class Elector:
                     self._renewed = began
                     return
             except (ApiProblem, msgspec.DecodeError) as problem:
-                level = logging.DEBUG if str(problem) == announced else logging.WARNING  # once, not every other second
+                level = logging.DEBUG if str(problem) == announced else logging.WARNING  # warn once per message
                 announced = str(problem)
-                log.log(level, "asking for the lease %s: %s; asking again", self._settings.name, problem)
+                log.log(level, "requesting the lease %s: %s; retrying", self._settings.name, problem)
             await asyncio.sleep(self._settings.retry)
 
     async def _keep(self) -> None:
@@ -129,7 +128,7 @@ class Elector:
         while True:
             await asyncio.sleep(retry)
             retry = self._settings.retry
-            began = self._clock.monotonic()  # others count from no earlier than this
+            began = self._clock.monotonic()  # other candidates count from here or later
             left = self._renewed + self._settings.renew_deadline - began
             try:
                 async with asyncio.timeout(max(left, 0.001)):
@@ -140,9 +139,9 @@ class Elector:
                 if outcome == HELD:
                     self._renewed = began
                 else:
-                    retry = min(retry, SOON)  # the lease was written by others and is still ours
+                    retry = min(retry, SOON)  # another client wrote the lease; this process is still the holder
             except (ApiProblem, TimeoutError, msgspec.DecodeError) as problem:
-                retry /= 4  # the deadline comes nearer: a server that is back for a moment must be met
+                retry /= 4  # retry faster: the deadline comes nearer
                 log.warning("renewing the lease %s: %s", self._settings.name, str(problem) or "timed out")
             if self._clock.monotonic() - self._renewed >= self._settings.renew_deadline:
                 log.error("the lease %s could not be renewed in time", self._settings.name)
@@ -178,7 +177,7 @@ class Elector:
         try:
             await self._client.update(LEASES, settings.name, {**lease, "spec": spec}, settings.namespace)
         except (Conflict, NotFound):
-            return AGAIN
+            return UNKNOWN
         self._seen, self._seen_at = (self._identity, now), wrote
         return HELD
 
@@ -199,11 +198,11 @@ class Elector:
         try:
             await self._client.create(LEASES, lease, settings.namespace)
         except AlreadyExists:
-            return AGAIN  # another process was quicker, or the 404 before was wrong
+            return UNKNOWN  # another process created it first, or the 404 was wrong
         return HELD
 
     async def _release(self) -> None:
-        """Hand over at once instead of letting the next one wait for the lease to run out."""
+        """Release the lease at once, so that the next leader need not wait until it expires."""
         settings = self._settings
         try:
             lease = _read(await self._client.get(LEASES, settings.name, settings.namespace))

@@ -1,4 +1,4 @@
-"""Count the writes of a component, and remember how far they reach."""
+"""Clients around a client: one counts writes and notes their revisions, one limits the rate of calls."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _answer = msgspec.json.Decoder(_Answer).decode
 
 
 class ObservedClient(Client):
-    """Pass every call on. Only writes are counted, when they are acknowledged."""
+    """Pass every call on; count the acknowledged writes."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -57,14 +57,14 @@ class ObservedClient(Client):
 
 
 class PacedClient(Client):
-    """Pass calls on in the order in which they were made: `burst` at once, then `qps` per second. Watches are free."""
+    """Pass calls on in their order: `burst` at once, then `qps` per second. Watches are not limited."""
 
     def __init__(self, client: Client, qps: float, burst: int, monotonic: Callable[[], float]) -> None:
         self._client = client
         self._qps, self._burst = qps, max(1, burst)
         self._monotonic = monotonic
         self._tokens, self._filled = float(self._burst), monotonic()
-        self._order = asyncio.Lock()  # serves waiters in the order in which they came
+        self._order = asyncio.Lock()  # first come, first served
 
     async def call(self, call: Call) -> bytes:
         async with self._order:

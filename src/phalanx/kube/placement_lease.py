@@ -1,13 +1,13 @@
-"""Take turns at placing pods with the other Phalanx schedulers of a cluster, so that two never fill the same room.
+"""Let several Phalanx schedulers of one cluster place pods in turns, so that two never use the same free resources.
 
-All of them use one Lease. Its holder may bind; the others write their names into the annotation `waiting` and get the
-Lease in that order. A Lease rather than nominations: one write per turn instead of one per pod, no time to wait for
-others to object, and every cluster has the kind. The holder passes on how far its writes reach (annotation `through`,
-a revision per resource); the next one places nothing before its informers have seen that much.
+They share one Lease. Its holder may bind; the others add their identity to the annotation `waiting` and get the Lease
+in that order. Compared with nominations, a Lease costs one write per turn instead of one per pod, needs no time for
+objections, and exists in every cluster. The holder writes into the annotation `through` the revisions up to which it
+wrote, per resource; the next holder places no pod before its informers have reached them.
 
-A scheduler that is alone writes the Lease once and keeps it without renewing it: it reads the Lease while it has work.
-A request that stays unanswered for TAKEOVER seconds means that the holder is gone; the holder stops in time, because it
-acts only within TRUSTED seconds after a read that showed no other holder.
+A scheduler without competitors writes the Lease once and keeps it without renewing it: it only reads the Lease while it
+has work. If a request is not answered for TAKEOVER seconds, the holder counts as gone. The holder stops earlier: it
+binds only within TRUSTED seconds after a read that showed no other holder.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ from phalanx.model.kinds import Json
 
 log = logging.getLogger(__name__)
 
-PLACEMENT_LEASE = "kube-system/phalanx-placement"  # the same for every installation, wherever it runs
+PLACEMENT_LEASE = "kube-system/phalanx-placement"  # the same for every installation in a cluster
 WAITING = "scheduling.phalanx.dev/waiting"  # annotation: JSON list of identities, the next holder first
 THROUGH = "scheduling.phalanx.dev/through"  # annotation: JSON object, plural -> revision
 TAKEOVER = 5.0  # seconds without an answer after which the holder counts as gone
 TRUSTED = 4.0  # seconds after a read in which the Lease cannot have been taken over
 FRESH = 2.0  # seconds after a read in which it is not read again
-PATIENCE = 0.5  # longest wait of one `acquire`, and of one call
-WITHOUT = 60.0  # seconds until a forbidden Lease is asked for again
+PATIENCE = 0.5  # longest wait of one `acquire` and of one call, in seconds
+WITHOUT = 60.0  # seconds until a forbidden Lease is requested again
 
 
 class PlacementLease:
-    """Hold, request and hand over the Lease. `run` follows it; `acquire` and `hand_over` are called by the owner."""
+    """Hold, request and hand over the Lease. `run` watches it; the scheduler calls `acquire` and `hand_over`."""
 
     def __init__(
         self,
@@ -52,18 +52,18 @@ class PlacementLease:
         *,
         lease: str = PLACEMENT_LEASE,
     ) -> None:
-        """Make it; nothing is requested yet.
+        """Create the client side of the Lease; nothing is requested yet.
 
         lease: "namespace/name". identity: equal for processes of which only one can run at a time, so that a restarted
-        one need not wait. changed: called when another scheduler wrote the Lease.
+        process need not wait. changed: called when another scheduler wrote the Lease.
         """
         self._client, self._clock = client, clock
         self._identity, self._changed = identity, changed
         self._namespace, _, self._name = lease.partition("/")
         self._lease: Json | None = None  # as last read
-        self._changed_at = clock.monotonic()  # when it was last seen to change
-        self._verified = float("-inf")  # before the last read or write that showed us as the holder
-        self._without_until = float("-inf")  # no right to use the Lease: schedule without it
+        self._changed_at = clock.monotonic()  # when its last change was seen
+        self._verified = float("-inf")  # time before the last read or write that showed this scheduler as the holder
+        self._without_until = float("-inf")  # schedule without the Lease until then: access is forbidden
         self._updates = asyncio.Event()
         self._informer: Informer[Json] = Informer(
             client,
@@ -82,19 +82,19 @@ class PlacementLease:
 
     @property
     def holds(self) -> bool:
-        """Return True if no other scheduler of ours may bind at this moment."""
+        """Return True if no other Phalanx scheduler may bind now."""
         now = self._clock.monotonic()
-        return now < self._without_until or (self._mine and now - self._verified < TRUSTED)
+        return now < self._without_until or (self._is_holder and now - self._verified < TRUSTED)
 
     @property
     def fresh(self) -> bool:
         now = self._clock.monotonic()
-        return now < self._without_until or (self._mine and now - self._verified < FRESH)
+        return now < self._without_until or (self._is_holder and now - self._verified < FRESH)
 
     @property
     def contended(self) -> bool:
-        """Return True if others wait for the Lease."""
-        return self._mine and any(each != self._identity for each in _waiting(self._lease))
+        """Return True if other schedulers wait for the Lease."""
+        return self._is_holder and any(each != self._identity for each in _waiting(self._lease))
 
     @property
     def through(self) -> dict[str, int]:
@@ -102,17 +102,17 @@ class PlacementLease:
         return _through(self._lease)
 
     @property
-    def _mine(self) -> bool:
+    def _is_holder(self) -> bool:
         return _holder(self._lease) == self._identity
 
     def _sink(self, change: ObjectChange[Json]) -> None:
         lease = change.object
         if lease is not None and self._lease is not None and _revision(lease) <= _revision(self._lease):
-            return  # a read of ours was quicker than the watch
-        self._learn(lease)
+            return  # already known from a read
+        self._set_lease(lease)
         self._changed()
 
-    def _learn(self, lease: Json | None) -> None:
+    def _set_lease(self, lease: Json | None) -> None:
         if (lease is None) != (self._lease is None) or (lease and _revision(lease) != _revision(self._lease or {})):
             self._changed_at = self._clock.monotonic()
         self._lease = lease
@@ -123,7 +123,7 @@ class PlacementLease:
     async def acquire(self) -> bool:
         """Read the Lease, take it if it is free, else request it.
 
-        Return True if this scheduler holds it now; False after at most PATIENCE seconds.
+        Return True if this scheduler holds it now; wait at most PATIENCE seconds for it.
         """
         try:
             async with asyncio.timeout(2 * PATIENCE):
@@ -138,14 +138,14 @@ class PlacementLease:
             self._without_until = self._clock.monotonic() + WITHOUT
             return True
         except (ApiProblem, TimeoutError, msgspec.DecodeError) as problem:
-            log.info("asking for the lease %s: %s", self._name, str(problem) or "timed out")
-        await self._wait_for_news()
+            log.info("requesting the lease %s: %s", self._name, str(problem) or "timed out")
+        await self._wait_for_handover()
         return False
 
-    async def _wait_for_news(self) -> None:
+    async def _wait_for_handover(self) -> None:
         try:
             async with asyncio.timeout(PATIENCE):
-                while not self._mine:
+                while not self._is_holder:
                     self._updates.clear()
                     await self._updates.wait()
         except TimeoutError:
@@ -154,7 +154,7 @@ class PlacementLease:
     async def _acquire(self) -> bool:
         began = self._clock.monotonic()
         try:
-            self._learn(_read(await self._client.get(LEASES, self._name, self._namespace)))
+            self._set_lease(_read(await self._client.get(LEASES, self._name, self._namespace)))
         except NotFound:
             return await self._create()
         holder, waiting = _holder(self._lease), _waiting(self._lease)
@@ -171,32 +171,31 @@ class PlacementLease:
         return False
 
     async def hand_over(self, written: Mapping[str, int], *, again: bool) -> bool:
-        """Pass the Lease to the next in line, or release it if no scheduler waits.
+        """Pass the Lease to the next waiting scheduler, or release it if none waits; return False to try again.
 
-        written: revision per resource that the next holder must have seen. again: request the Lease at the same time.
-        Return False if it has to be tried again.
+        written: revision per resource that the next holder must have seen. again: request the Lease in the same write.
         """
         waiting = [each for each in _waiting(self._lease) if each != self._identity]
-        if not self._mine:
+        if not self._is_holder:
             return True
         after = waiting[1:] + ([self._identity] if again and waiting else [])
         try:
             async with asyncio.timeout(2 * PATIENCE):
                 if await self._write(waiting[0] if waiting else "", after, written):
                     return True
-                self._learn(_read(await self._client.get(LEASES, self._name, self._namespace)))
+                self._set_lease(_read(await self._client.get(LEASES, self._name, self._namespace)))
         except NotFound:
-            self._learn(None)
+            self._set_lease(None)
             return True
         except (ApiProblem, TimeoutError, msgspec.DecodeError) as problem:
             log.info("handing over the lease %s: %s", self._name, str(problem) or "timed out")
             self._verified = float("-inf")
-            return True  # unknown: the next `acquire` reads it
+            return True  # the result is unknown: the next `acquire` reads it
         return False
 
     async def renew(self) -> None:
-        """Show those that wait that this scheduler is alive: its last writes take longer than a turn."""
-        if self._mine and self._clock.monotonic() - self._changed_at >= FRESH:
+        """Renew the Lease so that waiting schedulers see that this one is alive while its last writes take long."""
+        if self._is_holder and self._clock.monotonic() - self._changed_at >= FRESH:
             try:
                 async with asyncio.timeout(2 * PATIENCE):
                     await self._write(self._identity, _waiting(self._lease), {})
@@ -206,7 +205,7 @@ class PlacementLease:
     # ---- writes
 
     async def _write(self, holder: str, waiting: list[str], written: Mapping[str, int]) -> bool:
-        """Replace the version that was read last; False if another scheduler was quicker."""
+        """Replace the version that was read last; return False if another scheduler wrote first."""
         assert self._lease is not None
         meta, before = self._lease["metadata"], self._lease.get("spec") or {}
         through = {**self.through}
@@ -224,7 +223,7 @@ class PlacementLease:
         body = {**self._lease, "metadata": {**meta, "annotations": annotations}, "spec": spec}
         began = self._clock.monotonic()
         try:
-            self._learn(_read(await self._client.update(LEASES, self._name, body, self._namespace)))
+            self._set_lease(_read(await self._client.update(LEASES, self._name, body, self._namespace)))
         except Conflict:
             return False
         if holder == self._identity:
@@ -241,7 +240,7 @@ class PlacementLease:
         }
         began = self._clock.monotonic()
         try:
-            self._learn(_read(await self._client.create(LEASES, body, self._namespace)))
+            self._set_lease(_read(await self._client.create(LEASES, body, self._namespace)))
         except AlreadyExists:
             return False
         self._verified = began
@@ -266,7 +265,7 @@ def _annotation(lease: Json | None, name: str) -> Any:
     try:
         return msgspec.json.decode(text)
     except msgspec.DecodeError:
-        return None  # written by hand
+        return None  # not JSON: edited by a user
 
 
 def _waiting(lease: Json | None) -> list[str]:

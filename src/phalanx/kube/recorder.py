@@ -1,8 +1,8 @@
-"""events.k8s.io events, written in the background: repeats become a series, floods are dropped, callers never wait.
+"""Write events.k8s.io events in the background. Repeats become a series; if there are too many, the oldest are dropped.
 
-An event is identified by (object, reason, action, note, type): the first is created, repeats within the window are
-counted and written as a series at most once per interval. When the queue is full the oldest news is dropped, never
-the scheduler slowed; their number is counted and logged.
+An event is identified by (object, reason, action, note, type). The first is created; repeats within SERIES_END are
+counted and written as a series at most once per SERIES_INTERVAL. Recording never waits; dropped events are counted and
+logged.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ EVENTS = Resource("events.k8s.io", "v1", "events", "Event")
 MAX_NOTE = 1024
 QUEUE = 10_000
 SERIES_INTERVAL = 30.0  # seconds between two writes of one series
-SERIES_END = 360.0  # a repeat after this long is news again
+SERIES_END = 360.0  # seconds after which a repeat is a new event
 REMEMBERED = 20_000
-REPEAT_EVERY = 60.0  # seconds between two lines of the log about events that were dropped
+REPEAT_EVERY = 60.0  # seconds between two log lines about dropped events
 
 
 class ObjectRef(msgspec.Struct, frozen=True):
@@ -69,7 +69,7 @@ class Recorder:
         self._queue: asyncio.Queue[tuple[str, Any]] = asyncio.Queue(QUEUE)
         self._series: OrderedDict[tuple[Any, ...], _Series] = OrderedDict()
         self.dropped = 0
-        self._announced = (float("-inf"), 0)  # when the log last said how many were dropped, and how many those were
+        self._announced = (float("-inf"), 0)  # time of the last log line about dropped events, and their number then
 
     def record(
         self,
@@ -82,9 +82,9 @@ class Recorder:
         related: ObjectRef | None = None,
         controller: str = "",
     ) -> None:
-        """Record an event. It never waits and never raises.
+        """Record an event. Never waits, never raises.
 
-        `controller` overrides the reporting name (several scheduler profiles).
+        controller: reporting name, if it is not the recorder's (several scheduler profiles).
         """
         now = self._clock.now()
         note = note if len(note) <= MAX_NOTE else note[: MAX_NOTE - 3] + "..."
@@ -140,7 +140,7 @@ class Recorder:
         await run_all((f"event writer {number}", self._write()) for number in range(self._writers))
 
     async def flush(self) -> None:
-        """Wait until everything recorded so far is written (or given up)."""
+        """Wait until everything recorded so far is written or dropped."""
         await self._queue.join()
 
     async def _write(self) -> None:
@@ -152,7 +152,7 @@ class Recorder:
                 else:
                     await self._update_series(*item)
             except ApiProblem as problem:
-                # An event is news, not state: losing one is better than blocking behind it.
+                # Losing one event is better than blocking all others behind it.
                 self._drop(str(problem))
             except Exception:
                 self.dropped += 1

@@ -1,4 +1,4 @@
-"""Status writes of the scheduler: one slot per object, the latest wish wins, transition times are kept honest."""
+"""Write status for the scheduler: only the latest status per object, and true transition times."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ GROUPS = {
     "CompositePodGroup": COMPOSITE_POD_GROUPS,
     "WorkloadPolicy": WORKLOAD_POLICIES,
 }
-REMEMBERED = 100_000  # objects; those that are deleted are forgotten at once
-WAITING_SECONDS = 1.0  # before it is written that a pod or group waits: most are complete and placed by then
+REMEMBERED = 100_000  # objects; deleted objects are removed at once
+WAITING_SECONDS = 1.0  # before "waiting for members" is written: most groups are placed by then
 
 _Object = tuple[str, str, str]  # kind, namespace, name
 StatusDecision = d.SetPodCondition | d.SetGroupCondition | d.Nominate
@@ -42,11 +42,11 @@ class _Request(msgspec.Struct):
     name: str
     uid: str
     conditions: dict[str, dict[str, Any]] = msgspec.field(default_factory=dict)
-    nominated: str | None = None  # None: leave as it is
+    nominated: str | None = None  # None: do not change it
     counts: dict[str, int | str] = msgspec.field(default_factory=dict)
     ids: list[int] = msgspec.field(default_factory=list)
-    queued: bool = False  # for a writer
-    timed: bool = False  # queued when WAITING_SECONDS are over
+    queued: bool = False  # a writer will write it
+    timed: bool = False  # will be queued after WAITING_SECONDS
 
 
 class StatusWriter:
@@ -58,9 +58,8 @@ class StatusWriter:
         self._requested: dict[str, _Request] = {}  # by uid
         self._order: asyncio.Queue[str] = asyncio.Queue()
         self._writing: dict[str, asyncio.Event] = {}
-        self._no_strategic: set[Resource] = set()  # the server said so: it is not asked again for every write
-        # (kind, namespace, name) -> uid, and by type of condition (status, since): a message that changes must not look
-        # like a transition.
+        self._no_strategic: set[Resource] = set()  # resources for which the server refused a strategic merge patch
+        # (kind, namespace, name) -> uid, and per condition type, status and since: a new message is no transition
         self._since: OrderedDict[_Object, tuple[str, dict[str, tuple[str, str]]]] = OrderedDict()
 
     def submit(self, decision: StatusDecision) -> None:
@@ -86,26 +85,26 @@ class StatusWriter:
             requested.counts |= decision.counts
         if decision.observed_generation:
             condition["observedGeneration"] = decision.observed_generation
-        requested.conditions[decision.type] = self._dated(requested, condition)
+        requested.conditions[decision.type] = self._with_transition_time(requested, condition)
 
     def gone(self, kind: str, namespace: str, name: str) -> None:
-        """Forget an object that was deleted."""
+        """Forget the transition times of a deleted object."""
         self._since.pop((kind, namespace, name), None)
 
     def _enqueue(self, requested: _Request, *, wait: bool) -> None:
-        """Write it now; or, if it only says that members are missing, unless more happens within a moment."""
+        """Queue the write now; with `wait`, only after WAITING_SECONDS."""
         if not wait:
             requested.queued = True
             self._order.put_nowait(requested.uid)
         elif not requested.timed:
             requested.timed = True
-            asyncio.get_running_loop().call_later(WAITING_SECONDS, self._still_waits, requested)
+            asyncio.get_running_loop().call_later(WAITING_SECONDS, self._enqueue_if_waiting, requested)
 
-    def _still_waits(self, requested: _Request) -> None:
+    def _enqueue_if_waiting(self, requested: _Request) -> None:
         if self._requested.get(requested.uid) is requested and not requested.queued:
             self._enqueue(requested, wait=False)
 
-    def _dated(self, about: _Request, condition: dict[str, Any]) -> dict[str, Any]:
+    def _with_transition_time(self, about: _Request, condition: dict[str, Any]) -> dict[str, Any]:
         key, type_, status = (about.resource.kind, about.namespace, about.name), condition["type"], condition["status"]
         uid, dates = self._since.get(key, ("", {}))
         if uid != about.uid:
@@ -120,7 +119,7 @@ class StatusWriter:
         return {**condition, "lastTransitionTime": since}
 
     async def withdraw(self, uid: str) -> None:
-        """Drop what is still to be written about an object and wait for the write under way, if any."""
+        """Drop unwritten status of an object and wait for a write that is under way."""
         requested = self._requested.pop(uid, None)
         if requested is not None:
             for id_ in requested.ids:
@@ -130,9 +129,9 @@ class StatusWriter:
             await writing.wait()
 
     async def pod_condition_now(self, namespace: str, name: str, uid: str, condition: dict[str, Any]) -> None:
-        """Write one pod condition before going on (the eviction reason must stand before the deletion)."""
+        """Write one pod condition now (the reason of an eviction must be written before the deletion)."""
         request = _Request(PODS, namespace, name, uid)
-        request.conditions[condition["type"]] = self._dated(request, condition)
+        request.conditions[condition["type"]] = self._with_transition_time(request, condition)
         await self._write(request)
 
     async def run(self) -> None:
@@ -159,7 +158,7 @@ class StatusWriter:
                 log.warning(
                     "status of %s %s/%s: %s", requested.resource.kind, requested.namespace, requested.name, error
                 )
-            except Exception as error:  # a defect here must not lose the update: report it, the engine sends it again
+            except Exception as error:  # report a defect, so that the engine sends the update again
                 problem, message = TRANSIENT, f"{type(error).__name__}: {error}"
                 log.exception("status of %s %s/%s", requested.resource.kind, requested.namespace, requested.name)
             finally:
@@ -178,7 +177,7 @@ class StatusWriter:
         if requested.resource in self._no_strategic:
             await self._rewrite(requested)
             return
-        # The uid in the patch makes it fail on an object of the same name that is not ours.
+        # With the uid in it, the patch fails if the object was replaced by another of the same name.
         patch = {"metadata": {"uid": requested.uid}, "status": status}
         try:
             await retrying(
@@ -197,10 +196,7 @@ class StatusWriter:
             await self._rewrite(requested)
 
     async def _rewrite(self, requested: _Request) -> None:
-        """Read an object, merge its conditions by type and write it.
-
-        Custom resources have no strategic merge patch.
-        """
+        """Read an object, merge its conditions by type and write it: custom resources have no strategic merge patch."""
         for attempt in range(5):
             obj = msgspec.json.decode(await self._client.get(requested.resource, requested.name, requested.namespace))
             if obj["metadata"]["uid"] != requested.uid:

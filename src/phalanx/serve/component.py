@@ -7,7 +7,7 @@ import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Protocol
 
-from phalanx.base.tasks import EndedEarly, contained, end
+from phalanx.base.tasks import EndedEarly, end, run_contained
 
 log = logging.getLogger(__name__)
 
@@ -82,7 +82,7 @@ class Loop:
         assert self._failed is not None
         problem: BaseException
         try:
-            await contained(self._name, self._run())
+            await run_contained(self._name, self._run())
             if self._stopping:
                 return
             problem = EndedEarly(f"{self._name} ended by itself")

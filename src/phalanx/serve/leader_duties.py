@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from phalanx.base.errors import ApiProblem, NotFound
-from phalanx.base.tasks import end, kept
+from phalanx.base.tasks import end, run_restarting
 from phalanx.controllers.cluster_mode.kueue import PlacementCheck
 from phalanx.controllers.cluster_mode.provisioning_requests import ProvisioningRequests
 
@@ -43,7 +43,7 @@ class Duty:
 
 async def with_duties(decide: Callable[[], Coroutine[Any, Any, None]], duties: Sequence[Duty]) -> None:
     """Run `decide` to its end, and the duties as long as that."""
-    others = [asyncio.create_task(kept(duty.name, duty.run), name=duty.name) for duty in duties]
+    others = [asyncio.create_task(run_restarting(duty.name, duty.run), name=duty.name) for duty in duties]
     try:
         await decide()
     finally:

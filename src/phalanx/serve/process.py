@@ -17,7 +17,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Protocol, runtime_checkable
 
 from phalanx.base.errors import ConfigProblem
-from phalanx.base.tasks import announced, cause_of_end
+from phalanx.base.tasks import cause_of_end, run_optional
 from phalanx.kube.lease import LeaderLost
 
 LIBRARIES = (
@@ -197,7 +197,7 @@ async def _live(
         if line := ready():
             say(line)
         if then is not None:
-            beside.append(asyncio.ensure_future(announced("beside the control plane", then)))
+            beside.append(asyncio.ensure_future(run_optional("beside the control plane", then)))
         failing = asyncio.create_task(what.until_failure(), name="the control plane")
         await asyncio.wait((failing, stopping), return_when=asyncio.FIRST_COMPLETED)
         if failing.done():

@@ -17,7 +17,7 @@ from aiohttp import web
 
 from phalanx.base.clock import Clock, SystemClock
 from phalanx.base.errors import ApiProblem, ConfigProblem
-from phalanx.base.tasks import cause_of_end, end, kept
+from phalanx.base.tasks import cause_of_end, end, run_restarting
 from phalanx.controllers.cluster_mode.kueue import PlacementCheck
 from phalanx.controllers.cluster_mode.provisioning_requests import ProvisioningRequests
 from phalanx.engine.engine import Engine
@@ -212,7 +212,9 @@ class SchedulerProcess:
         await wait_for_server(client)
         self._checks = asyncio.create_task(self._check(client, groups), name="checks")
         if self._with_others is not None:
-            self._showing = asyncio.create_task(kept("the dashboard", self._with_others.run), name="dashboard")
+            self._showing = asyncio.create_task(
+                run_restarting("the dashboard", self._with_others.run), name="dashboard"
+            )
         self._task = asyncio.create_task(self._run(client, service), name="the scheduler")
         ready = asyncio.create_task(self._ready(service))
         await asyncio.wait({ready, self._task}, return_when=asyncio.FIRST_COMPLETED)

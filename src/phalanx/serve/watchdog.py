@@ -27,7 +27,7 @@ LEASE_STILL = 5.0  # beyond the renew deadline, by which the leader should have 
 
 class Moving(Protocol):
     @property
-    def moved(self) -> float: ...  # the loop's time; 0: has not begun
+    def last_activity(self) -> float: ...  # the loop's time; 0: has not begun
 
     @property
     def what(self) -> str: ...
@@ -79,7 +79,7 @@ class Watchdog:
 
     def _informer_check(self) -> str:
         now = self._loop.time()
-        still = [(each.what, now - each.moved) for each in self._informers() if each.moved]
+        still = [(each.what, now - each.last_activity) for each in self._informers() if each.last_activity]
         return ", ".join(f"{what} has asked and heard nothing for {s:.0f} s" for what, s in still if s > INFORMER_STILL)
 
     def _lease_check(self) -> str:

@@ -1,4 +1,4 @@
-"""What a dialect says about one kind of foreign PodGroup, as pure functions."""
+"""The interface of a dialect, which translates one kind of foreign PodGroup with pure functions."""
 
 from __future__ import annotations
 
@@ -28,29 +28,29 @@ from phalanx.model.objects.groups import (
 )
 from phalanx.model.objects.meta import ObjectMeta, Struct
 
-MOST_MEMBERS = 100_000  # as for the workloads that our own controllers run
+MOST_MEMBERS = 100_000  # the same limit as for workloads of Phalanx's own controllers
 MOST_SUBGROUPS = 256
 UNSCHEDULABLE = "Unschedulable"
 
 
 class ForeignGroup(Struct, frozen=True):
-    """A PodGroup of another API group; its spec is read field by field, because any client may have written it."""
+    """A PodGroup of another API group; its spec is read field by field, because nothing has validated it."""
 
     metadata: ObjectMeta = ObjectMeta()
     spec: Any = None
 
 
 class Translation(msgspec.Struct, frozen=True):
-    """The groups of the engine that stand for one foreign PodGroup, parents first."""
+    """The groups of the engine that represent one foreign PodGroup, parents first."""
 
     groups: list[PodGroup | CompositePodGroup]
-    leaves: dict[str, str]  # subgroup of a pod -> name of its PodGroup; "" is that of all others
+    leaves: dict[str, str]  # subgroup of a pod -> name of its PodGroup; key "": all other pods
     minimum: int
     ignored: list[str] = []  # fields that have no effect here, each with what to do
 
 
 class WantedTopology(msgspec.Struct, frozen=True):
-    """Node label keys: all pods in one domain of `required`, and of `preferred` if that works."""
+    """Node label keys: all pods in one domain of `required`, and in one of `preferred` if possible."""
 
     required: str = ""
     preferred: str = ""
@@ -64,7 +64,7 @@ class InvalidGroup(ValueError):
 
 
 class GroupProgress(msgspec.Struct, frozen=True):
-    """What is known about the pods of one foreign PodGroup."""
+    """Pod counts and scheduling state of one foreign PodGroup."""
 
     minimum: int
     pending: int = 0  # without a node
@@ -72,7 +72,7 @@ class GroupProgress(msgspec.Struct, frozen=True):
     running: int = 0
     succeeded: int = 0
     failed: int = 0
-    reason: str = ""  # why the group is not scheduled; "": it is, or it was not tried yet
+    reason: str = ""  # why the group is not scheduled; "": it is scheduled, or was not tried yet
     message: str = ""
     since: str = ""  # time of the last transition
 
@@ -99,7 +99,7 @@ class Dialect(Protocol):
 
 
 def count(spec: Mapping[str, Any], field: str, default: int, where: str = "spec") -> int:
-    """Read a number of pods; absent and null are the default. where: path of the map that has the field."""
+    """Read a number of pods; absent or null gives the default. where: path of the map that has the field."""
     value = spec.get(field)
     if value is None:
         return default

@@ -1,4 +1,4 @@
-"""The coscheduling plugin of scheduler-plugins: PodGroup of scheduling.x-k8s.io, found through a label of the pod."""
+"""The coscheduling plugin of scheduler-plugins: PodGroup of scheduling.x-k8s.io, named in a label of the pod."""
 
 from __future__ import annotations
 

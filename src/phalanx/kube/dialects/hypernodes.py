@@ -67,7 +67,7 @@ def _nodes(hyper: HyperNode, contents: Mapping[str, set[str]], nodes: Mapping[st
                 try:
                     matcher = from_selector(selector["labelMatch"])
                 except (ValueError, TypeError, AttributeError):
-                    continue  # a selector that the CRD should have refused selects nothing
+                    continue  # an invalid selector selects no node
                 yield from (name for name, of_node in nodes.items() if matcher.matches(of_node))
 
 

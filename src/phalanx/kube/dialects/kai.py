@@ -1,4 +1,4 @@
-"""KAI Scheduler: PodGroup of scheduling.run.ai with subgroups, found through an annotation of the pod."""
+"""KAI Scheduler: PodGroup of scheduling.run.ai with subgroups, named in an annotation of the pod."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Volcano: PodGroup of scheduling.volcano.sh, found through an annotation of the pod."""
+"""Volcano: PodGroup of scheduling.volcano.sh, named in an annotation of the pod."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class VolcanoDialect:
                 "spec.subGroupPolicy is not supported: use minTaskMember, or a Workload with a composite group"
             )
         if not tasks or sum(tasks.values()) > minimum > 0:
-            # As in Volcano: the minimums of tasks count only if the whole group asks for as many.
+            # As in Volcano: minTaskMember counts only if minMember is at least its sum.
             return Translation([leaf(group, name, minimum, topology=topology)], {"": name}, minimum, ignored)
         rest = f"{name}-rest"
         groups: list[PodGroup | CompositePodGroup] = [

@@ -18,7 +18,7 @@ from msgspec.structs import force_setattr
 
 from phalanx.base.client import Client
 from phalanx.base.informer import Informer, ObjectChange
-from phalanx.base.tasks import cause_of_end, contained, end
+from phalanx.base.tasks import cause_of_end, end, run_contained
 from phalanx.model.kinds import Kind, Registry
 
 FOREGROUND = "foregroundDeletion"
@@ -149,7 +149,7 @@ class MetadataFeed:
             raise cause_of_end(self._tasks.values())
 
     async def _read(self, key: str, informer: Informer[MetadataBody]) -> None:
-        await contained(f"feed {key}", informer.run())
+        await run_contained(f"feed {key}", informer.run())
 
     async def _report_when_synced(self, informer: Informer[MetadataBody]) -> None:
         await informer.synced.wait()
