@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from phalanx.engine.explain import why
+from phalanx.serve.engine_view import EngineReader
 from phalanx.testing.simulated_cluster import SimulatedCluster, simulated_cluster
 from phalanx.testing.virtual_time import VirtualLoop, run
 from support.manifests import GANG, leader_worker_set, template
@@ -205,5 +206,12 @@ def test_why_names_both_revisions_while_a_set_rolls() -> None:
             levels = [why(engine, "PodGroup", "default", name).items[0].levels[0] for name in names]
             assert len({level.revision for level in levels}) == 2
             assert {level.state for level in levels} == {"Running 2 of 2"}
+            groups = EngineReader(engine, cluster.clock.now).groups()
+            assert {group["revision"] for group in groups.values()} == {level.revision for level in levels}
+            patch = {"spec": {"rolloutStrategy": {"rollingUpdateConfiguration": {"partition": 0}}}}
+            await cluster.patch("LeaderWorkerSet", "serve", patch)
+            await cluster.settle()
+            groups = EngineReader(engine, cluster.clock.now).groups()
+            assert {group["revision"] for group in groups.values()} == {""}, "all are of one revision again"
 
     run(main)

@@ -26,7 +26,7 @@ interface PageGroup {
   priority?: number;
   reason?: string;
   pods?: [number, number];
-  revision?: string;
+  revision?: string; // of the workload, while groups of several exist
   ringCost?: number;
 }
 

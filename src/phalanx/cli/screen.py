@@ -215,7 +215,8 @@ class Screen:
             topology = f"one {short(group['topology'])}" if group["topology"] else ""
             more = f"{plural(group['pending'], 'pod')} pending" if group["pending"] else "no pod waits"
             more += "".join(f", {text}" for text in group["settings"])
-            cells = ("  " * depth + names[name], namespace, policy, placed, topology, reason)
+            shown = name if group.get("revision") else names[name]  # two revisions: the name says which one it is of
+            cells = ("  " * depth + shown, namespace, policy, placed, topology, reason)
             order = (name, namespace, policy, group["placed"], topology, reason)
             rows.append(TableLine(cells, f"{kind} {namespace}/{name}: {more}", key, COLOURS.get(reason, ""), order))
             for child in below.get(key, ()):

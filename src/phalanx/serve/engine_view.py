@@ -15,7 +15,7 @@ import numpy as np
 
 from phalanx.engine.engine import Engine
 from phalanx.engine.explain.device_table import device_table
-from phalanx.engine.groups.group_state import settings_in_words
+from phalanx.engine.groups.group_state import revision_of, settings_in_words
 from phalanx.engine.groups.rank_placement import members_on_nodes, ring_cost_of
 from phalanx.model.groups import Group, GroupForest, GroupKey, MemberState, PodKey
 from phalanx.model.groups.keys import HOSTNAME, TOPOLOGY_KEYS
@@ -214,10 +214,15 @@ class EngineReader:
     def groups(self) -> dict[str, Json]:
         """Return every group whose root is known, by key text."""
         found: dict[str, Json] = {}
-        for group in self.all_groups():
+        groups = [group for group in self.all_groups() if group.spec is not None]
+        revisions: dict[tuple[str, str], set[str]] = {}  # of a Workload: several while it rolls out
+        for group in groups:
+            if (revision := revision_of(group)) and group.spec is not None and group.spec.workload:
+                revisions.setdefault((group.key.namespace, group.spec.workload), set()).add(revision)
+        for group in groups:
             spec = group.spec
-            if spec is None:
-                continue
+            assert spec is not None
+            rolls = len(revisions.get((group.key.namespace, spec.workload or ""), ())) > 1
             state = self._engine.groups.members.health.state(group)
             found[text_of(group.key)] = {
                 "parent": text_of(spec.parent) if spec.parent is not None else "",
@@ -233,6 +238,7 @@ class EngineReader:
                 "reason": "Invalid" if group.problem is not None else str(state.phase),
                 "pods": [state.placed_pods, state.pods],
                 "settings": settings_in_words(group),
+                "revision": revision_of(group) if rolls else "",
                 "owner": self._queue.owner(group),
             }
             if not group.composite and 1 < group.placed <= MOST_RANKED:
