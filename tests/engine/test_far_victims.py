@@ -48,7 +48,7 @@ def trials(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def test_pods_in_the_way_are_found_without_removing_every_pod(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(constrained_preemption, "MOST_OFF", 12)
+    monkeypatch.setattr(constrained_preemption, "MAX_REMOVED_PODS", 12)
     taken = trials(monkeypatch)
     run = full_cluster(Cluster(), rivals=RIVALS)
     run.see(*apart(ZONE, "rival"))
@@ -64,7 +64,7 @@ def test_pods_in_the_way_are_found_without_removing_every_pod(monkeypatch: pytes
 
 def test_where_a_few_will_not_do_all_are_tried(monkeypatch: pytest.MonkeyPatch) -> None:
     """Room is only in one zone, where everybody has the highest priority: none of those who hurt least is there."""
-    monkeypatch.setattr(constrained_preemption, "MOST_OFF", 12)
+    monkeypatch.setattr(constrained_preemption, "MAX_REMOVED_PODS", 12)
     run = Cluster().see(
         *(node(f"n{i}").cpu(8).zone(f"z{i % 3}").label("big", "yes" if i % 3 == 2 else "no") for i in range(12))
     )
@@ -137,7 +137,7 @@ def test_pods_that_a_filter_does_not_mind_change_nothing_it_says(kind: str, seed
 @pytest.mark.parametrize("stays", [True, False])
 def test_a_pod_kept_out_by_a_pod_that_stays_evicts_no_pod(monkeypatch: pytest.MonkeyPatch, stays: bool) -> None:
     """A rival in every zone, of which one may not be evicted, or may: who is in the way is asked before all go."""
-    monkeypatch.setattr(constrained_preemption, "MOST_OFF", 12)
+    monkeypatch.setattr(constrained_preemption, "MAX_REMOVED_PODS", 12)
     taken = trials(monkeypatch)
     run = Cluster().see(*(node(f"n{i}").cpu(8).zone(f"z{i % 3}") for i in range(NODES)))
     for i in range(NODES):

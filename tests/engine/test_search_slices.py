@@ -126,7 +126,7 @@ def test_two_hard_roots_take_turns() -> None:
 
 
 def test_too_many_unfinished_searches_wait_for_a_place(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sliced_attempts, "MOST", 2)
+    monkeypatch.setattr(sliced_attempts, "MAX_UNFINISHED", 2)
     run = cluster(sliced(budget=400))
     for number in range(5):
         run.see(*hard(f"hard{number}", 14 + number % 3, fits=False, priority=number))
@@ -275,7 +275,7 @@ def test_a_search_disturbed_too_often_waits_for_no_other_of_its_rank_any_more() 
     run.see(*hard(fits=False, priority=5))
     begun(run)
     (search,) = run.engine.searches.unfinished.values()
-    search.again = sliced_attempts.AGAIN  # as if its answers had not stood
+    search.again = sliced_attempts.MAX_SEARCHES  # as if its answers had not stood
     run.see(pod("low").cpu("100m"), pod("same").cpu("100m").priority(5), pod("high").cpu("100m").priority(6))
     one_step(run)
     assert place_of(run) is QueueName.SEARCH

@@ -399,7 +399,7 @@ class GroupWorld:
                 continue
             if root.equivalence_class is None or not root.equivalence_class.is_waiting:
                 continue  # an equivalent pod is being tried
-            if self.engine.unit_lifecycle.stands(root.plan):
+            if self.engine.unit_lifecycle.is_valid(root.plan):
                 continue  # it waits for the last of those who make room
             group = groups.members.group_of(root)
             assert group is not None

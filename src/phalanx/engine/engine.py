@@ -151,10 +151,10 @@ class Engine:
     def _pod_changed(self, event: e.PodChanged) -> None:
         pod = event.object
         if pod.spec.resource_claims:
-            self.indexes.claims.saw(pod)
+            self.indexes.claims.pod_seen(pod)
         if pod.status.phase == "Succeeded":
             self.starts.times.run_times.ended(pod)
-        self.groups.members.saw(pod)
+        self.groups.members.pod_seen(pod)
         self.pods.changed(pod)
 
     def _node_changed(self, node: Node) -> None:
@@ -165,7 +165,7 @@ class Engine:
             row = self.columns.set_node(node)
             self.pod_lifecycle.node_appeared(name, row)
             self.queue.wake(ClusterChange(Wake.NODE_ADDED, row, new=node))
-            self.starts.node_came(name)
+            self.starts.node_arrived(name)
             return
         old = self.columns.nodes[row]
         assert old is not None
@@ -181,7 +181,7 @@ class Engine:
         self.pod_lifecycle.externally_filled_rows.add(row)
         self.queue.wake(ClusterChange(Wake.NODE_CHANGED, row, old=old, new=node))
         if old.spec != node.spec or old.status.allocatable != node.status.allocatable:
-            self.starts.node_came(name)
+            self.starts.node_arrived(name)
 
     def _node_gone(self, name: str, uid: str) -> None:
         row = self.columns.row_of.get(name, -1)
@@ -394,15 +394,15 @@ class Engine:
             return
         places = self.places
         arrived = [(r, o) for r in root.records.values() if (o := places.owner_of(r))] if places.held else []
-        lifted = self.starts.lift(records, in_line(root)) if self.starts.held else []
-        lifted += places.lift(root) if arrived else []
+        ignored = self.starts.ignore_reservations(records, in_line(root)) if self.starts.held else []
+        ignored += places.ignore_reservations(root) if arrived else []
         # without some reservations, this unit may fit where others of its equivalence class did not
-        self.queue.shares_failures = not lifted and not self.starts.alone(records)
+        self.queue.shares_failures = not ignored and not self.starts.alone(records)
         try:
             self._try_kind(root)
         finally:
-            if lifted:
-                self.starts.put_back(lifted)
+            if ignored:
+                self.starts.put_back(ignored)
             if arrived:
                 places.placed(arrived)
         if records and records[0].row >= 0:

@@ -69,7 +69,7 @@ class QueryClaims:
                 self.notes.append(f"ResourceClaim {meta.name}: exists already; the one of the cluster is used")
         for pod in question.pods:
             if pod.spec.resource_claims:
-                engine.indexes.claims.saw(pod)
+                engine.indexes.claims.pod_seen(pod)
 
     def _claims_of_groups(self, engine: Engine, question: Question) -> dict[tuple[str, str, str], str]:
         """Generate the claims of PodGroups; return (namespace, group, entry) -> claim."""

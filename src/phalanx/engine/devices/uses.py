@@ -43,7 +43,7 @@ class ClaimUses:
 
     # ---- which pods name which claims
 
-    def saw(self, pod: Pod) -> None:
+    def pod_seen(self, pod: Pod) -> None:
         key = f"{pod.metadata.namespace}/{pod.metadata.name}"
         names = claims_of(pod) if pod.status.phase not in ("Succeeded", "Failed") else ()
         if names != self._names.get(key, ()):

@@ -15,7 +15,7 @@ from phalanx.engine.groups.group_plugins import GroupPlugins
 from phalanx.engine.groups.trial import Assignment
 from phalanx.engine.placement import Composite, Leaf, PlacementProblem, Subtree
 from phalanx.engine.scheduling.attempt.answers import Answer, Cause, NominatedAfterPreemption, Placed
-from phalanx.engine.scheduling.attempt.attempt import How
+from phalanx.engine.scheduling.attempt.attempt import AttemptOptions
 from phalanx.engine.scheduling.lifecycle.reserve_permit import release
 from phalanx.engine.scheduling.queue.units import AttemptUnit
 from phalanx.engine.state.records import PodRecord
@@ -102,7 +102,7 @@ class TrialAttempt:
         self._cluster = engine.cluster
         self._attempts = engine.attempts
         self._starts = engine.starts
-        self._lifted: list[tuple[PodRecord, str]] = []  # reservations that do not count against the unit that is tried
+        self._ignored: list[tuple[PodRecord, str]] = []  # reservations that do not count against the unit that is tried
         self._assignment: Assignment = []  # pods that are reserved
         self._reshaped: list[tuple[PodRecord, Shape, int]] = []  # with their previous shape and epoch
 
@@ -123,14 +123,14 @@ class TrialAttempt:
         self._as_tried(unit.records)
         self._put_back()
         if self._starts.held:
-            self._lifted = self._starts.lift(unit.records)
-        answer = self._attempts.attempt(unit, How(gates=gates, evict=evict))
+            self._ignored = self._starts.ignore_reservations(unit.records)
+        answer = self._attempts.attempt(unit, AttemptOptions(gates=gates, evict=evict))
         assert answer is not None, "questions are not answered in slices"
         return self._keep(answer)
 
     def _put_back(self) -> None:
-        lifted, self._lifted = self._lifted, []
-        self._starts.put_back(lifted)
+        ignored, self._ignored = self._ignored, []
+        self._starts.put_back(ignored)
 
     def _as_tried(self, records: Iterable[PodRecord]) -> None:
         """Compute shapes again if the label interest changed, as the scheduler does before an attempt. Pods of a query

@@ -35,7 +35,7 @@ from phalanx.engine.groups.admission import hold_of
 from phalanx.engine.groups.rank_placement import ring_cost_of
 from phalanx.engine.groups.trial import Assignment
 from phalanx.engine.scheduling.attempt.answers import Cause, NominatedAfterPreemption, Placed, Refused
-from phalanx.engine.scheduling.attempt.attempt import How
+from phalanx.engine.scheduling.attempt.attempt import AttemptOptions
 from phalanx.engine.scheduling.commit.admitted_places import Place
 from phalanx.engine.scheduling.lifecycle.members import root_key
 from phalanx.engine.scheduling.queue.units import AttemptUnit, GroupTree, SinglePod
@@ -278,7 +278,7 @@ class AskedUnits:
         """Return when a unit would start at the earliest: as text, and as a time if it is known."""
 
         def attempt() -> Assignment | None:
-            answer = self._engine.attempts.attempt(unit, How(gates=True, evict=False))
+            answer = self._engine.attempts.attempt(unit, AttemptOptions(gates=True, evict=False))
             return list(answer.assignment) if isinstance(answer, Placed) else None
 
         group = self.forest.group(root.key) if root.key is not None else None

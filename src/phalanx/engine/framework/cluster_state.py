@@ -32,12 +32,12 @@ class KeepsPromises(Protocol):
     def any_promised(self) -> bool:
         """Return False if no start is promised: then none can be delayed."""
 
-    def press(
+    def nominate_delayed(
         self, records: Sequence[PodRecord], assignment: Sequence[tuple[PodRecord, int]]
     ) -> Sequence[tuple[PodRecord, str]]:
         """Nominate the nodes of the units whose start would be delayed; return what was nominated, none if none is."""
 
-    def withdraw_planned_starts(self, pressed: Iterable[tuple[PodRecord, str]]) -> None:
+    def withdraw_planned_starts(self, temporary_nominations: Iterable[tuple[PodRecord, str]]) -> None:
         """Take the nominations back."""
 
 

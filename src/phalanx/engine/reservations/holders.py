@@ -15,7 +15,7 @@ from phalanx.engine.state.records import Nominations, PodRecord
 from phalanx.model.groups import POD_GROUP
 
 WAITING_MARK = "/reserved"  # a placeholder for a pod that waits
-PRESSED_MARK = "/promised"  # the same, only while a unit is tried that would delay the start of that pod
+DELAYED_MARK = "/promised"  # the same, only while a unit is tried that would delay the start of that pod
 ADMITTED_MARK = "/admitted"  # a placeholder for a pod of an admitted workload, which does not exist yet
 
 
@@ -38,7 +38,7 @@ def holder_of(record: PodRecord) -> Holder:
         group = expected_pods.owner_of(record)
         return Holder(Reason.EXPECTED, group.kind, group.namespace, group.name)
     reason = Reason.NOMINATED
-    if record.key.endswith((WAITING_MARK, PRESSED_MARK)):
+    if record.key.endswith((WAITING_MARK, DELAYED_MARK)):
         reason = Reason.PROMISED
     elif record.key.endswith(ADMITTED_MARK):
         reason = Reason.EXPECTED

@@ -1,4 +1,4 @@
-"""Build the parts of the scheduler and connect them. `Engine` passes events to it; queries read it."""
+"""Build the parts of the scheduler and connect them. `Engine` passes events to them; queries read them."""
 
 from __future__ import annotations
 
@@ -51,20 +51,20 @@ from phalanx.model.groups import GroupKey
 
 Watch = Callable[[str, Factory], Factory]  # by name
 
-# Decisions whose outcome means something to the engine.
+# Decisions whose outcomes the engine handles.
 _ANSWERED = frozenset({
     d.Bind, d.Nominate, d.Evict, d.SetPodCondition, d.SetGroupCondition, d.BindVolume, d.ProvisionVolume,
     d.ReserveClaim, d.ReleaseClaim, d.CreateExtendedClaim,
 })  # fmt: skip
 
 
-def _reads(plugin: ObservesOutcomes, decision: type) -> bool:
+def _observes(plugin: ObservesOutcomes, decision: type) -> bool:
     wanted = traits_of(plugin).outcomes
     return wanted is None or decision in wanted
 
 
 class Outbox:
-    """Decisions since the last step, and those whose outcome is awaited."""
+    """Decisions since the last step, and decisions without an outcome yet."""
 
     def __init__(self) -> None:
         self.last_id = 0
@@ -88,7 +88,7 @@ class Outbox:
         return taken
 
     def answered(self, number: int) -> Decision | None:
-        """Return the decision that got its outcome; None: it has one already, or none is awaited."""
+        """Return the decision of an outcome; None: it has its outcome already, or needs none."""
         decision = self._awaited.pop(number, None)
         if type(decision) is d.Nominate:
             key = f"{decision.namespace}/{decision.name}"
@@ -98,7 +98,7 @@ class Outbox:
 
 
 class Scheduler:
-    """The parts of the scheduler, put together. Questions read them; `Engine` passes events to them."""
+    """The parts of the scheduler, built and connected."""
 
     def __init__(
         self, settings: EngineSettings, gates: Gates, plugins: Mapping[str, Factory], watch: Watch | None = None
@@ -153,7 +153,7 @@ class Scheduler:
         self.observers = [o for p in self.profiles.values() for o in p.observers]
         # By type of decision: every pod has a Bind, and few plugins read its outcome.
         self.outcome_observers: dict[type, list[ObservesOutcomes]] = {
-            decision: [o for p in self.profiles.values() for o in p.outcome_observers if _reads(o, decision)]
+            decision: [o for p in self.profiles.values() for o in p.outcome_observers if _observes(o, decision)]
             for decision in _ANSWERED
         }
 

@@ -1,4 +1,4 @@
-"""Checks of the engine's own state, for tests and simulations: every table is recomputed, or compared with others."""
+"""Checks of the engine's state, for tests and simulations: tables are recomputed or compared with each other."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from phalanx.model.groups.group import member_state
 
 
 class SchedulerTables(Protocol):
-    """The tables of a scheduler, which have to agree with each other."""
+    """The tables of a scheduler, which must be consistent."""
 
     @property
     def cluster(self) -> ClusterState: ...
@@ -132,20 +132,24 @@ def _each_pod_in_its_state(engine: SchedulerTables) -> None:
     pod_lifecycle.illegal.validate()
     for key, record in engine.pods.records.items():
         state = record.state
-        assert state is not PodState.GONE, f"{record} is gone, and known"
+        assert state is not PodState.GONE, f"{record} is GONE but still known"
         assert bool(record.node_name) == (state is not PodState.PENDING), f"{record} is {state.name}"
-        assert (key in pod_lifecycle.unit_of) == record.assumed, f"{record} is {state.name}: where would it go back to?"
+        assert (key in pod_lifecycle.unit_of) == record.assumed, (
+            f"{record} is {state.name}: assumed pods, and only these, have a unit to return to"
+        )
         if state is PodState.BINDING:
-            assert record.bind, f"{record} is being bound by no decision"
+            assert record.bind, f"{record} is BINDING without a Bind decision"
         elif state is not PodState.BOUND:
             assert not record.bind, f"{record} is {state.name} with a Bind under way"
         held = pod_lifecycle.holding.get(key)
-        assert (held is not None) == (state is PodState.ASSUMED), f"{record} is {state.name}: who brings it on?"
-        assert held is None or held.record is record, f"{record} is not the one that is held"
+        assert (held is not None) == (state is PodState.ASSUMED), (
+            f"{record} is {state.name}: assumed pods, and only these, are on hold"
+        )
+        assert held is None or held.record is record, f"{record} differs from its record on hold"
     for key in (*pod_lifecycle.holding, *pod_lifecycle.unit_of):
-        assert key in engine.pods.records, f"{key} is gone, and kept"
+        assert key in engine.pods.records, f"{key} is on hold but deleted"
     for name, pods in pod_lifecycle.pods_on_unknown_nodes.items():
-        assert pods and name not in engine.cluster.columns.row_of, f"pods wait for node {name}, which is there"
+        assert pods and name not in engine.cluster.columns.row_of, f"pods wait for node {name}, which exists"
         assert all(engine.pods.records.get(key) is record for key, record in pods.items())
 
 
@@ -180,11 +184,13 @@ def _nominations(engine: SchedulerTables) -> None:
     for node, record in engine.cluster.nominations.all():
         if id(record) in expected_placements:
             continue
-        assert engine.pods.records.get(record.key) is record, f"{record} was promised {node} and is gone"
-        assert record.state is PodState.PENDING, f"{record} has a node, and the promise of {node}"
+        assert engine.pods.records.get(record.key) is record, f"{record} is nominated to {node} but deleted"
+        assert record.state is PodState.PENDING, f"{record} has a node and is nominated to {node}"
     for key, record in engine.pods.records.items():
         if record.state is PodState.PENDING:
-            assert record.nominated == reserved.get(key, ""), f"{record} is not promised {record.nominated}"
+            assert record.nominated == reserved.get(key, ""), (
+                f"{record} is not nominated to {record.nominated} in the columns"
+            )
 
 
 def _forest(engine: SchedulerTables) -> None:
@@ -200,7 +206,7 @@ def _forest(engine: SchedulerTables) -> None:
         seen[leaf] = group
         member = group.members[PodKey(record.namespace, record.name)]
         if record.state is PodState.PENDING:
-            assert key in members.waiting_pods.get(leaf, {}), f"{record} waits, and its group does not know"
+            assert key in members.waiting_pods.get(leaf, {}), f"{record} is pending but not in its group's list"
         placement = (record.node_name, record.state is PodState.CONFIRMED) if record.assumed else None
         uid = group.spec.uid if leaf.kind == WORKLOAD and group.spec is not None else ""
         ours = record.scheduler_name in engine.cluster.profiles
@@ -215,9 +221,11 @@ def _forest(engine: SchedulerTables) -> None:
     for leaf, pods in members.waiting_pods.items():
         assert pods, f"{leaf} has an empty list"
         for key, record in pods.items():
-            assert engine.pods.records.get(key) is record, f"{key} waits in {leaf} and is gone"
-            assert record.state is PodState.PENDING, f"{record} waits in {leaf} and has a node"
-            assert forest.leaf_of(PodKey(record.namespace, record.name)) == leaf, f"{record} waits in {leaf}"
+            assert engine.pods.records.get(key) is record, f"{key} is pending in {leaf} but deleted"
+            assert record.state is PodState.PENDING, f"{record} is pending in {leaf} but has a node"
+            assert forest.leaf_of(PodKey(record.namespace, record.name)) == leaf, (
+                f"{record} is pending in the wrong group {leaf}"
+            )
 
 
 def _evictions(engine: SchedulerTables) -> None:
@@ -233,7 +241,7 @@ def _groups(engine: SchedulerTables) -> None:
     groups = engine.groups
     engine.unit_lifecycle.validate()
     if groups.busy:
-        return  # what happened was not worked through yet
+        return  # noted changes are not handled yet
     for root in engine.queue.units.values():
         assert root.records, f"{root} has no pods"
     forest = engine.cluster.forest
@@ -241,7 +249,7 @@ def _groups(engine: SchedulerTables) -> None:
         group, key = forest.group(head), root_key(head)
         if group is not None and engine.unit_lifecycle.waiting(key) is None and forest.invalid(head) is None:
             state, found = engine.unit_lifecycle.of(key), groups.commits.state_of(group)
-            assert state is found, f"{head} is {state.value}, and yet {found.value}"
+            assert state is found, f"{head} is {state.value} instead of {found.value}"
 
 
 def _victim_index(engine: SchedulerTables) -> None:
@@ -259,7 +267,7 @@ def _victim_index(engine: SchedulerTables) -> None:
     }, "units on rows"
     assert {row: set(pods) for row, pods in kept.leaving.items()} == {
         row: set(pods) for row, pods in recomputed.leaving.items()
-    }, "pods that are leaving"
+    }, "terminating pods"
 
 
 def _searches(engine: SchedulerTables) -> None:

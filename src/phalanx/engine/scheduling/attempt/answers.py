@@ -25,8 +25,8 @@ from phalanx.model.groups import Group
 class Cause(enum.Enum):
     ROOM = "room"  # no node, or no placement of the tree
     RULES = "rules"  # there is room, but affinity, spreading or volume rules of the pods prevent it
-    EXTRAS = "extras"  # the minimum is met; the pods beyond it fit nowhere
-    WHOLE = "whole"  # the existing pods would fit, the expected ones would not
+    EXTRAS = "extras"  # the minimum is met; no node has room for the pods beyond it
+    WHOLE = "whole"  # there is room for the existing pods, but not for the expected ones
     PLUGIN = "plugin"  # a group plugin refused
     PERMIT = "permit"  # a Reserve or Permit plugin refused
     HELD = "held"  # not tried: objects, members or gates are missing
@@ -36,7 +36,7 @@ class Cause(enum.Enum):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GroupSearch:
-    """Why a group does not fit: the problem, and what the search said about it."""
+    """Why a group does not fit: the problem and the outcome of its search."""
 
     built: Built
     outcome: SearchOutcome | None = None  # None: the search was not the reason
@@ -44,7 +44,7 @@ class GroupSearch:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PreemptionResult:
-    """What preemption would do for a unit. Nothing is done yet."""
+    """The plan of a preemption for a unit; nothing is evicted yet."""
 
     message: str = ""  # added to the unit's message
     plan: Planned | Candidate | None = None  # with its cost, or why there is none
@@ -66,10 +66,10 @@ class Refused(msgspec.Struct, eq=False):
     message: str
     evidence: Diagnosis | GroupSearch | None = None  # None: it was not searched, or a plugin failed
     hopeless: bool = False  # no eviction can help
-    reason: str = ""  # of the pods' condition if they do not lack room; "": Unschedulable
+    reason: str = ""  # reason of the pods' condition; "": Unschedulable
     reserved: int = 0  # number of other units for which room is reserved
     notes: str = ""  # what PostFilter plugins and preemption add to the message
-    decisions: tuple[Decision, ...] = ()  # what PostFilter plugins want done
+    decisions: tuple[Decision, ...] = ()  # decisions that PostFilter plugins asked for
     preemption: PreemptionResult | None = None  # where it was tried
     nominate: str | None = None  # as in PreemptionResult; a PostFilter plugin may have set it
     alike: bool = False  # as in PreemptionResult
@@ -97,16 +97,16 @@ class Refused(msgspec.Struct, eq=False):
 class Placed:
     assignment: Assignment
     built: Built | None = None  # of groups
-    satisfied: Sequence[Group] = ()  # groups that have their minimum then
-    expected_placements: Sequence[ExpectedPlacement] = ()  # where expected pods go: their room is reserved
-    wait: Status | None = None  # of a single pod: a Permit plugin wants it to wait before its Bind
+    satisfied: Sequence[Group] = ()  # groups whose minimum this placement satisfies
+    expected_placements: Sequence[ExpectedPlacement] = ()  # places reserved for expected pods
+    wait: Status | None = None  # of a single pod: a Permit plugin delays its Bind
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class NominatedAfterPreemption:
     """The unit fits once the victims are gone."""
 
-    refused: Refused  # why not now, with what is to be said meanwhile
+    refused: Refused  # why it does not fit now; reported until the victims are gone
     units: Sequence[EvictionUnit]
     assignment: Assignment
     plan: Planned | Candidate  # with its cost

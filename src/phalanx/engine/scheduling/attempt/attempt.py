@@ -1,8 +1,8 @@
-"""One attempt: from the cluster state and a unit to an answer. The only one there is.
+"""Attempt to place one unit: compute an answer from the cluster state.
 
-The scheduler commits the answer; `why`, `whatif` and `plan` read it. Trials are rewound, and what PostFilter plugins
-want done is part of the answer. Only a Placed answer leaves something behind: its pods are counted on their rows and
-reserved. The scheduler assumes them; a question has opened a mark of the journal and takes them back.
+The scheduler commits the answer; `why`, `whatif` and `plan` only read it. Trials are rewound, and decisions of
+PostFilter plugins are part of the answer. After a Placed answer the pods stay counted on their rows and reserved: the
+scheduler then assumes them, and a question rewinds them by its mark of the journal.
 """
 
 from __future__ import annotations
@@ -57,19 +57,19 @@ EVALUATION = 10  # units of work to evaluate a new shape, plus one for every ROW
 ROWS_PER_STEP = 64
 
 
-class How(msgspec.Struct, frozen=True):  # one is made for every attempt: a dataclass costs five times as much
-    """How an attempt is made. The defaults are the scheduler's."""
+class AttemptOptions(msgspec.Struct, frozen=True):  # one per attempt: a dataclass takes five times as long
+    """Options of an attempt. The defaults are the scheduler's."""
 
     gates: bool = False  # ask the gates first; the scheduler asked them when it admitted the unit
     evict: bool = True  # ask PostFilter plugins and preemption where nothing fits
     rows: int | None = None  # raise MoreRows where preemption for a single pod looks at more rows than this
-    hurry: int = 1  # divide the search budget by this
+    budget_divisor: int = 1  # divide the search budget by this
     search: Callable[[], Answer | None] | None = None  # search in slices (`SlicedAttempts`)
 
 
-SCHEDULE = How()
-CLAIMS_RECONSIDERED = 16  # of those that a gang would deallocate
-PLACEMENTS_TRIED = 4  # of a unit that would delay promised starts
+SCHEDULE = AttemptOptions()
+CLAIMS_RECONSIDERED = 16  # claims of one gang that are considered for deallocation
+PLACEMENTS_TRIED = 4  # placements per unit while each of them would delay promised starts
 
 
 class Attempts:
@@ -79,40 +79,44 @@ class Attempts:
         self._commits = commits
         self._points: dict[str, GroupPlugins | None] = {}  # by scheduler name
 
-    def attempt(self, unit: AttemptUnit, how: How = SCHEDULE) -> Answer | None:
-        """Try to place a unit, a single pod or a tree of groups; None: the search goes on in a later slice.
+    def attempt(self, unit: AttemptUnit, how: AttemptOptions = SCHEDULE) -> Answer | None:
+        """Try to place a single pod or a tree of groups; return None if the search continues in a later slice.
 
-        These are all the stages there are before PreBind, for the scheduler and for questions alike.
+        Runs every stage before PreBind, for the scheduler and for questions.
         """
-        # 1. Gates: PreEnqueue plugins, and whether the group's objects and members are there.
-        if how.gates and (held := self._held(unit)) is not None:
+        # 1. Gates: PreEnqueue plugins; objects and members of the group exist.
+        if how.gates and (held := self._check_gates(unit)) is not None:
             return held
-        # 2. PreFilter, Filter and Score: a placement.  3. PostFilter: preemption where there is none.
+        # 2. PreFilter, Filter and Score find a placement.  3. PostFilter: preemption if there is none.
         answer = self.search(unit, how) if how.search is None else how.search()
         promises = self._cluster.promises
         if promises is not None and promises.any_promised and isinstance(answer, Placed | NominatedAfterPreemption):
-            answer = self._in_time(unit, answer, how, promises)
+            answer = self._avoid_promised_room(unit, answer, how, promises)
         # 4. Reserve, then Permit, for every pod of the unit.
         return self._reserve(unit, answer) if isinstance(answer, Placed) else answer
 
-    def _in_time(self, unit: AttemptUnit, answer: Answer, how: How, promises: KeepsPromises) -> Answer:
+    def _avoid_promised_room(
+        self, unit: AttemptUnit, answer: Answer, how: AttemptOptions, promises: KeepsPromises
+    ) -> Answer:
         """Look for another placement where this one would delay a promised start."""
-        pressed: list[tuple[PodRecord, str]] = []
+        temporary_nominations: list[tuple[PodRecord, str]] = []
         try:
             for _ in range(PLACEMENTS_TRIED):
-                if isinstance(answer, Refused) or not (more := promises.press(unit.records, answer.assignment)):
+                if isinstance(answer, Refused) or not (
+                    more := promises.nominate_delayed(unit.records, answer.assignment)
+                ):
                     return answer
-                pressed += more
+                temporary_nominations += more
                 answer = self.search(unit, msgspec.structs.replace(how, search=None))
-            if isinstance(answer, Refused) or not (more := promises.press(unit.records, answer.assignment)):
+            if isinstance(answer, Refused) or not (more := promises.nominate_delayed(unit.records, answer.assignment)):
                 return answer
-            pressed += more
+            temporary_nominations += more
             return Refused(Cause.PERMIT, "the room is promised to other units")
         finally:
-            promises.withdraw_planned_starts(pressed)
+            promises.withdraw_planned_starts(temporary_nominations)
 
-    def search(self, unit: AttemptUnit, how: How = SCHEDULE) -> Answer:
-        """Run stages 2 and 3. A single pod has a separate path, which is much faster than the search for a tree."""
+    def search(self, unit: AttemptUnit, how: AttemptOptions = SCHEDULE) -> Answer:
+        """Run stages 2 and 3. A single pod has its own path, which is much faster than the search for a tree."""
         try:
             if isinstance(unit, SinglePod):
                 return self._place_pod(unit.record, how)
@@ -124,7 +128,7 @@ class Attempts:
 
     # ---- 1. gates
 
-    def _held(self, unit: AttemptUnit) -> Refused | None:
+    def _check_gates(self, unit: AttemptUnit) -> Refused | None:
         if isinstance(unit, GroupTree):
             hold = hold_of(unit.forest, unit.group.key)
             if hold is not None:
@@ -134,7 +138,7 @@ class Attempts:
 
     # ---- 2. placement
 
-    def _place_pod(self, record: PodRecord, how: How) -> Answer:
+    def _place_pod(self, record: PodRecord, how: AttemptOptions) -> Answer:
         state = self._cluster
         evaluation = state.evaluation(record)
         status = evaluation.pre_filter()
@@ -158,19 +162,21 @@ class Attempts:
         refused.message = diagnosis.message
         return refused
 
-    def _place_group(self, tree: GroupTree, how: How) -> Answer:
+    def _place_group(self, tree: GroupTree, how: AttemptOptions) -> Answer:
         state = self._cluster
         built = build(
             state,
             tree.group,
             tree.pending,
-            state.settings.search_budget // how.hurry,
+            state.settings.search_budget // how.budget_divisor,
             tree.priority,
             evaluated=self._evaluated(tree) if in_slices() else {},
         )
         points = self.points(tree)
-        whole = self._whole(tree)
-        answer = self._place(tree, built, points) if whole is None else self._place_whole(tree, built, whole, points)
+        whole = self._build_with_expected(tree)
+        answer = (
+            self._place(tree, built, points) if whole is None else self._place_with_expected(tree, built, whole, points)
+        )
         if isinstance(answer, Refused) and answer.cause in _FOR_ROOM and not answer.hopeless and state.nominations:
             own = {leaf.key.name for leaf in tree.forest.leaves(tree.group.key)}
             others = holders(state.nominations, tree.group.key.namespace, tree.priority, None, own)
@@ -188,11 +194,10 @@ class Attempts:
             self._points[name] = GroupPlugins(self._cluster.profiles[name], self._cluster.columns) or None
         return self._points[name]
 
-    def at_once(self, tree: GroupTree) -> Placed | None:
-        """Return the answer if counting is enough: one group of equal pods without rules about each other, and room for
-        it.
+    def place_by_counting(self, tree: GroupTree) -> Placed | None:
+        """Return the answer if counting is sufficient: one group of equal pods without rules about each other.
 
-        None: a search is needed.
+        Return None if a search is needed.
         """
         group, shape = tree.group, tree.records[0].shape
         spec = group.spec
@@ -220,7 +225,7 @@ class Attempts:
         found: dict[Shape, Evaluation] = {}
         each = EVALUATION + self._cluster.columns.n // ROWS_PER_STEP
         if len(shapes) * each <= self._cluster.settings.search_slice // 2:
-            return found  # soon done
+            return found  # few shapes: no need to evaluate in slices
         for shape, record in shapes.items():
             found[shape] = evaluation = self._cluster.evaluation(record)
             evaluation.slots()
@@ -228,9 +233,9 @@ class Attempts:
         return found
 
     def fits(self, assignment: Assignment, before: Built | None = None) -> bool:
-        """Return True if an assignment that was found earlier is possible now. Raises nothing.
+        """Return True if an assignment found earlier is still feasible. Does not raise.
 
-        `before`: the problem that was built then.
+        `before`: the problem built at that time.
         """
         known = dict(zip(before.shapes, before.evaluations, strict=True)) if before is not None else {}
         try:
@@ -252,7 +257,7 @@ class Attempts:
             outcome = None if found.rules else found.outcome
             return Refused(cause, found.text(group, built), GroupSearch(built, outcome))
         if not found.assignment:
-            # Enough runs already; what is left over is not complete, or does not fit.
+            # The minimum runs already; the remaining groups are incomplete or do not fit.
             shortages = all_short(tree.forest, built)
             if shortages:
                 return Refused(Cause.EXTRAS, messages.lacking(shortages), GroupSearch(built), hopeless=True)
@@ -269,27 +274,27 @@ class Attempts:
         if refused is not None:
             return refused_by_plugin(refused, built, messages.UNSCHEDULABLE)
         if in_slices() and len(built.shapes) > FEW_SHAPES:
-            for evaluation in built.evaluations:  # they are asked again in the end, and little will have happened since
+            for evaluation in built.evaluations:  # makes the check at commit cheap
                 worked(8)
                 evaluation.refresh()
-        worked(len(found.assignment) // 2)  # committing many takes long: not in the slice of a long search
+        worked(len(found.assignment) // 2)  # committing many pods is slow: do it in a new slice
         return Placed(found.assignment, built, satisfied)
 
-    # ---- groups of which more is to come
+    # ---- groups that expect more pods
 
-    def _whole(self, tree: GroupTree) -> Built | None:
-        """Build the tree with its expected pods, next to what groups that have started still lack."""
-        state, mine = self._cluster, list(tree.forest.leaves(tree.group.key))
-        if not any(expected_pods.announced_by(leaf) for leaf in mine):
+    def _build_with_expected(self, tree: GroupTree) -> Built | None:
+        """Build the tree with its expected pods, together with those of groups that have started and are incomplete."""
+        state, own_leaves = self._cluster, list(tree.forest.leaves(tree.group.key))
+        if not any(expected_pods.announced_by(leaf) for leaf in own_leaves):
             return None
-        own = {leaf.key for leaf in mine}
+        own = {leaf.key for leaf in own_leaves}
         others = [leaf for leaf in self._incomplete_started_groups(tree) if leaf.key not in own]
-        found = expected_pods.outstanding_pods(state, mine, others, tree.priority)
+        found = expected_pods.outstanding_pods(state, own_leaves, others, tree.priority)
         if found is None:
             return None
         budget = state.settings.search_budget
         if found.beside and not self._others_fit(tree, found):
-            found = expected_pods.ExpectedPods(found.wholes)  # they cannot be completed, whatever becomes of this one
+            found = expected_pods.ExpectedPods(found.wholes)  # no room for the others in any case: ignore them
         return build(state, tree.group, tree.pending, budget, tree.priority, found)
 
     def _others_fit(self, tree: GroupTree, found: expected_pods.ExpectedPods) -> bool:
@@ -302,22 +307,22 @@ class Attempts:
             return False
         return isinstance(find(self._cluster, first, built), Found)
 
-    def _place_whole(
+    def _place_with_expected(
         self, tree: GroupTree, built: Built, whole: Built, points: GroupPlugins | None
     ) -> Placed | Refused:
-        """Return the places of the pods that exist, if all pods that the group will have fit."""
+        """Place the existing pods if all expected pods of the group fit as well."""
         found = find(self._cluster, tree.group, whole, points)
         if isinstance(found, Found):
-            mine = {record.key for record in tree.records}
-            assignment = [(record, row) for record, row in found.assignment if record.key in mine]
+            own_keys = {record.key for record in tree.records}
+            assignment = [(record, row) for record, row in found.assignment if record.key in own_keys]
             satisfied = {id(built.part_of[g.key]) for part, g in whole.group_of.items() if part in found.satisfied
                          if g.key in built.part_of}  # fmt: skip
             answer = self._allowed(built, replace(found, assignment=assignment, satisfied=satisfied), points)
             if isinstance(answer, Placed):
-                return replace(answer, expected_placements=expected_placements(whole, found.assignment, mine))
+                return replace(answer, expected_placements=expected_placements(whole, found.assignment, own_keys))
             return answer
         if tree.group.placed or tree.group.composite or isinstance(found, Status):
-            return self._place(tree, built, points)  # it runs already: pods that fit follow
+            return self._place(tree, built, points)  # it runs already: place the pods that fit
         text = messages.whole(tree.group, len(next(iter(whole.pending.values()))))
         return Refused(Cause.WHOLE, text, GroupSearch(built))
 
@@ -336,7 +341,7 @@ class Attempts:
     # ---- 3. PostFilter
 
     def _post_filter(self, record: PodRecord, refused: Refused, diagnosis: Diagnosis, rows: int | None) -> Answer:
-        """Ask PostFilter plugins in order, with preemption at the place of the plugin that asks for it."""
+        """Call PostFilter plugins in order; preemption runs where a plugin of the profile asks for it."""
         notes: list[str] = []
         found: PreemptionResult | None = None
         for plugin in self._cluster.profiles[record.scheduler_name].post_filters:
@@ -367,7 +372,7 @@ class Attempts:
     def _group_post_filter(
         self, tree: GroupTree, built: Built, refused: Refused, points: GroupPlugins | None
     ) -> NominatedAfterPreemption | Refused:
-        """Ask PodGroupPostFilter plugins, then preemption."""
+        """Call PodGroupPostFilter plugins, then try preemption."""
         if tree.forest is self._cluster.forest and self._commits.incomplete(tree.group):
             refused.releases, refused.notes = True, RELEASED
             return refused
@@ -394,9 +399,9 @@ class Attempts:
         return NominatedAfterPreemption(refused, found.units, assignment, found.plan, expected)
 
     def _deallocate(self, tree: GroupTree, refused: Refused, points: GroupPlugins | None) -> bool:
-        """Deallocate claims of members that have devices where the unit does not fit, if it fits without them.
+        """Deallocate claims of members without nodes if the unit fits only without these allocations.
 
-        All of these claims are deallocated or none; one that the placement can keep stays allocated.
+        All of these claims are deallocated or none. A claim that the placement can use stays allocated.
         """
         for plugin in self._cluster.profiles[tree.scheduler_name].deallocators:
             keys = plugin.releasable(list(tree.records))
@@ -414,7 +419,7 @@ class Attempts:
     def _fits_without(
         self, tree: GroupTree, plugin: DeallocatesClaims, keys: list[ClaimKey], points: GroupPlugins | None
     ) -> bool:
-        """Return True if the unit fits, after evictions if need be, while these claims are not allocated."""
+        """Return True if the unit fits, perhaps after evictions, while these claims are not allocated."""
         state, journal = self._cluster, self._cluster.columns.journal
         mark = journal.mark()
         try:
@@ -432,8 +437,10 @@ class Attempts:
     # ---- 4. Reserve and Permit
 
     def _reserve(self, unit: AttemptUnit, placed: Placed) -> Placed | Refused:
-        """Count the pods on their rows and ask Reserve and Permit; a refusal takes all of it back. Permit may let a
-        single pod wait. Pods of a group do not wait one by one: if Permit does not allow them now, it is a refusal."""
+        """Count the pods on their rows and call Reserve and Permit; a refusal undoes all of it.
+
+        Permit may delay a single pod. For a group, a Permit plugin that waits is a refusal.
+        """
         if isinstance(unit, SinglePod):
             return self._reserve_pod(unit.record, placed)
         refused = rehearse(self._cluster, placed.assignment, waiting_is_refusal=True)

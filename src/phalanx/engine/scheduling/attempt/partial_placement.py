@@ -1,6 +1,6 @@
-"""Where as many pods of a gang as possible fit on some nodes: the part of it that nodes which came one by one can hold.
+"""Place as many pods of a gang as possible on some nodes, to reserve nodes that arrive one by one.
 
-The pods are placed one after the other, in the columns, next to other reservations; every trial is rewound.
+Pods are placed one after the other in the columns, respecting other reservations; every trial is rewound.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def _on(state: ClusterState, records: Sequence[PodRecord], rows: Sequence[int]) 
     columns = state.columns
     mark = columns.journal.mark()
     placed: Rows = []
-    full: set[Shape] = set()  # that no row has room for any more
+    full: set[Shape] = set()  # shapes for which no row has room
     try:
         for row in rows:
             for rival in state.nominations.rivals(columns.names[row], records[0]):

@@ -1,9 +1,9 @@
-"""Preemption: which pods of lower priority to evict so that a unit fits, as few and as unimportant as possible.
+"""Preemption: choose pods of lower priority to evict so that a unit fits, at the lowest cost.
 
-One chooser for every unit. For a single pod it compares all nodes; for a group it plans the minimum first and extras in
-a step of their own. Costs are in the order of `preemption.cost.ORDER`. Nothing is evicted unless the whole unit then
-fits, and nothing more while victims of an earlier plan are terminating. The messages about single pods are
-kube-scheduler's. Nothing is changed here; `commit.evictions` carries a plan out.
+For a single pod all nodes are compared. For a group the minimum is planned first, and extras in a separate step. Costs
+are ordered by `preemption.cost.ORDER`. Pods are evicted only if the whole unit then fits, and none while victims of an
+earlier plan are terminating. Messages about single pods are kube-scheduler's. This module only plans:
+`commit.evictions` carries a plan out.
 """
 
 from __future__ import annotations
@@ -57,18 +57,18 @@ WAITING = "not eligible due to a terminating pod on the nominated node."
 NOT_HELPFUL = "Preemption is not helpful for scheduling"
 NO_VICTIMS = "No preemption victims found for incoming pod"
 _GROUPS = ("PodGroup", "CompositePodGroup", "Workload")
-AFRESH = 4  # times that victims are counted because others took the room meanwhile that the plan before counts on
-ROWS = 250  # whose pods are read without a stop
-HURRY = 64  # part of the search budget where others wait
+MAX_RECOUNTS = 4  # times that a plan is counted again because other pods took room that it uses
+ROWS_PER_PAUSE = 250  # rows whose pods are read without a pause
+HURRY = 64  # divisor of the search budget while other units wait
 ONGOING = "ongoing preemption on nominated nodes"
 GAVE_UP = "the search for victims gave up after {} expansions; no pod is evicted without a plan"
 RULES = "no set of victims was found that also keeps the pods' affinity, spreading and volume rules"
 NO_EXTRAS = "its minimum runs, and pods beyond it evict no other pods"  # counts of a policy: they extend into free room
-MOST_FUTILE = 4096  # failed searches for victims that are remembered
+MOST_FUTILE = 4096  # failed searches that are remembered
 
 
 class FailedSearches:
-    """Remember searches for victims that found none: while nothing has changed, they need not be made again."""
+    """Remember searches that found no victims: they are not repeated while nothing changes."""
 
     def __init__(self) -> None:
         self._found: dict[Hashable, tuple[tuple[Any, ...], Any]] = {}
@@ -86,11 +86,11 @@ class FailedSearches:
 
 class Preemption:
     def __init__(self, state: ClusterState, victim_index: VictimIndex, in_progress: Callable[[str], bool]) -> None:
-        """`in_progress`: whether a unit, by its key, waits for victims of a plan that still stands."""
+        """`in_progress`: returns whether a unit, by its key, waits for victims of a valid plan."""
         self.cluster = state
         self.victim_index = victim_index
-        self.chooser = Chooser(state, victim_index)  # of a single pod
-        self.budget = DEFAULT_BUDGET  # of groups
+        self.chooser = Chooser(state, victim_index)  # for single pods
+        self.budget = DEFAULT_BUDGET  # expansions, for groups
         self._in_progress = in_progress
         self._failed = FailedSearches()  # by (shape, priority) of single pods, by unit key of groups
         # For metrics: searches for victims of single pods, and of groups by whether a plan was found.
@@ -101,7 +101,7 @@ class Preemption:
         if kind == "PodDisruptionBudget":
             self.victim_index.budgets.changed(old, new)
         elif kind == "WorkloadPolicy":
-            self.victim_index.regroup()  # how long a group is protected may be different now
+            self.victim_index.regroup()  # the protected time of a group may have changed
         elif kind in _GROUPS and (old is None or new is None or old.spec != new.spec):
             forest = self.cluster.forest
             meta = (new if new is not None else old).metadata  # type: ignore[union-attr]
@@ -113,7 +113,7 @@ class Preemption:
     # ---- single pods
 
     def for_pod(self, record: PodRecord, diagnosis: Diagnosis, rows: int | None = None) -> PreemptionResult:
-        """Choose the cheapest node. `rows`: raise MoreRows where more than so many have to be looked at."""
+        """Choose the cheapest node. Raise MoreRows if more than `rows` rows have to be checked."""
         if record.preemption_policy == "Never":
             return PreemptionResult(f"preemption: {NEVER}", alike=True, asks=Wake.NOTHING)
         if rows is not None and not self.chooser.ready(2 * rows):
@@ -123,24 +123,28 @@ class Preemption:
             return PreemptionResult(f"preemption: {WAITING}", waits=True, leaving=leaving)
         self.pod_attempts += 1
         if diagnosis.pre_filter is not None or not diagnosis.resolvable.any():
-            return replace(_no(record, _sentence(diagnosis.nodes, {NOT_HELPFUL: diagnosis.nodes})), asks=Wake.NODE)
+            return replace(
+                _no_victims(record, _sentence(diagnosis.nodes, {NOT_HELPFUL: diagnosis.nodes})), asks=Wake.NODE
+            )
         self.victim_index.refresh()
         key = (record.shape.id, record.priority)
         known: str | None = self._failed.get(key, self.victim_index.circumstances)
         if known is not None:
-            return _no(record, known)
+            return _no_victims(record, known)
         found = self.chooser.choose(record, self.cluster.evaluation(record), diagnosis.resolvable, rows)
         if found is None:
             message = self._why_not(record, diagnosis)
             self._failed.put(key, self.victim_index.circumstances, message)
-            return _no(record, message)
+            return _no_victims(record, message)
         node = self.cluster.columns.names[found.row]
         text = f"preemption: {placement_text(node, found.units)}"
         return PreemptionResult(text, found, found.units, [(record, found.row)], nominate=node)
 
     def _leaving(self, record: PodRecord, diagnosis: Diagnosis) -> Sequence[PodRecord]:
-        """Return terminating pods of lower priority on the nominated node; a process before this one may have evicted
-        them."""
+        """Return terminating pods of lower priority on the nominated node.
+
+        An earlier scheduler process may have evicted them.
+        """
         if self._in_progress(f"pod/{record.key}"):
             return ()
         row = self.cluster.columns.row_of.get(record.nominated, -1) if record.nominated else -1
@@ -172,7 +176,7 @@ class Preemption:
     # ---- groups
 
     def for_group(self, tree: GroupTree, built: Built, points: GroupPlugins | None) -> PreemptionResult:
-        """Return the plan, or why there is none."""
+        """Return the plan, or the reason why there is none."""
         if tree.forest.preemption_policy(tree.group.key) == "Never":
             return PreemptionResult(NEVER, Hopeless(NEVER))
         if self._in_progress(tree.key):
@@ -191,21 +195,21 @@ class Preemption:
         return replace(found, message=_note(found.plan), nominate="")
 
     def _state(self, tree: GroupTree) -> tuple[Any, ...]:
-        """Return a value that changes with the cluster, so that the same pods are not searched twice."""
+        """Return a value that changes with the cluster, so that a failed search is not repeated without a change."""
         pods = tuple(sorted((record.key, record.shape.id) for record in tree.records))
         return (*self.victim_index.circumstances, tree.priority, pods)
 
     def plan(self, tree: GroupTree, built: Built, points: GroupPlugins | None) -> PreemptionResult:
         """Return the cheapest plan for the unit's minimum, or for as many extra pods as possible if the minimum runs.
 
-        If plugins name domains, the plan is in the first one that has one.
+        If plugins name domains, use the first domain that has a plan.
         """
         if points is None and self.victim_index.nothing_below(tree.priority):
             return _plan_of(Hopeless(NO_LOWER_PRIORITY))
-        worked(len(self.victim_index.units) // 8)  # bringing them up to date: not in the slice of the search before
+        worked(len(self.victim_index.units) // 8)  # updating the units is slow: do it in a new slice
         self._up_to_date()
         for evaluation in built.evaluations:
-            evaluation.refresh()  # the search before may have been interrupted
+            evaluation.refresh()  # the search before this one may have been interrupted
         areas: Sequence[Bools | None] = (None,)
         if points is not None and points.generates:
             named = points.candidates(tree.group, built)
@@ -214,9 +218,9 @@ class Preemption:
             areas = [placement.mask for placement in named]
         found = _plan_of(Hopeless(NO_LOWER_PRIORITY))
         for area in areas:
-            stager = PreemptionProblemBuilder(self.cluster, self.victim_index, built, tree.priority, area)
-            worked(len(stager.units) // 8)
-            found = self._by_rank(stager, self._plan(stager))
+            builder = PreemptionProblemBuilder(self.cluster, self.victim_index, built, tree.priority, area)
+            worked(len(builder.units) // 8)
+            found = self._by_rank(builder, self._plan(builder))
             if found.units or found.assignment:
                 break
         assignment = list(found.assignment)
@@ -227,103 +231,101 @@ class Preemption:
         )
         return found if refused is None else _plan_of(Hopeless(f"{refused.message} ({refused.plugin})"))
 
-    def _plan(self, stager: PreemptionProblemBuilder) -> PreemptionResult:
-        whole = stager.built.problem.root
-        if not stager.units and not self.victim_index.leaving:
+    def _plan(self, builder: PreemptionProblemBuilder) -> PreemptionResult:
+        whole = builder.built.problem.root
+        if not builder.units and not self.victim_index.leaving:
             return _plan_of(Hopeless(NO_LOWER_PRIORITY))
         if not done(whole):
             tree, origin = raised(whole, {})
-            return self._try(stager, tree, origin)
-        return self._extras(stager)
+            return self._try(builder, tree, origin)
+        return self._extras(builder)
 
-    def _by_rank(self, stager: PreemptionProblemBuilder, cheapest: PreemptionResult) -> PreemptionResult:
+    def _by_rank(self, builder: PreemptionProblemBuilder, cheapest: PreemptionResult) -> PreemptionResult:
         """Return a plan that follows Stripe, Balance and coPlaceWith if it costs no more than the cheapest plan.
 
-        A pattern of ranks is a preference, so no further pod is evicted for it. Cross-node rules are not combined
-        with it.
+        A rank pattern is a preference: no more pods are evicted for it. It is not combined with cross-node constraints.
         """
-        if not isinstance(cheapest.plan, Plan) or not stager.openings.exact:
+        if not isinstance(cheapest.plan, Plan) or not builder.openings.exact:
             return cheapest
-        after = stager.after_eviction(cheapest.plan.cost.priority)
+        after = builder.after_eviction(cheapest.plan.cost.priority)
         for _, variant in chain(together(self.cluster, after), spread(self.cluster.columns, after)):
-            found = self._plan(stager.with_tree(variant))
+            found = self._plan(builder.with_tree(variant))
             complete = len(found.assignment) >= len(cheapest.assignment)
             if complete and isinstance(found.plan, Plan) and _provable(found.plan) <= _provable(cheapest.plan):
                 return found
         return cheapest
 
-    def _budget(self, stager: PreemptionProblemBuilder) -> int:
+    def _budget(self, builder: PreemptionProblemBuilder) -> int:
         """Return the search budget, scaled like the budget of the placement problem."""
-        return self.budget * stager.built.problem.budget // self.cluster.settings.search_budget
+        return self.budget * builder.built.problem.budget // self.cluster.settings.search_budget
 
-    def _extras(self, stager: PreemptionProblemBuilder) -> PreemptionResult:
-        """Plan for all pods beyond the minimum, else for the first group below it that can be served, else for some
-        pods of one.
+    def _extras(self, builder: PreemptionProblemBuilder) -> PreemptionResult:
+        """Plan for all pods beyond the minimum, else for the first child group that fits, else for some of its pods.
 
-        A group whose policy has counts is extended without preempting.
+        A group whose policy has counts is extended without preemption.
         """
-        whole = stager.built.problem.root
-        groups = stager.built.group_of
+        whole = builder.built.problem.root
+        groups = builder.built.group_of
         waiting = [leaf for leaf in leftovers(whole) if not groups[id(leaf)].policy.has_counts]
         late = optional_pending_groups(whole)
         more = {id(leaf): leaf.total for leaf in waiting} | {id(group): 0 for group in late}
         if not more:
             return _plan_of(Hopeless(NO_EXTRAS))
-        found = self._with(stager, more)
+        found = self._plan_extras(builder, more)
         if found.units or found.assignment:
             return found
         for group in late if len(more) > 1 else ():
-            one = self._with(stager, {id(group): 0})
+            one = self._plan_extras(builder, {id(group): 0})
             if one.units or one.assignment:
                 return one
         for leaf in waiting:
-            best = self._most(stager, leaf) if len(more) > 1 or leaf.total > 1 else None
+            best = self._plan_most_extras(builder, leaf) if len(more) > 1 or leaf.total > 1 else None
             if best is not None:
                 return best
         return found
 
-    def _most(self, stager: PreemptionProblemBuilder, leaf: Leaf) -> PreemptionResult | None:
-        """Plan for as many pods of one leaf as can be served."""
+    def _plan_most_extras(self, builder: PreemptionProblemBuilder, leaf: Leaf) -> PreemptionResult | None:
+        """Plan for as many pods of one leaf as possible."""
         low, high = 0, leaf.total
         best: PreemptionResult | None = None
         while low < high:
             middle = (low + high + 1) // 2
-            found = self._with(stager, {id(leaf): middle})
+            found = self._plan_extras(builder, {id(leaf): middle})
             if found.units or found.assignment:
                 low, best = middle, found
             else:
                 high = middle - 1
         return best
 
-    def _with(self, stager: PreemptionProblemBuilder, more: dict[int, int]) -> PreemptionResult:
-        tree, origin = raised(stager.built.problem.root, more)
-        return self._try(stager, tree, origin)
+    def _plan_extras(self, builder: PreemptionProblemBuilder, more: dict[int, int]) -> PreemptionResult:
+        tree, origin = raised(builder.built.problem.root, more)
+        return self._try(builder, tree, origin)
 
-    def _try(self, stager: PreemptionProblemBuilder, tree: Subtree, origin: dict[int, int]) -> PreemptionResult:
-        for _ in range(AFRESH):
-            stage = stager.stage(tree, origin, self._budget(stager))
+    def _try(self, builder: PreemptionProblemBuilder, tree: Subtree, origin: dict[int, int]) -> PreemptionResult:
+        for _ in range(MAX_RECOUNTS):
+            stage = builder.stage(tree, origin, self._budget(builder))
             answer = plan(stage.problem)
             placement = answer.placement if isinstance(answer, Plan) and not stage.exact else None
-            if placement is None or not stager.overtaken(assignment_of(stage.built, placement, origin=stage.origin)):
-                break  # where counting is the last word other seats are found in the end (`stands`)
+            if placement is None or not builder.overtaken(assignment_of(stage.built, placement, origin=stage.origin)):
+                break  # a plan found by counting alone is checked again at commit (`revalidate`)
         if not stage.exact:
-            return self._tied(stager, stage, answer)
+            return self._check_constraints(builder, stage, answer)
         if not isinstance(answer, Plan):
             return _plan_of(answer)
         units = tuple(stage.units[victim.unit] for victim in answer.victims)
-        self._still(units)
+        self._require_unchanged(units)
         assert answer.placement is not None
         return _plan_of(answer, units, tuple(assignment_of(stage.built, answer.placement, origin=stage.origin)))
 
-    def _tied(self, stager: PreemptionProblemBuilder, stage: Stage, counted: Planned) -> PreemptionResult:
-        """Check a plan against cross-node constraints; what counting proves is then only a lower bound."""
-        relaxed = stager.relaxed(stage)
+    def _check_constraints(self, builder: PreemptionProblemBuilder, stage: Stage, counted: Planned) -> PreemptionResult:
+        """Check a plan against cross-node constraints; the cost found by counting is then only a lower bound."""
+        relaxed = builder.relaxed(stage)
         least = counted if relaxed is stage else plan(relaxed.problem)
         if isinstance(least, Hopeless):
             return _plan_of(least)
-        if stage.restricted:  # asking the filters one by one knows nothing of the places that a plugin names
+        if stage.restricted:  # the search by filters cannot restrict members to places that a plugin names
             return self._restricted(stage, counted)
-        found = ConstrainedPreemption(self.cluster, self.victim_index, self._still).run(
+        found = ConstrainedPreemption(self.cluster, self.victim_index, self._require_unchanged).run(
             stage, relaxed.problem, least, counted
         )
         if found is None:
@@ -334,33 +336,33 @@ class Preemption:
         if not isinstance(counted, Plan) or counted.placement is None:
             return _plan_of(Hopeless(RULES))
         units = tuple(stage.units[victim.unit] for victim in counted.victims)
-        self._still(units)
+        self._require_unchanged(units)
         assignment = assignment_of(stage.built, counted.placement, origin=stage.origin)
         if not self._holds(units, assignment):
             return _plan_of(Hopeless(RULES))
         return _plan_of(replace(counted, lower_bound=Cost(), proved=()), units, tuple(assignment))
 
-    def _still(self, units: Sequence[EvictionUnit]) -> None:
+    def _require_unchanged(self, units: Sequence[EvictionUnit]) -> None:
         """Raise Disturbed if a unit is gone: the search may have been interrupted."""
         self._up_to_date()
         if not all(self._is_unchanged(unit) for unit in units):
             raise TrialInvalidated
 
     def _up_to_date(self) -> None:
-        while self.victim_index.prepare(ROWS) == ROWS:
-            worked(4 * ROWS)
+        while self.victim_index.prepare(ROWS_PER_PAUSE) == ROWS_PER_PAUSE:
+            worked(4 * ROWS_PER_PAUSE)
 
     def _is_unchanged(self, unit: EvictionUnit) -> bool:
-        """Return True if an eviction unit is unchanged, though perhaps another object."""
+        """Return True if an eviction unit is unchanged, even if it is another object."""
         now = self.victim_index.units.get(unit.key)
         return now is unit or (now is not None and now.priority == unit.priority and now.pods == unit.pods)
 
-    def stands(
+    def revalidate(
         self, tree: GroupTree, answer: NominatedAfterPreemption, fits: Callable[[], bool]
     ) -> NominatedAfterPreemption | None:
-        """Return an earlier plan as it can be carried out now: the same victims, perhaps another assignment.
+        """Return an earlier plan if it can be carried out now: the same victims, perhaps another assignment.
 
-        `fits`: called with the victims removed.
+        `fits`: called while the victims are removed.
         """
         self.victim_index.refresh()
         if not all(self._is_unchanged(unit) and unit.priority < tree.priority for unit in answer.units):
@@ -372,9 +374,9 @@ class Preemption:
             return answer if fits() else self._elsewhere(tree, answer)
 
     def _elsewhere(self, tree: GroupTree, answer: NominatedAfterPreemption) -> NominatedAfterPreemption | None:
-        """Place as many members elsewhere: other pods took some of the room that the plan counts on."""
+        """Find another assignment for the same members: other pods took part of the planned room."""
         if answer.expected_placements:
-            return None  # what is not there yet needs a place as well
+            return None  # expected pods need a place as well
         state = self.cluster
         try:
             built = build(state, tree.group, tree.pending, state.settings.search_budget // HURRY, tree.priority)
@@ -390,7 +392,7 @@ class Preemption:
             return None
         return replace(answer, assignment=assignment)
 
-    # ---- rules that counting does not see
+    # ---- rules that counting does not cover
 
     def _holds(self, units: Sequence[EvictionUnit], assignment: Assignment) -> bool:
         with self.victim_index.without(units):
@@ -417,5 +419,5 @@ def _sentence(nodes: int, counts: dict[str, int]) -> str:
     return f"0/{nodes} nodes are available: {', '.join(histogram(counts))}."
 
 
-def _no(record: PodRecord, text: str) -> PreemptionResult:
+def _no_victims(record: PodRecord, text: str) -> PreemptionResult:
     return PreemptionResult(f"preemption: {text}", alike=True, nominate="" if record.nominated else None)

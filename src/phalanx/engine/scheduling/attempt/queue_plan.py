@@ -1,10 +1,10 @@
 """Plan the starts of all waiting units together, on the free capacity of the nodes over time.
 
-A unit is planned whose pods are equal and have no rules about other pods: then free resources and the verdicts of the
-filters per node decide where it fits. Others are planned one by one by attempts (`StartTimes`).
+Only a unit of equal pods without rules about other pods is planned here: free resources and the verdicts of the filters
+per node decide where it fits. Other units are planned one by one by attempts (`StartTimes`).
 
-A start that was promised is kept as long as the room is there. Units without one get, in order, the earliest room that
-delays no promise of equal or higher priority.
+A promised start is kept while the room exists. Units without one get, in queue order, the earliest room that delays no
+promise of equal or higher priority.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from phalanx.engine.state.records import PodRecord
 from phalanx.model.groups import Group
 from phalanx.model.groups.policy import ANY
 
-SEARCHES_PER_PLAN = 64  # starts that are looked for in one plan
-MASK_SECONDS = 60.0  # after which the filters are asked again which nodes they allow
-RETRIES_PER_PLAN = 1  # of these for units for which none was found before
-DRIFT_SECONDS = 10.0  # by which a start may come later than promised before the promise moves: pods start with a delay
-PODS_PER_SECOND = 10_000  # running pods, and tenths of waiting units, that are looked at
-LARGE = 4.0  # a unit of this part of the largest one is promised exactly its planned start
+SEARCHES_PER_PLAN = 64  # starts that are searched in one plan
+MASK_SECONDS = 60.0  # after which the filters are called again
+RETRIES_PER_PLAN = 1  # of these searches, for units for which none was found before
+DRIFT_SECONDS = 10.0  # a start may be this much later than promised before the promise moves: pods start with a delay
+PODS_PER_SECOND = 10_000  # pods examined: running pods, and tenths of waiting units
+LARGE = 4.0  # a unit of at least 1/LARGE of the largest one is promised exactly its planned start
 
 Bools = npt.NDArray[np.bool_]
 
@@ -52,20 +52,20 @@ class RoomRequest(msgspec.Struct, frozen=True, eq=False):
 
 
 class UnitRequest(msgspec.Struct, frozen=True, eq=False):
-    """What a waiting unit asks for, as long as its pods stay the same."""
+    """The request of a waiting unit, valid while its pods are unchanged."""
 
     records: list[PodRecord]
-    history: int  # version of the run times from which `span` is
+    history: int  # version of the run times that `span` was computed from
     group: tuple[object, object] | None  # its object and policy
     asked: RoomRequest
-    span: float  # seconds that it is expected to run
+    span: float  # expected duration in seconds
 
 
 Asking = list[tuple[SchedulingUnit, UnitRequest]]
 Slack = Callable[[str], float]
 Allows = Callable[[PlannedUnit], bool]
 Wanted = tuple[int, str, int]  # shape (by id), topology key and number of pods
-Failed = tuple[str, Wanted, float]  # namespace, what is wanted, and the expected duration
+Failed = tuple[str, Wanted, float]  # namespace, request, and expected duration in seconds
 
 
 class QueuePlan:
@@ -78,27 +78,27 @@ class QueuePlan:
         self._room = RoomOverTime(state, run_times)
         self.units: dict[str, PlannedUnit] = {}  # by key
         self.on: dict[str, list[PlannedUnit]] = {}  # by node
-        self.tried: set[str] = set()  # keys of units that the last plan looked at
-        self.unfinished = False  # the last plan did not look for the starts of all units
-        self.lost: dict[str, Reason] = {}  # by key of the unit: why the last plan has no start for it any more
-        self._keys: list[str] = []  # topology keys that units must stay in one domain of
+        self.tried: set[str] = set()  # keys of units that the last plan examined
+        self.unfinished = False  # the last plan did not search the starts of all units
+        self.lost: dict[str, Reason] = {}  # by key of the unit: why the last plan dropped its start
+        self._keys: list[str] = []  # topology keys that units require one domain of
         self._nodes: list[Any] = []  # Node objects from which `_topology` was made
         self._topology = TopologyLevels([], 0)
         self._requests: dict[str, UnitRequest] = {}  # by key of the unit
         self._rids: list[int] = []
         self._asked: dict[Wanted, RoomRequest | None] = {}
-        self._demands: dict[int, Demand] = {}  # by id of what is asked
+        self._demands: dict[int, Demand] = {}  # by shape, topology key and number of pods
         self._failed: set[Failed] = set()
-        self._masks_due = 0.0  # when to ask the filters again which nodes they allow
-        self.searches = 0  # that the last plan may still have made
+        self._masks_due = 0.0  # when to call the filters again
+        self.searches = 0  # searches left in the present plan
         self.due = 0.0
-        self.lasts_until = 0.0  # when something ends or starts by plan
-        self._made_of: tuple[object, ...] = ()
+        self.lasts_until = 0.0  # when a pod ends or a unit starts by plan
+        self._fingerprint: tuple[object, ...] = ()
 
     # ---- planning
 
-    def stands(self, waiting: Sequence[SchedulingUnit]) -> bool:
-        """Whether nothing has happened since the last plan that could change it."""
+    def is_current(self, waiting: Sequence[SchedulingUnit]) -> bool:
+        """Return True if nothing has happened since the last plan that could change it."""
         made_of = (
             self._cluster.columns.log.position,
             self._cluster.nominations.version,
@@ -106,21 +106,21 @@ class QueuePlan:
             len(waiting),
             max((unit.order for unit in waiting), default=0),
         )
-        same = made_of == self._made_of and self._cluster.now < self.lasts_until and not self.unfinished
-        self._made_of = made_of
+        same = made_of == self._fingerprint and self._cluster.now < self.lasts_until and not self.unfinished
+        self._fingerprint = made_of
         return same
 
     def make(
         self, waiting: Sequence[SchedulingUnit], held: Iterable[ReservedPod], slack_of: Slack, allows: Allows
     ) -> None:
-        """Plan all of `waiting`, which are in order. `slack_of`: by scheduler name, how much later than planned a unit
-        may be promised to start, as a share of its wait. `allows`: whether another start may be promised.
+        """Plan all of `waiting`, which are in queue order.
 
-        The last plan is gone on with where that is possible: only units are planned to which something happened.
+        `slack_of`: by scheduler name, the tolerated delay of a start as a share of the unit's wait. `allows`: returns
+        whether another start may be promised. If possible, only units affected by a change are planned again.
         """
         now = self._cluster.now
         self.searches, self.unfinished, self.lost = SEARCHES_PER_PLAN, False, {}
-        if not waiting:  # what runs need not be looked at
+        if not waiting:  # running pods need not be examined
             self._clear()
             self._failed = set()
             self.due, self.lasts_until = now + 1.0, FOREVER
@@ -148,7 +148,7 @@ class QueuePlan:
     def _begin(
         self, waiting: Sequence[SchedulingUnit], held: list[ReservedPod], before: dict[str, PlannedUnit]
     ) -> Asking:
-        """Make the table of free room as a whole and return the units to plan, none if no end is known."""
+        """Build the table of free room and return the units to plan; none if no end is known."""
         self._clear()
         running, self.lasts_until = self._room.running(), FOREVER
         self.due += max(0.0, (len(running) + 10 * len(waiting)) / PODS_PER_SECOND - 1.0)
@@ -161,7 +161,7 @@ class QueuePlan:
         return asking
 
     def _same_nodes(self) -> bool:
-        """Whether no node came or left since the table was made. Ask the filters again if one changed."""
+        """Return True if no node came or left since the table was built. Mark the filters as stale if one changed."""
         nodes, rows = self._cluster.columns.nodes, self._room.changed_nodes
         for row in rows:
             old, new = self._nodes[row], nodes[row]
@@ -180,7 +180,7 @@ class QueuePlan:
         return True
 
     def _affected(self, asking: Asking, rows: set[int], before: dict[str, PlannedUnit]) -> list[SchedulingUnit] | None:
-        """Take off the plan what something happened to. Return the units to plan; None: plan all of them again."""
+        """Remove affected units from the plan. Return the units to plan; None: plan all of them again."""
         if not asking or not self._is_known():
             return None
         now, requests = self._cluster.now, {unit.key: request for unit, request in asking}
@@ -199,17 +199,17 @@ class QueuePlan:
         for unit in sorted((unit for unit in todo if unit.key in before), key=lambda each: self._order(each, before)):
             old, request = before[unit.key], requests[unit.key]
             if not self._keeps(profile, old, self._demand(request.asked), request.span):
-                return None  # others that were promised a later start may have to make room
+                return None  # units with a later promised start may have to move
             self._put(profile, old)
         todo = [unit for unit in todo if unit.key not in before]
         outranks = (u for u in todo if u.priority > lowest and self._failure(u, requests[u.key]) not in self._failed)
-        return todo if next(outranks, None) is None else None  # one that goes before units that are planned
+        return todo if next(outranks, None) is None else None  # a new unit goes before planned ones: plan again
 
     def _same(self, planned: PlannedUnit, asked: RoomRequest) -> bool:
         return planned.demand is self._demands.get(id(asked))
 
     def _is_known(self) -> bool:
-        """Whether the table has the columns for everything that units ask for."""
+        """Return True if the table has columns for every requested resource and topology key."""
         for asked in self._asked.values():
             if asked is None:
                 continue
@@ -220,7 +220,7 @@ class QueuePlan:
         return True
 
     def _drop_last(self, short: Iterable[str]) -> None:
-        """Take units off nodes where less is free than is planned: those behind in the order."""
+        """Remove the last units in queue order from nodes where less is free than planned."""
         lost: dict[str, PlannedUnit] = {}
         for node in short:
             kept: list[PlannedUnit] = []
@@ -242,7 +242,7 @@ class QueuePlan:
         slack_of: Slack,
         allows: Allows,
     ) -> None:
-        """Place units, in order: they keep their earlier start, or get the earliest one that delays no other."""
+        """Place units in order: each keeps its earlier start, or gets the earliest one that delays no other."""
         profile = self._room.profile
         assert profile is not None
         requests = {unit.key: request for unit, request in asking}
@@ -279,7 +279,7 @@ class QueuePlan:
     def _place(
         self, unit: SchedulingUnit, demand: Demand, span: float, largest: float, slack_of: Slack
     ) -> PlannedUnit | None:
-        """Look for the first start. `largest`: size of the largest unit; 0: its start is promised exactly."""
+        """Search the first start. `largest`: size of the largest unit; 0: its start is promised exactly."""
         self.searches -= 1
         now, profile = self._cluster.now, self._room.profile
         place = profile.earliest(demand, span, now) if profile is not None else None
@@ -305,7 +305,7 @@ class QueuePlan:
         return {key for _, key in first.values()}
 
     def forget(self, key: str) -> None:
-        """Take a unit off the plan."""
+        """Remove a unit from the plan."""
         planned = self.units.pop(key, None)
         for node in planned.nodes if planned is not None else ():
             left = [each for each in self.on.get(node, ()) if each is not planned]
@@ -317,7 +317,7 @@ class QueuePlan:
             self._room.touch(planned.nodes)
 
     def delay(self, planned: PlannedUnit, start: float) -> None:
-        """Let a unit start later than planned, on the same nodes."""
+        """Start a unit later than planned, on the same nodes."""
         planned.start = start
         self._room.touch(planned.nodes)
 
@@ -327,7 +327,7 @@ class QueuePlan:
         return (-unit.priority, old.promise if old is not None else FOREVER, unit.asked, unit.order)
 
     def _keeps(self, profile: CapacityProfile, old: PlannedUnit, demand: Demand, span: float) -> bool:
-        """Take over the earlier start of a unit if the room is still there, or will be within `DRIFT_SECONDS`."""
+        """Take over the earlier start of a unit if the room exists, or will within `DRIFT_SECONDS`."""
         names, rows = self._cluster.columns.row_of, []
         for name in old.nodes:
             row = names.get(name, -1)
@@ -357,18 +357,18 @@ class QueuePlan:
         for node in planned.nodes:
             self.on.setdefault(node, []).append(planned)
         start = max(planned.start, self._cluster.now)
-        profile.change(start, self._aligned(profile, start + planned.span), planned.demand, planned.where, -1)
+        profile.change(start, self._rounded_end(profile, start + planned.span), planned.demand, planned.where, -1)
 
     @staticmethod
-    def _aligned(profile: CapacityProfile, until: float) -> float:
-        """Return when a reservation counts as ended: later than it is, if the profile has many pieces."""
+    def _rounded_end(profile: CapacityProfile, until: float) -> float:
+        """Return the end of a reservation, rounded up if the profile has many pieces."""
         if until == FOREVER or profile.n < MOST_PIECES:
             return until
         at = int(profile.times.searchsorted(until))
         return float(profile.times[at]) if at < profile.n else FOREVER
 
     def _move(self, planned: PlannedUnit, old: PlannedUnit) -> None:
-        """Keep the earlier promise if the new start is not later; otherwise say why it moves."""
+        """Keep the earlier promise if the new start is not later; otherwise record why it moves."""
         if planned.start <= old.promise:
             planned.promise = old.promise
         else:
@@ -385,7 +385,7 @@ class QueuePlan:
     # ---- questions
 
     def first_start(self, records: Sequence[PodRecord], group: Group | None) -> tuple[float, Assignment] | None:
-        """Return when and where a unit that is not in the queue would start; None: it is not known."""
+        """Return when and where a unit that is not in the queue would start; None: unknown."""
         profile, asked = self._room.profile, self._asked_by(records, group)
         if profile is None or asked is None or (asked.key and asked.key not in self._keys):
             return None
@@ -394,10 +394,10 @@ class QueuePlan:
         span = self._run_times.expected_of(records)
         return profile.earliest(self._demand(asked), span, self._cluster.now)
 
-    # ---- what units ask for
+    # ---- requests of units
 
     def _asking(self, waiting: Iterable[SchedulingUnit]) -> Asking:
-        """Return the units that are planned here, with what they need."""
+        """Return the units that are planned here with their requests."""
         known, self._requests, found = self._requests, {}, []
         nominated = self._nominated()
         for unit in waiting:
@@ -419,11 +419,11 @@ class QueuePlan:
         return found
 
     def _nominated(self) -> list[str]:
-        """Return the keys of the pods that are nominated, without placeholders."""
+        """Return the keys of the nominated pods, without placeholders."""
         return [record.key for _, record in self._cluster.nominations.all() if record.uid]
 
     def _asked_by(self, records: Sequence[PodRecord], group: Group | None) -> RoomRequest | None:
-        """Return what a unit needs; None: it is not planned here."""
+        """Return the request of a unit; None: it is not planned here."""
         if not records or records[0].shape_epoch not in (self._cluster.interest.epoch, -1):
             return None
         shape, pods, key = records[0].shape, len(records), ""
@@ -442,7 +442,7 @@ class QueuePlan:
         return self._asked[known]
 
     def _eligible(self, record: PodRecord) -> Bools | None:
-        """Return (node,) which nodes the filters allow, whatever is free there; None: a node alone cannot tell."""
+        """Return (node,) the nodes that the filters allow apart from free room; None: the verdict is not per node."""
         try:
             evaluation = self._cluster.evaluation(record)
         except PluginFailure:
@@ -466,7 +466,7 @@ class QueuePlan:
         return known
 
     def _set_columns(self) -> None:
-        """Set which resources and topology keys the units of this plan ask for."""
+        """Set the resources and topology keys that the units of this plan request."""
         asked = [each for each in self._asked.values() if each is not None]
         self._rids = sorted({rid for each in asked for rid, _ in each.record.shape.requests})
         keys = sorted({each.key for each in asked if each.key})
@@ -483,14 +483,14 @@ def unit_size(demand: Demand) -> float:
 
 
 def _is_same(old: UnitRequest, group: Group | None) -> bool:
-    """Whether the group of a unit is as it was."""
+    """Return True if the group of a unit is unchanged."""
     if group is None or old.group is None:
         return group is None and old.group is None
     return old.group[0] is group.source and old.group[1] is group.policy and not group.placed
 
 
 def _is_plain(group: Group) -> bool:
-    """Whether a group is one gang of pods without rules beyond one topology domain, and without members on nodes."""
+    """Return True if a group is one gang without rules beyond one topology domain and without members on nodes."""
     if group.composite or group.spec is None or group.placed or group.policy.has_counts or group.policy.co_place_with:
         return False
     if group.policy.rank_placement != ANY:

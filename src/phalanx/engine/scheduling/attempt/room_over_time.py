@@ -1,8 +1,8 @@
-"""What is free on every node over time, beside what runs and what is reserved.
+"""Free capacity of every node over time, after running pods and reservations.
 
-The table is made as a whole when nodes came or left. Otherwise only nodes are computed again to which something
-happened: pods came, left, started or run longer than expected, or reservations changed. With each plan some others are
-computed again in turn, because the expected durations of their pods may have changed.
+The whole table is built when nodes came or left. Otherwise only affected nodes are computed again: pods came, left,
+started or run longer than expected, or reservations changed. Each plan also computes some other nodes in turn, because
+the expected durations of their pods may have changed.
 """
 
 from __future__ import annotations
@@ -20,25 +20,25 @@ from phalanx.engine.scheduling.attempt.run_times import RunTimes
 from phalanx.engine.scheduling.queue.units import SchedulingUnit
 from phalanx.engine.state.records import PodRecord
 
-MOST_ENDS = 48  # times at which running pods end; an end between two of them counts as the later one
-MOST_PIECES = 160  # of the table; then an end counts as the next time that is there
+MOST_ENDS = 48  # end times of running pods; an end between two of them is rounded up
+MOST_PIECES = 160  # pieces of the table; beyond it an end is rounded up to the next existing time
 ROWS_IN_TURN = 16  # nodes that are computed again with each plan
 REBUILD_PIECES = 2 * MOST_PIECES
-REBUILD_SHARE = 0.25  # of the nodes: if something happened to more of them, the table is made as a whole
-REBUILD_ROWS = 64  # but not if it happened to no more than so many
+REBUILD_SHARE = 0.25  # of the nodes: if more of them changed, the whole table is built
+REBUILD_ROWS = 64  # changed nodes up to which the table is never rebuilt
 
 
 class PlannedUnit(msgspec.Struct, eq=False):
-    """The planned start of a waiting unit. `promise`: the latest start that it was promised."""
+    """The planned start of a waiting unit. `promise`: the latest promised start."""
 
     unit: SchedulingUnit
     demand: Demand
-    span: float  # seconds that it is expected to run
+    span: float  # expected duration in seconds
     start: float
     where: Assignment
     nodes: dict[str, int]  # node -> pods
     promise: float
-    moved: Reason | None = None  # why the promise was moved later
+    moved: Reason | None = None  # why the promise moved later
     outranked: bool = False  # a unit of higher priority was placed on its nodes
 
     @property
@@ -52,7 +52,7 @@ class PlannedUnit(msgspec.Struct, eq=False):
 
 
 class ReservedPod(msgspec.Struct, frozen=True):
-    """Room that is reserved otherwise: by placeholders of a unit that is not planned here, or by nominations."""
+    """Room reserved by placeholders of a unit that is not planned here, or by a nomination."""
 
     node: str
     record: PodRecord
@@ -69,10 +69,10 @@ class RoomOverTime:
         self._run_times = run_times
         self.profile: CapacityProfile | None = None
         self.rids: list[int] = []  # resources that are counted
-        self._position = 0  # of the log of the columns
+        self._position = 0  # in the log of the columns
         self._epoch = 0
         self._generation = 0
-        self._turn = 0  # the next row that is computed again in turn
+        self._turn = 0  # the next row to compute in turn
         self.changed_nodes: set[int] = set()  # rows of nodes that changed since the last plan
         self._held: dict[str, list[ReservedPod]] = {}  # by node
         self._ends: list[tuple[float, int]] = []  # heap of (first known end of a pod on a row, row)
@@ -87,7 +87,7 @@ class RoomOverTime:
         self._touched.update(nodes)
 
     def touched(self) -> set[int]:
-        """Return the rows of nodes that were touched since the last call."""
+        """Return the rows of nodes touched since the last call."""
         nodes, self._touched = self._touched, set()
         return {self._cluster.columns.row_of[node] for node in nodes if node in self._cluster.columns.row_of}
 
@@ -95,10 +95,10 @@ class RoomOverTime:
         """Return when the first running pod is expected to end."""
         return self._ends[0][0] if self._ends else FOREVER
 
-    # ---- as a whole
+    # ---- the whole table
 
     def running(self) -> Running:
-        """Return all running pods with their expected end."""
+        """Return all running pods with their expected ends."""
         end_of = self._run_times.end_of
         return [(record, end_of(record)) for pods in self._cluster.columns.pods for record in pods.values()]
 
@@ -110,7 +110,7 @@ class RoomOverTime:
         held: Iterable[ReservedPod],
         starts: Iterable[float],
     ) -> CapacityProfile:
-        """Make the table as a whole. `starts`: times that ends are not moved across: units are planned to start."""
+        """Build the whole table. `starts`: planned starts; ends are not rounded across them."""
         columns, now = self._cluster.columns, self._cluster.now
         self.rids, n = rids, columns.n
         ends = np.unique(np.array([end for _, end in running if end != FOREVER]))
@@ -152,7 +152,7 @@ class RoomOverTime:
     # ---- node by node
 
     def changed(self, held: Iterable[ReservedPod]) -> set[int] | None:
-        """Return the rows to compute again; None: the table has to be made as a whole."""
+        """Return the rows to compute again; None: build the whole table."""
         profile, columns, now = self.profile, self._cluster.columns, self._cluster.now
         if profile is None or profile.n > REBUILD_PIECES or columns.n != profile.topology.nodes:
             return None
@@ -170,7 +170,7 @@ class RoomOverTime:
         return rows.union(range(first, min(first + ROWS_IN_TURN, columns.n)))
 
     def _placed(self) -> set[int] | None:
-        """Return the rows on which pods were placed or left, or whose node changed; None: it is not known."""
+        """Return the rows whose pods or node changed; None: unknown."""
         self.changed_nodes = set()
         changes, net = self._cluster.columns.log.since(self._position), dict[tuple[int, int], int]()
         for row, record, sign in changes if changes is not None else ():
@@ -184,7 +184,7 @@ class RoomOverTime:
         return rows | self.changed_nodes if changes is not None else None
 
     def _overdue(self) -> set[int]:
-        """Return the rows of pods that should have ended, and of pods of which it is known now when they started."""
+        """Return the rows of pods that should have ended, and of pods whose start time became known."""
         rows = set()
         while self._ends and self._ends[0][0] <= self._cluster.now:
             rows.add(heapq.heappop(self._ends)[1])
@@ -196,7 +196,7 @@ class RoomOverTime:
         return rows
 
     def compute(self, rows: Iterable[int], planned: Mapping[str, Sequence[PlannedUnit]]) -> list[str]:
-        """Compute rows again. Return the nodes where less is free at some time than is planned."""
+        """Compute rows again. Return the nodes where less is free at some time than planned."""
         profile, names, short = self.profile, self._cluster.columns.names, []
         assert profile is not None
         for row in sorted(rows):
@@ -209,7 +209,7 @@ class RoomOverTime:
         return short
 
     def beside(self, node: str, planned: Sequence[PlannedUnit]) -> bool:
-        """Whether a node has room for these units, beside what runs and is reserved otherwise."""
+        """Return True if a node has room for these units next to running pods and other reservations."""
         assert self.profile is not None
         row = self._cluster.columns.row_of[node]
         free = self._free(self.profile, row)
@@ -217,7 +217,7 @@ class RoomOverTime:
         return not ((free < taken) & (taken > 0)).any()
 
     def _taken(self, profile: CapacityProfile, row: int, planned: Sequence[PlannedUnit]) -> Ints:
-        """Return what units that are planned take of a node over time, (piece, resource)."""
+        """Return the room that planned units take of a node over time, (piece, resource)."""
         taken = np.zeros((profile.n, len(self.rids)), dtype=np.int64)
         for unit in planned:
             start = max(unit.start, self._cluster.now)
@@ -226,7 +226,7 @@ class RoomOverTime:
         return taken
 
     def _free(self, profile: CapacityProfile, row: int) -> Ints:
-        """Return what is free on a node over time beside what runs and is reserved otherwise, (piece, resource)."""
+        """Return the free room of a node over time after running pods and other reservations, (piece, resource)."""
         columns, index = self._cluster.columns, {rid: i for i, rid in enumerate(self.rids)}
         ends = []
         for record in columns.pods[row].values():

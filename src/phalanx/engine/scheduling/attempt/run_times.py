@@ -1,8 +1,8 @@
-"""How long pods are expected to run: as their objects say, else as long as earlier runs of the same workload took.
+"""Expected durations of pods: from their objects, else from earlier runs of the same workload.
 
-A run is one life of a workload: of a Job, of a JobSet, of a group. The longest of its pods that succeeded counts. The
-longest of the last few runs is expected. Everything comes from pods that were seen to end, so that the same events give
-the same answers.
+A run is one execution of a Job, a JobSet or a group; its duration is that of its longest pod that succeeded. The
+longest of the last runs is expected. All of it is computed from observed pods, so that the same events give the same
+answers.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from phalanx.engine.state.records import PodRecord, workload_of
 from phalanx.model.groups import Group
 from phalanx.model.objects import Pod
 
-MOST_WORKLOADS = 10_000  # that are remembered; the one that ended longest ago is forgotten first
-MOST_RUNS = 5  # of each, the last ones
+MOST_WORKLOADS = 10_000  # remembered workloads; the one that ended longest ago is dropped first
+MOST_RUNS = 5  # remembered runs of each workload, the last ones
 
 
 class RunTimes:
@@ -28,15 +28,15 @@ class RunTimes:
         self.version = 0  # +1 with every run that ended
         self._first_seen: dict[str, float] = {}  # bound pods whose kubelet has not reported a start yet
 
-    # ---- what happens
+    # ---- events
 
     def ended(self, pod: Pod) -> None:
-        """Remember how long a pod ran that has succeeded."""
+        """Remember how long a succeeded pod ran."""
         meta, record = pod.metadata, self._cluster.records.get(f"{pod.metadata.namespace}/{pod.metadata.name}")
         end = _finished_at(pod)
         if end is None:
             if record is None or record.uid != meta.uid:
-                return  # it is not known when it ended
+                return  # its end time is unknown
             end = self._cluster.now
         began = _time(pod.status.start_time)
         if began is None or end <= began:
@@ -57,8 +57,8 @@ class RunTimes:
     # ---- expected durations
 
     def expected(self, record: PodRecord) -> float:
-        """Return the seconds a pod is expected to run: its activeDeadlineSeconds, else its group's policy, else as
-        earlier runs; FOREVER if none of them is known."""
+        """Return the expected duration of a pod in seconds: its activeDeadlineSeconds, else its group's policy,
+        else that of earlier runs, else FOREVER."""
         if record.deadline and (seconds := expected_seconds(record.deadline)) != FOREVER:
             return seconds
         group = self._group(record.namespace, record.name) if record.group else None
@@ -69,11 +69,11 @@ class RunTimes:
         return max(self._earlier(record).values(), default=FOREVER) if self._runs else FOREVER
 
     def expected_of(self, records: Iterable[PodRecord]) -> float:
-        """Return the longest expected duration of these pods; no known end if one of them has none."""
+        """Return the longest expected duration of these pods in seconds; FOREVER if one of them has none."""
         return max((self.expected(record) for record in records), default=FOREVER)
 
     def in_words(self, records: Iterable[PodRecord]) -> str:
-        """Say how long these pods are expected to run and from where that is known; "" if it is not."""
+        """Return the expected duration of these pods with its source as text; "" if unknown."""
         pods = list(records)
         seconds = self.expected_of(pods)
         if seconds == FOREVER:
@@ -98,12 +98,12 @@ class RunTimes:
     # ---- running pods
 
     def placed(self, pods: Iterable[PodRecord]) -> None:
-        """Pods have their nodes: they count as started until their kubelet reports when they did."""
+        """Count pods as started until their kubelets report the start times."""
         for record in pods:
             self._first_seen[record.key] = self._cluster.now
 
     def end_of(self, record: PodRecord) -> float:
-        """Return when a running pod is expected to end. One over its time has no known end: it lost its protection."""
+        """Return when a running pod is expected to end; no known end if it has run longer than expected."""
         seconds, now = self.expected(record), self._cluster.now
         if seconds == FOREVER:
             return FOREVER
@@ -111,12 +111,12 @@ class RunTimes:
         return end if end > now else FOREVER
 
     def began(self, record: PodRecord) -> float:
-        """Return when a pod started: as its kubelet reports, or when it was first seen bound."""
+        """Return when a pod started: as its kubelet reports, else when it was first seen bound."""
         began = _time(record.start_time)
         return began if began is not None else self._first_seen.setdefault(record.key, self._cluster.now)
 
     def forget_all_but(self, running: Iterable[PodRecord]) -> None:
-        """Forget when pods were first seen that are gone."""
+        """Forget the first-seen times of pods that are gone."""
         keys = {record.key for record in running} if self._first_seen else set()
         self._first_seen = {key: at for key, at in self._first_seen.items() if key in keys}
 

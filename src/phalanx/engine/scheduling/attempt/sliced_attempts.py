@@ -1,10 +1,9 @@
-"""Attempts of groups in slices: a unit whose search takes long is put aside, and other units are served in between.
+"""Run attempts of groups in slices, so that a long search does not block other units.
 
-An unfinished attempt continues where it stopped while its own pods and groups are unchanged. The cluster has changed
-since it began, so its answer is checked against the present state before it is committed. An answer that no longer
-holds is searched again. In the last search no unit of the same or a lower priority is served before it, so that a busy
-cluster cannot delay it for ever. If its answer does not hold either, one search with a small budget and without
-preemption is made. Nothing here changes the cluster.
+An unfinished attempt is resumed while its own pods and groups are unchanged. The cluster may have changed since it
+began, so its answer is checked before it is committed; an answer that no longer holds is searched again. During the
+last search no unit of equal or lower priority is served first, so that a busy cluster cannot delay it for ever. If that
+answer fails as well, one search with a small budget and without preemption is made. Nothing here changes the cluster.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from msgspec import field
 from phalanx.engine.framework import ClusterChange
 from phalanx.engine.framework.cluster_state import ClusterState
 from phalanx.engine.scheduling.attempt.answers import Answer, Placed, Refused
-from phalanx.engine.scheduling.attempt.attempt import Attempts, How
+from phalanx.engine.scheduling.attempt.attempt import AttemptOptions, Attempts
 from phalanx.engine.scheduling.attempt.preemption import HURRY, Preemption
 from phalanx.engine.scheduling.queue.units import GroupTree, QueueName, SchedulingUnit
 from phalanx.engine.slices import Sliced, TrialInvalidated
@@ -27,24 +26,24 @@ from phalanx.engine.state.records import PodRecord
 from phalanx.model.groups import Group
 from phalanx.model.objects import Node
 
-MOST = 32  # unfinished attempts at a time: each keeps a copy of what it looks at
-AGAIN = 3  # times an answer is searched again because the cluster changed; the last time no unit goes before it
+MAX_UNFINISHED = 32  # unfinished attempts: each keeps a copy of its part of the state
+MAX_SEARCHES = 3  # searches of one answer after changes of the cluster; the last one blocks other units
 MOVED_ON = ", the cluster changed faster than victims could be found: tried again soon"
-AT_ONCE, ROWS_AT_ONCE = 12, 64  # work of an attempt by counting alone, and rows that are one more (see `placement`)
-MOST_CHANGES = 512  # remembered for one attempt; after more than that it is simply tried again
+AT_ONCE, ROWS_AT_ONCE = 12, 64  # work of an attempt by counting alone, one more per ROWS_AT_ONCE rows
+MOST_CHANGES = 512  # changes remembered per attempt; after more the unit is tried again without a check
 
 
 class Unfinished(msgspec.Struct, eq=False):
     unit: SchedulingUnit
     sliced: Sliced[Answer]
-    frame: tuple[int, int]  # what rows and ids stand for
-    equivalence_key: Hashable  # None: no other root is like this one
-    again: int  # how often it was started again
+    frame: tuple[int, int]  # versions of rows and ids
+    equivalence_key: Hashable  # None: no other root is equal
+    again: int  # number of restarts
     stamp: tuple[Any, ...] = ()  # of the root's own pods and groups
     nodes: list[Node | None] = field(default_factory=list)  # by row, when it was first stopped
-    seen: tuple[int, ...] = ()  # the cluster when it was last stopped
+    seen: tuple[int, ...] = ()  # versions of the cluster state when it was last stopped
     disturbed: bool = False  # the cluster changed since it began
-    changes: list[ClusterChange] = field(default_factory=list)  # that could wake it, had it been refused before them
+    changes: list[ClusterChange] = field(default_factory=list)  # changes that could wake the unit if it is refused
 
 
 class SlicedAttempts:
@@ -53,14 +52,14 @@ class SlicedAttempts:
         self.attempts = attempts
         self._preemption = preemption
         self.unfinished: dict[str, Unfinished] = {}  # by root key
-        self._taken_by_others: set[str] = set()  # roots whose attempts were dropped because there were too many
-        self._touched: set[int] | None = None  # rows that changed while the attempt at hand was stopped
+        self._dropped: set[str] = set()  # roots whose attempts were dropped because there were too many
+        self._touched: set[int] | None = None  # rows that changed while the present attempt was stopped
         self.spent = 0  # work of the present step
-        self.missed: list[ClusterChange] | None = []  # of the last answer: what happened meanwhile; None: too much
+        self.missed: list[ClusterChange] | None = []  # changes during the last attempt; None: too many
 
     @property
     def full(self) -> bool:
-        return len(self.unfinished) >= MOST
+        return len(self.unfinished) >= MAX_UNFINISHED
 
     @property
     def over(self) -> bool:
@@ -72,7 +71,7 @@ class SlicedAttempts:
     def alone(self) -> SchedulingUnit | None:
         """Return a unit that was disturbed too often: no unit of its priority or below is served before it."""
         for search in self.unfinished.values():
-            if search.again >= AGAIN and search.unit.place is QueueName.SEARCH:
+            if search.again >= MAX_SEARCHES and search.unit.place is QueueName.SEARCH:
                 return search.unit
         return None
 
@@ -88,7 +87,7 @@ class SlicedAttempts:
     ) -> Answer | None:
         """Run one slice of an attempt; return None if it continues later.
 
-        `equivalence_key`: called if a search begins.
+        `equivalence_key`: called when a search begins.
         """
         self.missed = []
         limit = self.cluster.settings.search_slice
@@ -96,34 +95,34 @@ class SlicedAttempts:
             return self.attempts.search(tree)
         search = self._found(unit, tree)
         if search is None:
-            placed = self.attempts.at_once(tree)  # most gangs: what is over in a moment needs no stack of its own
+            placed = self.attempts.place_by_counting(tree)  # most gangs: short attempts need no coroutine
             if placed is not None:
                 self.spent += AT_ONCE + self.cluster.columns.n // ROWS_AT_ONCE
                 return placed
-            if unit.key in self._taken_by_others and self.full:
+            if unit.key in self._dropped and self.full:
                 return None
             search = self._begin(unit, tree, equivalence_key(), 0)
-        elif search.seen != self._seen():
+        elif search.seen != self._versions():
             search.disturbed = True
         self._touched = self._rows_since(search.seen[0]) if search.seen else None
         before = search.sliced.work
         try:
             finished = search.sliced.go_on(limit)
         except TrialInvalidated:
-            return self._once_more(search, tree)
+            return self._search_again(search, tree)
         finally:
             self.spent += search.sliced.work - before
         if not finished:
             self._keep(search, tree)
             return None
-        answer = self._standing(search, tree, search.sliced.value) if search.disturbed else search.sliced.value
+        answer = self._revalidate(search, tree, search.sliced.value) if search.disturbed else search.sliced.value
         if answer is None:
-            return self._once_more(search, tree)
+            return self._search_again(search, tree)
         self.missed = search.changes if len(search.changes) < MOST_CHANGES else None
         return answer
 
     def _found(self, unit: SchedulingUnit, tree: GroupTree) -> Unfinished | None:
-        """Return the suspended attempt if it is still one of this tree."""
+        """Return the suspended attempt if it belongs to this tree."""
         search = self.unfinished.pop(unit.key, None)
         if search is not None and (search.frame != self._frame() or search.stamp != _stamp(tree)):
             search.sliced.drop()
@@ -131,7 +130,7 @@ class SlicedAttempts:
         return search
 
     def _begin(self, unit: SchedulingUnit, tree: GroupTree, equivalence_key: Hashable, again: int) -> Unfinished:
-        sliced = Sliced(lambda: self.attempts.search(tree), self.cluster.columns.journal, self._possible)
+        sliced = Sliced(lambda: self.attempts.search(tree), self.cluster.columns.journal, self._is_possible)
         return Unfinished(unit, sliced, self._frame(), equivalence_key, again)
 
     def _frame(self) -> tuple[int, int]:
@@ -142,28 +141,28 @@ class SlicedAttempts:
         if not search.nodes:
             search.nodes = self.cluster.columns.nodes.copy()
             search.stamp = _stamp(tree)
-        search.seen = self._seen()
+        search.seen = self._versions()
         if self.full:
-            search.sliced.drop()  # it starts again when there is room for it
-            self._taken_by_others.add(search.unit.key)
+            search.sliced.drop()  # too many: restarted later
+            self._dropped.add(search.unit.key)
         else:
-            self._taken_by_others.discard(search.unit.key)
+            self._dropped.discard(search.unit.key)
             self.unfinished[search.unit.key] = search
 
-    def _once_more(self, search: Unfinished, tree: GroupTree) -> Answer | None:
-        if search.again < AGAIN:
+    def _search_again(self, search: Unfinished, tree: GroupTree) -> Answer | None:
+        if search.again < MAX_SEARCHES:
             self._keep(self._begin(search.unit, tree, search.equivalence_key, search.again + 1), tree)
             return None
-        answer = self.attempts.search(tree, How(evict=False, hurry=HURRY))
+        answer = self.attempts.search(tree, AttemptOptions(evict=False, budget_divisor=HURRY))
         if isinstance(answer, Refused):
             answer.again, answer.notes = True, answer.notes + MOVED_ON
         return answer
 
-    def _seen(self) -> tuple[int, ...]:
+    def _versions(self) -> tuple[int, ...]:
         return self._preemption.victim_index.circumstances
 
-    def _possible(self, operation: Operation) -> bool:
-        """Return True if a pod that a trial had put on a row, or removed from it, can be put there or removed again."""
+    def _is_possible(self, operation: Operation) -> bool:
+        """Return True if an operation of a trial, adding or removing a pod, is still possible."""
         columns, (call, args) = self.cluster.columns, operation
         if call == columns.unplace:
             return self._is_still_placed(*args)
@@ -180,27 +179,27 @@ class SlicedAttempts:
         if record.row >= 0 or not self.cluster.columns.alive[row]:
             return False
         if record.node_name or (self._touched is not None and row not in self._touched):
-            return True  # rules that reach beyond the row are looked at in the end
+            return True  # rules beyond the row are checked at the end
         return bool(self.cluster.evaluation(record).feasible[row])
 
     def _rows_since(self, position: int) -> set[int] | None:
-        """Return the rows that changed since then; None: unknown."""
+        """Return the rows that changed since a position of the log; None: unknown."""
         changes = self.cluster.columns.log.since(position)
         return None if changes is None else {row for row, _, _ in changes}
 
-    def _standing(self, search: Unfinished, tree: GroupTree, answer: Answer) -> Answer | None:
-        """Return what was found as it can be carried out now; None if it cannot."""
+    def _revalidate(self, search: Unfinished, tree: GroupTree, answer: Answer) -> Answer | None:
+        """Return the answer if it can be carried out now; None if it cannot."""
         if isinstance(answer, Refused):
-            return answer  # others took room meanwhile, or gave some back: the latter wakes it (`missed`)
+            return answer  # changes that could help are in `missed`
         nodes = self.cluster.columns.nodes
         assignment = [*answer.assignment, *((record, row) for _, record, row in answer.expected_placements)]
         if not all(_same(search.nodes[row], nodes[row]) for _, row in assignment):
             return None
         if isinstance(answer, Placed):
             return answer if self.attempts.fits(assignment, answer.built) else None
-        return self._preemption.stands(tree, answer, lambda: self.attempts.fits(assignment, answer.refused.built))
+        return self._preemption.revalidate(tree, answer, lambda: self.attempts.fits(assignment, answer.refused.built))
 
-    # ---- what happens meanwhile
+    # ---- changes during an attempt
 
     def note_change(self, change: ClusterChange) -> None:
         for search in self.unfinished.values():
@@ -224,16 +223,16 @@ class SlicedAttempts:
         for key in gone:
             self.unfinished.pop(key).sliced.drop()
         if not self.full:
-            self._taken_by_others.clear()
+            self._dropped.clear()
 
     def validate(self) -> None:
-        assert len(self.unfinished) <= MOST
+        assert len(self.unfinished) <= MAX_UNFINISHED
         for key, search in self.unfinished.items():
             assert search.unit.key == key
 
 
 def _same(before: Node | None, now: Node | None) -> bool:
-    """Return True if two versions of a node are equal in everything but free capacity, which is checked separately."""
+    """Return True if two versions of a node are equal except for free capacity, which is checked separately."""
     if before is now:
         return now is not None
     if before is None or now is None:
@@ -242,13 +241,13 @@ def _same(before: Node | None, now: Node | None) -> bool:
 
 
 def _stamp(tree: GroupTree) -> tuple[Any, ...]:
-    """Return one value for all that an attempt knows of its own pods and groups."""
-    pods = tuple((record, record.shape.id, record.nominated) for record in tree.records)  # the very records
+    """Return a value that changes with the attempt's own pods and groups."""
+    pods = tuple((record, record.shape.id, record.nominated) for record in tree.records)  # compared by identity
     groups = tuple((group.key, group.spec, _counts(group)) for group in tree.forest.tree(tree.group.key))
     return (tree.priority, pods, groups)
 
 
 def _counts(group: Group) -> tuple[int, ...]:
-    """Return members by state; an answered bind changes nothing for the others."""
+    """Return members by state; ASSUMED and CONFIRMED count as one."""
     pending, assumed, confirmed, *others = group.counts
     return (pending, assumed + confirmed, *others)

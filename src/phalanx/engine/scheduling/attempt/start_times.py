@@ -1,7 +1,7 @@
-"""When and where a waiting unit can start first: attempts on the cluster as it will be when running pods have ended.
+"""Find when and where a waiting unit can start first, by attempts on the cluster without pods that will have ended.
 
-Pods are taken away in the order in which they are expected to end, those without a known end last, of these the longest
-running first. The smallest number of endings after which the unit fits is found by bisection; every trial is rewound.
+Pods are removed in the order of their expected ends; those without a known end come last, longest running first. The
+smallest number of ends after which the unit fits is found by bisection; every trial is rewound.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from phalanx.engine.state.records import PodRecord
 from phalanx.model.groups import Group, GroupKey
 
 Rows = list[tuple[PodRecord, int]]
-LEVELS = 16  # times that are tried: known ends are grouped into so many, unknown ones into as many again
+LEVELS = 16  # times tried: at most this many known ends, and as many unknown ones
 SHOWN_NODES = 3
 
 
 class Planned(msgspec.Struct, frozen=True):
-    """Where a unit can start first. `start` None: what is in the way has no known end."""
+    """Where a unit can start first. `start` None: pods in its way have no known end."""
 
     assignment: Rows
     start: float | None
-    where: str  # the domain, or some nodes, for messages
-    waits_for: int = 0  # pods on these nodes that end before
+    where: str  # the domain, or some of the nodes, for messages
+    waits_for: int = 0  # number of pods on these nodes that have to end
 
 
 class StartTimes:
@@ -58,7 +58,7 @@ class StartTimes:
     # ---- planning
 
     def plan(self, unit: SchedulingUnit) -> Planned | None:
-        """Return where and when the unit can start first, or None if it fits at no time."""
+        """Return when and where the unit can start first; None if it never fits."""
         group = self._group_of(unit)
         if unit.kind != "Pod" and group is None:
             return None
@@ -66,7 +66,7 @@ class StartTimes:
         return self.first(lambda: self._attempt(unit, group), unit.records, key or "")
 
     def first(self, attempt: Callable[[], Rows | None], own: Container[str], topology_key: str = "") -> Planned | None:
-        """Return the first start of what `attempt` places. `own`: keys of its pods; `topology_key`: of its domain."""
+        """Return the first start of the pods that `attempt` places; `own`: their keys."""
         running = [r for pods in self._cluster.columns.pods for r in pods.values() if r.key not in own]
         self.run_times.forget_all_but(running)
         ends = {record.key: self.run_times.end_of(record) for record in running}
@@ -86,7 +86,7 @@ class StartTimes:
         return self._planned(topology_key, best, {r.key for r in running[: steps[high]]}, ends)
 
     def _without(self, ended: list[PodRecord], attempt: Callable[[], Rows | None]) -> Rows | None:
-        """Make the attempt on the cluster without these pods; everything is taken back."""
+        """Make the attempt without these pods, then restore them."""
         columns = self._cluster.columns
         mark = columns.journal.mark()
         try:
@@ -115,7 +115,7 @@ class StartTimes:
         return Planned(rows, None if start == FOREVER else start, self.where(chosen, key), len(gone))
 
     def where(self, rows: Sequence[int], key: str) -> str:
-        """Name the domain of the topology key that these nodes are in; without a key some of the nodes."""
+        """Return the domain of the topology key that these nodes are in; without a key some node names."""
         columns = self._cluster.columns
         names = [columns.names[row] for row in rows]
         node = columns.nodes[rows[0]] if key else None
@@ -126,7 +126,7 @@ class StartTimes:
 
 
 def _levels(ends: list[float]) -> list[int]:
-    """Return how many of the sorted ends are taken away in each trial: none first, all last."""
+    """Return how many of the sorted ends are removed in each trial: from none to all."""
     known = sum(end != FOREVER for end in ends)
     points = {0, known, len(ends)}
     for first, count in ((0, known), (known, len(ends) - known)):

@@ -1,4 +1,5 @@
-"""Admission of units: the tree is valid, the quorum exists, no gate is closed; else the unit is held, with a reason."""
+"""Admission of units: the tree is valid, the quorum exists and no gate is closed; else the unit is held with a
+reason."""
 
 from __future__ import annotations
 
@@ -16,12 +17,12 @@ from phalanx.engine.scheduling.queue.units import QueueName, SchedulingUnit, Uni
 from phalanx.engine.state.records import PodRecord
 from phalanx.model.groups import REPLACES, Group, GroupKey, Quorum
 
-GANG = "GangScheduling"  # the plugin kube-scheduler would name
+GANG = "GangScheduling"  # the plugin that kube-scheduler names
 PARENTLESS = "WaitingForParent"
 INVALID = "Invalid"
 ERROR = "SchedulerError"
 RESTART = "RestartBackoff"
-FEW_GROUPS = 64  # groups of a tree up to which every group reports what the others lack
+FEW_GROUPS = 64  # groups of a tree up to which each group reports what its siblings lack
 
 _REASONS = {  # of the groups' conditions, and of their pods'
     HeldBy.OBJECTS: ("", WAITING),
@@ -60,7 +61,7 @@ class UnitAdmission:
             self.without_parent(leaf)
 
     def without_parent(self, key: GroupKey) -> None:
-        """Tell every group that is there, from this one up and down, which ancestor is not."""
+        """Report the missing ancestor to every existing group above and below this one."""
         forest = self._forest
         missing = forest.resolve(key).missing
         if missing is None or missing == key:
@@ -80,18 +81,18 @@ class UnitAdmission:
         """Move a unit to the active queue unless it must be held; return False if the tree itself is not ready.
 
         `newcomers`: pending pods that did not exist at the last admission; None: check all of them. `changed`: leaf
-        groups whose pods came or went since then. `helps`: the change can make a unit fit that failed (one more pod of
-        the failed shape cannot).
+        groups whose pods were added or deleted since then. `helps`: the change can make a unit fit that failed before
+        (another pod of the failed shape cannot).
         """
         forest, key = self._forest, group.key
         before = (unit.priority, unit.asked)
-        unit.priority = forest.priority(key)  # also of a held root: users may ask what it would do
+        unit.priority = forest.priority(key)  # also of a held root: queries may try it
         if not self._in_order(unit, group, newcomers, changed):
             return False
         unit.asked = min(unit.asked, self._repair_since(group, unit.asked))
         place = unit.place
         if place is QueueName.BACKOFF and not unit.gate[0]:
-            return True  # it failed a moment ago
+            return True  # it was just refused
         if place is QueueName.WAITING and not helps and self._reuse_refusal(unit, newcomers):
             return True
         if place is QueueName.ACTIVE and newcomers is not None and before == (unit.priority, unit.asked):
@@ -118,7 +119,7 @@ class UnitAdmission:
         return False
 
     def _reuse_refusal(self, unit: SchedulingUnit, newcomers: Newcomers | None) -> bool:
-        """Report the known refusal to new pods of the one shape that failed; the unit goes on waiting."""
+        """Report the known refusal to new pods of the shape that failed; the unit keeps waiting."""
         refusal = unit.refusal
         if refusal is None or unit.kind == "CompositePodGroup" or len(refusal.texts) != 1:
             return False
@@ -131,10 +132,10 @@ class UnitAdmission:
         return True
 
     def _repair_since(self, group: Group, otherwise: float) -> float:
-        """Return the queue time of a gang that has members on nodes but too few of them, or that replaces one of an
-        older revision: its creation, or that of the Workload.
+        """Return the queue time of a gang with too few members on nodes, or of one that replaces an older revision: its
+        creation, or that of the Workload.
 
-        Replacements come before new work. Timestamps are whole seconds, so it also comes before units of the same
+        Replacements come before new work. Timestamps are whole seconds, so such a gang also precedes units of the same
         second.
         """
         for leaf in self._forest.leaves(group.key):
@@ -148,7 +149,7 @@ class UnitAdmission:
         return otherwise
 
     def _rolled_since(self, leaf: Group) -> str | None:
-        """Return when the Workload of a group was created that replaces one of an older revision."""
+        """Return the creation time of the Workload of a group that replaces an older revision; None for other groups."""
         if leaf.source is None or leaf.spec is None or REPLACES not in leaf.source.metadata.annotations:
             return None
         found = self._forest.workload(leaf.key.namespace, leaf.spec.workload or "")
@@ -157,13 +158,13 @@ class UnitAdmission:
     def _below_quorum(
         self, unit: SchedulingUnit, newcomers: Newcomers | None, changed: Collection[GroupKey], key: GroupKey
     ) -> None:
-        # The pods' text carries no count: it would change for every pod whenever one more arrives.
+        # The pods' message has no count: it would change for every pod whenever another one arrives.
         leaves = set(changed) if unit.state is UnitState.HELD and newcomers is not None else None
         text = self.short_of_members(key, leaves).message.partition(":")[0]
         self._hold(unit, newcomers, (), "", WAITING, text)
 
     def short_of_members(self, key: GroupKey, leaves: set[GroupKey] | None = None) -> Quorum:
-        """Tell the root that waits for members, and every group below it that does.
+        """Report to the root and to every group below it that waits for members.
 
         `leaves`: in a large tree only these and the groups above them.
         """
@@ -173,7 +174,7 @@ class UnitAdmission:
         if not few:
             tree = list(forest.tree(key) if leaves is None else self._with_ancestors(leaves))
         quorum = forest.quorum(key, 4)
-        # In a large tree the counts of siblings are left out: to follow them would cost the tree for every pod.
+        # In a large tree the counts of siblings are left out: updating them would visit the tree for every pod.
         waits_for = quorum.message if few else quorum.message.partition(":")[0]
         for each in tree:
             short = forest.quorum(each.key, 1).shortages
@@ -183,7 +184,7 @@ class UnitAdmission:
             if short and short[0].group == each.key:
                 self._members.say(each.key, WAITING, messages.lacking(short))
             elif said is not None and said[1] == WAITING:
-                self._members.say(each.key, WAITING, waits_for)  # complete since its condition named what it lacks
+                self._members.say(each.key, WAITING, waits_for)  # it was incomplete when its condition was written
         self._members.say(key, WAITING, quorum.message)
         return quorum
 
@@ -213,17 +214,17 @@ class UnitAdmission:
             self._members.say(key, group_reason, message)
         records: Iterable[PodRecord] = unit.records.values()
         if unit.state is UnitState.HELD and unit.gate == (GANG, message) and newcomers is not None:
-            records = newcomers.values()  # the others know
+            records = newcomers.values()  # the other pods have the message already
         else:
             self._unit_lifecycle.hold(unit, GANG, message)
         quiet = pod_reason in (WAITING, GATED, RESTART)
         for record in records:
             if record.nominated and record.said.startswith(UNSCHEDULABLE):
-                # KEP-4671: what an attempt was promised is given back. A node that another component named for a pod
-                # that was never tried is left alone.
+                # KEP-4671: clear nominations made by attempts. A pod that was never tried keeps the nomination of
+                # another component.
                 self._pod_lifecycle.nominate(record, "")
             if record.pod is not None and record.pod.spec.scheduling_gates:
-                # Its own gate is the reason that matters to it; a real API server has written that already.
+                # The pod's own gate is its reason; a real API server has written that already.
                 self._status.say(record, GATED, GATED_MESSAGE, event=False)
                 continue
             self._status.say(record, pod_reason, message, event=not quiet)

@@ -1,9 +1,9 @@
-"""Room that is reserved for a workload before its pods exist: another controller admits it only if it has a place.
+"""Reserve room for a workload before its pods exist: another controller admits it only if there is a place.
 
-A request names the pods that there will be (`events.PlaceRequested`). If all of them fit now, their nodes are held by
-placeholders, which are nominated like the pods of preemptors: pods of equal and lower priority leave the room alone. A
-pod of the workload that arrives is tried as if its workload's placeholders were not there, and takes over one of them.
-Nothing is evicted for a place. It ends with the last pod, when it is released, and after its time limit.
+A request names the expected pods (`events.PlaceRequested`). If all of them fit now, placeholders hold their nodes; they
+are nominated like preemptors, so pods of equal and lower priority do not use the room. An arriving pod of the workload
+is tried without the placeholders of its workload and then replaces one of them. Nothing is evicted for a place. A place
+ends with its last pod, on release, or after its time limit.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from phalanx.engine.state.records import PodRecord
 from phalanx.model.objects import Pod
 
 WORKLOAD = "kueue.x-k8s.io/workload"  # annotation of pods
-# Labels by which the kinds that own pods through other objects mark their pods.
+# Labels with which kinds that own pods through other objects mark their pods.
 OWNER_LABELS = (
     "batch.kubernetes.io/job-name",
     "jobset.sigs.k8s.io/jobset-name",
@@ -29,7 +29,7 @@ OWNER_LABELS = (
     "training.kubeflow.org/job-name",
     "ray.io/cluster",
 )
-Place = Sequence[tuple[Pod, str]]  # pods that do not exist yet, with their nodes
+Place = Sequence[tuple[Pod, str]]  # expected pods with their nodes
 
 
 class HeldPlace(msgspec.Struct):
@@ -41,19 +41,19 @@ class AdmittedPlaces:
     def __init__(self, state: ClusterState, pod_lifecycle: PodLifecycle) -> None:
         self._cluster = state
         self._pod_lifecycle = pod_lifecycle
-        self.requests: dict[str, PlaceRequested] = {}  # "ns/name" of the workload; not answered yet
+        self.requests: dict[str, PlaceRequested] = {}  # by "ns/name" of the workload, without an answer yet
         self.held: dict[str, HeldPlace] = {}
         self._number = 0
 
     # ---- requests
 
     def request(self, event: PlaceRequested) -> None:
-        """Ask for a place; a workload has one at a time."""
+        """Request a place; a workload has at most one."""
         self.release(event.namespace, event.name)
         self.requests[_key(event)] = event
 
     def release(self, namespace: str, name: str) -> None:
-        """End a request and what is reserved by it."""
+        """End a request and its reservations."""
         key = f"{namespace}/{name}"
         self.requests.pop(key, None)
         held = self.held.pop(key, None)
@@ -61,7 +61,7 @@ class AdmittedPlaces:
             self._free(placeholder)
 
     def hold(self, event: PlaceRequested, place: Place) -> None:
-        """Reserve the place that was found for a request."""
+        """Reserve the place found for a request."""
         placeholders = []
         for pod, node in place:
             self._number += 1
@@ -74,7 +74,7 @@ class AdmittedPlaces:
         self.held[_key(event)] = HeldPlace(event, placeholders)
 
     def sweep(self) -> Iterator[PlaceRequested]:
-        """Free places whose time is over; yield the requests whose place was lost with a node."""
+        """Free expired places; yield the requests whose place was lost with a node."""
         now, names = self._cluster.now, self._cluster.columns.row_of
         for held in list(self.held.values()):
             event = held.request
@@ -107,8 +107,8 @@ class AdmittedPlaces:
                 return key
         return ""
 
-    def lift(self, unit: SchedulingUnit) -> list[tuple[PodRecord, str]]:
-        """Ignore, during an attempt, what is reserved for the unit's own workloads."""
+    def ignore_reservations(self, unit: SchedulingUnit) -> list[tuple[PodRecord, str]]:
+        """Remove the nominations of the unit's own workloads during an attempt."""
         owners = {owner for record in unit.records.values() if (owner := self.owner_of(record))}
         nodes = [(p, p.nominated) for owner in sorted(owners) for p in self.held[owner].placeholders]
         for placeholder, _ in nodes:
@@ -116,7 +116,7 @@ class AdmittedPlaces:
         return nodes
 
     def placed(self, pods: Iterable[tuple[PodRecord, str]]) -> None:
-        """Release one placeholder for every pod (with its workload) that got a node."""
+        """Release one placeholder for every pod (given with its workload) that got a node."""
         for record, owner in pods:
             held = self.held.get(owner)
             if held is None or record.row < 0:

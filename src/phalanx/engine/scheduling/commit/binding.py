@@ -1,4 +1,4 @@
-"""From a chosen node to the acknowledged Bind: Reserve, Permit, PreBind, Bind; and how a rejection is undone."""
+"""Bind pods: Reserve, Permit, PreBind, Bind and its outcome; undo a rejection."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from phalanx.engine.scheduling.queue.units import SchedulingUnit
 from phalanx.engine.state.records import PodRecord
 
 PERMIT, PRE_BIND = "permit", "preBind"
-PERMIT_TIMEOUT, PRE_BIND_TIMEOUT = 900.0, 600.0  # seconds, where the plugin names none
-ANNOUNCED_AFTER = 0.1  # seconds of waiting until it is written for other schedulers: most volumes are quicker
+PERMIT_TIMEOUT, PRE_BIND_TIMEOUT = 900.0, 600.0  # seconds, if the plugin names none
+ANNOUNCED_AFTER = 0.1  # seconds of waiting until the node is written for other schedulers: most volumes are faster
 NO_LONGER_WHOLE = "others of its gang are gone or could not be bound: pods without a Bind are tried again with them"
 
 
@@ -35,7 +35,7 @@ class Binding:
         emit: Emit,
         catch_up: Callable[[PodRecord], None],
     ) -> None:
-        """`catch_up`: apply what became of a pod while it was assumed."""
+        """`catch_up`: apply changes of a pod that arrived while it was assumed."""
         self._cluster = state
         self._pod_lifecycle = pods
         self._unit_lifecycle = pods.units
@@ -57,7 +57,7 @@ class Binding:
         if status is not None:
             self.refuse(unit, record, status)
 
-    def together(self, unit: SchedulingUnit, assignment: Assignment) -> None:
+    def bind_gang(self, unit: SchedulingUnit, assignment: Assignment) -> None:
         """Run PreBind and Bind of a gang that is assumed, reserved and permitted.
 
         A large gang is bound in several steps: all its pods have a node already, and Binds are answered one by one.
@@ -108,8 +108,10 @@ class Binding:
         return Status(Code.ERROR, ("no plugin of the profile binds pods",))
 
     def poll(self) -> int:
-        """Ask again the plugins that said wait, give up on those that waited too long, and go on with gangs that were
-        too large for one step. Answers how many of the latter had their turn."""
+        """Call waiting plugins again, reject pods that waited too long, and continue large gangs.
+
+        Return the number of pods of large gangs that were bound.
+        """
         most, turns = self._cluster.settings.search_slice, 0
         for held in list(self._pod_lifecycle.holding.values()):
             if held.stage == TURN:
@@ -117,7 +119,7 @@ class Binding:
                     continue
                 turns += 1
             if self._pod_lifecycle.holding.get(held.record.key) is held:
-                status = self._go_on(held)
+                status = self._continue(held)
                 self._note_permit(held, status)
                 if status is not None:
                     self.refuse(held.unit, held.record, status)
@@ -126,7 +128,7 @@ class Binding:
         return turns
 
     def _note_permit(self, held: OnHold, status: Status | None) -> None:
-        """Keep how long a pod waited for Permit, once it does not any more."""
+        """Record the time a pod waited for Permit when the wait ends."""
         still = self._pod_lifecycle.holding.get(held.record.key)
         if held.stage == PERMIT and (status is not None or still is None or still.stage != PERMIT):
             result = "Success" if status is None else "Unschedulable" if status.rejected else "Error"
@@ -137,17 +139,17 @@ class Binding:
         return held.stage != TURN and key not in pods.announced and key in pods.holding
 
     def next_time(self) -> float | None:
-        """Return when `poll` has something to do even if no plugin is ready."""
+        """Return when `poll` has something to do even if no plugin becomes ready."""
         times = (held.since + ANNOUNCED_AFTER if self._needs_message(held) else held.deadline
                  for held in self._pod_lifecycle.holding.values())  # fmt: skip
         return min(times, default=None)
 
     @property
     def all_announced(self) -> bool:
-        """Return True if other schedulers can see where every pod goes that waits for a plugin."""
+        """Return True if the node of every pod that waits for a plugin is written for other schedulers."""
         return not any(map(self._needs_message, self._pod_lifecycle.holding.values()))
 
-    def _go_on(self, held: OnHold) -> Status | None:
+    def _continue(self, held: OnHold) -> Status | None:
         record = held.record
         if record.row < 0:
             return Status(Code.UNSCHEDULABLE, (f"node {record.node_name} is gone",))
@@ -175,7 +177,7 @@ class Binding:
         for plugin in profile.post_bind if profile else ():
             try:
                 plugin.post_bind(record, record.node_name)
-            except BaseException:  # the pod is bound; nothing a plugin does now may change that
+            except BaseException:  # the pod is bound: a failing plugin must not change that
                 continue
 
     def refuse(self, unit: SchedulingUnit, record: PodRecord, status: Status) -> None:
@@ -183,21 +185,18 @@ class Binding:
         self._pod_lifecycle.roll_back(record, status.message)
         self._pod_lifecycle.retract(record)
         self._status.say(record, UNSCHEDULABLE if status.rejected else SCHEDULER_ERROR, status.message)
-        self._again(unit, record)
+        self._retry(unit, record)
 
     def failed(self, record: PodRecord, message: str) -> None:
-        """Handle a Bind that was not done.
-
-        `message`: for users, if a retry alone will not help.
-        """
+        """Handle a failed Bind. `message`: for users, if a retry alone will not help."""
         unit = self._pod_lifecycle.roll_back(record, message or "the bind failed")
         self._pod_lifecycle.retract(record)
         if message:
             self._status.say(record, SCHEDULER_ERROR, message)
-        self._again(unit, record)
+        self._retry(unit, record)
 
-    def _again(self, unit: SchedulingUnit | None, record: PodRecord) -> None:
-        """Retry after a backoff; a member with its present group, which may differ from the one it was placed with."""
+    def _retry(self, unit: SchedulingUnit | None, record: PodRecord) -> None:
+        """Retry after a backoff; a member is retried with its present group, which may have changed."""
         if self._members.claims(record):
             self._members.pending(record, failed=True)
         else:

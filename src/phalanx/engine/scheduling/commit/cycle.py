@@ -28,7 +28,7 @@ from phalanx.engine.scheduling.attempt.answers import (
     Refused,
     carry_out,
 )
-from phalanx.engine.scheduling.attempt.attempt import How
+from phalanx.engine.scheduling.attempt.attempt import AttemptOptions
 from phalanx.engine.scheduling.attempt.sliced_attempts import SlicedAttempts
 from phalanx.engine.scheduling.commit.binding import Binding
 from phalanx.engine.scheduling.commit.evictions import Evictions
@@ -54,8 +54,8 @@ from phalanx.model.groups import Group, GroupKey
 from phalanx.model.groups.policy import FieldProblem
 
 PODS_PER_WORK_UNIT = 2  # pods of a group that are committed with one unit of work
-ROW_WORK = 8  # units of work to look for victims of a single pod on one row
-MOST_TURNS = 4  # times the slices that preemption for a single pod takes where nothing changes
+ROW_WORK = 8  # units of work to search victims of a single pod on one row
+MOST_TURNS = 4  # interrupted preemptions of a single pod, as a multiple of the slices needed without changes
 NO_PREEMPTION = PreemptionResult()
 
 
@@ -64,7 +64,7 @@ class GroupWait(msgspec.Struct, frozen=True):
 
     interests: tuple[Interest, ...]
     refusal: Refusal
-    nodes: bool  # any change of nodes may matter: members there dictate a domain, or a plan counts on them
+    nodes: bool  # any change of nodes may help: members there determine a domain, or a plan uses them
 
 
 class Cycle:
@@ -89,31 +89,33 @@ class Cycle:
         self._evictions = evictions
         self._reservations = reservations
         self._rejections = rejections
-        self._turns: dict[str, int] = {}  # unit key -> how often its preemption was put aside, of single pods
+        self._interruptions: dict[
+            str, int
+        ] = {}  # key of a single-pod unit -> number of times its preemption was interrupted
 
     def attempt(self, unit: SchedulingUnit) -> None:
-        """Try a unit that was taken from the queue, and leave it somewhere in the queue, or out of it."""
+        """Try a unit that was popped from the queue, and put it back or remove it."""
         came_from, unit.equivalence_class = unit.equivalence_class, None
         group = self._members.group_of(unit)
         if not unit.records or (group is None and unit.kind != "Pod"):
             self._units.leave(unit)
         else:
-            # 1. A unit like this one failed, and nothing has happened since that could help.
+            # 1. An equal unit failed, and no event since then can help.
             target = self._members.tree(unit, group) if group is not None else SinglePod(unit.record)
-            # Most units come when none waits: then no other unit can be like this one.
+            # Most units arrive when none waits: skip the key.
             alike = self._queue.has_classes or self._searches.unfinished
             key = self._equivalence_key(unit, target) if alike else None
             known = self._queue.waiting_class(key) if key is not None else None
             if known is not None:
                 self._refusals.join(unit, group, known)
             elif not (self._searches.unfinished and self._waits_for_representative(unit, key)):
-                # 2. The attempt.  3. What follows from its answer.
+                # 2. The attempt.  3. Act on its answer.
                 if unit.plan is not None:
                     self._units.drop_stale_plan(unit)
                 answer = self._answer(unit, target)
                 if answer is None:
                     self._queue.suspend(unit, came_from)
-                    return  # units that wait for its answer go on waiting
+                    return  # suspended: equal units keep waiting for its answer
                 if not isinstance(answer, Placed):
                     carry_out(answer, self._evictions.emit)
                 self._act(unit, target, answer)
@@ -122,10 +124,10 @@ class Cycle:
         self._queue.attempted(unit, came_from)
 
     def _equivalence_key(self, unit: SchedulingUnit, target: AttemptUnit) -> tuple[Any, ...] | None:
-        """Return the key that units share which no attempt can tell apart; None: no other unit is like this one."""
+        """Return the key of units that no attempt can tell apart; None: no other unit is equal."""
         if isinstance(target, SinglePod):
             return None if target.record.nominated else equivalence_key(target.record)
-        # A group plugin may distinguish groups that are equal to the engine.
+        # A group plugin may distinguish groups that the engine treats as equal.
         alike = not target.group.composite and self._attempts.points(target) is None
         return group_equivalence_key(unit, target.group) if alike else None
 
@@ -139,30 +141,34 @@ class Cycle:
     # ---- the attempt
 
     def _answer(self, unit: SchedulingUnit, target: AttemptUnit) -> Answer | None:
-        """Return None if the search is not finished; it goes on after other units were served."""
+        """Return None if the search is not finished; it continues after other units were served."""
         if isinstance(target, GroupTree):
             key_of = partial(self._equivalence_key, unit, target)
-            answer = self._attempts.attempt(target, How(search=partial(self._searches.answer, unit, target, key_of)))
+            answer = self._attempts.attempt(
+                target, AttemptOptions(search=partial(self._searches.answer, unit, target, key_of))
+            )
             if answer is None:
                 self._units.notify(unit, "searching", "others are served before the search for a place goes on")
             return answer
         try:
-            answer = self._attempts.attempt(target, How(rows=self._rows(unit)))
+            answer = self._attempts.attempt(target, AttemptOptions(rows=self._rows(unit)))
         except MoreRows:
-            self._turns[unit.key] = self._turns.get(unit.key, 0) + 1
+            self._interruptions[unit.key] = self._interruptions.get(unit.key, 0) + 1
             return None
-        if self._turns:
-            self._turns.pop(unit.key, None)
+        if self._interruptions:
+            self._interruptions.pop(unit.key, None)
         return answer
 
     def _rows(self, unit: SchedulingUnit) -> int | None:
-        """Return how many rows preemption may look at before other units are served; None: all of them. Victims
-        change all the time: a unit that was put aside too often is not put aside again."""
+        """Return how many rows preemption may examine before other units are served; None: all rows.
+
+        Victims change all the time: a unit that was interrupted too often is not interrupted again.
+        """
         limit = self._cluster.settings.search_slice
         if not limit:
             return None
         few = max(1, limit // ROW_WORK)
-        often = self._turns.get(unit.key, 0) > MOST_TURNS * (1 + self._cluster.columns.n // few)
+        often = self._interruptions.get(unit.key, 0) > MOST_TURNS * (1 + self._cluster.columns.n // few)
         return None if often else few
 
     # ---- what follows
@@ -194,7 +200,7 @@ class Cycle:
         self._refusals.refuse_group(unit, target.group, answer.refused)
 
     def _report_ranks(self, built: Built) -> None:
-        """Report ranks that cannot be used; those reported before are taken back where they are right now."""
+        """Report ranks that cannot be used, and clear earlier reports for ranks that can be used now."""
         if not built.ranks and not self._members.statuses.policies.has_reports:
             return
         for group in filter(None, map(built.group_of.get, built.pending)):
@@ -220,13 +226,13 @@ class Cycle:
         self._members.commits.begin(group.key)
         if expected:
             self._reservations.keep(expected, beginning)
-        self._binding.together(unit, assignment)
+        self._binding.bind_gang(unit, assignment)
         if unit.records:
-            self._rest(unit, placed.built, {group.key for group in placed.satisfied})
+            self._try_unplaced(unit, placed.built, {group.key for group in placed.satisfied})
 
-    def _rest(self, unit: SchedulingUnit, built: Built, satisfied: set[GroupKey]) -> None:
-        """Try the pods that got no place although their unit did: bind first, preempt later. Groups whose minimum is
-        not met get a condition."""
+    def _try_unplaced(self, unit: SchedulingUnit, built: Built, satisfied: set[GroupKey]) -> None:
+        """Try the pods left without a place in a placed unit: bind first, preempt later. Report groups below their
+        minimum."""
         for part, member in built.group_of.items():
             short = member.composite or bool(built.pending.get(part))
             if short and member.key not in satisfied:
@@ -235,7 +241,7 @@ class Cycle:
         self._units.admit(unit)
 
     def _clear_nominations(self, unit: SchedulingUnit, group: Group) -> None:
-        """Clear nominations of a unit without a plan, so that other units may use the nodes."""
+        """Clear the nominations of a unit without a plan, so that other units may use the nodes."""
         for record in unit.records.values():
             if record.nominated:
                 self._pods.nominate(record, "")
@@ -267,18 +273,19 @@ class Refusals:
         self.queue = waiting.queue
 
     def join(self, unit: SchedulingUnit, group: Group | None, known: EquivalenceClass) -> None:
-        """Refuse a unit without an attempt, as the units of this class were."""
+        """Refuse a unit without an attempt, with the result of its class."""
         if group is not None:
             self._notify(unit, group, known.waits_for.refusal)
             self.queue.join(unit, known)
         else:
             self.queue.join(unit, known)
-            self._say_pod(unit, unit.record, known.message)
+            self._report_pod(unit, unit.record, known.message)
 
-    def _say_pod(
+    def _report_pod(
         self, unit: SchedulingUnit, record: PodRecord, message: str, reason: str = UNSCHEDULABLE, headline: str = ""
     ) -> None:
-        """Report why a pod waits. Unschedulable is for pods that lack room: autoscalers create nodes for these."""
+        """Report why a pod waits. Use Unschedulable only for pods that lack room: autoscalers create nodes for
+        these."""
         if promise := self._starts.promise(unit):
             self._status.say(record, PROMISED, promise, event=False)
         else:
@@ -302,17 +309,14 @@ class Refusals:
     def refuse_pod(
         self, unit: SchedulingUnit, record: PodRecord, refused: Refused, *, victims_leave: bool = False
     ) -> None:
-        """Record the rejection of a single pod.
-
-        `victims_leave`: pods are terminating to make room for it.
-        """
+        """Record the rejection of a single pod. `victims_leave`: pods are terminating to make room for it."""
         diagnosis, profile = refused.diagnosis, self._cluster.profiles[record.scheduler_name]
         if diagnosis is None:
             self._refuse_after_filters(unit, record, refused)
             return
         if refused.nominate is not None:
             self.pods.nominate(record, refused.nominate)
-        self._say_pod(unit, record, refused.message)
+        self._report_pod(unit, record, refused.message)
         preemption = refused.preemption or NO_PREEMPTION
         only_rows = all(profile.plugins.get(name) in profile.row_filters for name in diagnosis.plugins)
         if (victims_leave or preemption.waits) and only_rows:
@@ -331,7 +335,7 @@ class Refusals:
         )
 
     def _refuse_after_filters(self, unit: SchedulingUnit, record: PodRecord, refused: Refused) -> None:
-        """Retry later a unit for which a plugin failed, or which Reserve or Permit rejected."""
+        """Retry a unit later after a plugin failed, or after Reserve or Permit rejected it."""
         if refused.cause is Cause.PERMIT:
             self._units.history.note(record.key, "taken back", refused.message)
             self.pods.nominate(record, "", write=False)
@@ -343,7 +347,7 @@ class Refusals:
     def refuse_group(self, unit: SchedulingUnit, group: Group, refused: Refused) -> None:
         commits = self.members.commits
         if refused.cause is Cause.WHOLE or refused.again:
-            # Room for the whole may come from anywhere: no event announces it, so it is tried again.
+            # No event announces room for all expected pods: retry.
             self._notify(unit, group, Refusal(refused.text, None, {}, at=self._cluster.now))
             self._units.back_off(unit)
         elif refused.cause is Cause.PERMIT:
@@ -351,7 +355,7 @@ class Refusals:
             self._report(unit, group, UNSCHEDULABLE, refused.message)
         elif refused.cause is Cause.ERROR or refused.built is None:
             if refused.cause is Cause.PARTIAL:
-                commits.release(group, unit.key)  # a gang that was never complete must not keep its nodes
+                commits.release(group, unit.key)  # an incomplete gang must not keep nodes
             self._units.notify(unit, "error", refused.message)
             self._report(unit, group, SCHEDULER_ERROR, refused.message)
         else:
@@ -376,14 +380,14 @@ class Refusals:
         )
         self._notify(unit, group, refusal)
         if refused.releases:
-            self._units.back_off(unit)  # an eviction may be refused: try again
+            self._units.back_off(unit)  # the eviction may be refused: retry
         else:
-            self._sleep(unit, group, built, refusal)
+            self._wait_for_change(unit, group, built, refusal)
 
     def _notify(self, unit: SchedulingUnit, group: Group, refusal: Refusal) -> None:
         unit.refusal = refusal
         self._units.notify(unit, "refused", refusal.message)
-        # Late children of a tree that runs are Unschedulable, as kube-scheduler 1.37 reports them.
+        # Late children of a running tree are Unschedulable, as in kube-scheduler 1.37.
         short = self._short_leaves(group) if group.composite and not group.satisfied else {}
         for record in unit.records.values():
             leaf = self.members.forest.leaf_of_pod(record.namespace, record.name) if short else None
@@ -392,11 +396,11 @@ class Refusals:
             else:
                 text = refusal.texts.get(record.shape, refusal.message)
                 plain = refusal.headline if text == refusal.message else ""
-                self._say_pod(unit, record, text, refusal.reason, plain)
+                self._report_pod(unit, record, text, refusal.reason, plain)
         self._conditions(group, UNSCHEDULABLE, refusal.message, refusal.headline)
 
     def _short_leaves(self, group: Group) -> dict[GroupKey | None, str]:
-        """Return the groups of a tree whose pods wait for members and not for room, with what is missing."""
+        """Return the leaves of a tree whose pods wait for members and not for room, with the reason."""
         forest = self.members.forest
         leaves = ((leaf, shortages_of(forest, leaf)) for leaf in forest.leaves(group.key))
         return {leaf.key: messages.lacking(shortages) for leaf, shortages in leaves if shortages}
@@ -414,12 +418,12 @@ class Refusals:
                 self.say(member, reason, message, headline)
 
     def say(self, group: Group, reason: str, message: str, headline: str = "") -> None:
-        """Set the condition of one group of a tree that was tried; a group that lacks members says so."""
+        """Set the condition of one group of a tree that was tried; a group that lacks members reports that instead."""
         if reason == UNSCHEDULABLE and (shortages := shortages_of(self.members.forest, group)):
             reason, message, headline = messages.WAITING, messages.lacking(shortages), ""
         self.members.conditions.say(group, "False", reason, message, headline=headline)
 
-    def _sleep(self, unit: SchedulingUnit, group: Group, built: Built, refusal: Refusal) -> None:
+    def _wait_for_change(self, unit: SchedulingUnit, group: Group, built: Built, refusal: Refusal) -> None:
         wakes = Wake.NOTHING
         interests = []
         strict = True
@@ -430,7 +434,7 @@ class Refusals:
             cross = []
             for plugin, tracker in evaluation.filters:
                 if plugin in profile.row_filters or (not built.coupled and tracker.mask[alive].all()):
-                    continue  # asked row by row, or not in the way
+                    continue  # checked per row, or not rejecting
                 cross.append(plugin)
                 wakes |= traits_of(plugin).wakes_on
             if evaluation.pre_filter() is not None:
@@ -443,13 +447,13 @@ class Refusals:
         nodes = planned or (running and bool(built.problem.domains))
         if nodes:
             wakes |= Wake.NODE
-        # A plan to make room is one root's own; everything else holds for all gangs like this one.
+        # A plan to make room belongs to one root; everything else is shared by equal gangs.
         own = built.coupled or planned or self._attempts.points(self.members.tree(unit, group)) is not None
         equivalence_class = self.queue.wait(
             unit,
             ("root", unit.key) if own else group_equivalence_key(unit, group),
             wakes,
-            self._worth,
+            self._may_help,
             self._cluster.now,
             message=refusal.message,
             waits_for=GroupWait(tuple(interests), refusal, nodes),
@@ -465,9 +469,9 @@ class Refusals:
         if self._searches.missed != []:
             self.queue.check_missed(equivalence_class, self._searches.missed)
 
-    def _worth(self, equivalence_class: EquivalenceClass, change: ClusterChange) -> bool:
+    def _may_help(self, equivalence_class: EquivalenceClass, change: ClusterChange) -> bool:
         if self._units.expects(equivalence_class.key[1], change):  # type: ignore[index]
-            return False  # one of its victims: it is tried when the last one is gone
+            return False  # an own victim: the unit is tried after the last one
         waits: GroupWait = equivalence_class.waits_for
         if waits.nodes and change.kind & Wake.NODE:
             return True
@@ -475,7 +479,7 @@ class Refusals:
 
 
 def group_equivalence_key(unit: SchedulingUnit, group: Group) -> tuple[Any, ...]:
-    """Return the key that gangs share which no attempt can tell apart; the unit's own where something differs."""
+    """Return the key of gangs that no attempt can tell apart; the unit's own key if it differs from all others."""
     spec = group.spec
     if group.composite or spec is None or group.members_on_nodes or group.policy.has_counts:
         return ("root", unit.key)
@@ -491,9 +495,9 @@ def group_equivalence_key(unit: SchedulingUnit, group: Group) -> tuple[Any, ...]
 
 
 def _least(shapes: list[Shape]) -> tuple[tuple[int, float], ...]:
-    """Return what a row must at least have free to take any member."""
+    """Return the free capacity that a row needs to take any member."""
     if not shapes:
-        return ()  # no member may be placed: no room helps
+        return ()  # no member may be placed: more room does not help
     first, *others = (dict(shape.requests) for shape in shapes)
     for other in others:
         first = {rid: min(amount, other[rid]) for rid, amount in first.items() if rid in other}

@@ -1,10 +1,10 @@
 """Carry out a preemption: evict the victims, nominate the nodes, and wait until the victims are gone.
 
-A unit does not get a second plan while its plan stands. When the last victim is gone the unit is tried at once. A pod
-that is a victim of several plans is evicted once; if that is refused, none of the plans can be carried out.
+A unit gets no second plan while its plan is valid. It is tried as soon as the last victim is gone. A pod that is a
+victim of several plans is evicted once; if that eviction is refused, none of the plans can be carried out.
 
-Victims with different grace periods are evicted so that they are all gone at the same time (`deferEvictions`): those
-with a shorter one run on for the difference, and are spared if the plan is given up before.
+Victims with different grace periods are evicted so that all are gone at the same time (`deferEvictions`): those with a
+shorter period keep running for the difference, and are reprieved if the plan is dropped before.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ NO_DELAYS: Mapping[str, float] = {}
 
 
 class Preemptor(msgspec.Struct, frozen=True):
-    """What events and conditions say of the unit for which pods are evicted."""
+    """The description of a preemptor for events and conditions."""
 
     kind: str  # "pod", "podgroup" or "compositepodgroup"
     words: str  # kind, name, owner and priority
@@ -43,7 +43,7 @@ class Preemptor(msgspec.Struct, frozen=True):
 
     @property
     def in_event(self) -> str:
-        """Return the words with the kind in lower case, as kube-scheduler writes it in its events."""
+        """Return the words with a lower-case kind, as kube-scheduler writes them in its events."""
         return f"{self.kind} {self.words.partition(' ')[2]}"
 
 
@@ -76,7 +76,7 @@ class Evictions:
     # ---- deferred evictions
 
     def step(self) -> None:
-        """Evict the victims whose time has come; forget those of plans that were given up."""
+        """Evict the victims that are due; forget those of dropped plans."""
         for key, each in list(self._deferred.items()):
             plan, record = each.unit.plan, self._cluster.records.get(key)
             if plan is None or record is None or plan.victims.get(key) != each.record.uid or record.terminating:
@@ -87,12 +87,12 @@ class Evictions:
                     self._evict(record, each.unit, each.preemptor)
 
     def next_time(self) -> float | None:
-        """When `step` has something to do."""
+        """Return when `step` has something to do."""
         return min((each.at for each in self._deferred.values()), default=None)
 
     def _delays(self, units: Iterable[EvictionUnit]) -> dict[str, float]:
-        """Return by key of the victim how many seconds later it is evicted. Pods that are evicted together are evicted
-        at the same time."""
+        """Return the delay of each eviction in seconds, by key of the victim. Pods evicted as one unit have one
+        delay."""
         graces = [(unit, max(pod.grace for pod in unit.pods.values())) for unit in units if unit.pods]
         longest = min(max((grace for _, grace in graces), default=0), MOST_DEFERRED_SECONDS)
         delays = ((unit, longest - grace) for unit, grace in graces)
@@ -101,7 +101,7 @@ class Evictions:
     # ---- plans
 
     def carry_out(self, unit: SchedulingUnit, target: AttemptUnit, answer: NominatedAfterPreemption) -> None:
-        """Evict for a unit, and nominate the nodes for its pods."""
+        """Evict the victims of a unit's plan and nominate the nodes for its pods."""
         leaving = self._leaving(answer)
         if not answer.victims and not leaving:
             return
@@ -129,7 +129,7 @@ class Evictions:
             self._pods.nominate(record, names[row])
 
     def _preemptor(self, target: AttemptUnit, answer: NominatedAfterPreemption) -> tuple[Preemptor, str]:
-        """Return for which unit pods are evicted, and the plan in words."""
+        """Return the preemptor, and the plan as text."""
         if isinstance(target, SinglePod):
             record, node = target.record, self._cluster.columns.names[answer.assignment[0][1]]
             words = f"Pod {record.name} (priority {record.priority}) on node {node}"
@@ -140,7 +140,7 @@ class Evictions:
         return Preemptor(target.kind, words, target.priority), text
 
     def wait_for_terminating(self, unit: SchedulingUnit, leaving: Sequence[PodRecord]) -> None:
-        """Evict nothing: wait for pods that are terminating already."""
+        """Wait for pods that are terminating already; evict none."""
         preemptor = Preemptor("pod", "", unit.priority)
         self._begin(unit, preemptor, [unit.record.nominated], (), leaving, "waiting for pods to leave")
 
@@ -158,8 +158,11 @@ class Evictions:
         text: str,
         delays: Mapping[str, float] = NO_DELAYS,
     ) -> set[str]:
-        """Evict the victims and remember for which unit; return the keys of those not evicted before. Pods that are
-        `leaving` are terminating already and only waited for. `delays`: by key of the victim, in seconds."""
+        """Evict the victims for a unit; return the keys of those not evicted before.
+
+        `leaving`: pods that are terminating already, which the unit only waits for. `delays`: by key of the victim, in
+        seconds.
+        """
         all_victims = {record.key: record.uid for record in (*victims, *leaving)}
         if not all_victims:
             self._units.give_up(unit)
@@ -189,8 +192,10 @@ class Evictions:
         self._units.evicted(record, number)
 
     def _announce(self, units: Iterable[EvictionUnit], preemptor: Preemptor, evicted: Collection[str]) -> None:
-        """Set DisruptionTarget on groups that are evicted as a whole, and on those below them. `evicted`: pods evicted
-        just now."""
+        """Set DisruptionTarget on groups that are evicted as a whole, and on those below them.
+
+        `evicted`: keys of the pods evicted now.
+        """
         whole = [u.key for u in units if not isinstance(u.key, str) and any(pod in evicted for pod in u.pods)]
         for group in dict.fromkeys(group for key in whole for group in self._cluster.forest.tree(key)):
             if group.spec is None or group.key.kind not in ("PodGroup", "CompositePodGroup"):

@@ -1,9 +1,9 @@
-"""Room that is reserved for expected pods, such as the workers of a replica whose leader has started (LeaderReady).
+"""Reserve room for expected pods, such as the workers of a replica whose leader has started (LeaderReady).
 
-The attempt that starts the first pod finds a place for every expected pod. The places of pods that do not exist yet are
-reserved like nominations: against pods of equal and lower priority. A pod that arrives takes over a reservation.
-Reservations end with the first pod, and after `KEPT_FOR` seconds. They never decide where a pod goes. A new process,
-which has none, makes them before it tries any unit.
+The attempt that starts the first pod finds a place for every expected pod. These places are reserved like nominations,
+against pods of equal and lower priority. A pod that arrives takes over a reservation. Reservations end with the first
+pod, and after `RESERVED_FOR` seconds. They never decide where a pod is placed. A new scheduler process makes them again
+before it tries any unit.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from phalanx.model.groups import Group, GroupKey
 from phalanx.model.groups.expected_pods import expected
 from phalanx.model.groups.group import PLACED
 
-RESERVED_FOR = 600.0  # seconds since the first pod was started
+RESERVED_FOR = 600.0  # seconds after the first pod started
 
 
 class ReservedRoom(msgspec.Struct):
     until: float
     reservations: list[PodRecord] = field(
         default_factory=list
-    )  # of pods to come; one that lost its node is not nominated
-    claimed_by: dict[str, None] = field(default_factory=dict)  # keys of pods that arrived and got a reservation
+    )  # of expected pods; one without a nomination lost its node
+    claimed_by: dict[str, None] = field(default_factory=dict)  # keys of arrived pods that took over a reservation
 
 
 class GroupReservations:
@@ -44,48 +44,50 @@ class GroupReservations:
         self._cluster = state
         self._pod_lifecycle = pod_lifecycle
         self._members = members
-        self.kept: dict[GroupKey, ReservedRoom] = {}  # who is due next first
-        self._over: dict[GroupKey, None] = {}  # groups that had their time
-        self._fresh = True  # groups that started before this process have not been looked at
-        self._pods_on_unknown_nodes: dict[GroupKey, None] = {}  # groups with a reservation on a node that is gone
-        self._by_reservation: dict[GroupKey, None] = {}  # kept for groups whose first pod has only a promise itself
-        self._promises_seen = 0  # version of all promises when these groups were looked at
+        self.kept: dict[GroupKey, ReservedRoom] = {}  # in the order of expiry
+        self._expired: dict[GroupKey, None] = {}  # groups whose reservations have expired
+        self._fresh = True  # groups that started before this process are not examined yet
+        self._pods_on_unknown_nodes: dict[GroupKey, None] = {}  # groups with a reservation on a missing node
+        self._by_reservation: dict[GroupKey, None] = {}  # groups whose first pod is only nominated yet
+        self._promises_seen = 0  # version of all nominations when these groups were checked
 
-    # ---- promising
+    # ---- reserving
 
     def beginning(self, group: Group) -> frozenset[GroupKey]:
-        """Return the leaves of a tree of which no pod runs yet; called before an answer is carried out."""
+        """Return the leaves of a tree without a running pod; called before an answer is carried out."""
         return frozenset(leaf.key for leaf in self._members.forest.leaves(group.key) if not leaf.placed)
 
     def keep(
         self, assignment: Iterable[ExpectedPlacement], beginning: frozenset[GroupKey], *, inherit: bool = False
     ) -> None:
-        """Reserve these places, and no others, for expected pods of these groups when an answer is carried out.
+        """Replace the reservations for expected pods of these groups when an answer is carried out.
 
-        `inherit`: also for pods that were created while no scheduler could reserve room for them.
+        `inherit`: also for pods created while no scheduler process could reserve room for them.
         """
         groups: dict[GroupKey, dict[str, tuple[PodRecord, str]]] = {}
         for key, record, row in assignment:
             groups.setdefault(key, {})[record.key] = (record, self._cluster.columns.names[row])
         for key, places in groups.items():
             group = self._members.forest.group(key)
-            if group is not None and key not in self._over and self._has_started(group):
-                self._promise(key, places, key in beginning, inherit)
+            if group is not None and key not in self._expired and self._has_started(group):
+                self._reserve_for(key, places, key in beginning, inherit)
 
-    def _promise(self, key: GroupKey, places: dict[str, tuple[PodRecord, str]], begins: bool, inherit: bool) -> None:
+    def _reserve_for(
+        self, key: GroupKey, places: dict[str, tuple[PodRecord, str]], begins: bool, inherit: bool
+    ) -> None:
         records = self._cluster.records
         until = self._cluster.now + RESERVED_FOR
-        if inherit and key not in self.kept:  # it began before this process: its time runs since then
+        if inherit and key not in self.kept:  # started before this process: keep its start time
             until = min(until, self._start_time(key) + RESERVED_FOR)
             if until <= self._cluster.now:
-                self._over[key] = None
+                self._expired[key] = None
                 return
         kept = self.kept.get(key)
         if kept is None:
             kept = self.kept[key] = ReservedRoom(until)
             self.kept = dict(sorted(self.kept.items(), key=lambda each: each[1].until))
         self._by_reservation[key] = None
-        if begins:  # for the first time, or now that room was made for it
+        if begins:  # first start, or after a preemption
             self.kept[key] = self.kept.pop(key)
             kept.until = until
         before = {record.key: record for record in kept.reservations}
@@ -97,7 +99,7 @@ class GroupReservations:
                 if name in kept.claimed_by and records[name].state is PodState.PENDING:
                     self._pod_lifecycle.nominate(
                         records[name], node, write=False, wake=False
-                    )  # moved, so that all have a place
+                    )  # moved, so that every pod has a place
                 continue
             reservation = before.pop(name, None)
             if reservation is None:
@@ -110,7 +112,7 @@ class GroupReservations:
             self._withdraw(record)
 
     def _start_time(self, key: GroupKey) -> float:
-        """Return when the first running pod of a group was started, or created if that is not known."""
+        """Return when the first running pod of a group started, or was created if that is not known."""
         group = self._members.forest.group(key)
         times = []
         for member in group.members.values() if group is not None else ():
@@ -123,22 +125,22 @@ class GroupReservations:
         return min(times, default=self._cluster.now)
 
     def _has_started(self, group: Group) -> bool:
-        """Return True if the first pod has a node, or is nominated to one that victims are leaving."""
+        """Return True if the first pod has a node, or waits for victims on its nominated node."""
         waiting = self._members.waiting_pods.get(group.key, {})
         return group.placed > 0 or any(record.nominated for record in waiting.values())
 
-    # ---- what happens to groups
+    # ---- changes of groups
 
     def follow(self, leaves: Iterable[GroupKey]) -> None:
         """Update reservations after pods were created or deleted or groups changed, before units are tried."""
         if self._fresh:
             self._fresh = False
             forest = self._members.forest
-            # Lowest priority first: it is placed next to all others, which leave it what they can.
+            # Lowest priority first: it is placed next to the others, which leave as much room as they can.
             for group in sorted(forest.begun(), key=lambda each: ((each.spec and each.spec.priority) or 0, each.key)):
                 if group.key not in self.kept:
                     self._find(group)
-        if self.kept or self._over:
+        if self.kept or self._expired:
             for key in leaves:
                 self._follow(key)
 
@@ -146,7 +148,7 @@ class GroupReservations:
         kept, group = self.kept.get(key), self._members.forest.group(key)
         whole = announced_by(group) if group is not None else None
         if group is None or whole is None or not self._has_started(group):
-            self._over.pop(key, None)
+            self._expired.pop(key, None)
             self.release(key)
             return
         if kept is None:
@@ -156,14 +158,14 @@ class GroupReservations:
         waiting = self._members.waiting_pods.get(key, {})
         for record in sorted(waiting.values(), key=lambda each: each.key):
             if kept.reservations and not record.nominated and record.key not in kept.claimed_by:
-                self._inherit(kept, record)
+                self._give_reservation(kept, record)
         while kept.reservations and len(kept.reservations) > whole[0] - group.present:
             self._withdraw(kept.reservations.pop())
         if not kept.reservations and not any(key in waiting for key in kept.claimed_by):
-            del self.kept[key]  # all that was to come is there
+            del self.kept[key]  # every expected pod exists
 
-    def _inherit(self, kept: ReservedRoom, record: PodRecord) -> None:
-        """Give a pod that arrived the last reservation: all expected pods are alike."""
+    def _give_reservation(self, kept: ReservedRoom, record: PodRecord) -> None:
+        """Give an arrived pod the last reservation: all expected pods are equal."""
         reservation = kept.reservations.pop()
         node = reservation.nominated
         self._pod_lifecycle.nominate(reservation, "", write=False, wake=False)
@@ -173,7 +175,7 @@ class GroupReservations:
             self._pod_lifecycle.nominate(record, node, write=False, wake=False)
 
     def _find(self, group: Group) -> None:
-        """Find room for a group that started before this process did, or that lost a node."""
+        """Find room for a group that started before this process, or that lost a node."""
         forest, state = self._members.forest, self._cluster
         top = forest.root_of(group.key)
         head = forest.group(top) if top is not None else None
@@ -181,11 +183,11 @@ class GroupReservations:
             return
         leaves = forest.leaves(top)
         others = [other for other in forest.begun() if other not in leaves]
-        # Beside what all others lack, so that none takes the only place of another; alone where that cannot be.
-        if not self._found(head, outstanding_pods(state, leaves, others, forest.priority(top))):
-            self._found(head, outstanding_pods(state, leaves, (), forest.priority(top)))
+        # Next to the needs of all others, so that no group takes another one's only place; alone if that fails.
+        if not self._find_places(head, outstanding_pods(state, leaves, others, forest.priority(top))):
+            self._find_places(head, outstanding_pods(state, leaves, (), forest.priority(top)))
 
-    def _found(self, head: Group, whole: ExpectedPods | None) -> bool:
+    def _find_places(self, head: Group, whole: ExpectedPods | None) -> bool:
         state, priority = self._cluster, self._members.forest.priority(head.key)
         if whole is None:
             return True
@@ -199,13 +201,13 @@ class GroupReservations:
         return isinstance(found, Found)
 
     def node_gone(self, name: str) -> None:
-        """Find other places for what was reserved there, before any unit is tried."""
+        """Find other places for reservations on a missing node, before any unit is tried."""
         for key, kept in self.kept.items():
             if any(reservation.nominated == name for reservation in kept.reservations):
                 self._pods_on_unknown_nodes[key] = None
 
     def settle(self) -> None:
-        """Replace reservations on nodes that are gone and end those that have expired, before units are tried."""
+        """Replace reservations on missing nodes and end expired ones, before units are tried."""
         pods_on_unknown_nodes, self._pods_on_unknown_nodes = self._pods_on_unknown_nodes, {}
         for key in pods_on_unknown_nodes:
             group = self._members.forest.group(key)
@@ -233,20 +235,20 @@ class GroupReservations:
             self.release(key)
         del self._by_reservation[key]
 
-    # ---- letting go
+    # ---- releasing
 
     def _expire(self) -> None:
-        """End reservations whose time is over."""
+        """End expired reservations."""
         for key in [key for key, kept in self.kept.items() if kept.until <= self._cluster.now]:
-            self._over[key] = None
+            self._expired[key] = None
             self.release(key)
 
     def next_time(self) -> float | None:
-        """Return when the next reservations end."""
+        """Return when the next reservation expires."""
         return next((kept.until for kept in self.kept.values()), None)
 
     def release(self, key: GroupKey) -> None:
-        """End what is reserved for a group."""
+        """End the reservations for a group."""
         kept = self.kept.pop(key, None)
         if kept is None:
             return
@@ -271,17 +273,19 @@ class GroupReservations:
         forest = self._members.forest
         listed = {group.key for group in forest.begun()}
         for leaf in (leaf for unit in forest.roots() for leaf in forest.leaves(unit)):
-            assert (leaf.key in listed) == (0 < leaf.placed < expected(leaf.source)), f"{leaf.key} has begun, or not"
+            assert (leaf.key in listed) == (0 < leaf.placed < expected(leaf.source)), (
+                f"{leaf.key} is wrongly listed as started"
+            )
         times = [kept.until for kept in self.kept.values()]
-        assert times == sorted(times), "promises of pods to come are not in the order of their ends"
+        assert times == sorted(times), "reservations are not in the order of expiry"
         for key, kept in self.kept.items():
             group = self._members.forest.group(key)
             if self.recheck or key in self._members.notes.dirty or group is None:
-                continue  # looked at before the next attempt
-            assert self._has_started(group), f"room is kept for {key}, which has not begun"
+                continue  # checked before the next attempt
+            assert self._has_started(group), f"room is reserved for {key}, which has not started"
             whole = announced_by(group)
             assert whole is not None and group.present + len(kept.reservations) <= whole[0], (
-                f"{key} has too many promises"
+                f"{key} has too many reservations"
             )
 
     @property

@@ -1,4 +1,4 @@
-"""Roots of groups: before roots are popped, what happened to groups is worked through; then roots are attempted."""
+"""Units of groups: handle noted changes of groups before units are popped, then admit and attempt their roots."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Newcomers = dict[str, dict[str, PodRecord]]  # root key -> pods that were not in
 
 
 class GroupUnits:
-    """Turns pods with a group into roots, and has those roots attempted. One per engine."""
+    """Moves pods of groups to their root units and admits these units. One per engine."""
 
     def __init__(
         self,
@@ -42,7 +42,7 @@ class GroupUnits:
         self.waiting_pods = members.waiting_pods
         self._errors: dict[str, int] = {}  # root key -> failed commits in a row
 
-    # ---- questions
+    # ---- queries
 
     def root_of(self, key: GroupKey) -> SchedulingUnit | None:
         """Return the unit that holds the pending pods of a group or of those below it."""
@@ -53,12 +53,12 @@ class GroupUnits:
         return self.members.tree(unit, group)
 
     def failure(self, unit: str) -> Refusal | None:
-        """Return why the last attempt of a unit failed, by its key."""
+        """Return why the last attempt of a unit, given by its key, failed."""
         found = self.unit_lifecycle.waiting(unit)
         return found.refusal if found is not None else None
 
     def under_way(self, unit: GroupKey) -> bool:
-        """Return True if binds of members are not answered yet."""
+        """Return True if binds of members have no outcome yet."""
         return self.commits.under_way(unit)
 
     @property
@@ -85,14 +85,14 @@ class GroupUnits:
                 self.unit_lifecycle.leave(unit)
                 continue
             held = unit.state is UnitState.HELD
-            # Without newcomers every pod has its condition already.
+            # Without new pods every pod has its condition already.
             came = newcomers.get(key, {})
             if not self._admit_or_hold(unit, came, changed.get(key, ()), helps=helps) and (helps or not held):
                 assert unit.group is not None
                 notes.touched[unit.group] = None
         trees: dict[GroupKey, InvalidTree | None] = {}
         for head in {**notes.touched, **notes.judged}:
-            self._look_or_report(head, trees)
+            self._check_or_report(head, trees)
         for leaf in notes.dirty:
             if leaf not in self.members.waiting_pods and (top := self.forest.root_of(leaf)) is not None:
                 self.members.settle(top)
@@ -100,13 +100,13 @@ class GroupUnits:
     def _move_changed_to_roots(
         self, notes: Notes, newcomers: Newcomers, changed: dict[str, list[GroupKey]]
     ) -> dict[str, bool]:
-        """Return the units that changed, by key, with True if the change can help them."""
-        for top in {self._top(head): None for head in notes.touched}:
+        """Return the keys of changed units, with True if the change can help the unit."""
+        for top in {self._root_key(head): None for head in notes.touched}:
             for leaf in self.forest.leaves(top):
                 notes.dirty[leaf.key] = True
         units: dict[str, bool] = {}
         for leaf_key, helps in notes.dirty.items():
-            old = self.members.home.get(leaf_key)
+            old = self.members.unit_key_of.get(leaf_key)
             new = self._move_to_root(leaf_key, notes.arrived.get(leaf_key, {}), newcomers)
             for key in (old, new):
                 if key is not None:
@@ -117,15 +117,15 @@ class GroupUnits:
         return units
 
     def _move_to_root(self, leaf: GroupKey, arrived: dict[str, PodRecord], newcomers: Newcomers) -> str | None:
-        """Move a leaf's pending pods to the root they belong to now; returns that root's key."""
+        """Move the pending pods of a leaf to their present root; return the key of the root."""
         members = self.members
         pods = members.waiting_pods.get(leaf)
-        old = members.home.get(leaf)
+        old = members.unit_key_of.get(leaf)
         if not pods:
-            members.home.pop(leaf, None)
+            members.unit_key_of.pop(leaf, None)
             members.groups_with_failed_binds.pop(
                 leaf, None
-            )  # whose bind failed is gone; who comes next has nothing to do with it
+            )  # a pod with a failed bind is gone; new pods are not affected
             return old
         target = self.forest.root_of(leaf)
         key = root_key(target) if target is not None else f"waiting/{root_key(leaf)}"
@@ -134,7 +134,7 @@ class GroupUnits:
             if before is not None:
                 for name in pods:
                     before.records.pop(name, None)
-            members.home[leaf] = key
+            members.unit_key_of[leaf] = key
             arrived = pods
         unit = self.unit_lifecycle.waiting(key)
         if unit is None:
@@ -155,7 +155,7 @@ class GroupUnits:
     def _admit_or_hold(
         self, unit: SchedulingUnit, newcomers: dict[str, PodRecord], changed: Collection[GroupKey], *, helps: bool
     ) -> bool:
-        """Hold a unit that cannot even be judged: others go on, and its next event has it judged again."""
+        """Admit a unit; hold it after an exception, until its next event, so that other units go on."""
         try:
             return self._admit(unit, newcomers, changed, helps=helps)
         except Exception as problem:
@@ -165,14 +165,14 @@ class GroupUnits:
             self._admission.hold_after_error(unit, f"it cannot be judged: {found}")
             return True
 
-    def _top(self, key: GroupKey) -> GroupKey:
-        """Return the root of a group's tree; while it is unknown the group itself, one for all groups of a cycle."""
+    def _root_key(self, key: GroupKey) -> GroupKey:
+        """Return the root of a group's tree; while it is unknown the group itself, or one group for all of a cycle."""
         found = self.forest.resolve(key)
         return found.root or (min(found.cycle) if found.cycle else key)
 
-    def _look_or_report(self, head: GroupKey, trees: dict[GroupKey, InvalidTree | None]) -> None:
+    def _check_or_report(self, head: GroupKey, trees: dict[GroupKey, InvalidTree | None]) -> None:
         try:
-            self._look(head, trees)
+            self._check_tree(head, trees)
         except Exception as problem:
             if Isolation.strict:
                 raise
@@ -186,7 +186,7 @@ class GroupUnits:
         *,
         helps: bool,
     ) -> bool:
-        """Admit a unit; return False if it is held, so that the rest of a failed commit cannot be completed now."""
+        """Admit a unit; return False if it is held, so that a partial commit cannot be completed now."""
         key, group = unit.group, self.members.group_of(unit)
         assert key is not None
         if unit.key.startswith("waiting/") or group is None:
@@ -195,17 +195,17 @@ class GroupUnits:
         return self._admission.admit(unit, group, newcomers, changed, helps=helps)
 
     def admit(self, unit: SchedulingUnit) -> None:
-        """Admit a held unit again after its backoff at a gate, or after a PreEnqueue plugin changed its answer."""
+        """Admit a held unit again after its backoff, or after a PreEnqueue plugin changed its answer."""
         if not self._admit(unit, None, helps=True):
             assert unit.group is not None
             self.members.notes.judged[unit.group] = None
 
-    def _look(self, head: GroupKey, trees: dict[GroupKey, InvalidTree | None]) -> None:
-        """Report and act on a tree, whether or not pods of it are pending.
+    def _check_tree(self, head: GroupKey, trees: dict[GroupKey, InvalidTree | None]) -> None:
+        """Check a tree and report its problems, whether or not it has pending pods.
 
-        `trees`: known problems of trees, so that each tree is checked once however many of its groups changed.
+        `trees`: known problems by root, so that each tree is checked once however many of its groups changed.
         """
-        top = self._top(head)
+        top = self._root_key(head)
         if top in trees:
             invalid = trees[top]
         else:
@@ -221,7 +221,7 @@ class GroupUnits:
                 self._admission.without_parent(head)
             return
         if self.conditions.targets:
-            self._spare(head)
+            self._clear_disruption(head)
         if invalid is None:
             self.commits.notify(group)
             if self.conditions.is_true(head):
@@ -234,11 +234,11 @@ class GroupUnits:
                 self._admission.short_of_members(head)
 
     def _had_members(self, head: GroupKey) -> bool:
-        """Return whether a tree has pods, or said how many it lacks when it had some."""
+        """Return whether a tree has pods, or its condition still reports missing ones."""
         said = self.conditions.last_written(head)
         return (said is not None and said[1] == WAITING) or any(leaf.members for leaf in self.forest.leaves(head))
 
-    def _spare(self, head: GroupKey) -> None:
+    def _clear_disruption(self, head: GroupKey) -> None:
         """Clear DisruptionTarget of groups that were preempted and run again."""
         for part in self.forest.tree(head):
             since = self.conditions.targets.get(part.key)

@@ -1,4 +1,4 @@
-"""The reservations of waiting units, as attempts, questions and messages see them."""
+"""Reservations of waiting units, as read by attempts, queries and messages."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from phalanx.base.clock import rfc3339
 from phalanx.engine.framework.cluster_state import ClusterState
 from phalanx.engine.placement.outcome import plural
 from phalanx.engine.reservations import FOREVER, Reason
-from phalanx.engine.reservations.holders import PRESSED_MARK, WAITING_MARK, waiting_pod
+from phalanx.engine.reservations.holders import DELAYED_MARK, WAITING_MARK, waiting_pod
 from phalanx.engine.scheduling.attempt.queue_plan import QueuePlan
 from phalanx.engine.scheduling.attempt.room_over_time import PlannedUnit
 from phalanx.engine.scheduling.attempt.start_times import Planned, StartTimes
@@ -27,7 +27,7 @@ WHY_MOVED = {
     Reason.NODE_LOST: "a node of its reservation is gone",
     Reason.HIGHER_PRIORITY: "a unit of higher priority took its room",
 }
-KEPT_WITHIN = 60.0  # seconds after the promised start in which the promise counts as kept
+KEPT_WITHIN = 60.0  # seconds after the promised start until which the promise counts as kept
 
 
 class HeldStart(msgspec.Struct):
@@ -35,14 +35,14 @@ class HeldStart(msgspec.Struct):
 
     unit: SchedulingUnit
     planned: Planned
-    placeholders: list[PodRecord]  # empty where the room is only checked
+    placeholders: list[PodRecord]  # empty if the room is only checked by `PromisedRoom`
     reason: Reason
-    until: float = FOREVER  # nodes to come: when the gang loses them
-    entry: PlannedUnit | None = None  # None: it was planned alone
+    until: float = FOREVER  # expiry of a reservation of arriving nodes
+    entry: PlannedUnit | None = None  # None: planned without the other units
 
     @property
     def begin(self) -> float | None:
-        """Return from when the room is used; None: as soon as it is free."""
+        """Return when the unit starts to use the room; None: as soon as it is free."""
         return self.entry.start if self.entry is not None else self.planned.start
 
 
@@ -55,8 +55,8 @@ class HeldStarts:
         self._room = PromisedRoom(state, self.times.run_times, self.plan.on)
         self.held: dict[str, HeldStart] = {}  # by key of the unit
         self.overtaking = Overtaking()
-        self._shifts: dict[str, list[Shift]] = {}  # by key of a pod that is placed: units that then start later
-        self._moved: dict[str, Reason] = {}  # by key of the unit: why its last promised start was not kept
+        self._shifts: dict[str, list[Shift]] = {}  # by key of a placed pod: units that it delays
+        self._moved: dict[str, Reason] = {}  # by key of the unit: why its last promise was broken
         state.promises = self
 
     # ---- placeholders
@@ -75,14 +75,14 @@ class HeldStarts:
             self._pod_lifecycle.nominate(placeholder, "", write=False)
             self._cluster.shapes.drop(placeholder.shape)
 
-    # ---- what was reserved
+    # ---- checks
 
     def moved_because(self, key: str) -> str:
-        """Return why the last start that was promised to a waiting unit was not kept."""
+        """Return why the last promised start of a waiting unit was not kept."""
         return str(self._moved.get(key, ""))
 
-    def _stands(self, held: HeldStart) -> bool:
-        """Return True if all nodes of a reservation exist and its unit still asks for the same pods."""
+    def _is_valid(self, held: HeldStart) -> bool:
+        """Return True if all nodes of a reservation exist and its unit still requests the same pods."""
         names = self._cluster.columns.row_of
         records = held.unit.records
         return all(p.nominated in names for p in held.placeholders) and all(
@@ -95,7 +95,7 @@ class HeldStarts:
     def any_promised(self) -> bool:
         return bool(self._room)
 
-    def press(
+    def nominate_delayed(
         self, records: Sequence[PodRecord], assignment: Sequence[tuple[PodRecord, int]]
     ) -> Sequence[tuple[PodRecord, str]]:
         """Nominate the nodes of the units whose promise these pods would break; none: the pods may be placed."""
@@ -107,35 +107,36 @@ class HeldStarts:
         keys = {own.unit.key} if own is not None else set()
         delayed, shifts = self._room.delayed(assignment, keys, priority, until)
         self._shifts = {records[0].key: shifts} if shifts and not delayed else {}
-        pressed = []
+        temporary_nominations = []
         for planned in delayed:
-            for placeholder in self._place_holders(self.held[planned.unit.key].planned.assignment, mark=PRESSED_MARK):
-                pressed.append((placeholder, placeholder.nominated))
-        return pressed
+            for placeholder in self._place_holders(self.held[planned.unit.key].planned.assignment, mark=DELAYED_MARK):
+                temporary_nominations.append((placeholder, placeholder.nominated))
+        return temporary_nominations
 
     def _nominate_all_planned(self, line: tuple[int, float, int]) -> list[tuple[PodRecord, str]]:
-        """Nominate the nodes of every planned start that a unit with this place in the order must not delay."""
-        pressed = []
+        """Nominate the nodes of every planned start that a unit at this place in the order must not delay."""
+        temporary_nominations = []
         for key, planned in self.plan.units.items():
             if key in self.held and in_line(planned.unit)[0] <= line[0]:
-                made = self._place_holders(self.held[key].planned.assignment, mark=PRESSED_MARK)
-                pressed += [(placeholder, placeholder.nominated) for placeholder in made]
-        return pressed
+                made = self._place_holders(self.held[key].planned.assignment, mark=DELAYED_MARK)
+                temporary_nominations += [(placeholder, placeholder.nominated) for placeholder in made]
+        return temporary_nominations
 
-    def withdraw_planned_starts(self, pressed: Iterable[tuple[PodRecord, str]]) -> None:
-        for placeholder, _ in pressed:
+    def withdraw_planned_starts(self, temporary_nominations: Iterable[tuple[PodRecord, str]]) -> None:
+        for placeholder, _ in temporary_nominations:
             self._pod_lifecycle.nominate(placeholder, "", write=False, wake=False)
             self._cluster.shapes.drop(placeholder.shape)
 
     def _own(self, records: Sequence[PodRecord]) -> HeldStart | None:
-        """Return the planned start of the unit that these pods are of."""
+        """Return the planned start of the unit with these pods."""
         first = records[0]
         key = f"podgroup/{first.namespace}/{first.group}" if first.group else f"pod/{first.key}"
         held = self.held.get(key)
         return held if held is not None and held.entry is not None else None
 
     def _end(self, records: Collection[PodRecord], own: HeldStart | None) -> float:
-        """Return until when pods run that start now. A unit that is due ends as planned: others are planned behind."""
+        """Return the expected end of pods that start now. A unit that is due ends as planned: others are planned after
+        it."""
         end = self._cluster.now + self.times.run_times.expected_of(records)
         return min(end, own.entry.until) if own is not None and own.entry is not None and self._is_due(own) else end
 
@@ -143,28 +144,28 @@ class HeldStarts:
         return held.begin is not None and held.begin <= self._cluster.now <= held.begin + KEPT_WITHIN
 
     def alone(self, records: Sequence[PodRecord]) -> bool:
-        """Whether a unit may fit where others like it do not: it has room of its own, or a known end."""
+        """Return True if a unit may fit where equal ones do not: it has a reservation or a known end."""
         if not self._room or not records:
             return False
         return self._own(records) is not None or self.times.run_times.expected_of(records) != FOREVER
 
     # ---- attempts
 
-    def lift(
+    def ignore_reservations(
         self, records: Collection[PodRecord], line: tuple[int, float, int] | None = None
     ) -> list[tuple[PodRecord, str]]:
-        """Ignore, during an attempt, reservations that do not concern a unit with these pods.
+        """Remove, during an attempt, reservations that do not concern a unit with these pods.
 
-        These are its own, those that begin after it is expected to end, and nodes to come of units behind it; all of
-        equal and lower priority if the pods complete a gang that has started. `line`: its place in the order
-        (`in_line`); that of its first pod if it is in no queue.
+        These are its own, those that begin after its expected end, and arriving nodes of units behind it. If the pods
+        complete a gang that has started, these are all reservations of equal and lower priority. `line`: its place in
+        the order (`in_line`); by default that of its first pod.
         """
         end = self._end(records, self._own(list(records)) if records else None)
         own = {record.key for record in records}
         first = line if line is not None else min((record.sort_key() for record in records), default=None)
         completes = completes_gang(self._cluster, records)
         priority = max((record.priority for record in records), default=0)
-        lifted = [
+        ignored = [
             held
             for held in self.held.values()
             if not own.isdisjoint(held.unit.records)
@@ -172,7 +173,7 @@ class HeldStarts:
             or self._begins_after(held, end)
             or (held.reason is Reason.NODES_TO_COME and first is not None and first < in_line(held.unit))
         ]
-        nodes = [(placeholder, placeholder.nominated) for held in lifted for placeholder in held.placeholders]
+        nodes = [(placeholder, placeholder.nominated) for held in ignored for placeholder in held.placeholders]
         for placeholder, _ in nodes:
             self._pod_lifecycle.nominate(placeholder, "", write=False, wake=False)
         return nodes
@@ -180,25 +181,26 @@ class HeldStarts:
     def _begins_after(self, held: HeldStart, end: float) -> bool:
         return end != FOREVER and held.begin is not None and held.begin >= end
 
-    def put_back(self, lifted: Iterable[tuple[PodRecord, str]]) -> None:
+    def put_back(self, ignored: Iterable[tuple[PodRecord, str]]) -> None:
         """Restore the reservations after the attempt."""
-        for placeholder, node in lifted:
+        for placeholder, node in ignored:
             self._pod_lifecycle.nominate(placeholder, node, write=False, wake=False)
 
     def without(self, question: Callable[[], Planned | None]) -> bool:
-        """Return True if a start is found when no other unit has a reservation. Changes nothing."""
+        """Return True if a start exists without the reservations of other units. Changes nothing."""
         self._cluster.promises = None
-        lifted = [(placeholder, placeholder.nominated) for placeholder in self.placeholders]
-        for placeholder, _ in lifted:
+        ignored = [(placeholder, placeholder.nominated) for placeholder in self.placeholders]
+        for placeholder, _ in ignored:
             self._pod_lifecycle.nominate(placeholder, "", write=False, wake=False)
         try:
             return question() is not None
         finally:
             self._cluster.promises = self
-            self.put_back(lifted)
+            self.put_back(ignored)
 
     def starts_within_patience(self, unit: SchedulingUnit) -> str:
-        """Say why no pod is evicted for a unit: it starts within `preemptionPatienceSeconds`. "": it does not."""
+        """Return the message that nothing is evicted for a unit because it starts within `preemptionPatienceSeconds`,
+        or ""."""
         patience, now = settings_of(self._cluster, unit).preemption_patience_seconds, self._cluster.now
         if not patience:
             return ""
@@ -208,17 +210,18 @@ class HeldStarts:
             return ""
         return f"no pod is evicted for it: it is expected to start by {rfc3339(planned.start)} on {planned.where}"
 
-    # ---- for users
+    # ---- messages
 
     def promise(self, unit: SchedulingUnit) -> str:
-        """Say when and where a unit starts for which room is reserved; "" if that is not known: it lacks nodes."""
+        """Return when and where a unit with a reservation starts, as text; "" if that is unknown because it lacks
+        nodes."""
         held = self.held.get(unit.key)
         if held is None or held.planned.start is None:
             return ""
         return f"starts by {rfc3339(held.planned.start)} on {held.planned.where}, where room is reserved for it"
 
     def sentence(self, unit: SchedulingUnit) -> str:
-        """Say what a unit waits for that has a reservation; "" if it has none."""
+        """Return what a unit with a reservation waits for, as text; "" if it has none."""
         held = self.held.get(unit.key)
         if held is None:
             return ""
@@ -230,7 +233,7 @@ class HeldStarts:
         return f"waits for {pods} on {held.planned.where} to end; room there is reserved for it"
 
     def text(self, unit: SchedulingUnit) -> str:
-        """Say how often a unit was overtaken and what is reserved for it; "" if neither."""
+        """Return how often a unit was overtaken and what is reserved for it, as text; "" if neither."""
         parts = []
         known, held = self.overtaking.of.get(unit.key), self.held.get(unit.key)
         if known is not None:
@@ -253,7 +256,7 @@ class HeldStarts:
 
     @property
     def reserved_nodes(self) -> set[str]:
-        """Return the nodes on which a start is promised that no nomination shows."""
+        """Return the nodes of promised starts, which no nomination shows."""
         return {node for planned in self.plan.units.values() for node in planned.nodes}
 
     @property
@@ -263,7 +266,7 @@ class HeldStarts:
     def validate(self) -> None:
         nominated = {id(record) for _, record in self._cluster.nominations.all()}
         for key, held in self.held.items():
-            for placeholder in held.placeholders:  # one that lost its node is replaced by the next sweep
+            for placeholder in held.placeholders:  # a placeholder without a node is replaced by the next sweep
                 known = not placeholder.nominated or id(placeholder) in nominated
                 assert known, f"{key} lost the reservation of {placeholder.nominated}"
 
@@ -275,7 +278,7 @@ def _units(unit: SchedulingUnit, count: int) -> str:
 
 
 def copy_of(record: PodRecord, mark: str = WAITING_MARK) -> PodRecord:
-    """Return a placeholder that looks like a pod to every filter and belongs to no object."""
+    """Return a placeholder: equal to the pod for every filter, but without an object."""
     made = copy(record)
     made.key, made.uid, made.nominated, made.row = record.key + mark, "", "", -1
     return made

@@ -1,7 +1,7 @@
-"""Keep gangs whole after they have started, as their policies say: loss of members and time limits.
+"""Apply the policies of running gangs: loss of members, restarts and time limits.
 
-Looked at are only groups whose policy asks for something, when something happened to them or a time has come. Times
-count from what objects say where they say it, so that a new scheduler process goes on where the last one stopped.
+Only groups with a policy are checked, after an event or when a deadline passes. Times are read from objects where
+possible, so that a new scheduler process continues where the last one stopped.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ from phalanx.model.objects.pod import bound_since
 
 EXTRAS_SECONDS = 10.0  # between two attempts of members beyond `desired`
 EVICTION_SECONDS = 30.0  # after which a member that does not terminate is evicted again
-MOST_DOUBLED = 30  # times that a backoff is doubled
+MOST_DOUBLED = 30  # exponent limit of a backoff
 LONGEST_BACKOFF = 600.0  # seconds between two restarts, unless the policy asks for more
-NOT_REPLACED = (LossCause.DELETED, LossCause.RELEASED)  # a controller that deletes a pod may want fewer
+NOT_REPLACED = (LossCause.DELETED, LossCause.RELEASED)  # the controller that deleted the pod may want fewer
 RUNNING = MemberState.RUNNING
 _NO_IMAGE = ("ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull")
 
 
 class _Times(msgspec.Struct):
-    """What is remembered of a group. Times in seconds."""
+    """Remembered times of a group in seconds."""
 
     degraded: float | None = None  # since when it is below its minimum
-    scheduling: float | None = None  # since when it is complete and not placed
-    ended: float = 0.0  # when TerminateAll last ended the rest of it
-    ending: frozenset[str] = frozenset()  # uids of the members it evicted then
+    scheduling: float | None = None  # since when it is complete without a placement
+    ended: float = 0.0  # when TerminateAll last evicted the remaining members
+    ending: frozenset[str] = frozenset()  # uids of the members evicted then
 
 
 class Maintenance:
@@ -54,9 +54,9 @@ class Maintenance:
         self._rollouts = Rollouts(state.forest, self.replacements)
         self._times: dict[GroupKey, _Times] = {}
         self._due: dict[GroupKey, float] = {}
-        self._backoffs: dict[GroupKey, GroupKey] = {}  # root -> the group whose restart holds it
-        self._tried: dict[GroupKey, None] = {}  # groups with members beyond `desired` that wait
-        self._fresh = True  # what an earlier process reserved has not been read
+        self._backoffs: dict[GroupKey, GroupKey] = {}  # root -> the group whose restart delays it
+        self._tried: dict[GroupKey, None] = {}  # groups with pending members beyond `desired`
+        self._fresh = True  # reservations of an earlier process are not restored yet
 
     # ---- time
 
@@ -68,7 +68,7 @@ class Maintenance:
         return min(times, default=None)
 
     def step(self) -> None:
-        """Apply policies of groups, before units are tried."""
+        """Apply policies of groups; called before units are tried."""
         if self._fresh:
             self._fresh = False
             self._restore()
@@ -84,7 +84,7 @@ class Maintenance:
         for key in changed:
             group = self._forest.group(key)
             if group is not None and group.policy.maintained:
-                self._judge(group)
+                self._apply_policy(group)
             else:
                 self._forget(key)
         for root in [root for root, until in self._members.restart_after.items() if until <= now]:
@@ -93,7 +93,7 @@ class Maintenance:
             self._members.notes.judged[root] = None
 
     def _restore(self) -> None:
-        """Reserve what an earlier process had reserved, and the room of members that terminate since then."""
+        """Restore the reservations of an earlier process, also for members that terminate since then."""
         leaves = [leaf for root in self._forest.roots() for leaf in self._forest.leaves(root)]
         for leaf in leaves:
             self.replacements.restore(leaf)
@@ -103,7 +103,7 @@ class Maintenance:
                     self._members.note_loss(leaf.key, member, member)
 
     def _forget(self, key: GroupKey) -> None:
-        """End what the policy of a group had begun: the group is gone, or its policy asks for nothing any more."""
+        """End the effects of a policy: the group is gone, or its policy is empty."""
         self._times.pop(key, None)
         self._due.pop(key, None)
         self._health.followed.pop(key, None)
@@ -125,12 +125,12 @@ class Maintenance:
 
     @property
     def remembered(self) -> int:
-        """Return the number of groups of which something is remembered."""
+        """Return the number of groups with remembered times."""
         return len(self._times.keys() | self._due.keys() | self._backoffs.keys() | self._health.followed.keys())
 
     # ---- one group
 
-    def _judge(self, group: Group) -> None:
+    def _apply_policy(self, group: Group) -> None:
         policy = group.policy
         if policy.ready_seconds and not group.composite:
             self._never_ready(group, self._times.get(group.key) or self._remember(group))
@@ -147,11 +147,11 @@ class Maintenance:
             self._try_extras(group)
         if state.phase is not Phase.DEGRADED:
             times.degraded = None
-        elif policy.rescheduling == TERMINATE_ALL and not self._above_acts(group):
+        elif policy.rescheduling == TERMINATE_ALL and not self._ancestor_is_evicted(group):
             self._below_minimum(group, times)
 
     def _remember(self, group: Group) -> _Times:
-        """Read the times that an earlier scheduler process wrote, and go on with the backoff of a restart."""
+        """Read the times written by an earlier scheduler process, and continue the backoff of a restart."""
         state = self._health.state(group)
         restarts = self._health.restarts.get(group.key, NO_RESTARTS)
         times = self._times[group.key] = _Times(ended=restarts.last)
@@ -163,7 +163,7 @@ class Maintenance:
         return times
 
     def _try_extras(self, group: Group) -> None:
-        """Retry members beyond `desired` periodically, since other workloads may no longer wait."""
+        """Retry members beyond `desired` periodically: other workloads may have stopped waiting."""
         root = self._forest.root_of(group.key)
         if group.counts[MemberState.PENDING] and root is not None:
             self._at(group.key, self._cluster.now + EXTRAS_SECONDS)
@@ -216,7 +216,7 @@ class Maintenance:
                     yield _time(member.pod.metadata.creation_timestamp, self._cluster.now)
 
     def _requeue_last(self, key: GroupKey) -> None:
-        """Return what is nominated and reserved for a group, and let the others of its priority go first."""
+        """Clear the nominations and reservations of a group, and requeue it behind units of its priority."""
         root = self._forest.root_of(key)
         unit = self._members.root_of(key)
         if root is None or unit is None:
@@ -232,8 +232,8 @@ class Maintenance:
 
     # ---- loss
 
-    def _above_acts(self, group: Group) -> bool:
-        """Return True if a group above it is ended as a whole instead."""
+    def _ancestor_is_evicted(self, group: Group) -> bool:
+        """Return True if a group above it is evicted as a whole instead."""
         return any(
             above.policy.rescheduling == TERMINATE_ALL and self._health.state(above).phase is Phase.DEGRADED
             for above in self._forest.above(group.key)
@@ -243,17 +243,17 @@ class Maintenance:
         now, policy, key = self._cluster.now, group.policy, group.key
         running = self._running(key)
         if not running:
-            times.degraded = None  # the rest terminates already
+            times.degraded = None  # the remaining members are terminating
             return
         if times.ending and (left := [member for member in running if member.pod.metadata.uid in times.ending]):
-            self._end_again(key, times, left)
+            self._evict_missed(key, times, left)
             return
         if times.degraded is None:
             lost = [loss.at for leaf in self._forest.leaves(key) for loss in self._health.losses.of(leaf.key)]
             times.degraded = max(min(lost, default=now), times.ended)
         before = self._health.restarts.get(key, NO_RESTARTS).count
         if before >= policy.max_restarts:
-            return  # the state says so
+            return  # its state shows it
         if now < times.degraded + policy.grace_seconds:
             self._at(key, times.degraded + policy.grace_seconds)
             return
@@ -265,7 +265,7 @@ class Maintenance:
         self._back_off(group, restarts)
 
     def _back_off(self, group: Group, restarts: Restarts) -> None:
-        """Hold the tree of a group until the backoff of its last restart has passed."""
+        """Delay the tree of a group until the backoff of its last restart has passed."""
         until = self._backoff_end(group.policy, restarts)
         root = self._forest.root_of(group.key)
         if root is not None and until > self._cluster.now:
@@ -278,14 +278,14 @@ class Maintenance:
             return 0.0
         least = policy.backoff_seconds
         wait = min(least * 2.0 ** min(restarts.count - 1, MOST_DOUBLED), max(LONGEST_BACKOFF, least))
-        return min(restarts.last, self._cluster.now) + wait  # a time in the future was written by a wrong clock
+        return min(restarts.last, self._cluster.now) + wait  # a time in the future comes from a wrong clock
 
     def _running(self, key: GroupKey) -> list[Member]:
         members = (member for leaf in self._forest.leaves(key) for member in leaf.members.values())
         return [member for member in members if member.state is RUNNING]
 
-    def _end_again(self, key: GroupKey, times: _Times, left: list[Member]) -> None:
-        """Evict members again that an earlier eviction did not reach. They are not a restart of their own."""
+    def _evict_missed(self, key: GroupKey, times: _Times, left: list[Member]) -> None:
+        """Evict members that the first eviction missed. They do not count as another restart."""
         due = times.ended + EVICTION_SECONDS
         if self._cluster.now >= due:
             times.ended = self._cluster.now
@@ -295,7 +295,7 @@ class Maintenance:
         self._at(key, due)
 
     def _terminate(self, group: Group, rest: list[Member], restart: int) -> None:
-        """End the rest of a gang once, gracefully; its controller makes its pods again."""
+        """Evict the remaining members of a gang once, gracefully; its controller creates them again."""
         policy, key = group.policy, group.key
         self._health.touch(key)
         assert group.spec is not None
@@ -303,7 +303,7 @@ class Maintenance:
         count = f"restart {restart} of {policy.max_restarts}"
         for leaf in self._forest.leaves(key):
             for loss in self._health.unready.get(leaf.key, {}).values():
-                self._health.losses.add(leaf.key, loss)  # its eviction is no other cause
+                self._health.losses.add(leaf.key, loss)  # an eviction by the policy is no new loss
         for member in rest:
             self._evict(member, f"{why}; {count}", key)
         self._event(group, GANG_TERMINATED, f"{why}: ended the other {len(rest)} pods; {count}")
@@ -323,7 +323,7 @@ class Maintenance:
         )
 
     def _replace(self, key: GroupKey, loss: Loss, pod: Pod) -> None:
-        """Reserve room in the domain of the others while the controller makes the replacement."""
+        """Reserve room in the domain of the other members while the controller creates the replacement."""
         group = self._forest.group(key)
         if group is None or group.spec is None or self._rollouts.hand_over(group, loss, pod):
             return
@@ -337,7 +337,7 @@ class Maintenance:
     # ---- readiness
 
     def _never_ready(self, leaf: Group, times: _Times) -> None:
-        """Count members as lost that are bound and not ready for longer than the policy allows."""
+        """Count bound members as lost that are not ready within the policy's limit."""
         limit, now = leaf.policy.ready_seconds, self._cluster.now
         late: dict[str, Loss] = {}
         for member in leaf.members.values():
@@ -358,8 +358,10 @@ class Maintenance:
             self._replace_unready(leaf, late, times)
 
     def _replace_unready(self, leaf: Group, late: dict[str, Loss], times: _Times) -> None:
-        """Evict members that never became ready, so that their controller replaces them: with backoff, and at most
-        `maxRestarts` times, since a member that cannot become ready would be evicted without end."""
+        """Evict members that never became ready, so that their controller replaces them.
+
+        With backoff, and at most `maxRestarts` times: a member that cannot become ready would be evicted for ever.
+        """
         new = [
             member
             for member in leaf.members.values()
@@ -367,7 +369,7 @@ class Maintenance:
         ]
         before = self._health.restarts.get(leaf.key, NO_RESTARTS)
         if not new or before.count >= leaf.policy.max_restarts:
-            return  # the state says so
+            return  # its state shows it
         due = self._backoff_end(leaf.policy, before)
         if self._cluster.now < due:
             self._at(leaf.key, due)
@@ -379,7 +381,7 @@ class Maintenance:
         for member in new:
             loss = late[member.pod.metadata.uid]
             text = f"not ready for {leaf.policy.ready_seconds} seconds (timeouts.readySeconds): {loss.cause}; {count}"
-            self._health.losses.add(leaf.key, loss)  # its eviction is no other cause
+            self._health.losses.add(leaf.key, loss)  # an eviction by the policy is no new loss
             self._replace(leaf.key, loss, member.pod)
             self._evict(member, text, leaf.key, NEVER_READY)
 

@@ -1,4 +1,4 @@
-"""The order in which units wait, `strictFIFO` (no unit overtakes an older one), and how often a unit was overtaken."""
+"""The order of waiting units, `strictFIFO` (no unit overtakes an older one), and counts of overtaking."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ REFUSED = (QueueName.BACKOFF, QueueName.WAITING)
 
 
 def in_line(unit: SchedulingUnit) -> tuple[int, float, int]:
-    """Return the place of a unit in the order: priority, then the time it first asked."""
+    """Return the place of a unit in the order: priority, then the time of its first request."""
     return (-unit.priority, unit.asked, unit.order)
 
 
@@ -32,10 +32,10 @@ def namespace_of(unit: SchedulingUnit) -> str:
 
 
 def completes_gang(state: ClusterState, records: Iterable[PodRecord]) -> bool:
-    """Return True if these pods are of a gang that is below its minimum and has other members on nodes.
+    """Return True if these pods belong to a gang below its minimum that has other members on nodes.
 
-    Such a gang goes before units that have not started: it holds room without working, and a unit for which the room
-    of the missing member is reserved may wait for the other members to end.
+    Such a gang precedes units that have not started: it holds room without working, and a unit with a reservation for
+    the room of the missing member may wait for the other members to end.
     """
     record = next(iter(records), None)
     if record is None or not record.group or not state.grouping:
@@ -51,13 +51,13 @@ def completes_gang(state: ClusterState, records: Iterable[PodRecord]) -> bool:
 class StrictOrder:
     def __init__(self, state: ClusterState, queue: UnitQueue) -> None:
         self._cluster, self._queue = state, queue
-        self._heads: dict[str, SchedulingUnit] = {}  # scheduler name -> the first unit that waits, as of `_heads_of`
+        self._heads: dict[str, SchedulingUnit] = {}  # scheduler name -> its first waiting unit, as of `_heads_of`
         self._heads_of = 0.0
         self._strict = any(profile.reservations.strict_fifo for profile in state.profiles.values())
-        self._behind: dict[str, SchedulingUnit] = {}  # by key: units that were not tried because of an older one
+        self._behind: dict[str, SchedulingUnit] = {}  # by key: units not tried because of an older one
 
     def older(self, unit: SchedulingUnit) -> SchedulingUnit | None:
-        """Return, with `strictFIFO`, the first unit of the profile that waits for room, if it comes before this one."""
+        """With `strictFIFO`, return the first waiting unit of the profile if it precedes this one."""
         if not self._strict or not settings_of(self._cluster, unit).strict_fifo:
             return None
         if completes_gang(self._cluster, unit.records.values()):
@@ -75,7 +75,7 @@ class StrictOrder:
         return head
 
     def first_held_for_older(self) -> list[SchedulingUnit]:
-        """Return the first unit that waits only for older ones to start, if any; called when a unit got its nodes."""
+        """Return the first unit that waits only for older ones, if any; called when a unit was placed."""
         if not self._behind:
             return []
         present = self._queue.units
@@ -89,7 +89,7 @@ def _scheduler_of(unit: SchedulingUnit) -> str:
 
 
 class Overtaken(msgspec.Struct):
-    """How many younger units were placed while a unit waited, and since when."""
+    """The number of younger units placed while a unit waited, and since when."""
 
     count: int
     since: float
@@ -103,11 +103,11 @@ class Overtaking:
         self.placed: list[tuple[int, float, int]] = []  # priority, age and order of units placed since the last count
 
     def place(self, unit: SchedulingUnit) -> None:
-        """Count older pending units as overtaken by a unit that got its nodes."""
+        """Count older waiting units as overtaken by a unit that was placed."""
         self.placed.append((unit.priority, unit.asked, unit.order))
 
     def count(self, waiting: Sequence[SchedulingUnit], now: float) -> None:
-        """Note for every waiting unit how many younger ones were placed since the last count; forget the others."""
+        """Update every waiting unit with the younger ones placed since the last count; forget other units."""
         placed, self.placed = self.placed, []
         present = {unit.key for unit in waiting}
         self.of = {key: known for key, known in self.of.items() if key in present}

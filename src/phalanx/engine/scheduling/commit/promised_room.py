@@ -1,4 +1,4 @@
-"""Check whether a placement would delay a planned start: node by node, against what runs and what is planned there."""
+"""Check per node whether a placement would delay a planned start."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from phalanx.engine.scheduling.attempt.run_times import RunTimes
 from phalanx.engine.state.records import PodRecord
 
 Amounts = dict[int, float]  # by resource
-Shift = tuple[PlannedUnit, float]  # a unit that may start later without breaking its promise, and when
+Shift = tuple[PlannedUnit, float]  # a unit that may start later without breaking its promise, and its new start
 
 
 class PromisedRoom:
     def __init__(self, state: ClusterState, run_times: RunTimes, on: Mapping[str, Sequence[PlannedUnit]]) -> None:
-        """`on`: what is planned on each node."""
+        """`on`: planned units by node."""
         self._cluster = state
         self._run_times = run_times
         self._on = on
@@ -24,7 +24,7 @@ class PromisedRoom:
         return bool(self._on)
 
     def outrank(self, nodes: Iterable[str], priority: int) -> None:
-        """Note that a unit of this priority was placed on these nodes."""
+        """Record that a unit of this priority was placed on these nodes."""
         for node in nodes:
             for planned in self._on.get(node, ()):
                 planned.outranked = planned.outranked or planned.unit.priority < priority
@@ -32,8 +32,9 @@ class PromisedRoom:
     def delayed(
         self, assignment: Iterable[tuple[PodRecord, int]], own: Container[str], priority: int, until: float
     ) -> tuple[list[PlannedUnit], list[Shift]]:
-        """Return the units of at least this priority whose planned start these pods would delay, if they run until
-        `until`; then those that start later but not later than promised. `own`: keys of units that do not count."""
+        """Return the units of at least this priority whose promise these pods would break if they run until `until`,
+        then those that only start later. `own`: keys of units to ignore.
+        """
         names, wanted = self._cluster.columns.names, dict[str, Amounts]()
         for record, row in assignment:
             node = names[row]
@@ -70,7 +71,8 @@ class PromisedRoom:
         amounts: Mapping[int, float],
         at: float,
     ) -> bool:
-        """Whether a node has room at a time for these amounts, beside what still runs then and is planned for then."""
+        """Return True if a node has room at a time for these amounts next to pods still running and planned for
+        then."""
         columns = self._cluster.columns
         row = columns.row_of.get(node, -1)
         if row < 0:
@@ -86,7 +88,7 @@ class PromisedRoom:
         return all(amount <= columns.alloc[rid, row] for rid, amount in used.items())
 
     def _may_start(self, planned: PlannedUnit, start: float) -> bool:
-        """Whether a unit can start later on its nodes without delaying any other."""
+        """Return True if a unit can start later on its nodes without delaying any other."""
         for node, count in planned.nodes.items():
             amounts = {rid: amount * count for rid, amount in planned.requests}
             others, running = [p for p in self._on[node] if p is not planned], self._running(node)

@@ -1,10 +1,10 @@
-"""Reserve room for the replacement of a lost member while its controller makes it.
+"""Reserve room for the replacement of a lost member until its controller has created it.
 
-This is done for the policy Replace, and for replicas that roll or restart (`Rollouts`). The room is on the node of the
-lost member if possible, else on another node of the domain that the group shares. It is reserved like a nomination,
-against pods of equal and lower priority. The next pod of the group with the same requests takes it over, else the next
-one. A reservation that is not claimed expires. Until the pod that claimed it is bound, the status of the group says
-what is reserved, so that a new scheduler process reserves it again before it tries any unit.
+Used by the policy Replace, and for replicas that roll or restart (`Rollouts`). The room is on the node of the lost
+member if possible, else on another node of the domain that the group shares. It is reserved like a nomination, against
+pods of equal and lower priority. The next pod of the group with the same requests takes it over, else the next pod. An
+unclaimed reservation expires. Until its pod is bound, a reservation is written to the status of the group, so that a
+new scheduler process restores it before it tries any unit.
 """
 
 from __future__ import annotations
@@ -29,27 +29,27 @@ from phalanx.model.objects.pod import bound_since
 RESERVED_SECONDS = 600.0
 UNCLAIMED = ("", "")
 REPLICA_INDEX = "leaderworkerset.sigs.k8s.io/group-index"
-RESTARTS = "JobSet"  # kind of owners that delete all their pods and make them again
-RESTART_SECONDS = 60.0  # for the pods of a restarted JobSet, which may also have failed for good
-Replica = tuple[str, str, str, str]  # namespace, uid of the owner, index, and the part of a replica with subgroups
+RESTARTS = "JobSet"  # kind of owners that delete all their pods and create them again
+RESTART_SECONDS = 60.0  # for the pods of a restarted JobSet: it may also have failed
+Replica = tuple[str, str, str, str]  # namespace, uid of the owner, index, and subgroup
 
 
 class Replacements:
     def __init__(self, state: ClusterState, members: Members, pods: PodLifecycle) -> None:
         self._cluster, self._members, self._pods = state, members, pods
         self._room = members.statuses.room
-        self._reserved: list[Reserved] = []  # by expiry, the earliest first
+        self._reserved: list[Reserved] = []  # by expiry, earliest first
         self._known: dict[tuple[GroupKey, str], None] = {}  # leaf and lost pod
         self._number = 0
 
     def reserve(
         self, group: Group, lost: Pod, node: str, seconds: float = RESERVED_SECONDS, *, rolls: bool = False
     ) -> None:
-        """Reserve the room of a lost member for a pod of the group. `node`: where the lost member was."""
+        """Reserve the room of a lost member for a pod of the group. `node`: the node of the lost member."""
         if lost.spec.scheduler_name not in self._cluster.profiles or (group.key, lost.metadata.name) in self._known:
             return
         self._number += 1
-        name = f"{group.key.name}/replacement-{self._number}"  # no pod can have such a name
+        name = f"{group.key.name}/replacement-{self._number}"  # no pod can have this name
         meta = msgspec.structs.replace(lost.metadata, name=name, uid="", deletion_timestamp=None)
         spec = msgspec.structs.replace(lost.spec, node_name="")
         pod = Pod(metadata=meta, spec=spec)
@@ -66,7 +66,7 @@ class Replacements:
         self._room.touch(group.key)
 
     def restore(self, group: Group) -> None:
-        """Reserve again what an earlier scheduler process reserved for a group and its pods have not taken."""
+        """Restore reservations of an earlier scheduler process that no pod has taken over."""
         stored = stored_room(group)
         if stored is None:
             return
@@ -110,39 +110,39 @@ class Replacements:
         shared = {labels[row] for row in rows if row >= 0}
         return np.array([label is not None and label in shared for label in labels], dtype=np.bool_)
 
-    # ---- what happens
+    # ---- events
 
     def settle(self) -> None:
-        """Hand reserved room to pods that were created, and end reservations that have expired."""
+        """Assign reservations to created pods, and end expired reservations."""
         left = []
         for each in self._reserved:
-            if self._ends(each):
+            if self._update(each):
                 self._end(each)
             else:
                 left.append(each)
         self._reserved = left
         self._room.notify(left, self._cluster.now)
 
-    def _ends(self, each: Reserved) -> bool:
-        """Let a pod that came claim a reservation; return True if it is over."""
+    def _update(self, each: Reserved) -> bool:
+        """Let an arrived pod claim a reservation; return True if the reservation has ended."""
         if each.claimed_by == UNCLAIMED:
-            over = each.until <= self._cluster.now or self._over(each)
+            over = each.until <= self._cluster.now or self._has_expired(each)
             if over:
                 self._withdraw(each)
             return over or not self._claim(each)
         record = self._cluster.records.get(each.claimed_by[0])
-        if record is None or record.uid != each.claimed_by[1]:  # it was deleted, and another one will come
+        if record is None or record.uid != each.claimed_by[1]:  # deleted: another pod will come
             each.claimed_by = UNCLAIMED
             self._cluster.shapes.keep(each.record.shape)
             self._pods.nominate(each.record, each.node, write=False, wake=False)
-            return self._ends(each)
+            return self._update(each)
         if record.state is PodState.PENDING and record.nominated == each.node and each.until > self._cluster.now:
             return False
-        self._give_up(each)
+        self._end_claimed(each)
         return True
 
-    def _give_up(self, each: Reserved) -> None:
-        """End a reservation that a pod has claimed; what is nominated for a pod that still waits ends with it."""
+    def _end_claimed(self, each: Reserved) -> None:
+        """End a claimed reservation and the nomination of its pod, if that still waits."""
         record = self._cluster.records.get(each.claimed_by[0])
         self._pods.reserved.pop(each.claimed_by[0], None)
         if record is not None and record.state is PodState.PENDING and record.nominated == each.node:
@@ -152,7 +152,7 @@ class Replacements:
         del self._known[each.leaf, each.lost]
         self._room.touch(each.leaf)
 
-    def _over(self, reserved: Reserved) -> bool:
+    def _has_expired(self, reserved: Reserved) -> bool:
         group = self._members.forest.group(reserved.leaf)
         if group is None or not reserved.rolls:
             return group is None
@@ -160,7 +160,7 @@ class Replacements:
         return going or group.satisfied
 
     def _claim(self, reserved: Reserved) -> bool:
-        """Hand a reservation over to a pod that came, if there is one; return False if its node is gone."""
+        """Assign a reservation to an arrived pod, if there is one; return False if its node is gone."""
         if reserved.node not in self._cluster.columns.row_of:
             self._withdraw(reserved)
             return False
@@ -176,12 +176,12 @@ class Replacements:
         return True
 
     def release(self, leaf: GroupKey, *, rolls: bool = True) -> None:
-        """End the reservations for a group; `rolls`: also those of a replica that its controller rolls or restarts."""
+        """End the reservations for a group; `rolls`: including those for a rolled or restarted replica."""
         for each in [each for each in self._reserved if each.leaf == leaf and (rolls or not each.rolls)]:
             if each.claimed_by == UNCLAIMED:
                 self._withdraw(each)
             else:
-                self._give_up(each)
+                self._end_claimed(each)
             self._reserved.remove(each)
             self._end(each)
 
@@ -200,9 +200,9 @@ class Replacements:
 class Rollouts:
     """Reserve the room of a replica's old pods for its new ones while its controller rolls or restarts it.
 
-    A LeaderWorkerSet makes the PodGroup of the new revision before it deletes the replica of the old one: both have the
-    same owner and replica index. A JobSet that restarts keeps its PodGroups. Without the reservation, pods that wait
-    with equal priority would take the room between the two, and a full cluster would never be rolled.
+    A LeaderWorkerSet creates the PodGroup of the new revision before it deletes the replica of the old one: both have
+    the same owner and replica index. A JobSet that restarts keeps its PodGroups. Without the reservation, waiting pods
+    of equal priority would take the room in between, and a rollout in a full cluster would never finish.
     """
 
     def __init__(self, forest: GroupForest, replacements: Replacements) -> None:
@@ -210,11 +210,11 @@ class Rollouts:
         self._by_replica: dict[Replica, list[Group]] | None = None  # all losses of a step share one index
 
     def begin(self) -> None:
-        """Prepare for the losses of another step: groups may have changed."""
+        """Prepare for the losses of the next step: groups may have changed."""
         self._by_replica = None
 
     def hand_over(self, group: Group, loss: Loss, lost: Pod) -> bool:
-        """Reserve the room of a lost member for the group that follows its own; return True if there is one."""
+        """Reserve the room of a lost member for the successor of its group; return True if there is one."""
         successor = self._successor(group) if loss.cause is not LossCause.PREEMPTED else None
         if successor is not None:
             self._replacements.reserve(successor, lost, loss.node, RESERVED_SECONDS, rolls=True)
@@ -228,7 +228,7 @@ class Rollouts:
         self._replacements.reserve(group, lost, loss.node, RESTART_SECONDS, rolls=True)
 
     def _successor(self, group: Group) -> Group | None:
-        """Return the youngest group of the same replica that does not have its minimum."""
+        """Return the youngest group of the same replica that is below its minimum."""
         replica = _replica(group)
         if replica is None:
             return None

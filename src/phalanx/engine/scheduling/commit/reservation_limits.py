@@ -1,4 +1,4 @@
-"""How much may be reserved for waiting units: of the cluster, of a namespace, and within its ResourceQuotas."""
+"""Limits of reservations for waiting units: of the cluster, of a namespace, and its ResourceQuotas."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from phalanx.engine.scheduling.commit.overtaking import namespace_of
 from phalanx.engine.scheduling.queue.units import SchedulingUnit
 from phalanx.engine.state.records import PodRecord
 
-LONG_SECONDS = 86_400.0  # a unit that runs for longer counts with all its nodes
+LONG_SECONDS = 86_400.0  # a unit that runs longer counts with all its nodes
 Bools = npt.NDArray[np.bool_]
 
 
@@ -27,9 +27,9 @@ def refusal_of(
     held: Iterable[PodRecord],
     settings: ReservationSettings,
 ) -> str:
-    """Say why nothing more may be reserved for a unit; "" if it may be. `held`: placeholders of other units.
+    """Return which limit forbids another reservation for a unit; "" if none. `held`: placeholders of other units.
 
-    The shares never forbid the first reservation: a large gang could wait for ever.
+    The first reservation is always allowed: a large gang could wait for ever.
     """
     namespace = namespace_of(unit)
     if text := exceeded(state, namespace, list(unit.records.values())):
@@ -50,7 +50,7 @@ def refusal_of(
 
 
 class PromiseLimits:
-    """How many nodes promised starts may hold: those that they keep empty, and those that they keep for long."""
+    """Count the nodes that promised starts keep empty, or keep for a long time."""
 
     def __init__(self, state: ClusterState, promised: Iterable[PlannedUnit | None]) -> None:
         self._cluster = state
@@ -58,7 +58,7 @@ class PromiseLimits:
         self._any = bool(self._promised)
         self._all = self._none()
         self._of: dict[str, Bools] = {}  # namespace -> (node,)
-        self._room: dict[int, Bools] = {}  # by shape: (node,) where one more of its pods fits now
+        self._room: dict[int, Bools] = {}  # by shape: (node,) nodes with room for one more of its pods
 
     def _none(self) -> Bools:
         return np.zeros(self._cluster.columns.n, dtype=np.bool_)
@@ -69,7 +69,7 @@ class PromiseLimits:
         self._of.setdefault(namespace_of(planned.unit), self._none())[rows] = True
 
     def _counted(self, planned: PlannedUnit) -> Rows:
-        """Return the rows on which one of its pods would fit now; all of them if it runs for long."""
+        """Return the rows that one of its pods fits on now; all of its rows if it runs for long."""
         rows = planned.where.rows
         if planned.span > LONG_SECONDS:
             return rows
@@ -83,9 +83,9 @@ class PromiseLimits:
         return rows[self._room[shape.id][rows]]
 
     def allow(self, planned: PlannedUnit, settings: ReservationSettings) -> bool:
-        """Count another promised start, unless it would keep too many nodes empty. The first one is always allowed."""
+        """Count another promised start unless it would keep too many nodes empty. The first one is always allowed."""
         promised, self._promised = self._promised or (), None
-        for each in promised:  # only now: most plans add none
+        for each in promised:  # computed late: most plans add none
             self._count(each, self._counted(each))
         rows, count = self._counted(planned), self._cluster.columns.count
         mine = self._of.get(namespace_of(planned.unit), self._none())
@@ -103,9 +103,7 @@ class PromiseLimits:
 
 
 def room_at(state: ClusterState, placeholders: Iterable[PodRecord], ended: Callable[[PodRecord], bool]) -> bool:
-    """Return True if the nominated nodes have room for these placeholders once the pods for which `ended` is true are
-    gone.
-    """
+    """Return True if the nominated nodes have room for these placeholders after the pods for which `ended` is true."""
     columns = state.columns
     requests: dict[tuple[int, int], float] = {}  # (row, resource)
     for placeholder in placeholders:

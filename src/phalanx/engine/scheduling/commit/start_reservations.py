@@ -1,18 +1,17 @@
-"""Reserve room for waiting units: where each one starts, and where one starts that was overtaken for too long.
+"""Reserve room for waiting units: promised starts, and starts of units that were overtaken for too long.
 
-If everything in its way has a known end, a unit is promised a start (`QueuePlan`). No unit of equal or lower priority
-is placed where it would delay that start. Where ends are not known no unit starves all the same: younger units that fit
-may overtake an older one, but only so far. After `starvationSeconds`, or when more than `maxOvertaken` younger units
-have passed it, it gets a reservation.
+A unit is promised a start if all pods in its way have a known end (`QueuePlan`). No unit of equal or lower priority is
+placed where it would delay that start. If ends are unknown, younger units that fit may overtake an older one, with a
+limit: after `starvationSeconds`, or after more than `maxOvertaken` younger units, the older one gets a reservation.
 
-Nodes that come one by one for a gang that was refused before (an autoscaler, a repair) are reserved for it, within
+Nodes that arrive one by one for a refused gang (an autoscaler, a repair) are reserved for it, within
 `nodesToComeSeconds` of the last one.
 
-Room that is planned with all other units is checked where a placement would use it (`PromisedRoom`); the attempt is
-then repeated with placeholders on those nodes. Room that is reserved otherwise is held by placeholders all the time.
-They are nominated like the pods of preemptors: pods of equal and lower priority leave the room alone, more important
-ones do not. A unit that is expected to end before the reservation begins may use the room (backfill). Nothing is ever
-evicted for a reservation, and none survives its owner.
+Room that is planned together with all units is checked when a placement would use it (`PromisedRoom`); the attempt is
+then repeated with placeholders on those nodes. Other reservations hold their room with placeholders all the time.
+Placeholders are nominated like preemptors: pods of equal and lower priority do not use the room, those of higher
+priority may. A unit that is expected to end before the reservation begins may use the room (backfill). Nothing is
+evicted for a reservation, and a reservation ends with its owner.
 """
 
 from __future__ import annotations
@@ -37,14 +36,14 @@ from phalanx.engine.scheduling.queue.queue import Queue
 from phalanx.engine.scheduling.queue.units import QueueName, SchedulingUnit, UnitState
 from phalanx.engine.state.records import PodRecord
 
-SWEEP_SECONDS = 1.0  # between two looks at the units that wait
+SWEEP_SECONDS = 1.0  # between two sweeps of the waiting units
 PLANS_PER_SWEEP = 2  # starts that are planned in one sweep; each takes some attempts on the whole cluster
-PODS_PER_SWEEP = 5_000  # pods whose ends are looked at, on average
-PLAN_AGAIN_SECONDS = 30.0  # after which the start of a unit is planned again that has none
-NEVER_AGAIN_SECONDS = 120.0  # the same for starving units that fit at no time: nodes must change first
+PODS_PER_SWEEP = 5_000  # pods whose ends are read, on average
+PLAN_AGAIN_SECONDS = 30.0  # after which a unit without a start is planned again
+NEVER_AGAIN_SECONDS = 120.0  # the same for starving units that never fit: nodes must change first
 _NEW = (QueueName.ACTIVE, QueueName.SEARCH)
 _WAITS = _NEW + REFUSED
-GANGS_PER_NODE = 8  # gangs in order for which nodes that came are tried
+GANGS_PER_NODE = 8  # first gangs in order for which arriving nodes are tried
 
 
 class StartReservations(HeldStarts):
@@ -63,22 +62,24 @@ class StartReservations(HeldStarts):
         self._members = members
         self._status = status
         self.strict_order = StrictOrder(state, queue)
-        self._late_again: dict[str, float] = {}  # by key of the unit: until when it is not planned with the others
-        self._came: dict[str, None] = {}  # nodes that came, or became usable, since the last sweep
+        self._planned_alone_until: dict[
+            str, float
+        ] = {}  # by key of the unit: until when it is planned without the others
+        self._arrived_nodes: dict[str, None] = {}  # nodes that arrived, or became usable, since the last sweep
         self._had_nodes: set[str] = set()  # keys of units that waited too long for more nodes
-        self._limited: dict[str, float] = {}  # namespace -> until when nothing more is planned: it has its share
-        self._doubtful: dict[str, bool] = {}  # keys of units: pods were placed there; True: of higher priority
+        self._limited: dict[str, float] = {}  # namespace -> until when nothing is planned: it has its share
+        self._doubtful: dict[str, bool] = {}  # keys of units on whose nodes pods were placed; True: of higher priority
         self._due = 0.0
-        self._ends_due, self._any_end = float("-inf"), False  # when to look for known ends again, and the last result
+        self._ends_due, self._any_end = float("-inf"), False  # when to search known ends again, and the last result
         self._tried: dict[str, float] = {}  # by key of the unit: when its start was last planned
         self._starving: dict[Hashable, float] = {}  # by class of starving units without a plan: when to plan again
         self._starving_due = FOREVER  # when a unit begins to starve, or is planned again
         self._seen: set[str] = set()  # keys of units in the queue at the last sweep that were tried before it
-        self._swept: tuple[object, ...] = ()  # what the last sweep was made of
-        self._quiet_until = 0.0  # when a sweep has something to do although nothing happened since the last one
+        self._last_fingerprint: tuple[object, ...] = ()  # state at the last sweep
+        self._quiet_until = 0.0  # until when no sweep is needed without an event
         self.given = self.kept = self.late = self.withdrawn = 0  # promised starts, for metrics
 
-    # ---- what happens
+    # ---- events
 
     def placed(self, unit: SchedulingUnit, pods: Iterable[PodRecord]) -> None:
         """Release what a unit reserved when it gets its nodes, and count older pending units as overtaken."""
@@ -103,7 +104,7 @@ class StartReservations(HeldStarts):
                 self._unit_lifecycle.admit(following)
 
     def _note_taken(self, unit: SchedulingUnit, pods: Iterable[PodRecord]) -> None:
-        """Remember the reservations on whose nodes the pods of a unit were placed."""
+        """Record the reservations on whose nodes the pods of a unit were placed."""
         names = self._cluster.columns.names
         nodes = {names[record.row] for record in pods if record.row >= 0}
         self._room.outrank(nodes, unit.priority)
@@ -111,17 +112,18 @@ class StartReservations(HeldStarts):
             if held.entry is None and any(placeholder.nominated in nodes for placeholder in held.placeholders):
                 self._doubtful[key] = self._doubtful.get(key, False) or unit.priority > held.unit.priority
 
-    def node_came(self, name: str) -> None:
-        """Note a node that was added, or that changed so that more pods may fit."""
-        self._came[name] = None
+    def node_arrived(self, name: str) -> None:
+        """Record a node that was added or can take more pods."""
+        self._arrived_nodes[name] = None
 
     def sweep(self) -> None:
-        """Before units are tried: count overtaken units, release what has no owner, reserve planned starts."""
+        """Count overtaken units, release reservations without an owner, reserve planned starts; called before
+        attempts."""
         for key in [key for key, held in self.held.items() if self._queue.units.get(key) is not held.unit]:
             self._release(key)
-        if self._came:
-            came, self._came = self._came, {}
-            self._reserve_nodes(came)
+        if self._arrived_nodes:
+            arrived, self._arrived_nodes = self._arrived_nodes, {}
+            self._reserve_nodes(arrived)
         now = self._cluster.now
         if now < self._due or not (self.overtaking.placed or self.held or self.overtaking.of or self._has_new_units()):
             return
@@ -136,16 +138,16 @@ class StartReservations(HeldStarts):
         again = self._promise(waiting)
         self._reserve_starving(waiting)
         self._start_free()
-        self._swept, self._quiet_until = self._made_of(), min(again, self._due_by_time())
+        self._last_fingerprint, self._quiet_until = self._fingerprint(), min(again, self._due_by_time())
 
-    def _made_of(self) -> tuple[object, ...]:
-        """Return a value that differs when something happened that a sweep depends on."""
+    def _fingerprint(self) -> tuple[object, ...]:
+        """Return a value that changes with everything that a sweep depends on."""
         state = self._cluster
         return (state.columns.log.position, state.nominations.version, state.objects.version, len(self._queue.units))
 
     def _due_by_time(self) -> float:
-        """Return when a reservation has to be looked at again because of the time alone."""
-        due = min(self._late_again.values(), default=FOREVER)
+        """Return the time at which a reservation has to be checked again."""
+        due = min(self._planned_alone_until.values(), default=FOREVER)
         for held in self.held.values():
             if held.entry is not None:
                 due = min(due, held.entry.promise + KEPT_WITHIN)
@@ -155,9 +157,9 @@ class StartReservations(HeldStarts):
         return due
 
     def _reserve_starving(self, waiting: list[SchedulingUnit]) -> None:
-        """Reserve room for starving units, for a few per sweep: each plan takes some attempts on the whole cluster.
+        """Reserve room for a few starving units per sweep: each plan takes some attempts on the whole cluster.
 
-        Units of one equivalence class fail alike: the first one is planned for all of them, and again after a while.
+        Units of one equivalence class fail alike: only the first one is planned, and again after a while.
         """
         now, due, without = self._cluster.now, FOREVER, dict[Hashable, SchedulingUnit]()
         for unit in waiting:
@@ -185,7 +187,7 @@ class StartReservations(HeldStarts):
         self._starving_due = now if len(without) > len(first) else due
 
     def _waiting(self) -> list[SchedulingUnit]:
-        """Return the units that wait for room, in order."""
+        """Return the units that wait for room, in queue order."""
         units = (u for u in self._queue.units.values() if u.place in _WAITS and u.state is UnitState.QUEUED)
         return sorted(units, key=in_line)
 
@@ -196,7 +198,7 @@ class StartReservations(HeldStarts):
             lost = None
             if held.entry is not None:
                 continue  # planned with the others
-            if not self._stands(held):
+            if not self._is_valid(held):
                 lost = Reason.NODE_LOST
             elif self._is_late(held):
                 lost = Reason.OVERRAN
@@ -218,12 +220,12 @@ class StartReservations(HeldStarts):
         end_of = self.times.run_times.end_of
         return start is None or room_at(self._cluster, held.placeholders, lambda record: end_of(record) <= start)
 
-    # ---- nodes to come
+    # ---- arriving nodes
 
-    def _reserve_nodes(self, came: Iterable[str]) -> None:
-        """Reserve nodes that came for the first gangs in order that were refused before and that can use them."""
+    def _reserve_nodes(self, arrived: Iterable[str]) -> None:
+        """Reserve arrived nodes for the first refused gangs in order that can use them."""
         columns = self._cluster.columns
-        rows = {columns.row_of[name] for name in came if name in columns.row_of}
+        rows = {columns.row_of[name] for name in arrived if name in columns.row_of}
         gangs = [u for u in self._waiting() if u.kind != "Pod" and u.attempts and len(u.records) > 1]
         for unit in gangs[:GANGS_PER_NODE]:
             seconds, held = settings_of(self._cluster, unit).nodes_to_come_seconds, self.held.get(unit.key)
@@ -235,9 +237,9 @@ class StartReservations(HeldStarts):
             own = [p for p in held.placeholders if held.reason is Reason.NODES_TO_COME] if held is not None else []
             mine = {columns.row_of[p.nominated] for p in own if p.nominated in columns.row_of}
             key = (group.spec.topology_key if group.spec is not None else "") or ""
-            lifted = self.lift(list(unit.records.values()), in_line(unit))
+            ignored = self.ignore_reservations(list(unit.records.values()), in_line(unit))
             found = partial_placement(self._cluster, list(unit.records.values()), rows | mine, key)
-            self.put_back(lifted)
+            self.put_back(ignored)
             used = {row for _, row in found}
             if not used & rows or len(found) <= len(own):
                 continue
@@ -249,9 +251,9 @@ class StartReservations(HeldStarts):
             rows -= used
 
     def _promise(self, waiting: list[SchedulingUnit]) -> float:
-        """Promise a start to every unit whose time is known: plan all plain units together, others one by one.
+        """Promise a start to every unit whose time is known: plan plain units together, others one by one.
 
-        Return when to do so again if nothing happens before.
+        Return when to run again if nothing happens before.
         """
         now, plans, heads = self._cluster.now, PLANS_PER_SWEEP, {held.unit.priority for held in self.held.values()}
         due = self.plan.due
@@ -264,7 +266,7 @@ class StartReservations(HeldStarts):
             if unit.place not in REFUSED or unit.key in self.held or backfill == "None":
                 continue
             if unit.key in self.plan.tried or any(record.nominated for record in unit.records.values()):
-                continue  # victims leave for it
+                continue  # it waits for its victims
             first = unit.priority not in heads
             heads.add(unit.priority)
             again = self._tried.get(unit.key, -PLAN_AGAIN_SECONDS) + PLAN_AGAIN_SECONDS
@@ -289,23 +291,23 @@ class StartReservations(HeldStarts):
     # ---- all units together
 
     def _plan(self, waiting: list[SchedulingUnit]) -> None:
-        """Plan all plain units again, and report what is new or has moved."""
+        """Plan all plain units again, and report new or moved starts."""
         now = self._cluster.now
         asking = []
         for unit in waiting:
             held, settings = self.held.get(unit.key), settings_of(self._cluster, unit)
             known = held is not None and held.entry is not None
             if held is not None and held.entry is not None and now > held.entry.promise + KEPT_WITHIN:
-                self._late_again[unit.key] = now + PLAN_AGAIN_SECONDS  # something else than room is in its way
-            if self._late_again.get(unit.key, 0.0) > now or settings.backfill == "None":
+                self._planned_alone_until[unit.key] = now + PLAN_AGAIN_SECONDS  # something other than room prevents it
+            if self._planned_alone_until.get(unit.key, 0.0) > now or settings.backfill == "None":
                 continue
             if known or (held is None and unit.place in REFUSED and not self._over_quota(unit)):
                 asking.append(unit)
         if not asking and not self.plan.units:
             return
-        if self.plan.stands(asking) and not self._late_again:
+        if self.plan.is_current(asking) and not self._planned_alone_until:
             return
-        self._late_again = {key: until for key, until in self._late_again.items() if until > now}
+        self._planned_alone_until = {key: until for key, until in self._planned_alone_until.items() if until > now}
         slack = {
             name: profile.reservations.promise_slack if profile.reservations.backfill == "Easy" else 0.0
             for name, profile in self._cluster.profiles.items()
@@ -321,12 +323,12 @@ class StartReservations(HeldStarts):
             self._release(key, self.plan.lost.get(key, Reason.OVERRAN) if key in self._queue.units else None)
         for key, planned in self.plan.units.items():
             self._report_plan(key, planned)
-        for planned in self.plan.units.values():  # others of its class may have been refused since
+        for planned in self.plan.units.values():  # other units of its class may have been refused since
             if planned.start <= now and planned.unit.place is QueueName.WAITING:
                 self._unit_lifecycle.admit(planned.unit)
 
     def _may_hold(self, planned: PlannedUnit, limits: PromiseLimits) -> bool:
-        """Whether a start may be promised; the limits do not hold for starving units."""
+        """Return True if a start may be promised; the limits do not apply to starving units."""
         unit, settings = planned.unit, settings_of(self._cluster, planned.unit)
         return limits.allow(planned, settings) or self.overtaking.is_starving(unit, settings, self._cluster.now)
 
@@ -334,7 +336,7 @@ class StartReservations(HeldStarts):
         return bool(exceeded(self._cluster, namespace_of(unit), list(unit.records.values())))
 
     def _held_otherwise(self) -> list[ReservedPod]:
-        """Return the room that is reserved for others than units of the plan."""
+        """Return the room reserved for units outside the plan."""
         start_of = {
             id(p): (held.planned.start, self.times.run_times.expected_of(held.unit.records.values()))
             for held in self.held.values()
@@ -351,7 +353,7 @@ class StartReservations(HeldStarts):
         return found
 
     def _report_plan(self, key: str, planned: PlannedUnit) -> None:
-        """Hold the room of a planned start, and say when it is new or has moved later."""
+        """Hold the room of a planned start, and report it if it is new or moved later."""
         held = self.held.get(key)
         if held is not None and held.entry is planned:
             return
@@ -374,13 +376,13 @@ class StartReservations(HeldStarts):
             self._announce(planned.unit)
 
     def _has_new_units(self) -> bool:
-        """Return True if a unit was queued that may get a promised start; without a known end there is none."""
+        """Return True if a queued unit may get a promised start; without a known end there is none."""
         if len(self._queue.units) <= len(self._seen):
             return False
         return self._has_known_end()
 
     def _has_known_end(self) -> bool:
-        """Whether a running pod has a known end. It looks at all pods: the more there are, the less often."""
+        """Return True if a running pod has a known end. Reads all pods: the more there are, the less often."""
         now = self._cluster.now
         if now >= self._ends_due:
             self._any_end = self.times.any_known_end()
@@ -393,7 +395,7 @@ class StartReservations(HeldStarts):
         return start is not None and start + SWEEP_SECONDS < self._cluster.now
 
     def _start_free(self) -> None:
-        """Try the units whose reserved room is free: of an equivalence class, an event wakes only the first one."""
+        """Try the units whose reserved room is free: an event wakes only the first one of an equivalence class."""
         for held in self.held.values():
             waits = held.unit.place is QueueName.WAITING and held.reason is not Reason.NODES_TO_COME
             if waits and held.placeholders and room_at(self._cluster, held.placeholders, lambda record: False):
@@ -401,9 +403,13 @@ class StartReservations(HeldStarts):
 
     def next_time(self) -> float | None:
         """Return the time in seconds at which `sweep` may have something to do."""
-        if self._came:
+        if self._arrived_nodes:
             return self._cluster.now
-        if self.overtaking.placed or self._has_new_units() or (self.held and self._made_of() != self._swept):
+        if (
+            self.overtaking.placed
+            or self._has_new_units()
+            or (self.held and self._fingerprint() != self._last_fingerprint)
+        ):
             return self._due
         due = self._starving_due if self.overtaking.of else FOREVER
         due = min(due, self._quiet_until) if self.held else due
@@ -412,13 +418,13 @@ class StartReservations(HeldStarts):
     # ---- reserving
 
     def _reserve(self, unit: SchedulingUnit, reason: Reason) -> Planned | None:
-        """Hold the nodes of the unit's first start; return it, or None if the unit fits at no time.
+        """Hold the nodes of the unit's first start; return it, or None if the unit never fits.
 
         A promise needs a known time, a starving unit only nodes.
         """
-        pressed = self._nominate_all_planned(in_line(unit))
+        temporary_nominations = self._nominate_all_planned(in_line(unit))
         planned = self.times.plan(unit)
-        self.withdraw_planned_starts(pressed)
+        self.withdraw_planned_starts(temporary_nominations)
         if planned is None:
             return None
         if self._limit(unit, planned):
@@ -436,27 +442,24 @@ class StartReservations(HeldStarts):
     def _announce(self, unit: SchedulingUnit) -> None:
         text = self.text(unit)
         self._unit_lifecycle.notify(unit, "reserved", text)
-        self._say(unit)
+        self._report_start(unit)
         group = self._members.group_of(unit)
         if group is not None:
             self._members.conditions.promise(group, "True", "Reserved", text)
 
-    def _say(self, unit: SchedulingUnit) -> None:
-        """Report on the pods of a unit when they start."""
+    def _report_start(self, unit: SchedulingUnit) -> None:
+        """Report the start on the pods of a unit."""
         if promise := self.promise(unit):
             for record in unit.records.values():
                 self._status.say(record, PROMISED, promise, event=False)
 
     def _limit(self, unit: SchedulingUnit, planned: Planned) -> str:
-        """Say which limit forbids another reservation; "" if none does."""
+        """Return which limit forbids another reservation, as text; "" if none does."""
         others = [p for key, held in self.held.items() if key != unit.key for p in held.placeholders]
         return refusal_of(self._cluster, unit, planned.assignment, others, settings_of(self._cluster, unit))
 
     def _release(self, key: str, lost: Reason | None = None, *, started: bool = False) -> None:
-        """Release a reservation.
-
-        `lost`: why the unit cannot start as promised.
-        """
+        """Release a reservation. `lost`: why the unit cannot start as promised."""
         held = self.held.pop(key)
         self._limited.clear()
         self._tried.pop(key, None)
@@ -466,7 +469,7 @@ class StartReservations(HeldStarts):
         self._free(held)
         if held.entry is not None:
             self.plan.forget(key)
-            for name in held.entry.nodes:  # it was free to be used by others only until then
+            for name in held.entry.nodes:  # other units could use it only until then
                 self._queue.wake(ClusterChange(Wake.NOMINATION, self._cluster.columns.row_of.get(name, -1)))
         group = self._members.group_of(held.unit)
         if group is not None:
@@ -478,7 +481,7 @@ class StartReservations(HeldStarts):
         self._repeat_unschedulable(held)
 
     def _repeat_unschedulable(self, held: HeldStart) -> None:
-        """Let pods that still wait say again that they fit nowhere: an autoscaler may help them now."""
+        """Report pending pods as unschedulable again: an autoscaler may help them now."""
         unit = held.unit
         if held.planned.start is None or unit.state is not UnitState.QUEUED:
             return
@@ -490,6 +493,6 @@ class StartReservations(HeldStarts):
 
 
 def _class_of(unit: SchedulingUnit) -> Hashable:
-    """Return a key that units share which an attempt cannot tell apart."""
+    """Return the key of units that an attempt cannot tell apart."""
     waits_in = unit.equivalence_class if unit.place is QueueName.WAITING else None
     return waits_in.key if waits_in is not None else unit.key

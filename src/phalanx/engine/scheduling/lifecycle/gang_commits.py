@@ -1,9 +1,8 @@
-"""Gangs between the decision and the last confirmed bind, and what happens when a bind fails for good.
+"""Commits of gangs, from the decision to the last confirmed bind, and the release of gangs after a failed bind.
 
-A group is called scheduled when the binds that make its minimum are confirmed, all the way up to its root. A gang that
-can no longer be completed is released: members we bound are evicted, also those that have started without the others,
-so that nothing half-placed stays behind. The mark on our binds (an annotation written with the Binding) lets a new
-scheduler process distinguish such members from pods that another scheduler bound.
+A group is scheduled when the binds that make its minimum are confirmed, for every group up to the root. A gang that
+cannot be completed is released: all members that we bound are evicted, also started ones, so that no partial gang
+remains. Our binds carry an annotation, with which a new scheduler process distinguishes them from binds of others.
 """
 
 from __future__ import annotations
@@ -27,18 +26,18 @@ class Commits:
         self._forest = state.forest
         self._conditions = conditions
         self._emit = emit
-        self._ours: set[GroupKey] = set()  # leaves of which we bound a member in this life
-        self._released: set[str] = set()  # uids of pods we asked to go
+        self._bound_here: set[GroupKey] = set()  # leaves of which this process bound a member
+        self._released: set[str] = set()  # uids of pods whose eviction we requested
 
     # ---- binds under way
 
     def begin(self, key: GroupKey) -> None:
-        """Note that members of a group are being bound."""
-        self._ours.update(leaf.key for leaf in self._forest.leaves(key) if leaf.binding)
+        """Record that members of a group are being bound."""
+        self._bound_here.update(leaf.key for leaf in self._forest.leaves(key) if leaf.binding)
 
     def forget(self, key: GroupKey) -> None:
-        """Drop what is known of a group that is gone."""
-        self._ours.discard(key)
+        """Forget a group that is gone."""
+        self._bound_here.discard(key)
 
     def under_way(self, unit: GroupKey) -> bool:
         return any(leaf.binding for leaf in self._forest.leaves(unit))
@@ -46,7 +45,7 @@ class Commits:
     # ---- scheduled
 
     def enough(self, leaf: Group) -> bool:
-        """Return True if the confirmed members of a leaf are its minimum, or no answer is outstanding."""
+        """Return True if the confirmed members of a leaf are its minimum, or every bind has an outcome."""
         if leaf.spec is None:
             return False
         return not leaf.binding or leaf.placed - leaf.binding >= leaf.spec.minimum
@@ -65,7 +64,7 @@ class Commits:
             return UnitState.COMMITTING
         if self._conditions.is_true(group.key) or self.confirmed(group):
             return UnitState.SCHEDULED
-        return UnitState.NONE  # too few are there
+        return UnitState.NONE  # too few members
 
     def notify(self, group: Group) -> bool:
         """Set the condition to True for every confirmed group whose ancestors are confirmed, if we bound pods of it."""
@@ -76,17 +75,19 @@ class Commits:
         for child in group.sorted_children():
             ours = self.notify(child) or ours
         if not group.composite:
-            ours = group.key in self._ours or group.marked > 0
+            ours = group.key in self._bound_here or group.marked > 0
         if ours and not conditions.is_true(group.key):
-            # After a restart only what was not written before the crash is written; the event is not needed again.
-            updates = group.key in self._ours or any(leaf.key in self._ours for leaf in self._forest.leaves(group.key))
+            # After a restart only conditions that are not written yet are written; no event is repeated.
+            updates = group.key in self._bound_here or any(
+                leaf.key in self._bound_here for leaf in self._forest.leaves(group.key)
+            )
             conditions.say(group, "True", "Scheduled", "", event=updates)
         return ours
 
     # ---- release
 
     def release(self, group: Group, root_key: str) -> bool:
-        """Give back what a commit that cannot be completed left on nodes; True if members were asked to go."""
+        """Evict the members of a commit that cannot be completed; return True if there were any."""
         found = list(self._half_bound(group))
         for part, leaf, member in found:
             self._evict(part, leaf, member, root_key)
@@ -97,26 +98,26 @@ class Commits:
         return any(True for _ in self._half_bound(group))
 
     def _half_bound(self, group: Group) -> Iterator[tuple[Group, Group, Member]]:
-        for part in self._broken(group):
-            started = self._never_whole(part)
+        for part in self._failed_commits(group):
+            started = self._was_never_complete(part)
             for leaf in self._forest.leaves(part.key):
                 for member in self._releasable(leaf, started):
                     yield part, leaf, member
 
     def released(self, uid: str) -> None:
-        """Note that a member is gone or its eviction was refused, so that it may be requested again."""
+        """Record that a member is gone or its eviction was refused, so that it can be requested again."""
         self._released.discard(uid)
 
-    def _broken(self, group: Group) -> Iterator[Group]:
+    def _failed_commits(self, group: Group) -> Iterator[Group]:
         """Return the highest groups below their minimum whose placed members were all bound by us: failed commits.
 
-        A gang that lost a member later was scheduled before, or has running members and waits for pods created after
-        them: it is repaired, never released.
+        A gang that lost a member later, or that has running members and waits for pods created after them, is repaired
+        instead.
         """
         if group.spec is None:
             return
         if not group.satisfied and not self._conditions.is_true(group.key):
-            placed, started = 0, self._never_whole(group)
+            placed, started = 0, self._was_never_complete(group)
             for leaf in self._forest.leaves(group.key):
                 counts = leaf.counts
                 if leaf.binding or counts[MemberState.CONFIRMED] or leaf.completed:
@@ -130,11 +131,11 @@ class Commits:
                     yield group
                 return
         for child in group.sorted_children():
-            yield from self._broken(child)
+            yield from self._failed_commits(child)
 
-    def _never_whole(self, group: Group) -> bool:
+    def _was_never_complete(self, group: Group) -> bool:
         """Return True if no member was lost: the pending ones existed when the first member started, and together they
-        make the minimum. A process bound a part and ended before it bound the rest."""
+        make the minimum. An earlier process ended after it had bound a part of the gang."""
         members = [member for leaf in self._forest.leaves(group.key) for member in leaf.members.values()]
         starts = [start for member in members if (start := member.pod.status.start_time) is not None]
         if not starts:
@@ -153,11 +154,11 @@ class Commits:
         return since and group.placed + len(waiting) >= group.spec.minimum
 
     def _releasable(self, leaf: Group, started: bool) -> list[Member]:
-        """Return the members of a broken gang that may be evicted.
+        """Return the members of a failed commit that may be evicted.
 
-        They were bound by us for this group object, are not terminating, and are not `started`, unless started ones may
-        be evicted as well. Pods that ran under an earlier object of the same name are not touched, and pods that
-        another scheduler is placing are left to that scheduler.
+        They were bound by us for this group object and are not terminating. Started ones are included only with
+        `started`. Pods that ran under an earlier object of the same name, and pods that another scheduler is placing,
+        are not included.
         """
         if leaf.spec is None:
             return []

@@ -1,4 +1,4 @@
-"""How did it get here: the last things that happened to each pod and group, in few words. Bounded everywhere."""
+"""History of each pod and group: its last events in short texts. All sizes are bounded."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 from phalanx.engine.framework.cluster_state import ClusterState
 
-MOST_NOTES = 16  # of one object: the first and the latest are kept
-MOST_OBJECTS = 10_000  # those that nothing happened to for longest are forgotten first
+MOST_NOTES = 16  # per object: the first and the latest are kept
+MOST_OBJECTS = 10_000  # the objects without an event for the longest time are dropped first
 
 
 class Note(NamedTuple):
@@ -17,7 +17,7 @@ class Note(NamedTuple):
     times: int = 1  # in a row
 
 
-_Note = tuple[float, str, str, int]  # the same while it is kept: half the price, and there are many
+_Note = tuple[float, str, str, int]  # a Note as stored: a plain tuple takes half the memory
 
 
 class History:

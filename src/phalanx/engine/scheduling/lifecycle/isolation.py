@@ -1,8 +1,8 @@
-"""Set aside what cannot be handled: an exception concerns one object or one unit, and the engine goes on.
+"""Isolate objects and units whose handling raises an exception, so that the engine continues.
 
-Objects come from users, and no list of checks is complete. An object whose event raises is treated as if it were
-deleted (a pod on a node keeps its room), a unit whose attempt raises is tried again after a backoff. Both are reported
-with a condition where the kind has one, an event, a metric and a log line, once for each version of the problem.
+Objects come from users, and no list of checks is complete. An object whose event raises is treated as deleted (a pod on
+a node keeps its room). A unit whose attempt raises is retried after a backoff. Both are reported once per version of
+the problem, with a condition where the kind has one, an event, a metric and a log line.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ from phalanx.model.objects import Pod
 from phalanx.model.objects.meta import ObjectMeta
 from phalanx.model.objects.pod import Container, PodSpec, PodStatus
 
-FRAMES = 6  # of a traceback in a log line: a RecursionError has a thousand
-MAX_TEXT = 300  # characters of an exception's text
+FRAMES = 6  # frames of a traceback in a log line: a RecursionError has a thousand
+MAX_TEXT = 300  # characters of an exception's text in a message
 
 ObjectKey = tuple[str, str, str]  # kind, namespace ("" where there is none), name
 
 
 class SetAside(msgspec.Struct, frozen=True):
-    """An object that has no effect, because handling it raised."""
+    """An object that is ignored because handling it raised."""
 
     uid: str
     message: str
 
 
 class Isolation:
-    strict: ClassVar[bool] = False  # tests: exceptions pass through, so that our own mistakes are seen
+    strict: ClassVar[bool] = False  # tests: raise exceptions instead of isolating them
 
     def __init__(self, emit: Emit) -> None:
         self._emit = emit
@@ -44,7 +44,7 @@ class Isolation:
         self.unlogged: deque[str] = deque(maxlen=100)  # for the process that writes the log
 
     def note(self, kind: str, what: str, problem: BaseException) -> str:
-        """Count and log an exception; returns the text for conditions and events."""
+        """Count and log an exception; return its text for conditions and events."""
         self.total[kind] += 1
         frames = "".join(traceback.format_exception(problem, limit=-FRAMES))
         self.unlogged.append(f"{kind} {what} is set aside:\n{frames}")
@@ -57,7 +57,7 @@ class Isolation:
         found = self.note(kind, f"{namespace}/{name}" if namespace else name, problem)
         message = f"the scheduler cannot handle this object and leaves it out: {found}"
         if self.objects.get(key) == SetAside(uid, message):
-            return  # a further event of the same object; it says so already
+            return  # another event of an object already reported
         self.objects[key] = SetAside(uid, message)
         if kind == "Pod":
             self._emit(
@@ -94,12 +94,12 @@ class Isolation:
         )
 
     def handled(self, key: ObjectKey) -> None:
-        """Clear the fault of an object whose later version is valid, or which is gone."""
+        """Clear the fault of an object that has a valid version or is gone."""
         self.objects.pop(key, None)
 
 
 def room_only(pod: Pod) -> Pod:
-    """Return a pod that takes the same room on its node and takes part in nothing else."""
+    """Return a copy of a pod that only uses room on its node."""
     meta, spec = pod.metadata, pod.spec
     return Pod(
         metadata=ObjectMeta(

@@ -1,6 +1,6 @@
-"""Which pods wait where: who belongs to which group, which root their pending pods are in, and what happened to them.
+"""Members of groups: the group of each pod, the root unit of its pending pods, and noted changes.
 
-Takes notes only; `Groups.settle` works through them before roots are popped, once for all pods of a gang that arrive.
+Changes are only noted here; `GroupUnits.settle` handles them before units are popped, once for all pods of a gang.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ PENDING, ASSUMED, RUNNING = MemberState.PENDING, MemberState.ASSUMED, MemberStat
 
 
 class Notes(msgspec.Struct):
-    """What happened since the last `settle`."""
+    """Changes since the last `settle`."""
 
-    arrived: dict[GroupKey, dict[str, PodRecord]]  # leaf -> pods that came
-    dirty: dict[GroupKey, bool]  # leaf -> whether more happened than pods coming and going
-    touched: dict[GroupKey, None]  # heads of trees whose objects changed
-    judged: dict[GroupKey, None]  # heads of trees whose members changed
+    arrived: dict[GroupKey, dict[str, PodRecord]]  # leaf -> arrived pods
+    dirty: dict[GroupKey, bool]  # leaf -> whether anything but arrivals and deletions of pods happened
+    touched: dict[GroupKey, None]  # roots of trees whose objects changed
+    judged: dict[GroupKey, None]  # roots of trees whose members changed
 
 
 class Members:
@@ -73,29 +73,29 @@ class Members:
         self.commits = commits
         self._status_writes = status_writes
         self.waiting_pods: dict[GroupKey, dict[str, PodRecord]] = {}  # leaf -> its pending pods
-        self.home: dict[GroupKey, str] = {}  # leaf -> key of the root its pending pods are in
+        self.unit_key_of: dict[GroupKey, str] = {}  # leaf -> key of the unit with its pending pods
         self.groups_with_failed_binds: dict[GroupKey, None] = {}  # leaves with failed binds
         self.notes = Notes({}, {}, {}, {})
-        self.lost_members: list[tuple[GroupKey, Loss, Pod]] = []  # since `Maintenance` last looked
-        self.restart_after: dict[GroupKey, float] = {}  # roots that are held until then, seconds
-        self._after: dict[GroupKey, dict[PodKey, None]] = {}  # group on its way out -> pods that wait for the next
+        self.lost_members: list[tuple[GroupKey, Loss, Pod]] = []  # since the last step of `Maintenance`
+        self.restart_after: dict[GroupKey, float] = {}  # root -> until when it is held, seconds
+        self._after: dict[GroupKey, dict[PodKey, None]] = {}  # terminating group -> pods that wait for its successor
 
     def take(self) -> Notes:
-        """Return the noted changes; the next notes start empty."""
+        """Return the noted changes and start empty notes."""
         taken, self.notes = self.notes, Notes({}, {}, {}, {})
         return taken
 
     def again(self, decision: d.SetGroupCondition) -> None:
-        """Check a tree again whose condition could not be written, since no other event may come."""
+        """Check a tree again whose condition could not be written: no other event may come."""
         self.statuses.again(decision)
         key = GroupKey(decision.kind, decision.namespace, decision.name)
         if (head := self.forest.root_of(key)) is not None:
             self.notes.judged[head] = None
 
-    # ---- what happened
+    # ---- events
 
-    def saw(self, pod: Pod) -> None:
-        """Read every version of every pod, before the engine makes a record of it."""
+    def pod_seen(self, pod: Pod) -> None:
+        """Process a version of a pod, before the engine creates its record."""
         if not self._cluster.grouping:
             return
         key, forest = pod_key(pod), self.forest
@@ -114,32 +114,32 @@ class Members:
             and not known.assumed
             and not pod.spec.node_name
         ):
-            return  # an unbound version of a bound pod is old news
+            return  # an unbound version of a bound pod is outdated
         heads, old, new = forest.put_member(key, leaf, pod)
         if before is not None and leaf != before:
-            self._moved(name, before, leaf)
+            self._leave_group(name, before, leaf)
         elif before is None and known is not None and known.assumed and known.uid == pod.metadata.uid:
-            self._joined(key, known, pod)
+            self._count_placed(key, known, pod)
             new = self._member(leaf, key)
         elif pod.spec.node_name and old is not None and old.state is ASSUMED and leaf is not None:
-            self._answered(forest.group(leaf))
+            self._bind_answered(forest.group(leaf))
         if old is not None and (leaf != before or new is None or new.state in LOST):
             self.note_loss(before, old, new if leaf == before else None)
-        if (leaf == before and self._as_before(old, new, leaf)) or _comes(old, new):
+        if (leaf == before and self._as_before(old, new, leaf)) or _is_queued_next(old, new):
             return
         for head in heads:
             self.notes.judged[head] = None
         self._mark((leaf, before), helps=True)
 
     def note_loss(self, leaf: GroupKey | None, old: Member | None, new: Member | None) -> None:
-        """Record a changed member (`new` None: deleted) as lost, if it is."""
+        """Record the loss of a member, if it is one. `new` None: deleted."""
         if leaf is not None and self.conditions.is_true(leaf):
             state = self._cluster
             if old and (loss := self.health.losses.note(leaf, old, new, state.now, state.columns.row_of)):
                 self.lost_members.append((leaf, loss, old.pod))
 
     def _as_before(self, old: Member | None, new: Member | None, leaf: GroupKey | None) -> bool:
-        """Return True if a new version of a member changes nothing: a status update, or a bind as expected."""
+        """Return True if a new version of a member changes nothing: a status update, or an expected bind."""
         if old is None or new is None or old.pod.metadata.uid != new.pod.metadata.uid:
             return False
         if old.state is new.state and old.node == new.node and completed_in(old) == completed_in(new):
@@ -147,7 +147,7 @@ class Members:
         return old.state in OURS and new.state is RUNNING and self._as_expected(leaf)
 
     def _leaf(self, leaf: GroupKey, pod: Pod, key: PodKey) -> GroupKey:
-        """Return the group of a pod; its successor if the named group was being deleted when the pod was created."""
+        """Return the group of a pod, or its successor if that group was terminating when the pod was created."""
         group = self.forest.group(leaf)
         going = pod.metadata.annotations[AFTER_GROUP]
         if pod.spec.node_name or group is None or group.spec is None or group.spec.uid != going:
@@ -156,7 +156,7 @@ class Members:
         return successor(leaf)
 
     def _assign_to_successor(self, key: GroupKey) -> None:
-        """Assign pods to a group or to its successor after the group was created, deleted or created again."""
+        """Assign waiting pods to a group or its successor after the group was created, deleted or created again."""
         named = self.forest.named(key)
         members = named.members.items() if named is not None else ()
         late = [name for name, member in members if AFTER_GROUP in member.pod.metadata.annotations]
@@ -165,13 +165,13 @@ class Members:
             if member is None or member.state is not PENDING:
                 continue
             before = self.forest.leaf_of(pod)
-            self.saw(member.pod)
+            self.pod_seen(member.pod)
             record = self._cluster.records.get(str(pod))
             if record is not None and self.forest.leaf_of(pod) != before:
                 self.pending(record)
 
     def _as_expected(self, leaf: GroupKey | None) -> bool:
-        """Return True if a confirmed bind needs no action: the gang is complete."""
+        """Return True if a confirmed bind needs no action because the gang is complete."""
         group = self.forest.group(leaf) if leaf is not None else None
         if group is None or group.spec is None or group.placed < group.spec.minimum:
             return group is None
@@ -185,17 +185,17 @@ class Members:
         group = self.forest.named(leaf) if leaf is not None else None
         return group.members.get(key) if group is not None else None
 
-    def _moved(self, name: str, before: GroupKey, leaf: GroupKey | None) -> None:
+    def _leave_group(self, name: str, before: GroupKey, leaf: GroupKey | None) -> None:
         """Remove a pod from its old group after the label that names the group changed."""
         if leaf is not None:
             self.commits.begin(leaf)
         self._unlist(before, (name,))
         self._mark((before,), helps=True)
 
-    def _joined(self, key: PodKey, record: PodRecord, pod: Pod) -> None:
-        """Count a pod that this scheduler has placed and that got a group afterwards."""
+    def _count_placed(self, key: PodKey, record: PodRecord, pod: Pod) -> None:
+        """Count a placed pod that got a group afterwards."""
         if pod.spec.node_name:
-            return  # and bound, as the object says itself
+            return  # and bound: the object shows it
         self.forest.assume(key, record.node_name)
         leaf = self.forest.leaf_of(key)
         if leaf is not None and record.state is not PodState.CONFIRMED:
@@ -207,7 +207,7 @@ class Members:
         """Handle a deleted pod, after the engine has dropped its record."""
         key = PodKey(namespace, name)
         if str(key) in self._cluster.records:
-            return  # another pod of the same name is there
+            return  # another pod of the same name exists
         leaf = self.forest.leaf_of(key)
         if leaf is None:
             return
@@ -235,25 +235,25 @@ class Members:
             self.notes.touched[head] = None
 
     def _workload_changed(self, namespace: str, name: str, old: Any | None, new: Any | None) -> Iterable[GroupKey]:
-        """Return the roots of the trees that a changed Workload concerns."""
+        """Return the roots of the trees affected by a changed Workload."""
         self.statuses.workloads.seen((namespace, name), new)
         if _same(old, new):
-            return ()  # its status was written, probably by us
+            return ()  # only its status changed, probably written by us
         forest = self.forest
         heads = forest.put_workload(new) if new is not None else forest.drop_workload(namespace, name)
-        # Without it its implicit groups have no head any more.
+        # Without the Workload its implicit groups have no root.
         below = dict.fromkeys(forest.of_workload(namespace, name))
         self._mark(below, helps=True)
-        if old is not None and _another(old, new):
+        if old is not None and _is_another_object(old, new):
             self.conditions.forget_implicit(namespace, name)
             for leaf in below:
                 self.commits.forget(leaf)
         if old is None or new is None or old.spec != new.spec:
-            self._within_reach(below)
+            self._note_evictable(below)
         return heads
 
     def _policy_changed(self, namespace: str, name: str, old: Any | None, new: Any | None) -> Iterable[GroupKey]:
-        """Return the roots of the trees that a changed WorkloadPolicy concerns."""
+        """Return the roots of the trees affected by a changed WorkloadPolicy."""
         forest, changed = self.forest, list[GroupKey]()
         if not _same(old, new):
             before = [(group.key, group.policy) for group in forest.in_namespace(namespace)]
@@ -265,7 +265,7 @@ class Members:
         return dict.fromkeys(root for key in changed if (root := forest.root_of(key)) is not None)
 
     def _group_changed(self, key: GroupKey, old: Any | None, new: Any | None) -> Iterable[GroupKey]:
-        """Return the roots of the trees that a changed PodGroup or CompositePodGroup concerns."""
+        """Return the roots of the trees affected by a changed PodGroup or CompositePodGroup."""
         forest = self.forest
         below = {leaf.key: None for leaf in forest.leaves(key)}
         if new is None:
@@ -278,23 +278,23 @@ class Members:
             self.conditions.seen(key, new)
             self.health.seen(key, new)
             parent = new.spec.parent_composite_pod_group_name
-            if parent and not forest.parents_count and _another(old, new):
+            if parent and not forest.parents_count and _is_another_object(old, new):
                 self.conditions.parent_ignored(key, new.metadata.uid, parent)
             if _same(old, new):
-                return ()  # its status was written, probably by us
+                return ()  # only its status changed, probably written by us
             for problem in unusable(new):
                 self.conditions.annotation_ignored(key, new.metadata.uid, problem)
-        if _another(old, new):
+        if _is_another_object(old, new):
             self._assign_to_successor(key)
         below |= {leaf.key: None for leaf in forest.leaves(key)}
         self.notes.touched[key] = None
         if _disrupted_as(old) != _disrupted_as(new):
-            self._within_reach(below)
+            self._note_evictable(below)
         self._mark(below, helps=True)
         return heads
 
-    def _within_reach(self, leaves: Iterable[GroupKey]) -> None:
-        """Note that other units than before may evict members on nodes."""
+    def _note_evictable(self, leaves: Iterable[GroupKey]) -> None:
+        """Record that other units than before may evict placed members."""
         for key in leaves:
             leaf = self.forest.group(key) or self.forest.named(key)
             for member in leaf.members if leaf is not None else ():
@@ -303,7 +303,7 @@ class Members:
                     self._queue.wake(ClusterChange(Wake.POD_PLACED, record.row, record))
 
     def failed(self, decision: d.Decision, event: e.Outcome) -> None:
-        """Handle a write about a group, or an eviction, that was not done."""
+        """Handle a failed write about a group, or a failed eviction."""
         if isinstance(decision, d.Evict):
             self.commits.released(decision.uid)
         elif isinstance(decision, d.SetGroupCondition):
@@ -311,7 +311,7 @@ class Members:
             key = GroupKey(decision.kind, decision.namespace, decision.name)
             group = self.forest.group(key)
             self.conditions.not_written(key, decision, group.source if group is not None else None)
-            # A 404 may be astray, and a group that is gone is in no tree. Elsewhere Workloads have no status.
+            # A 404 may be wrong, and a deleted group is in no tree. Clusters without our API have no Workload status.
             final = (e.NOT_FOUND, e.PERMANENT) if decision.kind in (WORKLOAD, POLICY) else (e.PERMANENT,)
             if event.problem not in final:
                 self._status_writes.add(decision)
@@ -321,10 +321,10 @@ class Members:
             if leaf is not None:
                 self.notes.dirty[leaf] = helps or self.notes.dirty.get(leaf, False)
 
-    # ---- what becomes of pods
+    # ---- transitions of pods
 
     def claims(self, record: PodRecord) -> bool:
-        """Return True if this pod is scheduled as part of a group; then it never queues alone."""
+        """Return True if this pod is scheduled as a group member; then it is never queued alone."""
         return self.forest.leaf_of_pod(record.namespace, record.name) is not None
 
     def pending(self, record: PodRecord, *, failed: bool = False) -> None:
@@ -339,7 +339,7 @@ class Members:
         back = bool(self.forest.forget(key))
         self.waiting_pods.setdefault(leaf, {})[record.key] = record
         self.notes.arrived.setdefault(leaf, {})[record.key] = record
-        unit = self._unit_lifecycle.waiting(self.home.get(leaf, ""))
+        unit = self._unit_lifecycle.waiting(self.unit_key_of.get(leaf, ""))
         if unit is not None and record.key in unit.records:
             unit.records[record.key] = record
             back = True  # changed, not new
@@ -348,7 +348,7 @@ class Members:
         self._mark((leaf,), helps=back)
 
     def assumed(self, assignment: Iterable[tuple[PodRecord, int]]) -> None:
-        """Remove pods that got nodes from their pending units."""
+        """Remove placed pods from their units."""
         leaf_of, by_leaf = self.forest.leaf_of_pod, dict[GroupKey, list[PodRecord]]()
         for record, _ in assignment:
             leaf = leaf_of(record.namespace, record.name)
@@ -361,23 +361,23 @@ class Members:
             )
 
     def found(self, record: PodRecord) -> None:
-        """Handle a member on a node that this scheduler did not choose."""
+        """Handle a member that another scheduler placed."""
         self._leave(record)
 
     def bound(self, record: PodRecord) -> None:
         """Handle a Bind of a member that the API server has acknowledged."""
         leaf = self.forest.confirm(PodKey(record.namespace, record.name))
         if leaf is not None:
-            self._answered(leaf)
+            self._bind_answered(leaf)
 
     def gone(self, record: PodRecord, *, finished: bool) -> None:
-        """Handle a member that was deleted or has `finished` (Succeeded, Failed: it may still satisfy its gang)."""
+        """Handle a deleted or `finished` member (Succeeded or Failed: it may still count for its gang)."""
         leaf = self._leave(record)
         if leaf is not None:
             self._mark((leaf,), helps=finished)
 
     def _leave(self, record: PodRecord) -> GroupKey | None:
-        """Remove a pod from its pending unit."""
+        """Remove a pod from its unit."""
         leaf = self.forest.leaf_of_pod(record.namespace, record.name)
         if leaf is not None:
             self._unlist(leaf, (record.key,))
@@ -392,7 +392,7 @@ class Members:
                 pods.pop(name, None)
             if not pods:
                 del table[leaf]
-        unit = self._unit_lifecycle.waiting(self.home.get(leaf, ""))
+        unit = self._unit_lifecycle.waiting(self.unit_key_of.get(leaf, ""))
         if unit is not None:
             for name in names:
                 unit.records.pop(name, None)
@@ -400,13 +400,13 @@ class Members:
                 self._unit_lifecycle.leave(unit)
 
     def place_of(self, record: PodRecord) -> QueueName:
-        """Return the queue of a claimed pending pod, for validation; NOWHERE means that it was lost."""
+        """Return the queue of a pending member, for validation; NOWHERE: it was lost."""
         leaf = self.forest.leaf_of(PodKey(record.namespace, record.name))
         if leaf is None or record.key not in self.waiting_pods.get(leaf, {}):
             return NOWHERE
         if leaf in self.notes.dirty:
             return GATED  # arrived since the last step
-        unit = self._unit_lifecycle.waiting(self.home.get(leaf, ""))
+        unit = self._unit_lifecycle.waiting(self.unit_key_of.get(leaf, ""))
         return unit.place if unit is not None and record.key in unit.records else NOWHERE
 
     def settle(self, head: GroupKey) -> None:
@@ -415,12 +415,10 @@ class Members:
         if group is not None and self._unit_lifecycle.waiting(key) is None:
             self._unit_lifecycle.settle(key, self.commits.state_of(group))
 
-    # ---- questions
+    # ---- queries
 
     def whole(self, record: PodRecord) -> bool:
-        """Return True if placed pods satisfy the minimum of the pod's group and of those above it, or if it has no
-        group.
-        """
+        """Return True if the pod has no group, or placed pods satisfy the minimum of its group and of all above it."""
         leaf = self.forest.leaf_of_pod(record.namespace, record.name)
         if leaf is None:
             return True
@@ -436,20 +434,20 @@ class Members:
         return self.forest.group(unit.group) if unit.group is not None else None
 
     def tree(self, unit: SchedulingUnit, group: Group) -> GroupTree:
-        """Return a unit as an attempt sees it."""
+        """Return the tree of a unit for an attempt."""
         return GroupTree(unit.key, group, self.forest, self.waiting_pods, unit.priority, list(unit.records.values()))
 
     @property
     def busy(self) -> bool:
-        """Return True if there are changes that `settle` has not handled."""
+        """Return True if `settle` has changes to handle."""
         return bool(self.notes.dirty or self.notes.touched or self.notes.judged)
 
     def say(self, key: GroupKey, reason: str, message: str) -> None:
         if (group := self.forest.group(key)) is not None:
             self.conditions.say(group, "False", reason, message)
 
-    def _answered(self, leaf: Group | None) -> None:
-        """Note that a member's bind is acknowledged, by its answer or by the informer."""
+    def _bind_answered(self, leaf: Group | None) -> None:
+        """Handle an acknowledged bind of a member, reported by its outcome or by the informer."""
         if leaf is None:
             return
         if not leaf.binding:
@@ -460,10 +458,10 @@ class Members:
             if self.commits.enough(leaf):
                 self.notes.judged[head] = None
         elif not leaf.binding:
-            self.settle(head)  # there is nothing more to say
+            self.settle(head)  # every condition is written
 
 
-def _another(old: Any | None, new: Any | None) -> bool:
+def _is_another_object(old: Any | None, new: Any | None) -> bool:
     """Return True if an object was created, deleted or created again."""
     return old is None or new is None or old.metadata.uid != new.metadata.uid
 
@@ -479,13 +477,13 @@ def _same(old: Any | None, new: Any | None) -> bool:
     )
 
 
-def _comes(old: Member | None, new: Member | None) -> bool:
-    """Return True if a member is pending, and was pending before if it existed: `Members.pending` follows."""
+def _is_queued_next(old: Member | None, new: Member | None) -> bool:
+    """Return True if a member is pending and was not placed before: `Members.pending` follows."""
     return new is not None and new.state is PENDING and (old is None or old.state is new.state)
 
 
 def _disrupted_as(group: Any | None) -> Any:
-    """Return what decides which units may evict the pods of a group, and whether each pod alone."""
+    """Return the fields that decide which units may evict the pods of a group, and whether one by one."""
     if group is None:
         return None
     spec = group.spec

@@ -1,7 +1,7 @@
 """The lifecycle of a pod: its states, the table of transitions, and the only code that changes a state.
 
-Assume, bind, confirm, roll back, nominate and forget happen here and nowhere else. Columns, queue, group members and
-nominations change together with the state. Who decides is elsewhere. Transitions are written to the pod's history.
+Columns, queue, group members and nominations are changed together with the state. Decisions are made elsewhere.
+Transitions are written to the pod's history.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ TURN = "turn"  # stage of a pod of a large gang whose Bind is decided in a later
 
 
 class OnHold(msgspec.Struct):
-    """An assumed pod without a Bind: a plugin said wait, or its gang is so large that its turn has not come."""
+    """An assumed pod without a Bind: a plugin waits, or the pod is in a large gang that is bound in several steps."""
 
     unit: SchedulingUnit
     record: PodRecord
     stage: str  # "permit", "preBind" or TURN
     deadline: float
-    since: float = 0.0  # when it began to wait for this plugin
-    reason: str = ""  # what the plugin says
+    since: float = 0.0  # start of this wait
+    reason: str = ""  # the plugin's message
 
     @property
     def words(self) -> str:
@@ -46,7 +46,7 @@ class OnHold(msgspec.Struct):
 
 
 class GroupMembership(Protocol):
-    """What the lifecycle of a pod needs to know of groups (`Members`)."""
+    """The methods of `Members` that the lifecycle of a pod needs."""
 
     def claims(self, record: PodRecord) -> bool: ...
     def found(self, record: PodRecord) -> None: ...
@@ -65,7 +65,7 @@ class PodLifecycle:
         placed: Callable[[int], None],
         emit: Emit,
     ) -> None:
-        """`placed`: called with the priority of every pod that is counted on a node."""
+        """`placed`: called with the priority of every pod counted on a node."""
         self._cluster = state
         self._columns = state.columns
         self.queue = queue
@@ -73,22 +73,22 @@ class PodLifecycle:
         self._members = members
         self.units = units
         self._emit = emit
-        # Most pods are bound at once and need no history.
+        # Most pods are bound at once and have no history.
         self._note, self._noted = units.history.note, units.history.announced
         self.illegal = units.illegal
         self.records = state.records
-        self.holding: dict[str, OnHold] = {}  # pods that wait for Permit, PreBind or their turn
+        self.holding: dict[str, OnHold] = {}  # pods waiting for Permit, PreBind or a later step
         # Node name -> pods assumed or bound there, while the node is not known.
         self.pods_on_unknown_nodes: dict[str, dict[str, PodRecord]] = {}
         self.unit_of: dict[str, SchedulingUnit] = {}  # pod key -> unit to return to after a failure, of assumed pods
-        # Rows that shrank or that other schedulers filled: over-commit there is not caused by this engine.
+        # Rows that shrank or were filled by other schedulers: over-commitment there is not caused by this engine.
         self.externally_filled_rows: set[int] = set()
-        self.announced: set[str] = set()  # keys of pods whose node is written although they have no Bind yet
-        self.reserved: dict[str, None] = {}  # keys of pending pods whose nomination lasts as long as a reservation
+        self.announced: set[str] = set()  # keys of pods without a Bind whose node is written to their status
+        self.reserved: dict[str, None] = {}  # keys of pending pods whose nomination belongs to a reservation
         self.nominating: dict[str, int] = {}  # pod key -> Nominate decision without an outcome yet
 
-    def _go(self, record: PodRecord, state: PodState, *how: object) -> None:
-        """Make a transition by the table. No other code changes the state, the bind id or the nomination of a pod."""
+    def _transition(self, record: PodRecord, state: PodState, *how: object) -> None:
+        """Make a transition of the table. No other code changes the state, bind id or nomination of a pod."""
         function = _TABLE[record.state][state]
         if function is None:
             self.illegal.add(record.key, record.state, state)
@@ -96,31 +96,28 @@ class PodLifecycle:
         record.state = state
         function(self, record, *how)
 
-    # ---- what callers ask for
+    # ---- operations
 
     def keep(self, record: PodRecord) -> None:
-        """Add a new pending pod. A node named in its object is nominated."""
+        """Add a pending pod. A node nominated in its object stays nominated."""
         self._cluster.shapes.keep(record.shape)
         self.records[record.key] = record
         if record.nominated:
-            self._go(record, PENDING, record.nominated)
+            self._transition(record, PENDING, record.nominated)
 
     def update(self, old: PodRecord, record: PodRecord) -> None:
-        """Replace the record of a pending pod by a later version; its nomination stays."""
+        """Replace the record of a pending pod by a later version; its nomination is kept."""
         record.said = old.said
-        self._go(old, GONE, record, False)
+        self._transition(old, GONE, record, False)
 
     def found_on(self, record: PodRecord, node: str, old: PodRecord | None = None) -> None:
-        """Handle a pod that the informer shows on a node which this scheduler did not choose.
-
-        `old`: its record so far, after `withdraw`.
-        """
+        """Handle a pod that the informer shows on another node than chosen here. `old`: its record after `withdraw`."""
         if old is not None:
-            self._go(old, GONE, record, False)
+            self._transition(old, GONE, record, False)
         else:
             self._cluster.shapes.keep(record.shape)
             self.records[record.key] = record
-        self._go(record, BOUND, node)
+        self._transition(record, BOUND, node)
 
     def replace(self, old: PodRecord, record: PodRecord) -> None:
         """Replace the record of a bound pod whose labels, requests or termination changed."""
@@ -128,15 +125,17 @@ class PodLifecycle:
         if row >= 0:
             self._columns.unplace(old)
         self._off_unknown_node(old)
-        self._go(old, GONE, record, False)
-        self._go(record, BOUND, old.node_name, old, row)
+        self._transition(old, GONE, record, False)
+        self._transition(record, BOUND, old.node_name, old, row)
 
     def assume(self, unit: SchedulingUnit, assignment: Sequence[tuple[PodRecord, int]]) -> None:
-        """Count pods on rows before the API server knows: all of them or none. The pods of a gang are counted there
-        already, because plugins were asked about all of them (`reserve_permit.rehearse`)."""
+        """Count pods on rows before the API server knows: all or none.
+
+        The pods of a gang are counted already, because Reserve and Permit were called (`reserve_permit.rehearse`).
+        """
         listens = self.queue.listens(PLACED)
         for record, row in assignment:
-            self._go(record, ASSUMED, unit, row, listens)
+            self._transition(record, ASSUMED, unit, row, listens)
         if not unit.records:
             self.units.leave(unit)
         self._members.assumed(assignment)
@@ -146,15 +145,15 @@ class PodLifecycle:
         self._note(record.key, f"assumed, waiting for {stage} on", record.node_name)
         before = self.holding.get(record.key)
         since = before.since if before is not None and before.stage == stage else self._cluster.now
-        self._go(record, ASSUMED, OnHold(unit, record, stage, deadline, since, reason))
+        self._transition(record, ASSUMED, OnHold(unit, record, stage, deadline, since, reason))
 
     def announce(self, record: PodRecord) -> None:
-        """Write the node of a pod that waits for a plugin, so that other schedulers leave its room alone."""
+        """Write the node of a waiting pod to its status, so that other schedulers do not use its room."""
         self.announced.add(record.key)
         self._write_nomination(record, record.node_name)
 
     def retract(self, record: PodRecord) -> None:
-        """Take back what `announce` wrote: the pod will not go there."""
+        """Clear the node written by `announce`."""
         if record.key in self.announced:
             self.announced.discard(record.key)
             self._write_nomination(record, "")
@@ -164,46 +163,46 @@ class PodLifecycle:
 
     def line_up(self, unit: SchedulingUnit, record: PodRecord) -> None:
         """Queue a pod for PreBind and Bind in a later step; Permit has passed."""
-        self._go(record, ASSUMED, OnHold(unit, record, TURN, 0.0))
+        self._transition(record, ASSUMED, OnHold(unit, record, TURN, 0.0))
 
     def binding(self, record: PodRecord, decision: int) -> None:
-        self._go(record, BINDING, decision)
+        self._transition(record, BINDING, decision)
 
     def confirm(self, record: PodRecord) -> None:
-        """Handle an acknowledged Bind; the informer may have shown it before."""
-        self._go(record, CONFIRMED if record.state is BINDING else BOUND)
+        """Handle an acknowledged Bind; the informer may have shown the pod before."""
+        self._transition(record, CONFIRMED if record.state is BINDING else BOUND)
         self._members.bound(record)
 
     def bind_unanswered(self, record: PodRecord) -> None:
-        """Handle a failed answer to a Bind that the informer shows as done."""
-        self._go(record, BOUND)
+        """Handle a failed outcome of a Bind that the informer shows as done."""
+        self._transition(record, BOUND)
 
     def shown(self, record: PodRecord) -> None:
-        """Handle a pod that the informer shows on the chosen node."""
-        self._go(record, BOUND)
+        """Handle a pod that the informer shows on its chosen node."""
+        self._transition(record, BOUND)
 
     def roll_back(self, record: PodRecord, why: str) -> SchedulingUnit | None:
-        """Undo an assumption: the pod is pending, but not in the queue yet. Return the unit it was in."""
+        """Undo an assumption: the pod is pending, but not queued yet. Return its former unit."""
         unit = self.unit_of.pop(record.key, None)
-        self._go(record, PENDING, why)
+        self._transition(record, PENDING, why)
         return unit
 
     def adopt_nomination(self, record: PodRecord, node: str) -> None:
-        """Reserve the node that the object of a pod of another scheduler names; nothing is written."""
-        record.nominated = ""  # a new record has the object's node, for which nothing is reserved yet
+        """Reserve the node that another scheduler's pod names; write nothing."""
+        record.nominated = ""  # nothing is reserved for the node of a new record yet
         self.nominate(record, node, write=False)
 
     def nominate(self, record: PodRecord, node: str, *, write: bool = True, wake: bool = True) -> None:
-        """Nominate a node for a pending pod, or for an expected one; "" clears the nomination.
+        """Nominate a node for a pending or expected pod; "" clears the nomination.
 
-        `write`: to the pod's status, too. `wake`: tell waiting units that the old node has more room.
+        `write`: also to the pod's status. `wake`: wake units that may use the room of the old node.
         """
         if (record.nominated == node and write) or (not node and record.key in self.reserved):
             return
-        self._go(record, PENDING, node, write, wake)
+        self._transition(record, PENDING, node, write, wake)
 
     def withdraw(self, record: PodRecord) -> None:
-        """Undo whatever was done for a pod that is gone, or turned out to be elsewhere."""
+        """Undo everything done for a pod that is gone or placed elsewhere."""
         self.reserved.pop(record.key, None)
         if record.assumed:
             self.roll_back(record, "it is elsewhere or gone")
@@ -224,19 +223,19 @@ class PodLifecycle:
             self.units.leave(unit)
 
     def remove(self, record: PodRecord, *, finished: bool) -> None:
-        """Remove a pod that is deleted or has `finished` (Succeeded, Failed)."""
+        """Remove a pod that is deleted or `finished` (Succeeded or Failed)."""
         self.nominating.pop(record.key, None)
         self.withdraw(record)
-        self._go(record, GONE, None, finished)
+        self._transition(record, GONE, None, finished)
 
-    # ---- transitions, by the table below
+    # ---- transitions of the table below
 
     def _nominate(self, record: PodRecord, node: str, write: bool = False, wake: bool = False) -> None:
-        """Set the nomination, or clear it where `node` is empty."""
+        """Set the nomination, or clear it if `node` is empty."""
         old = self._cluster.nominations.clear(record)
         if node:
             self._cluster.nominations.set(record, node)
-        if write and record.key in self.records:  # an expected pod has no object to write to
+        if write and record.key in self.records:  # an expected pod has no object
             self._note(record.key, "nominated to" if node else "nomination withdrawn", node or old)
             self._write_nomination(record, node)
         if old and wake:
@@ -261,11 +260,11 @@ class PodLifecycle:
         unit.records.pop(record.key, None)
 
     def _hold(self, record: PodRecord, held: OnHold) -> None:
-        """Remember for what the pod waits before its Bind."""
+        """Store what the pod waits for before its Bind."""
         self.holding[record.key] = held
 
     def _bind(self, record: PodRecord, decision: int) -> None:
-        """Remember the id of the Bind decision."""
+        """Store the id of the Bind decision."""
         if self.holding:
             self.holding.pop(record.key, None)
         record.bind = decision
@@ -273,11 +272,11 @@ class PodLifecycle:
             self._note(record.key, "binding to", record.node_name)
 
     def _confirm(self, record: PodRecord) -> None:
-        """Forget the id of the Bind decision: it has its outcome."""
+        """Clear the id of the Bind decision: it has its outcome."""
         record.bind = 0
 
     def _shown(self, record: PodRecord) -> None:
-        """Stop waiting: the informer shows the pod on the node that was chosen."""
+        """End a wait: the informer shows the pod on its chosen node."""
         self.announced.discard(record.key)
         if self.holding:
             self.holding.pop(record.key, None)
@@ -286,7 +285,7 @@ class PodLifecycle:
             self._note(record.key, "shown on", record.node_name)
 
     def _found(self, record: PodRecord, node: str, old: PodRecord | None = None, row: int = -1) -> None:
-        """Count the pod on the node that the informer shows. `old`: its record so far, counted on `row`."""
+        """Count the pod on the node that the informer shows. `old`: its former record, counted on `row`."""
         record.node_name = node
         record.pod = None
         if old is None:
@@ -306,7 +305,7 @@ class PodLifecycle:
         self.queue.wake(ClusterChange(LEFT, row, old))
 
     def _roll_back(self, record: PodRecord, why: str) -> None:
-        """Take the pod off its row and undo Reserve."""
+        """Remove the pod from its row and undo Reserve."""
         row = record.row
         self.holding.pop(record.key, None)
         unreserve(self._cluster, record, row)
@@ -319,10 +318,10 @@ class PodLifecycle:
             self.queue.wake(ClusterChange(LEFT, row, record))
 
     def _forget(self, record: PodRecord, successor: PodRecord | None, finished: bool) -> None:
-        """Forget the record; `successor`: a later version of the pod, which keeps its nomination."""
+        """Drop the record; `successor`: a later version of the pod, which keeps its nomination."""
         if successor is not None:
             node = self._cluster.nominations.clear(record)
-            successor.nominated = ""  # the object may still name a node that was given up since
+            successor.nominated = ""  # its object may name a node that was given up since
             self._cluster.shapes.keep(successor.shape)
             self._cluster.shapes.drop(record.shape)
             self.records[record.key] = successor
@@ -341,7 +340,7 @@ class PodLifecycle:
     # ---- nodes
 
     def _count_on_node(self, record: PodRecord) -> None:
-        """Count a bound pod on its node, now or when the node appears."""
+        """Count a bound pod on its node, or wait until the node appears."""
         row = self._columns.row_of.get(record.node_name, -1)
         if row < 0:
             self.pods_on_unknown_nodes.setdefault(record.node_name, {})[record.key] = record
@@ -352,7 +351,7 @@ class PodLifecycle:
         self.queue.wake(ClusterChange(PLACED, row, record))
 
     def _off_unknown_node(self, record: PodRecord) -> None:
-        """Stop waiting for the node of a pod to appear."""
+        """Stop waiting for the node of a pod."""
         pods = self.pods_on_unknown_nodes.get(record.node_name)
         if pods is not None and pods.get(record.key) is record:
             del pods[record.key]
@@ -384,13 +383,13 @@ TRANSITIONS: dict[tuple[PodState, PodState], Transition] = {
     (BINDING, CONFIRMED): Transition(_L._confirm, "Bind acknowledged"),
     (BINDING, PENDING): Transition(_L._roll_back, "Bind failed"),
     (BINDING, BOUND): Transition(_L._shown, "seen on its node"),
-    # Acknowledged, and yet shown elsewhere or without a node: what the informer shows is true.
+    # Acknowledged, but shown elsewhere or unbound: the informer is right.
     (CONFIRMED, PENDING): Transition(_L._roll_back, "seen elsewhere or deleted"),
     (CONFIRMED, BOUND): Transition(_L._shown, "seen on its node"),
     (BOUND, BOUND): Transition(_L._confirm, "Bind answered late"),
     (BOUND, GONE): Transition(_L._forget, "deleted, finished or updated"),
 }
-# Rows by the state before, columns by the state after: hashing an enum for every transition is slow.
+# Rows: state before; columns: state after. A list, because hashing an enum for every transition is slow.
 _TABLE = [
     [found.function if (found := TRANSITIONS.get((before, after))) is not None else None for after in PodState]
     for before in PodState

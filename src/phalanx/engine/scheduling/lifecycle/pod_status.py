@@ -1,4 +1,4 @@
-"""What the engine writes into the status of pending pods: the PodScheduled condition and the nominated node."""
+"""Write the status of pending pods: the PodScheduled condition and the nominated node."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from phalanx.engine.framework.cluster_state import ClusterState
 from phalanx.engine.scheduling.lifecycle.history import History
 from phalanx.engine.state.records import PodRecord
 
-AFTER = 5.0  # seconds
+AFTER = 5.0  # seconds until a failed write is repeated
 
 Condition = d.SetPodCondition | d.SetGroupCondition
 
@@ -19,7 +19,7 @@ Condition = d.SetPodCondition | d.SetGroupCondition
 class PendingWrites:
     def __init__(self, state: ClusterState) -> None:
         self._cluster = state
-        # (kind, namespace, name, condition) -> (when, the last write that failed), the next one first
+        # (kind, namespace, name, condition) -> (when, last failed write), earliest first
         self._unwritten: dict[tuple[str, str, str, str], tuple[float, Condition]] = {}
 
     def add(self, decision: Condition) -> None:
@@ -40,14 +40,14 @@ class PendingWrites:
         return due
 
     def next_time(self) -> float | None:
-        """Return the time in seconds at which `take` will return something."""
+        """Return the time in seconds of the next due write."""
         return next((when for when, _ in self._unwritten.values()), None)
 
 
 UNSCHEDULABLE = "Unschedulable"
 SCHEDULER_ERROR = "SchedulerError"
 GATED = "SchedulingGated"
-PROMISED = "StartPromised"  # room is reserved and its users end in time: no node is missing
+PROMISED = "StartPromised"  # a start is promised: no node is missing, so it is not Unschedulable
 GATED_MESSAGE = "Scheduling is blocked due to non-empty scheduling gates"
 
 
@@ -59,28 +59,26 @@ class PodStatusWriter:
         self._emit = emit
 
     def not_written(self, record: PodRecord, decision: d.SetPodCondition, problem: str) -> None:
-        """Write a failed condition again later, even if nothing else happens to the pod."""
+        """Write a failed condition again later, even without another event of the pod."""
         if record.said != _said(decision.reason, decision.message):
             return  # another condition was sent since
         record.said = ""
-        if problem != PERMANENT:  # also a 404: it may be astray, and a pod that is gone has no record
+        if problem != PERMANENT:  # retry after a 404 too: it may be wrong, and a deleted pod has no record
             self._status_writes.add(decision)
 
     def again(self, decision: d.SetPodCondition) -> None:
-        """Write it again, unless another condition was sent since, or the pod is no longer pending."""
+        """Write the condition again, unless another one was sent since or the pod is no longer pending."""
         record = self._cluster.records.get(f"{decision.namespace}/{decision.name}")
         if record is not None and record.uid == decision.uid and not record.node_name and not record.said:
             self.say(record, decision.reason, decision.message, event=False)
 
     def say(self, record: PodRecord, reason: str, message: str, *, headline: str = "", event: bool = True) -> None:
-        """Write PodScheduled=False, with an event, unless that is what was said last.
-
-        headline: the same as a plain sentence; the event has it instead of the message
-        """
+        """Write PodScheduled=False, with an event, unless it is unchanged. `headline`: a plain sentence for the
+        event."""
         said = _said(reason, message)
         if record.said == said:
             return
-        record.said = intern(said)  # the same text for all pods of a group
+        record.said = intern(said)  # one text for all pods of a group
         self._history.note(record.key, reason, message)
         self._emit(
             d.SetPodCondition,

@@ -1,7 +1,7 @@
-"""Pods as they come and go: from events to records and their life. Events may be late, doubled or out of order.
+"""Apply pod events to records and their lifecycle. Events may be late, repeated or out of order.
 
 Rules: a pod with a node name counts on that node, whichever scheduler bound it. An assumed pod stays assumed until
-the informer shows it bound, it is gone, or its Bind failed. An unbound version of a bound pod is out of date.
+the informer shows it bound, it is gone, or its Bind failed. An unbound version of a bound pod is outdated.
 """
 
 from __future__ import annotations
@@ -101,15 +101,15 @@ class Pods:
             self._pod_lifecycle.replace(old, self._record(pod, old))
             return
         if old is not None:
-            # Pending here, or assumed on another node: another scheduler was quicker.
+            # Pending here, or assumed on another node: another scheduler bound it first.
             self._pod_lifecycle.withdraw(old)
         self._pod_lifecycle.found_on(self._record(pod, old), node, old)
 
     def _pending(self, old: PodRecord | None, pod: Pod, *, failed: bool = False) -> None:
         if old is not None and old.node_name:
             if old.assumed:
-                old.pod = pod  # what it is like should its bind fail: `back`
-                old.shape_epoch = -1  # its shape is that of the version before
+                old.pod = pod  # used by `back` if the bind fails
+                old.shape_epoch = -1  # its shape is outdated
             return
         if pod.spec.scheduler_name not in self._cluster.profiles:
             if self.foreign or pod.status.nominated_node_name:
@@ -136,10 +136,10 @@ class Pods:
             self._pod_lifecycle.update(old, record)
             self.enqueue(record, failed=failed)
         if nominated != seen and nominated != record.nominated and record.key not in self._pod_lifecycle.nominating:
-            # Written by an autoscaler or a user: respected like one of our own.
+            # Written by an autoscaler or a user: reserve it like a nomination of ours.
             self._pod_lifecycle.nominate(record, nominated, write=False)
 
-    # ---- parts
+    # ---- single steps
 
     def _rejected(self, pod: Pod) -> None:
         status = pod.status
@@ -147,7 +147,7 @@ class Pods:
             self._rejections.rejected(pod)
 
     def _nominated_elsewhere(self, key: str, pod: Pod) -> None:
-        """Reserve the node that another scheduler has nominated for a pod of its own."""
+        """Reserve the node that another scheduler nominated for its pod."""
         node = pod.status.nominated_node_name if pod.metadata.deletion_timestamp is None else ""
         known = self.foreign.get(key)
         if known is not None and known.nominated == node and self._same(known, pod):
@@ -165,14 +165,14 @@ class Pods:
             self._cluster.shapes.drop(record.shape)
 
     def back(self, record: PodRecord) -> None:
-        """Apply the changes (labels, termination) to a pod that is pending again after its bind failed."""
+        """Apply later changes (labels, termination) to a pod that is pending again after its bind failed."""
         if record.pod is not None:
             self._pending(record, record.pod, failed=True)
 
     def enqueue(self, record: PodRecord, *, failed: bool = False) -> None:
-        """Put a pending pod where it belongs: its group's root, or a root of its own, active or gated.
+        """Queue a pending pod: in its group's root unit, or in its own unit, active or gated.
 
-        `failed`: its bind failed, so that it is tried again only after its backoff.
+        `failed`: its bind failed, so it is retried after a backoff.
         """
         if self._members.claims(record):
             self._members.pending(record)
@@ -189,8 +189,10 @@ class Pods:
         self.admit(unit)
 
     def admit(self, unit: SchedulingUnit, newcomers: Iterable[PodRecord] | None = None) -> None:
-        """Ask PreEnqueue plugins about every pending pod of a root; active if none objects, else gated. `newcomers`:
-        the root is active already, only these are new."""
+        """Call PreEnqueue plugins for every pending pod of a unit; activate the unit if none rejects, else gate it.
+
+        `newcomers`: the unit is active already and only these pods are new.
+        """
         held = gate_of(self._cluster, unit.records.values() if newcomers is None else newcomers)
         if held is not None:
             record, status, plugin = held
@@ -199,7 +201,7 @@ class Pods:
                 self._unit_lifecycle.back_off(unit, (plugin, status.message))
                 return
             if record.pod is not None and record.pod.spec.scheduling_gates:
-                # kube-apiserver writes this itself; where it is there already nothing is sent.
+                # kube-apiserver writes this condition itself; it is not repeated.
                 self._status.say(record, GATED, GATED_MESSAGE, event=False)
             self._unit_lifecycle.hold(unit, plugin, status.message)
             return
@@ -207,7 +209,7 @@ class Pods:
             self._unit_lifecycle.admit(unit)
 
     def _same(self, old: PodRecord, pod: Pod) -> bool:
-        """Return True if everything that placement reads is unchanged. Status and annotations change often."""
+        """Return True if every field that placement reads is unchanged. Status and annotations change often."""
         meta, spec = pod.metadata, pod.spec
         if (
             old.labels != meta.labels
@@ -221,11 +223,11 @@ class Pods:
         if before is not None and not (shapes.signers or spec.resource_claims or shapes.extended):
             bound = msgspec.structs.replace(before.spec, node_name=spec.node_name)
             if bound == spec and before.metadata.owner_references == meta.owner_references:
-                return True  # the way of nearly every pod: it got its node
+                return True  # the most frequent change: it got its node
         shape = shapes.of(pod)
         if shape is old.shape:
             return True
-        # A label became interesting since: the shape is new although the pod is not. Re-derived when it is next tried.
+        # A label became relevant since, so the shape is outdated. It is derived again when the pod is tried.
         return old.shape_epoch != shapes.interest.epoch and shape.key[3:] == old.shape.key[3:]  # type: ignore[index]
 
     def _record(self, pod: Pod, old: PodRecord | None = None) -> PodRecord:
@@ -243,7 +245,7 @@ class Pods:
         return record
 
     def _queue_time(self, pod: Pod) -> float:
-        """Return the queue time of a pod: its creation, which survives a restart of the scheduler."""
+        """Return the queue time of a pod: its creation, so that it survives a scheduler restart."""
         stamp = pod.metadata.creation_timestamp
         if stamp is None:
             return self._cluster.now
@@ -259,5 +261,5 @@ class Pods:
 
 
 def _waits_alike(old: Pod, new: Pod) -> bool:
-    """Return True if both versions wait in the same queue. The API server does not let the group of a pod change."""
+    """Return True if both versions wait in the same queue. The API server forbids changes of a pod's group."""
     return old.spec.scheduling_gates == new.spec.scheduling_gates and group_of(old) == group_of(new)

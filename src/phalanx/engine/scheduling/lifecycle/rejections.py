@@ -1,10 +1,10 @@
-"""Return a gang as a whole when a kubelet rejects one of its pods.
+"""Requeue a whole gang when a kubelet rejects one of its pods.
 
-A scheduler that shares nodes with others learns of their binds after a delay: both may use the same free capacity, and
-the kubelet rejects the pod that comes second (Failed, reason OutOfcpu). A gang of which that leaves less than its
-minimum keeps no room: its other pods are evicted at once, and it is placed again after a jitter, so that two gangs do
-not collide again and again. A gang that was complete before is not touched: what a later loss means, its policy says.
-A process that has just started did not bind the gang itself: it reads from the pods whether they were bound together.
+A scheduler that shares nodes with others learns of their binds after a delay. Both may use the same free capacity; the
+kubelet then rejects the later pod (Failed, reason OutOfcpu). If that leaves a gang below its minimum, its other pods
+are evicted at once, and it is placed again after a jitter, so that two gangs do not collide repeatedly. A gang that was
+complete before is left alone: its policy handles later losses. A new process, which did not bind the gang itself, reads
+from the pods whether they were bound together.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from phalanx.model.groups.keys import BOUND_IN_GROUP
 from phalanx.model.objects import Pod
 from phalanx.model.objects.pod import bound_since
 
-REMEMBERED = 60.0  # seconds after a gang is bound in which a rejection returns all of it
-TOGETHER = 10.0  # seconds between binds that an earlier process made for one gang
-SHORTEST, LONGEST = 0.1, 10.0  # seconds until a returned gang is placed again: before the jitter, and at most
+REJECTION_SECONDS = 60.0  # seconds after the bind of a gang in which a rejection requeues all of it
+BIND_SPAN_SECONDS = 10.0  # seconds between binds of one gang by an earlier process
+SHORTEST, LONGEST = 0.1, 10.0  # seconds until a requeued gang is placed again: before the jitter, and at most
 ON_NODE = (PodState.BINDING, PodState.CONFIRMED, PodState.BOUND)
 
 
@@ -43,25 +43,22 @@ class Rejections:
         self._members, self._emit = members, emit
         self._commits: OrderedDict[GroupKey, _Commit] = OrderedDict()  # root -> pods bound together, oldest first
         self._rejected: list[Pod] = []  # since the last step
-        self._returns: dict[GroupKey, int] = {}  # root -> how often in a row
+        self._requeues: dict[GroupKey, int] = {}  # root -> number of requeues in a row
         self._held: dict[GroupKey, float] = {}  # root -> when it is placed again
-        self.returned: set[str] = set()  # keys of units that were returned and have no new place yet
+        self.returned: set[str] = set()  # keys of units that were requeued and are not placed again
 
     def committed(self, group: Group, records: Iterable[PodRecord], *, whole: bool) -> None:
-        """Record pods of a tree that are about to be bound.
-
-        `whole`: none of its pods had a node before.
-        """
+        """Record pods of a tree that are about to be bound. `whole`: none of its pods had a node before."""
         now, root = self._cluster.now, group.key
-        while self._commits and now - next(iter(self._commits.values())).at > REMEMBERED:
-            self._returns.pop(self._commits.popitem(last=False)[0], None)
+        while self._commits and now - next(iter(self._commits.values())).at > REJECTION_SECONDS:
+            self._requeues.pop(self._commits.popitem(last=False)[0], None)
         self.returned.discard(root_key(root))
         if whole:
             self._commits.pop(root, None)
             self._commits[root] = _Commit({record.uid for record in records}, now)
 
     def rejected(self, pod: Pod) -> None:
-        """Note that a kubelet rejected a pod that was bound to its node."""
+        """Record that a kubelet rejected a pod on its node."""
         self._rejected.append(pod)
 
     def next_time(self) -> float | None:
@@ -71,7 +68,7 @@ class Rejections:
         return min(self._held.values(), default=None)
 
     def step(self) -> None:
-        """Return gangs that a rejection left incomplete."""
+        """Requeue gangs that a rejection left incomplete."""
         now = self._cluster.now
         for returned in [root for root, until in self._held.items() if until <= now]:
             del self._held[returned]
@@ -84,13 +81,15 @@ class Rejections:
                 continue
             commit = self._commits.get(root) or self._of_earlier_process(root, pod)
             if commit is not None and pod.metadata.uid in commit.pods:
-                self._return(root, group, pod, commit)
+                self._requeue(root, group, pod, commit)
 
     def _of_earlier_process(self, root: GroupKey, rejected: Pod) -> _Commit | None:
-        """Return the pods that were bound together with a rejected one before this process started; None if there are
-        none, or if a member was bound at another time or by another scheduler."""
+        """Return the pods that an earlier process bound together with a rejected pod.
+
+        None: there are none, or a member was bound at another time or by another scheduler.
+        """
         at = _bound_at(rejected)
-        if root_key(root) in self.returned or at is None or self._cluster.now - at > REMEMBERED:
+        if root_key(root) in self.returned or at is None or self._cluster.now - at > REJECTION_SECONDS:
             return None
         pods: set[str] = set()
         for leaf in self._forest.leaves(root):
@@ -98,7 +97,7 @@ class Rejections:
                 pod = member.pod
                 if member.state is MemberState.RUNNING or pod.metadata.uid == rejected.metadata.uid:
                     bound = _bound_at(pod) if self._bound_by_us(pod, leaf) else None
-                    if bound is None or abs(bound - at) > TOGETHER:
+                    if bound is None or abs(bound - at) > BIND_SPAN_SECONDS:
                         return None
                     pods.add(pod.metadata.uid)
         return _Commit(pods, at)
@@ -107,7 +106,7 @@ class Rejections:
         marked = leaf.spec is not None and pod.metadata.annotations.get(BOUND_IN_GROUP) == leaf.spec.uid
         return marked and pod.spec.scheduler_name in self._cluster.profiles
 
-    def _return(self, root: GroupKey, group: Group, rejected: Pod, commit: _Commit) -> None:
+    def _requeue(self, root: GroupKey, group: Group, rejected: Pod, commit: _Commit) -> None:
         self._commits.pop(root, None)
         why = f"node {rejected.spec.node_name} rejected {rejected.metadata.name} ({rejected.status.reason})"
         for leaf in self._forest.leaves(root):
@@ -117,9 +116,9 @@ class Rejections:
                     continue
                 if not record.terminating:
                     release(self._emit, member.pod.metadata, member.node, root_key(root), why)
-        count = self._returns[root] = self._returns.get(root, 0) + 1
+        count = self._requeues[root] = self._requeues.get(root, 0) + 1
         assert group.spec is not None
-        # From the uid, not from a random number: the same events give the same decisions.
+        # The jitter comes from the uid: the same events must give the same decisions.
         jitter = zlib.crc32(f"{group.spec.uid}/{count}".encode()) / 2**32
         until = self._cluster.now + min(LONGEST, SHORTEST * 2.0**count) * (0.5 + jitter)
         self._members.restart_after[root] = self._held[root] = until

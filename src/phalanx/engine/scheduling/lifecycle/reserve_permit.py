@@ -1,6 +1,6 @@
-"""What plugins say about pods one by one: PreEnqueue before they are queued, Reserve and Permit once they have a node.
+"""Call plugins for single pods: PreEnqueue before they are queued, Reserve and Permit once they have a node.
 
-The scheduler asks about pods it has assumed; questions ask inside a mark of the journal and take everything back.
+The scheduler calls them for pods that it assumes; queries call them inside a mark of the journal and rewind it.
 """
 
 from __future__ import annotations
@@ -18,10 +18,7 @@ RefusedPod = tuple[PodRecord, Status]
 
 
 def ask(plugin: Any, call: Any, *args: Any) -> Status | None:
-    """Return a plugin's answer about one pod; None is success.
-
-    An exception or a wrong type becomes a Status with its name.
-    """
+    """Return a plugin's Status for one pod; None is success. An exception or a wrong type becomes an error Status."""
     try:
         status = call(*args)
     except BaseException as problem:
@@ -35,7 +32,7 @@ def ask(plugin: Any, call: Any, *args: Any) -> Status | None:
 
 
 def gate_of(state: ClusterState, records: Iterable[PodRecord]) -> tuple[PodRecord, Status, str] | None:
-    """Return the first pod that a PreEnqueue plugin holds, the plugin's message, and the plugin."""
+    """Return the first pod that a PreEnqueue plugin holds, with the plugin's Status and name."""
     for record in records:
         for plugin in state.profiles[record.scheduler_name].for_shape(record.shape).pre_enqueue:
             status = ask(plugin, plugin.pre_enqueue, record)
@@ -45,7 +42,7 @@ def gate_of(state: ClusterState, records: Iterable[PodRecord]) -> tuple[PodRecor
 
 
 def reserve(state: ClusterState, record: PodRecord, row: int) -> Status | None:
-    """Return the first refusal; None: every plugin has reserved what it needs."""
+    """Return the first refusal; None: every plugin reserved."""
     for plugin in state.profiles[record.scheduler_name].for_shape(record.shape).reserve:
         status = ask(plugin, plugin.reserve, record, row)
         if status is not None:
@@ -58,7 +55,7 @@ def unreserve(state: ClusterState, record: PodRecord, row: int) -> None:
     for plugin in reversed(profile.reserve if profile else []):
         try:
             plugin.unreserve(record, row)
-        except BaseException:  # a broken plugin must not keep the room of a pod that is not there
+        except BaseException:  # a failing plugin must not keep the room of a released pod
             continue
 
 
@@ -72,8 +69,10 @@ def permit(state: ClusterState, record: PodRecord, row: int) -> Status | None:
 
 
 def ask_all(state: ClusterState, assignment: Assignment, *, waiting_is_refusal: bool = True) -> RefusedPod | None:
-    """Ask Reserve, then Permit, for every pod: return the first pod that is refused, and why. Groups do not wait
-    half-way: a plugin that is not ready now refuses the attempt and is asked again later."""
+    """Call Reserve, then Permit, for every pod; return the first refused pod and the reason.
+
+    Groups do not wait half-way: a plugin that is not ready refuses the attempt and is called again later.
+    """
     profiles = state.profiles.values()
     if any(profile.reserve for profile in profiles):
         for record, row in assignment:
@@ -94,7 +93,7 @@ def ask_all(state: ClusterState, assignment: Assignment, *, waiting_is_refusal: 
 
 
 def rehearse(state: ClusterState, assignment: Assignment, *, waiting_is_refusal: bool) -> RefusedPod | None:
-    """Count the pods on their rows and call Reserve and Permit; a rejection undoes all of it."""
+    """Count the pods on their rows and call Reserve and Permit; a refusal undoes all of it."""
     state.columns.place_all(assignment)
     refused = ask_all(state, assignment, waiting_is_refusal=waiting_is_refusal)
     if refused is not None:
@@ -104,6 +103,6 @@ def rehearse(state: ClusterState, assignment: Assignment, *, waiting_is_refusal:
 
 
 def release(state: ClusterState, assignment: Assignment) -> None:
-    """Call Unreserve at the end of a rehearsal, before its mark is rewound."""
+    """Call Unreserve at the end of a rehearsal, before the journal is rewound."""
     for record, row in reversed(assignment):
         unreserve(state, record, row)

@@ -1,4 +1,4 @@
-"""Tables of transitions. An illegal transition is counted and logged in production, and raised in tests."""
+"""Tables of transitions. An illegal transition raises in tests; in production it is counted and logged."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ class Transition(NamedTuple):
 
 
 class IllegalTransition(Exception):
-    """A pod or unit was about to go from one state to another, and the table has no such transition."""
+    """A pod or unit was about to make a transition that is not in the table."""
 
 
 class IllegalTransitions:
-    """One per engine. An illegal transition is not made; it is a defect of the scheduler itself."""
+    """Collects illegal transitions of one engine. They are not made; each is a defect of the scheduler."""
 
     def __init__(self, *, strict: bool) -> None:
-        self.strict = strict  # raise
+        self.strict = strict  # raise instead
         self.count = 0
         self.recent: deque[str] = deque(maxlen=MOST_KEPT)
         self._logged = 0
@@ -38,11 +38,11 @@ class IllegalTransitions:
             raise IllegalTransition(text)
 
     def take(self) -> list[str]:
-        """Return those since the last call, for the log."""
+        """Return the illegal transitions since the last call, for the log."""
         fresh, self._logged = self.count - self._logged, self.count
         return list(self.recent)[-fresh:] if fresh else []
 
     def validate(self) -> None:
-        """Fail if there was an illegal transition, and raise from now on: an engine that is validated is under test."""
+        """Fail if there was an illegal transition, and raise from now on: a validated engine is under test."""
         assert not self.count, f"illegal transitions: {list(self.recent)}"
         self.strict = True

@@ -1,18 +1,18 @@
-"""How many units and pods came into which queue, and why: counts for metrics, in the words of kube-scheduler."""
+"""Count units and pods that enter each queue, by event, for metrics with kube-scheduler's names."""
 
 from __future__ import annotations
 
 from phalanx.engine.framework import Wake
 from phalanx.engine.scheduling.queue.units import QueueName, SchedulingUnit
 
-# Why a unit becomes active, by the queue that it leaves.
+# Events of activation, by the queue that the unit leaves.
 ACTIVATED_BY = {
     QueueName.ATTEMPT: "ScheduleAttemptFailure",
     QueueName.BACKOFF: "BackoffComplete",
     QueueName.GATED: "GateRemoved",
     QueueName.WAITING: "ForceActivate",
 }
-# Changes that wake unschedulable units.
+# Events of changes that wake unschedulable units.
 EVENTS = {
     int(Wake.NODE_ADDED): "NodeAdd",
     int(Wake.NODE_CHANGED): "NodeUpdate",

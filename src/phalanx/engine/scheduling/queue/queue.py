@@ -1,8 +1,8 @@
 """The queue of scheduling units: active, backoff, waiting for an event, gated.
 
-Units that failed for the same reason with the same shape share an equivalence class. A class waits until a change that
-can help; then only its first unit becomes active. If that one is placed the next follows, if it fails all stay: one
-evaluation per shape, however many pods wait. The queue never looks at nodes itself.
+Units that failed for the same reason with the same shape share an equivalence class. A class waits for a change that
+can help; then only its first unit becomes active. If that one is placed, the next one follows; if it fails, all wait.
+So each shape is evaluated once, however many pods wait. The queue never reads nodes.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ from phalanx.engine.scheduling.queue.units import (
 from phalanx.engine.state.capacity_index import CapacityIndex, Requests
 
 SortKey = Callable[[int, float, int], tuple[Any, ...]]
-# Changes of one row; a class is woken by them only if the row has room for what its units need.
+# Changes of one row; they wake a class only if the row has room for what its units need.
 ROW_WAKES = Wake.NODE | Wake.POD_GONE | Wake.NOMINATION
 _ROW_BITS = int(ROW_WAKES)  # plain ints: flag arithmetic is slow
 
-MAX_UNCHECKED_CHANGES = 16  # per class; a class with more of them is woken without a check
+MAX_UNCHECKED_CHANGES = 16  # per class; after more of them the class is woken without a check
 MAX_CHECKS_PER_STEP = 1_000  # classes
 RECOUNT_AFTER = 5.0  # seconds after a node is gone, so that a node group that shrinks is one change
 RECOUNT_EVERY = 0.25  # seconds between the groups that are tried again: others come first
@@ -54,7 +54,7 @@ class QueueTimes(msgspec.Struct, frozen=True):
 
     initial_backoff: float = 1.0
     max_backoff: float = 10.0
-    flush_after: float = 300.0  # a waiting unit is tried again then, even without an event
+    flush_after: float = 300.0  # after this time a waiting unit is retried without an event
 
 
 class Queue:
@@ -73,7 +73,7 @@ class Queue:
         self.units: dict[str, SchedulingUnit] = {}  # every unit that has pending pods
         self._active: list[tuple[tuple[Any, ...], int, SchedulingUnit]] = []
         self._backoff: list[tuple[float, int, SchedulingUnit]] = []
-        self._suspended: dict[str, SchedulingUnit] = {}  # unfinished attempts; the one that is resumed next comes first
+        self._suspended: dict[str, SchedulingUnit] = {}  # unfinished attempts, in the order of resumption
         self._gated: dict[str, SchedulingUnit] = {}  # held by a gate, by key
         self._equivalence_classes: dict[Hashable, EquivalenceClass] = {}
         self._classes_by_wake: dict[int, dict[Hashable, EquivalenceClass]] = {bit: {} for bit in _bits(Wake.ANY)}
@@ -89,16 +89,16 @@ class Queue:
             self._gate_bits |= int(wakes)
         self._readmit = readmit or self.activate
         self.incoming = Incoming()
-        self._recount = math.inf, 0.0  # (when the messages of groups are renewed, when the last node was gone)
-        self._event = ""  # what wakes units at the moment
-        self.shares_failures = True  # whether the unit that is tried fails like others of its class
+        self._recount = math.inf, 0.0  # (when messages of groups are renewed, when the last node was deleted)
+        self._event = ""  # the event that wakes units now
+        self.shares_failures = True  # whether other units of the class of the unit being tried would fail alike
         # Called with every change while attempts are suspended.
         self.on_change: Callable[[ClusterChange], None] = lambda change: None
 
     # ---- moving units
 
     def activate(self, unit: SchedulingUnit) -> None:
-        """Move a unit to the active queue, from any other."""
+        """Move a unit to the active queue, from any other queue."""
         event = ACTIVATED_BY.get(unit.place, "PodAdd")
         self._leave(unit)
         self._into_active(unit, event)
@@ -127,7 +127,7 @@ class Queue:
         unit: SchedulingUnit,
         key: Hashable,
         wakes: Wake,
-        worth: WorthRetrying | None,
+        may_help: WorthRetrying | None,
         now: float,
         *,
         message: str = "",
@@ -135,20 +135,27 @@ class Queue:
         waits_for: Any = None,
         needs: Requests | None = None,
     ) -> EquivalenceClass:
-        """Let a rejected unit wait in the class `key` until a change for which `worth` returns True.
+        """Let a rejected unit wait in the class `key` for a change for which `may_help` returns True.
 
-        `worth` is called for changes of the kinds in `wakes` and, if `needs` is given, for every change of a row that
-        has room for it.
+        `may_help` is called for changes of the kinds in `wakes` and, if `needs` is given, for changes of rows with room
+        for it.
         """
         self._leave(unit)
         equivalence_class = self._equivalence_classes.get(key)
         if equivalence_class is None:
-            equivalence_class = self._equivalence_classes[key] = EquivalenceClass(key, wakes, worth, message, waits_for)
+            equivalence_class = self._equivalence_classes[key] = EquivalenceClass(
+                key, wakes, may_help, message, waits_for
+            )
         else:
             self._unindex(equivalence_class)
-            equivalence_class.wakes, equivalence_class.worth, equivalence_class.message, equivalence_class.waits_for = (
+            (
+                equivalence_class.wakes,
+                equivalence_class.may_help,
+                equivalence_class.message,
+                equivalence_class.waits_for,
+            ) = (
                 wakes,
-                worth,
+                may_help,
                 message,
                 waits_for,
             )
@@ -168,12 +175,12 @@ class Queue:
         return bool(self._equivalence_classes)
 
     def waiting_class(self, key: Hashable) -> EquivalenceClass | None:
-        """Return the class `key` if it is waiting: a unit that belongs to it need not be tried."""
+        """Return the class `key` if it is waiting; a unit that belongs to it need not be tried."""
         equivalence_class = self._equivalence_classes.get(key) if self.shares_failures else None
         return equivalence_class if equivalence_class is not None and equivalence_class.is_waiting else None
 
     def join(self, unit: SchedulingUnit, equivalence_class: EquivalenceClass) -> None:
-        """Let a unit wait in a class without an attempt: units of the class fail alike."""
+        """Let a unit wait in a class without an attempt: units of a class fail alike."""
         self._leave(unit)
         self._into_class(unit, equivalence_class)
 
@@ -197,7 +204,7 @@ class Queue:
         return next(iter(self._suspended.values()), None)
 
     def resume(self, unit: SchedulingUnit) -> None:
-        """Take out a suspended unit. The caller then moves it to another queue and calls `attempted`."""
+        """Remove a suspended unit. The caller then moves it to another queue and calls `attempted`."""
         del self._suspended[unit.key]
         unit.place = ATTEMPT
 
@@ -240,14 +247,14 @@ class Queue:
     # ---- time and events
 
     def flush(self, now: float) -> None:
-        """Activate units whose backoff is over, and classes that have waited too long without an event."""
+        """Activate units after their backoff, and classes that waited too long without an event."""
         self._checked = 0
         while self._backoff and self._backoff[0][0] <= now:
             entry = heapq.heappop(self._backoff)
             unit = entry[2]
             if unit.entry is entry and unit.place is BACKOFF:
                 if unit.gate[0]:
-                    self._readmit(unit)  # it failed at the gate: ask there again
+                    self._readmit(unit)  # it failed at a gate: call the gate again
                 else:
                     self._into_active(unit, "BackoffComplete")
         if self._recount[0] <= now:
@@ -264,7 +271,7 @@ class Queue:
                 self._arm(equivalence_class)
 
     def next_time(self) -> float | None:
-        """Return the time in seconds at which `flush` has something to do; None: never."""
+        """Return the time in seconds of the next `flush`; None: never."""
         while self._backoff and self._backoff[0][2].entry is not self._backoff[0]:
             heapq.heappop(self._backoff)
         while self._deadlines and not self._deadlines[0][2].is_waiting:
@@ -290,11 +297,11 @@ class Queue:
         heapq.heapify(self._deadlines)
 
     def listens(self, kind: Wake) -> bool:
-        """Return True if a change of that kind, which is not one of a row, can help any unit."""
+        """Return True if a change of that kind, which is not a change of one row, can help any unit."""
         return bool(self._suspended or self._classes_by_wake[int(kind)] or self._gate_bits & int(kind))
 
     def wake(self, change: ClusterChange) -> None:
-        """Wake every waiting class that a change can help."""
+        """Wake every waiting class that a change may help."""
         if self._suspended:
             self.on_change(change)
         kind = int(change.kind)
@@ -302,7 +309,7 @@ class Queue:
         waiting = self._classes_by_wake[kind]
         if waiting:
             for equivalence_class in [
-                each for each in waiting.values() if each.worth is None or each.worth(each, change)
+                each for each in waiting.values() if each.may_help is None or each.may_help(each, change)
             ]:
                 self.wake_class(equivalence_class)
         if change.row >= 0 and kind & _ROW_BITS:
@@ -312,7 +319,7 @@ class Queue:
             else:
                 for equivalence_class in passing:
                     if equivalence_class.is_waiting and (
-                        equivalence_class.worth is None or equivalence_class.worth(equivalence_class, change)
+                        equivalence_class.may_help is None or equivalence_class.may_help(equivalence_class, change)
                     ):
                         self.wake_class(equivalence_class)
         if self._gate_bits & kind:
@@ -321,7 +328,7 @@ class Queue:
                 self._readmit(unit)
 
     def _check_later(self, equivalence_classes: Iterable[EquivalenceClass], change: ClusterChange) -> None:
-        """Remember a change that many classes could use; each is checked when its first unit is the next one."""
+        """Store a change for later: each class checks it when its first unit is next."""
         for equivalence_class in equivalence_classes:
             first = equivalence_class.first() if equivalence_class.is_waiting else None
             if first is None:
@@ -333,7 +340,7 @@ class Queue:
                 self.wake_class(equivalence_class)
 
     def _check_classes(self) -> bool:
-        """Check classes that come before the first active unit; return False at the limit for one step."""
+        """Check classes that precede the first active unit; return False at the limit of one step."""
         while self._unchecked:
             key, _, equivalence_class = self._unchecked[0]
             if self._has_active() and self._active[0][0] < key:
@@ -344,14 +351,14 @@ class Queue:
             unchecked, equivalence_class.unchecked = equivalence_class.unchecked, {}
             if unchecked and equivalence_class.is_waiting:
                 self._checked += 1
-                if equivalence_class.worth is None or any(
-                    equivalence_class.worth(equivalence_class, change) for change in unchecked.values()
+                if equivalence_class.may_help is None or any(
+                    equivalence_class.may_help(equivalence_class, change) for change in unchecked.values()
                 ):
                     self.wake_class(equivalence_class)
         return True
 
     def check_missed(self, equivalence_class: EquivalenceClass, changes: Iterable[ClusterChange] | None) -> None:
-        """Wake a class if a change during the attempt of its unit could help; `changes` None: too many to check."""
+        """Wake a class if a change during its unit's attempt could help; `changes` None: too many to check."""
         if changes is None:
             self.wake_class(equivalence_class)
             return
@@ -359,7 +366,7 @@ class Queue:
             asks = change.kind & equivalence_class.wakes or (
                 equivalence_class.needs is not None and change.kind & ROW_WAKES
             )
-            if asks and (equivalence_class.worth is None or equivalence_class.worth(equivalence_class, change)):
+            if asks and (equivalence_class.may_help is None or equivalence_class.may_help(equivalence_class, change)):
                 self.wake_class(equivalence_class)
                 return
 
@@ -380,7 +387,7 @@ class Queue:
         return False
 
     def places(self) -> Iterator[tuple[SchedulingUnit, QueueName]]:
-        """Yield every unit with the queue it is found in, for validation."""
+        """Yield every unit with the queue that contains it, for validation."""
         for entry in self._active:
             if entry[2].entry is entry:
                 yield entry[2], ACTIVE
@@ -397,7 +404,7 @@ class Queue:
             yield unit, GATED
 
     def validate(self) -> None:
-        """Every class that was woken and has waiting units has one unit that is being tried."""
+        """Check that every woken class with waiting units has one unit being tried."""
         representatives = {id(r.equivalence_class) for r in self.units.values() if r.place in (ACTIVE, SEARCH)}
         for equivalence_class in self._equivalence_classes.values():
             assert (
@@ -436,7 +443,7 @@ class Queue:
         heapq.heappush(equivalence_class.heap, unit.entry)
 
     def _leave(self, unit: SchedulingUnit) -> None:
-        """Take a unit out of its queue. If it represented a woken class, the next unit of the class is activated."""
+        """Remove a unit from its queue. If it was the representative of a woken class, the next unit is activated."""
         representative_of = unit.equivalence_class if unit.place in (ACTIVE, SEARCH) else None
         unit.entry = None
         if unit.place is SEARCH:
@@ -459,7 +466,7 @@ class Queue:
         self._activate_next(equivalence_class)
 
     def _activate_next(self, equivalence_class: EquivalenceClass) -> None:
-        """Activate the first unit of a woken class; the unit keeps the class it came from."""
+        """Activate the first unit of a woken class; the unit remembers its class."""
         unit = equivalence_class.first()
         if unit is None:
             self._drop(equivalence_class)

@@ -17,7 +17,7 @@ from phalanx.engine.state.records import PodRecord
 from phalanx.engine.state.shapes import Shape
 from phalanx.model.groups import Group, GroupForest, GroupKey
 
-FEW_STALE = 64  # heap entries of units that left; fewer are not worth a clean-up
+FEW_STALE = 64  # heap entries of units that left: no clean-up below this number
 
 WorthRetrying = Callable[["EquivalenceClass", ClusterChange], bool]
 
@@ -25,11 +25,11 @@ WorthRetrying = Callable[["EquivalenceClass", ClusterChange], bool]
 class UnitState(enum.StrEnum):
     """State of a scheduling unit. `lifecycle.unit_lifecycle` has the table of transitions and is the only writer."""
 
-    NONE = "nothing"  # not known yet, or not any more
+    NONE = "nothing"  # unknown
     HELD = "held"  # objects or members are missing, or gates are closed
     QUEUED = "queued"  # may be tried; `QueueName` says in which queue it is
     EVICTING = "evicting"  # its victims are being evicted
-    COMMITTING = "committing"  # of groups: all its pods have nodes by our decision, not all binds are answered
+    COMMITTING = "committing"  # of groups: all its pods have nodes by our decision, not all binds have an outcome
     SCHEDULED = "scheduled"  # of groups: the binds that make its minimum are confirmed
 
 
@@ -41,15 +41,15 @@ class QueueName(enum.StrEnum):  # hashed for every unit: Enum has a slow hash
     BACKOFF = "backoff"
     WAITING = "waiting"  # for an event that can matter
     GATED = "gated"  # a PreEnqueue plugin rejected it, or objects or members of a group are missing
-    SEARCH = "search"  # its attempt takes longer than a slice and is resumed after others were served
+    SEARCH = "search"  # its attempt takes longer than a slice and is resumed after other units
     ATTEMPT = "attempt"  # being tried now
 
 
-# By name: looking up a member of an enum costs ten times what a global does, and a queue does little else.
+# Module globals: access to a member of an enum takes ten times as long, and the queue does it often.
 NOWHERE, ACTIVE, BACKOFF, WAITING, GATED, SEARCH, ATTEMPT = QueueName
 NONE = UnitState.NONE
 
-Gate = tuple[str, str]  # (plugin that holds a unit back, its message)
+Gate = tuple[str, str]  # plugin that holds a unit, its message
 NO_GATE: Gate = ("", "")
 
 
@@ -64,18 +64,18 @@ class PreemptionInProgress(msgspec.Struct):
 
 
 class Refusal(msgspec.Struct, frozen=True):
-    """What is kept of a failed attempt: no arrays, since there may be many."""
+    """A stored summary of a failed attempt; without arrays, since there may be many."""
 
     message: str
     outcome: SearchOutcome | None
-    texts: dict[Shape, str]  # the message of the pods of each shape
+    texts: dict[Shape, str]  # message for the pods of each shape
     reason: str = "Unschedulable"  # of the pods' condition
-    at: float = 0.0  # seconds, when it was tried
+    at: float = 0.0  # time of the attempt in seconds
     reserved: int = 0  # number of other units for which room is reserved
 
     @property
     def headline(self) -> str:
-        """Return the message as a plain sentence; empty if no search explains it."""
+        """Return the message as a plain sentence; "" if no search produced it."""
         certificate = self.outcome.certificate if self.outcome is not None else None
         return sentence_of(certificate) if certificate is not None else ""
 
@@ -105,16 +105,16 @@ class SchedulingUnit:
         self.kind = kind  # Pod, PodGroup, CompositePodGroup
         self.key = key  # "pod/ns/name", "podgroup/ns/name", "compositepodgroup/ns/name"
         self.priority = priority
-        self.asked = asked  # seconds, when it was first queued; kept by failed attempts
+        self.asked = asked  # seconds, when it was first queued; failed attempts do not change it
         self.order = order  # arrival number
         self.records: dict[str, PodRecord] = {}  # pending pods by key
-        self.group: GroupKey | None = None  # of group units; the leaf itself while no root is known ("waiting/…")
-        self.state = state  # changed by `UnitLifecycle` alone, like `gate` and `plan`
+        self.group: GroupKey | None = None  # of group units; the leaf itself while its root is unknown ("waiting/…")
+        self.state = state  # changed only by `UnitLifecycle`, like `gate` and `plan`
         self.plan: PreemptionInProgress | None = None  # while evicting
         self.refusal: Refusal | None = None  # of group units: why the last attempt failed
         self.place = NOWHERE
         self.entry: Any = None  # the valid heap entry, if in a heap
-        self.equivalence_class: EquivalenceClass | None = None  # where it waits, or from where it was woken
+        self.equivalence_class: EquivalenceClass | None = None  # where it waits, or where it was woken from
         self.attempts = 0
         self.errors = 0
         self.expiry = 0.0
@@ -130,7 +130,7 @@ class SchedulingUnit:
 
 
 class EquivalenceClass:
-    """Units that wait for the same change, since an attempt cannot tell them apart."""
+    """Units that wait for the same change because no attempt can tell them apart."""
 
     __slots__ = (
         "armed",
@@ -148,26 +148,28 @@ class EquivalenceClass:
         "unreported",
         "waits_for",
         "wakes",
-        "worth",
+        "may_help",
     )
 
-    def __init__(self, key: Hashable, wakes: Wake, worth: WorthRetrying | None, message: str, waits_for: Any) -> None:
+    def __init__(
+        self, key: Hashable, wakes: Wake, may_help: WorthRetrying | None, message: str, waits_for: Any
+    ) -> None:
         self.key = key
         self.wakes = wakes  # kinds of change that are checked
-        self.worth = worth  # decides about one change; None: every change of those kinds helps
+        self.may_help = may_help  # decides about one change; None: every change of those kinds helps
         self.message = message  # as in the condition
         self.counts: Mapping[str, int] = {}  # of single pods: reason of a filter -> number of nodes it rejected
-        self.tried = 0.0  # seconds, the attempt that gave this message
-        self.waits_for = waits_for  # whatever `worth` needs
-        self.plugins: frozenset[str] = frozenset()  # those that rejected single pods of it
+        self.tried = 0.0  # time in seconds of the attempt that gave this message
+        self.waits_for = waits_for  # data for `may_help`
+        self.plugins: frozenset[str] = frozenset()  # plugins that rejected its single pods
         self.needs: Requests | None = None  # also woken by changes of a row with room for this
         self.heap: list[tuple[tuple[Any, ...], int, SchedulingUnit]] = []
-        self.left = 0  # entries in the heap of units that have left, at most
+        self.left = 0  # upper bound of heap entries of units that left
         self.is_waiting = True  # False: woken, and one unit of it is being tried
-        self.deadline = 0.0  # woken then even without an event
+        self.deadline = 0.0  # wake time without an event
         self.armed = False  # has an entry among the deadlines
         self.unchecked: dict[tuple[int, int], ClusterChange] = {}  # by (row, kind): changes not checked yet
-        self.unreported: list[SchedulingUnit] = []  # joined while another unit of the class was tried; not reported yet
+        self.unreported: list[SchedulingUnit] = []  # joined while another unit of the class was tried
 
     def first(self) -> SchedulingUnit | None:
         while self.heap:
@@ -180,7 +182,7 @@ class EquivalenceClass:
         return None
 
     def leave(self) -> None:
-        """Count a unit that has left; its heap entry is removed when half of the heap is stale."""
+        """Count a unit that left; stale heap entries are removed when they are half of the heap."""
         self.left += 1
         if self.left > FEW_STALE and self.left * 2 > len(self.heap):
             self.heap = [entry for entry in self.heap if entry[2].entry is entry]
@@ -189,7 +191,7 @@ class EquivalenceClass:
 
 
 class GroupTree(msgspec.Struct, frozen=True, eq=False):
-    """A group unit as an attempt sees it: its root group, the forest, and its pending pods."""
+    """A group unit for an attempt: its root group, the forest, and its pending pods."""
 
     key: str  # "podgroup/ns/name"
     group: Group
@@ -204,12 +206,12 @@ class GroupTree(msgspec.Struct, frozen=True, eq=False):
 
     @property
     def kind(self) -> str:
-        """Return the kind as events name it."""
+        """Return the kind for events."""
         return self.group.key.kind.lower() if self.group.composite else "podgroup"
 
 
 class SinglePod(msgspec.Struct, frozen=True, eq=False):
-    """A pod of no group as it is tried: a unit of one leaf."""
+    """A pod without a group, for an attempt: a unit of one leaf."""
 
     record: PodRecord
 
@@ -234,7 +236,7 @@ AttemptUnit = SinglePod | GroupTree
 
 
 class UnitQueue(Protocol):
-    """What the lifecycles need of the queue (`Queue`)."""
+    """The methods of `Queue` that the lifecycles need."""
 
     units: dict[str, SchedulingUnit]  # every unit that has pending pods, by key
 

@@ -1,7 +1,7 @@
-"""Waiting: what a refused unit waits for, and which changes may help it.
+"""Waiting of refused units: which changes may help each unit.
 
-Pods that no attempt can tell apart share an equivalence class of the queue. Preemption is not tried again for a unit
-while every placed pod has its priority or a higher one (`placed` keeps the lowest priority).
+Pods that no attempt can tell apart share an equivalence class of the queue. Preemption is not retried for a unit while
+every placed pod has its priority or a higher one (`placed` keeps the lowest priority).
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from phalanx.engine.state.shapes import Shape
 # Preemption may help after these: a pod of lower priority arrived, a nomination was cleared, or a pod of higher
 # priority left a node that has victims on it.
 HELPS_AFTER = Wake.POD_PLACED | Wake.POD_GONE | Wake.NODE | Wake.NOMINATION
-FEW_CLASSES = 4096  # below this the table is not swept for classes that no longer wait
+FEW_CLASSES = 4096  # the table is not cleaned below this size
 
 
 class Interest(msgspec.Struct, frozen=True):
-    """What a class of single pods waits for."""
+    """The changes that may help a class of single pods."""
 
     shape: Shape
     profile: Profile
     priority: int
-    cross: tuple[Any, ...]  # rejecting plugins whose verdicts reach beyond one row
+    cross: tuple[Any, ...]  # rejecting plugins whose verdicts depend on other rows
     helpers: tuple[Any, ...]  # PostFilter plugins that may help after some changes
     evicts: Wake  # changes after which preemption may help
 
@@ -46,8 +46,8 @@ class Waiting:
         self._columns = state.columns
         self.queue = queue
         self._victims = victims
-        self._floor = 1 << 40  # lowest priority ever placed: a unit that is not above it has no victims
-        # Classes and their priority: no pod of lower priority is placed, so preemption cannot help them yet.
+        self._floor = 1 << 40  # lowest priority ever placed: a unit at or below it has no victims
+        # Classes with their priority: no pod of lower priority is placed, so preemption cannot help them yet.
         self._without_victims: dict[int, tuple[EquivalenceClass, int]] = {}
         self._sweep_at = FEW_CLASSES
 
@@ -82,7 +82,7 @@ class Waiting:
             unit,
             key,
             wakes | more,
-            self._worth,
+            self._may_help,
             now,
             message=message,
             counts=diagnosis.counts(),
@@ -93,8 +93,10 @@ class Waiting:
         self.await_lower_priority(equivalence_class, record.priority)
 
     def wait_for_victims(self, unit: SchedulingUnit, diagnosis: Diagnosis, message: str) -> None:
-        """Let a single pod wait until its victims are gone, or until a node has room that is nominated to no other
-        pod. Pods of one shape share an equivalence class: one question per change, however many of them wait."""
+        """Let a single pod wait until its victims are gone, or a node has room that is nominated to no other pod.
+
+        Pods of one shape share an equivalence class, so each change is checked once.
+        """
         record = unit.record
         shape = record.shape
         self.queue.wait(
@@ -109,10 +111,10 @@ class Waiting:
         )
 
     def _has_room(self, shape: Shape, priority: int, change: ClusterChange) -> bool:
-        """Return True if the changed row has room besides what is nominated to other pods."""
+        """Return True if the changed row has room besides nominations of other pods."""
         columns = self._columns
         if change.row < 0:
-            return True  # a node is gone: perhaps the nominated one
+            return True  # a node is gone, perhaps the nominated one
         row = change.row
         left = {rid: columns.alloc_cell[rid][row] - columns.used_cell[rid][row] for rid, _ in shape.requests}
         for other in self._cluster.nominations.on(columns.names[change.row]):
@@ -142,7 +144,7 @@ class Waiting:
         return Interest(shape, profile, priority, tuple(cross), tuple(helpers), evicts), wakes | evicts
 
     def await_lower_priority(self, equivalence_class: EquivalenceClass, priority: int) -> None:
-        """Wake a class only when the first pod of lower priority is placed, if there is none now."""
+        """Delay the wakes of a class until the first pod of lower priority is placed, if there is none now."""
         if priority <= self._floor:
             self._without_victims[id(equivalence_class)] = (equivalence_class, priority)
             if len(self._without_victims) > self._sweep_at:
@@ -152,7 +154,7 @@ class Waiting:
                 self._sweep_at = max(FEW_CLASSES, 2 * len(self._without_victims))
 
     def placed(self, priority: int) -> None:
-        """Note the priority of a placed pod: a new lowest priority wakes the classes that could evict the pod."""
+        """Record the priority of a placed pod: a new lowest priority wakes the classes that could evict it."""
         if priority < self._floor:
             self._lower_floor(priority)
 
@@ -168,11 +170,11 @@ class Waiting:
             else:
                 self._without_victims[key] = (equivalence_class, rank)
 
-    def _worth(self, equivalence_class: EquivalenceClass, change: ClusterChange) -> bool:
+    def _may_help(self, equivalence_class: EquivalenceClass, change: ClusterChange) -> bool:
         return self.helps(equivalence_class.waits_for, change)
 
     def helps(self, interest: Interest, change: ClusterChange) -> bool:
-        """Return True if a change can make a shape feasible. Must never be wrongly False."""
+        """Return True if a change may make a shape feasible. Must never be wrongly False."""
         for plugin in interest.cross:
             if change.kind & traits_of(plugin).wakes_on:
                 hint = interest.profile.options[plugin.name].queueing_hint
@@ -210,12 +212,12 @@ class Waiting:
 
 
 def equivalence_key(record: PodRecord) -> tuple[Any, ...]:
-    """Return the key of the class of single pods that no attempt can tell apart."""
+    """Return the key of single pods that no attempt can tell apart."""
     return ("shape", record.shape.id, record.priority, record.preemption_policy)
 
 
 def _hint_or_true(hint: Any, *args: Any) -> bool:
-    """Return what a queueing hint says; True if it raises: an error must not keep a pod waiting."""
+    """Return the result of a queueing hint; True if it raises: an error must not keep a pod waiting."""
     try:
         return bool(hint(*args))
     except BaseException:
