@@ -294,7 +294,7 @@ def test_without_reservations_decisions_are_those_of_a_scheduler_that_knows_none
 ) -> None:
     off = "backfill: None, starvationSeconds: 0, nodesToComeSeconds: 0"
     with_code = _placements(cluster(6, off, cpu=4), seed)
-    for name in ("sweep", "placed", "node_came", "next_time"):
+    for name in ("sweep", "placed", "node_arrived", "next_time"):
         monkeypatch.setattr(StartReservations, name, lambda *_: None)
     assert with_code == _placements(cluster(6, off, cpu=4), seed)
 

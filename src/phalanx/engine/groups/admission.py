@@ -19,7 +19,7 @@ class HeldBy(enum.Enum):
     OBJECTS = "objects"  # an object of the tree has not been seen
     INVALID = "invalid"
     MEMBERS = "members"  # below its quorum
-    MISMATCH = "mismatch"  # its members want different schedulers
+    MISMATCH = "mismatch"  # its members name different schedulers
     GATES = "gates"  # scheduling gates of members
 
 

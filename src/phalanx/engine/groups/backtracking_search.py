@@ -1,12 +1,12 @@
 """Place members with mutual constraints by backtracking over member orders and nodes, within a budget.
 
-A pod is filtered against the pods placed before it, so the order matters as much as the node. The filter results depend
-only on which pod is on which node, not on the order of arrival: a state that was left once is never entered again.
-Nodes that are symmetric for all rules count as one. Members that have no rules about other members and match no rule of
-other members are placed last: for them only the final state matters.
+A pod is filtered against the pods placed before it, so the order matters as well as the node. Filter results depend
+only on which pod is on which node: a state that was left is never entered again. Nodes that are symmetric for all rules
+count as one. Members without rules about other members, which no rule of other members matches, are placed last: for
+them only the final state matters.
 
-The search calls the filters themselves and rolls everything back afterwards, so every assignment it finds is valid. Its
-steps are deterministic and counted against the budget of the group search.
+The search calls the filters and rolls everything back, so every assignment it finds is valid. Its steps are
+deterministic and counted against the budget of the group search.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Build a placement problem from a group tree and the columns.
-
-Arrays are borrowed from the columns where nothing has to be subtracted.
-"""
+"""Build a placement problem from a group tree and the columns. Arrays that are not changed are not copied."""
 
 from __future__ import annotations
 
@@ -103,9 +100,9 @@ def build(
 ) -> Built:
     """Build the placement problem of a group tree.
 
-    `outstanding_pods`: pods that need room although they do not exist yet. `evaluated`: evaluations made beforehand.
-    `counted`: treat devices of one shape as plain counts; only for callers that want a placement without preemption and
-    search in another way if there is none. Raises PluginFailure and Unplaceable.
+    `outstanding_pods`: expected pods that need room as well. `evaluated`: evaluations made before. `counted`: count
+    devices of one shape like a plain resource; only for callers that want a placement without preemption and have
+    another search if there is none. Raises PluginFailure and Unplaceable.
     """
     builder = _Builder(state, pending, priority, outstanding_pods or ExpectedPods(), evaluated or {})
     return builder.build(root, budget, counted=counted)
@@ -215,7 +212,7 @@ class _Builder:
         columns, n = self._columns, self._columns.n
         shapes = list(self._numbers)
         evaluations = [self._evaluation(shape) for shape in shapes]
-        # Devices that no member requests are part of the problem too: pods without devices should avoid their nodes.
+        # Devices that no member requests are counted too: pods without devices should avoid their nodes.
         asked = {rid for shape in shapes for rid, _ in shape.requests}
         rids = sorted(asked.union(rid for rid in columns.devices() if columns.alloc[rid, :n].any()))
         capacity = Capacity(columns, rids)
@@ -226,7 +223,7 @@ class _Builder:
             column = columns.label(key)
             domains[key] = column.ids[:n] - 1  # the columns' 0 is the problem's -1: no label, no domain
             names[key] = column.values[1:]
-        # Devices are counted for one shape at a time: members of two shapes may want the same ones.
+        # Devices are counted only for one shape: members of two shapes may request the same devices.
         counted = counted and not reserved and sum(bool(shape.claims) for shape in shapes) <= 1
         coupled = any(each.reaches_beyond and not (counted and each.counted) for each in evaluations)
         # An interruptible search needs its own copy of the arrays; a gang of equal pods is placed without interruption.
@@ -266,7 +263,7 @@ class _Builder:
         for group in self._outstanding_pods.beside:
             try:
                 others.append(self._part(group))
-            except Unplaceable:  # its own members contradict its rules: it cannot be completed anyway
+            except Unplaceable:  # its members contradict its rules: it cannot be completed
                 continue
         return Composite("", 1 + len(others), (part, *others), None, None, -1) if others else part
 
@@ -360,7 +357,7 @@ class _Builder:
             raise Unplaceable(
                 "cannot determine domain for already scheduled pods: more than 1 domain found for pod group: " + values
             )
-        if lost and not found:  # no other member shows the domain, and the members must not be split over two
+        if lost and not found:  # no other member shows the domain, and the group must not be split over two
             raise Unplaceable(f"no topology domain found for {lost}")
         return next(iter(found), -1)
 

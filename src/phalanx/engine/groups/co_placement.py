@@ -23,8 +23,8 @@ from phalanx.engine.state.records import PodRecord
 from phalanx.model.groups import Group, GroupForest, GroupKey
 from phalanx.model.groups.keys import HOSTNAME
 
-MOST_AREAS = 8  # domains of a required topology key that are tried
-MOST_PIECES = 1024  # parts of a variant; larger bundles are not divided
+MOST_AREAS = 8  # tried domains of a required topology key
+MOST_PIECES = 1024  # parts of a variant; a larger bundle is not divided
 Division = dict[Rank, int]  # rank -> domain
 
 
@@ -63,7 +63,7 @@ class _Bundle:
     key: str  # topology key, or NODE
     ids: Ints  # (N,) domain of each row, -1: none
     pending: dict[int, dict[Rank, PodRecord]] = field(default_factory=dict)  # id of a leaf -> rank -> pod
-    sitting: Division = field(default_factory=dict)  # domains of ranks of which a member has a node
+    sitting: Division = field(default_factory=dict)  # rank -> domain of a member with a node
 
     @property
     def ranks(self) -> list[Rank]:
@@ -126,13 +126,13 @@ def _bundle(columns: Columns, built: Built, groups: Sequence[Group]) -> _Bundle:
 
 
 def _within_group(ranks: Mapping[str, Rank]) -> dict[str, Rank]:
-    """Return ranks by pod, counted from the first Job of the group: Jobs of a JobSet have one order for all groups."""
+    """Return ranks by pod, counted from the first Job of the group: Jobs of a JobSet are numbered over all groups."""
     first = min((job for job, _ in ranks.values()), default=0)
     return {key: (job - first, index) for key, (job, index) in ranks.items()}
 
 
 def _areas(built: Built, bundles: Iterable[_Bundle]) -> Iterator[Ints]:
-    """Yield rows to which bundles may be divided: by the required topology key of their groups if there is one."""
+    """Yield areas for the bundles: domains of the required topology key of their groups, else all nodes."""
     problem = built.problem
     leaves = {leaf for bundle in bundles for leaf in bundle.pending}
     everywhere = np.arange(problem.node_count)
@@ -183,7 +183,7 @@ def _divide(columns: Columns, built: Built, bundle: _Bundle, area: Ints) -> Divi
 
 
 def _slots(built: Built, bundle: _Bundle) -> Ints:
-    """Return (N,) how many ranks fit on each node: one pod of the largest request of every group that waits."""
+    """Return (N,) how many ranks fit on each node: one pod of the largest request of every pending group."""
     problem = built.problem
     number = {shape: i for i, shape in enumerate(built.shapes)}
     total: ShapeRow | None = None

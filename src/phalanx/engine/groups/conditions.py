@@ -20,11 +20,11 @@ QUIET = frozenset({"WaitingForMembers", "WaitingForParent"})  # reasons that do 
 class GroupConditions:
     def __init__(self, emit: Emit) -> None:
         self._emit = emit
-        self._said: dict[GroupKey, tuple[str, str, str]] = {}  # status, reason, message
+        self._said: dict[GroupKey, tuple[str, str, str]] = {}  # group -> (status, reason, message)
         self._uids: dict[GroupKey, str] = {}
         self._implicit: dict[tuple[str, str], dict[GroupKey, None]] = {}  # (namespace, Workload) -> reported groups
         self._promised: dict[GroupKey, tuple[str, str]] = {}  # status and message of START_PROMISED
-        self.targets: dict[GroupKey, float] = {}  # groups with DisruptionTarget, and since when (seconds)
+        self.targets: dict[GroupKey, float] = {}  # groups with DisruptionTarget -> since when, seconds
 
     def seen(self, key: GroupKey, obj: PodGroup | CompositePodGroup) -> None:
         """Record the condition that the object has already (after a restart, or written by another scheduler)."""
@@ -146,10 +146,7 @@ class GroupConditions:
     def say(
         self, group: Group, status: str, reason: str, message: str, *, headline: str = "", event: bool = True
     ) -> None:
-        """Set the condition of a group.
-
-        `headline`: the message as a plain sentence, which the event has instead.
-        """
+        """Set the condition of a group. `headline`: a plain sentence that the event has instead of the message."""
         key = group.key
         known = self._said.get(key)
         if known == (status, reason, message) or (known is not None and known[0] == "True" and status != "True"):

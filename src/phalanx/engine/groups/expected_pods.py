@@ -1,8 +1,8 @@
-"""Reserve room for pods that a group will have but that do not exist yet (LeaderWorkerSet LeaderReady, KEP-407).
+"""Place pods that a group will have but that do not exist yet (LeaderWorkerSet LeaderReady, KEP-407).
 
 The annotation `scheduling.phalanx.dev/pods-to-come` on a PodGroup gives the number of pods of the whole group and the
 template of the later ones. An attempt places these expected pods too, together with the expected pods of other started
-groups; only existing pods are bound. So a first pod never starts where the others cannot follow.
+groups; only existing pods are bound. So a first pod never starts without room for the others.
 """
 
 from __future__ import annotations
@@ -49,12 +49,12 @@ def owner_of(record: PodRecord) -> GroupKey:
 
 
 def is_reserved_for(record: PodRecord, groups: Container[GroupKey]) -> bool:
-    """Return whether the record stands for an expected pod of one of these groups: their own room is theirs to use."""
+    """Return whether the record is an expected pod of one of these groups, which may use that room."""
     return is_expected(record) and owner_of(record) in groups
 
 
 def _free_slots(state: ClusterState) -> int:
-    """Return how many more pods the nodes can take by pod count: no attempt needs to place more."""
+    """Return how many more pods the nodes can take by pod count; an attempt never needs more."""
     columns = state.columns
     free = columns.alloc[PODS, : columns.n] - columns.used[PODS, : columns.n]
     return int(np.maximum(free, 0.0)[columns.alive[: columns.n]].sum())
@@ -74,15 +74,15 @@ def whole_of(state: ClusterState, group: Group) -> ExpectedGroup | None:
         template.spec, scheduler_name=like.spec.scheduler_name, priority=like.spec.priority, node_name=""
     )
     meta = msgspec.structs.replace(template.metadata, name=f"{group.key.name}/", namespace=group.key.namespace, uid="")
-    missing = min(size - len(members), _free_slots(state) + 1)  # one more than fits is enough proof
+    missing = min(size - len(members), _free_slots(state) + 1)  # one more than fits is sufficient
     like_those = Pod(metadata=meta, spec=spec)
     reserved = (each for _, each in state.nominations.all() if is_expected(each) and owner_of(each) != group.key)
     here = (each for each in reserved if each.namespace == group.key.namespace)
     missing = allowed(state, group.key.namespace, like_those, missing, here)
-    shape = state.shapes.of(like_those)  # shared by all expected pods
+    shape = state.shapes.of(like_those)  # one shape for all expected pods
     records = []
     for number in range(missing):
-        own = msgspec.structs.replace(meta, name=f"{meta.name}{number}")  # no pod can have such a name
+        own = msgspec.structs.replace(meta, name=f"{meta.name}{number}")  # no real pod can have this name
         records.append(PodRecord(Pod(metadata=own, spec=spec), shape, 0, state.now))
     size = min(size, len(members) + missing)
     return ExpectedGroup(size, records)
@@ -91,10 +91,7 @@ def whole_of(state: ClusterState, group: Group) -> ExpectedGroup | None:
 def outstanding_pods(
     state: ClusterState, leaves: Iterable[Group], others: Iterable[Group], priority: int
 ) -> ExpectedPods | None:
-    """Return the expected pods that an attempt of these leaves must place as well; None if there are none.
-
-    `others`: groups that have started.
-    """
+    """Return the expected pods that an attempt of these leaves must place too; None: none. `others`: started groups."""
     wholes = {leaf.key: whole for leaf in leaves if (whole := whole_of(state, leaf)) is not None}
     if not wholes:
         return None
@@ -105,7 +102,7 @@ def outstanding_pods(
         if other.key in wholes or other.spec is None or (other.spec.priority or 0) < priority:
             continue
         whole = whole_of(state, other)
-        if whole is not None and len(whole.records) <= left:  # larger groups cannot be completed anyway
+        if whole is not None and len(whole.records) <= left:  # larger groups cannot be completed
             left -= len(whole.records)
             wholes[other.key] = whole
             beside.append(other)

@@ -27,15 +27,15 @@ from phalanx.model.groups import Group
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    assignment: Assignment  # empty: the minimum is met already and no other pod fits
-    satisfied: set[int]  # ids of the groups whose minimum is then met
+    assignment: Assignment  # empty: the minimum is met and no other pod fits
+    satisfied: set[int]  # ids of the groups whose minimum is met by it
     outcome: SearchOutcome
 
 
 class NoPlacement(msgspec.Struct, frozen=True):
     outcome: SearchOutcome
-    rules: bool = False  # resources suffice, but no placement satisfies the affinity, spreading and volume rules
-    used: int = 0  # expansions of a backtracking search that gave up; 0: it was complete or not needed
+    rules: bool = False  # enough resources, but affinity, spreading or volume rules are violated
+    used: int = 0  # expansions of a search that ended at its budget; 0: it was complete or not needed
 
     @property
     def proved(self) -> bool:

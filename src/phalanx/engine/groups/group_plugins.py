@@ -1,8 +1,8 @@
 """Run the extension points of groups: candidate placements, their feasibility and score, and post-filter.
 
-Without plugins at these points the search alone decides and there is no overhead. With plugins, a root is searched once
-per candidate placement: those that a PlacementGenerate plugin returns, or, for PlacementScore, the domains of the
-root's topology key. The search keeps every rule of the tree inside each candidate.
+Without such plugins only the search runs. With plugins, a root is searched once per candidate placement: those of a
+PlacementGenerate plugin, or, for PlacementScore, the domains of the root's topology key. The search applies every rule
+of the tree inside each candidate.
 """
 
 from __future__ import annotations
@@ -61,11 +61,11 @@ class GroupPlugins:
     # ---- PlacementFeasible
 
     def hopeless(self, group: Group, pending: int) -> Status | None:
-        """Ask PlacementFeasible plugins before any search, so that a rejected group costs nothing."""
+        """Call PlacementFeasible plugins before any search, so that a rejected group costs nothing."""
         return self._feasible(group, group.placed if not group.composite else 0, pending)
 
     def refused(self, groups: Iterable[Group], members_on_nodes: Callable[[Group], tuple[int, int]]) -> Status | None:
-        """Ask PlacementFeasible plugins about every group of a placement; `seated` returns (scheduled, remaining)."""
+        """Call PlacementFeasible plugins for every group of a placement; `members_on_nodes`: see `counter`."""
         for group in groups:
             status = self._feasible(group, *members_on_nodes(group), waiting_is_refusal=True)
             if status is not None:

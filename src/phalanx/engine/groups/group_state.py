@@ -13,19 +13,13 @@ REVISION = "leaderworkerset.sigs.k8s.io/template-revision-hash"  # label of the 
 
 
 def revision_of(group: Group) -> str:
-    """Return the revision of the workload that a group was made for; empty if its workload has none.
-
-    While a workload rolls out, groups of two revisions exist.
-    """
+    """Return the workload revision of a group; "" if it has none. During a rollout, groups of two revisions exist."""
     labels = group.source.metadata.labels if group.source is not None else None
     return (labels or {}).get(REVISION, "")
 
 
 def settings_in_words(group: Group) -> list[str]:
-    """Return what the group's object asks for besides minimum and topology; `why`, `top` and the dashboard print it.
-
-    A new field is shown by all of them if it has a line here.
-    """
+    """Return the settings of the group's object besides minimum and topology, for `why`, `top` and the dashboard."""
     spec, revision = group.spec, revision_of(group)
     if spec is None:
         return []
@@ -54,9 +48,9 @@ HEALTHY = (Phase.RUNNING, Phase.COMPLETED)
 class GroupState(msgspec.Struct, frozen=True):
     phase: Phase
     placed: int  # members on nodes: pods, or child groups that have their minimum
-    wanted: int  # out of this many
+    wanted: int  # required members
     minimum: int
-    pods: int  # like `wanted`, but in pods; equal for a leaf
+    pods: int  # `wanted` in pods; equal for a leaf
     placed_pods: int
 
     def __str__(self) -> str:
@@ -65,7 +59,7 @@ class GroupState(msgspec.Struct, frozen=True):
 
 
 class Facts(msgspec.Struct, frozen=True):
-    """Hold facts about a group that its members do not show."""
+    """Facts about a group that its members do not show."""
 
     started: bool = False  # it had its minimum before
     disrupted: bool = False  # it has DisruptionTarget: the whole group is evicted
@@ -91,7 +85,7 @@ def group_state(forest: GroupForest, group: Group, facts: Facts = NO_FACTS) -> G
 
 
 def wanted_pods(leaf: Group) -> int:
-    """Return how many pods a leaf has, or will have as far as is known."""
+    """Return how many pods a leaf has, or is expected to have."""
     size = expected(leaf.source)
     least = leaf.spec.minimum if leaf.spec is not None and leaf.spec.gang else 0
     desired = leaf.policy.desired_count or 0

@@ -21,12 +21,12 @@ from phalanx.model.groups.policy import DEFAULT
 from phalanx.model.objects import CompositePodGroup, PodGroup
 from phalanx.model.printing.groups import HEALTHY
 
-MOST_LOST = 5  # members named in one message for each cause
-QUIET_SECONDS = 1.0  # between two writes that only change counts, and before the first of a group not yet tried
+MOST_LOST = 5  # members named in one message per cause
+QUIET_SECONDS = 1.0  # between two writes that only change counts, and before the first write for an untried group
 
 
 class Restarts(msgspec.Struct, frozen=True):
-    """Hold how often `TerminateAll` has ended a gang, and when it last did, in seconds."""
+    """How often `TerminateAll` evicted a gang, and when it last did, in seconds."""
 
     count: int = 0
     last: float = 0.0
@@ -41,8 +41,8 @@ class _Written(msgspec.Struct):
     reason: str = ""
     message: str = ""
     at: float = 0.0  # seconds; of the last write
-    since: float | None = None  # seconds; when `status` last changed
-    waits_since: float | None = None  # seconds; when its pods were first seen, before anything is written
+    since: float | None = None  # seconds; last change of `status`
+    waits_since: float | None = None  # seconds; when its pods were first seen, until the first write
 
     def same(self, status: str, reason: str, message: str) -> bool:
         return (self.status, self.reason, self.message) == (status, reason, message)
@@ -54,14 +54,14 @@ class GroupHealth:
         self._conditions, self._emit = conditions, emit
         self.losses = losses
         self.timed_out: dict[GroupKey, str] = {}  # group -> message about the time limit that has passed
-        self.restarts: dict[GroupKey, Restarts] = {}  # of gangs that were restarted
+        self.restarts: dict[GroupKey, Restarts] = {}  # restarted gangs
         self.unready: dict[GroupKey, dict[str, Loss]] = {}  # leaf -> members not ready in time, by uid
         self.changed: dict[GroupKey, None] = {}  # groups to check again, see `Maintenance`
-        self.followed: dict[GroupKey, None] = {}  # groups of which `Maintenance` remembers something
+        self.followed: dict[GroupKey, None] = {}  # groups that `Maintenance` has state of
         self._said: dict[GroupKey, _Written] = {}
         self._touched: dict[GroupKey, None] = {}
         self._later: dict[GroupKey, float] = {}  # time of a delayed write, in seconds
-        self._due: list[tuple[float, GroupKey]] = []  # a heap of the same; entries of writes made since are skipped
+        self._due: list[tuple[float, GroupKey]] = []  # heap of the same; outdated entries are skipped
 
     # ---- queries
 
@@ -75,7 +75,7 @@ class GroupHealth:
         return Facts(conditions.is_true(key), key in conditions.targets, key in self.timed_out, unready)
 
     def message(self, group: Group, state: GroupState) -> str:
-        """Return one sentence: how many have nodes, how many are needed, and which members were lost and why."""
+        """Return one sentence: the placed and required numbers, and the lost members with causes."""
         what = "child groups have their minimum" if group.composite else "pods have a node"
         if not group.composite and self.unready.get(group.key):
             what = "pods have a node and are ready, or still in time"
@@ -92,7 +92,7 @@ class GroupHealth:
         return f"{text}; lost: {lost}" if lost else text
 
     def lost(self, group: Group) -> str:
-        """Return the members that the group has lost and not replaced, by cause; empty if there are none."""
+        """Return the lost members without a replacement, by cause; "" if none."""
         leaves = [leaf.key for leaf in self._forest.leaves(group.key)]
         return lost_in_words(
             loss for leaf in leaves for loss in (*self.losses.of(leaf), *self.unready.get(leaf, {}).values())
@@ -104,7 +104,7 @@ class GroupHealth:
         return said.since if said is not None and said.status == "False" else None
 
     def says(self, key: GroupKey, phase: Phase) -> bool:
-        """Return True if the condition as last written has this phase as its reason."""
+        """Return True if the written condition has this phase as its reason."""
         said = self._said.get(key)
         return said is not None and said.reason == phase
 
@@ -128,7 +128,7 @@ class GroupHealth:
                 said.status, said.reason, said.message = condition.status, condition.reason, condition.message
                 said.since = seconds_of(condition.last_transition_time)
         if said.reason == Phase.TIMED_OUT or key in self.restarts:
-            self.changed[key] = None  # to go on before it is tried: its backoff may not be over
+            self.changed[key] = None  # continue before it is tried: its backoff may not be over
 
     def forget(self, key: GroupKey) -> None:
         self._said.pop(key, None)
@@ -140,7 +140,7 @@ class GroupHealth:
             self.changed[key] = None
 
     def set_unready(self, leaf: GroupKey, late: dict[str, Loss]) -> None:
-        """Set the members that are bound but have not been ready for longer than the policy allows."""
+        """Set the bound members that exceeded the policy's limit for readiness."""
         self.unready.pop(leaf, None)
         if late:
             self.unready[leaf] = late
@@ -174,9 +174,9 @@ class GroupHealth:
             yield key
 
     def notify(self, leaves: Iterable[GroupKey]) -> list[GroupKey]:
-        """Write changed conditions once per step, so that all events of a step are one change.
+        """Write changed conditions, once per step; return the groups whose state may have changed.
 
-        `leaves`: leaves whose members changed. Returns the groups whose state may have changed.
+        `leaves`: leaves whose members changed.
         """
         touched, self._touched = self._touched, {}
         touched.update(dict.fromkeys(leaves))
@@ -202,7 +202,7 @@ class GroupHealth:
         pending = on_nodes = 0
         for leaf in leaves:
             if leaf.binding:
-                return  # all binds in progress are one change, written when the last one has finished
+                return  # binds in progress are one change, written after the last one
             pending += leaf.counts[PENDING]
             on_nodes += leaf.on_nodes
         if not said.status and not on_nodes and (not pending or self._untried(key, said)):
@@ -238,8 +238,10 @@ class GroupHealth:
         )
 
     def _untried(self, key: GroupKey, said: _Written) -> bool:
-        """Return True for a moment after its first pods came, unless it is known to wait: most groups are placed at
-        once and need no condition that says otherwise."""
+        """Return True for a moment after its first pods arrived, unless it is known to wait.
+
+        Most groups are placed at once and need no earlier condition.
+        """
         if self._conditions.last_written(key) is not None:
             return False
         if said.waits_since is None:
@@ -256,7 +258,7 @@ def seconds_of(text: str | None) -> float | None:
 
 
 def lost_in_words(lost: Iterable[Loss]) -> str:
-    """Return the lost members by cause, so that a cause that took many stands once."""
+    """Return the lost members as text, grouped by cause."""
     by_cause: dict[str, list[str]] = {}
     for loss in lost:
         by_cause.setdefault(loss.why, []).append(loss.pod)

@@ -26,10 +26,10 @@ class LossCause(enum.StrEnum):
     NEVER_READY = "never ready"
     FAILED = "failed"
     DELETED = "deleted"
-    RELEASED = "ended with the gang"  # evicted by this scheduler with the rest of its gang
+    RELEASED = "ended with the gang"  # evicted by this scheduler together with its gang
 
 
-# Reasons of DisruptionTarget that policies write: the rest of a gang is ended, a member is replaced.
+# Reasons of DisruptionTarget written by policies: TerminateAll, Replace.
 GANG_TERMINATED, NEVER_READY = "GangTerminated", "NeverReady"
 # Reasons of the pod condition DisruptionTarget.
 _TARGETS = {
@@ -75,7 +75,7 @@ def cause_of(pod: Pod, node_known: bool) -> tuple[LossCause, str]:
 
 
 class Losses:
-    """Record losses by group, latest last. The losses are cleared when the group has its minimum again."""
+    """Losses by group, latest last. They are cleared when the group has its minimum again."""
 
     def __init__(self) -> None:
         self._lost: dict[GroupKey, dict[str, Loss]] = {}  # by uid of the pod
@@ -124,5 +124,5 @@ class Losses:
 
     @property
     def remembered(self) -> int:
-        """Return the number of pods that are remembered besides the losses: they are terminating or being evicted."""
+        """Return the number of terminating or evicted pods that are remembered besides the losses."""
         return len(self._noted) + len(self._preemptors)

@@ -15,10 +15,10 @@ LIMITED = "LimitedByPolicy"  # reason of pods beyond the counts of their group's
 
 
 def refused(group: Group, certificate: Certificate) -> str:
-    """Return kube-scheduler's phrases first, so that tools that match them still work, then the diagnosis."""
+    """Return kube-scheduler's phrases, which tools match, followed by the diagnosis."""
     minimum = group.spec.minimum if group.spec is not None else certificate.needed
     running = 0 if group.composite else group.placed
-    # If each fits alone, the number that fits together is not known: it is less than the minimum.
+    # If each pod fits alone, the number that fits together is unknown, but below the minimum.
     scheduled = min(running + certificate.fits, max(0, minimum - 1))
     head = f"{_minimum(group)} ({minimum}) cannot be satisfied: {scheduled} scheduled, 0 remaining"
     if group.composite and group.spec is not None and not group.spec.gang:
@@ -51,7 +51,7 @@ def _minimum(group: Group) -> str:
 
 
 def exhausted(group: Group, expansions: int, certificate: Certificate) -> str:
-    """Return the message for an exhausted search: the result of counting, and that it is no proof."""
+    """Return the message of an exhausted search: the result of counting, which is no proof."""
     return f"{refused(group, certificate)}{used_up(expansions)}"
 
 
@@ -60,10 +60,7 @@ def used_up(expansions: int) -> str:
 
 
 def coupled(group: Group, *, used: int = 0) -> str:
-    """Return the message for a group that fits by resources only.
-
-    `used`: expansions of a search that gave up; 0: the search was complete.
-    """
+    """Return the message of a group that fits by resources only. `used`: expansions of an incomplete search, else 0."""
     minimum = group.spec.minimum if group.spec is not None else 1
     return (
         f"{UNSCHEDULABLE}, {_minimum(group)} ({minimum}) cannot be satisfied: there is room by resources, but no "
@@ -73,17 +70,17 @@ def coupled(group: Group, *, used: int = 0) -> str:
 
 
 def refused_pod(pod: str, message: str) -> str:
-    """Return the message when Reserve or Permit rejects one member: no member is bound."""
+    """Return the message for a member that Reserve or Permit rejects: no member is bound."""
     return f"{UNSCHEDULABLE}, pod {pod.removeprefix('?')}: {message}"
 
 
 def lacking(shortages: Iterable[QuorumShortage]) -> str:
-    """Return the message for a group that is incomplete, or has an incomplete ancestor, while its tree runs."""
+    """Return the message of an incomplete group, or of one with an incomplete ancestor, in a running tree."""
     return f"waiting for members: {'; '.join(map(str, shortages))}"
 
 
 def leftovers(group: Group, built: Built, rest: Certificate | None) -> str:
-    """Return the message when enough members run but no further member fits. `rest`: why the next ones do not."""
+    """Return the message if the minimum runs but no further member fits. `rest`: why the next members do not fit."""
     part = built.part_of[group.key]
     where = "next to those that are placed"
     if part.key is not None and part.pinned >= 0:

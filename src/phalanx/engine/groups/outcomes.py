@@ -1,4 +1,4 @@
-"""Convert the outcome of a search into an assignment of pods to nodes, or into the message why there is none."""
+"""Convert the outcome of a search into an assignment of pods to nodes, or into a message."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def assignment_of(
 ) -> Assignment:
     """Convert counts per node to pods, by rank.
 
-    `origin`: maps ids of the outcome's leaves to those of `built`, where they differ. `row_of`: pods whose nominated
-    node was chosen get it before the other pods are assigned.
+    `origin`: maps ids of the outcome's leaves to those of `built`, if different. `row_of`: pods whose nominated node
+    was chosen; they get it before other pods are assigned.
     """
     number = {shape: i for i, shape in enumerate(built.shapes)}
     waiting: dict[tuple[int, int], list[PodRecord]] = {}
@@ -78,7 +78,7 @@ def explained(group: Group, built: Built, outcome: SearchOutcome) -> str:
 
 
 def _name_reasons(built: Built) -> None:
-    """Set which filter rejects each node, per shape: only needed for messages."""
+    """Set which filter rejects each node, per shape; only messages need this."""
     names: dict[str, int] = {}
     room: set[int] = set()
     for row, evaluation in zip(built.problem.shapes, built.evaluations, strict=True):
@@ -94,7 +94,7 @@ def _name_reasons(built: Built) -> None:
 
 
 def leftovers(group: Group, built: Built) -> str:
-    """Return why pods remain although the minimum of their tree is met: what the next of them needs, and what lacks."""
+    """Return why pods remain although the minimum of their tree is met: the next pod's requests and what is missing."""
     _name_reasons(built)
     return messages.leftovers(group, built, explain_rest(built.problem, built.part_of[group.key]))
 

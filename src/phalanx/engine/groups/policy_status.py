@@ -24,11 +24,11 @@ Said = tuple[str, str, str, int, int]  # status, reason, message, generation, ma
 class PolicyStatuses:
     def __init__(self, forest: GroupForest, conditions: GroupConditions, emit: Emit) -> None:
         self._forest, self._conditions, self._emit = forest, conditions, emit
-        self._chosen: dict[GroupKey, Name] = {}  # group -> the policy that is in effect for it
+        self._chosen: dict[GroupKey, Name] = {}  # group -> its effective policy
         self._matched: Counter[Name] = Counter()
-        self._found: dict[GroupKey, tuple[FieldProblem, ...]] = {}  # problems found when a policy was used for a group
-        self._said: dict[Name, tuple[str, Said | None]] = {}  # uid and the status last written
-        self._reported: dict[GroupKey, tuple[str, ...]] = {}  # annotation problems reported by an event
+        self._found: dict[GroupKey, tuple[FieldProblem, ...]] = {}  # problems found when the policy was applied
+        self._said: dict[Name, tuple[str, Said | None]] = {}  # uid and last written status
+        self._reported: dict[GroupKey, tuple[str, ...]] = {}  # annotation problems already reported by an event
         self._touched: dict[Name, None] = {}
 
     def seen(self, name: Name, policy: WorkloadPolicy | None) -> None:
@@ -52,7 +52,7 @@ class PolicyStatuses:
         return bool(self._found)
 
     def report(self, group: Group, problems: Sequence[FieldProblem]) -> None:
-        """Report problems found when a policy is used, such as a duplicate rank. Replaces earlier reports."""
+        """Report problems of applying a policy, such as a duplicate rank. Replaces earlier reports."""
         if self._found.get(group.key, ()) == tuple(problems):
             return
         if problems:
@@ -72,7 +72,7 @@ class PolicyStatuses:
         self._touched[name] = None
 
     def notify(self) -> None:
-        """Write changed statuses once per step, so that all events of a step are one change."""
+        """Write changed statuses, once per step."""
         for key, found in self._forest.policies.take_looked_up().items():
             group = self._forest.group(key)
             self._match(key, found.object if group is not None else None)

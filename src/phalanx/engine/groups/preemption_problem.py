@@ -28,42 +28,42 @@ from phalanx.engine.slices import TrialInvalidated, worked
 from phalanx.engine.state.records import PodRecord
 from phalanx.model.groups import GroupKey, PodKey
 
-EVERY = 512  # units processed before other work may run
-LOOK = 3  # work per unit on a row, to find the blocking units
-LOOK_BEYOND = 15  # the same where a filter reads more than the row itself
-FOLLOWED = 32  # rows after which the victim index reads the log of changes that trials made
+EVERY = 512  # units processed without a pause
+LOOK = 3  # work per unit on a row to find the blocking units
+LOOK_BEYOND = 15  # the same for a filter that also reads other rows
+FOLLOWED = 32  # rows after which the victim index reads the log of trial changes
 MOST_HINDERED = 20_000  # checks for blocking units
 Blockers = dict[tuple[int, int], tuple[int, ...]]  # see PreemptionProblem
 
 
 @dataclass(slots=True, eq=False)
 class Stage:
-    """Hold a preemption problem and the objects that its indexes stand for."""
+    """A preemption problem with the objects behind its indexes."""
 
     problem: PreemptionProblem
     units: list[EvictionUnit]
     built: Built
     origin: dict[int, int]  # id(leaf of the problem) -> id(leaf of `built`)
-    restricted: bool = False  # a plugin limits where preemption may free room; the filters do not know this limit
-    exact: bool = True  # the problem covers all filters: a pod that fits in it passes them
+    restricted: bool = False  # a plugin limits where preemption may free room; filters do not know this
+    exact: bool = True  # the problem covers all filters: a pod that fits passes them
 
     def tree(self, budget: int) -> Built:
-        """Return the groups that this stage must place, for a search that calls the filters."""
+        """Return the groups that this stage must place, for a search by filters."""
         root = self.problem.placement.root
         pending = {id(leaf): self.built.pending[self.origin[id(leaf)]] for leaf in leaves(root)}
         return replace(self.built, problem=replace(self.built.problem, root=root, budget=budget), pending=pending)
 
 
 class Openings(msgspec.Struct, eq=False):
-    """Hold the nodes where members may go once victims are evicted."""
+    """Nodes where members may be placed after evictions."""
 
     shapes: list[ShapeRow]
     blockers: Blockers
-    exact: bool  # nothing was guessed, and no rule reaches beyond a node
+    exact: bool  # no estimate, and no rule beyond single nodes
 
 
 class PreemptionProblemBuilder:
-    """Build the stages of one built group; arrays that do not depend on the stage are built once."""
+    """Builds the stages of one built group; arrays shared by all stages are built once."""
 
     def __init__(
         self,
@@ -102,13 +102,13 @@ class PreemptionProblemBuilder:
         return Stage(problem, self.units, self.built, origin, self._restricted, self.openings.exact)
 
     def with_tree(self, built: Built) -> PreemptionProblemBuilder:
-        """Return a builder for a variant of the tree with the same pods; it shares all arrays."""
+        """Return a builder for a variant of the tree with the same pods and shared arrays."""
         other = copy.copy(self)
         other.built = built
         return other
 
     def after_eviction(self, priority: int) -> Built:
-        """Return the built group with the capacity that it has if every unit up to this priority is evicted."""
+        """Return the built group with its capacity if every unit up to this priority is evicted."""
         arrays = self.arrays
         chosen = arrays.priority[arrays.part_unit] <= priority
         free = self.free.copy()
@@ -117,7 +117,7 @@ class PreemptionProblemBuilder:
         return replace(self.built, problem=problem)
 
     def overtaken(self, assignment: Sequence[tuple[PodRecord, int]]) -> bool:
-        """Return whether these rows have less free than was counted; if so, count again for the next stage."""
+        """Return whether these rows now have less free than counted; if so, the next stage counts again."""
         rows, free = sorted({row for _, row in assignment}), self._free()
         if (free[:, rows] >= self.free[:, rows]).all():
             return False
@@ -132,7 +132,7 @@ class PreemptionProblemBuilder:
         return (self.victim_index.epoch, budgets.version, budgets.spending)
 
     def _list(self, units: list[EvictionUnit]) -> None:
-        """List units in ascending cost of evicting each alone; many units are sorted in chunks."""
+        """List units in ascending cost of a single eviction; many units are sorted in chunks."""
         unit_cost, pieces = self.victim_index.unit_cost, []
         for first in range(0, len(units), EVERY):
             pieces.append(sorted(units[first : first + EVERY], key=unit_cost))
@@ -142,9 +142,9 @@ class PreemptionProblemBuilder:
             self._pause(number)
 
     def _pause(self, number: int | None = None) -> None:
-        """Let other work run after every EVERY units (None: after all units).
+        """Pause after every EVERY units (None: after all units), so that other units are served.
 
-        Meanwhile the resources that a unit frees may change; they are checked at the end. If the set of units or the
+        Resources freed by a unit may change meanwhile; they are checked at the end. If the set of units or the
         disruption budgets change, `TrialInvalidated` is raised.
         """
         if number is None or number % EVERY == EVERY - 1:
@@ -174,7 +174,7 @@ class PreemptionProblemBuilder:
         for number, unit in enumerate(self.units):
             mine: dict[int, int] = {}
             if not unit.pods or any(record.row < 0 for record in unit.pods.values()):
-                raise TrialInvalidated  # a pod of it ended while other work ran
+                raise TrialInvalidated  # one of its pods ended during a pause
             for record in unit.pods.values():
                 parts.setdefault((record.row, number), []).append(record)
                 leaf = forest.leaf_of(PodKey(record.namespace, record.name)) if forest is not None else None
@@ -279,7 +279,7 @@ class PreemptionProblemBuilder:
         return openings
 
     def relaxed(self, stage: Stage) -> Stage:
-        """Return the stage without cross-node rules; its optimum is a lower bound on the cost of every valid plan."""
+        """Return the stage without cross-node rules; its optimum is a lower bound on every valid plan."""
         openings = Openings([], {}, True)
         for number, (row, evaluation) in enumerate(zip(self.built.problem.shapes, self.built.evaluations, strict=True)):
             evaluation.refresh()
@@ -291,7 +291,7 @@ class PreemptionProblemBuilder:
                 RowFilters(evaluation, local), number, mask, hindered, openings.blockers
             ):
                 for at in [at for at in openings.blockers if at[0] == number]:
-                    openings.blockers[at] = ()  # not exact: without blockers it stays a lower bound
+                    openings.blockers[at] = ()  # not exact: ignoring blockers keeps the lower bound
             for plugin, tracker in filters:
                 if not isinstance(tracker, RowFilter) and not traits_of(plugin).ties:
                     mask &= ~_unresolvable_rows(plugin, tracker, mask)
@@ -317,10 +317,10 @@ class PreemptionProblemBuilder:
     def _rows_feasible_after_eviction(
         self, gate: RowFilters, shape: int, mask: Bools, hindered: Ints, blockers: Blockers
     ) -> bool:
-        """Find the rejected rows that become feasible when their victims are evicted, and the blocking victims.
+        """Find rejected rows that become feasible after evictions on the row, and the blocking victims.
 
-        Each row is checked by itself, and other work runs in between. Return False if a row may also become feasible
-        through evictions on other nodes, or if the blocking victims were not determined exactly.
+        Rows are checked one by one with pauses. Return False if evictions on other nodes may also make a row feasible,
+        or if the blocking victims are not exact.
         """
         exact = True
         for number, row in enumerate(hindered.tolist()):
@@ -330,8 +330,8 @@ class PreemptionProblemBuilder:
                     here[unit] = [pod for pod in self.units[unit].pods.values() if pod.row == row]
             self._stop((LOOK_BEYOND if gate.approach(row) else LOOK) * (1 + len(here)))
             if number % FOLLOWED == 0:
-                self.victim_index.refresh()  # trials fill the log: an index that falls behind is rebuilt
-            gate.approach(row)  # other work may have run
+                self.victim_index.refresh()  # trials fill the log: the index must not fall behind
+            gate.approach(row)  # a pause may have passed
             guilty, sure = self._blockers_of_row(gate, row, here)
             exact &= sure
             if guilty is not None:
@@ -343,7 +343,7 @@ class PreemptionProblemBuilder:
     def _blockers_of_row(
         self, gate: RowFilters, row: int, here: dict[int, list[PodRecord]]
     ) -> tuple[list[int] | None, bool]:
-        """Return the units that block a row (None: it is infeasible without them too), and whether that is exact."""
+        """Return the units that block a row (None: it stays infeasible without them), and whether that is exact."""
         mark = self.columns.journal.mark()
         try:
             for pods in here.values():
@@ -358,10 +358,8 @@ class PreemptionProblemBuilder:
     def _bisect_blockers(
         self, gate: RowFilters, row: int, units: list[int], here: dict[int, list[PodRecord]]
     ) -> tuple[list[int], bool]:
-        """Find the blocking units by bisection.
-
-        Return all units if only several together block the row, or if the limit of checks is reached.
-        """
+        """Find the blocking units by bisection. Return all units if only several together block, or at the check
+        limit."""
         if self._looks >= MOST_HINDERED:
             return units, False
         self._looks += 1

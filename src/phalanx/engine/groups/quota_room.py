@@ -1,8 +1,7 @@
 """Compute how many more pods the ResourceQuotas of a namespace allow.
 
-Nothing is reserved for pods that could never be created. The API server counts what exists (`status.used`);
-reservations for expected pods of other groups in the namespace are added. Scopes are honoured; an unknown scope counts
-as matching.
+Nothing is reserved for pods that cannot be created. The API server counts existing pods (`status.used`); reservations
+for expected pods of the namespace are added. An unknown scope counts as matching.
 """
 
 from __future__ import annotations
@@ -40,10 +39,10 @@ def allowed(state: ClusterState, namespace: str, pod: Pod, count: int, reserved:
 
 
 def exceeded(state: ClusterState, namespace: str, records: Sequence[PodRecord]) -> str:
-    """Say which quota of the namespace is exceeded already that counts one of these pods; "" if none is.
+    """Return which exceeded quota of the namespace counts one of these pods, as text; "" if none.
 
-    The API server counts pods when they are created, so pods that wait are within their quotas, unless a quota was
-    lowered since. Nothing is reserved for pods of a namespace beyond it.
+    The API server checks quotas at creation, so waiting pods are within them unless a quota was lowered since. Nothing
+    is reserved in a namespace beyond its quota.
     """
     quotas = [each for each in state.objects.all(ResourceQuota) if each.metadata.namespace == namespace]
     pods = {record.shape: record.pod for record in records if record.pod is not None} if quotas else {}

@@ -54,7 +54,7 @@ def rank_of(record: PodRecord, policy: Policy) -> Rank | None:
 
 
 def _annotations(record: PodRecord) -> Mapping[str, str]:
-    """Return the annotations of a pending pod; of a pod on a node only those that can be ranks."""
+    """Return the annotations of a pod; of a placed pod only those that can be ranks."""
     return record.pod.metadata.annotations or {} if record.pod is not None else record.numbers
 
 
@@ -110,10 +110,8 @@ def _read(records: Iterable[PodRecord], policy: Policy) -> tuple[dict[str, Rank]
 
 
 def in_rank_order(records: Iterable[PodRecord], policy: Policy) -> tuple[list[PodRecord], Ranks]:
-    """Sort by priority, rank, age and name, and return the ranks, too.
-
-    Not by arrival: a restarted scheduler must get the same result.
-    """
+    """Return pods sorted by priority, rank, age and name, and their ranks. Arrival order would not survive a
+    restart."""
     records = list(records)
     ranks = ranks_of(records, policy)
     if not ranks.of:

@@ -24,15 +24,14 @@ Assignment = list[tuple[PodRecord, int]]
 
 
 def by_rank(columns: Columns, built: Built, assignment: Assignment) -> Assignment:
-    """Return the same nodes for the same shapes, in the same order, assigned to members by rank.
+    """Assign the same nodes and shapes to members by rank.
 
-    Only pods of one group and shape are exchanged, so every rule still holds. A pod that has its nominated node keeps
-    it.
+    Only pods of one group and shape are exchanged, so every rule still holds. A pod on its nominated node keeps it.
     """
     if not built.ranks:
         return assignment
     if len({row for _, row in assignment}) == 1:
-        return assignment  # all members are on one node, whatever their ranks
+        return assignment  # all members are on one node
     leaf_of = {record.key: leaf for leaf, records in built.pending.items() for record in records}
     parts: dict[int, list[int]] = {}  # leaf -> positions in the assignment
     for at, (record, _) in enumerate(assignment):
@@ -87,7 +86,7 @@ def _assign(columns: Columns, built: Built, group: Group, changed: Assignment, p
 def _in_order(
     columns: Columns, built: Built, changed: Assignment, positions: Sequence[int], members: Sequence[PodRecord]
 ) -> None:
-    """Assign equal members from the first domain to the last, like `pack`: no other order enters fewer domains."""
+    """Assign equal members domain by domain, like `pack`: no other order uses fewer domains."""
     rows = [changed[at][1] for at in positions]
     paths = paths_of(columns, set(rows), built.problem.domains)
     there: dict[int, list[PodRecord]] = {}
@@ -114,7 +113,7 @@ def paths_of(columns: Columns, rows: Iterable[int], more: Iterable[str] = ()) ->
     chosen = sorted(rows)
     keys = [key for key in dict.fromkeys((*TOPOLOGY_KEYS, *more)) if len(columns.label(key).values) > 1]
     keys.sort(key=lambda key: len(columns.label(key).values))
-    if len(chosen) <= FEW_ROWS:  # an array costs more
+    if len(chosen) <= FEW_ROWS:  # few rows: an array is slower
         ids = [columns.label(key).ids for key in keys]
         return {row: (*(each.item(row) for each in ids), row) for row in chosen}
     table = np.stack([*(columns.label(key).ids[chosen] for key in keys), chosen], axis=1)

@@ -24,9 +24,9 @@ from phalanx.model.groups import Group
 from phalanx.model.groups.keys import HOSTNAME
 from phalanx.model.groups.policy import BALANCE, STRIPE, Policy
 
-NODE = "(node)"  # the domains of this key are the nodes themselves
-TRIES = 6  # how many different numbers of domains are tried
-MOST_PIECES = 64  # nodes to which members are nominated
+NODE = "(node)"  # topology key whose domains are single nodes
+TRIES = 6  # numbers of domains tried
+MOST_PIECES = 64  # nominated nodes of one leaf
 Pieces = list[tuple[str | None, int, list[PodRecord]]]  # (key, domain, members); key None: anywhere
 Pins = list[tuple[str, int] | None]  # (key, domain) of each child; None: not pinned
 _PATTERNS: dict[str, Callable[[int, int], list[int]]] = {STRIPE: stripe, BALANCE: balance}
@@ -101,9 +101,9 @@ class RankVariant:
 
 
 def spread(columns: Columns, built: Built) -> Iterator[tuple[RankVariant, Built]]:
-    """Yield trees that follow Stripe and Balance, over as many domains as there are and then over fewer.
+    """Yield trees that follow Stripe and Balance, over all domains first, then over fewer.
 
-    Replacements and additional members follow the members that are placed already.
+    Replacements and additional members follow the placed members.
     """
     chosen = {part: group for part, group in built.group_of.items() if group.policy.rank_placement in _PATTERNS}
     if not chosen:
@@ -130,7 +130,7 @@ def spread(columns: Columns, built: Built) -> Iterator[tuple[RankVariant, Built]
 
 
 def _slots_of(columns: Columns, built: Built, part: Subtree) -> list[list[int]]:
-    """Return, for each rank or child in order, the rows of its placed pods; empty: it is to be placed."""
+    """Return, for each rank or child in order, the rows of its placed pods; empty if it is pending."""
     if isinstance(part, Composite):
         children = [built.group_of.get(id(child)) for child in part.children]
         return [
@@ -155,9 +155,9 @@ def _of_pending(slots: Sequence[Sequence[int]], where: Sequence[int | None]) -> 
 def _with_others(
     columns: Columns, policy: Policy, slots: Sequence[Sequence[int]], found: Sequence[int], *, new_domains: bool
 ) -> list[int | None]:
-    """Return the domain of every rank or child that is to be placed next to placed ones; empty if none has room.
+    """Return the domain of every pending rank or child next to placed ones; empty if none has room.
 
-    Domains without members are used if no domain with members has fewer than its share. `new_domains`: in any case.
+    Domains without members are used if every domain with members has its share. `new_domains`: use them in any case.
     """
     ids = _ids(columns, policy)
     taken: list[int | None] = [int(ids[rows[0]]) if rows else None for rows in slots]
@@ -204,7 +204,7 @@ def _pattern(policy: Policy, count: int, domains: Sequence[int], fewer: int) -> 
 def at_home(columns: Columns, built: Built, assignment: Assignment) -> tuple[RankVariant, Built] | None:
     """Return the tree with members pinned to their feasible nominated nodes.
 
-    None if the assignment uses these nodes already, or if there are too many of them.
+    None: the assignment uses these nodes already, or there are too many.
     """
     number = {shape: i for i, shape in enumerate(built.shapes)}
     where = {record.key: row for record, row in assignment if record.nominated}
@@ -230,7 +230,7 @@ def at_home(columns: Columns, built: Built, assignment: Assignment) -> tuple[Ran
 
 
 def _domains(columns: Columns, built: Built, group: Group) -> tuple[str, list[int]]:
-    """Return the topology key by which a group is spread, and its domains with room, most room first."""
+    """Return the topology key of a group's spreading, and its domains with room, most room first."""
     key = group.policy.rank_topology_key or NODE
     ids = _ids(columns, group.policy)
     slots = np.zeros(columns.n)
@@ -243,7 +243,7 @@ def _domains(columns: Columns, built: Built, group: Group) -> tuple[str, list[in
 
 
 def _ids(columns: Columns, policy: Policy) -> Ints:
-    """Return (N,) the domain by which ranks are spread; -1: the node has none."""
+    """Return (N,) the spreading domain of each node; -1: none."""
     key, n = policy.rank_topology_key or NODE, columns.n
     return np.arange(n, dtype=np.int64) if key in (NODE, HOSTNAME) else columns.label(key).ids[:n].astype(np.int64) - 1
 

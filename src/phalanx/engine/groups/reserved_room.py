@@ -1,7 +1,7 @@
-"""Store which room is reserved for a group, in a condition of its status that the next scheduler process reads.
+"""Store the reservations of a group in a condition of its status, for the next scheduler process.
 
-The condition is in the status, because users may not write it, and in a message, because the native PodGroup of
-Kubernetes has no other field. The message is a JSON object.
+It is in the status because users may not write it, and in a condition's message, as a JSON object, because the native
+PodGroup of Kubernetes has no other field.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from phalanx.model.objects.pod import Container, PodSpec, ResourceRequirements
 ROOM_RESERVED = "scheduling.phalanx.dev/RoomReserved"
 ROLLOUT, REPLACEMENT, NONE = "Rollout", "Replacement", "NothingReserved"
 MOST_TEXT = 30_000  # characters of a message; Kubernetes allows 32,768
-MOST_SECONDS = 600.0  # that a reservation may last: an object that says more was not written by a scheduler
+MOST_SECONDS = 600.0  # longest valid reservation: a scheduler never writes a longer one
 
 
 class Place(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Room on a node for the pods that replace the lost pods of these names. All of them have equal requests."""
+    """Room on a node for replacements of the lost pods with these names, which have equal requests."""
 
     node: str
     pods: tuple[str, ...]
@@ -44,19 +44,19 @@ class _Room(msgspec.Struct, frozen=True):
 
 
 class Reserved(msgspec.Struct):
-    """Room for one pod to come."""
+    """Room for one expected pod."""
 
     leaf: GroupKey
-    lost: str  # name of the pod that it replaces
-    record: PodRecord  # of the pod to come
+    lost: str  # name of the replaced pod
+    record: PodRecord  # the expected pod
     until: float  # seconds
     node: str
-    rolls: bool = False  # of a replica that rolls or restarts: it ends when the group has its minimum
-    claimed_by: tuple[str, str] = ("", "")  # key and uid of the pod that came; it is nominated itself
+    rolls: bool = False  # for a rolled or restarted replica: ends when the group has its minimum
+    claimed_by: tuple[str, str] = ("", "")  # key and uid of the arrived pod, which is nominated itself
 
 
 class StoredRoom(msgspec.Struct):
-    """What an earlier process reserved for a group."""
+    """Reservations of an earlier process for a group."""
 
     at: float  # seconds
     reason: str
@@ -69,7 +69,7 @@ class RoomConditions:
     def __init__(self, forest: GroupForest, emit: Emit) -> None:
         self._forest, self._emit = forest, emit
         self._changed: dict[GroupKey, None] = {}
-        self._written: dict[GroupKey, tuple[str, tuple[Place, ...] | None]] = {}  # leaf -> uid, places; None: not known
+        self._written: dict[GroupKey, tuple[str, tuple[Place, ...] | None]] = {}  # leaf -> uid, places; None: unknown
 
     def touch(self, leaf: GroupKey) -> None:
         self._changed[leaf] = None
@@ -80,7 +80,7 @@ class RoomConditions:
         self._written[leaf] = (uid, None)
 
     def restored(self, group: Group, stored: StoredRoom) -> None:
-        """Remember what the condition says."""
+        """Record the content of a restored condition."""
         if group.spec is not None:
             self._written[group.key] = (group.spec.uid, stored.places)
         self.touch(group.key)
@@ -143,13 +143,14 @@ def _requests(pod: Pod) -> dict[str, str]:
 
 
 def _text(places: tuple[Place, ...], now: float) -> str:
-    """Return the message; as many places as it may hold."""
+    """Return the message, with as many places as fit."""
     text = msgspec.json.encode(_Room(rfc3339(now), places)).decode()
     return text if len(text) <= MOST_TEXT else _text(places[: len(places) // 2], now)
 
 
 def stored_room(group: Group) -> StoredRoom | None:
-    """Return what an earlier scheduler process has reserved for a group; None if nothing, or nothing readable."""
+    """Return the reservations of an earlier scheduler process for a group; None if there are none or they are
+    invalid."""
     conditions = (group.source.status.conditions or ()) if group.source is not None else ()
     said = next((each for each in conditions if each.type == ROOM_RESERVED and each.status == "True"), None)
     if said is None:
@@ -168,7 +169,7 @@ def ends(place: Place, now: float) -> float:
 
 
 def model_of(place: Place, group: Group, name: str, priority: int) -> Pod:
-    """Return a pod that needs what the lost one needed."""
+    """Return a pod with the requests of the lost one."""
     spec = PodSpec(
         scheduler_name=place.scheduler,
         priority=priority,

@@ -25,7 +25,7 @@ class Statuses:
         self.policies = PolicyStatuses(state.forest, conditions, emit)
 
     def notify(self) -> None:
-        """Write changed statuses at the end of a step, so that all events of a step are one change."""
+        """Write changed statuses at the end of a step."""
         changed = self._forest.take_changed()
         self.policies.notify()
         self.workloads.notify(self.health.notify(changed))

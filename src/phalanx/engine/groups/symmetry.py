@@ -102,9 +102,9 @@ def detached(built: Built) -> frozenset[int]:
 
 
 def open_masks(built: Built, columns: Columns) -> list[NDArray[np.bool_]] | None:
-    """Return (n,) per shape: nodes that are feasible once other members satisfy its affinity and spreading.
+    """Return (n,) per shape: nodes that are feasible if other members satisfy its affinity and spreading.
 
-    None: these rules reject no node now, so the result of counting is final.
+    None: these rules reject no node, so the result of counting is final.
     """
     n = columns.n
     masks = []

@@ -1,8 +1,8 @@
-"""Place pods in the columns for a trial: the filters judge what counting cannot (spreading, affinity, volumes).
+"""Place pods in the columns for a trial: filters check what counting cannot (spreading, affinity, volumes).
 
-Everything is rolled back afterwards. `holds` checks a placement that the search found by counting. `SequentialTrial`
-finds one where that placement is rejected: first greedily (minimums of all children, then extras, several orders of
-pods, domains by capacity), then by backtracking within the budget (`BacktrackingSearch`).
+Everything is rolled back. `holds` checks a placement found by counting. `SequentialTrial` searches another one if the
+filters reject that: first greedily (minimums of all children, then extras, several orders of pods, domains by
+capacity), then by backtracking within the budget (`BacktrackingSearch`).
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from phalanx.model.groups import POD_GROUP, GroupKey
 Assignment = list[tuple[PodRecord, int]]
 
 MOST = 1 << 20  # slots of a shape without requests
-STEPS_PER_POD = 4  # work to place one pod with the filters
-DOMAINS_TRIED = 64  # per group; a rule that fails in so many domains usually fails in the others too
+STEPS_PER_POD = 4  # work to place one pod by filters
+DOMAINS_TRIED = 64  # per group; a rule that fails in so many domains usually fails in all
 
 
 def holds(state: ClusterState, assignment: Assignment) -> bool:
@@ -49,9 +49,9 @@ def holds(state: ClusterState, assignment: Assignment) -> bool:
 
 
 def fits_still(state: ClusterState, assignment: Assignment, known: Mapping[Shape, Evaluation]) -> bool:
-    """Return whether pods still fit where an earlier search put them, given reservations made since.
+    """Return whether pods still fit on the rows of an earlier search, given later reservations.
 
-    `known`: evaluations made for these pods.
+    `known`: earlier evaluations of these pods.
     """
     rows: dict[Shape, list[int]] = {}
     someone: dict[Shape, PodRecord] = {}
@@ -93,9 +93,9 @@ def _room_for(state: ClusterState, rows: Mapping[Shape, list[int]], assignment: 
 
 
 def open_to_members(state: ClusterState, built: Built) -> bool:
-    """Return whether there may be room if affinity and spreading between members are left to the filters.
+    """Return whether a placement may exist if only the filters check affinity and spreading between members.
 
-    Called when counting finds no placement: it evaluated these rules before any member was placed.
+    Called if counting finds no placement: it evaluates these rules before any member is placed.
     """
     masks = open_masks(built, state.columns) if built.coupled else None
     if masks is None:
@@ -135,7 +135,7 @@ class SequentialTrial:
         return found
 
     def _greedy(self) -> Assignment | None:
-        """Try greedily: one pass per area and order, no backtracking except over domains."""
+        """Try greedily: one pass per area and order; backtrack only over domains."""
         root = self._built.problem.root
         for allowed in self._areas():
             for order in self._orders():
@@ -219,7 +219,7 @@ class SequentialTrial:
         return good >= group.minimum
 
     def _adopt(self, group: Subtree, allowed: Bools) -> None:
-        """Record the area of a group whose minimum is met already: its further pods go to the same domain."""
+        """Record the area of a group whose minimum is met: its further pods use the same domain."""
         mask = next(self._domains(group, allowed), None)
         self.satisfied.add(id(group))
         if isinstance(group, Leaf):

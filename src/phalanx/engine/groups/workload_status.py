@@ -18,7 +18,7 @@ from phalanx.model.objects import Workload
 from phalanx.model.printing.groups import HEALTHY
 
 WHOLE = "Scheduled"
-# The phase of a Workload is the first of these that one of its groups has.
+# The phase of a Workload is the first one in this list that any of its groups has.
 WORST_FIRST = (
     Phase.DEGRADED,
     Phase.PREEMPTING,
@@ -56,7 +56,7 @@ class WorkloadStatuses:
             self._said[place] = (uid, written)
 
     def not_written(self, write: d.SetGroupCondition) -> None:
-        """Handle a failed write: the status is written again on the next occasion. Values written since are kept."""
+        """Handle a failed write: the status is written again on the next occasion, except for values written since."""
         _, said = self._said.get((write.namespace, write.name), ("", {}))
         if said.get(write.type) == (write.status, write.reason, write.message):
             del said[write.type]
@@ -66,10 +66,7 @@ class WorkloadStatuses:
         self._touched[place] = None
 
     def notify(self, leaves: Iterable[GroupKey]) -> None:
-        """Write changed statuses once per step, so that all events of a step are one change.
-
-        `leaves`: leaves whose members changed.
-        """
+        """Write changed statuses, once per step. `leaves`: leaves whose members changed."""
         for leaf in leaves:
             self._count(leaf)
         touched, self._touched = self._touched, {}
@@ -116,7 +113,7 @@ class WorkloadStatuses:
             self._sums.pop(place, None)
         known = self._said.get(place)
         if known is None:
-            return  # the groups name a Workload that does not exist
+            return  # the groups name a missing Workload
         uid, said = known
         total: Counter[str] = Counter()
         for numbers in sums.values():
@@ -158,7 +155,7 @@ def _verdict(numbers: Counter[str], empty: list[str]) -> Said:
 
 
 def _health(numbers: Counter[str], empty: list[str]) -> Said:
-    """Return the condition scheduling.phalanx.dev/Healthy: the worst phase of any group, and how many have which."""
+    """Return the condition scheduling.phalanx.dev/Healthy: the worst phase of any group, with counts of all phases."""
     found = [phase for phase in WORST_FIRST if numbers[phase]]
     text = ", ".join(f"{numbers[phase]} {phase}" for phase in found)
     if empty:

@@ -1,6 +1,6 @@
-"""Prune by counting: domains, children and whole trees that no search can place.
+"""Prune by counting: domains, children and trees that no search can place.
 
-Every bound is computed on the capacity at the start of the search, so a negative answer stays valid during the search.
+Bounds use the capacity at the start of the search, so a negative answer stays valid during the search.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from phalanx.engine.placement.state import SearchState
 
 
 def wanted(leaf: Leaf, full: bool) -> int:
-    """Return how many pods a leaf has to place in this mode."""
+    """Return how many pods a leaf must place in this mode."""
     return leaf.total if full else min(leaf.need, leaf.total)
 
 
@@ -43,7 +43,7 @@ def demand_of(group: Subtree, state: SearchState, full: bool) -> Floats:
 
 
 class Bounds:
-    """Compute bounds. Answers are shared between groups with equal demand, such as replicas of one template."""
+    """Computes bounds. Groups with equal demand, such as replicas of one template, share answers."""
 
     def __init__(self, state: SearchState, full: bool, more: int = 0) -> None:
         self.state = state
@@ -87,7 +87,7 @@ class Bounds:
         return max(0, group.minimum - sum(done(c) for c in group.children)) + more
 
     def possible(self, group: Subtree, area: int) -> bool:
-        """Return False if counting proves that the group cannot be placed inside the area."""
+        """Return False if counting proves that the group does not fit inside the area."""
         handle = (self.kind(group), area)
         if handle not in self._possible:
             self._possible[handle] = self._look(group, area)
@@ -124,7 +124,7 @@ class Bounds:
     def _leaf_fits(self, leaf: Leaf, nodes: Ints) -> bool:
         need = wanted(leaf, self.full)
         if need < leaf.need:
-            return False  # fewer members exist than are needed
+            return False  # too few members
         fits = sum(min(count, int(self.state.base(shape)[nodes].sum())) for shape, count in leaf.demand)
         return fits >= need
 

@@ -1,8 +1,8 @@
-"""Pack exactly by dynamic programming over nodes: which numbers of pods per shape are reachable?
+"""Pack exactly by dynamic programming over nodes: which numbers of pods per shape are reachable.
 
-Pods of one shape are equal, so the state after some nodes is the number of pods of each shape that they took. The table
-keeps, for every combination of counts of all shapes but one, the maximum number of pods of that last shape. Placing
-fewer pods is always possible, so only undominated fillings of a node are tried. The answer is always a proof.
+Pods of one shape are equal, so the state after some nodes is the number of pods of each shape that they took. For every
+combination of counts of all shapes but one, the table has the maximum number of pods of that last shape. Placing fewer
+pods is always possible, so only undominated fillings of a node are tried. The answer is always a proof.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ MAX_CLASS_CELLS = 2_000_000  # memory: one class of nodes keeps a source per fil
 
 
 class TooLarge(Exception):
-    """Report that the table does not fit the budget; the result is unknown."""
+    """The table exceeds the budget; the result is unknown."""
 
 
 class Fillings(msgspec.Struct, eq=False):
-    """Hold undominated ways to fill one class of node; the last column belongs to the last item."""
+    """Undominated ways to fill one class of node; the last column belongs to the last item."""
 
     counts: Ints  # (P, I)
     sources: NDArray[np.int32]  # (P, T) state reached from, for every state
@@ -77,11 +77,11 @@ def _sources(counts: Ints, dims: tuple[int, ...], strides: Ints) -> NDArray[np.i
 
 
 class Table:
-    """Hold the counts reachable after each node of an area."""
+    """Counts reachable after each node of an area."""
 
     def __init__(self, area: Area, items: list[Item], budget: int) -> None:
         self.area = area
-        # The last item costs no table dimension: take the most numerous one.
+        # The last item has no table dimension: choose the most numerous one.
         self.arrange = sorted(range(len(items)), key=lambda i: (items[i].count, -i))
         place = {i: k for k, i in enumerate(self.arrange)}
         self.items = [

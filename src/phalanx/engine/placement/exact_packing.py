@@ -1,6 +1,6 @@
-"""Find the packing with the best residual capacity exactly, for problems small enough to enumerate.
+"""Find the packing with the best residual capacity exactly, for small problems.
 
-Like the table in exact.py, but over all fillings of a node, and with the residual capacity as the value.
+Like the table in exact.py, but over all fillings of a node, with the residual capacity as value.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ SHORTLIST = 48  # nodes considered for equal pods, with and without unrequested 
 
 
 class ValuedFillings:
-    """Hold every way to use one class of node: pods per item, resources left, and the state before."""
+    """All ways to fill one class of node: pods per item, resources left, and the state before."""
 
     __slots__ = ("counts", "gain", "left", "sources")
 
     def __init__(self, counts: Ints, left: Floats, sources: NDArray[np.int64]) -> None:
         self.counts = counts  # (P, I)
         self.left = left  # (R, P)
-        self.sources = sources  # (P, T); T itself = not reachable
+        self.sources = sources  # (P, T); T: not reachable
         self.gain: Floats = np.zeros(len(counts))  # (P,) change of residual capacity
 
 
@@ -88,7 +88,7 @@ def solve_best(area: Area, items: list[Item]) -> Ints | None:
         signature = rows[m].tobytes() + limits[m].tobytes()
         alike[signature] = alike.get(signature, 0) + 1
         if alike[signature] > pods:
-            continue  # every pod can have its own node of this class already
+            continue  # one node of this class per pod is enough
         if signature not in known:
             known[signature] = _fillings(items, requests, area.free[:, m], bounds[:, m], axes, strides)
         uses.append((m, known[signature]))

@@ -1,4 +1,4 @@
-"""Explain by counting why a tree does not fit: which level, the closest domain, and the limiting resource."""
+"""Explain by counting why a tree does not fit: the level, the closest domain and the limiting resource."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from phalanx.engine.placement.state import Budget, SearchState
 
 
 def explain(problem: PlacementProblem) -> Certificate:
-    """Build the certificate of a problem that was not placed. Uses counting only, no search."""
+    """Build the certificate of an unplaced problem, by counting only."""
     state = SearchState(problem, Budget(0))
     return _Explainer(state).group(problem.root, 0)
 
@@ -63,12 +63,12 @@ class _Explainer:
         return self._composite(group, area, self._areas(group, area))
 
     def group_to_explain(self, failing: list[Subtree], area: int) -> Subtree:
-        """Return the failing group to explain: one that would not fit on empty nodes, else the one with the fewest
-        pods. Preemption can help the others."""
+        """Return the failing group to explain: one that does not fit on empty nodes, else the smallest, because
+        preemption can help the others."""
         return min(failing, key=lambda c: (not self._never_fits(c, area), sum(x.need for x in leaves(c))))
 
     def _never_fits(self, group: Subtree, area: int) -> bool:
-        """Return whether a group would not fit in any of its domains if all of them were empty."""
+        """Return whether a group fits in none of its domains even if all are empty."""
         return all(self._too_large(group, inside) for _, inside in self._areas(group, area))
 
     def _too_large(self, group: Subtree, area: int) -> bool:
@@ -80,7 +80,7 @@ class _Explainer:
         return room < group.need
 
     def _empty_slots(self, number: int, nodes: Ints) -> int:
-        """Return how many pods of a shape would fit on these nodes if they were empty."""
+        """Return how many pods of a shape fit on these nodes if they are empty."""
         problem, shape = self.problem, self.problem.shapes[number]
         allowed = shape.mask[nodes].copy()
         if shape.reasons is not None and problem.room_reasons:
@@ -108,7 +108,8 @@ class _Explainer:
         return None if group.key is None or domain < 0 else self.problem.domain_name(group.key, domain)
 
     def _leaf(self, leaf: Leaf, area: int) -> Certificate:
-        """Explain a leaf, all domains at once: a domain is a number per node; without a key each node is a domain."""
+        """Explain a leaf for all domains at once: a domain is a number per node; without a key each node is a
+        domain."""
         if leaf.key is None:
             nodes, ids = self.state.areas[area], np.zeros(len(self.state.areas[area]), dtype=np.int32)
         else:
@@ -155,7 +156,7 @@ class _Explainer:
         demand = self.bounds.demand(leaf)
         asks = np.flatnonzero(demand)
         if not len(asks):
-            return None  # its minimum is none
+            return None  # its minimum is 0
         share = self.problem.free[np.ix_(asks, nodes)].sum(axis=1) / demand[asks]
         return str(self.problem.resources[int(asks[int(share.argmin())])])
 

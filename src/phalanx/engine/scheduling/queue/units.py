@@ -140,6 +140,7 @@ class EquivalenceClass:
         "is_waiting",
         "key",
         "left",
+        "may_help",
         "message",
         "needs",
         "plugins",
@@ -148,7 +149,6 @@ class EquivalenceClass:
         "unreported",
         "waits_for",
         "wakes",
-        "may_help",
     )
 
     def __init__(
