@@ -132,8 +132,8 @@ class UnitAdmission:
         return True
 
     def _repair_since(self, group: Group, otherwise: float) -> float:
-        """Return the queue time of a gang with too few members on nodes, or of one that replaces an older revision: its
-        creation, or that of the Workload.
+        """Return the queue time of a gang with too few members on nodes: its creation; of one that replaces an older
+        revision: the creation of its Workload.
 
         Replacements come before new work. Timestamps are whole seconds, so such a gang also precedes units of the same
         second.
