@@ -386,7 +386,7 @@ class GroupWorld:
             assert group is not None
             if forest.invalid(head) is not None:
                 continue
-            for part in groups.commits._broken(group):
+            for part in groups.commits._failed_commits(group):
                 raise AssertionError(f"{part.key} was left half-placed")
             if groups.commits.confirmed(group) and any(leaf.marked for leaf in forest.leaves(head)):
                 assert groups.conditions.is_true(head), f"{head} is scheduled, but its condition does not say so"

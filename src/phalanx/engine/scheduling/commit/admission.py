@@ -149,7 +149,7 @@ class UnitAdmission:
         return otherwise
 
     def _rolled_since(self, leaf: Group) -> str | None:
-        """Return the creation time of the Workload of a group that replaces an older revision; None for other groups."""
+        """Return the creation time of the Workload of a group that replaces an older revision, else None."""
         if leaf.source is None or leaf.spec is None or REPLACES not in leaf.source.metadata.annotations:
             return None
         found = self._forest.workload(leaf.key.namespace, leaf.spec.workload or "")
