@@ -64,7 +64,7 @@ ROWS = {
         f"{BOUNDS.changes:,}, {mib(BOUNDS.bytes)}, {BOUNDS.seconds / 60:g} minutes"
     ),
     "one piece of a watch or list on its way to a client": (
-        f"{watchers.PIECE_CHANGES} changes, {kib(watchers.PIECE_BYTES)}"
+        f"{watchers.BATCH_CHANGES} changes, {kib(watchers.BATCH_BYTES)}"
     ),
     "life of an event": f"{event_expiry.TTL / 3600:g} hour after its last change",
     "events that a scheduler or the controllers have still to write": f"{recorder.QUEUE:,} each",

@@ -62,8 +62,8 @@ def test_slots_for_pods_run_out_and_come_back() -> None:
     ledger.take("a", amounts({"cpu": "1"}))  # once is enough
     short = ledger.shortage({})
     assert short is not None and short.reason == "OutOfpods"
-    ledger.give_back("a")
-    ledger.give_back("a")
+    ledger.release("a")
+    ledger.release("a")
     assert ledger.shortage(amounts({"cpu": "4"})) is None and ledger.used == {"cpu": 0}
 
 

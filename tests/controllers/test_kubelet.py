@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from phalanx.local.nodes import KubeletOptions
-from phalanx.local.nodes.pod_runs import stopping
+from phalanx.local.nodes.pod_runs import termination
 from phalanx.local.nodes.views import read_pod
 from support.bound_pods import FAIL, NODE, RUN, bound, conditions, phase
 from support.in_process import Json, inside
@@ -189,7 +189,7 @@ def test_a_deleted_pod_stops_as_slowly_as_it_says_and_no_slower_than_it_may(
             }
         ).encode()
     )
-    seconds, found = stopping(pod, grace, 1.0)
+    seconds, found = termination(pod, grace, 1.0)
     assert least <= seconds < most and found == code
 
 
@@ -330,7 +330,7 @@ def test_a_status_tells_which_spec_it_is_about() -> None:
 
 
 def test_a_running_pod_grows_where_its_node_has_room_and_waits_where_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("phalanx.local.nodes.kubelet.RESIZE_SECONDS", 0.05)
+    monkeypatch.setattr("phalanx.local.nodes.kubelet.RESIZE_RETRY_SECONDS", 0.05)
 
     def allocated(cpu: str) -> Callable[[Json], bool]:
         return lambda body: body["status"]["containerStatuses"][0].get("allocatedResources") == {"cpu": cpu}

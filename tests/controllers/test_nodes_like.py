@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from phalanx.local.nodes.fleet import twin
+from phalanx.local.nodes.fleet import copy_of
 from support.local_cluster import LocalCluster
 
 REAL = {
@@ -45,7 +45,7 @@ REAL = {
 
 
 def test_a_twin_has_the_room_labels_and_taints_of_its_node_and_nothing_that_names_it() -> None:
-    made = twin(REAL, 3, 0.0)
+    made = copy_of(REAL, 3, 0.0)
     assert made["metadata"]["name"] == "twin-00003"
     assert made["status"]["allocatable"] == REAL["status"]["allocatable"]
     assert made["metadata"]["labels"] == {

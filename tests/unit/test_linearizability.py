@@ -136,13 +136,13 @@ def acknowledged_before_the_disk(patched: pytest.MonkeyPatch) -> None:
 
 
 def a_change_withheld_from_watchers(patched: pytest.MonkeyPatch) -> None:
-    some_after = ChangeRun.some_after
+    next_after = ChangeRun.next_after
 
     def lossy(self: ChangeRun, revision: int, changes: int, size: int) -> Sequence[Change]:
-        batch = some_after(self, revision, changes, size)
+        batch = next_after(self, revision, changes, size)
         return batch[1:] if len(batch) > 2 else batch
 
-    patched.setattr(ChangeRun, "some_after", lossy)
+    patched.setattr(ChangeRun, "next_after", lossy)
 
 
 def lists_of_yesterday(patched: pytest.MonkeyPatch) -> None:

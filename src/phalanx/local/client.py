@@ -1,4 +1,4 @@
-"""The Client inside the process: same handlers, same rules and answers, no HTTP."""
+"""The Client inside the server's process: the same handlers, rules and answers as over HTTP."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from phalanx.local.api.route import UNKNOWN
 
 
 class LocalClient(Client):
-    """One per component: `user_agent` names the field manager of its writes, `user` is who it acts as."""
+    """One per component. user_agent: names the field manager of its writes. user: the identity it acts as."""
 
     def __init__(self, api: Api, *, user_agent: str = "phalanx", user: User | None = None) -> None:
         self._api = api

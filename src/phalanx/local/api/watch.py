@@ -22,7 +22,7 @@ from phalanx.local.api.request import Answer, Request, query_flag
 from phalanx.local.api.table import TableMaker, check_include
 from phalanx.local.api.view import api_version, encode, partial, revision_of, same, view_of, with_revision
 from phalanx.local.store.contract import Change, Compacted, Entry, SlowWatcher, Watcher
-from phalanx.local.store.watchers import PIECE_CHANGES
+from phalanx.local.store.watchers import BATCH_CHANGES
 from phalanx.model.fieldpath import forbidden, not_supported
 from phalanx.model.kinds import FieldError
 
@@ -163,7 +163,7 @@ async def _follow_store(
                 continue
             announced = batch[-1].revision
             yield batch
-            if len(batch) >= PIECE_CHANGES:
+            if len(batch) >= BATCH_CHANGES:
                 await asyncio.sleep(
                     0
                 )  # there is more; perhaps nothing of it matches, and then other clients would wait

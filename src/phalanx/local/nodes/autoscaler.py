@@ -1,8 +1,8 @@
-"""A simulated autoscaler: node groups follow what the scheduler says is missing, up and down.
+"""A simulated autoscaler: create the nodes that the scheduler misses and remove nodes that it does not use.
 
-Up: nodes that waiting groups lack are created after the group's delay, all nodes of a gang together. Down: a node that
-nothing uses for a while is cordoned first; it is deleted only once the scheduler has seen the cordon and still has no
-pod there, so that no pod can be on its way to it.
+Up: missing nodes are created after the delay of their node group, all nodes of a gang together. Down: a node that was
+unused for a while is cordoned first; it is deleted only after the scheduler has seen the cordon and still has no pod
+there, so that no pod can be bound to it meanwhile.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from phalanx.base.resources import NODES
 from phalanx.local.nodes.fleet import AT_ONCE
 from phalanx.local.nodes.node_groups import NODE_GROUP, NodeGroup
 
-LOOK_SECONDS = 1.0  # between two looks at the demand
+LOOK_SECONDS = 1.0  # between two checks of the demand
 SCALE_DOWN = "simulation.phalanx.dev/scale-down"  # annotation: this autoscaler cordoned the node
 
 log = logging.getLogger(__name__)
 
 
 class Needs(msgspec.Struct, frozen=True):
-    """What the scheduler says: names of nodes to create, of nodes that are unused, and of those also cordoned."""
+    """Names of nodes, as the scheduler reports them: to create, unused, and unused and cordoned."""
 
     missing: Collection[str] = ()
     idle: Collection[str] = ()
     cordoned: Collection[str] = ()
 
 
-Ask = Callable[[], Awaitable[Needs | None]]  # None: the scheduler cannot say now
+Ask = Callable[[], Awaitable[Needs | None]]  # None: the scheduler does not know now
 
 
 class Autoscaler:
@@ -49,23 +49,23 @@ class Autoscaler:
         self._ask = ask
         self._clock = clock
         self._places = {name: (group, number) for group in groups for number, name in enumerate(group.names)}
-        self._due: dict[str, float] = {}  # node to be created -> when
+        self._due: dict[str, float] = {}  # node to create -> time
         self._idle_since: dict[str, float] = {}
 
     async def run(self) -> None:
         while True:
             try:
-                await self._look()
+                await self._step()
             except ApiProblem as problem:
-                log.warning("autoscaling: %s; trying again", problem)
+                log.warning("autoscaling: %s; retrying", problem)
             await asyncio.sleep(self._pause())
 
     def _pause(self) -> float:
-        """Return the seconds until the next look; fewer if nodes are due before that."""
+        """Return the seconds until the next check; fewer if a node is due before."""
         now = self._clock.now()
         return min([LOOK_SECONDS, *(max(0.01, due - now) for due in self._due.values())])
 
-    async def _look(self) -> None:
+    async def _step(self) -> None:
         existing = await self._existing()
         if not self.ready.is_set():
             first = [group.node_name(number) for group in self._groups for number in range(group.low)]
@@ -75,8 +75,8 @@ class Autoscaler:
         needs = await self._ask()
         if needs is None:
             return
-        if needs.missing and (kept := [name for name, cordoned in existing.items() if cordoned]):
-            for name in kept:  # the demand may be met without new nodes
+        if needs.missing and (cordoned_nodes := [name for name, cordoned in existing.items() if cordoned]):
+            for name in cordoned_nodes:  # uncordon first: the demand may be met without new nodes
                 await self._cordon(name, None)
             return
         await self._scale_up([name for name in needs.missing if name not in existing and name in self._places])
@@ -84,7 +84,7 @@ class Autoscaler:
             await self._scale_down(existing, needs)
 
     async def _existing(self) -> dict[str, bool]:
-        """Return the nodes of our groups that exist, and whether we cordoned them."""
+        """Return the existing nodes of the node groups, and whether this autoscaler cordoned each."""
         found = msgspec.json.decode(await self._client.list(NODES, labels=NODE_GROUP))["items"] or ()
         return {
             node["metadata"]["name"]: SCALE_DOWN in (node["metadata"].get("annotations") or {})
@@ -123,20 +123,20 @@ class Autoscaler:
         idle = [name for name in existing if name in needs.idle]
         self._idle_since = {name: self._idle_since.get(name, now) for name in idle}
         for group in self._groups:
-            there = sum(self._places[name][0] is group for name in existing)
-            mine = [name for name in reversed(idle) if self._places[name][0] is group]
-            surplus = mine[: max(0, there - group.low)]
+            existing_count = sum(self._places[name][0] is group for name in existing)
+            idle_of_group = [name for name in reversed(idle) if self._places[name][0] is group]
+            surplus = idle_of_group[: max(0, existing_count - group.low)]
             for name in surplus:
                 if existing[name] and name in needs.cordoned:
                     await self._delete(name)
                 elif not existing[name] and now - self._idle_since[name] >= group.idle:
                     await self._cordon(name, "true")
-        for name, ours in existing.items():
-            if ours and name not in needs.idle:
+        for name, cordoned in existing.items():
+            if cordoned and name not in needs.idle:
                 await self._cordon(name, None)  # a pod got there before the scheduler saw the cordon
 
     async def _cordon(self, name: str, value: str | None) -> None:
-        """Cordon a node that is to be removed; with None make it usable again."""
+        """Cordon a node before it is removed; with None, uncordon it."""
         metadata = {"annotations": {SCALE_DOWN: value}}
         patch: dict[str, Any] = {"metadata": metadata, "spec": {"unschedulable": True if value else None}}
         with contextlib.suppress(NotFound):

@@ -1,7 +1,7 @@
-"""Publish the devices of simulated drivers: for the nodes there are, and for every simulated node that is added later.
+"""Publish the devices of simulated drivers, for existing nodes and for every simulated node that is added later.
 
-A slice of a node is owned by the Node, as the slices of real drivers are: the garbage collector deletes it with the
-node. Slices of multi-node domains are updated, with a new generation of their pool, when nodes come and go.
+A Node owns its ResourceSlices, as with real drivers, so the garbage collector deletes them with the node. Slices of
+multi-node domains are updated, with a new generation of their pool, when nodes are added or removed.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from phalanx.base.work import WorkQueue
 from phalanx.local.nodes.devices import Json, SimulatedDriver
 from phalanx.local.nodes.fleet import AT_ONCE, SIMULATED
 
-STARTING = 8  # attempts that a server gets to serve the kinds of devices
-DOMAINS = ""  # key in the queue: the slices of multi-node domains
+STARTING = 8  # attempts while the server does not serve the device kinds yet
+DOMAINS = ""  # queue key of the slices of all multi-node domains
 log = logging.getLogger(__name__)
 
 
@@ -45,12 +45,12 @@ class DevicePublisher:
         self._client = client
         self._drivers = drivers
         self._uids: dict[str, str] = {}  # nodes by name
-        self._index: dict[str, int] = {}  # node -> its number, which decides on its multi-node domain
+        self._index: dict[str, int] = {}  # node -> its number, which selects its multi-node domain
         self._work: WorkQueue[str] = WorkQueue("devices")
 
     async def start(self) -> None:
         """Publish the devices of the nodes that exist. Retries while the server does not serve the kinds yet."""
-        rng, attempt = random.Random(0), 0  # one process publishes: there is no other to keep out of step with
+        rng, attempt = random.Random(0), 0  # a single process publishes devices: no random jitter needed
         while self._drivers:
             try:
                 await self._publish_all()
@@ -59,12 +59,12 @@ class DevicePublisher:
                 absent = isinstance(problem, NotFound) and attempt < STARTING  # its API may not be served yet
                 if verdict(problem) == "final" and not absent:
                     raise
-                log.warning("publishing the simulated devices: %s; trying again", problem)
+                log.warning("publishing the simulated devices: %s; retrying", problem)
                 await asyncio.sleep(delay(attempt, problem, rng))
                 attempt += 1
 
     async def run(self) -> None:
-        """Follow the simulated nodes until cancelled."""
+        """Watch the simulated nodes until cancelled."""
         if not self._drivers:
             await asyncio.Event().wait()
         nodes = Informer(self._client, NODES, _Node, self._on_node, labels=f"{SIMULATED}=true")
@@ -118,7 +118,7 @@ class DevicePublisher:
                 await self._create(body, owner["uid"])
 
     async def _create(self, body: Json, uid: object) -> None:
-        """Create a slice. One of an earlier node of this name is replaced; any other stays as it is."""
+        """Create a slice. Replace a slice of an earlier node of the same name; leave any other as it is."""
         with contextlib.suppress(AlreadyExists):
             await self._client.create(SLICES, body)
             return
@@ -129,7 +129,7 @@ class DevicePublisher:
             if not owners or any(each["uid"] == uid for each in owners):
                 return
             await self._client.delete(SLICES, name, uid=known["metadata"]["uid"])
-        with contextlib.suppress(AlreadyExists):  # an answer was lost, and the repeated request finds the slice
+        with contextlib.suppress(AlreadyExists):  # after a lost answer, the repeated request finds the slice
             await self._client.create(SLICES, body)
 
     async def _publish_domains(self) -> None:

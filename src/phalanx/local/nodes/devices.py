@@ -1,8 +1,8 @@
-"""Simulated drivers: ResourceSlices of the devices that `phalanx up --devices` gives every simulated node.
+"""Simulated drivers: the ResourceSlices that `phalanx up --devices` creates for every simulated node.
 
 A spec names a driver, the number of devices per node and their properties: `gpu.example.com:8,nvlink=4`. Several specs
-are separated by semicolons. Each driver gets a DeviceClass of its own name without the domain (`gpu`), unless there is
-one. Nothing runs behind these devices: pods that use them behave like all simulated pods.
+are separated by semicolons. Each driver gets a DeviceClass named after the driver without its domain (`gpu`), if there
+is none yet. No hardware is behind these devices: pods that use them behave like all simulated pods.
 """
 
 from __future__ import annotations
@@ -18,31 +18,31 @@ from phalanx.model.groups.keys import HOSTNAME
 from phalanx.model.kinds import Json as Json
 from phalanx.model.quantity import from_units, is_valid, units
 
-PCIE_ROOT = "resource.kubernetes.io/pcieRoot"  # the attribute that drivers of all kinds share
-MOST = 64  # devices of one driver on a node
-PARTITIONS = ((1, "1g"), (2, "2g"), (3, "3g"), (7, "7g"))  # slices of a partitioned device, and their names
+PCIE_ROOT = "resource.kubernetes.io/pcieRoot"  # attribute that all drivers share
+MOST = 64  # devices of one driver on one node
+PARTITIONS = ((1, "1g"), (2, "2g"), (3, "3g"), (7, "7g"))  # size in slices and name of each kind of partition
 SLICES_OF_A_DEVICE = 7
-CHANNELS = 8  # of a multi-node NVLink domain: so many gangs can use one at a time
+CHANNELS = 8  # of a multi-node NVLink domain: as many gangs can use it at a time
 _KEYS = ("nvlink", "pcie", "numa", "domain", "memory", "model", "profile")
 PROFILES = ("whole", "mig", "shared")
 _HELP = f"write it like gpu.example.com:8,nvlink=4; known are {', '.join(_KEYS)}"
 
 
 class SimulatedDriver(msgspec.Struct, frozen=True):
-    """What one driver publishes for every node."""
+    """The devices that one driver publishes for every node."""
 
     driver: str
     count: int
-    nvlink: int = 0  # devices per NVLink domain of a node; 0: no such attribute
+    nvlink: int = 0  # devices per NVLink domain of a node; 0: no such attribute (the same for the next three fields)
     pcie: int = 0  # devices per PCIe root
     numa: int = 0  # devices per NUMA node
     domain: int = 0  # nodes per multi-node NVLink domain
     memory: str = "80Gi"
     model: str = "simulated"
-    profile: str = "whole"  # mig: partitions that share counters; shared: memory is divided among claims
+    profile: str = "whole"  # mig: partitions that share counters; shared: claims share the memory of a device
 
     def slices(self, node: str, index: int) -> list[Json]:
-        """Build the ResourceSlices of one node; `index`: its number among the nodes."""
+        """Build the ResourceSlices of one node; index: number of the node."""
         devices = list(self._devices(node, index))
         bodies: list[Json] = [{"devices": devices[at : at + MOST]} for at in range(0, len(devices), MOST)]
         if self.profile == "mig":
@@ -62,7 +62,7 @@ class SimulatedDriver(msgspec.Struct, frozen=True):
         return _class(self.prefix, self.driver, "device")
 
     def domain_slice(self, number: int, nodes: Sequence[str]) -> Json:
-        """Return a multi-node NVLink domain: channels that its nodes, and only those, can use."""
+        """Return the slice of a multi-node NVLink domain, whose channels only its nodes can use."""
         name = f"{self.prefix}-domain-{number}"
         inside = {"key": HOSTNAME, "operator": "In", "values": list(nodes)}
         return {

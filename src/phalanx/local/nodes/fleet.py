@@ -1,8 +1,8 @@
 """Build the simulated Node objects: complete at creation, so that a scheduler can use them at once.
 
-Nodes may also be copied from another cluster, with the same labels, capacity and taints under new names. What
-identifies a machine or a cluster is left out: names, addresses, IDs, annotations, images. Labels are copied, because
-topology and affinity depend on them, unless their value contains the name, an address or the ID of the node.
+Nodes may also be copied from another cluster, with the same labels, capacity and taints under new names. Names,
+addresses, IDs, annotations and images are not copied, because they identify a machine or a cluster. Labels are copied,
+because topology and affinity depend on them, unless their value contains the name, an address or the ID of the node.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from phalanx.local.nodes.topology import Topology
 from phalanx.model.groups.keys import HOSTNAME
 from phalanx.model.kinds import Json
 
-SIMULATED = "simulation.phalanx.dev/simulated"  # label; "true": the simulated kubelet looks after this node
+SIMULATED = "simulation.phalanx.dev/simulated"  # label; "true": the simulated kubelet manages this node
 AT_ONCE = 64
-USUAL = 10  # nodes of a new cluster whose user did not say how many
+USUAL = 10  # nodes of a new cluster if the user gives no number
 
 log = logging.getLogger(__name__)
 
@@ -84,7 +84,7 @@ def node_object(
     architecture: str = "amd64",
     system: str = "linux",
 ) -> dict[str, Any]:
-    """Build a node that is ready and complete from the start."""
+    """Build a Node that is ready at creation."""
     return {
         "apiVersion": "v1",
         "kind": "Node",
@@ -115,10 +115,10 @@ def node_object(
     }
 
 
-Notify = Callable[[int, int], None]  # done, of so many
+Notify = Callable[[int, int], None]  # called with the numbers done and in total
 
 
-def _no_match(done: int, total: int) -> None:
+def _ignore_progress(done: int, total: int) -> None:
     """Ignore progress."""
 
 
@@ -128,12 +128,12 @@ async def create_fleet(
     topology: Topology | None,
     clock: Clock,
     usual: int = USUAL,
-    notify: Notify = _no_match,
+    notify: Notify = _ignore_progress,
 ) -> int:
-    """Make sure that nodes 0 … count-1 exist; those that are there stay as they are. Returns how many were made.
+    """Create the nodes 0 … count-1 that do not exist; return how many were created. Existing nodes are not changed.
 
-    A count of None is as many as there are, or the usual number in a new cluster. What was asked for and cannot be had
-    because nodes exist already is logged.
+    count: None means the existing nodes, or `usual` in a new cluster. A difference between existing nodes and the
+    request is logged.
     """
     rng, attempt = random.Random(0), 0  # a single process creates nodes: no jitter needed
     while True:
@@ -142,7 +142,7 @@ async def create_fleet(
         except ApiProblem as problem:
             if verdict(problem) == "final":
                 raise
-            log.warning("making the simulated nodes: %s; trying again", problem)
+            log.warning("creating the simulated nodes: %s; retrying", problem)
             await asyncio.sleep(delay(attempt, problem, rng))
             attempt += 1
 
@@ -150,14 +150,14 @@ async def create_fleet(
 async def _complete_fleet(
     client: Client, count: int | None, topology: Topology | None, clock: Clock, usual: int, notify: Notify
 ) -> int:
-    there = await _standing(client)
+    existing = await _list_simulated(client)
     if count is None:
-        count = 0 if there else usual
-    _report_differences(there, count, topology)
+        count = 0 if existing else usual
+    _report_differences(existing, count, topology)
     wanted = topology or Topology()
-    indexes = (index for index in range(count) if node_name(index) not in there)
+    indexes = (index for index in range(count) if node_name(index) not in existing)
     now = clock.now()
-    missing = sum(node_name(index) not in there for index in range(count))
+    missing = sum(node_name(index) not in existing for index in range(count))
     made = 0
 
     async def create_some() -> None:
@@ -172,32 +172,33 @@ async def _complete_fleet(
     return made
 
 
-async def _standing(client: Client) -> dict[str, dict[str, str]]:
+async def _list_simulated(client: Client) -> dict[str, dict[str, str]]:
     """List the simulated nodes that exist and return their labels by name."""
     found = msgspec.json.decode(await client.list(NODES, labels=f"{SIMULATED}=true"))["items"]
     return {node["metadata"]["name"]: node["metadata"].get("labels") or {} for node in found or ()}
 
 
-def _report_differences(there: dict[str, dict[str, str]], count: int, topology: Topology | None) -> None:
-    if len(there) > count > 0:
-        log.warning("%d simulated nodes exist, more than the %d asked for: delete some with kubectl", len(there), count)
+def _report_differences(existing: dict[str, dict[str, str]], count: int, topology: Topology | None) -> None:
+    if len(existing) > count > 0:
+        text = "%d simulated nodes exist, more than the %d requested: delete some with kubectl"
+        log.warning(text, len(existing), count)
     if topology is None or count == 0:
         return
     elsewhere = [
         name
         for index in range(count)
-        if (labels := there.get(name := node_name(index))) is not None
+        if (labels := existing.get(name := node_name(index))) is not None
         and topology.labels(index, count).items() - labels.items()
     ]
     if elsewhere:
         log.warning(
-            "%s the topology there is, which is not the one asked for: "
-            "delete what is there with kubectl, or start with another data directory",
+            "%s another topology than the one requested: "
+            "delete the existing nodes with kubectl, or start with another data directory",
             "1 node keeps" if len(elsewhere) == 1 else f"{len(elsewhere)} nodes keep",
         )
 
 
-# Taints that show a node's state. The copy has its own state, and the node controller writes its taints.
+# Taints that show a node's state: the node controller sets them from the state of the copy.
 _STATE = ("node.kubernetes.io/", "node.cloudprovider.kubernetes.io/")
 
 
@@ -205,8 +206,8 @@ def copy_name(index: int) -> str:
     return f"twin-{index:05d}"
 
 
-def twin(node: Json, index: int, now: float) -> Json:
-    """Build the simulated node to create as the copy of `node`; `index`: its number among the copies."""
+def copy_of(node: Json, index: int, now: float) -> Json:
+    """Build the simulated Node that copies `node`; index: number of the copy."""
     name = copy_name(index)
     spec, status = node.get("spec") or {}, node.get("status") or {}
     secrets = _identities(node)
@@ -251,14 +252,11 @@ def _identities(node: Json) -> set[str]:
 
 
 async def create_copies(client: Client, nodes: Sequence[Json], clock: Clock, notify: Notify) -> int:
-    """Create one copy of every node, in the order of their names, and return how many were created.
-
-    Copies that exist already stay as they are.
-    """
+    """Create one copy of every node, ordered by name; return how many were created. Existing copies are not changed."""
     made = 0
     for index, node in enumerate(sorted(nodes, key=lambda one: str(one["metadata"]["name"]))):
         try:
-            await client.create(NODES, twin(node, index, clock.now()))
+            await client.create(NODES, copy_of(node, index, clock.now()))
             made += 1
             notify(index + 1, len(nodes))
         except AlreadyExists:

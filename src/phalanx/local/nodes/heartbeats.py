@@ -1,8 +1,8 @@
-"""Heartbeats of simulated nodes: one Lease each in kube-node-lease, spread out in time so that thousands stay cheap.
+"""Heartbeats of simulated nodes: one Lease each in kube-node-lease, renewed at different times to limit the load.
 
-Every node renews at most every ten seconds (`KubeletOptions` may say more); beyond 2,000 nodes less often, so that all
-of them together never write more than WRITES_PER_SECOND. The lease's duration grows with the interval, and with how
-late renewals are a sign of an overloaded machine, and judged as such.
+A node renews its lease every ten seconds (see `KubeletOptions`); in clusters above 2,000 nodes less often, so that all
+nodes together write at most WRITES_PER_SECOND. The lease duration grows with this interval and with the delay of
+renewals, because late renewals mean an overloaded machine and not a failed node.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from phalanx.local.nodes.pod_runs import SimulatedNode
 NAMESPACE = "kube-node-lease"
 SHORTEST_INTERVAL = 10.0
 WRITES_PER_SECOND = 200
-AT_ONCE = 256  # on a slow disk or a busy machine a write takes a second: all that are due must not take minutes
-TICK = 0.1  # of the interval: how often is looked who is due
+AT_ONCE = 256  # concurrent renewals: on a slow disk a write can take a second
+TICK = 0.1  # fraction of the interval between two checks for due renewals
 _encode = msgspec.json.Encoder().encode
 log = logging.getLogger(__name__)
 
@@ -53,16 +53,16 @@ class Heartbeats:
             await asyncio.sleep(TICK * self._shortest)
 
     async def beat(self) -> None:
-        """Renew what is due now."""
+        """Renew the leases that are due."""
         alive = [node for node in self._nodes() if not node.failed]
         every = interval(len(alive), self._shortest)
         now = self._clock.monotonic()
-        late = 0.0  # beyond the time between two looks
+        late = 0.0  # largest delay in seconds, without the time between two checks
         due: list[SimulatedNode] = []
         for position, node in enumerate(alive):
             when = self._due.get(node.name)
             if when is None:
-                # New ones take their turn within the first interval instead of all at once.
+                # Spread new nodes over the first interval.
                 when = self._due[node.name] = now + every * position / len(alive)
             if when <= now:
                 self._due[node.name] = max(when + every, now)

@@ -1,9 +1,9 @@
-"""The agents that pods of a JobSet with the restart strategy InPlaceRestart contain (JobSet's KEP-467), simulated.
+"""Simulate the agent container in pods of a JobSet with the restart strategy InPlaceRestart (JobSet's KEP-467).
 
-A pod has an agent if one of its containers has the environment variables that upstream's agent reads, JOBSET_NAME and
-POD_NAME. The agent writes the attempt of its containers as an annotation of the pod, keeps the worker waiting until the
-JobSet's status names that attempt as the current one, and exits once the status says that the attempt is over, so that
-the kubelet restarts the pod's containers.
+A pod has an agent if one of its containers has the environment variables JOBSET_NAME and POD_NAME, which upstream's
+agent reads. The agent writes the attempt of its containers as an annotation of the pod and lets the worker wait until
+the JobSet's status names that attempt as the current one. It exits when the status says that the attempt is over, so
+that the kubelet restarts the pod's containers.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class Agent(msgspec.Struct):
     jobset: PodName
     name: str  # of its container
     exit_code: int
-    run: int | None = None  # the run of the containers that `attempt` is about
+    run: int | None = None  # the run of the containers to which `attempt` belongs
     attempt: int = 0
     lifted: bool = False  # the worker may run
 
@@ -107,7 +107,7 @@ class InPlaceRestartAgents:
         self._sets: dict[PodName, JobSetView] = {}
 
     async def run(self) -> None:
-        """Follow JobSets from the first pod with an agent on."""
+        """Wait for the first pod with an agent, then watch JobSets."""
         await self._needed.wait()
         await Informer(self._client, JOB_SETS, JobSetView, self._on_set, optional=True).run()
 
@@ -139,7 +139,7 @@ class InPlaceRestartAgents:
                 del self._pods[agent.jobset]
 
     async def wants_restart(self, agent: Agent, run: int) -> bool:
-        """Do what is due in this run of the pod's containers; True: the attempt is over and the agent exits."""
+        """Perform the next action in this run of the pod's containers; return True if the agent exits."""
         jobset = self._sets.get(agent.jobset)
         if jobset is None:
             return False
@@ -174,7 +174,7 @@ def _agent(place: PodName, pod: KubeletPod, body: bytes) -> Agent | None:
         code = _whole(environment.get(EXIT_CODE), 255, USUAL_EXIT_CODE)
         agent = Agent(place, pod.metadata.uid, jobset, container.name, code)
         written = _whole(pod.metadata.annotations.get(ATTEMPT), MAX_INT32, -1)
-        if written >= 0:  # by the agent, during an earlier life of this process
+        if written >= 0:  # by the agent, before this process was restarted
             agent.run, agent.attempt, agent.lifted = pod.restarts, written, pod.ready
         return agent
     return None

@@ -1,4 +1,4 @@
-"""Does a pod still fit on its node? The check that a kubelet makes before it starts a pod."""
+"""The admission check of a kubelet: does a pod fit on its node?"""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from phalanx.model.quantity import NANO, BadQuantity, parse
 Amounts = dict[str, int]  # resource -> nano-units
 MOST_SHAPES = 1024
 
-_shapes: dict[tuple[tuple[str, int], ...], Amounts] = {}  # requests that pods of this process have or had
+_shapes: dict[tuple[tuple[str, int], ...], Amounts] = {}  # one table per distinct set of requests
 
 
 def _shared(found: Amounts) -> Amounts:
-    """Return one shared table for all pods with the same requests; it must not be changed."""
+    """Return the shared table of these requests; it must not be changed."""
     shape = tuple(found.items())
     known = _shapes.get(shape)
     if known is None:
@@ -34,7 +34,7 @@ def amounts(resources: Resources | None) -> Amounts:
         try:
             found[name] = parse(text).nanos
         except BadQuantity:
-            continue  # the API server refuses these; a foreign one may not
+            continue  # another API server may not validate quantities
     return found
 
 
@@ -44,16 +44,13 @@ def _requests(resources: ResourceRequirements) -> Amounts:
 
 
 def pod_requests(pod: KubeletPod) -> Amounts:
-    """Compute what a pod requests from its node.
-
-    All containers together, or the largest moment of initialisation if that needs more, plus overhead.
-    """
+    """Return what a pod requests: the larger of all containers and the peak during initialization, plus overhead."""
     total = effective(
         (_requests(container.resources) for container in pod.spec.containers),
         ((each.restart_policy == "Always", _requests(each.resources)) for each in pod.spec.init_containers or ()),
     )
     if pod.spec.resources is not None:
-        total |= _requests(pod.spec.resources)  # pod-level amounts stand for the sum of the containers
+        total |= _requests(pod.spec.resources)  # pod-level amounts replace the sum of the containers
     add(total, amounts(pod.spec.overhead))
     return _shared({name: amount for name, amount in total.items() if amount})
 
@@ -84,8 +81,8 @@ class NodeShortage(msgspec.Struct, frozen=True):
     @property
     def message(self) -> str:
         unit = NANO // 1000 if self.resource == "cpu" else NANO  # cpu is reported in thousandths
-        announced = (-(-self.requested // unit), -(-self.used // unit), self.capacity // unit)
-        return f"{self.short}, requested: {announced[0]}, used: {announced[1]}, capacity: {announced[2]}"
+        figures = (-(-self.requested // unit), -(-self.used // unit), self.capacity // unit)
+        return f"{self.short}, requested: {figures[0]}, used: {figures[1]}, capacity: {figures[2]}"
 
     @property
     def short(self) -> str:
@@ -93,18 +90,16 @@ class NodeShortage(msgspec.Struct, frozen=True):
 
 
 class NodeUsage(msgspec.Struct):
-    """What the pods of one node use together."""
+    """The resources that the pods of one node use."""
 
     allocatable: Amounts
     used: Amounts = msgspec.field(default_factory=dict)
     pods: dict[str, Amounts] = msgspec.field(default_factory=dict)  # uid -> requests
-    ports: dict[str, tuple[HostPort, ...]] = msgspec.field(
-        default_factory=dict
-    )  # uid -> ports of the node, of those who have any
+    ports: dict[str, tuple[HostPort, ...]] = msgspec.field(default_factory=dict)  # uid -> host ports, if any
 
     def shortage(self, requests: Amounts) -> NodeShortage | None:
         if not self.allocatable:
-            return None  # a node that does not say what it has takes everything
+            return None  # a node without allocatable has no limits
         slots = self.allocatable.get("pods", 0)
         if (len(self.pods) + 1) * NANO > slots:
             return NodeShortage("pods", NANO, len(self.pods) * NANO, slots)
@@ -115,7 +110,7 @@ class NodeUsage(msgspec.Struct):
         return None
 
     def shortage_for(self, uid: str, requests: Amounts) -> NodeShortage | None:
-        """Find the resource that a pod on this node lacks to grow to `requests`; None if it fits.
+        """Return the resource that a pod on this node lacks to grow to `requests`; None if it fits.
 
         `used` of the answer is what the other pods use.
         """
@@ -141,7 +136,7 @@ class NodeUsage(msgspec.Struct):
             if ports:
                 self.ports[uid] = ports
 
-    def give_back(self, uid: str) -> None:
+    def release(self, uid: str) -> None:
         self.ports.pop(uid, None)
         for name, amount in self.pods.pop(uid, {}).items():
             self.used[name] -= amount
@@ -152,7 +147,7 @@ def _in_order(requests: Amounts) -> Iterable[str]:
     return first + sorted(name for name in requests if name not in first)
 
 
-# Kubernetes 1.37: sysctls that are apart from node to pod, so that no pod can disturb another with them.
+# Kubernetes 1.37: namespaced sysctls, with which no pod can affect another.
 SAFE_SYSCTLS = frozenset({
     "kernel.shm_rmid_forced", "net.ipv4.ip_local_port_range", "net.ipv4.tcp_syncookies", "net.ipv4.ping_group_range",
     "net.ipv4.ip_unprivileged_port_start", "net.ipv4.ip_local_reserved_ports", "net.ipv4.tcp_keepalive_time",
@@ -161,7 +156,7 @@ SAFE_SYSCTLS = frozenset({
 })  # fmt: skip
 
 
-def unsuitable(pod: KubeletPod, node: KubeletNode) -> tuple[str, str] | None:
+def unsupported(pod: KubeletPod, node: KubeletNode) -> tuple[str, str] | None:
     if pod.spec.os is not None and pod.spec.os.name != node.os:
         text = f"Pod is for the operating system {pod.spec.os.name}, and this node runs {node.os}"
         return "PodOSNotSupported", text
@@ -172,7 +167,7 @@ def unsuitable(pod: KubeletPod, node: KubeletNode) -> tuple[str, str] | None:
     return None
 
 
-def no_room(ledger: NodeUsage, requests: Amounts, ports: tuple[HostPort, ...]) -> tuple[str, str] | None:
+def insufficient(ledger: NodeUsage, requests: Amounts, ports: tuple[HostPort, ...]) -> tuple[str, str] | None:
     if shortage := ledger.shortage(requests):
         return shortage.reason, f"Pod was rejected: {shortage.message}"
     if ports and ledger.ports_taken(ports):

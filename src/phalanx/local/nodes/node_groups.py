@@ -1,8 +1,8 @@
 """Node groups of a simulated autoscaler: `--autoscale SHAPE=MIN..MAX,delay=30s`.
 
-SHAPE is written like `--topology` (`gpus=8,cpu=64,racks=4`), or shortly `gpu8` or `cpu64`. A group has MAX places, each
-with fixed labels: the places are dealt to racks, blocks and zones as the nodes of `--topology` are. A node that is
-created fills a place.
+SHAPE is written like `--topology` (`gpus=8,cpu=64,racks=4`), or in short `gpu8` or `cpu64`. A group has MAX places with
+fixed labels, divided among racks, blocks and zones in the same way as the nodes of `--topology`. Each created node
+fills one place.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from phalanx.local.nodes.fleet import SIMULATED, node_object
 from phalanx.local.nodes.topology import CAPACITY, LEVELS, Topology, parse_topology
 from phalanx.model.groups.keys import HOSTNAME
 
-NODE_GROUP = "simulation.phalanx.dev/node-group"  # label of nodes that the simulated autoscaler made
+NODE_GROUP = "simulation.phalanx.dev/node-group"  # label of nodes that the simulated autoscaler created
 OPTION = "--autoscale"
 DELAY_SECONDS = 30.0  # from the demand to a node that is ready
-IDLE_SECONDS = 60.0  # that a node is unused before it is removed
-FIRST_INDEX = 200_000  # above the indexes of the nodes of --nodes: addresses must differ
+IDLE_SECONDS = 60.0  # for which a node is unused before it is removed
+FIRST_INDEX = 200_000  # above all indexes of --nodes, because the index determines the address
 MOST_NODES = 10_000  # of one group
 _HELP = "write it like gpus=8,racks=4=0..16,delay=30s or gpu8=0..16"
 _SPEC = re.compile(r"(?P<shape>.*?)=(?P<low>\d{1,6})\.\.(?P<high>\d{1,6})(?P<more>(?:,[^,]*)*)")
@@ -34,8 +34,8 @@ _UNITS = {"ms": 0.001, "s": 1.0, "": 1.0, "m": 60.0, "h": 3600.0}
 class NodeGroup(msgspec.Struct, frozen=True):
     name: str
     topology: Topology
-    low: int  # nodes that are always there
-    high: int  # nodes that there are at most
+    low: int  # smallest number of nodes
+    high: int  # largest number of nodes
     delay: float = DELAY_SECONDS
     idle: float = IDLE_SECONDS
     first: int = FIRST_INDEX  # index of its first node
@@ -64,10 +64,7 @@ class NodeGroup(msgspec.Struct, frozen=True):
 
 
 def parse_node_groups(specs: Sequence[str], around: Topology | None = None) -> list[NodeGroup]:
-    """Read the values of `--autoscale`. `around`: levels of `--topology`, for shapes that name none.
-
-    Raises ConfigProblem.
-    """
+    """Parse the values of `--autoscale`. around: its levels apply to shapes without levels. Raises ConfigProblem."""
     groups: list[NodeGroup] = []
     for number, spec in enumerate(specs):
         group = _parse(spec, around)

@@ -1,4 +1,4 @@
-"""What the simulated kubelet knows of its nodes and of the pods that it runs."""
+"""The state that the simulated kubelet keeps of its nodes and of the pods that it runs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class SimulatedNode(msgspec.Struct):
     view: KubeletNode
     ledger: NodeUsage
     pods: dict[PodName, None] = field(default_factory=dict)
-    offers: dict[str, Any] = field(default_factory=dict)  # allocatable to be written; None takes a resource away
+    offers: dict[str, Any] = field(default_factory=dict)  # changes of allocatable to write; None removes a resource
 
     @property
     def name(self) -> str:
@@ -39,46 +39,45 @@ class KnownPod(msgspec.Struct):
 
 
 class RunningPod(msgspec.Struct):
-    """A pod that was admitted. Times are seconds of the clock."""
+    """A pod that was admitted. Times are in seconds of the clock."""
 
     uid: str
     node: SimulatedNode
     pod_started: float
-    started: float  # of the current run of its containers
+    started: float  # when the current run of its containers started
     restarts: int = 0
-    up: bool = False  # Running was written
-    held: bool = False  # and that its containers are not ready
-    barrier: bool = False  # an agent keeps its worker waiting (restarts in place)
-    waits: tuple[int, list[str]] | None = None  # for these images, with which generation: as written
-    back_at: float | None = None  # waiting to restart until then
+    up: bool = False  # phase Running was written
+    held: bool = False  # its containers were written as not ready
+    barrier: bool = False  # an agent lets its worker wait (restarts in place)
+    reported_waiting: tuple[int, list[str]] | None = None  # generation and missing images or objects, as written
+    restart_at: float | None = None  # time of the next restart, while it waits for it
     last_exit: int = 0
-    stopped: float | None = None  # since when it is stopping
+    stopped: float | None = None  # when it began to stop
     stop_at: float = 0.0
     stop_code: int = 0
-    grace: int | None = None  # of the deletion that stops it
-    deferred: bool = False  # asks for more than its node has left
-    over: bool = False  # a final phase was written
+    grace: int | None = None  # seconds, from the deletion that stops it
+    deferred: bool = False  # a resize does not fit on its node
+    ended: bool = False  # a final phase was written
     deleted: bool = False
 
 
-# How long the containers of a deleted pod take to end, and how: by themselves, or killed when their time is up.
-#
-# As a kubelet has it: hooks run first and use up the grace period, what they leave (two seconds at least) is the
-# containers' after SIGTERM, and then comes SIGKILL. The pod ends with its slowest container.
+# Containers of a deleted pod end by themselves or are killed. As in a real kubelet, preStop hooks run first and use up
+# the grace period; the rest of it (at least two seconds) follows SIGTERM, and then comes SIGKILL. The pod ends with its
+# slowest container.
 
 TERMINATED, KILLED = 143, 137  # 128 + SIGTERM, 128 + SIGKILL
-LEAST_AFTER_HOOK = 2.0  # seconds
+LEAST_AFTER_HOOK = 2.0  # seconds left to containers after their preStop hook
 
 
-def stopping(pod: KubeletPod, grace: float, usual: float) -> tuple[float, int]:
+def termination(pod: KubeletPod, grace: float, usual: float) -> tuple[float, int]:
     """Return the seconds from the deletion to the end of the last container, and its exit code."""
     announced = number(pod.metadata.annotations, STOP_SECONDS)
     needed = usual if announced is None else announced
     sidecars = (c for c in pod.spec.init_containers or () if c.restart_policy == "Always")
-    return max((_one(container, needed, grace) for container in (*pod.spec.containers, *sidecars)), default=(0.0, 0))
+    return max((_container_end(c, needed, grace) for c in (*pod.spec.containers, *sidecars)), default=(0.0, 0))
 
 
-def _one(container: KubeletContainer, needed: float, grace: float) -> tuple[float, int]:
+def _container_end(container: KubeletContainer, needed: float, grace: float) -> tuple[float, int]:
     hook = container.lifecycle.pre_stop if container.lifecycle is not None else None
     sleep = float(hook.sleep.seconds) if hook is not None and hook.sleep is not None else 0.0
     sleep = min(sleep, grace)
@@ -93,25 +92,25 @@ RESTARTS = ("Restart", "RestartAllContainers")  # actions of rules
 def exit_code(pod: KubeletPod, restarts: int) -> int:
     """Return the exit code of the run after so many restarts.
 
-    Several codes in the annotation are for one run after the other; the last one is for all that follow.
+    The annotation lists one code per run; the last one applies to all later runs.
     """
-    codes = [_code(text) for text in pod.metadata.annotations.get(EXIT_CODE, "").split(",")]
+    codes = [_exit_code(text) for text in pod.metadata.annotations.get(EXIT_CODE, "").split(",")]
     return codes[min(restarts, len(codes) - 1)]
 
 
-def _code(text: str) -> int:
-    """Parse an exit code; return 0 for a value that is not one, so that a typo ends a pod as usual."""
+def _exit_code(text: str) -> int:
+    """Parse an exit code; return 0 for an invalid value, as for a pod without the annotation."""
     try:
         return int(annotation_values.number(text, 0, LAST_CODE))
     except annotation_values.BadValue:
         return 0
 
 
-def starts_again(pod: KubeletPod, code: int, container: KubeletContainer | None = None) -> bool:
+def will_restart(pod: KubeletPod, code: int, container: KubeletContainer | None = None) -> bool:
     """Return True if the containers restart after this exit code.
 
-    All containers end alike, so one of them decides (None: the first): its rules, then its policy, then the pod's
-    policy.
+    All containers end with the same code, so one of them decides (None: the first one): its restart rules, then its
+    restart policy, then the policy of the pod.
     """
     decides = container or (pod.spec.containers[0] if pod.spec.containers else KubeletContainer())
     for rule in decides.restart_policy_rules or ():

@@ -1,7 +1,7 @@
 """Build the status and the events that a kubelet reports for a pod.
 
-Conditions merge by type, so a patch names only those that change. Events are written only for pods that request them
-and for images that cannot be pulled: for every pod they would double the number of writes.
+Conditions are merged by type, so a patch contains only those that change. Events are written only for pods that request
+them and for images that cannot be pulled: events for every pod would double the number of writes.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ NOT_READY = "ContainersNotReady"  # reason
 
 
 def pod_ip(pod: KubeletPod, host_ip: str) -> str:
-    """Return an address that is stable for a pod; nothing routes it."""
+    """Return an address that depends on the pod only; it is not routable."""
     if pod.spec.host_network:
         return host_ip
     number = zlib.crc32(pod.metadata.uid.encode())
@@ -93,8 +93,8 @@ def not_resized(now: str, reason: str, message: str) -> Json:
     return {"conditions": [_condition(RESIZE_PENDING, True, now, reason, message)]}
 
 
-def looked_into(pod: KubeletPod, now: str) -> Json:
-    """Build the status that shows the ephemeral containers as running; no process runs in them."""
+def ephemeral_running(pod: KubeletPod, now: str) -> Json:
+    """Build the status that shows the ephemeral containers as running (nothing runs in them)."""
     state = {"running": {"startedAt": now}}
     statuses = [_container(pod, container, state, False, 0, {}) for container in pod.spec.ephemeral_containers or ()]
     return {"ephemeralContainerStatuses": statuses} if statuses else {}
@@ -123,15 +123,15 @@ def _unready(pod: KubeletPod) -> str:
     return f"containers with unready status: [{' '.join(container.name for container in pod.spec.containers)}]"
 
 
-def held_or_free(pod: KubeletPod, started: str, now: str, restarts: int, held: bool) -> Json:
-    """Build the status of containers, running since `started`, that became ready or (held) no longer are."""
+def readiness_changed(pod: KubeletPod, started: str, now: str, restarts: int, held: bool) -> Json:
+    """Build the status of running containers (since `started`) that became ready, or unready if `held`."""
     plain = [{"reason": None, "message": None, **condition} for condition in _readiness_conditions(pod, now, held)]
     state = {"running": {"startedAt": started}}
     return {"conditions": plain, "containerStatuses": _containers(pod, state, not held, restarts)}
 
 
 def waiting(pod: KubeletPod, host_ip: str, started: str, now: str, why: Mapping[str, tuple[str, str]]) -> Json:
-    """Build the status of a pod on its node whose containers wait; why: reason and message by container."""
+    """Build the status of a pod whose containers wait; why: reason and message per container."""
     status: Json = {
         "phase": "Pending",
         "startTime": started,
@@ -144,7 +144,7 @@ def waiting(pod: KubeletPod, host_ip: str, started: str, now: str, why: Mapping[
 
 
 def not_pulled(pod: KubeletPod) -> dict[str, tuple[str, str]]:
-    """Return why containers wait whose images cannot be pulled."""
+    """Return reason and message per container whose image cannot be pulled."""
     text = 'Back-off pulling image "{}": ErrImagePull: an annotation says that it is missing'
     every = (*(pod.spec.init_containers or ()), *pod.spec.containers)
     return {c.name: ("ImagePullBackOff", text.format(c.image)) for c in every if c.image in pod.missing}
@@ -162,19 +162,16 @@ def _waiting(pod: KubeletPod, container: Container, why: Mapping[str, tuple[str,
 
 
 def _started_conditions(pod: KubeletPod, now: str, readiness: list[Json]) -> list[Json]:
-    """Return the conditions of a pod that is on its node and initialized, with `readiness` among them."""
+    """Return the conditions of a pod that is initialized on its node, together with `readiness`."""
     known = any(c.type == "PodScheduled" and c.status == "True" for c in pod.status.conditions or ())
-    # A binding does not say for which generation.
+    # Keep the condition that the binding wrote: it has no observedGeneration.
     scheduled = {"type": "PodScheduled", "status": "True"} if known else _condition("PodScheduled", True, now)
     begun = [_condition("PodReadyToStartContainers", True, now), _condition("Initialized", True, now)]
     return [*begun, *readiness, scheduled]
 
 
 def running(pod: KubeletPod, host_ip: str, started: str, now: str, restarts: int = 0, *, held: bool = False) -> Json:
-    """Build the status of a running pod.
-
-    `started`: when the pod started; `now`: when its containers did. Containers of a held pod are not ready yet.
-    """
+    """Build the status of a running pod. started: start of the pod; now: start of its containers; held: not ready."""
     state = {"running": {"startedAt": now}}
     ip = pod_ip(pod, host_ip)
     status: Json = {
@@ -192,7 +189,7 @@ def running(pod: KubeletPod, host_ip: str, started: str, now: str, restarts: int
 
 
 def restarting(pod: KubeletPod, code: int, started: str, now: str, restarts: int, wait: float) -> Json:
-    """Build the status between two runs of a container that keeps failing."""
+    """Build the status while a container waits for its next restart."""
     message = f"back-off {round(wait)}s restarting failed container"
     state = {"waiting": {"reason": "CrashLoopBackOff", "message": message}}
     return {
@@ -202,7 +199,7 @@ def restarting(pod: KubeletPod, code: int, started: str, now: str, restarts: int
 
 
 def restarted(pod: KubeletPod, code: int, started: str, now: str, restarts: int, held: bool) -> Json:
-    """Build the status of a pod that runs again, after a failure or a completed run."""
+    """Build the status of a pod whose containers were restarted."""
     state = {"running": {"startedAt": now}}
     return {
         "conditions": _readiness_conditions(pod, now, held),
@@ -265,8 +262,8 @@ class KubeletEvents:
                 pod, node, "Failed", f'Failed to pull image "{image}": an annotation says that it is missing', "Warning"
             )
 
-    async def not_configured(self, pod: KubeletPod, node: str, lacking: Mapping[Need, str]) -> None:
-        for need, text in lacking.items():
+    async def not_configured(self, pod: KubeletPod, node: str, absent: Mapping[Need, str]) -> None:
+        for need, text in absent.items():
             if need.volume:
                 message = f'MountVolume.SetUp failed for volume "{need.volume}" : {text}'
                 await self._notify(pod, node, "FailedMount", message, "Warning")
@@ -290,5 +287,5 @@ class KubeletEvents:
             "lastTimestamp": when,
             "count": 1,
         }
-        with suppress(ApiProblem):  # a namespace that goes, a name that is taken: no reason to hold up a pod
+        with suppress(ApiProblem):  # a missing event must not delay the pod
             await self._client.create(r.EVENTS, body, meta.namespace)

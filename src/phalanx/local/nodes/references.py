@@ -1,4 +1,4 @@
-"""ConfigMaps, Secrets and ClusterTrustBundles that a pod cannot start without, as its kubelet looks for them."""
+"""Find the ConfigMaps, Secrets and ClusterTrustBundles that a pod needs to start."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from phalanx.base.resources import CONFIG_MAPS, SECRETS
 from phalanx.model.objects.meta import Struct
 
 TRUST_BUNDLES = Resource("certificates.k8s.io", "v1", "clustertrustbundles", "ClusterTrustBundle", namespaced=False)
-# Every pod mounts the authority of its API server, which no simulated container reads.
+# Every pod mounts the CA certificate of its API server; no simulated container reads it.
 _NEVER_READ = "kube-root-ca.crt"
 
 
@@ -77,13 +77,13 @@ class Need(msgspec.Struct, frozen=True):
 
     resource: Resource
     name: str
-    key: str = ""  # that it must have
-    container: str = ""  # whose environment needs it; "": a volume does
+    key: str = ""  # that the object must contain
+    container: str = ""  # whose environment refers to it; "": a volume does
     volume: str = ""
 
 
 def needs_of(body: bytes) -> list[Need]:
-    """Return what a pod needs; references that are optional are left out."""
+    """Return the objects that a pod needs; optional references are not included."""
     spec = _read(body).spec
     found: list[Need] = []
     for volume in spec.volumes or ():
@@ -121,7 +121,7 @@ def _of_environment(container: _Container) -> list[Need]:
 
 
 async def missing(client: Client, namespace: str, needs: list[Need]) -> dict[Need, str]:
-    """Return what is not there, with words that say so."""
+    """Return the needs that are not met, each with a message."""
     found: dict[Need, str] = {}
     for need in needs:
         kind = need.resource.kind.lower()

@@ -18,9 +18,7 @@ from phalanx.local.nodes.topology import Topology
 
 
 class SimulatedNodes:
-    """`run` until cancelled; `ready` once all nodes exist and their kubelet listens. A count of 0 creates none,
-    None as many as a new cluster usually has (`usual`) and no more where some exist. `originals` are nodes of another
-    cluster, each of which gets a twin."""
+    """`run` until cancelled; `ready` is set when all nodes exist and their kubelet runs."""
 
     def __init__(
         self,
@@ -35,7 +33,11 @@ class SimulatedNodes:
         notify: Notify | None = None,
         devices: Sequence[SimulatedDriver] = (),
     ) -> None:
-        """`devices`: what drivers publish for every node. `notify`: how many of the missing nodes have been made."""
+        """Configure the nodes.
+
+        count: None means the existing nodes, or `usual` in a new cluster. originals: nodes of another cluster to copy.
+        devices: drivers whose devices every node gets. notify: called with the numbers of nodes created and missing.
+        """
         self.ready = asyncio.Event()
         self._client = client
         self._count = count

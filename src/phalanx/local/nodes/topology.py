@@ -1,8 +1,8 @@
-"""Topology specs such as "zones=2,blocks=4,racks=8,gpus=8": capacity and place of the simulated nodes.
+"""Topology specs such as "zones=2,blocks=4,racks=8,gpus=8": capacity and location of the simulated nodes.
 
-Counts are totals for the whole cluster: blocks are dealt evenly to zones and racks to blocks, so each must be a
-multiple of the level above. A level that is not named has one domain per domain of the level above. Nodes fill racks
-in order, so that racks differ by at most one node.
+Counts are totals for the whole cluster: blocks are divided evenly among zones and racks among blocks, so each count
+must be a multiple of the level above. A level that is not named has one domain per domain of the level above. Nodes
+fill racks in order; racks differ by at most one node.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ BLOCK = "topology.phalanx.dev/block"
 RACK = "topology.phalanx.dev/rack"
 GPU = "nvidia.com/gpu"
 
-# What the GPUs of simulated nodes are: `gpu.memory` in MiB.
+# Labels that describe the GPUs; `gpu.memory` is in MiB.
 GPU_LABELS = {
     f"{GPU}.present": "true",
     f"{GPU}.product": "NVIDIA-H100-80GB-HBM3",
@@ -49,7 +49,7 @@ class Topology(msgspec.Struct, frozen=True):
 
     @property
     def gpu_labels(self) -> dict[str, str]:
-        """Return the labels that NVIDIA's GPU operator puts onto nodes, by which clients find GPUs."""
+        """Return the labels that NVIDIA's GPU operator sets; clients find GPUs by them."""
         gpus = self.capacity.get(GPU)
         return {**GPU_LABELS, f"{GPU}.count": gpus} if gpus else {}
 
@@ -60,7 +60,7 @@ class Topology(msgspec.Struct, frozen=True):
 
 
 def parse_topology(spec: str, path: str = "--topology") -> Topology:
-    """Read a spec; ConfigProblem says what is wrong and how to write it."""
+    """Parse a spec. Raises ConfigProblem with what is wrong and how to write it."""
     counts: dict[str, int] = {}
     capacity = _default_capacity()
     seen: set[str] = set()
@@ -83,7 +83,7 @@ def parse_topology(spec: str, path: str = "--topology") -> Topology:
         if count % above:
             raise ConfigProblem(
                 path,
-                f"{name}={count} cannot be dealt evenly to {above_name}={above}: counts are totals for the whole "
+                f"{name}={count} cannot be divided evenly among {above_name}={above}: counts are totals for the whole "
                 f"cluster, so {name} must be a multiple of {above_name}",
             )
         above, above_name = count, name

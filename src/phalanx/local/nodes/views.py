@@ -1,6 +1,6 @@
-"""What the simulated kubelet reads of pods and nodes. Leaner than the model's views: there are very many.
+"""The fields of pods and nodes that the simulated kubelet reads; fewer than in the model, because there are so many.
 
-Decoded JSON has no cycles, so these are kept out of the cyclic garbage collector (gc=False).
+Decoded JSON has no cycles, so these types are not tracked by the cyclic garbage collector (gc=False).
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class SleepAction(Struct, frozen=True, gc=False):
 
 
 class LifecycleHook(Struct, frozen=True, gc=False):
-    sleep: SleepAction | None = None  # the only hook that takes time where nothing runs
+    sleep: SleepAction | None = None  # the only hook that takes time in a simulation
 
 
 class Lifecycle(Struct, frozen=True, gc=False):
@@ -128,14 +128,14 @@ class KubeletPod(Struct, frozen=True, gc=False):
         return self.metadata.deletion_timestamp is not None
 
     @property
-    def given_up(self) -> bool:
-        """Return True if the control plane marked the pod not ready because its node seemed to be gone."""
+    def marked_unready(self) -> bool:
+        """Return True if the node controller marked the pod not ready because its node did not respond."""
         conditions = self.status.conditions or ()
         return any(c.type == "Ready" and c.reason == NODE_NOT_READY and c.status == "False" for c in conditions)
 
     @property
     def closed_gates(self) -> list[str]:
-        """Return readiness gates whose condition is not true."""
+        """Return the readiness gates whose condition is not true."""
         if not self.spec.readiness_gates:
             return []
         open_ = {c.type for c in self.status.conditions or () if c.status == "True"}
@@ -151,7 +151,7 @@ class KubeletPod(Struct, frozen=True, gc=False):
 
     @property
     def missing(self) -> list[str]:
-        """Return images of its containers that cannot be pulled."""
+        """Return the images of its containers that cannot be pulled."""
         announced = self.metadata.annotations.get(MISSING_IMAGE)
         if not announced:
             return []
@@ -163,27 +163,27 @@ class KubeletPod(Struct, frozen=True, gc=False):
         return max((status.restart_count for status in self.status.container_statuses or ()), default=0)
 
 
-class _GlanceMeta(Struct, frozen=True, gc=False):
+class _SummaryMeta(Struct, frozen=True, gc=False):
     uid: str = ""
 
 
-class _GlanceSpec(Struct, frozen=True, gc=False):
+class _SummarySpec(Struct, frozen=True, gc=False):
     node_name: str = ""
 
 
-class _GlanceStatus(Struct, frozen=True, gc=False):
+class _SummaryStatus(Struct, frozen=True, gc=False):
     phase: str = ""
 
 
 class PodSummary(Struct, frozen=True, gc=False):
     """The fields that decide whether a pod has to be decoded in full."""
 
-    metadata: _GlanceMeta = _GlanceMeta()
-    spec: _GlanceSpec = _GlanceSpec()
-    status: _GlanceStatus = _GlanceStatus()
+    metadata: _SummaryMeta = _SummaryMeta()
+    spec: _SummarySpec = _SummarySpec()
+    status: _SummaryStatus = _SummaryStatus()
 
 
-glance = msgspec.json.Decoder(PodSummary).decode
+decode_summary = msgspec.json.Decoder(PodSummary).decode
 read_pod = msgspec.json.Decoder(KubeletPod).decode
 
 
@@ -228,8 +228,8 @@ class KubeletNode(Struct, frozen=True, gc=False):
 _the_same: Memo[Resources] = Memo(lambda resources: resources)
 
 
-def kept(node: KubeletNode) -> KubeletNode:
-    """Return the few fields of a node that are kept; values that many nodes share are kept once."""
+def without_unused(node: KubeletNode) -> KubeletNode:
+    """Return a copy of a node with the fields that the kubelet needs; equal values are shared between nodes."""
     status, metadata = node.status, node.metadata
     return KubeletNode(
         msgspec.structs.replace(metadata, name=sys.intern(metadata.name), uid=sys.intern(metadata.uid)),
@@ -257,10 +257,7 @@ MOST_SECONDS = 315_359_999  # 10 years
 
 
 def number(annotations: dict[str, str], key: str) -> float | None:
-    """Read a number of seconds from an annotation; None if it is absent or not from 0 to 10 years.
-
-    A typo in an annotation stops nothing.
-    """
+    """Parse a number of seconds in an annotation; None if it is missing, invalid or above 10 years."""
     try:
         return annotation_values.number(annotations[key], 0, MOST_SECONDS)
     except (KeyError, annotation_values.BadValue):

@@ -1,7 +1,7 @@
-"""Backups: a consistent snapshot of a store as one file, and a store made of such a file.
+"""Backups: write a consistent snapshot of a store to one file, and create a store from such a file.
 
-A snapshot is made of the objects in memory at one revision, so taking it neither stops nor slows the commits. It is a
-store file itself, without history: every row is verified when it is read back.
+A snapshot contains the objects in memory at one revision, so taking it does not block commits. It is a store file
+without history; every row is verified when it is read.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from phalanx.local.store.mark import Mark
 from phalanx.local.store.rows import StoredRow, StoreInUse
 
 CHUNK = 2000  # rows per transaction
-# Clients remember revisions from before the disaster; nothing new may carry one of them (as etcd's --bump-revision).
+# Added to the revision of a restored store: no revision that clients know is used again (etcd's --bump-revision).
 BUMP = 1_000_000_000
 
 
 Notify = Callable[[int, int], None]
 
 
-def _no_match(done: int, total: int) -> None:
+def _ignore_progress(done: int, total: int) -> None:
     """Ignore progress."""
 
 
@@ -36,9 +36,9 @@ def write_snapshot(path: Path, entries: Iterable[Entry], revision: int) -> None:
 
 
 def read_snapshot(path: Path) -> tuple[list[StoredRow], int]:
-    """Read and verify the objects of a snapshot and return them with their revision.
+    """Read and verify the objects of a snapshot; return them and their revision.
 
-    The file may also be the store of a server that does not run. Raises ConfigProblem if there is no file.
+    The file may also be the store of a stopped server. Raises ConfigProblem if there is no file.
     """
     if not path.is_file():
         raise ConfigProblem("FILE", f"there is no backup {path}")
@@ -56,16 +56,16 @@ def read_snapshot(path: Path) -> tuple[list[StoredRow], int]:
         log.close()
 
 
-def restore(file: Path, store: Path, *, replace: bool = False, notify: Notify = _no_match) -> tuple[int, int]:
-    """Make `store` of a backup; returns (objects, revision it starts at). What was there is moved aside."""
+def restore(file: Path, store: Path, *, replace: bool = False, notify: Notify = _ignore_progress) -> tuple[int, int]:
+    """Create `store` from a backup; return (objects, first revision). Existing files are renamed, not deleted."""
     rows, revision = read_snapshot(file)
     try:
         store.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as problem:
         why = problem.strerror or problem
         raise ConfigProblem("--data", f"cannot create {store.parent}: {why}; choose another with --data DIR") from None
-    there = [path for path in (store, Path(f"{store}-wal"), mark.path_of(store)) if path.exists()]
-    if there:
+    existing = [path for path in (store, Path(f"{store}-wal"), mark.path_of(store)) if path.exists()]
+    if existing:
         if not replace:
             raise ConfigProblem(
                 "--data", f"there is a store already ({store}): choose another directory, or say --replace"
@@ -80,7 +80,7 @@ def restore(file: Path, store: Path, *, replace: bool = False, notify: Notify = 
     fresh = Path(f"{store}.restoring")
     write_rows(fresh, rows, revision, notify)
     identity = _identity(fresh)
-    for path in there:
+    for path in existing:
         path.replace(f"{path}.before-restore")
     fresh.replace(store)
     _set_mark(store, identity, revision)
@@ -88,7 +88,7 @@ def restore(file: Path, store: Path, *, replace: bool = False, notify: Notify = 
 
 
 def accept(store: Path) -> tuple[int, int]:
-    """Accept the files as they are: verify what can be verified, then mark them as whole."""
+    """Accept the files as they are: verify the rows, then write a new mark."""
     if not store.is_file():
         raise ConfigProblem("--data", f"there is no store {store}")
     rows, revision = read_snapshot(store)
@@ -101,10 +101,10 @@ def accept(store: Path) -> tuple[int, int]:
     return len(rows), revision
 
 
-def write_rows(path: Path, rows: list[StoredRow], revision: int, notify: Notify = _no_match) -> None:
+def write_rows(path: Path, rows: list[StoredRow], revision: int, notify: Notify = _ignore_progress) -> None:
     """Replace the store at `path` by one with these rows at this revision.
 
-    `notify` is called with how many rows of how many are written.
+    notify: called with the numbers of rows written and in total.
     """
     for leftover in (path, Path(f"{path}-wal"), mark.path_of(path)):
         leftover.unlink(missing_ok=True)
@@ -113,7 +113,7 @@ def write_rows(path: Path, rows: list[StoredRow], revision: int, notify: Notify 
         for start in range(0, len(rows), CHUNK):
             log.commit(rows[start : start + CHUNK])
             notify(min(start + CHUNK, len(rows)), len(rows))
-        log.settle(revision)
+        log.start_at(revision)
     finally:
         log.close()
         mark.path_of(path).unlink(missing_ok=True)

@@ -1,7 +1,7 @@
-"""The commit thread: takes what has queued up, makes it durable in one transaction, reports back.
+"""The commit thread: makes all queued writes durable in one transaction and reports the outcome.
 
-Writes that arrive while a commit is under way form the next batch, so the cost of a sync is shared by all clients that
-waits for it. The thread never touches the state in memory; it hands outcomes to `report`, in order.
+Writes that arrive during a commit form the next batch, so many clients share the cost of one sync. The thread never
+touches the state in memory; it passes outcomes to `report`, in order.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from phalanx.local.store.space import Space
 log = logging.getLogger("phalanx.store")
 
 COMPACT_STEP = 512  # superseded rows per transaction: keeps each commit short
-VERIFY_SECONDS = 600.0  # from the end of one reading of the file to the next
-VERIFY_ROWS = 200  # per slice: a few milliseconds that a commit may have to wait
+VERIFY_SECONDS = 600.0  # from the end of one verification of the whole file to the next
+VERIFY_ROWS = 200  # per slice: a commit may have to wait for a slice, a few milliseconds
 VERIFY_PAUSE = 0.05  # seconds between slices
-COMPACT_IDLE = 256  # worth a sync of its own when the store is idle
+COMPACT_IDLE = 256  # superseded rows that justify a transaction while there are no writes
 
 
 class CommitOutcome(msgspec.Struct):
-    """What became of a run of writes: `count` of them, oldest first; `error` None means durable."""
+    """The outcome of the oldest `count` writes; error None: durable."""
 
     count: int
     error: Exception | None = None
@@ -52,10 +52,10 @@ class CommitThread:
     report: Callable[[CommitOutcome], None]  # called in the thread
     space: Space | None = None
     verify_seconds: float = VERIFY_SECONDS
-    integrity: str = ""  # what reading the file again found wrong; stays, for nothing mends itself
-    verified: float = 0.0  # time of day when the last whole reading found nothing
-    _verify_at: float = 0.0  # monotonic time of the next slice; 0: not begun to count
-    _verify_after: int = 0  # revision that the slice begins behind
+    integrity: str = ""  # damage that verification found; never cleared
+    verified: float = 0.0  # time of day when the last complete verification found no damage
+    _verify_at: float = 0.0  # monotonic time of the next slice; 0: not scheduled yet
+    _verify_after: int = 0  # revision after which the next slice begins
     _queue: list[tuple[int, StoredRow]] = field(default_factory=list)
     _discards: deque[_Discard] = field(default_factory=deque)
     _wake: threading.Condition = field(default_factory=threading.Condition)
@@ -69,21 +69,21 @@ class CommitThread:
         self._thread.start()
 
     def submit(self, epoch: int, row: StoredRow) -> None:
-        """Queue a write. All writes of an epoch fail once one of them did: they may build upon it."""
+        """Queue a write. If one write of an epoch fails, all later ones fail too, because they may depend on it."""
         with self._wake:
             self._queue.append((epoch, row))
             if len(self._queue) == 1:
                 self._wake.notify()
 
     def discard(self, floor: int, revisions: tuple[int, ...]) -> None:
-        """Queue rows that are unreachable for removal; changes up to `floor` can no longer be replayed."""
+        """Queue unreachable rows for removal; changes up to `floor` can no longer be replayed."""
         self._discards.append(_Discard(floor, revisions))
         if len(self._discards) == COMPACT_IDLE:
             with self._wake:
                 self._wake.notify()
 
     def compact(self) -> None:
-        """Drop what may go now instead of with the next writes."""
+        """Remove unreachable rows now instead of with the next writes."""
         with self._wake:
             self._compact_due = True
             self._wake.notify()
@@ -106,13 +106,13 @@ class CommitThread:
                 stopping = self._stopping and not batch
             if batch:
                 self._commit(batch)
-                if self.log.tidy() and self.space is not None:
+                if self.log.checkpoint_if_large() and self.space is not None:
                     self.space.prepare()
                 self._verify()
             elif self._verify_due() and not stopping:
                 self._verify()
             elif not self._compact() and not stopping:
-                # A full disk: wait for the next write instead of trying in circles.
+                # The disk is full: wait for the next write instead of retrying in a loop.
                 with self._wake:
                     while not self._queue and not self._stopping:
                         self._wake.wait()
@@ -126,7 +126,7 @@ class CommitThread:
         return time.monotonic() >= self._verify_at
 
     def _verify(self) -> None:
-        """Read the next rows of the file again: what a disk forgets shall be known before it is needed."""
+        """Read the next rows of the file again, to detect damage before the data is needed."""
         if not self._verify_due():
             return
         try:
@@ -147,12 +147,12 @@ class CommitThread:
 
     def _commit(self, batch: list[tuple[int, StoredRow]]) -> None:
         good = [row for epoch, row in batch if epoch > self._failed_epoch]
-        lost = len(batch) - len(good)  # always the oldest ones: epochs only rise
+        lost = len(batch) - len(good)  # always the oldest ones, because epochs only increase
         if lost:
-            self.report(CommitOutcome(lost, OSError("an earlier write that this one built upon failed")))
+            self.report(CommitOutcome(lost, OSError("an earlier write that this one depends on failed")))
         if not good:
             return
-        taken, discard, floor = self._take(2 * len(good) + 16)
+        taken, discard, floor = self._next_discards(2 * len(good) + 16)
         try:
             self._store(good, discard, floor)
         except (sqlite3.Error, OSError) as error:
@@ -168,11 +168,11 @@ class CommitThread:
         except (sqlite3.Error, OSError):
             if self.space is None or not self.space.failed():
                 raise
-            self.log.commit(rows, discard, floor)  # once more, in the room that the reserve gave up
+            self.log.commit(rows, discard, floor)  # retry with the space of the deleted reserve file
 
     def _compact(self) -> bool:
         while self._discards and not self._queue:
-            taken, discard, floor = self._take(COMPACT_STEP)
+            taken, discard, floor = self._next_discards(COMPACT_STEP)
             try:
                 self.log.commit((), discard, floor)
             except (sqlite3.Error, OSError):
@@ -180,7 +180,7 @@ class CommitThread:
                 return False
         return True
 
-    def _take(self, limit: int) -> tuple[list[_Discard], list[int], int]:
+    def _next_discards(self, limit: int) -> tuple[list[_Discard], list[int], int]:
         taken: list[_Discard] = []
         revisions: list[int] = []
         while self._discards and len(revisions) < limit:
@@ -190,10 +190,9 @@ class CommitThread:
         return taken, revisions, taken[-1].floor if taken else 0
 
 
-# Gives memory back to the system. The C library keeps what was freed for later; after a long history goes, that is
-# most of the process.
+# The C library keeps freed memory for later use; after a long history is dropped, that is most of the process.
 
-WORTH = 8 << 20  # bytes freed at once
+TRIM_BYTES = 8 << 20  # freed bytes above which the heap is trimmed
 
 
 @cache
@@ -204,7 +203,7 @@ def _library() -> Any:
     return library if hasattr(library, "malloc_trim") else None  # glibc only
 
 
-def give_back() -> None:
+def trim_heap() -> None:
     """Return free memory of the heap to the operating system. Takes milliseconds: call it in a thread."""
     library = _library()
     if library is not None:

@@ -1,10 +1,9 @@
-"""What the API server may expect of the store. Types only; `store.py` fulfils them.
+"""The interface of the store, as the API server uses it; `store.py` implements it.
 
-Contract:
 - Keys are (resource, namespace, name); `resource` is `Kind.storage_key`, namespace "" for cluster-scoped kinds.
-- Values are encoded JSON that already carries its own resourceVersion: the revision is handed to `build`.
-- A write is visible to readers and watchers only when it is durable, and only then acknowledged.
-- `latest` also sees writes that are still on their way to the disk: what a read-modify-write must start from.
+- Values are encoded JSON that contains its own resourceVersion: `build` gets the revision.
+- A write becomes visible to readers and watchers, and is acknowledged, only when it is durable.
+- `latest` also returns writes that are not durable yet; a read-modify-write must start from it.
 - An Entry and its value are immutable.
 """
 
@@ -15,7 +14,7 @@ from typing import Any, NamedTuple, Protocol
 
 Key = tuple[str, str, str]
 Build = Callable[[int], bytes]  # revision -> encoded object
-Indexer = Callable[[str, bytes], Any]  # (resource, value) -> whatever selectors need without decoding again
+Indexer = Callable[[str, bytes], Any]  # (resource, value) -> data for selectors, so that values are decoded once
 
 
 class Entry(NamedTuple):
@@ -23,11 +22,11 @@ class Entry(NamedTuple):
     value: bytes
     revision: int  # of the last change
     created: int  # revision of the creation
-    index: Any  # what the Indexer made of the value
+    index: Any  # result of the Indexer
 
 
 class Change(NamedTuple):
-    """One event. For a deletion `entry` is the last state, with the revision of the deletion."""
+    """One event. The entry of a deletion is the last state, with the revision of the deletion."""
 
     revision: int
     deleted: bool
@@ -36,7 +35,7 @@ class Change(NamedTuple):
 
 
 class RevisionMismatch(Exception):
-    """The write expected another state; `current` is what stands there (None: nothing)."""
+    """The write expected another state; `current` is the stored one (None: no object)."""
 
     def __init__(self, key: Key, current: Entry | None) -> None:
         super().__init__(f"{key} is at {current.revision if current else 'no'} revision")
@@ -45,7 +44,7 @@ class RevisionMismatch(Exception):
 
 
 class Compacted(Exception):
-    """The revision asked for is older than the window; `oldest` is the first one that is kept."""
+    """The requested revision is older than the window; `oldest` is the first revision in it."""
 
     def __init__(self, revision: int, oldest: int) -> None:
         super().__init__(f"revision {revision} is older than {oldest}")
@@ -54,21 +53,21 @@ class Compacted(Exception):
 
 
 class SlowWatcher(Exception):
-    """The watcher did not read fast enough and was cut off so that memory stays bounded."""
+    """The watcher did not read fast enough and was closed, so that memory stays bounded."""
 
 
 class Watcher(Protocol):
     def __aiter__(self) -> AsyncIterator[Sequence[Change]]:
-        """Yield batches of changes in revision order; raises SlowWatcher when cut off."""
+        """Yield batches of changes in revision order. Raises SlowWatcher if the watcher was closed for being slow."""
         ...
 
     async def within(self, seconds: float) -> Sequence[Change]:
-        """Wait up to `seconds` for the next batch; return an empty one if there is no change until then."""
+        """Wait up to `seconds` for the next batch; return an empty one if no change came."""
         ...
 
     @property
     def progress(self) -> int:
-        """Return the revision up to which every change has been handed out: what a bookmark may say."""
+        """Return the revision up to which every change was returned: the revision of a bookmark."""
         ...
 
     def close(self) -> None: ...
@@ -89,21 +88,21 @@ class StoreProtocol(Protocol):
         ...
 
     def list_at(self, resource: str, namespace: str, revision: int) -> Sequence[Entry]:
-        """List the objects as they were at a revision; raises Compacted."""
+        """List the objects as they were at a revision. Raises Compacted."""
         ...
 
     async def put(self, key: Key, build: Build, expect: int | None = None, index: Any = None) -> Entry:
-        """Store the value that `build` makes; RevisionMismatch is raised before any wait.
+        """Store the value that `build` returns; RevisionMismatch is raised before any wait.
 
-        expect: None = any state, 0 = must not exist, n = at that revision. index: what the Indexer would make of the
-        value, for callers that know it before it is encoded.
+        expect: None = any state, 0 = must not exist, n = at that revision. index: result of the Indexer for the value,
+        if the caller knows it already.
         """
         ...
 
     async def delete(self, key: Key, build: Build, expect: int | None = None) -> Entry: ...
 
     def alarm(self) -> str:
-        """Return why nothing may grow, or an empty string."""
+        """Return why writes that need more space are refused, or an empty string."""
         ...
 
     async def settled(self) -> bool:
@@ -111,5 +110,5 @@ class StoreProtocol(Protocol):
         ...
 
     def watch(self, resource: str, namespace: str = "", since: int | None = None) -> Watcher:
-        """Watch the changes after `since` (None: from now); raises Compacted."""
+        """Watch the changes after `since` (None: from now on). Raises Compacted."""
         ...

@@ -1,7 +1,7 @@
-"""Looking at a store before anything may write to it: is it there, is it ours, is it whole, is anything missing.
+"""Check a store before it is opened for writing: does it exist, is it a Phalanx store, is it undamaged and complete.
 
-Reads only, and alters no byte: SQLite cannot even move the WAL into the file. What does not add up is raised as a
-ConfigProblem that says what to do; nothing is repaired here.
+Reads only, without changing a byte: SQLite cannot even checkpoint the WAL. Every problem is raised as a ConfigProblem
+that says what to do; nothing is repaired here.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from phalanx.local.store.rows import APPLICATION_ID, FORMAT, StoredRow, StoreInU
 
 
 class Inspection:
-    """What a store says of itself, and its rows, once. After `let_go` only the figures remain."""
+    """The metadata of a store, and its rows, once. After `let_go` only the metadata remains."""
 
     def __init__(self, path: Path, *, accept: bool) -> None:
         self.path = path
@@ -31,22 +31,22 @@ class Inspection:
         self._mark_path = mark.path_of(path)
         self._wal = Path(f"{path}-wal")
         self._reader: sqlite3.Connection | None = None
-        self._brought: list[Path] = []  # files that only looking made
-        marked = self._marked()
+        self._created: list[Path] = []  # files that the inspection created
+        marked = self._read_mark()
         if not self._exists(marked):
             return
-        self._brought = [file for file in (self._wal, Path(f"{path}-shm")) if not file.exists()]
+        self._created = [file for file in (self._wal, Path(f"{path}-shm")) if not file.exists()]
         try:
             self._reader = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=0)
             self._verify(marked)
         except sqlite3.DatabaseError as error:
-            self.let_go()
+            self.close_reader()
             raise explained(path, error, marked) from error
         except BaseException:
-            self.let_go()
+            self.close_reader()
             raise
 
-    def _marked(self) -> Marked | None:
+    def _read_mark(self) -> Marked | None:
         try:
             return mark.read(self._mark_path)
         except UnreadableMark:
@@ -76,7 +76,7 @@ class Inspection:
         if ask("PRAGMA schema_version").fetchone()[0] == 0:
             if marked is not None and marked.revision > 0:
                 raise damaged(self.path, f"it is empty, but it held revision {marked.revision} before")
-            self.let_go()  # a start that was cut off before there was anything
+            self.close_reader()  # an earlier start was interrupted before it wrote anything
             return
         if ask("PRAGMA application_id").fetchone()[0] != APPLICATION_ID:
             raise ConfigProblem(
@@ -109,7 +109,7 @@ class Inspection:
         accept = "accept it with `phalanx restore --as-is`"
         if marked is None:
             if self.revision == 0:
-                return  # nothing was ever acknowledged
+                return  # no write was ever acknowledged
             raise damaged(
                 self.path,
                 f"{name} is missing, so it is unknown whether acknowledged writes are missing too. If this is an "
@@ -126,10 +126,7 @@ class Inspection:
             )
 
     def load(self) -> Generator[StoredRow, None, None]:
-        """Yield every row in order of revision, each verified.
-
-        It must be read to the end once, before the first append.
-        """
+        """Yield every row in revision order, verified. Must be read to the end once, before the first append."""
         if self._reader is None:
             return
         count = last = 0
@@ -151,13 +148,13 @@ class Inspection:
                 f"it holds {count} records up to revision {last}, but should hold {self.rows} up to {self.revision}",
             )
 
-    def let_go(self) -> None:
-        """Close the file after the inspection and remove the files that only the inspection made."""
+    def close_reader(self) -> None:
+        """Close the file after the inspection and remove the files that the inspection created."""
         if self._reader is None:
             return
         self._reader.close()
         self._reader = None
-        for file in self._brought:
+        for file in self._created:
             with contextlib.suppress(OSError):
                 if file.name.endswith("-shm") or file.stat().st_size == 0:
                     file.unlink()

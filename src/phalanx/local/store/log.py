@@ -1,9 +1,8 @@
-"""The append-only log on disk: one SQLite file in WAL mode, one connection, no other access path.
+"""The append-only log on disk: one SQLite file in WAL mode, with one connection as the only access path.
 
-Every change is a row; a row is deleted only when no reader can ask for it any more (`discard`). This file knows nothing
-of asyncio or of the state in memory. It must never repair or drop data by itself: what does not add up is reported, and
-nothing is opened for writing before everything has been read and found right (`inspection`), so a refused start alters
-no byte.
+Every change is a row; a row is deleted only when no reader can request it any more (`discard`). This module does not
+know asyncio or the state in memory. It never repairs or drops data: problems are reported, and the file is opened for
+writing only after everything was read and verified (`inspection`), so a refused start changes no byte.
 """
 
 from __future__ import annotations
@@ -31,52 +30,47 @@ from phalanx.local.store.rows import (
     read_rows,
 )
 
-CHECKPOINT_BYTES = 16 << 20  # of WAL; below it a checkpoint is not worth its syncs
+CHECKPOINT_BYTES = 16 << 20  # size of the WAL from which a checkpoint is made
 
 
 class Log:
-    """Verify, read once, begin, then append. All methods belong to one thread at a time."""
+    """Verify, load once, begin, then append. All methods must be called by one thread at a time."""
 
     def __init__(self, path: Path, *, accept: bool = False) -> None:
-        """`accept`: take the files as they are, even if their mark says otherwise; only for backup and restore."""
+        """accept: open the files even if their mark does not match; only for backup and restore."""
         self.path = path
         self._wal = Path(f"{path}-wal")
         self._mark: Mark | None = None
         self._connection: sqlite3.Connection | None = None
         self._found = found = Inspection(path, accept=accept)
         self.revision = found.revision  # of the last durable change
-        self.floor = found.floor  # every change above it is in the log together with what it superseded
+        self.floor = found.floor  # all changes after it are in the log, with the rows that they superseded
         self.rows = found.rows
         self.identity = found.identity
         self.format = found.format  # 0: there is no store yet
 
     def load(self) -> Generator[StoredRow, None, None]:
-        """Yield every row in order of revision, each verified.
-
-        It must be read to the end once, before the first append.
-        """
+        """Yield every row in revision order, verified. Must be read to the end once, before the first append."""
         return self._found.load()
 
     def begin(self) -> None:
-        """Open the file for writing, after everything was read and found right."""
+        """Open the file for writing, after everything was read and verified."""
         if self._connection is not None:
             return
         seen = (self.revision, self.floor, self.rows)
-        self._found.let_go()
+        self._found.close_reader()
         try:
             if not self.path.exists():
-                # Secrets live here: the WAL takes its mode from the main file. Never touch a file that exists:
-                # closing any descriptor of it would drop the locks another store of this process holds.
+                # Mode 600 because of Secrets; the WAL gets the mode of the main file. Never open an existing file:
+                # closing any descriptor of it would drop the locks that another store in this process holds.
                 os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
             self._connection = sqlite3.connect(
                 self.path, timeout=0, isolation_level=None, check_same_thread=False, cached_statements=32
             )
             self._prepare(self._connection)
             now = self._connection.execute("SELECT revision, floor, rows FROM state").fetchone()
-            if tuple(now) != seen:
-                raise sqlite3.OperationalError(
-                    "database is locked"
-                )  # another process wrote between the check and the opening
+            if tuple(now) != seen:  # another process wrote between the inspection and the opening
+                raise sqlite3.OperationalError("database is locked")
             self._mark = Mark(mark.path_of(self.path), self.identity)
         except sqlite3.DatabaseError as error:
             self.abandon()
@@ -92,7 +86,7 @@ class Log:
         self._sync_directory()
 
     def _prepare(self, connection: sqlite3.Connection) -> None:
-        # Exclusive: a second process is refused by SQLite itself, and the WAL index stays on the heap.
+        # Exclusive: SQLite itself refuses a second process, and the WAL index stays in memory.
         connection.execute("PRAGMA locking_mode=EXCLUSIVE")
         if self.format == 0:
             self.identity = secrets.token_hex(8)
@@ -102,7 +96,7 @@ class Log:
                 f"BEGIN;{SCHEMA}{ABOUT % self.identity}"
                 f"PRAGMA application_id={APPLICATION_ID};PRAGMA user_version={FORMAT};COMMIT;"
             )
-            self._sync_directory()  # the new name must survive a power cut as well as its content
+            self._sync_directory()  # the directory entry must survive a power loss too
         connection.execute("PRAGMA journal_mode=WAL")
         connection.execute("PRAGMA synchronous=FULL")
         connection.execute("PRAGMA wal_autocheckpoint=0")
@@ -123,7 +117,7 @@ class Log:
     # -- writing ------------------------------------------------------------------------------------------------
 
     def commit(self, rows: Sequence[StoredRow], discard: Sequence[int] = (), floor: int = 0) -> None:
-        """Append rows and drop discarded ones in one durable transaction; if it raises, nothing happened."""
+        """Append rows and delete discarded ones in one durable transaction; if it raises, nothing changed."""
         self.begin()
         connection = self._open
         execute = connection.execute
@@ -155,17 +149,14 @@ class Log:
         assert self._connection is not None, "not open for writing"
         return self._connection
 
-    def settle(self, revision: int) -> None:
-        """Set the current revision; no revision before it can be asked for."""
+    def start_at(self, revision: int) -> None:
+        """Set the current revision and forget the history before it."""
         self.begin()
         self._open.execute("UPDATE state SET revision=?, floor=?", (revision, revision))
         self.revision = self.floor = revision
 
-    def tidy(self) -> bool:
-        """Move a large WAL into the file and give free pages back, a few at a time; what fails is tried again.
-
-        Whether something was done.
-        """
+    def checkpoint_if_large(self) -> bool:
+        """Checkpoint a large WAL and free some unused pages; return True if done. Failures are retried later."""
         try:
             if self._wal.stat().st_size < CHECKPOINT_BYTES:
                 return False
@@ -182,7 +173,7 @@ class Log:
         self._open.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
 
     def limit_pages(self, pages: int) -> int:
-        """Cap the file like a full disk would (0: only ask); returns the cap in force."""
+        """Limit the size of the file, as a full disk would (0: only read the limit); return the current limit."""
         limit: int = self._open.execute(f"PRAGMA max_page_count{f'={pages}' if pages else ''}").fetchone()[0]
         return limit
 
@@ -191,9 +182,9 @@ class Log:
         return pages
 
     def verify(self, after: int, count: int) -> int | None:
-        """Read some rows behind a revision again and hold them against their checksums, while others wait little.
+        """Verify the checksums of up to `count` rows after a revision; few, because commits wait.
 
-        Returns where to go on; None: everything has been read, and as many rows are there as should be.
+        Return the last verified revision, or None when all rows are verified and none is missing.
         """
         last = None
         for row, known in read_rows(self._open.cursor(), f"WHERE rev > {after} ORDER BY rev LIMIT {count}"):
@@ -208,9 +199,9 @@ class Log:
         return None
 
     def close(self) -> None:
-        self._found.let_go()
+        self._found.close_reader()
         if self._connection is not None:
-            # If the checkpoint fails, the WAL keeps what it could not move.
+            # If the checkpoint fails, the WAL keeps the data.
             with contextlib.suppress(sqlite3.Error):
                 self.checkpoint()
             self._connection.close()
@@ -221,8 +212,8 @@ class Log:
             self._mark = None
 
     def abandon(self) -> None:
-        """Close after something was found wrong, leaving the files as they are."""
-        self._found.let_go()
+        """Close after an error, leaving the files as they are."""
+        self._found.close_reader()
         if self._connection is not None:
             self._connection.close()
             self._connection = None

@@ -1,8 +1,8 @@
-"""The mark file of a store: the last revision that was acknowledged, and which process holds the store.
+"""The mark file of a store: the last acknowledged revision, and the process that has the store open.
 
-It is written after the commit is on the disk, without a sync of its own, so it can lag behind but never run ahead: a
-log that ends before its mark has lost acknowledged writes (a missing, truncated or damaged WAL looks like a clean,
-older database to SQLite). A mark that is missing or cannot be read therefore hides a loss; it is never passed over.
+It is written after the commit is durable, without a sync of its own, so it can lag behind but never be ahead. A log
+that ends before its mark has lost acknowledged writes: to SQLite, a missing, truncated or damaged WAL looks like an
+older database without errors. A missing or unreadable mark could hide such a loss, so it is an error.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 SIZE_1 = 64  # of marks of format 1, which have no checksum
-SIZE = 128  # bytes; always overwritten in place, within one sector
+SIZE = 128  # bytes; overwritten in place, within one disk sector
 
 
 class Marked(NamedTuple):
     revision: int
-    pid: int  # 0: no process has it
+    pid: int  # 0: no process has the store open
     store: str  # identity of the store it belongs to; "" in marks of format 1
 
 
@@ -27,7 +27,7 @@ NOTHING = Marked(0, 0, "")
 
 
 class UnreadableMark(Exception):
-    """Something is there, but not a mark."""
+    """The file exists but is not a valid mark."""
 
 
 def path_of(store: Path) -> Path:
@@ -35,7 +35,7 @@ def path_of(store: Path) -> Path:
 
 
 def read(path: Path) -> Marked | None:
-    """Read the mark; None if there is none. Raises UnreadableMark."""
+    """Read the mark; None if there is no file. Raises UnreadableMark."""
     try:
         data = path.read_bytes()[:SIZE]
         text = data.decode("ascii").strip()
@@ -65,15 +65,12 @@ class Mark:
     def write(self, revision: int, pid: int | None = None) -> None:
         text = f"revision {revision} pid {os.getpid() if pid is None else pid} store {self._store}"
         text = f"{text} sum {_sum(text)}"
-        # A mark that lags only notices less; the write itself is durable and must not be reported as failed.
+        # A failure only makes later checks weaker. The write is durable and must not be reported as failed.
         with contextlib.suppress(OSError):
             os.pwrite(self._fd, f"{text:<{SIZE - 1}}\n".encode(), 0)
 
     def sync(self) -> None:
-        """Sync the file to the disk, once per start: it must exist after a power cut.
-
-        Its content may be older then.
-        """
+        """Sync the file once per start: it must exist after a power loss, even with an older content."""
         with contextlib.suppress(OSError):
             os.fsync(self._fd)
 

@@ -30,12 +30,12 @@ CREATE TABLE state (id INTEGER PRIMARY KEY CHECK (id = 0), revision INTEGER NOT 
 INSERT INTO state VALUES (0, 0, 0, 0);
 """
 ABOUT = "CREATE TABLE about (store TEXT NOT NULL); INSERT INTO about VALUES ('%s');"
-# What each format added to the one before; run in one transaction, after everything was verified.
+# What each format added; applied in one transaction after the file was verified.
 UPGRADES = {2: ABOUT}  # 2: the store has an identity, so that a mark or a backup of another store is recognised
 
 
 class StoreInUse(ConfigProblem):
-    """Another process has it."""
+    """Another process has the store open."""
 
 
 class StoredRow(NamedTuple):
@@ -44,7 +44,7 @@ class StoredRow(NamedTuple):
     namespace: str
     name: str
     created: int
-    previous: int  # revision that this one supersedes, 0 for a creation
+    previous: int  # revision that this one supersedes; 0: creation
     deleted: bool
     value: bytes
 
@@ -64,7 +64,7 @@ def damaged(path: Path, what: str) -> ConfigProblem:
 
 
 def read_rows(cursor: sqlite3.Cursor, which: str) -> Generator[tuple[StoredRow, int], None, None]:
-    """Read rows with their checksums; `which` is our own SQL, never input."""
+    """Read rows with their checksums. `which` is SQL from this package, never user input."""
     fields = "rev, resource, namespace, name, created, previous, deleted, value, checksum"
     for record in cursor.execute(f"SELECT {fields} FROM log {which}"):
         yield StoredRow._make((*record[:6], bool(record[6]), record[7])), record[8]

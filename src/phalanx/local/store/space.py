@@ -1,8 +1,7 @@
-"""Room on the disk that holds the data directory: an alarm before it is full, and a reserve for when it is.
+"""Free space on the disk of the data directory: an alarm before it is full, and a reserve file for when it is.
 
-Under the alarm nothing may grow; deletions, and writes that need no more room than what they replace, go on. The
-reserve is a file of our own size that is given up when the disk is full to the last byte, so that deletions still work.
-Nothing here knows about objects or requests.
+During the alarm, writes that need more space are refused; deletions and writes that need no more space than they
+replace are allowed. The reserve file is deleted when the disk is completely full, so that deletions still work.
 """
 
 from __future__ import annotations
@@ -13,10 +12,10 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-ALARM_BYTES = 64 << 20  # free on the disk; below it the alarm is on
-RESERVE_BYTES = 8 << 20
-CHECK_SECONDS = 1.0
-AFTER_FAILURE = 5.0  # seconds that a write refused by the disk keeps the alarm on, whatever the disk says of itself
+ALARM_BYTES = 64 << 20  # free space below which the alarm is on
+RESERVE_BYTES = 8 << 20  # size of the reserve file
+CHECK_SECONDS = 1.0  # between two checks of the disk
+AFTER_FAILURE = 5.0  # seconds of alarm after a write that the disk refused
 
 
 class Space:
@@ -34,33 +33,30 @@ class Space:
         self._directory = path.parent
         self._reserve = Path(f"{path}.reserve")
         self._alarm_bytes, self._reserve_bytes = alarm_bytes, reserve_bytes
-        self._ask = free or self._free
+        self._free_bytes = free or self._free
         self._monotonic = monotonic
         self._checked = self._failed = float("-inf")
-        self._on = False
-        self.free = 0  # bytes, when last looked at
+        self._alarm_on = False
+        self.free = 0  # bytes, at the last check
 
     def alarm(self) -> str:
-        """Return why nothing may grow, or an empty string. Looks at the disk at most once a second."""
+        """Return why writes that need more space are refused, or "". Checks the disk at most once a second."""
         now = self._monotonic()
         if now - self._checked >= CHECK_SECONDS:
             self._checked = now
-            self.free = self._ask()
-            # Half as much again before it ends: an alarm must not flicker.
-            self._on = self.free < self._alarm_bytes * (1.5 if self._on else 1)
+            self.free = self._free_bytes()
+            # Ends at 1.5 times the limit, so that the alarm does not flicker.
+            self._alarm_on = self.free < self._alarm_bytes * (1.5 if self._alarm_on else 1)
         if now - self._failed < AFTER_FAILURE:
             return "the disk of the data directory refused a write"
-        if self._on:
+        if self._alarm_on:
             return (
                 f"{self.free >> 20} MiB are free on the disk of the data directory, less than {self._alarm_bytes >> 20}"
             )
         return ""
 
     def failed(self) -> bool:
-        """Record that the disk refused a write and delete the reserve file.
-
-        Return True if that made room, so that a retry is worth it.
-        """
+        """Record that the disk refused a write and delete the reserve file; return True if a retry may succeed."""
         self._failed = self._monotonic()
         try:
             self._reserve.unlink()
@@ -69,9 +65,9 @@ class Space:
         return True
 
     def prepare(self) -> None:
-        """Create the reserve file if there is room for it."""
+        """Create the reserve file if there is enough space."""
         try:
-            if self._reserve_bytes <= 0 or self._reserve.exists() or self._ask() < self._alarm_bytes * 2:
+            if self._reserve_bytes <= 0 or self._reserve.exists() or self._free_bytes() < self._alarm_bytes * 2:
                 return
             fd = os.open(self._reserve, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError:

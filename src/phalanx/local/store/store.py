@@ -1,8 +1,9 @@
 """The store: one writer, many readers in memory, every acknowledged write on disk.
 
-A write gets its revision and is built at once, is seen by `latest` from then on, and becomes visible, is announced and
-acknowledged only when it is durable. All methods belong to the event loop's thread and none of them blocks it, except
-`open`. When the disk refuses a write, every write that may build upon it fails too, and the state is what it was.
+A write gets its revision and its value at once and is visible to `latest` from then on. When it is durable, it becomes
+visible to all readers, is sent to watchers and is acknowledged. All methods must be called in the event loop's thread
+and none of them blocks it, except `open`. If the disk refuses a write, all later writes that may depend on it fail too,
+and the state stays as it was.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import Any, NamedTuple
 
 from phalanx.base.clock import Clock, SystemClock
 from phalanx.base.errors import ServiceUnavailable
-from phalanx.local.store.commits import WORTH, CommitOutcome, CommitThread, give_back
+from phalanx.local.store.commits import TRIM_BYTES, CommitOutcome, CommitThread, trim_heap
 from phalanx.local.store.contract import Build, Change, Entry, Indexer, Key, RevisionMismatch
 from phalanx.local.store.log import Log
 from phalanx.local.store.rows import StoredRow
@@ -29,38 +30,38 @@ from phalanx.local.store.window import Window, WindowBounds
 class _Names:
     """The objects of one resource in one namespace."""
 
-    __slots__ = ("_listed", "_order", "_stale", "entries")
+    __slots__ = ("_order", "_sorted_entries", "_stale", "entries")
 
     def __init__(self) -> None:
         self.entries: dict[str, Entry] = {}
-        self._order: list[str] = []  # sorted names; wrong while _stale
+        self._order: list[str] = []  # sorted names; invalid while _stale
         self._stale = False
-        self._listed: tuple[Entry, ...] | None = ()
+        self._sorted_entries: tuple[Entry, ...] | None = ()
 
     def set(self, name: str, entry: Entry) -> None:
         if name not in self.entries:
             self._stale = True
         self.entries[name] = entry
-        self._listed = None
+        self._sorted_entries = None
 
     def remove(self, name: str) -> None:
         del self.entries[name]
         self._stale = True
-        self._listed = None
+        self._sorted_entries = None
 
-    def listed(self) -> tuple[Entry, ...]:
-        if self._listed is None:
+    def sorted_entries(self) -> tuple[Entry, ...]:
+        if self._sorted_entries is None:
             if self._stale:
                 self._order = sorted(self.entries)
                 self._stale = False
-            self._listed = tuple(map(self.entries.__getitem__, self._order))
-        return self._listed
+            self._sorted_entries = tuple(map(self.entries.__getitem__, self._order))
+        return self._sorted_entries
 
 
 class Tables:
     def __init__(self) -> None:
         self._resources: dict[str, dict[str, _Names]] = {}
-        self._listed: dict[str, tuple[Entry, ...]] = {}  # all namespaces of a resource
+        self._sorted_entries: dict[str, tuple[Entry, ...]] = {}  # all namespaces of a resource
         self.count = 0
 
     def get(self, key: Key) -> Entry | None:
@@ -78,7 +79,7 @@ class Tables:
         before = len(names.entries)
         names.set(name, entry)
         self.count += len(names.entries) - before
-        self._listed.pop(resource, None)
+        self._sorted_entries.pop(resource, None)
 
     def remove(self, key: Key) -> None:
         resource, namespace, name = key
@@ -87,7 +88,7 @@ class Tables:
         self.count -= 1
         if not names.entries:
             del self._resources[resource][namespace]
-        self._listed.pop(resource, None)
+        self._sorted_entries.pop(resource, None)
 
     def all(self) -> Sequence[Entry]:
         return [
@@ -103,19 +104,19 @@ class Tables:
             return ()
         if namespace or len(namespaces) == 1:
             names = namespaces.get(namespace) if namespace else next(iter(namespaces.values()))
-            return names.listed() if names else ()
-        listed = self._listed.get(resource)
-        if listed is None:
+            return names.sorted_entries() if names else ()
+        sorted_entries = self._sorted_entries.get(resource)
+        if sorted_entries is None:
             entries: list[Entry] = []
             for key in sorted(namespaces):
-                entries.extend(namespaces[key].listed())
-            listed = self._listed[resource] = tuple(entries)
-        return listed
+                entries.extend(namespaces[key].sorted_entries())
+            sorted_entries = self._sorted_entries[resource] = tuple(entries)
+        return sorted_entries
 
 
 MEMORY = ":memory:"
-UNDER_ALARM = 30.0  # seconds of history while the disk is nearly full
-Commits = Callable[[Log, Callable[[CommitOutcome], None]], CommitThread]  # who makes writes durable
+UNDER_ALARM = 30.0  # seconds of history that are kept while the disk is nearly full
+Commits = Callable[[Log, Callable[[CommitOutcome], None]], CommitThread]  # creates the commit thread
 
 
 def _no_index(resource: str, value: bytes) -> Any:
@@ -129,7 +130,7 @@ class _Pending(NamedTuple):
 
 
 class Store:
-    """Made by `Store.open`; see `contract.StoreProtocol` for what callers may rely on."""
+    """Created by `Store.open`; see `contract.StoreProtocol` for its guarantees."""
 
     def __init__(
         self, indexer: Indexer | None = None, window: WindowBounds | None = None, clock: Clock | None = None
@@ -165,7 +166,7 @@ class Store:
     ) -> Store:
         """Open or create the file at `path`, or keep everything in memory for ":memory:". Blocks while it reads.
 
-        Raises ConfigProblem when the file is in use, damaged, or not ours.
+        Raises ConfigProblem if the file is in use, damaged, or not a Phalanx store.
         """
         store = cls(indexer, window, clock)
         if str(path) != MEMORY:
@@ -202,7 +203,7 @@ class Store:
 
     @property
     def oldest(self) -> int:
-        """Return the first revision that a watch or `list_at` may still name."""
+        """Return the oldest revision from which a watch or `list_at` can start."""
         return self._window.floor
 
     @property
@@ -210,33 +211,30 @@ class Store:
         return self._tables.count
 
     def alarm(self) -> str:
-        """Return why nothing may grow, or an empty string.
-
-        The disk is running out of space then, and the API server refuses writes that grow.
-        """
+        """Return why writes that need more space are refused, or an empty string: the disk is nearly full."""
         return self._space.alarm() if self._space is not None else ""
 
     @property
     def free_bytes(self) -> int:
-        """Return the free bytes on the disk of the file, when last looked at."""
+        """Return the free bytes on the disk of the file, at the last check."""
         return self._space.free if self._space is not None else 0
 
     @property
     def window(self) -> tuple[int, int]:
-        """Return how many changes, and how many bytes of them, are kept for watches only."""
+        """Return the number of changes, and their bytes, that are kept for watches only."""
         return len(self._window), self._window.bytes
 
     def integrity(self) -> str:
-        """Return what was found wrong when the file was read again, or an empty string."""
+        """Return the damage that verification of the file found, or an empty string."""
         return self._commits.integrity if self._commits is not None else ""
 
     @property
     def verified(self) -> float:
-        """Return when the whole file was last read again and found right; 0: not yet."""
+        """Return when the whole file was last verified without damage (time of day); 0: not yet."""
         return self._commits.verified if self._commits is not None else 0.0
 
     def snapshot(self) -> tuple[Sequence[Entry], int]:
-        """Return every object and the revision they are at: what a backup is made of."""
+        """Return all objects and their revision, for a backup."""
         return self._tables.all(), self._revision
 
     @property
@@ -262,7 +260,7 @@ class Store:
             return now
         then = [entry for entry in now if entry.key not in before]
         then += [entry for entry in before.values() if entry is not None]
-        then.sort(key=_by_key)  # two sorted runs: a merge
+        then.sort(key=_by_key)  # fast: two sorted runs
         return then
 
     def watch(self, resource: str, namespace: str = "", since: int | None = None) -> StoreWatcher:
@@ -301,8 +299,8 @@ class Store:
     async def settled(self) -> bool:
         """Wait until every write submitted so far is durable or has failed; return True if none failed.
 
-        A caller that refuses something because of a state that is not durable yet waits for it first: what a refusal
-        says must be true of the state that readers see.
+        Called before a request is refused because of a state that is not durable yet: the reason of a refusal must be
+        true of the state that readers see.
         """
         pending = [each.done for each in self._pending]
         if not pending:
@@ -321,7 +319,7 @@ class Store:
     def _submit(self, change: Change) -> asyncio.Future[Entry]:
         """Queue a change for the commit and return the future of its Entry.
 
-        Everything before this point was synchronous, so no other write came between check and submission.
+        There is no await between the caller's check and this point, so no other write can come between them.
         """
         self._loop = asyncio.get_running_loop()
         done: asyncio.Future[Entry] = self._loop.create_future()
@@ -339,7 +337,7 @@ class Store:
         return done
 
     def _flush(self) -> None:
-        """Settle the writes that one turn of the event loop queued, as one batch; for a store without a disk."""
+        """Commit the writes of one turn of the event loop as one batch; for a store without a file."""
         self._flush_due = False
         self._outcomes.append(CommitOutcome(len(self._pending)))
         self._settle()
@@ -352,7 +350,7 @@ class Store:
             if loop is not None:
                 loop.call_soon_threadsafe(self._settle)
         except RuntimeError:
-            pass  # the loop is gone; `close` settles the rest
+            pass  # the loop is closed; `close` settles the rest
 
     def _settle(self) -> None:
         while self._outcomes:
@@ -370,7 +368,7 @@ class Store:
                 del self._overlay[change.entry.key]
         self._revision = batch[-1].change.revision
         self._hub.publish([pending.change for pending in batch])
-        self._arm()
+        self._schedule_expiry()
         for _, change, done in batch:
             if not done.done():
                 done.set_result(change.entry)
@@ -385,34 +383,34 @@ class Store:
             return
         self._discard(self._window.add(change, self._clock.monotonic()))
 
-    def _discard(self, fallen: Sequence[Change]) -> None:
-        """Let the commit thread remove the rows of changes that can no longer be asked for."""
+    def _discard(self, dropped: Sequence[Change]) -> None:
+        """Let the commit thread remove the rows of changes that can no longer be requested."""
         if self._commits is None:
             return
-        for change in fallen:
+        for change in dropped:
             superseded = (change.previous.revision,) if change.previous else ()
             tombstone = (change.revision,) if change.deleted else ()
             self._commits.discard(change.revision, superseded + tombstone)
 
     def _expire(self) -> None:
-        """Drop old changes also when there are no writes; no timer when there is nothing to do."""
+        """Drop old changes, also while there are no writes."""
         self._expiry = None
-        # Short of room, history is what can be done without.
+        # History is dropped early while the disk is nearly full.
         ahead = max(0.0, self._window.bounds.seconds - UNDER_ALARM) if self.alarm() else 0.0
         before = self._window.bytes
         self._discard(self._window.expire(self._clock.monotonic() + ahead))
         if self._commits is not None:
             self._commits.compact()
-        if before - self._window.bytes > WORTH and self._loop is not None:
-            self._loop.run_in_executor(None, give_back)
-        self._arm()
+        if before - self._window.bytes > TRIM_BYTES and self._loop is not None:
+            self._loop.run_in_executor(None, trim_heap)
+        self._schedule_expiry()
 
-    def _arm(self) -> None:
+    def _schedule_expiry(self) -> None:
         if self._expiry is None and self._window and not self._closed and self._loop is not None:
             self._expiry = self._loop.call_later(self._window.bounds.seconds / 4, self._expire)
 
     def _fail(self, batch: Sequence[_Pending], error: Exception) -> None:
-        """Drop everything that is not durable yet. The rest of this epoch fails in the commit thread, in order."""
+        """Drop all writes that are not durable yet. The commit thread fails the rest of this epoch, in order."""
         if batch[-1].epoch == self._epoch:
             self._overlay.clear()
             self._epoch += 1
@@ -429,7 +427,7 @@ class Store:
                 )
 
     async def close(self) -> None:
-        """Finish what was submitted, then let go of the file."""
+        """Finish the submitted writes, then close the file."""
         if self._closed:
             return
         self._closed = True

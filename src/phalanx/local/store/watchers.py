@@ -1,7 +1,7 @@
-"""Watchers and the hub that wakes them.
+"""Watchers, and the hub that wakes them.
 
-A watcher is a place in a run of changes (see `window`): a commit costs each of them one wake-up, and a watcher that
-does not read costs nothing at all until the window has passed it and it is cut off.
+A watcher is a position in a run of changes (see `window`). A commit wakes each watcher once. A watcher that does not
+read costs nothing, until the window has moved past its position; then it is closed.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from phalanx.local.store.contract import Change, SlowWatcher
 from phalanx.local.store.window import ChangeRun, Scope, Window, scopes_of
 
-# Handed out at a time. Who looks on at the same pace gets the same pieces, and so shares what is made of them; who
-# does not read has no more than one of them on its way.
-PIECE_CHANGES = 256
-PIECE_BYTES = 256 << 10
+# Limits of one batch. Watchers at the same position get the same batch object, so its encoding is shared; a watcher
+# that does not read holds at most one batch.
+BATCH_CHANGES = 256
+BATCH_BYTES = 256 << 10
 
 
 class StoreWatcher:
-    """One reader of changes. Iterate it from one task only."""
+    """One reader of changes. Only one task may iterate it."""
 
     def __init__(
         self,
@@ -31,12 +31,12 @@ class StoreWatcher:
     ) -> None:
         self.scope = scope
         self.run = run
-        self._handed = since
+        self._returned = since
         self._durable = durable
         self._on_close = on_close
         self._closed = False
         self._waker: asyncio.Future[None] | None = None
-        self._alarm: asyncio.TimerHandle | None = None
+        self._timer: asyncio.TimerHandle | None = None
 
     def __aiter__(self) -> AsyncIterator[Sequence[Change]]:
         return self
@@ -44,14 +44,14 @@ class StoreWatcher:
     async def __anext__(self) -> Sequence[Change]:
         while not (batch := self._next_changes()):
             self._waker = asyncio.get_running_loop().create_future()
-            try:  # as in _woken: a coroutine less for every change and watcher
+            try:  # `_wait_for_change` inlined: saves a coroutine per change and watcher
                 await self._waker
             finally:
                 self._waker = None
         return batch
 
     async def within(self, seconds: float) -> Sequence[Change]:
-        """Wait up to `seconds` for the next batch; return an empty one if there is no change until then."""
+        """Wait up to `seconds` for the next batch; return an empty one if no change came."""
         loop = asyncio.get_running_loop()
         until: float | None = None
         while not (batch := self._next_changes()):
@@ -59,20 +59,20 @@ class StoreWatcher:
                 until = loop.time() + seconds
             elif loop.time() >= until:
                 break
-            # One alarm for many waits, most of which end before it: it may ring early, and is set again then.
-            if self._alarm is None or self._alarm.when() > until:
-                self._cancel_alarm()
-                self._alarm = loop.call_at(until, self._ring)
+            # One timer serves many waits, because most end before it; if it fires too early, it is set again.
+            if self._timer is None or self._timer.when() > until:
+                self._cancel_timer()
+                self._timer = loop.call_at(until, self._on_timer)
             await self._wait_for_change()
         return batch
 
     def _next_changes(self) -> Sequence[Change]:
-        if self.run.fallen > self._handed:
+        if self.run.dropped > self._returned:
             self.close()
             raise SlowWatcher(f"a watcher of {self.scope[0]} fell behind and was cut off")
-        batch = self.run.some_after(self._handed, PIECE_CHANGES, PIECE_BYTES)
+        batch = self.run.next_after(self._returned, BATCH_CHANGES, BATCH_BYTES)
         if batch:
-            self._handed = batch[-1].revision
+            self._returned = batch[-1].revision
         elif self._closed:
             raise StopAsyncIteration
         return batch
@@ -84,25 +84,25 @@ class StoreWatcher:
         finally:
             self._waker = None
 
-    def _ring(self) -> None:
-        self._alarm = None
+    def _on_timer(self) -> None:
+        self._timer = None
         self.wake()
 
-    def _cancel_alarm(self) -> None:
-        if self._alarm is not None:
-            self._alarm.cancel()
-            self._alarm = None
+    def _cancel_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
     @property
     def progress(self) -> int:
-        if self.run.fallen > self._handed or self.run.has_after(self._handed):
-            return self._handed
-        return max(self._handed, self._durable())
+        if self.run.dropped > self._returned or self.run.has_after(self._returned):
+            return self._returned
+        return max(self._returned, self._durable())
 
     def close(self) -> None:
         if not self._closed:
             self._closed = True
-            self._cancel_alarm()
+            self._cancel_timer()
             self._on_close(self)
             self.wake()
 
@@ -112,15 +112,15 @@ class StoreWatcher:
 
 
 class Hub:
-    """Who watches which scope."""
+    """All watchers, by scope."""
 
     def __init__(self, window: Window) -> None:
         self._window = window
-        # dicts as ordered sets: watchers are served in order of arrival
+        # dicts as ordered sets: watchers are served in the order in which they came
         self._scopes: dict[Scope, dict[StoreWatcher, None]] = {}
 
     def watch(self, scope: Scope, since: int, durable: Callable[[], int]) -> StoreWatcher:
-        """Watch the changes after `since`; raises Compacted."""
+        """Watch the changes after `since`. Raises Compacted."""
         self._window.check(since)
         watcher = StoreWatcher(scope, self._window.follow(scope), since, durable, self._remove)
         self._scopes.setdefault(scope, {})[watcher] = None
@@ -135,7 +135,7 @@ class Hub:
             self._window.unfollow(watcher.scope, watcher.run)
 
     def publish(self, changes: Sequence[Change]) -> None:
-        """Wake the watchers that these changes may concern; the changes are in the window already."""
+        """Wake the watchers of the scopes of these changes; the changes are in the window already."""
         if not self._scopes:
             return
         touched = dict.fromkeys(scope for change in changes for scope in scopes_of(change))

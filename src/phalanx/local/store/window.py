@@ -1,7 +1,7 @@
-"""The window of recent changes: what watches read and what `list_at` undoes. Bounded by count, bytes and age.
+"""The window of recent changes: watches read it, and `list_at` undoes it. Bounded by count, bytes and age.
 
-Watchers have no buffers of their own: each has a place in the run of its scope. So the window is all that slow readers
-can hold on to, however many they are, and who is overtaken by its floor is cut off.
+Watchers have no buffers: each is a position in the run of its scope. Therefore all slow readers together hold no more
+memory than the window, and a watcher whose position falls below the window's floor is closed.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ import msgspec
 
 from phalanx.local.store.contract import Change, Compacted, Entry, Key
 
-NEAR_END = 16  # changes: where those who follow closely find their place
-Scope = tuple[str, str]  # (resource, namespace); namespace "" = all of them
+NEAR_END = 16  # changes at the end that are searched first: most watchers are there
+Scope = tuple[str, str]  # (resource, namespace); namespace "": all namespaces
 
 
 class WindowBounds(msgspec.Struct, frozen=True):
     changes: int = 50_000
-    bytes: int = 64 << 20  # of states that are kept only for the window
-    seconds: float = 300.0  # kube-apiserver has etcd compacted every five minutes
+    bytes: int = 64 << 20  # of states that only the window keeps
+    seconds: float = 300.0  # kube-apiserver compacts etcd every five minutes
 
 
 def kept_bytes(change: Change) -> int:
-    """Return the bytes that only the window keeps for a change: superseded and deleted states."""
+    """Return the bytes of the states that only the window keeps for a change: superseded and deleted ones."""
     size = 256
     if change.previous is not None:
         size += len(change.previous.value)
@@ -38,21 +38,21 @@ def _revision(change: Change) -> int:
     return change.revision
 
 
-_GONE = Change(0, False, Entry(("", "", ""), b"", 0, 0, None), None)  # keeps the place of what fell out
+_GONE = Change(0, False, Entry(("", "", ""), b"", 0, 0, None), None)  # placeholder for a dropped change
 
 
 class ChangeRun:
-    """The changes of one scope, oldest first. Shared by all who follow it."""
+    """The changes of one scope, oldest first. Shared by all its watchers."""
 
-    __slots__ = ("_changes", "_head", "_piece", "_piece_of", "fallen", "followers")
+    __slots__ = ("_batch", "_batch_arguments", "_changes", "_head", "dropped", "followers")
 
     def __init__(self) -> None:
         self._changes: list[Change] = []
-        self._head = 0  # what is before it fell out; removed now and then, not each time
-        # The last piece handed out, and to what question: those who follow at the same pace ask the same.
-        self._piece: Sequence[Change] = ()
-        self._piece_of: tuple[int, int, int, int] | None = None
-        self.fallen = 0  # the last revision of this scope that is gone
+        self._head = 0  # index of the first change; placeholders before it are removed in bulk
+        # The last batch and the arguments it was made for: watchers at the same position ask for the same.
+        self._batch: Sequence[Change] = ()
+        self._batch_arguments: tuple[int, int, int, int] | None = None
+        self.dropped = 0  # revision of the last dropped change of this scope
         self.followers = 0
 
     def __len__(self) -> int:
@@ -62,9 +62,9 @@ class ChangeRun:
         self._changes.append(change)
 
     def drop(self, change: Change) -> None:
-        """Drop the oldest change, which is `change`."""
+        """Drop the oldest change, which must be `change`."""
         self._head += 1
-        self.fallen = change.revision
+        self.dropped = change.revision
         if self._head > 64 and self._head * 2 > len(self._changes):
             del self._changes[: self._head]
             self._head = 0
@@ -75,10 +75,7 @@ class ChangeRun:
         return self._changes[self._first_after(revision) :]
 
     def _first_after(self, revision: int) -> int:
-        """Return the index of the first change after a revision.
-
-        Most callers know all but the last few changes, so these are searched first.
-        """
+        """Return the index of the first change after a revision; the last NEAR_END changes are searched first."""
         known = self._changes
         lowest = max(self._head, len(known) - NEAR_END)
         if lowest > self._head and known[lowest].revision > revision:
@@ -86,19 +83,16 @@ class ChangeRun:
         return bisect_right(known, revision, lo=lowest, key=_revision)
 
     def has_after(self, revision: int) -> bool:
-        return bool(self._changes) and self._changes[-1].revision > revision  # what fell out has revision 0
+        return bool(self._changes) and self._changes[-1].revision > revision  # a placeholder has revision 0
 
-    def some_after(self, revision: int, changes: int, size: int) -> Sequence[Change]:
-        """Return the next changes: up to `changes` of them, or as many as fill `size` bytes.
-
-        At least one is returned if there is one.
-        """
+    def next_after(self, revision: int, changes: int, size: int) -> Sequence[Change]:
+        """Return the next changes: at least one if there is one, at most `changes`, and no more after `size` bytes."""
         known = self._changes
         if not known or known[-1].revision <= revision:
             return ()
         asked = (revision, known[-1].revision, changes, size)
-        if asked == self._piece_of:
-            return self._piece
+        if asked == self._batch_arguments:
+            return self._batch
         start = self._first_after(revision)
         found: list[Change] = []
         for change in self._changes[start : start + changes]:
@@ -106,23 +100,23 @@ class ChangeRun:
             size -= len(change.entry.value)
             if size <= 0:
                 break
-        self._piece, self._piece_of = found, asked
+        self._batch, self._batch_arguments = found, asked
         return found
 
 
 class Window(msgspec.Struct):
     bounds: WindowBounds = msgspec.field(default_factory=WindowBounds)
-    floor: int = 0  # changes after this revision are all here
+    floor: int = 0  # all changes after this revision are in the window
     _changes: deque[Change] = msgspec.field(default_factory=deque)
     _runs: dict[Scope, ChangeRun] = msgspec.field(default_factory=dict)
-    _times: deque[tuple[float, int]] = msgspec.field(default_factory=deque)  # (when, the last revision then), rising
+    _times: deque[tuple[float, int]] = msgspec.field(default_factory=deque)  # (time, last revision then), ascending
     bytes: int = 0
 
     def __len__(self) -> int:
         return len(self._changes)
 
     def add(self, change: Change, now: float = 0.0) -> list[Change]:
-        """Add a change; return those that were dropped."""
+        """Add a change; return the changes that were dropped."""
         self._changes.append(change)
         for scope in scopes_of(change):
             self.run(scope).append(change)
@@ -131,24 +125,21 @@ class Window(msgspec.Struct):
             self._times.append((now, change.revision))
         else:
             self._times[-1] = (self._times[-1][0], change.revision)
-        fallen: list[Change] = []
+        dropped: list[Change] = []
         while len(self._changes) > self.bounds.changes or (self.bytes > self.bounds.bytes and len(self._changes) > 1):
-            fallen.append(self._drop())
+            dropped.append(self._drop())
         if now - self._times[0][0] > self.bounds.seconds:
-            fallen += self.expire(now)
-        return fallen
+            dropped += self.expire(now)
+        return dropped
 
     def expire(self, now: float) -> list[Change]:
-        """Drop and return the changes that are older than allowed.
-
-        Must also be called when nothing is written.
-        """
-        fallen: list[Change] = []
+        """Drop and return the changes that are too old. Must also be called while nothing is written."""
+        dropped: list[Change] = []
         while self._times and now - self._times[0][0] > self.bounds.seconds:
             _, revision = self._times.popleft()
             while self._changes and self._changes[0].revision <= revision:
-                fallen.append(self._drop())
-        return fallen
+                dropped.append(self._drop())
+        return dropped
 
     def _drop(self) -> Change:
         oldest = self._changes.popleft()
@@ -168,7 +159,7 @@ class Window(msgspec.Struct):
         return run
 
     def follow(self, scope: Scope) -> ChangeRun:
-        """Start to follow the changes of a scope; `unfollow` must follow."""
+        """Return the run of a scope for a new watcher, which must call `unfollow` at its end."""
         run = self.run(scope)
         run.followers += 1
         return run
@@ -179,7 +170,7 @@ class Window(msgspec.Struct):
             del self._runs[scope]
 
     def after(self, resource: str, namespace: str, revision: int) -> list[Change]:
-        """Return the changes of a resource after a revision, oldest first; raises Compacted."""
+        """Return the changes of a resource after a revision, oldest first. Raises Compacted."""
         self.check(revision)
         run = self._runs.get((resource, namespace))
         return run.after(revision) if run is not None else []

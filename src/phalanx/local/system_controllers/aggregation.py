@@ -1,6 +1,6 @@
-"""Aggregated ClusterRoles: their `rules` are what the roles that their selectors choose say, and follow every change.
+"""Aggregated ClusterRoles: write the rules of the selected ClusterRoles into the `rules` of the aggregating one.
 
-The server itself counts what is chosen at once; this is for users and programs that read the role.
+The authorizer resolves aggregation itself; the written rules are for users and programs that read the role.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from phalanx.model.kinds import Json
 from phalanx.model.selectors import from_selector
 
 _KEY = "clusterroles.rbac.authorization.k8s.io"
-_ALL = ""  # one piece of work: which roles a change concerns is known only when all are looked at
+_ALL = ""  # single queue key: a change may concern any role, so all are checked
 
 
 class Aggregation:
@@ -49,7 +49,7 @@ class Aggregation:
             try:
                 await self._client.patch(CLUSTER_ROLES, role["metadata"]["name"], {"rules": wanted})
             except (NotFound, Conflict):
-                continue  # it changed meanwhile: that is news, and comes here again
+                continue  # changed meanwhile: the watch queues it again
 
 
 def _rules(role: Json, roles: list[Json], matchers: list[Any]) -> list[Json]:

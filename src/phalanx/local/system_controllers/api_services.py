@@ -1,7 +1,7 @@
-"""APIServices of the groups served here: `kubectl get apiservices` lists them as Local and available, as everywhere.
+"""Create an APIService for each served group and version, so that `kubectl get apiservices` shows it as Local.
 
-Those of built-in groups are made at the start, those of custom resources come and go with their definitions. What
-a user made for a group of another server is left alone.
+APIServices of built-in groups are created at the start; those of custom resources are created and deleted with their
+definitions. APIServices that a user created for another server are left alone.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ API_SERVICES = Resource("apiregistration.k8s.io", "v1", "apiservices", "APIServi
 MANAGED = "kube-aggregator.kubernetes.io/automanaged"
 _KEY = "apiservices.apiregistration.k8s.io"
 _ALL = ""
-_CUSTOM = (1000, 100)  # as everywhere for custom resources; their versions are put in order by their names
-# What decides the order of groups in discovery elsewhere; here it is only shown.
+_CUSTOM = (1000, 100)  # Kubernetes' priorities for custom resources
+# Kubernetes' group priorities. They order groups in discovery there; here they are only shown.
 _GROUPS = {
     "": 18000,
     "apps": 17800,
@@ -95,7 +95,7 @@ class ApiServices:
         return {
             f"{version}.{group}": _body(group, version, custom[group, version])
             for group, version in self._registry.group_versions()
-            if group != API_SERVICES.group  # who keeps the list is not in it
+            if group != API_SERVICES.group  # as in kube-aggregator, its own group has no APIService
         }
 
 

@@ -1,4 +1,4 @@
-"""What every cluster has from the first moment: system namespaces, system priority classes, and two ConfigMaps."""
+"""Create what every new cluster contains: system namespaces, system priority classes, and two ConfigMaps."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SYSTEM_PRIORITIES = {
 
 
 async def bootstrap(client: Client, ca: bytes | None, today: str) -> None:
-    """Create what is missing; what is there stays as it is. `ca`: the authority of client certificates, PEM."""
+    """Create missing objects; existing ones are not changed. ca: PEM of the authority of client certificates."""
     wanted: list[tuple[Resource, dict[str, Any]]] = []
     for name in SYSTEM_NAMESPACES:
         wanted.append((NAMESPACES, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}))
@@ -34,7 +34,7 @@ async def bootstrap(client: Client, ca: bytes | None, today: str) -> None:
         }
         wanted.append((PRIORITY_CLASSES, body))
     await asyncio.gather(*(ensure(client, resource, body) for resource, body in wanted))
-    # Programs that authenticate clients of their own read the first, kube-controller-manager the second.
+    # Extension API servers read the first ConfigMap, kube-controller-manager the second.
     maps = {
         "extension-apiserver-authentication": {"client-ca-file": ca.decode()} if ca is not None else {},
         "kube-apiserver-legacy-service-account-token-tracking": {"since": today},

@@ -1,8 +1,8 @@
-"""The roles that every cluster with RBAC has from its start, with the names of Kubernetes.
+"""The default ClusterRoles, Roles and bindings of a cluster with RBAC, with the names of Kubernetes.
 
-Those of users are here; those of Kubernetes' own programs (kube-scheduler, every controller of kube-controller-manager)
-are in bootstrap_roles.table. `admin`, `edit` and `view` aggregate, so that a ClusterRole with the label of one of them
-adds to it. What is there stays as it is: it may have been changed on purpose.
+Roles for users are defined here; roles of Kubernetes' own programs (kube-scheduler, every controller of
+kube-controller-manager) are in bootstrap_roles.table. `admin`, `edit` and `view` aggregate: a ClusterRole with the
+label of one of them adds rules to it. Existing objects are not changed, because an administrator may have edited them.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ _AGGREGATE = "rbac.authorization.k8s.io/aggregate-to-"
 _READ = ["get", "list", "watch"]
 _WRITE = ["create", "delete", "deletecollection", "patch", "update"]
 
-# What a user works with inside a namespace: group -> resources, without what gives or holds rights.
-_WORK: dict[str, list[str]] = {
+# Namespaced resources that users read and write: group -> resources. Secrets and RBAC resources are not included.
+_EDITABLE: dict[str, list[str]] = {
     "": [
         "configmaps", "endpoints", "events", "persistentvolumeclaims", "pods", "podtemplates", "replicationcontrollers",
         "replicationcontrollers/scale", "services",
@@ -53,8 +53,8 @@ _WORK: dict[str, list[str]] = {
     "scheduling.k8s.io": ["compositepodgroups", "podgroups", "workloads"],
     "scheduling.phalanx.dev": ["workloadpolicies"],
 }  # fmt: skip
-# Only read by those who may read the rest: the system writes them.
-_SEEN: dict[str, list[str]] = {
+# Resources that users with these roles can only read, because the system writes them.
+_READ_ONLY: dict[str, list[str]] = {
     "": [
         "bindings", "limitranges", "namespaces", "namespaces/status", "persistentvolumeclaims/status", "pods/log",
         "pods/status", "replicationcontrollers/status", "resourcequotas", "resourcequotas/status", "serviceaccounts",
@@ -87,9 +87,9 @@ def _rule(group: str, resources: list[str], verbs: list[str]) -> Json:
 
 
 def _roles() -> dict[str, Json]:
-    view = _rules(_WORK, _READ) + _rules(_SEEN, _READ)
+    view = _rules(_EDITABLE, _READ) + _rules(_READ_ONLY, _READ)
     edit = [
-        *_rules(_WORK, _WRITE, _MADE_BY_CONTROLLERS),
+        *_rules(_EDITABLE, _WRITE, _MADE_BY_CONTROLLERS),
         _rule("", ["secrets", "serviceaccounts"], [*_READ, *_WRITE]),
         _rule("", ["serviceaccounts/token", "pods/eviction"], ["create"]),
         _rule("", ["serviceaccounts"], ["impersonate"]),
@@ -99,14 +99,14 @@ def _roles() -> dict[str, Json]:
         _rule("authorization.k8s.io", ["localsubjectaccessreviews"], ["create"]),
     ]
     discovery = ["/api", "/api/*", "/apis", "/apis/*", "/openapi", "/openapi/*", "/version", "/version/", "/"]
-    asking = ["selfsubjectaccessreviews", "selfsubjectrulesreviews"]
+    self_reviews = ["selfsubjectaccessreviews", "selfsubjectrulesreviews"]
     everything = [_rule("*", ["*"], ["*"]), {"nonResourceURLs": ["*"], "verbs": ["*"]}]
     return {
         "cluster-admin": {"rules": everything},
         "system:discovery": {"rules": [{"nonResourceURLs": discovery, "verbs": ["get", "head"]}]},
         "system:basic-user": {
             "rules": [
-                _rule("authorization.k8s.io", asking, ["create"]),
+                _rule("authorization.k8s.io", self_reviews, ["create"]),
                 _rule("authentication.k8s.io", ["selfsubjectreviews"], ["create"]),
             ]
         },
@@ -135,7 +135,7 @@ _BINDINGS = {
 
 
 async def bootstrap_roles(client: Client) -> None:
-    """Create what is missing."""
+    """Create the missing objects."""
     wanted: list[tuple[Resource, Json]] = []
     for name, role in _roles().items():
         metadata = {"name": name, "labels": {**_BOOTSTRAPPING, **role.get("labels", {})}}
@@ -153,7 +153,7 @@ async def bootstrap_roles(client: Client) -> None:
     await asyncio.gather(*(ensure(client, resource, body) for resource, body in wanted))
 
 
-# ---- of Kubernetes' own programs
+# ---- roles of Kubernetes' own programs
 
 
 def programs() -> list[tuple[Resource, Json]]:
@@ -210,7 +210,7 @@ def _object(kind: str, namespace: str, name: str) -> Json:
 def _binding(namespace: str, name: str, kind: str, role: str, subjects: list[str]) -> Json:
     """Build a RoleBinding, or a ClusterRoleBinding if `namespace` is empty.
 
-    `subjects`: "Group:NAME", "User:NAME" or "ServiceAccount:NAMESPACE/NAME" each.
+    subjects: each "Group:NAME", "User:NAME" or "ServiceAccount:NAMESPACE/NAME".
     """
     found: list[Json] = []
     for each in subjects:

@@ -1,8 +1,8 @@
 """Owner-reference garbage collection: background, foreground and orphan, driven by watches.
 
-An object whose owners are all gone is deleted; references to owners that are gone are removed when others remain.
-An absence is believed only after asking the server for exactly that owner: watches of different kinds are not in step
-with each other, and deleting by mistake cannot be undone.
+An object is deleted when all its owners are absent; if some owners remain, only the references to absent owners are
+removed. An owner counts as absent only after a request for exactly that owner, because watches of different kinds are
+not synchronized with each other and a wrong deletion cannot be undone.
 """
 
 from __future__ import annotations
@@ -32,18 +32,16 @@ log = logging.getLogger(__name__)
 _decode = msgspec.json.Decoder(MetadataBody).decode
 
 OwnerState = Literal["solid", "waiting", "absent", "unknown"]
-KNOWN_ABSENT = 10_000  # uids never come back, so remembering them is safe; bounded for memory
+KNOWN_ABSENT = 10_000  # uids of absent owners to remember; a uid is never used again
 AT_ONCE = 32
-LOOK_AGAIN = 5.0  # seconds
+RECHECK_SECONDS = 5.0  # seconds until an owner that no watch has shown is checked again
 
 
 class _Owners(msgspec.Struct):
     solid: list[OwnerMetadata] = msgspec.field(default_factory=list)
-    waiting: list[OwnerMetadata] = msgspec.field(default_factory=list)  # the owner waits for its dependents to go first
+    waiting: list[OwnerMetadata] = msgspec.field(default_factory=list)  # these owners wait for their dependents
     absent: list[OwnerMetadata] = msgspec.field(default_factory=list)
-    unknown: list[OwnerMetadata] = msgspec.field(
-        default_factory=list
-    )  # of a kind that is not served: nothing can be said
+    unknown: list[OwnerMetadata] = msgspec.field(default_factory=list)  # the owner's kind is not served
 
 
 class _Names(msgspec.Struct, frozen=True):
@@ -64,7 +62,7 @@ VIEWS: Mapping[str, type[MetadataBody]] = {DEFINITIONS: DefinitionView}
 
 
 class GarbageCollector:
-    """The feed must have been made with VIEWS."""
+    """The feed must be created with VIEWS."""
 
     def __init__(self, client: Client, registry: Registry, feed: MetadataFeed) -> None:
         self._client = client
@@ -72,9 +70,9 @@ class GarbageCollector:
         self._feed = feed
         self._dependents: dict[str, dict[str, None]] = {}  # owner uid -> uids, in order of arrival
         self._absent: dict[str, None] = {}
-        self._met: dict[str, None] = {}  # owners that were there, though no watch shows them (yet, or any more)
+        self._seen_existing: dict[str, None] = {}  # owners that existed, although no watch shows them now
         self._definitions: dict[str, tuple[str, str]] = {}  # name of a definition -> (group, kind)
-        self._puzzling: set[str] = set()  # uids to look at again when kinds come or go
+        self._unresolved: set[str] = set()  # uids to check again when kinds are added or removed
         self._work: WorkQueue[str] = WorkQueue("garbage collector")
         feed.listen(self._on_change, self._on_kinds)
 
@@ -98,10 +96,10 @@ class GarbageCollector:
             self._wake_waiting(owner.uid)
         if before is not None and (after is None or after.meta.uid != before.meta.uid):
             if self._registry.by_storage_key(before.kind.key) is None:
-                self._remember_met(before.meta.uid)  # its kind is no longer served: not the same as gone
+                self._remember_existing(before.meta.uid)  # its kind is no longer served; the object was not deleted
             else:
                 self._remember_absent(before.meta.uid)
-            self._puzzling.discard(before.meta.uid)
+            self._unresolved.discard(before.meta.uid)
             self._wake_dependents(before.meta.uid)
         self._follow_definition(before, after)
         if after is None:
@@ -130,20 +128,20 @@ class GarbageCollector:
             self._work.add(dependent)
 
     def _on_kinds(self) -> None:
-        for uid in sorted(self._puzzling):
+        for uid in sorted(self._unresolved):
             self._work.add(uid)
-        self._puzzling.clear()
+        self._unresolved.clear()
 
     def _remember_absent(self, uid: str) -> None:
-        self._met.pop(uid, None)
+        self._seen_existing.pop(uid, None)
         self._absent[uid] = None
         while len(self._absent) > KNOWN_ABSENT:
             self._absent.pop(next(iter(self._absent)))
 
-    def _remember_met(self, uid: str) -> None:
-        self._met[uid] = None
-        while len(self._met) > KNOWN_ABSENT:
-            self._met.pop(next(iter(self._met)))
+    def _remember_existing(self, uid: str) -> None:
+        self._seen_existing[uid] = None
+        while len(self._seen_existing) > KNOWN_ABSENT:
+            self._seen_existing.pop(next(iter(self._seen_existing)))
 
     # -- one object ---------------------------------------------------------------------------------------------
 
@@ -156,14 +154,14 @@ class GarbageCollector:
                 await self._orphan_dependents(item)
             elif item.meta.has(FOREGROUND):
                 await self._delete_dependents_first(item)
-        elif item.meta.owners and not self._all_solid(item):
+        elif item.meta.owners and not self._all_exist(item):
             await self._collect(item)
 
-    def _all_solid(self, item: MetadataItem) -> bool:
+    def _all_exist(self, item: MetadataItem) -> bool:
         return all(self._known_state(item, owner) == "solid" for owner in item.meta.owners)
 
     def _known_state(self, item: MetadataItem, owner: OwnerMetadata) -> OwnerState | None:
-        """Return the state of an owner as the watches show it; None if they do not show it."""
+        """Return the state of an owner as the watches show it; None if no watch shows it."""
         if owner.uid in self._absent:
             return "absent"
         found = self._feed.items.get(owner.uid)
@@ -171,7 +169,7 @@ class GarbageCollector:
             return None
         group, _, _ = owner.api_version.rpartition("/")
         if found.meta.name != owner.name or (found.kind.group, found.kind.kind) != (group, owner.kind):
-            return None  # the reference names another place than the uid's: only that place counts
+            return None  # the reference and the uid disagree: request the object that the reference names
         if found.meta.namespace and found.meta.namespace != item.meta.namespace:
             return None if item.meta.namespace else "unknown"
         return "waiting" if found.meta.waits_for_dependents else "solid"
@@ -182,30 +180,30 @@ class GarbageCollector:
             return known
         group, _, version = owner.api_version.rpartition("/")
         kind = self._registry.by_kind(group, version, owner.kind)
-        if kind is None and owner.uid in self._met and (group, owner.kind) not in self._definitions.values():
-            return "absent"  # a definition goes only after all its objects
+        if kind is None and owner.uid in self._seen_existing and (group, owner.kind) not in self._definitions.values():
+            return "absent"  # a definition is removed only after all its objects
         if kind is None or (kind.namespaced and not item.meta.namespace):
-            return "unknown"  # also: a cluster-scoped object cannot have an owner in a namespace
-        meta = await self._live(kind, owner.name, item.meta.namespace if kind.namespaced else "")
+            return "unknown"  # a cluster-scoped object cannot have a namespaced owner
+        meta = await self._get_metadata(kind, owner.name, item.meta.namespace if kind.namespaced else "")
         if meta is None or meta.uid != owner.uid:
             if owner.uid not in self._feed.items:
                 self._remember_absent(owner.uid)
             return "absent"
-        # The watches have not shown it yet; should it go before they do, that would go unnoticed: look again.
-        self._remember_met(owner.uid)
-        self._puzzling.add(item.meta.uid)
-        self._work.add_after(item.meta.uid, LOOK_AGAIN)
+        # No watch has shown the owner yet, and its deletion may be missed: check again later.
+        self._remember_existing(owner.uid)
+        self._unresolved.add(item.meta.uid)
+        self._work.add_after(item.meta.uid, RECHECK_SECONDS)
         return "waiting" if meta.waits_for_dependents else "solid"
 
     async def _collect(self, item: MetadataItem) -> None:
-        live = await self._live(item.kind, item.meta.name, item.meta.namespace)
+        live = await self._get_metadata(item.kind, item.meta.name, item.meta.namespace)
         if live is None or live.uid != item.meta.uid or live.deleting or not live.owners:
             return
         owners = _Owners()
         for owner in live.owners:
             getattr(owners, await self._state(item, owner)).append(owner)
         if owners.unknown:
-            self._puzzling.add(live.uid)
+            self._unresolved.add(live.uid)
             log.info("%s %s/%s has an owner of a kind that is not served", item.kind.kind, live.namespace, live.name)
             return
         if owners.solid:
@@ -217,7 +215,7 @@ class GarbageCollector:
         if owners.waiting and self._dependents.get(live.uid):
             policy = "Foreground"
             if any(self._waits(dependent) for dependent in self._dependents[live.uid]):
-                # A circle of objects that wait for each other: this one releases its dependents, so that one is first.
+                # A cycle of objects that wait for each other: unblock this one, so that it is deleted first.
                 await self._unblock_owners(item.kind, live)
         elif live.has(ORPHAN):
             policy = "Orphan"
@@ -252,20 +250,20 @@ class GarbageCollector:
         item = self._feed.items.get(dependent)
         if item is None:
             return
-        live = await self._live(item.kind, item.meta.name, item.meta.namespace)
+        live = await self._get_metadata(item.kind, item.meta.name, item.meta.namespace)
         if live is not None and live.uid == dependent and any(o.uid == owner for o in live.owners):
             await self._drop_owners(item.kind, live, {owner})
 
     # -- calls --------------------------------------------------------------------------------------------------
 
-    async def _live(self, kind: Kind, name: str, namespace: str) -> ObjectMetadata | None:
+    async def _get_metadata(self, kind: Kind, name: str, namespace: str) -> ObjectMetadata | None:
         try:
             return _decode(await self._client.get(kind.resource(), name, namespace)).metadata
         except NotFound:
             return None
 
     async def _drop_owners(self, kind: Kind, live: ObjectMetadata, uids: set[str]) -> None:
-        # JSON-compatible copies of the typed references would lose `controller`: read the whole list once more.
+        # The typed references lack some fields (`controller`): read the raw list.
         owners = [owner for owner in await self._owner_list(kind, live) if owner.get("uid") not in uids]
         await self._patch(kind, live, {"ownerReferences": owners or None})
 
@@ -281,7 +279,7 @@ class GarbageCollector:
         return owners
 
     async def _drop_finalizer(self, item: MetadataItem, finalizer: str) -> None:
-        live = await self._live(item.kind, item.meta.name, item.meta.namespace)
+        live = await self._get_metadata(item.kind, item.meta.name, item.meta.namespace)
         if live is not None and live.uid == item.meta.uid and live.has(finalizer):
             left = [name for name in live.finalizers or () if name != finalizer]
             await self._patch(item.kind, live, {"finalizers": left or None})

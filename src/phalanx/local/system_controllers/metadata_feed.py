@@ -1,9 +1,8 @@
-"""The metadata of every stored object, kept by watches: what garbage collection and namespace deletion look at.
+"""The metadata of every stored object, from watches, for garbage collection, protection and namespace deletion.
 
-One informer per stored kind, each reading only what the duties need of an object: its metadata, and for kinds with a
-view of their own a little more, so that pods are watched only once. Kinds come and go with
-CustomResourceDefinitions; the registry's generation number says when. Events are left out: they are many, and nothing
-owns or is owned by them.
+One informer per stored kind, which reads only metadata and, for kinds with a view, a few more fields; so pods are
+watched only once. Kinds are added and removed with CustomResourceDefinitions; the registry's generation number shows
+it. Events are not included: there are many, and they are neither owners nor dependents.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from phalanx.model.kinds import Kind, Registry
 
 FOREGROUND = "foregroundDeletion"
 ORPHAN = "orphan"
-# A group on its way out waits for its pods: it is no reason to keep a pod whose Job is gone.
+# A PodGroup in deletion waits for its pods, like an owner in foreground deletion.
 GROUP_PROTECTION = "scheduling.k8s.io/podgroup-protection"
 LEFT_OUT = frozenset({"events"})
 
@@ -64,11 +63,8 @@ class ObjectMetadata(msgspec.Struct, rename="camel", frozen=True, gc=False):
 class MetadataBody(msgspec.Struct, frozen=True, gc=False):
     metadata: ObjectMetadata
 
-    def keep(self, namespace: str, name: str) -> None:
-        """Set namespace and name, and intern the uid, before the object is shared; called once.
-
-        What is kept of many objects shares its strings with other users of them. Subclasses drop what is not used.
-        """
+    def compact(self, namespace: str, name: str) -> None:
+        """Set namespace and name, intern the uid; called once, before the object is shared. Subclasses drop fields."""
         meta = self.metadata
         force_setattr(meta, "namespace", namespace)
         force_setattr(meta, "name", name)
@@ -84,14 +80,14 @@ class MetadataItem(msgspec.Struct, frozen=True):
         return self.body.metadata
 
 
-Listener = Callable[[MetadataItem | None, MetadataItem | None], None]  # (before, after); None: was not there, is gone
+Listener = Callable[[MetadataItem | None, MetadataItem | None], None]  # (before, after); None: does not exist
 
 
 class MetadataFeed:
     def __init__(
         self, client: Client, registry: Registry, views: Mapping[str, type[MetadataBody]] | None = None
     ) -> None:
-        """views: kind key -> what to read of objects of that kind instead of metadata alone."""
+        """views: kind key -> type to decode objects of that kind, instead of metadata alone."""
         self.items: dict[str, MetadataItem] = {}  # by uid
         self.by_namespace: Counter[str] = Counter()
         self.synced = asyncio.Event()
@@ -102,7 +98,7 @@ class MetadataFeed:
         self._listeners: list[Listener] = []
         self._on_kinds: list[Callable[[], None]] = []
         self._tasks: dict[str, asyncio.Task[None]] = {}
-        self._telling: dict[asyncio.Task[None], None] = {}  # in order
+        self._reporting: dict[asyncio.Task[None], None] = {}  # in order
         self._kinds_changed = asyncio.Event()
         registry.on_change.append(self._kinds_changed.set)
 
@@ -115,7 +111,7 @@ class MetadataFeed:
         try:
             await self._follow()
         finally:
-            await end([*self._tasks.values(), *self._telling])
+            await end([*self._tasks.values(), *self._reporting])
             self._tasks.clear()
 
     async def _follow(self) -> None:
@@ -127,8 +123,8 @@ class MetadataFeed:
                 if self.synced.is_set():
                     for informer in started:
                         telling = asyncio.create_task(self._report_when_synced(informer))
-                        self._telling[telling] = None
-                        telling.add_done_callback(self._telling.pop)
+                        self._reporting[telling] = None
+                        telling.add_done_callback(self._reporting.pop)
                 else:
                     for informer in started:
                         while not informer.synced.is_set():
@@ -139,7 +135,7 @@ class MetadataFeed:
             self._kinds_changed.clear()
 
     async def _wait(self, event: asyncio.Event) -> None:
-        """Wait for the event; raise the cause if a reader ends first, since no task would read its kind."""
+        """Wait for the event; raise if an informer ends first, because its kind would not be read any more."""
         waiting = asyncio.create_task(event.wait())
         try:
             await asyncio.wait([waiting, *self._tasks.values()], return_when=asyncio.FIRST_COMPLETED)
@@ -183,7 +179,7 @@ class MetadataFeed:
         def sink(change: ObjectChange[MetadataBody]) -> None:
             item = None
             if change.object is not None:
-                change.object.keep(change.namespace, change.name)
+                change.object.compact(change.namespace, change.name)
                 item = MetadataItem(kind, change.object)
             self._set(kind.key, (change.namespace, change.name), item)
 

@@ -1,7 +1,7 @@
 """Delete the content of a terminating namespace, then its finalizer; create the default objects of a new namespace.
 
-The default objects are the service account `default` and the certificate of the server. They are created again after
-they are deleted, and an edited certificate is restored, as in Kubernetes.
+The default objects are the service account `default` and a ConfigMap with the server's CA certificate. They are created
+again if they are deleted, and an edited certificate is restored, as in Kubernetes.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from phalanx.local.system_controllers.metadata_feed import MetadataBody, Metadat
 from phalanx.model.kinds import Kind, Registry
 
 FINALIZER = "kubernetes"
-LOOK_AGAIN = 2.0  # seconds; a net below the watches, for kinds that the feed leaves out
+RELIST_SECONDS = 2.0  # seconds until the content is listed again, for kinds that the feed leaves out
 AT_ONCE = 32
 
 
@@ -32,9 +32,9 @@ _decode_list = msgspec.json.Decoder(_List).decode
 
 
 PODS = "pods"
-SOON = 0.05  # seconds in which the ends of pods are gathered
-# What cannot go wrong here, but is looked for.
-_FINE = (
+POD_DELETE_DELAY = 0.05  # seconds for which deleted pods are collected before the content is listed
+# Conditions for errors that cannot happen here.
+_NO_ERRORS = (
     ("NamespaceDeletionDiscoveryFailure", "ResourcesDiscovered", "All resources successfully discovered"),
     (
         "NamespaceDeletionGroupVersionParsingFailure",
@@ -75,7 +75,7 @@ class NamespaceDeleter:
         elif after is None and self._emptied(item.meta.namespace):
             self._work.add(item.meta.namespace)
         elif after is None and item.kind.key == PODS and item.meta.namespace in self._terminating:
-            self._work.add_after(item.meta.namespace, SOON)  # it may have been the last one
+            self._work.add_after(item.meta.namespace, POD_DELETE_DELAY)  # it may have been the last one
 
     def _emptied(self, namespace: str) -> bool:
         return namespace in self._terminating and not self._feed.by_namespace[namespace]
@@ -95,7 +95,7 @@ class NamespaceDeleter:
         remaining = await self._delete_content(name)
         if remaining:
             await self._explain(namespace, remaining)
-            self._work.add_after(name, LOOK_AGAIN)
+            self._work.add_after(name, RELIST_SECONDS)
             return
         namespace["spec"]["finalizers"] = [finalizer for finalizer in finalizers if finalizer != FINALIZER]
         try:
@@ -104,9 +104,9 @@ class NamespaceDeleter:
             return
 
     async def _delete_content(self, namespace: str) -> dict[str, list[ObjectMetadata]]:
-        """Ask for the deletion of everything; returns what is still there, by kind.
+        """Delete everything in a namespace; return what remains, by kind.
 
-        Pods go first, and nothing else while there is one: what they mount or are guarded by outlives them.
+        Pods are deleted first, and other kinds only when no pod remains: pods may mount them or be protected by them.
         """
         remaining: dict[str, list[ObjectMetadata]] = {}
         for kind in sorted(self._registry.all(), key=lambda kind: kind.key != PODS):
@@ -126,7 +126,7 @@ class NamespaceDeleter:
     async def _list(self, kind: Kind, namespace: str) -> list[ObjectMetadata]:
         try:
             return [body.metadata for body in _decode_list(await self._client.list(kind.resource(), namespace)).items]
-        except NotFound:  # the kind went away with its definition
+        except NotFound:  # the kind was removed with its definition
             return []
 
     async def _delete(self, kind: Kind, meta: ObjectMetadata) -> None:
@@ -135,10 +135,10 @@ class NamespaceDeleter:
                 kind.resource(), meta.name, meta.namespace, propagation="Background", uid=meta.uid
             )
         except (NotFound, Conflict):
-            return  # gone, or replaced: the next look finds what is there
+            return  # deleted or replaced: the next list shows it
 
     async def _explain(self, namespace: dict[str, Any], remaining: dict[str, list[ObjectMetadata]]) -> None:
-        """Write the conditions that say what a namespace still waits for."""
+        """Write the conditions that show what a namespace still waits for."""
         counts = ", ".join(
             f"{key if '.' in key else key + '.'} has {len(left)} resource instances"
             for key, left in sorted(remaining.items())
@@ -150,7 +150,7 @@ class NamespaceDeleter:
                     finalizers[finalizer] = finalizers.get(finalizer, 0) + 1
         waits = ", ".join(f"{name} in {count} resource instances" for name, count in sorted(finalizers.items()))
         conditions = [
-            *(self._condition(type_, False, reason, message) for type_, reason, message in _FINE),
+            *(self._condition(type_, False, reason, message) for type_, reason, message in _NO_ERRORS),
             self._condition(
                 "NamespaceContentRemaining", True, "SomeResourcesRemain", f"Some resources are remaining: {counts}"
             ),
@@ -164,8 +164,8 @@ class NamespaceDeleter:
             ),
         ]
         known = (namespace.get("status") or {}).get("conditions") or []
-        said = {(c.get("type"), c.get("status"), c.get("message")) for c in known}
-        if any((c["type"], c["status"], c["message"]) not in said for c in conditions):
+        reported = {(c.get("type"), c.get("status"), c.get("message")) for c in known}
+        if any((c["type"], c["status"], c["message"]) not in reported for c in conditions):
             await self._set_status(namespace, conditions=conditions)
 
     def _condition(self, type_: str, status: bool, reason: str, message: str) -> dict[str, str]:
@@ -188,16 +188,16 @@ class NamespaceDeleter:
 SERVICE_ACCOUNTS = Resource("", "v1", "serviceaccounts", "ServiceAccount")
 ACCOUNT = "default"
 CERTIFICATE = "kube-root-ca.crt"
-_FURNITURE = {("serviceaccounts", ACCOUNT), ("configmaps", CERTIFICATE)}
+_DEFAULTS = {("serviceaccounts", ACCOUNT), ("configmaps", CERTIFICATE)}
 
 
 class NamespaceDefaults:
     def __init__(self, client: Client, feed: MetadataFeed, ca: bytes | None = None) -> None:
-        """ca: the certificate of the server's authority, PEM; None: served without TLS, nothing to trust."""
+        """ca: PEM of the authority that signed the server's certificate; None: the server has no TLS."""
         self._client = client
         self._feed = feed
         self._ca = ca
-        self._work: WorkQueue[str] = WorkQueue("namespace furnishing")
+        self._work: WorkQueue[str] = WorkQueue("namespace defaults")
         feed.listen(self._on_change)
 
     async def run(self) -> None:
@@ -210,7 +210,7 @@ class NamespaceDefaults:
                 self._work.add(after.meta.name)
             elif before is not None and (after.kind.key, after.meta.name) == ("configmaps", CERTIFICATE):
                 self._work.add(after.meta.namespace)
-        elif before is not None and (before.kind.key, before.meta.name) in _FURNITURE:
+        elif before is not None and (before.kind.key, before.meta.name) in _DEFAULTS:
             self._work.add(before.meta.namespace)
 
     async def create_defaults(self, namespace: str) -> None:
@@ -235,4 +235,4 @@ class NamespaceDefaults:
         try:
             await self._client.create(resource, body, namespace)
         except (AlreadyExists, Forbidden, NotFound):
-            return  # there already, or the namespace is on its way out
+            return  # exists already, or the namespace is terminating

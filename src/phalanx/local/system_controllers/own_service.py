@@ -1,9 +1,7 @@
-"""The Service `kubernetes` in `default`: where programs inside a cluster find its API server, and its endpoints.
+"""The Service `kubernetes` in `default`, its endpoints, and the ServiceCIDR with the range of Service addresses.
 
-The ServiceCIDR of the same name says from which range addresses of Services come.
-
-Brought up to date when the server starts, since its port may be another one, and created again after a client deletes a
-part of it. The address is the one the server listens on.
+They are updated when the server starts, because its port may have changed, and created again if a client deletes one.
+The endpoint is the address that the server listens on.
 """
 
 from __future__ import annotations
@@ -22,7 +20,7 @@ from phalanx.local.system_controllers.metadata_feed import MetadataFeed, Metadat
 
 NAMESPACE, NAME = "default", "kubernetes"
 CIDR = "10.96.0.0/12"
-CLUSTER_IP = "10.96.0.1"  # the first of the range, as everywhere
+CLUSTER_IP = "10.96.0.1"  # the first address of the range
 PORT = 443
 CIDRS = Resource("networking.k8s.io", "v1", "servicecidrs", "ServiceCIDR", namespaced=False)
 _CIDR = "servicecidrs.networking.k8s.io"
@@ -35,7 +33,7 @@ _KEYS = {
 
 
 class ServiceAddress(NamedTuple):
-    """Where the API server listens."""
+    """The address that the API server listens on."""
 
     host: str = "127.0.0.1"
     port: int = 6443
@@ -92,7 +90,7 @@ class OwnService:
             await self._client.update(resource, NAME, body, NAMESPACE)
 
     async def _make_ready(self, name: str) -> None:
-        """Mark a ServiceCIDR as Ready: Services may use its addresses from now on."""
+        """Mark a ServiceCIDR as Ready, so that Services may use its addresses."""
         current: dict[str, Any] = msgspec.json.decode(await self._client.get(CIDRS, name))
         conditions = (current.get("status") or {}).get("conditions") or ()
         if not any(each.get("type") == "Ready" for each in conditions):
@@ -109,7 +107,7 @@ def _ready(clock: Clock) -> dict[str, Any]:
 
 
 def _bodies(place: ServiceAddress) -> dict[str, dict[str, Any]]:
-    # Where everything is listened on, this machine is reached by its loopback address.
+    # If the server listens on all addresses, clients on this machine use the loopback address.
     host = {"0.0.0.0": "127.0.0.1", "::": "::1", "localhost": "127.0.0.1"}.get(place.host, place.host)
     labels = {"component": "apiserver", "provider": "kubernetes"}
     port = {"name": "https", "port": place.port, "protocol": "TCP"}

@@ -1,8 +1,8 @@
-"""Protection finalizers: a PodGroup stays while live pods refer to it, a CompositePodGroup while it has children.
+"""Protection finalizers: a PodGroup is kept while live pods refer to it, a CompositePodGroup while it has children.
 
-Finalizers are added at admission; here they are only ever taken away, and only from objects that are being deleted.
-References are by name, as pods and groups make them. What can never be used is not kept: a composite that is its own
-ancestor goes at once, and a pod that was made when its group was on its way out holds it only once it has a node.
+Admission adds the finalizers; they are removed here, from objects in deletion only. References are by name. Objects
+that can never be used are not protected: a composite that is its own ancestor is removed at once, and a pod that was
+created while its group was in deletion protects it only once it has a node.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ FINALIZERS = {
     COMPOSITES: "scheduling.k8s.io/compositepodgroup-protection",
 }
 FINISHED = ("Succeeded", "Failed")
-MOST_STEPS = 1000  # up a chain of parents: a place below a ring would climb for ever
+MOST_STEPS = 1000  # up a chain of parents, which may end in a cycle
 
-ServiceAddress = tuple[str, str, str]  # (kind key, namespace, name)
+ObjectKey = tuple[str, str, str]  # (kind key, namespace, name)
 
 
 class _Group(msgspec.Struct, rename="camel", frozen=True, gc=False):
@@ -65,21 +65,21 @@ class PodMetadata(MetadataBody, frozen=True):
     spec: _PodSpec = _NO_SPEC
     status: _Status = _NO_STATUS
 
-    def keep(self, namespace: str, name: str) -> None:
-        super().keep(namespace, name)
+    def compact(self, namespace: str, name: str) -> None:
+        super().compact(namespace, name)
         force_setattr(self.metadata, "resource_version", "")  # only groups are written
-        if self.spec.scheduling_group is None:  # no group asks for the rest
+        if self.spec.scheduling_group is None:  # the other fields are needed only for pods of a group
             force_setattr(self, "spec", _NO_SPEC)
             force_setattr(self, "status", _NO_STATUS)
 
     @property
-    def held(self) -> str:
-        """Return the name of the PodGroup that a live pod protects; empty if there is none."""
+    def protects(self) -> str:
+        """Return the name of the PodGroup that a live pod protects; empty if it protects none."""
         group, known = self.spec.scheduling_group, self.metadata.annotations
         if group is None or self.status.phase in FINISHED:
             return ""
         if known is not None and known.after_group and not self.spec.node_name:
-            return ""  # it waits for the group that comes after
+            return ""  # it waits for the group that replaces this one
         return group.pod_group_name or ""
 
 
@@ -87,8 +87,8 @@ class GroupMetadata(MetadataBody, frozen=True):
     spec: _GroupSpec = _GroupSpec()
 
     @property
-    def held(self) -> str:
-        """Return the name of the CompositePodGroup that a group is a child of; empty if there is none."""
+    def protects(self) -> str:
+        """Return the name of the CompositePodGroup that is the parent of a group; empty if it has none."""
         return self.spec.parent_composite_pod_group_name or ""
 
 
@@ -108,16 +108,16 @@ _decode_groups = msgspec.json.Decoder(_GroupList).decode
 
 
 class GroupProtection:
-    """The feed must have been made with VIEWS."""
+    """The feed must be created with VIEWS."""
 
     def __init__(self, client: Client, registry: Registry, feed: MetadataFeed) -> None:
         self._client = client
         self._registry = registry
         self._feed = feed
-        self._references: dict[ServiceAddress, dict[ServiceAddress, None]] = {}  # group -> who refers to it
-        self._made: dict[ServiceAddress, ServiceAddress] = {}  # who -> the group it refers to
-        self._deleting: dict[ServiceAddress, ObjectMetadata] = {}  # groups on their way out
-        self._work: WorkQueue[ServiceAddress] = WorkQueue("group protection")
+        self._references: dict[ObjectKey, dict[ObjectKey, None]] = {}  # group -> objects that refer to it
+        self._target: dict[ObjectKey, ObjectKey] = {}  # object -> the group it refers to
+        self._deleting: dict[ObjectKey, ObjectMetadata] = {}  # groups in deletion
+        self._work: WorkQueue[ObjectKey] = WorkQueue("group protection")
         feed.listen(self._on_change)
 
     async def run(self) -> None:
@@ -127,50 +127,50 @@ class GroupProtection:
     def _on_change(self, before: MetadataItem | None, after: MetadataItem | None) -> None:
         item = after or before
         assert item is not None
-        key = item.kind.key
-        if key not in VIEWS:
+        kind_key = item.kind.key
+        if kind_key not in VIEWS:
             return
-        place = (key, item.meta.namespace, item.meta.name)
+        key = (kind_key, item.meta.namespace, item.meta.name)
         body = after.body if after is not None else None
         target = ""
         if isinstance(body, PodMetadata | GroupMetadata):
-            target = body.held
-        group = (POD_GROUPS if key == PODS else COMPOSITES, item.meta.namespace, target)
-        self._refer(place, group if target else None)
-        if key == PODS:
+            target = body.protects
+        group = (POD_GROUPS if kind_key == PODS else COMPOSITES, item.meta.namespace, target)
+        self._set_target(key, group if target else None)
+        if kind_key == PODS:
             return
         if body is not None and body.metadata.deleting:
-            self._deleting[place] = body.metadata
-            self._work.add(place)
+            self._deleting[key] = body.metadata
+            self._work.add(key)
         else:
-            self._deleting.pop(place, None)
+            self._deleting.pop(key, None)
 
-    def _refer(self, who: ServiceAddress, group: ServiceAddress | None) -> None:
-        before = self._made.get(who)
+    def _set_target(self, user: ObjectKey, group: ObjectKey | None) -> None:
+        before = self._target.get(user)
         if before == group:
             return
         if before is not None:
-            del self._made[who]
+            del self._target[user]
             users = self._references[before]
-            users.pop(who, None)
+            users.pop(user, None)
             if not users:
                 del self._references[before]
                 if before in self._deleting:
                     self._work.add(before)
         if group is not None:
-            self._made[who] = group
-            self._references.setdefault(group, {})[who] = None
-            if who[0] == COMPOSITES and group in self._deleting and self._circular(group):
-                self._work.add(group)  # the ring was closed after its deletion
+            self._target[user] = group
+            self._references.setdefault(group, {})[user] = None
+            if user[0] == COMPOSITES and group in self._deleting and self._circular(group):
+                self._work.add(group)  # the cycle was closed after the deletion
 
-    async def _step(self, place: ServiceAddress) -> None:
-        meta = self._deleting.get(place)
-        key, namespace, name = place
-        finalizer = FINALIZERS[key]
-        kind = self._registry.by_storage_key(key)
+    async def _step(self, key: ObjectKey) -> None:
+        meta = self._deleting.get(key)
+        kind_key, namespace, name = key
+        finalizer = FINALIZERS[kind_key]
+        kind = self._registry.by_storage_key(kind_key)
         if meta is None or kind is None or not meta.has(finalizer):
             return
-        if not self._circular(place) and (self._references.get(place) or await self._in_use(place)):
+        if not self._circular(key) and (self._references.get(key) or await self._in_use(key)):
             return
         left = [entry for entry in meta.finalizers or () if entry != finalizer]
         metadata = {"uid": meta.uid, "resourceVersion": meta.resource_version, "finalizers": left or None}
@@ -179,27 +179,27 @@ class GroupProtection:
         except NotFound:
             return
 
-    def _circular(self, place: ServiceAddress) -> bool:
-        """Return True if a composite is among its own ancestors.
+    def _circular(self, key: ObjectKey) -> bool:
+        """Return True if a composite is its own ancestor.
 
-        No tree with it is ever scheduled, and no member of the ring could go before the others. Parents are immutable,
-        so what was observed stays true.
+        Such a tree is never scheduled, and no member of the cycle could be deleted before the others. Parents are
+        immutable, so the result cannot change.
         """
-        above, steps = self._made.get(place), 0
-        while above is not None and above != place and steps < MOST_STEPS:
-            above, steps = self._made.get(above), steps + 1
-        return above == place
+        above, steps = self._target.get(key), 0
+        while above is not None and above != key and steps < MOST_STEPS:
+            above, steps = self._target.get(above), steps + 1
+        return above == key
 
-    async def _in_use(self, place: ServiceAddress) -> bool:
-        """Ask the server itself: watches of pods and groups are not in step with each other."""
-        key, namespace, name = place
-        for user in (PODS,) if key == POD_GROUPS else (POD_GROUPS, COMPOSITES):
+    async def _in_use(self, key: ObjectKey) -> bool:
+        """Return True if the server has an object that refers to the group: watches of kinds are not synchronized."""
+        kind_key, namespace, name = key
+        for user in (PODS,) if kind_key == POD_GROUPS else (POD_GROUPS, COMPOSITES):
             kind = self._registry.by_storage_key(user)
             if kind is None:
                 continue
             answer = await self._client.list(kind.resource(), namespace)
             found: list[PodMetadata] | list[GroupMetadata]
             found = _decode_pods(answer).items if user == PODS else _decode_groups(answer).items
-            if any(body.held == name for body in found):
+            if any(body.protects == name for body in found):
                 return True
         return False

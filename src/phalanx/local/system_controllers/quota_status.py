@@ -1,4 +1,4 @@
-"""Writes the status of ResourceQuotas: what is used, soon after it changed, and all counted again now and then."""
+"""Write the status of ResourceQuotas: soon after a change of usage, and fully recounted from time to time."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from phalanx.base.resources import RESOURCE_QUOTAS
 from phalanx.local.api.quotas import Quotas
 
 log = logging.getLogger(__name__)
-RECOUNT = 300.0  # seconds, as kube-controller-manager does
-CALM = 0.05  # seconds in which changes are written together
+RECOUNT = 300.0  # seconds between full recounts, as in kube-controller-manager
+CALM = 0.05  # seconds for which changes are collected into one write
 
 
 class QuotaStatus:

@@ -21,7 +21,7 @@ from phalanx.model.kinds import Registry
 
 
 class SystemControllers:
-    """`run` until cancelled; `ready` once the cluster has its system objects and every kind is being watched."""
+    """`run` until cancelled; `ready` is set when the system objects exist and every kind is watched."""
 
     def __init__(
         self,
@@ -33,18 +33,18 @@ class SystemControllers:
         place: ServiceAddress | None = None,
         roles: bool = False,
     ) -> None:
-        """ca: the authority of the server's certificate; place: where it listens; roles: make the usual ones."""
+        """ca: authority of the server's certificate; place: where it listens; roles: create the default RBAC roles."""
         self.ready = asyncio.Event()
         self._client = client
         self._roles = roles
         self._feed = MetadataFeed(client, registry, {**garbage.VIEWS, **protection.VIEWS})
-        self._furnishing = NamespaceDefaults(client, self._feed, ca)
+        self._namespace_defaults = NamespaceDefaults(client, self._feed, ca)
         clock = clock or SystemClock()
         self._ca, self._clock = ca, clock
         self._own_service = OwnService(client, self._feed, place or ServiceAddress(), clock)
         self._api_services = ApiServices(client, registry, self._feed)
         self._parts = (
-            self._furnishing,
+            self._namespace_defaults,
             self._own_service,
             GarbageCollector(client, registry, self._feed),
             NamespaceDeleter(client, registry, self._feed, clock),
@@ -57,7 +57,7 @@ class SystemControllers:
         await bootstrap(self._client, self._ca, rfc3339(self._clock.now())[:10])
         if self._roles:
             await bootstrap_roles(self._client)
-        await self._furnishing.create_defaults("default")  # who starts a cluster finds it complete
+        await self._namespace_defaults.create_defaults("default")  # before `ready`, so that clients find them
         await self._own_service.create_defaults()
         await self._api_services.settle()
         parts = [(type(part).__name__, part.run()) for part in self._parts]
