@@ -363,3 +363,18 @@ def test_the_status_follows_a_resumed_job_whose_change_comes_after_the_answer() 
 
 def counted(found: Json) -> list[Json]:
     return (found.get("status") or {}).get("replicatedJobsStatus") or []
+
+
+def test_jobs_that_are_refused_are_reported_and_counted_in_one_event() -> None:
+    async def scenario(cluster: World) -> None:
+        made = jobset("js", part("a", 1, 2))
+        made["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]["containers"][0].pop("image")
+        await cluster.apply(made)
+        events = await cluster.eventually(
+            "Event", lambda found: [e for e in found if e["reason"] == "JobCreationFailed" and e.get("series")]
+        )
+        (event,) = [event for event in events if event["reason"] == "JobCreationFailed"]
+        assert "image: Required value" in event["message"] and event["type"] == "Warning"
+        assert not cluster.names("Job")
+
+    play(scenario)

@@ -9,9 +9,10 @@ import pytest
 from phalanx.base import resources as r
 from phalanx.controllers.runtime.ownership import controller_reference
 from phalanx.controllers.workloads.leaderworkerset.kind import LEADER_WORKER_SET
+from phalanx.controllers.workloads.leaderworkerset.rules import must_recreate
 from phalanx.serve import controllers
 from support.controller_world import Json, World, condition, world
-from support.lws_objects import lws
+from support.lws_objects import P, lws
 
 
 @pytest.fixture(autouse=True)
@@ -58,3 +59,14 @@ def test_a_lost_worker_that_the_leader_owns_recreates_the_group() -> None:
             await cluster.until("Pod", "vllm-0", when=lambda found: "deletionTimestamp" in found["metadata"])
 
     asyncio.run(scenario())
+
+
+def test_a_lost_worker_of_an_earlier_revision_is_no_reason_to_recreate_the_group() -> None:
+    labels = {f"{P}name": "vllm", f"{P}worker-index": "0", f"{P}template-revision-hash": "new"}
+    leader = {"metadata": {"name": "vllm-0", "labels": labels}, "status": {"phase": "Running"}}
+    set_ = lws("vllm", 1, 2)
+    for revision, found in (("old", None), ("new", "vllm-0-1")):
+        meta = {"name": "vllm-0-1", "labels": {**labels, f"{P}template-revision-hash": revision}}
+        worker = {"metadata": meta, "status": {"phase": "Running"}}
+        culprit = must_recreate(set_, leader, [], [worker])
+        assert (culprit and culprit["metadata"]["name"]) == found

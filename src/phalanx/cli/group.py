@@ -118,7 +118,7 @@ def _complete(document: Json) -> list[str]:
                     kind.default(document)
                 if kind.prepare_create is not None:
                     kind.prepare_create(document)
-                found = kind.validate_create(document) if kind.validate_create is not None else []
+                found = kind.new_object_errors(document)
             except (KeyError, TypeError, ValueError, AttributeError) as error:
                 return [f"a field has the wrong type ({error!r})"]
             finally:

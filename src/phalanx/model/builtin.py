@@ -294,7 +294,7 @@ def _served(gates: Gates) -> tuple[Kind, ...]:
 
 _HOOKS = (
     "default", "prepare_create", "prepare_update", "prepare_status",
-    "validate_create", "validate_update", "validate_status", "validate_name", "parts",
+    "validate_create", "validate_update", "validate_status", "validate_name", "template_errors", "parts",
 )  # fmt: skip
 
 

@@ -115,6 +115,8 @@ class Kind:
     validate_create: Callable[[Json], list[FieldError]] | None = None
     validate_update: Callable[[Json, Json], list[FieldError]] | None = None  # (new, old)
     validate_status: Callable[[Json, Json], list[FieldError]] | None = None  # (new, old)
+    # What will be refused of the objects that a controller makes from this one: a warning, as the object is accepted.
+    template_errors: Callable[[Json], list[FieldError]] | None = None
     validate_name: Callable[[str], list[str]] | None = None  # default: DNS subdomain
 
     # Unique per kind: the plural with its group, as in the name of a CustomResourceDefinition.
@@ -135,6 +137,11 @@ class Kind:
 
     def resource(self, version: str = "") -> Resource:
         return Resource(self.group, version or self.storage_version, self.plural, self.kind, self.namespaced)
+
+    def new_object_errors(self, obj: Json) -> list[FieldError]:
+        """Return why a new object is refused, or why the objects made from it will be."""
+        checks = (self.validate_create, self.template_errors)
+        return [error for check in checks if check is not None for error in check(obj)]
 
 
 # Kinds of subresources that have another kind than their parent: (group, version, kind).

@@ -120,7 +120,7 @@ class Manifests:
             kind.prepare_create(doc)
         if status and kind.kind == "Workload":
             doc["status"] = status  # has the pods to come
-        errors = kind.validate_create(doc) if kind.validate_create is not None else []
+        errors = kind.new_object_errors(doc)
         if errors:
             raise BadRequest(f"{title} is invalid: {'; '.join(map(str, errors))}")
         return kind, doc

@@ -1,14 +1,15 @@
-"""Record Events on the user's object in the background: repeated ones once, without blocking the caller."""
+"""Record Events on the user's object in the background, without blocking the caller: repeated ones become a series."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 from collections import OrderedDict
+from contextlib import suppress
 
 from phalanx.base.client import Client, Resource
 from phalanx.base.clock import Clock, rfc3339_micro
-from phalanx.base.errors import AlreadyExists, ApiProblem
+from phalanx.base.errors import AlreadyExists, ApiProblem, NotFound
 from phalanx.base.ids import fnv1a_32
 from phalanx.model.kinds import Json
 
@@ -18,12 +19,14 @@ EVENTS = Resource("events.k8s.io", "v1", "events", "Event")
 MAX_NOTE = 1024
 WAITING = 10_000  # the oldest events are dropped when the writer falls behind
 REMEMBERED = 10_000
+SERIES_INTERVAL = 360.0  # seconds between two writes of a repeated Warning, as of client-go
 
 
 class Events:
     def __init__(self, client: Client, clock: Clock, instance: str = "phalanx") -> None:
         self._client, self._clock, self._instance = client, clock, instance
-        self._announced: OrderedDict[int, None] = OrderedDict()  # hashes of (uid, reason, note): there are many
+        # Hashes of (uid, reason, note), for there are many: how often, and when that was last written.
+        self._announced: OrderedDict[int, tuple[int, float]] = OrderedDict()
         self._queue: asyncio.Queue[Json] = asyncio.Queue(WAITING)
         self.dropped = 0
 
@@ -44,11 +47,9 @@ class Events:
         meta = about["metadata"]
         note = note[:MAX_NOTE]
         key = hash((meta["uid"], reason, note, distinct))
-        if key in self._announced:
-            return  # a reconciler records the same Event every time it runs
-        self._announced[key] = None
-        if len(self._announced) > REMEMBERED:
-            self._announced.popitem(last=False)
+        count = self._news(key, type_)
+        if not count:
+            return
         digest = fnv1a_32(f"{meta['uid']}/{reason}/{note}{distinct}".encode())
         event = {
             "apiVersion": EVENTS.api_version,
@@ -70,6 +71,8 @@ class Events:
                 "uid": meta["uid"],
             },
         }
+        if count > 1:
+            event["series"] = {"count": count, "lastObservedTime": event["eventTime"]}
         if self._queue.full():
             self._queue.get_nowait()
             if self.dropped % WAITING == 0:  # the first, and then now and then
@@ -77,15 +80,37 @@ class Events:
             self.dropped += 1
         self._queue.put_nowait(event)
 
+    def _news(self, key: int, type_: str) -> int:
+        """Return how often this Event was recorded if that is written now, else 0.
+
+        A reconciler records the same Event every time it runs: of Warnings, the count is written now and then.
+        """
+        count, written = self._announced.get(key, (0, -SERIES_INTERVAL))
+        now = self._clock.monotonic()
+        due = count == 0 or (type_ == "Warning" and now - written >= SERIES_INTERVAL)
+        self._announced[key] = (count + 1, now if due and count else written)
+        if len(self._announced) > REMEMBERED:
+            self._announced.popitem(last=False)
+        return count + 1 if due else 0
+
     async def run(self) -> None:
         """Write queued Events until cancelled."""
         while True:
             event = await self._queue.get()
             try:
-                await self._client.create(EVENTS, event, event["metadata"]["namespace"])
+                await self._write(event)
             except AlreadyExists:
                 continue
             except ApiProblem as problem:
                 log.debug("event %s: %s", event["reason"], problem)
             except Exception:  # news is never worth the end of a controller
                 log.exception("event %s", event["reason"])
+
+    async def _write(self, event: Json) -> None:
+        """Create an Event, or write how often it was repeated; one that has expired is created again."""
+        meta = event["metadata"]
+        if "series" in event:
+            with suppress(NotFound):
+                await self._client.patch(EVENTS, meta["name"], {"series": event["series"]}, meta["namespace"])
+                return
+        await self._client.create(EVENTS, event, meta["namespace"])

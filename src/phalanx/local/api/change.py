@@ -75,13 +75,15 @@ class Changes:
         body = read_object(request, options)
         asked = gated_fields(body.obj)
         obj, entry = await self.create_object(request, options, body.obj)
-        warnings = body.warnings + self.warnings(request.kind, obj) + await self.dropped(request, asked, obj, entry)
+        warnings = body.warnings + self.warnings(request, obj) + await self.dropped(request, asked, obj, entry)
         warnings += tuple(unknown(obj["metadata"].get("annotations")))
         return await self.answer(request, obj, entry, 201, warnings)
 
-    def warnings(self, kind: Kind, obj: Json) -> tuple[str, ...]:
-        """Return warnings about fields that were written and have no effect here."""
-        return self.custom.warnings(kind, obj)
+    def warnings(self, request: Request, obj: Json) -> tuple[str, ...]:
+        """Return warnings about fields that have no effect here, or will be refused of objects made from this one."""
+        kind = request.kind
+        later = kind.template_errors(obj) if kind.template_errors is not None and not request.subresource else []
+        return self.custom.warnings(kind, obj) + tuple(map(str, later))
 
     async def dropped(
         self, request: Request, asked: list[FieldPath], obj: Json, entry: Entry | None
@@ -225,7 +227,7 @@ class Changes:
             return fresh.pop() if fresh else read_object(request, options).obj
 
         obj, entry = await self.change(request, options, replacement, pinned=pinned)
-        return await self.answer(request, obj, entry, 200, body.warnings + self.warnings(kind, obj))
+        return await self.answer(request, obj, entry, 200, body.warnings + self.warnings(request, obj))
 
     async def change(
         self, request: Request, options: WriteOptions, mutate: Mutate, *, pinned: bool, applied: bool = False

@@ -46,9 +46,7 @@ class Patches:
             return new
 
         obj, entry = await self._changes.change(request, options, mutate, pinned=pins(patch, language))
-        return await self._changes.answer(
-            request, obj, entry, 200, (*warnings, *self._changes.warnings(request.kind, obj))
-        )
+        return await self._changes.answer(request, obj, entry, 200, (*warnings, *self._changes.warnings(request, obj)))
 
     def language(self, request: Request) -> str:
         language = media_type(request.content_type)
@@ -97,6 +95,7 @@ class Patches:
             asked = gated_fields(view)
             stored, new_entry = await changes.create_object(request, options, view, applied=True)
             announced = await changes.dropped(request, asked, stored, new_entry)
+            announced += changes.warnings(request, stored)
             return await changes.answer(request, stored, new_entry, 201, (*warnings, *announced))
 
         async def mutate(current: Json) -> Json:
@@ -114,7 +113,7 @@ class Patches:
             return _conforming(request, await changes.in_version(request, new))
 
         obj, stored_entry = await changes.change(request, options, mutate, pinned=bool(pinned), applied=True)
-        return await changes.answer(request, obj, stored_entry, 200, (*warnings, *changes.warnings(kind, obj)))
+        return await changes.answer(request, obj, stored_entry, 200, (*warnings, *changes.warnings(request, obj)))
 
 
 def _leaves_spec(request: Request, patch: Any) -> bool:

@@ -33,6 +33,7 @@ def assemble(
     status: Update = _fine,
     prepare: Callable[[Json, Json | None], None] = _leave,
     first_status: Callable[[Json], Json] | None = None,
+    template: Create | None = None,
     name: Callable[[str], list[str]] = names.dns_subdomain,
     namespaced: bool = True,
     status_apart: bool = True,
@@ -84,6 +85,7 @@ def assemble(
         validate_update=validate_update,
         validate_status=validate_status if status_apart else None,
         validate_name=name,
+        template_errors=template,
     )
 
 

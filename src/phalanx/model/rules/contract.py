@@ -22,6 +22,7 @@ class Rules(msgspec.Struct, frozen=True):
     validate_create: Callable[[Json], Errors] | None = None
     validate_update: Callable[[Json, Json], Errors] | None = None  # (new, old)
     validate_status: Callable[[Json, Json], Errors] | None = None  # (new, old)
+    template_errors: Callable[[Json], Errors] | None = None
     validate_name: Callable[[str], list[str]] | None = None
     parts: Mapping[str, Part] = msgspec.field(default_factory=dict)  # by subresource
     selectable: Mapping[str, Callable[[Json], str]] = msgspec.field(default_factory=dict)

@@ -122,12 +122,20 @@ def _replicated_jobs(obj: Json, spec: Json) -> list[FieldError]:
         seen.append(own)
         if own and name:
             errors += _generated_names(name, item, path)
-        errors += job_spec_errors(_as_made(job), f"{path}.template.spec")
         if not template_of(job).get("containers"):
             errors.append(required(f"{path}.template.spec.template.spec.containers"))
-        else:
-            pods = _with_claims(job.get("template") or {}, spec)
-            errors += podspec.template_errors(pods, f"{path}.template.spec.template")
+    return errors
+
+
+def _job_errors(obj: Json) -> list[FieldError]:
+    """Check the Jobs that will be made. Upstream accepts the set, and reports each Job that is refused in an event."""
+    spec: Json = obj.get("spec") or {}
+    errors: list[FieldError] = []
+    for index, item in enumerate(spec.get("replicatedJobs") or ()):
+        path = f"spec.replicatedJobs[{index}].template.spec"
+        job: Json = (item.get("template") or {}).get("spec") or {}
+        errors += job_spec_errors(_as_made(job), path)
+        errors += podspec.template_errors(_with_claims(job.get("template") or {}, spec), f"{path}.template")
     return errors
 
 
@@ -310,4 +318,4 @@ def rules(gates: Gates) -> Rules:
         spec: Json = new.get("spec") or {}
         return _update_errors(new, old) + (scheduling_errors(spec, gates) if spec.get("scheduling") else [])
 
-    return assemble(default=_default, create=create, update=update, prepare=prepare)
+    return assemble(default=_default, create=create, update=update, prepare=prepare, template=_job_errors)

@@ -432,7 +432,8 @@ class LeaderWorkerSetController(Controller):
     async def _finish(self, look: ObservedReplicas, scheduling: tuple[str, str, str] | None) -> None:
         lws = self._owners.get(look.lws["metadata"]["namespace"], look.lws["metadata"]["name"]) or look.lws
         existing = sum(not deleting(leader) for leader in look.leaders.values())
-        status = status_of(look.lws, look.allowed, look.states, existing, scheduling, self._clock)
+        created = int(((look.leader_set or {}).get("status") or {}).get("replicas") or 0)
+        status = status_of(look.lws, look.allowed, look.states, (existing, created), scheduling, self._clock)
         self._progress.status(look.lws, status)
         await write_status(self._owners, lws, status)
         if rolled_out(look.allowed, look.states):

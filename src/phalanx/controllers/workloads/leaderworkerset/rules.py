@@ -68,7 +68,8 @@ def _by_replica(objects: Iterable[Json]) -> dict[Replica, dict[Name, Json]]:
 def must_recreate(lws: Json, leader: Json, workers: Sequence[Json], lost: Sequence[Json] = ()) -> Json | None:
     """Return the pod because of which the group is recreated; None when the group stays.
 
-    `workers` are the pods of this leader's own StatefulSet, `lost` those deleted since the last reconcile.
+    `workers` are the pods of this leader's own StatefulSet, `lost` those deleted since the last reconcile. A worker of
+    another revision than the leader's does not count: it goes because of its revision.
     """
     policy = lws["spec"]["leaderWorkerTemplate"].get("restartPolicy", "RecreateGroupOnPodRestart")
     if policy not in ("RecreateGroupOnPodRestart", "RecreateGroupAfterStart"):
@@ -78,6 +79,7 @@ def must_recreate(lws: Json, leader: Json, workers: Sequence[Json], lost: Sequen
     after_start = annotated or policy == "RecreateGroupAfterStart"
     if deleting(leader):
         return None
+    lost, workers = ([pod for pod in pods if _same_revision(pod, leader)] for pods in (lost, workers))
     gone = {pod["metadata"].get("name") for pod in lost}
     pods = [leader, *(pod for pod in workers if pod["metadata"].get("name") not in gone), *lost]
     if after_start and (len(pods) < size_of(lws) or any(phase(pod) == "Pending" for pod in pods)):
@@ -88,6 +90,10 @@ def must_recreate(lws: Json, leader: Json, workers: Sequence[Json], lost: Sequen
         if _restarted(pod) or (pod is not leader and deleting(pod)):
             return pod
     return None
+
+
+def _same_revision(pod: Json, leader: Json) -> bool:
+    return n.label(pod, n.REVISION) == n.label(leader, n.REVISION)
 
 
 def _restarted(pod: Json) -> bool:

@@ -29,11 +29,15 @@ def status_of(
     lws: Json,
     allowed: Allowed,
     states: Sequence[ReplicaState],
-    existing: int,
+    leaders: tuple[int, int],
     scheduling: tuple[str, str, str] | None,
     clock: Clock,
 ) -> Json:
-    """Compute the status. `states`: every existing group, surge included; `scheduling`: (status, reason, message)."""
+    """Compute the status. `states`: every existing group, surge included; `scheduling`: (status, reason, message).
+
+    `leaders`: how many there are, and how many the status of their StatefulSet counts, which is what upstream reports.
+    """
+    existing, created = leaders
     generation = lws["metadata"].get("generation", 0)
     wanted = [states[i] if i < len(states) else ReplicaState() for i in range(allowed.replicas)]
     rolled = wanted[allowed.partition :]
@@ -64,7 +68,7 @@ def status_of(
     name = lws["metadata"]["name"]
     return {
         "conditions": conditions,
-        "replicas": existing,
+        "replicas": created,
         "readyReplicas": sum(state.ready for state in states),
         "updatedReplicas": sum(state.updated for state in states),
         "hpaPodSelector": f"{NAME}={name},{WORKER_INDEX}=0",
