@@ -6,9 +6,12 @@ import pytest
 
 from phalanx.cli.scheduler_client import Colours
 from phalanx.cli.why import render
+from phalanx.engine import decisions as d
 from phalanx.engine.explain.pending import PendingReasons
 from phalanx.testing.builders import node, pod, pod_group, pv, pvc
 from support.asked_engine import Asked
+from support.device_world import asks, claim, consumer
+from support.verdicts import not_helpful
 
 
 def cluster() -> Asked:
@@ -195,3 +198,53 @@ def test_a_rule_is_changed_in_the_template_where_that_replaces_the_pods() -> Non
     assert change.how == (
         "nodeSelector and affinity of a pod cannot be changed: delete job/train and apply it again with others"
     )
+
+
+def events(run: Asked, name: str) -> list[str]:
+    return [each.message for each in run.of(d.RecordEvent, name) if each.reason == "FailedScheduling"]
+
+
+def test_events_of_pods_begin_with_the_sentence_and_conditions_keep_the_message() -> None:
+    run = cluster().see(*(pod(f"p{i}").select("gpu", "h100") for i in range(2)), pod("big").gpu(16), pod("c").pvc("x"))
+    run.step()
+    message = not_helpful("0/4 nodes are available: 4 node(s) didn't match Pod's node affinity/selector.")
+    assert run.messages("p0") == run.messages("p1") == [message]
+    assert events(run, "p0") == events(run, "p1") == [f"Fits none of 4 nodes: 4 lack label gpu=h100. {message}"]
+    (large,), (claims,) = events(run, "big"), events(run, "c")
+    assert large.startswith("A pod asks for 16 nvidia.com/gpu; the largest node has 8: this can never fit ")
+    assert large.endswith(f". {run.messages('big')[0]}")
+    assert claims.startswith("PersistentVolumeClaim x does not exist in namespace default. 0/4 nodes are available")
+
+
+def test_events_of_groups_name_labels_and_requests_that_are_too_large() -> None:
+    run = cluster().see(pod_group("g").gang(2), *(pod(f"g-{i}").select("gpu", "h100").group("g") for i in range(2)))
+    run.see(pod_group("big").gang(2), *(pod(f"b-{i}").gpu(16).group("big") for i in range(2))).step()
+    assert events(run, "g") == ["Needs 2 pods at once; there is room for none (nodes lack label gpu=h100)"]
+    assert events(run, "big") == [
+        "A pod asks for 16 nvidia.com/gpu; the largest node has 8: this can never fit on the nodes there are"
+    ]
+
+
+def test_a_device_class_or_claim_that_is_missing_is_named() -> None:
+    run = cluster().see(claim("c", asks()), consumer("p", "c"))
+    missing = "DeviceClass gpu does not exist (request r of its ResourceClaim)"
+    assert headline_of(run, "p") == missing and events(run, "p")[0].startswith(f"{missing}. 0/4 nodes")
+    made = pod("t")
+    made.spec["resourceClaims"] = [{"name": "g", "resourceClaimTemplateName": "one"}]
+    run.see(made)
+    assert headline_of(run, "t") == "Waits until claim g is created from ResourceClaimTemplate one"
+
+
+def test_the_queue_names_the_object_that_is_waited_for_and_not_room_that_is_there() -> None:
+    run = cluster().see(pod("p").cpu("1").pvc("ghost"))
+    run.step()
+    queue = run.why("Pod", "p").queue
+    assert queue is not None and queue.waits_for[0] == "a volume, claim or storage class changes"
+
+
+def test_a_members_own_message_is_shown_in_full_only_when_asked_for() -> None:
+    run = cluster().see(pod_group("g").gang(2), *(pod(f"g-{i}").select("gpu", "h100").group("g") for i in range(2)))
+    run.step()
+    item = run.why("PodGroup", "g")
+    assert "nodes are available" not in render(item, Colours(on=False))
+    assert "0/4 nodes are available" in render(item, Colours(on=False), wide=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 
 import click
@@ -26,6 +27,7 @@ from phalanx.engine.explain.values import HistoryEntry, Level, PodLine, QueuePla
 
 MOST_PODS = 10  # listed; `-o wide` and JSON have them all
 MOST_REASONS = 5
+_FILTERED = re.compile(r"0/\d+ nodes are available:")  # kube-scheduler's text, for -o wide
 
 
 @click.command(short_help="Say why a pod or group is pending, and what would help.")
@@ -206,7 +208,10 @@ def _pods(pods: list[PodLine], shown: tuple[str, ...], most: int | None) -> list
     said: dict[str, list[str]] = {}
     for pod in pods:
         where = f" on {pod.node}" if pod.node else f", promised {pod.nominated}" if pod.nominated else ""
-        repeats = any(text.startswith(pod.message) or (text and pod.message.startswith(text)) for text in shown)
+        filtered = most is not None and _FILTERED.match(pod.message)
+        repeats = filtered or any(
+            text.startswith(pod.message) or (text and pod.message.startswith(text)) for text in shown
+        )
         own = "" if repeats else f": {pod.message}"
         said.setdefault(f"{pod.state if pod.state != 'foreign' else 'waits'}{where}{own}", []).append(pod.name)
     lines = []

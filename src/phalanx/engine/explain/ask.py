@@ -18,7 +18,7 @@ from phalanx.engine.explain.device_hints import for_devices
 from phalanx.engine.explain.levels import levels_of, placed_enough, pods_of
 from phalanx.engine.explain.relax import for_pod, relaxations
 from phalanx.engine.explain.remedies import applied_object, owner_of_pod, with_how
-from phalanx.engine.explain.sentences import missing_members, of_gate, of_group, of_nodes, rules_of, sentence_case
+from phalanx.engine.explain.sentences import missing_members, of_gate, of_group, sentence_case
 from phalanx.engine.explain.trial import TrialAttempt, verdict_of
 from phalanx.engine.explain.values import (
     HistoryEntry,
@@ -38,7 +38,9 @@ from phalanx.engine.framework.diagnosis import Diagnosis
 from phalanx.engine.groups.group_state import HEALTHY
 from phalanx.engine.groups.messages import owner_of
 from phalanx.engine.placement.outcome import amount_word, domain_word
+from phalanx.engine.placement.plain import of_nodes
 from phalanx.engine.placement.problem import DEVICES
+from phalanx.engine.placement.rule_words import rules_of
 from phalanx.engine.scheduling.attempt.answers import Placed, Refused
 from phalanx.engine.scheduling.lifecycle.history import Note
 from phalanx.engine.scheduling.lifecycle.members import root_key
@@ -56,18 +58,19 @@ _INSUFFICIENT = "Insufficient "
 KINDS = ("Pod", POD_GROUP, COMPOSITE, WORKLOAD)
 _EVENTS = {
     Wake.DEVICES: "a claim, a device or a device class changes",
+    Wake.STORAGE: "a volume, claim or storage class changes",
     Wake.NODE_ADDED: "a node is added",
     Wake.NODE_CHANGED: "a node changes",
     Wake.POD_GONE: "a pod leaves a node",
     Wake.POD_PLACED: "a pod is placed",
     Wake.POD_LABELS: "labels of a placed pod change",
     Wake.NOMINATION: "a promised place is given up",
-    Wake.STORAGE: "a volume, claim or storage class changes",
     Wake.NAMESPACE: "labels of a namespace change",
     Wake.SERVICE: "a Service or its like changes",
     Wake.GROUP: "a group or Workload changes",
 }
 _ANY_NODE = "a node is added or changes"
+_OBJECTS = Wake.DEVICES | Wake.STORAGE
 
 
 class Unknown(Exception):
@@ -459,7 +462,7 @@ class _Asked:
         elif root.place is QueueName.WAITING and equivalence_class is not None:
             until = rfc3339(equivalence_class.deadline)
             needs = equivalence_class.needs
-            named = reasons or proof is not None or not equivalence_class.wakes & Wake.DEVICES
+            named = reasons or proof is not None or not equivalence_class.wakes & _OBJECTS
             waits = [self._change(needs, reasons, proof)] if needs is not None and named else []
             known = (Wake.NODE_ADDED, Wake.NODE_CHANGED) if _ANY_NODE in waits else ()
             waits += [text for bit, text in _EVENTS.items() if bit & equivalence_class.wakes and bit not in known]

@@ -12,8 +12,16 @@ from typing import NamedTuple
 
 import numpy as np
 
-from phalanx.engine.explain.rule_words import few, missing_topology, taint_text, terms, volume_facts
 from phalanx.engine.placement.outcome import amount_word, plural
+from phalanx.engine.placement.rule_words import (
+    claim_facts,
+    few,
+    missing_topology,
+    taint_text,
+    terms,
+    too_large,
+    volume_facts,
+)
 from phalanx.engine.state.columns import PODS, Bools, Columns
 from phalanx.engine.state.objects import Objects
 from phalanx.engine.state.shapes import Shape
@@ -33,7 +41,8 @@ def blockers_of(columns: Columns, objects: Objects, shapes: Iterable[Shape]) -> 
     """Return one sentence per fact that rules out every node for a pod of one of these shapes, without repeats."""
     found: dict[str, None] = {}
     for shape in shapes:
-        for text in (*volume_facts(objects, shape), *(each.text for each in node_blockers(columns, shape))):
+        facts = (*volume_facts(objects, shape), *claim_facts(objects, shape))
+        for text in (*facts, *(each.text for each in node_blockers(columns, shape))):
             found.setdefault(text)
     return list(found)[:MOST_BLOCKERS]
 
@@ -71,9 +80,10 @@ def node_blockers(columns: Columns, shape: Shape) -> Iterator[Blocker]:
     yield from (Blocker("NoDomain", text) for text in missing_topology(columns, shape))
     matching = _matching(columns, shape)
     if not matching.any():  # a selector that is mended must not meet the next surprise
-        yield from (Blocker("NeverFits", text) for text in _requests(columns, shape, columns.alive[: columns.n]))
+        yield from (Blocker("NeverFits", text) for text in too_large(columns, shape, columns.alive[: columns.n]))
         return
-    yield from (Blocker("NeverFits", text) for text in _requests(columns, shape, matching))
+    only = "" if matching.sum() == columns.count else " that its node selector and affinity allow"
+    yield from (Blocker("NeverFits", text) for text in too_large(columns, shape, matching, only))
     yield from _taints(columns, shape, matching)
 
 
@@ -93,22 +103,6 @@ def _labels(columns: Columns, shape: Shape) -> Iterator[str]:
     required = shape.node_affinity.required if shape.node_affinity is not None else None
     if required is not None and not _matched(columns, {}, required).any():
         yield f"no node matches the required node affinity: {terms(required)}"
-
-
-def _requests(columns: Columns, shape: Shape, matching: Bools) -> Iterator[str]:
-    only = "" if matching.sum() == columns.count else " that its node selector and affinity allow"
-    for rid, amount in shape.requests:
-        name = columns.resource_names[rid]
-        largest = float(columns.alloc[rid, : columns.n][matching].max())
-        if rid == PODS or amount <= largest:
-            continue
-        if largest == 0:
-            yield f"no node{only} offers {name}"
-        else:
-            yield (
-                f"a pod asks for {amount_word(name, amount)} {name}; the largest node{only} has "
-                f"{amount_word(name, largest)}: this can never fit on the nodes there are"
-            )
 
 
 def _taints(columns: Columns, shape: Shape, matching: Bools) -> Iterator[Blocker]:

@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections import Counter
 
 from phalanx.engine.explain.blockers import Blocker, node_blockers, total_blockers
-from phalanx.engine.explain.rule_words import volume_facts
-from phalanx.engine.explain.sentences import missing_members, of_gate, of_group, of_nodes, rules_of, sentence_case
+from phalanx.engine.explain.sentences import missing_members, of_gate, of_group, sentence_case
 from phalanx.engine.explain.values import (
     NodeReason,
     PendingReason,
@@ -21,8 +20,10 @@ from phalanx.engine.placement.plain import (
     RuleWords,
     code_of_filter,
     code_of_proof,
+    of_nodes,
     resource_word,
 )
+from phalanx.engine.placement.rule_words import claim_facts, rules_of, volume_facts
 from phalanx.engine.scheduling.queue.units import QueueName, SchedulingUnit
 from phalanx.engine.scheduling.scheduler import Scheduler
 from phalanx.engine.state.shapes import Shape
@@ -36,6 +37,7 @@ WORDS = {
     "MembersMissing": "members missing",
     "GroupMissing": "group missing",
     "VolumeMissing": "volume missing",
+    "ClassMissing": "device class missing",
     "Gated": "held at a gate",
     "Reserved": "room is reserved",
     "NeverFits": "can never fit",
@@ -79,9 +81,11 @@ class PendingReasons:
             return self._held(unit)
         if sentence := self._engine.starts.sentence(unit):
             return _reason("Reserved", sentence_case(sentence), tried)
-        for shape in dict.fromkeys(record.shape for record in unit.records.values() if record.shape.volumes):
+        for shape in dict.fromkeys(record.shape for record in unit.records.values()):
             for fact in volume_facts(self._engine.objects, shape):
                 return _reason("VolumeMissing", sentence_case(fact), tried)
+            for fact in claim_facts(self._engine.objects, shape):
+                return _reason("ClassMissing", sentence_case(fact), tried)
         blockers = self._blockers_of(unit)
         if blockers:
             return _reason(blockers[0].code, sentence_case(blockers[0].text), tried)

@@ -5,19 +5,16 @@ Groups that do not fit have theirs from `placement.plain`; here are those of sin
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
-from phalanx.engine.explain.rule_words import few, rule_words
-from phalanx.engine.explain.values import Level, NodeReason, Proof
+from phalanx.engine.explain.values import Level, Proof
 from phalanx.engine.framework.cluster_state import ClusterState
-from phalanx.engine.placement.outcome import plural
-from phalanx.engine.placement.plain import NO_RULES, RuleWords, because, sentence_of
+from phalanx.engine.placement.plain import RuleWords, sentence_of
+from phalanx.engine.placement.rule_words import few
 from phalanx.engine.scheduling.queue.units import Gate, SchedulingUnit
-from phalanx.engine.state.shapes import Shape
 from phalanx.model.groups import Group
+from phalanx.model.objects import Pod
 from phalanx.model.objects.devices import ResourceClaim
-
-MOST_RULES = 8  # maximum number of shapes of one unit whose rules are named
 
 
 def of_missing(level: Level) -> str:
@@ -33,16 +30,6 @@ def missing_members(group: Group) -> str:
     if group.known >= group.spec.minimum:
         return ""
     return of_missing(Level(group.key.kind, group.key.name.rstrip("/"), known=group.known, minimum=group.spec.minimum))
-
-
-def of_nodes(reasons: Sequence[NodeReason], nodes: int, rules: RuleWords = NO_RULES) -> str:
-    """Return the sentence for a single pod that fits no node."""
-    if not nodes:
-        return "The cluster has no nodes"
-    parts = [f"{reason.nodes} {because(reason.reason, reason.nodes, rules)}" for reason in reasons[:3]]
-    if len(reasons) > len(parts) > 0:
-        parts.append(f"{sum(reason.nodes for reason in reasons[3:])} for other reasons")
-    return f"Fits none of {plural(nodes, 'node')}: {', '.join(parts)}" if parts else ""
 
 
 def of_group(proof: Proof, rules: RuleWords, reserved: int) -> str:
@@ -65,6 +52,8 @@ def of_gate(state: ClusterState, unit: SchedulingUnit, gate: Gate) -> str:
         if len(pods) == 1:
             return f"Waits until its {what} {'are' if len(names) > 1 else 'is'} removed"
         return f"{len(gated)} of its {len(pods)} pods {'has' if len(gated) == 1 else 'have'} {what}"
+    if sentence := _claims_to_come(pods):
+        return sentence
     missing = dict.fromkeys(
         use.claim
         for shape in dict.fromkeys(record.shape for record in unit.records.values())
@@ -77,13 +66,18 @@ def of_gate(state: ClusterState, unit: SchedulingUnit, gate: Gate) -> str:
     return f"Held by {plugin}: {message}" if plugin and unit.group is None else sentence_case(message)
 
 
-def rules_of(state: ClusterState, shapes: Iterable[Shape]) -> RuleWords:
-    """Return the words for the rules of several shapes; the first shape with a rule names it."""
-    found: dict[str, str] = {}
-    for shape in list(dict.fromkeys(shapes))[:MOST_RULES]:
-        for start, words in rule_words(state.columns, state.objects, shape).items():
-            found.setdefault(start, words)
-    return found
+def _claims_to_come(pods: Iterable[Pod]) -> str:
+    """Return the sentence for pods whose claims their templates have not given yet; empty if there is none."""
+    waiting: dict[str, str] = {}  # claim in the pod -> its template
+    for pod in pods:
+        made = {status.name for status in pod.status.resource_claim_statuses or ()}
+        for claim in pod.spec.resource_claims or ():
+            if claim.resource_claim_template_name and claim.name not in made:
+                waiting.setdefault(claim.name, claim.resource_claim_template_name)
+    if not waiting:
+        return ""
+    templates = few(dict.fromkeys(waiting.values()), "and")
+    return f"Waits until claim {few(waiting, 'and')} is created from ResourceClaimTemplate {templates}"
 
 
 def sentence_case(text: str) -> str:

@@ -19,7 +19,7 @@ from phalanx.engine.explain.blockers import blockers_of
 from phalanx.engine.explain.device_hints import devices_of, for_devices
 from phalanx.engine.explain.plans import planned
 from phalanx.engine.explain.relax import for_pod, relaxations
-from phalanx.engine.explain.sentences import of_group, of_nodes, rules_of, sentence_case
+from phalanx.engine.explain.sentences import of_group, sentence_case
 from phalanx.engine.explain.trial import TrialAttempt, verdict_of
 from phalanx.engine.explain.values import (
     GroupPlace,
@@ -34,6 +34,8 @@ from phalanx.engine.framework.cluster_state import FIRST_ASKED
 from phalanx.engine.groups.admission import hold_of
 from phalanx.engine.groups.rank_placement import ring_cost_of
 from phalanx.engine.groups.trial import Assignment
+from phalanx.engine.placement.plain import of_nodes
+from phalanx.engine.placement.rule_words import rules_of
 from phalanx.engine.scheduling.attempt.answers import Cause, NominatedAfterPreemption, Placed, Refused
 from phalanx.engine.scheduling.attempt.attempt import AttemptOptions
 from phalanx.engine.scheduling.commit.admitted_places import Place

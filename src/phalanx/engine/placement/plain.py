@@ -118,6 +118,16 @@ def sentence_of(proof: Shortfall, rules: RuleWords = NO_RULES) -> str:
     return f"{who} {plural(inner.needed, noun)} at once{where}; {room}{_short(inner, rules)}"
 
 
+def of_nodes(reasons: Sequence[Rejected], nodes: int, rules: RuleWords = NO_RULES) -> str:
+    """Return the sentence for a single pod that fits no node."""
+    if not nodes:
+        return "The cluster has no nodes"
+    parts = [f"{reason.nodes} {because(reason.reason, reason.nodes, rules)}" for reason in reasons[:3]]
+    if len(reasons) > len(parts) > 0:
+        parts.append(f"{sum(reason.nodes for reason in reasons[3:])} for other reasons")
+    return f"Fits none of {plural(nodes, 'node')}: {', '.join(parts)}" if parts else ""
+
+
 def innermost(proof: Shortfall) -> Shortfall:
     """Return the part of the tree that has no place."""
     while proof.inner is not None:

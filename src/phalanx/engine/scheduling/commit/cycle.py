@@ -31,6 +31,7 @@ from phalanx.engine.scheduling.attempt.answers import (
 from phalanx.engine.scheduling.attempt.attempt import AttemptOptions
 from phalanx.engine.scheduling.attempt.sliced_attempts import SlicedAttempts
 from phalanx.engine.scheduling.commit.binding import Binding
+from phalanx.engine.scheduling.commit.event_texts import EventTexts
 from phalanx.engine.scheduling.commit.evictions import Evictions
 from phalanx.engine.scheduling.commit.group_reservations import GroupReservations
 from phalanx.engine.scheduling.commit.held_starts import HeldStarts
@@ -47,7 +48,13 @@ from phalanx.engine.scheduling.queue.units import (
     SchedulingUnit,
     SinglePod,
 )
-from phalanx.engine.scheduling.queue.waiting import Interest, Waiting, equivalence_key
+from phalanx.engine.scheduling.queue.waiting import (
+    Interest,
+    Waiting,
+    equivalence_key,
+    group_equivalence_key,
+    least_requests,
+)
 from phalanx.engine.state.records import PodRecord
 from phalanx.engine.state.shapes import Shape
 from phalanx.model.groups import Group, GroupKey
@@ -269,6 +276,7 @@ class Refusals:
         self._waiting = waiting
         self._status = status
         self._starts = starts
+        self._texts = EventTexts(self._cluster)
         self._units = pods.units
         self.queue = waiting.queue
 
@@ -279,7 +287,8 @@ class Refusals:
             self.queue.join(unit, known)
         else:
             self.queue.join(unit, known)
-            self._report_pod(unit, unit.record, known.message)
+            text = self._texts.of_pod(unit.record.shape, known.counts, known.message)
+            self._report_pod(unit, unit.record, known.message, headline=text)
 
     def _report_pod(
         self, unit: SchedulingUnit, record: PodRecord, message: str, reason: str = UNSCHEDULABLE, headline: str = ""
@@ -316,7 +325,8 @@ class Refusals:
             return
         if refused.nominate is not None:
             self.pods.nominate(record, refused.nominate)
-        self._report_pod(unit, record, refused.message)
+        text = self._texts.of_pod(record.shape, diagnosis.counts(), refused.message)
+        self._report_pod(unit, record, refused.message, headline=text)
         preemption = refused.preemption or NO_PREEMPTION
         only_rows = all(profile.plugins.get(name) in profile.row_filters for name in diagnosis.plugins)
         if (victims_leave or preemption.waits) and only_rows:
@@ -387,6 +397,7 @@ class Refusals:
     def _notify(self, unit: SchedulingUnit, group: Group, refusal: Refusal) -> None:
         unit.refusal = refusal
         self._units.notify(unit, "refused", refusal.message)
+        headline = self._texts.of_group(refusal, (record.shape for record in unit.records.values()))
         # Late children of a running tree are Unschedulable, as in kube-scheduler 1.37.
         short = self._short_leaves(group) if group.composite and not group.satisfied else {}
         for record in unit.records.values():
@@ -395,9 +406,9 @@ class Refusals:
                 self._status.say(record, messages.WAITING, short[leaf], event=False)
             else:
                 text = refusal.texts.get(record.shape, refusal.message)
-                plain = refusal.headline if text == refusal.message else ""
+                plain = headline if text == refusal.message else ""
                 self._report_pod(unit, record, text, refusal.reason, plain)
-        self._conditions(group, UNSCHEDULABLE, refusal.message, refusal.headline)
+        self._conditions(group, UNSCHEDULABLE, refusal.message, headline)
 
     def _short_leaves(self, group: Group) -> dict[GroupKey | None, str]:
         """Return the leaves of a tree whose pods wait for members and not for room, with the reason."""
@@ -457,7 +468,7 @@ class Refusals:
             self._cluster.now,
             message=refusal.message,
             waits_for=GroupWait(tuple(interests), refusal, nodes),
-            needs=_least(built.shapes) if strict else (),
+            needs=least_requests(built.shapes) if strict else (),
         )
         self._waiting.await_lower_priority(equivalence_class, unit.priority)
         unreported, equivalence_class.unreported = equivalence_class.unreported, []
@@ -476,29 +487,3 @@ class Refusals:
         if waits.nodes and change.kind & Wake.NODE:
             return True
         return any(self._waiting.helps(interest, change) for interest in waits.interests)
-
-
-def group_equivalence_key(unit: SchedulingUnit, group: Group) -> tuple[Any, ...]:
-    """Return the key of gangs that no attempt can tell apart; the unit's own key if it differs from all others."""
-    spec = group.spec
-    if group.composite or spec is None or group.members_on_nodes or group.policy.has_counts:
-        return ("root", unit.key)
-    demand: dict[int, int] = {}
-    policy = ""
-    for record in unit.records.values():
-        if record.nominated:
-            return ("root", unit.key)
-        demand[record.shape.id] = demand.get(record.shape.id, 0) + 1
-        policy = record.preemption_policy
-    rules = (spec.minimum - group.placed, spec.topology_key, spec.preferred_key, spec.disrupt_all, policy)
-    return ("gang", "", unit.priority, rules, tuple(sorted(demand.items())))
-
-
-def _least(shapes: list[Shape]) -> tuple[tuple[int, float], ...]:
-    """Return the free capacity that a row needs to take any member."""
-    if not shapes:
-        return ()  # no member may be placed: more room does not help
-    first, *others = (dict(shape.requests) for shape in shapes)
-    for other in others:
-        first = {rid: min(amount, other[rid]) for rid, amount in first.items() if rid in other}
-    return tuple(sorted(first.items()))

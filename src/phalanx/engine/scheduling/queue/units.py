@@ -11,7 +11,6 @@ import msgspec
 
 from phalanx.engine.framework import ClusterChange, Wake
 from phalanx.engine.placement import SearchOutcome
-from phalanx.engine.placement.plain import sentence_of
 from phalanx.engine.state.capacity_index import Requests
 from phalanx.engine.state.records import PodRecord
 from phalanx.engine.state.shapes import Shape
@@ -72,12 +71,6 @@ class Refusal(msgspec.Struct, frozen=True):
     reason: str = "Unschedulable"  # of the pods' condition
     at: float = 0.0  # time of the attempt in seconds
     reserved: int = 0  # number of other units for which room is reserved
-
-    @property
-    def headline(self) -> str:
-        """Return the message as a plain sentence; "" if no search produced it."""
-        certificate = self.outcome.certificate if self.outcome is not None else None
-        return sentence_of(certificate) if certificate is not None else ""
 
 
 class SchedulingUnit:

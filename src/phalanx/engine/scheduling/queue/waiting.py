@@ -22,6 +22,7 @@ from phalanx.engine.scheduling.queue.queue import ROW_WAKES, Queue
 from phalanx.engine.scheduling.queue.units import EquivalenceClass, SchedulingUnit
 from phalanx.engine.state.records import PodRecord
 from phalanx.engine.state.shapes import Shape
+from phalanx.model.groups import Group
 
 # Preemption may help after these: a pod of lower priority arrived, a nomination was cleared, or a pod of higher
 # priority left a node that has victims on it.
@@ -222,3 +223,29 @@ def _hint_or_true(hint: Any, *args: Any) -> bool:
         return bool(hint(*args))
     except BaseException:
         return True
+
+
+def group_equivalence_key(unit: SchedulingUnit, group: Group) -> tuple[Any, ...]:
+    """Return the key of gangs that no attempt can tell apart; the unit's own key if it differs from all others."""
+    spec = group.spec
+    if group.composite or spec is None or group.members_on_nodes or group.policy.has_counts:
+        return ("root", unit.key)
+    demand: dict[int, int] = {}
+    policy = ""
+    for record in unit.records.values():
+        if record.nominated:
+            return ("root", unit.key)
+        demand[record.shape.id] = demand.get(record.shape.id, 0) + 1
+        policy = record.preemption_policy
+    rules = (spec.minimum - group.placed, spec.topology_key, spec.preferred_key, spec.disrupt_all, policy)
+    return ("gang", "", unit.priority, rules, tuple(sorted(demand.items())))
+
+
+def least_requests(shapes: list[Shape]) -> tuple[tuple[int, float], ...]:
+    """Return the free capacity that a row needs to take any member."""
+    if not shapes:
+        return ()  # no member may be placed: more room does not help
+    first, *others = (dict(shape.requests) for shape in shapes)
+    for other in others:
+        first = {rid: min(amount, other[rid]) for rid, amount in first.items() if rid in other}
+    return tuple(sorted(first.items()))

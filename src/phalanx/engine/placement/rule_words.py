@@ -6,22 +6,25 @@ Reads the rules of a shape, the taints of the nodes and the storage objects; eva
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from typing import Protocol
 
 import numpy as np
 
-from phalanx.engine.placement.outcome import domain_word
+from phalanx.engine.placement.outcome import amount_word, domain_word
 from phalanx.engine.placement.plain import RuleWords
-from phalanx.engine.state.columns import Columns
+from phalanx.engine.state.columns import PODS, Bools, Columns
 from phalanx.engine.state.objects import Objects
 from phalanx.engine.state.pod_rules import ANTI, HARD, REQUIRED, own_constraints, terms_of_shape
 from phalanx.engine.state.shapes import Shape
 from phalanx.model.groups.keys import HOSTNAME
 from phalanx.model.objects import PersistentVolume, PersistentVolumeClaim, StorageClass
 from phalanx.model.objects.cluster import Taint
+from phalanx.model.objects.devices import DeviceClass, ResourceClaim
 from phalanx.model.objects.pod import NodeSelector
 from phalanx.model.selectors import LabelMatcher
 from phalanx.model.tolerations import untolerated
 
+MOST_RULES = 8  # maximum number of shapes of one unit whose rules are named
 MOST_NAMED = 3  # maximum number of labels, taints, ports or values that one phrase names
 
 
@@ -45,6 +48,57 @@ def rule_words(columns: Columns, objects: Objects, shape: Shape) -> RuleWords:
         found["node(s) didn't match pod topology spread"] = f"would have too many pods with {few(rules, 'or')}"
     found |= _volumes(objects, shape)
     return found
+
+
+class NodesAndObjects(Protocol):
+    """The part of the cluster state that rules are about."""
+
+    @property
+    def columns(self) -> Columns: ...
+    @property
+    def objects(self) -> Objects: ...
+
+
+def rules_of(state: NodesAndObjects, shapes: Iterable[Shape]) -> RuleWords:
+    """Return the words for the rules of several shapes; the first shape with a rule names it."""
+    found: dict[str, str] = {}
+    for shape in list(dict.fromkeys(shapes))[:MOST_RULES]:
+        for start, words in rule_words(state.columns, state.objects, shape).items():
+            found.setdefault(start, words)
+    return found
+
+
+def too_large(columns: Columns, shape: Shape, rows: Bools, only: str = "") -> Iterator[str]:
+    """Yield a sentence for each request of a shape that is larger than what any of these nodes has.
+
+    rows: the nodes that it may use, shape (n,), at least one
+    only: what restricts these nodes, behind "no node" and "the largest node"
+    """
+    for rid, amount in shape.requests:
+        name = columns.resource_names[rid]
+        largest = float(columns.alloc[rid, : columns.n][rows].max())
+        if rid == PODS or amount <= largest:
+            continue
+        if largest == 0:
+            yield f"no node{only} offers {name}"
+        else:
+            yield (
+                f"a pod asks for {amount_word(name, amount)} {name}; the largest node{only} has "
+                f"{amount_word(name, largest)}: this can never fit on the nodes there are"
+            )
+
+
+def claim_facts(objects: Objects, shape: Shape) -> Iterator[str]:
+    """Yield a sentence for each device class that a claim of a shape names and that does not exist."""
+    for use in shape.claims:
+        claim = objects.get(ResourceClaim, *use.claim) if use.claim[1] else None
+        spec = use.spec or (claim.spec if claim is not None else None)
+        for request in spec.devices.requests if spec is not None else ():
+            exact = (request.exactly,) if request.exactly is not None else ()
+            for part in (*exact, *request.first_available):
+                name = part.device_class_name
+                if objects.get(DeviceClass, "", name) is None:
+                    yield f"DeviceClass {name} does not exist (request {request.name} of its ResourceClaim)"
 
 
 def missing_topology(columns: Columns, shape: Shape) -> Iterator[str]:
