@@ -13,9 +13,10 @@ from phalanx.engine.explain.pending import PendingReasons
 from phalanx.engine.groups import expected_pods
 from phalanx.engine.scheduling.commit.group_reservations import RESERVED_FOR
 from phalanx.engine.state.records import PodRecord
+from phalanx.model.groups import REPLACES
 from phalanx.model.objects import ResourceQuota
 from phalanx.testing import Cluster
-from phalanx.testing.builders import node, pod, pod_group
+from phalanx.testing.builders import node, pod, pod_group, workload
 from support.replicas import TO_COME, leader, replica
 
 
@@ -50,6 +51,18 @@ def test_an_announcement_of_another_author_reserves_nothing_and_is_reported() ->
     assert sum(name.startswith("other") for name in run.placed) == 7
     ignored = [each for each in run.log if getattr(each, "reason", "") == "AnnotationIgnored"]
     assert len(ignored) == 3 and all("phalanx-controllers" in each.message for each in ignored)  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(("author", "first"), [("phalanx-controllers", "late"), ("kubectl-annotate", "early")])
+def test_only_our_controllers_can_say_that_a_group_replaces_another(author: str, first: str) -> None:
+    run = Cluster().see(node("n").cpu("2"), pod("lasts").cpu("2"))
+    run.step()
+    old = workload("old").template("t").created(1)
+    run.see(old, pod_group("early").gang(2), *(pod(f"early-{i}").group("early").cpu("1") for i in range(2))).step()
+    late = pod_group("late").gang(2).from_workload("old", "t").annotate(REPLACES, "gone").written_by(author, REPLACES)
+    run.see(late, *(pod(f"late-{i}").group("late").cpu("1") for i in range(2))).step()
+    run.finish("lasts").step()
+    assert {name.rpartition("-")[0] for name in run.placed if name != "lasts"} == {first}
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,6 @@ from phalanx.model.quantity import BadQuantity, parse
 
 TO_COME = "scheduling.phalanx.dev/pods-to-come"
 MIN_RESOURCES = "scheduling.phalanx.dev/min-resources"
-OWNED = f"f:{TO_COME}"  # as managedFields names it
 MOST = 10_000  # pods of one group
 CONTROLLERS = "phalanx-controllers"  # field manager of our controllers, local and in cluster mode
 MOST_RESOURCES = 32  # names in `min-resources`
@@ -56,19 +55,20 @@ def announced(source: Source) -> tuple[int, Pod] | None:
     An announcement that cannot be used counts as none.
     """
     text = source.metadata.annotations.get(TO_COME) if source is not None else None
-    found = _announced(text) if text and _ours(source) else None
+    found = _announced(text) if text and written_by_controllers(source, TO_COME) else None
     return None if isinstance(found, BadValue) else found
 
 
-def _ours(source: Source) -> bool:
-    """Return True if our controllers, and no other field manager, wrote the announcement.
+def written_by_controllers(source: Source, key: str) -> bool:
+    """Return True if our controllers, and no other field manager, wrote an annotation of a group.
 
     The API server keeps the list of field managers; the policy in deploy/ keeps others from using the name.
     """
     if not isinstance(source, PodGroup):
         return False
+    field = f"f:{key}"  # as managedFields names it
     managers = {
-        each.manager for each in source.metadata.managed_fields or () if OWNED in each.fields_v1.metadata.annotations
+        each.manager for each in source.metadata.managed_fields or () if field in each.fields_v1.metadata.annotations
     }
     return managers == {CONTROLLERS}
 
@@ -89,7 +89,7 @@ def unusable(source: Source) -> list[str]:
     for key, read in ((TO_COME, _announced), (MIN_RESOURCES, _resources)):
         text = source.metadata.annotations.get(key) if source is not None else None
         problem = read(text) if text else None
-        if text and key == TO_COME and not _ours(source):
+        if text and key == TO_COME and not written_by_controllers(source, TO_COME):
             problem = BadValue(f"it reserves room, and counts only if field manager {CONTROLLERS} has written it")
         if isinstance(problem, BadValue):
             found.append(f"annotation {key} is ignored: {problem}")

@@ -16,6 +16,7 @@ from phalanx.engine.scheduling.lifecycle.pod_status import GATED, GATED_MESSAGE,
 from phalanx.engine.scheduling.queue.units import QueueName, SchedulingUnit, UnitState
 from phalanx.engine.state.records import PodRecord
 from phalanx.model.groups import REPLACES, Group, GroupKey, Quorum
+from phalanx.model.groups.expected_pods import written_by_controllers
 
 GANG = "GangScheduling"  # the plugin that kube-scheduler names
 PARENTLESS = "WaitingForParent"
@@ -150,8 +151,8 @@ class UnitAdmission:
 
     def _rolled_since(self, leaf: Group) -> str | None:
         """Return the creation time of the Workload of a group that replaces an older revision, else None."""
-        if leaf.source is None or leaf.spec is None or REPLACES not in leaf.source.metadata.annotations:
-            return None
+        if leaf.spec is None or not written_by_controllers(leaf.source, REPLACES):
+            return None  # a user's annotation would let a group go before those of others
         found = self._forest.workload(leaf.key.namespace, leaf.spec.workload or "")
         return found.metadata.creation_timestamp if found is not None else None
 
