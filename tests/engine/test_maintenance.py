@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from phalanx.base.clock import rfc3339
 from phalanx.engine import decisions as d
 from phalanx.model.objects.pod import PodCondition
 from phalanx.testing.builders import composite, node, pod, pod_group, workload, workload_policy
@@ -230,6 +231,46 @@ def test_the_cause_of_a_member_that_was_never_ready_outlives_its_eviction(word: 
     cluster.finish()
     cluster.step(2)
     assert "g-2 (never ready)" in healthy(cluster)[2]
+
+
+def set_ready(cluster: Cluster, name: str, status: str) -> None:
+    seen = cluster.pods[name]
+    condition = PodCondition("Ready", status, last_transition_time=rfc3339(cluster.now))
+    cluster.see(msgspec.structs.replace(seen, status=msgspec.structs.replace(seen.status, conditions=[condition])))
+
+
+def test_a_member_that_was_ready_before_has_the_same_time_to_be_ready_again() -> None:
+    cluster = running(timeouts={"readySeconds": 30}, rescheduling={"policy": "Replace"})
+    for name in ("g-0", "g-1", "g-2"):
+        set_ready(cluster, name, "True")
+    cluster.step(5000)
+    set_ready(cluster, "g-1", "False")
+    cluster.step(20)
+    set_ready(cluster, "g-1", "True")
+    cluster.step(20)
+    assert cluster.evicted == [] and healthy(cluster)[1] == "Running"
+    set_ready(cluster, "g-1", "False")
+    cluster.step(29)
+    assert cluster.evicted == []
+    cluster.step(2)
+    assert cluster.evicted == ["g-1"]
+
+
+def test_a_member_that_is_not_ready_because_its_node_is_lost_is_lost_with_its_node() -> None:
+    cluster = running(timeouts={"readySeconds": 30})
+    for name in ("g-0", "g-1", "g-2"):
+        set_ready(cluster, name, "True")
+    lost = cluster.bound["g-1"]
+    cluster.see(node(lost).cpu("4").taint("node.kubernetes.io/unreachable", effect="NoExecute"))
+    for name in [name for name, at in cluster.bound.items() if at == lost]:
+        set_ready(cluster, name, "Unknown")
+    cluster.step(31)
+    assert "node lost" in healthy(cluster)[2]
+    for name in [name for name, at in cluster.bound.items() if at == lost]:
+        set_ready(cluster, name, "True")
+    cluster.step(0)
+    cluster.step(1)
+    assert healthy(cluster)[1] == "Running", "at once, not at the next time limit"
 
 
 def test_a_replacement_of_a_member_that_was_never_ready_has_its_room() -> None:

@@ -18,7 +18,8 @@ from phalanx.engine.groups.losses import Loss, Losses
 from phalanx.model.groups import Group, GroupKey
 from phalanx.model.groups.group import PENDING
 from phalanx.model.groups.policy import DEFAULT
-from phalanx.model.objects import CompositePodGroup, PodGroup
+from phalanx.model.objects import CompositePodGroup, Pod, PodGroup
+from phalanx.model.objects.pod import not_ready_since
 from phalanx.model.printing.groups import HEALTHY
 
 MOST_LOST = 5  # members named in one message per cause
@@ -129,6 +130,14 @@ class GroupHealth:
                 said.since = seconds_of(condition.last_transition_time)
         if said.reason == Phase.TIMED_OUT or key in self.restarts:
             self.changed[key] = None  # continue before it is tried: its backoff may not be over
+
+    def readiness(self, leaf: GroupKey | None, old: Pod, new: Pod) -> None:
+        """Handle a new version of a member: whether it is ready matters to a time limit."""
+        group = self._forest.group(leaf) if leaf is not None else None
+        if group is None or group.policy is DEFAULT or not group.policy.ready_seconds:
+            return
+        if (not_ready_since(old) is None) != (not_ready_since(new) is None):
+            self.changed[group.key] = None
 
     def forget(self, key: GroupKey) -> None:
         self._said.pop(key, None)

@@ -265,6 +265,14 @@ class Pod(Struct, frozen=True):
     status: PodStatus = PodStatus()
 
 
+def not_ready_since(pod: Pod) -> str | None:
+    """Return since when a pod is not ready; "" if its object does not say, None if it is ready."""
+    found = next((c for c in pod.status.conditions or () if c.type == "Ready"), None)
+    if found is not None and found.status == "True":
+        return None
+    return (found.last_transition_time or "") if found is not None else ""
+
+
 def bound_since(pod: Pod) -> str | None:
     """Return when the pod was bound, as the API server wrote it."""
     found = (c for c in pod.status.conditions or () if c.type == "PodScheduled" and c.status == "True")

@@ -23,7 +23,7 @@ from phalanx.engine.scheduling.lifecycle.pod_lifecycle import PodLifecycle
 from phalanx.model.groups import Group, GroupKey, Member, MemberState
 from phalanx.model.groups.policy import REPLACE, TERMINATE_ALL, Policy
 from phalanx.model.objects import Pod
-from phalanx.model.objects.pod import bound_since
+from phalanx.model.objects.pod import bound_since, not_ready_since
 
 EXTRAS_SECONDS = 10.0  # between two attempts of members beyond `desired`
 EVICTION_SECONDS = 30.0  # after which a member that does not terminate is evicted again
@@ -31,6 +31,7 @@ MOST_DOUBLED = 30  # exponent limit of a backoff
 LONGEST_BACKOFF = 600.0  # seconds between two restarts, unless the policy asks for more
 NOT_REPLACED = (LossCause.DELETED, LossCause.RELEASED)  # the controller that deleted the pod may want fewer
 RUNNING = MemberState.RUNNING
+NODE_LOST_TAINTS = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 _NO_IMAGE = ("ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull")
 
 
@@ -341,14 +342,15 @@ class Maintenance:
         limit, now = leaf.policy.ready_seconds, self._cluster.now
         late: dict[str, Loss] = {}
         for member in leaf.members.values():
-            pod = member.pod
-            if member.state is not RUNNING or _ready(pod):
+            pod, lost_ready = member.pod, not_ready_since(member.pod)
+            if member.state is not RUNNING or lost_ready is None:
                 continue
-            since = _time(bound_since(pod) or pod.status.start_time or pod.metadata.creation_timestamp, now)
+            bound = _time(bound_since(pod) or pod.status.start_time or pod.metadata.creation_timestamp, now)
+            since = max(bound, _time(lost_ready, bound))
             if now < since + limit:
                 self._at(leaf.key, since + limit)
                 continue
-            cause = LossCause.NEVER_PULLED if _image_missing(pod) else LossCause.NEVER_READY
+            cause = self._unready_cause(member)
             late[pod.metadata.uid] = Loss(pod.metadata.name, pod.metadata.uid, member.node, cause, "", now)
         if late:
             self._at(leaf.key, now + limit)
@@ -356,6 +358,14 @@ class Maintenance:
             self._health.set_unready(leaf.key, late)
         if late and leaf.policy.rescheduling == REPLACE:
             self._replace_unready(leaf, late, times)
+
+    def _unready_cause(self, member: Member) -> LossCause:
+        columns = self._cluster.columns
+        row = columns.row_of.get(member.node, -1)
+        node = columns.nodes[row] if row >= 0 else None
+        if node is None or any(taint.key in NODE_LOST_TAINTS for taint in node.spec.taints or ()):
+            return LossCause.NODE_LOST
+        return LossCause.NEVER_PULLED if _image_missing(member.pod) else LossCause.NEVER_READY
 
     def _replace_unready(self, leaf: Group, late: dict[str, Loss], times: _Times) -> None:
         """Evict members that never became ready, so that their controller replaces them.
@@ -404,10 +414,6 @@ class Maintenance:
 def _time(text: str | None, otherwise: float) -> float:
     found = seconds_of(text)
     return otherwise if found is None else found
-
-
-def _ready(pod: Pod) -> bool:
-    return any(c.type == "Ready" and c.status == "True" for c in pod.status.conditions or ())
 
 
 def _image_missing(pod: Pod) -> bool:

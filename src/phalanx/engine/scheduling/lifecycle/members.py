@@ -125,6 +125,8 @@ class Members:
             self._bind_answered(forest.group(leaf))
         if old is not None and (leaf != before or new is None or new.state in LOST):
             self.note_loss(before, old, new if leaf == before else None)
+        if old is not None and new is not None:
+            self.health.readiness(leaf, old.pod, new.pod)
         if (leaf == before and self._as_before(old, new, leaf)) or _is_queued_next(old, new):
             return
         for head in heads:
