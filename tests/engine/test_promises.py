@@ -25,9 +25,10 @@ GPUS = 8
 STREAMS = int(os.environ.get("STREAMS", "75"))  # `make streams` plays 10,000
 
 
-def book(nodes: int = 4, rack: int = 2, **settings: Any) -> PromiseBook:
+def book(nodes: int = 4, rack: int = 2, coarse: bool = False, **settings: Any) -> PromiseBook:
     topology = TopologyLevels([[f"rack-{i // rack}" for i in range(nodes)]], nodes)
-    return PromiseBook(0.0, np.full((1, nodes), GPUS, dtype=np.int16), topology, PlanSettings(**settings))
+    free = np.full((1, nodes), GPUS, dtype=np.int16)
+    return PromiseBook(0.0, free, topology, PlanSettings(**settings), coarse=coarse)
 
 
 def waiting_gang(name: str, pods: int, seconds: float, *, gpus: int = GPUS, level: int = -1, priority: int = 0) -> Unit:
@@ -173,7 +174,9 @@ def test_later_arrivals_of_equal_priority_never_move_a_promise(seed: int) -> Non
     """Random streams: ends never come later than expected, so every promise holds and no node is over-committed."""
     draw = random.Random(seed)
     backfill, slack = draw.choice([(Backfill.CONSERVATIVE, 0.0), (Backfill.EASY, 0.0), (Backfill.EASY, 2.0)])
-    b = book(nodes=6, rack=3, backfill=backfill, promise_slack=slack)
+    b = book(
+        nodes=6, rack=3, coarse=draw.random() < 0.3, backfill=backfill, promise_slack=slack, depth=draw.choice([5, 400])
+    )
     arrivals = [_random_unit(draw, i) for i in range(60)]
     ends: list[tuple[float, str]] = []
     first: dict[str, float] = {}
@@ -194,6 +197,43 @@ def test_later_arrivals_of_equal_priority_never_move_a_promise(seed: int) -> Non
             share = draw.choice([0.1, 0.5, 1.0])
             ends.append((now + (b.running[start.name].until - now) * share, start.name))
     assert first and not b.waiting
+
+
+@pytest.mark.parametrize("seed", range(STREAMS // 5))
+def test_units_over_their_duration_and_lost_nodes_never_over_commit_a_node(seed: int) -> None:
+    draw = random.Random(seed)
+    backfill, coarse = draw.choice([Backfill.CONSERVATIVE, Backfill.EASY]), draw.random() < 0.3
+    b = book(nodes=6, rack=3, coarse=coarse, backfill=backfill)
+    arrivals = [_random_unit(draw, i) for i in range(60)]
+    ends: list[tuple[float, str]] = []
+    lost: list[tuple[float, int]] = []
+    moved: set[Reason] = set()
+    while arrivals or ends or lost or b.waiting:
+        now = min([u.created for u in arrivals[:1]] + [at for at, _ in ends + lost] + [b.next_wake()])
+        for at, name in sorted(ends):
+            if at == now and name in b.running:
+                b.end(name, now)
+        for at, row in lost:
+            if at == now:
+                b.change_capacity(row, np.array([GPUS]), now)
+        ends, lost = [e for e in ends if e[0] != now], [e for e in lost if e[0] != now]
+        while arrivals and arrivals[0].created == now:
+            b.submit(arrivals.pop(0))
+        if arrivals and draw.random() < 0.1 and not lost:
+            row = draw.randrange(6)
+            for name in [name for name, run in b.running.items() if row in run.where.rows]:
+                ends = [e for e in ends if e[1] != name]
+                unit = b.running[name].unit
+                b.end(name, now, completed=False)
+                b.submit(unit)
+            b.change_capacity(row, np.zeros(1, dtype=np.int64), now)
+            lost.append((now + 40.0, row))
+        out = b.decide(now)
+        b.validate()
+        moved.update(promise.reason for promise in out.promises if promise.moved_from is not None)
+        for start in out.starts:
+            ends.append((now + (b.running[start.name].until - now) * draw.choice([0.5, 1.0, 3.0]), start.name))
+    assert moved <= {Reason.OVERRAN, Reason.NODE_LOST}
 
 
 def _random_unit(draw: random.Random, i: int) -> Unit:

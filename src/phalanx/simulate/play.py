@@ -26,6 +26,7 @@ from phalanx.simulate.trace import LEVELS, Job, TraceCluster
 END, NODE, SUBMIT, WAKE = 0, 1, 2, 3  # order of events at one time
 MILLI = 1000  # CPUs are counted in thousandths
 JOBS_PER_REPORT = 200
+MOST_EXACT = 5_000_000  # jobs times nodes up to which expected ends are not rounded
 
 
 @dataclass(slots=True)
@@ -81,7 +82,8 @@ class Player:
             [[n.domains[i] for n in cluster.nodes] for i in range(len(LEVELS))], len(cluster.nodes)
         )
         begin = min(job.submit for job in jobs)
-        self.book = PromiseBook(begin, self.free, topology, settings)
+        coarse = len(jobs) * len(cluster.nodes) > MOST_EXACT
+        self.book = PromiseBook(begin, self.free, topology, settings, coarse=coarse)
         self.levels: dict[tuple[int, int], int] = {}
         self.down: set[int] = set()
 
@@ -154,9 +156,11 @@ class Player:
                 self.book.change_capacity(event.node, self.free[:, event.node], now)
             return
         self.down.add(event.node)
-        for run in self.runs if event.what != "cordon" else ():
-            if run.end is None and run.start is not None and event.node in run.nodes:
-                self._evict(now, run)
+        if event.what != "cordon":
+            running = [self.by_name[name] for name in self.book.running]
+            for run in sorted(running, key=lambda run: run.job.index):
+                if event.node in run.nodes:
+                    self._evict(now, run)
         self.book.change_capacity(event.node, np.zeros_like(self.free[:, event.node]), now)
 
     def _evict(self, now: float, run: JobRun) -> None:
@@ -195,7 +199,7 @@ class Player:
         """Return how much is free on nodes that also run something: room that a gang of whole nodes cannot use."""
         row = 0 if self.cluster.gpus else 1
         free, whole = self.book.free[row], self.book.capacity[row]
-        return float(free[(free < whole) & (free > 0)].sum()) / (1 if row == 0 else MILLI)
+        return float(np.maximum(free, 0).sum(where=free < whole)) / (1 if row == 0 else MILLI)
 
     def _start(self, now: float, run: JobRun, where: Assignment) -> None:
         job = run.job

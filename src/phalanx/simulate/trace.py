@@ -8,6 +8,7 @@ import json
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import IO, Any
 
@@ -65,14 +66,14 @@ class NodeEvent:
     what: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class TraceCluster:
     name: str
     nodes: tuple[ClusterNode, ...]
     rules: tuple[DomainRule, ...] = ()
     events: tuple[NodeEvent, ...] = ()
 
-    @property
+    @cached_property
     def gpus(self) -> int:
         return sum(node.gpus for node in self.nodes)
 

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import bisect
 import heapq
-from collections import deque
+import itertools
 from collections.abc import Iterable
 
 import numpy as np
 
+from phalanx.engine.reservations.alike import AlikeUnits, Kind, kind_of
 from phalanx.engine.reservations.capacity import CapacityProfile, Ints, TopologyLevels
-from phalanx.engine.reservations.planner import build, rank
+from phalanx.engine.reservations.planner import Place, build, by_promise, could_fit, rank, without
 from phalanx.engine.reservations.reservation import FOREVER, Assignment, Reason, Reservation
 from phalanx.engine.reservations.units import (
     Backfill,
@@ -22,6 +23,7 @@ from phalanx.engine.reservations.units import (
     Running,
     Start,
     StartPromise,
+    Stretch,
     Unit,
     WaitingUnit,
 )
@@ -31,35 +33,40 @@ EXTENSION = 0.25  # of what it has run so far
 CELLS_PER_SEARCH = 20_000  # of the profile (pieces times nodes) that a search counts as one unit of work
 LARGE = 4.0  # a unit of this part of the largest one is promised exactly its planned start
 LEAST_BESIDE = 10  # units that are tried beside the present plan at least
-FINISHED_KEPT = 400  # finished units from which the stretch of expected durations is learned
-FINISHED_NEEDED = 10  # before the stretch is anything but 1
-OVERRUNS_IGNORED = 0.01  # share of finished units that may overrun before expected durations are stretched
 
 
 class PromiseBook:
     """Free capacity over time, with everything that runs and waits."""
 
-    def __init__(self, now: float, free: Ints, topology: TopologyLevels, settings: PlanSettings | None = None) -> None:
-        """`free`: (resource, node) amounts of an empty cluster."""
+    def __init__(
+        self,
+        now: float,
+        free: Ints,
+        topology: TopologyLevels,
+        settings: PlanSettings | None = None,
+        *,
+        coarse: bool = False,
+    ) -> None:
+        """`free`: (resource, node) amounts of an empty cluster. `coarse`: round expected ends up, for a large load."""
         self.settings = settings or PlanSettings()
         self.now = now
         self.topology = topology
         self.free = free.astype(np.int64)  # (resource, node) now
         self.capacity = self.free.copy()
-        self.base = CapacityProfile(now, free, topology)  # without what runs, until it is expected to end
+        self.base = CapacityProfile(now, free, topology, coarse=coarse)  # without what runs, to its expected end
         self.plan = self.base  # also without what is reserved; the same profile while no unit waits
         self.waiting: dict[str, WaitingUnit] = {}
+        self._alike = AlikeUnits()  # the same units
         self.running: dict[str, Running] = {}
-        self.stretch = 1.0  # expected durations are multiplied by it
+        self._stretch = Stretch(self.settings.overrun_quantile)
         self.searches = 0
         self._new: list[WaitingUnit] = []
         self._credit = 0
         self._events = 0  # calls of `decide`
         self._largest = 1.0  # size of the largest unit so far
         self._freed = False
-        self._conflict: Reason | None = None
-        self._ratios: deque[float] = deque(maxlen=FINISHED_KEPT)  # real over expected duration of finished units
-        self._endings = 0
+        self._outranked = False  # room was taken that units of lower priority had reserved
+        self._lost: dict[int, Reason] = {}  # row of a node on which room was lost since the last `decide` -> why
         self._due: list[tuple[float, str]] = []  # heap of when running units are expected to end; may be out of date
         self._reserved: list[tuple[float, str]] = []  # heap of starts of reservations; may be out of date
         self._promised: list[tuple[float, str]] = []  # heap of promised starts; may be out of date
@@ -73,20 +80,22 @@ class PromiseBook:
 
     def submit(self, unit: Unit) -> None:
         """Add a waiting unit. It is planned by the next `decide`."""
-        entry = WaitingUnit(unit, unit.expected * self.stretch)
+        entry = WaitingUnit(unit, unit.expected * self._stretch.factor)
         entry.passed_before = self._passed(unit)
         self.waiting[unit.name] = self._unpromised[unit.name] = entry
+        self._alike.add(entry)
         self._new.append(entry)
         self._largest = max(self._largest, unit.size)
 
     def withdraw(self, name: str) -> None:
         """Forget a waiting unit: its reservation ends with it."""
         entry = self.waiting.pop(name)
+        self._alike.remove(entry)
         self._unpromised.pop(name, None)
         if any(new is entry for new in self._new):
             self._new = [new for new in self._new if new is not entry]
         elif entry.where is not None:
-            self.plan.change(entry.start, entry.start + entry.span, entry.unit.demand, entry.where, +1)
+            self.plan.change(entry.start, entry.until, entry.unit.demand, entry.where, +1)
             self._freed = True
 
     def end(self, name: str, now: float, *, completed: bool = True) -> None:
@@ -99,15 +108,18 @@ class PromiseBook:
                 profile.change(now, run.until, run.unit.demand, run.where, +1)
         self._freed = True
         if completed and run.unit.expected != FOREVER:
-            self._learn((now - run.started) / run.unit.expected)
+            self._stretch.learn((now - run.started) / run.unit.expected)
 
     def run(self, unit: Unit, where: Assignment, now: float) -> None:
         """Report that a unit runs which this book did not start."""
         self.advance(now)
-        self.waiting.pop(unit.name, None)
+        if unit.name in self.waiting:
+            self._alike.remove(self.waiting.pop(unit.name))
         self._unpromised.pop(unit.name, None)
-        self._begin(WaitingUnit(unit, unit.expected * self.stretch, now, where), now, reserved=False)
-        self._conflict = self._conflict or Reason.HIGHER_PRIORITY
+        entry = WaitingUnit(unit, unit.expected * self._stretch.factor)
+        entry.where = where
+        self._begin(entry, now, reserved=False)
+        self._outranked = True
 
     def change_capacity(self, row: int, amounts: Ints, now: float) -> None:
         """Set what a node offers when empty: zero for a node that is lost or cordoned."""
@@ -118,7 +130,7 @@ class PromiseBook:
         for profile in self._profiles():
             profile.change_node(row, delta)
         if (delta < 0).any():
-            self._conflict = Reason.NODE_LOST
+            self._lost[row] = Reason.NODE_LOST
         self._freed = True
 
     def advance(self, now: float) -> None:
@@ -138,9 +150,11 @@ class PromiseBook:
         self.advance(now)
         out = Decisions()
         self._extend_overruns()
-        if self._conflict is not None:
-            self._resolve(self._conflict)
-            self._conflict = None
+        if self._outranked:
+            self._plan_again()
+        elif self._lost:
+            self._displace()
+        self._outranked, self._lost = False, {}
         changed = self._freed or bool(self._new)
         if self.settings.backfill in (Backfill.NONE, Backfill.STRICT):
             self._start_in_order(out)
@@ -179,13 +193,16 @@ class PromiseBook:
         entry = self.waiting.get(name)
         return entry is not None and entry.promise == at > self.now
 
-    def _place(self, entry: WaitingUnit, start: float, where: Assignment | None) -> None:
+    def _place(self, entry: WaitingUnit, place: Place | None) -> None:
         """Write down the reservation of a unit; None: it has no place at any time."""
-        if where is None and entry.promise is not None:
-            self._unplaced.append(entry)
-        if where is not None and start != entry.start:
-            heapq.heappush(self._reserved, (start, entry.unit.name))
-        entry.start, entry.where = start, where
+        if place is None:
+            if entry.promise is not None:
+                self._unplaced.append(entry)
+            entry.start, entry.where = FOREVER, None
+            return
+        if place[0] != entry.start:
+            heapq.heappush(self._reserved, (place[0], entry.unit.name))
+        entry.start, entry.until, entry.where = place
 
     def reservations(self) -> Iterable[Reservation]:
         """Return what every waiting unit holds, in order."""
@@ -196,7 +213,7 @@ class PromiseBook:
                     entry.unit.demand,
                     entry.where,
                     entry.start,
-                    entry.start + entry.span,
+                    entry.until,
                     entry.why_moved or Reason.PROMISED,
                     self.domain_of(entry.unit, entry.where),
                 )
@@ -215,18 +232,19 @@ class PromiseBook:
 
     def _begin(self, entry: WaitingUnit, now: float, *, reserved: bool = True) -> None:
         assert entry.where is not None
-        unit, where = entry.unit, entry.where
-        self.base.change(now, now + entry.span, unit.demand, where, -1)
+        unit, where, until = entry.unit, entry.where, self.base.until(now, entry.span)
+        self.base.change(now, until, unit.demand, where, -1)
         if self.plan is self.base:
             pass
         elif not reserved:
-            self.plan.change(now, now + entry.span, unit.demand, where, -1)
-        elif entry.start < now:  # its reservation ends earlier than the unit is now expected to
-            self.plan.change(entry.start + entry.span, now + entry.span, unit.demand, where, -1)
+            self.plan.change(now, until, unit.demand, where, -1)
+        else:  # its reservation may end at another time than the unit is now expected to
+            self.plan.change(entry.until, until, unit.demand, where, -1)
+            self.plan.change(until, entry.until, unit.demand, where, +1)
         self._take(where, unit, +1)
-        self.running[unit.name] = Running(unit, where, now, now + entry.span)
-        if entry.span != FOREVER:
-            heapq.heappush(self._due, (now + entry.span, unit.name))
+        self.running[unit.name] = Running(unit, where, now, until)
+        if until != FOREVER:
+            heapq.heappush(self._due, (until, unit.name))
 
     def _start_due(self, out: Decisions) -> None:
         due: dict[str, WaitingUnit] = {}
@@ -247,17 +265,21 @@ class PromiseBook:
     def _start_in_order(self, out: Decisions) -> None:
         """Start what fits in order, without reservations; with STRICT the first that does not fit stops the rest."""
         self._new, self._freed = [], False
-        for entry in sorted(self.waiting.values(), key=lambda e: e.unit.order):
+        closed: set[Kind] = set()
+        for entry in self._alike.in_order(lambda e: e.unit.order, closed=closed):
             where = self.base.fits(entry.unit.demand, self.now, self.now)
             if where is not None:
                 entry.start, entry.where = self.now, where
                 self._start(entry, out, reserved=False)
             elif self.settings.backfill is Backfill.STRICT:
                 return
+            else:
+                closed.add(kind_of(entry))
 
     def _start(self, entry: WaitingUnit, out: Decisions, *, reserved: bool = True) -> None:
         assert entry.where is not None
         del self.waiting[entry.unit.name]
+        self._alike.remove(entry)
         self._unpromised.pop(entry.unit.name, None)
         self._begin(entry, self.now, reserved=reserved)
         out.starts.append(Start(entry.unit.name, entry.where, self._passed(entry.unit) - entry.passed_before))
@@ -283,11 +305,11 @@ class PromiseBook:
         if not new:
             return
         old = len(self.waiting) - len(new)
-        if old and new[0].unit.priority > min(e.unit.priority for e in self.waiting.values()):
-            self._resolve(Reason.HIGHER_PRIORITY)
+        if old and new[0].unit.priority > self._alike.lowest_priority:
+            self._plan_again()
             return
         for entry in new:
-            where = self.plan.fits(entry.unit.demand, self.now, self.now + entry.span)
+            where = self.plan.fits(entry.unit.demand, self.now, self.plan.until(self.now, entry.span))
             if where is not None:
                 entry.start, entry.where = self.now, where
                 self._start(entry, out, reserved=False)
@@ -296,32 +318,51 @@ class PromiseBook:
 
     def _reserve(self, entry: WaitingUnit) -> None:
         self.searches += 1
-        place = self.plan.earliest(entry.unit.demand, entry.span, self.now)
-        if place is None:
-            self._place(entry, FOREVER, None)
+        found = self.plan.earliest(entry.unit.demand, entry.span, self.now)
+        if found is None:
+            self._place(entry, None)
             return
-        self._place(entry, *place)
-        assert entry.where is not None
+        start, where = found
+        self._place(entry, (start, self.plan.until(start, entry.span), where))
         if self.plan is self.base:
             self.plan = self.base.copy()
-        self.plan.change(entry.start, entry.start + entry.span, entry.unit.demand, entry.where, -1)
+        self.plan.change(start, entry.until, entry.unit.demand, where, -1)
 
-    def _resolve(self, reason: Reason) -> None:
-        """Repair the plan after room was lost: by priority and promise, each keeps its reservation or gets another."""
-        self.plan = self.base.copy()
-        order = sorted(
-            self.waiting.values(),
-            key=lambda e: (-e.unit.priority, FOREVER if e.promise is None else e.promise, *e.unit.order),
-        )
-        for entry in order:
-            until = entry.start + entry.span
-            if entry.where is not None and self.plan.holds(entry.unit.demand, entry.where, entry.start, until):
-                self.plan.change(entry.start, until, entry.unit.demand, entry.where, -1)
-                continue
+    def _displace(self) -> None:
+        """Give other places to units whose room was lost: of those in conflict, the last by priority and promise."""
+        rows = list(self._lost)
+        if not (self.plan.rows[:, :, rows] < 0).any():
+            return
+        holders = [
+            entry
+            for entry in self.waiting.values()
+            if entry.where is not None and not self._lost.keys().isdisjoint(entry.where.rows.tolist())
+        ]
+        displaced: list[WaitingUnit] = []
+        for entry in sorted(holders, key=by_promise, reverse=True):
+            assert entry.where is not None
+            if self.plan.over_committed(entry.where, entry.start, entry.until):
+                self.plan.change(entry.start, entry.until, entry.unit.demand, entry.where, +1)
+                displaced.append(entry)
+        for entry in reversed(displaced):
+            assert entry.where is not None
+            reason = next(self._lost[row] for row in entry.where.rows.tolist() if row in self._lost)
             before = entry.start
             self._reserve(entry)
             if entry.start > before:
                 entry.why_moved = reason
+
+    def _plan_again(self) -> None:
+        """Plan for units of higher priority: by priority and promise, each keeps its reservation or gets another."""
+        self.plan = self.base.copy()
+        for entry in sorted(self.waiting.values(), key=by_promise):
+            if entry.where is not None and self.plan.holds(entry.unit.demand, entry.where, entry.start, entry.until):
+                self.plan.change(entry.start, entry.until, entry.unit.demand, entry.where, -1)
+                continue
+            before = entry.start
+            self._reserve(entry)
+            if entry.start > before:
+                entry.why_moved = Reason.HIGHER_PRIORITY
 
     def _improve(self, out: Decisions) -> None:
         """Build a better plan if the work is paid for; otherwise start only what fits beside the present one."""
@@ -330,8 +371,9 @@ class PromiseBook:
         if self._credit < cost * min(len(self.waiting), settings.depth):
             self._start_beside(out, cost)
             return
-        order = sorted(self.waiting.values(), key=lambda e: rank(e, self.now, settings))
-        plan, searches, kept = build(self.base, self.now, order, settings)
+        order = list(itertools.islice(self._alike.in_order(self._rank), settings.depth))
+        room = self.base if len(order) == len(self.waiting) else without(self.plan, order)
+        plan, searches, kept = build(room, self.now, order, settings, self.base.most())
         self._credit -= searches * cost + (0 if self._is_short() else kept)
         self.searches += searches
         if plan is None:
@@ -339,30 +381,32 @@ class PromiseBook:
             return
         self.plan = plan.profile
         for entry in order:
-            place = plan.places[entry.unit.name]
-            self._place(entry, *(place if place is not None else (FOREVER, None)))
+            self._place(entry, plan.places[entry.unit.name])
         self._start_due(out)
+
+    def _rank(self, entry: WaitingUnit) -> tuple[float, float, float, int]:
+        return rank(entry, self.now, self.settings)
 
     def _start_beside(self, out: Decisions, cost: int) -> None:
         """Start units that fit now without delaying any reservation."""
-        free = self.free.sum(axis=1).tolist()
-        possible = [entry for entry in self.waiting.values() if _could_fit(entry, free)]
-        possible.sort(key=lambda e: rank(e, self.now, self.settings))
+        free = at_first = self.free.sum(axis=1).tolist()
         failed: dict[tuple[tuple[int, ...], int], list[tuple[int, float]]] = {}  # shapes that do not fit now
+        closed: set[Kind] = set()
         tries = max(LEAST_BESIDE, self._credit // cost)
-        for entry in possible:
+        for entry in self._alike.in_order(self._rank, lambda e: could_fit(e, at_first), closed):
             if tries <= 0:
                 break
             demand = entry.unit.demand
             known = failed.setdefault((demand.request, demand.level), [])
-            if any(pods <= demand.pods and span <= entry.span for pods, span in known) or not _could_fit(entry, free):
+            if any(pods <= demand.pods and span <= entry.span for pods, span in known) or not could_fit(entry, free):
+                closed.add(kind_of(entry))
                 continue
             if not self.plan.has_slots_now(demand):
                 known.append((demand.pods, 0.0))
                 continue
             if entry.where is not None:
-                self.plan.change(entry.start, entry.start + entry.span, demand, entry.where, +1)
-            where = self.plan.fits(demand, self.now, self.now + entry.span)
+                self.plan.change(entry.start, entry.until, demand, entry.where, +1)
+            where = self.plan.fits(demand, self.now, self.plan.until(self.now, entry.span))
             self.searches += 1
             tries -= 1
             self._credit -= cost
@@ -373,7 +417,7 @@ class PromiseBook:
             else:
                 known.append((demand.pods, entry.span))
                 if entry.where is not None:
-                    self.plan.change(entry.start, entry.start + entry.span, demand, entry.where, -1)
+                    self.plan.change(entry.start, entry.until, demand, entry.where, -1)
 
     # ---- promises
 
@@ -435,19 +479,8 @@ class PromiseBook:
                 profile.change(self.now, self.now + more, run.unit.demand, run.where, -1)
             run.until = self.now + more
             heapq.heappush(self._due, (run.until, name))
-            self._conflict = self._conflict or Reason.OVERRAN
-
-    def _learn(self, ratio: float) -> None:
-        """Stretch expected durations when finished units show that they are too short."""
-        self._ratios.append(ratio)
-        self._endings += 1
-        if self._endings % FINISHED_NEEDED:
-            return
-        ratios = np.fromiter(self._ratios, dtype=np.float64)
-        if float((ratios > 1.0 + 1e-9).mean()) <= OVERRUNS_IGNORED:
-            self.stretch = 1.0
-        else:
-            self.stretch = max(1.0, float(np.quantile(ratios, self.settings.overrun_quantile)))
+            for row in run.where.rows.tolist():
+                self._lost.setdefault(row, Reason.OVERRAN)
 
     # ---- checks
 
@@ -457,14 +490,9 @@ class PromiseBook:
         again = self.base.copy()
         for entry in self.waiting.values():
             if entry.where is not None:
-                again.change(entry.start, entry.start + entry.span, entry.unit.demand, entry.where, -1)
+                again.change(entry.start, entry.until, entry.unit.demand, entry.where, -1)
         again.check()
         assert (self.free >= 0).all(), "a node is over-committed now"
         assert not set(self.waiting) & set(self.running), "a unit waits and runs"
         for at in self.plan.times.tolist():
             assert (again.least(at, at) == self.plan.least(at, at)).all(), f"the plan differs at {at}"
-
-
-def _could_fit(entry: WaitingUnit, free: list[int]) -> bool:
-    demand = entry.unit.demand
-    return all(have >= demand.pods * amount for have, amount in zip(free, demand.request, strict=True) if amount)

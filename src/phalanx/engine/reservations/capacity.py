@@ -6,6 +6,7 @@ earliest such time is. A search skips every start that an earlier failure alread
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,6 +19,7 @@ Ints = npt.NDArray[np.integer]
 FAILURES_BEFORE_JUMP = 4  # windows that fail before the whole window is searched for how far to jump
 MANY_NODES_TO_CHANGE = 64  # a change of more than one in so many nodes is made by adding whole rows
 MANY_NODES_TO_READ = 64  # the least of more nodes than these is taken of whole rows
+PIECES_PER_SPAN, PIECES_PER_WAIT = 32, 128  # a coarse end is off by less than one part in so many of span or wait
 FIRST_PIECES = 64  # room for pieces that a new profile allocates
 
 
@@ -54,9 +56,10 @@ class TopologyLevels:
 class CapacityProfile:
     """Free amounts per piece, resource and node. Piece `i` lasts from `times[i]` until `times[i + 1]`."""
 
-    def __init__(self, now: float, free: Ints, topology: TopologyLevels) -> None:
-        """`free`: (resource, node) amounts, without what runs."""
-        self.topology = topology
+    def __init__(self, now: float, free: Ints, topology: TopologyLevels, *, coarse: bool = False) -> None:
+        """`free`: (resource, node) amounts, without what runs. `coarse`: `until` rounds ends up, so that many units
+        need few pieces."""
+        self.topology, self.coarse = topology, coarse
         self.rising = True  # no node ever has less room later: nothing is taken from a later time on
         self._allocate(FIRST_PIECES, free.shape, free.dtype)
         self._view(FIRST_PIECES // 2, FIRST_PIECES // 2 + 1)
@@ -87,7 +90,7 @@ class CapacityProfile:
 
     def copy(self) -> CapacityProfile:
         new = object.__new__(CapacityProfile)
-        new.topology, new.rising = self.topology, self.rising
+        new.topology, new.coarse, new.rising = self.topology, self.coarse, self.rising
         new._move_from(self, self.n + FIRST_PIECES, FIRST_PIECES // 4)
         return new
 
@@ -100,6 +103,22 @@ class CapacityProfile:
     @property
     def start(self) -> float:
         return float(self.times[0])
+
+    def until(self, start: float, span: float) -> float:
+        """Return until when room is taken for a span from `start`; the later, the coarser in a coarse profile."""
+        if not self.coarse or span == FOREVER:
+            return start + span
+        grain = 2.0 ** (math.frexp(max(span / PIECES_PER_SPAN, (start - self.times[0]) / PIECES_PER_WAIT))[1] - 1)
+        return math.ceil((start + span) / grain) * grain
+
+    def _untils(self, starts: npt.NDArray[np.float64], span: float) -> npt.NDArray[np.float64]:
+        """Return `until` for many starts."""
+        if not self.coarse:
+            return starts + span
+        _, exponents = np.frexp(np.maximum(span / PIECES_PER_SPAN, (starts - self.times[0]) / PIECES_PER_WAIT))
+        grains = np.ldexp(1.0, exponents - 1)
+        ends: npt.NDArray[np.float64] = np.ceil((starts + span) / grains) * grains
+        return ends
 
     # ---- changes
 
@@ -226,6 +245,11 @@ class CapacityProfile:
             if amount
         )
 
+    def over_committed(self, where: Assignment, start: float, until: float) -> bool:
+        """Whether more is taken than there is on any of these nodes from `start` until `until`."""
+        i, k = self.window(start, until)
+        return bool((self.rows[i:k, :, where.rows] < 0).any())
+
     def _enough(self, demand: Demand, i: int, k: int) -> bool:
         return all(
             int(self._sum[i:k, r].min()) >= demand.pods * amount for r, amount in enumerate(demand.request) if amount
@@ -251,7 +275,7 @@ class CapacityProfile:
             t = float(starts[i])
             if t > before:
                 return None
-            k = max(i + 1, int(times.searchsorted(t + span))) if span != FOREVER else self.n
+            k = max(i + 1, int(times.searchsorted(self.until(t, span)))) if span != FOREVER else self.n
             where = self._choose_in(demand, i, k)
             if where is not None:
                 return t, where
@@ -272,7 +296,7 @@ class CapacityProfile:
             return np.arange(first, n)
         following = bad.searchsorted(np.arange(n))  # index into `bad` of the first bad piece not before each piece
         limit = np.append(self.times[bad], FOREVER)[following]
-        good = enough & ((limit >= starts + span) if span != FOREVER else (limit == FOREVER))
+        good = enough & ((limit >= self._untils(starts, span)) if span != FOREVER else (limit == FOREVER))
         return np.flatnonzero(good)
 
     def _slots(self, demand: Demand, free: Ints) -> Ints:

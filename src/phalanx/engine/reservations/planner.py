@@ -13,7 +13,7 @@ from phalanx.engine.reservations.capacity import CapacityProfile
 from phalanx.engine.reservations.reservation import FOREVER, Assignment
 from phalanx.engine.reservations.units import Backfill, PlanSettings, WaitingUnit
 
-Place = tuple[float, Assignment]  # when, where
+Place = tuple[float, float, Assignment]  # from, until, where
 KEPT_PER_SEARCH = 3  # reservations that are taken over at the cost of one search
 TRIES = 5  # plans that are built before the present one is kept
 
@@ -30,6 +30,17 @@ def rank(entry: WaitingUnit, now: float, settings: PlanSettings) -> tuple[float,
     return (-unit.priority, -weight, unit.created, unit.index)
 
 
+def by_promise(entry: WaitingUnit) -> tuple[float, ...]:
+    """Return the place in the order in which promises are kept."""
+    return (-entry.unit.priority, FOREVER if entry.promise is None else entry.promise, *entry.unit.order)
+
+
+def could_fit(entry: WaitingUnit, free: list[int]) -> bool:
+    """Whether the free amounts, over all nodes, suffice."""
+    demand = entry.unit.demand
+    return all(have >= demand.pods * amount for have, amount in zip(free, demand.request, strict=True) if amount)
+
+
 class StartPlan:
     """A trial plan: reservations for waiting units on top of what runs."""
 
@@ -39,31 +50,40 @@ class StartPlan:
         self.places: dict[str, Place | None] = {}
         self.searches = 0
         self.kept = 0  # reservations that were taken over or looked at: cheaper than a search
+        self._failed: dict[tuple[tuple[int, ...], int], list[tuple[int, float]]] = {}  # (pods, span) that cannot start
 
     def put(self, entry: WaitingUnit, place: Place | None) -> None:
         self.places[entry.unit.name] = place
         if place is not None:
-            self.profile.change(place[0], place[0] + entry.span, entry.unit.demand, place[1], -1)
+            self.profile.change(place[0], place[1], entry.unit.demand, place[2], -1)
 
     def keep(self, entry: WaitingUnit) -> None:
         """Take over the present reservation."""
         self.kept += 1
-        self.put(entry, None if entry.where is None else (entry.start, entry.where))
+        self.put(entry, None if entry.where is None else (entry.start, entry.until, entry.where))
 
     def earliest(self, entry: WaitingUnit) -> Place | None:
         self.searches += 1
-        return self.profile.earliest(entry.unit.demand, entry.span, self.now)
+        found = self.profile.earliest(entry.unit.demand, entry.span, self.now)
+        return None if found is None else (found[0], self.profile.until(found[0], entry.span), found[1])
 
     def at_once(self, entry: WaitingUnit) -> Place | None:
+        """Return a place from now on. What failed before fails again: room is only taken while a plan is built."""
         self.searches += 1
-        where = self.profile.fits(entry.unit.demand, self.now, self.now + entry.span)
-        return None if where is None else (self.now, where)
+        demand, span = entry.unit.demand, entry.span
+        failed = self._failed.setdefault((demand.request, demand.level), [])
+        if any(pods <= demand.pods and seconds <= span for pods, seconds in failed):
+            return None
+        until = self.profile.until(self.now, span)
+        where = self.profile.fits(demand, self.now, until)
+        if where is not None:
+            return (self.now, until, where)
+        failed.append((demand.pods, span if self.profile.has_slots_now(demand) else 0.0))
+        return None
 
     def still_free(self, entry: WaitingUnit) -> bool:
         """Whether the present reservation fits into this plan."""
-        return entry.where is not None and self.profile.holds(
-            entry.unit.demand, entry.where, entry.start, entry.start + entry.span
-        )
+        return entry.where is not None and self.profile.holds(entry.unit.demand, entry.where, entry.start, entry.until)
 
 
 def late(entry: WaitingUnit, place: Place | None) -> bool:
@@ -74,18 +94,18 @@ def late(entry: WaitingUnit, place: Place | None) -> bool:
 
 
 def build(
-    base: CapacityProfile, now: float, order: Sequence[WaitingUnit], settings: PlanSettings
+    room: CapacityProfile, now: float, order: Sequence[WaitingUnit], settings: PlanSettings, whole: Sequence[int]
 ) -> tuple[StartPlan | None, int, int]:
     """Return a plan that keeps every promise (None: none was found within the tries), and the work it took:
     searches, and reservations that were kept as a number of searches of the smallest size.
 
-    `order`: the units in order; those behind `settings.depth` keep their reservation.
+    `room`: without what runs, and without what units that are not planned reserve. `order`: the units in order.
+    `whole`: what the cluster has of every resource.
     """
     searches = kept_work = 0
-    whole = base.most()
-    kept = {e.unit.name for e in order[settings.depth :]}
+    kept: set[str] = set()
     for _ in range(TRIES):
-        plan = StartPlan(base, now)
+        plan = StartPlan(room, now)
         for entry in order:
             if entry.unit.name in kept:
                 plan.keep(entry)
@@ -104,11 +124,20 @@ def build(
     return None, searches, kept_work
 
 
+def without(profile: CapacityProfile, units: Sequence[WaitingUnit]) -> CapacityProfile:
+    """Return a copy of a profile without the reservations of some units."""
+    room = profile.copy()
+    for entry in units:
+        if entry.where is not None:
+            room.change(entry.start, entry.until, entry.unit.demand, entry.where, +1)
+    return room
+
+
 def _pull_forward(plan: StartPlan, kept: Sequence[WaitingUnit]) -> None:
     """Let every unit that kept its reservation start earlier if that delays no other."""
     for entry in kept:
         if entry.where is not None:
-            plan.profile.change(entry.start, entry.start + entry.span, entry.unit.demand, entry.where, +1)
+            plan.profile.change(entry.start, entry.until, entry.unit.demand, entry.where, +1)
         plan.put(entry, plan.earliest(entry))
 
 

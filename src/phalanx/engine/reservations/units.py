@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass, field
 from enum import StrEnum
+
+import numpy as np
 
 from phalanx.engine.framework.settings import ReservationSettings
 from phalanx.engine.reservations.reservation import FOREVER, Assignment, Demand, Reason
 
+FINISHED_KEPT = 400  # finished units from which the stretch of expected durations is learned
+FINISHED_NEEDED = 10  # before the stretch is anything but 1
+OVERRUNS_IGNORED = 0.01  # share of finished units that may overrun before expected durations are stretched
 LONGEST_SECONDS = 100 * 366 * 86400.0  # a longer expected duration is treated as unknown
 
 
@@ -78,6 +84,7 @@ class WaitingUnit:
     unit: Unit
     span: float  # seconds for which room is reserved
     start: float = FOREVER
+    until: float = FOREVER  # when its reservation ends
     where: Assignment | None = None
     promise: float | None = None
     passed_before: int = 0  # units behind it in the order that had started before it came
@@ -92,6 +99,26 @@ class Running:
     started: float
     until: float  # when its room is expected to be free
     overran: bool = False
+
+
+class Stretch:
+    """By how much expected durations are stretched, because finished units show that they are too short."""
+
+    def __init__(self, quantile: float) -> None:
+        """`quantile`: share of the finished units that a stretched duration shall suffice for."""
+        self.factor = 1.0
+        self._quantile = quantile
+        self._ratios: deque[float] = deque(maxlen=FINISHED_KEPT)  # real over expected duration of finished units
+        self._endings = 0
+
+    def learn(self, ratio: float) -> None:
+        self._ratios.append(ratio)
+        self._endings += 1
+        if self._endings % FINISHED_NEEDED:
+            return
+        ratios = np.fromiter(self._ratios, dtype=np.float64)
+        overrun = float((ratios > 1.0 + 1e-9).mean()) > OVERRUNS_IGNORED
+        self.factor = max(1.0, float(np.quantile(ratios, self._quantile))) if overrun else 1.0
 
 
 @dataclass(frozen=True, slots=True)
