@@ -43,7 +43,7 @@ class Answer:
         self.claims = [msgspec.convert(each, o.ResourceClaim) for each in problem.claims]
 
     def on(self, body: Json) -> list[Json] | str | None:
-        """Return the allocations on this node; None if there are none, or why the claims cannot be judged."""
+        """Return the allocations on this node; None if there are none, or why the claims cannot be checked."""
         node = msgspec.convert(body, o.Node)
         pools = self.inventory.pools_of(node)
         unusable = next((pool.problem for pool in pools if pool.problem), "")

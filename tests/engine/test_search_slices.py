@@ -86,7 +86,7 @@ def test_the_list_of_pending_units_says_that_a_search_goes_on() -> None:
     unit = run.engine.queue.units["podgroup/default/hard"]
     reason = PendingReasons(run.engine).of(unit)
     assert (reason.reason, reason.words) == ("Searching", "being searched")
-    assert reason.headline == "The search for a place goes on; others are served in between"
+    assert reason.headline == "The search for a placement continues; other units are served in between"
 
 
 def test_easy_pods_are_placed_while_a_hard_gang_is_searched_for() -> None:
@@ -342,7 +342,7 @@ def test_why_says_that_the_search_goes_on() -> None:
     for kind, name in (("PodGroup", "hard"), ("Pod", "hard-0")):
         item = why(run.engine, kind, "default", name).items[0]
         assert item.queue.place == "search"
-        assert "the search for a place goes on" in item.summary
+        assert "the search for a placement continues" in item.summary
         assert any(line.what == "searching" for line in item.story)
     assert place_of(run) is QueueName.SEARCH, "asking changes nothing"
     rest(run)

@@ -86,7 +86,7 @@ def test_an_enormous_number_of_pods_is_refused_before_any_of_them_is_made(kind: 
     template = {"metadata": {"labels": labels}, "spec": {"containers": [{"name": "c", "image": "i"}]}}
     spec = {"replicas": 2**31 - 1, "selector": {"matchLabels": labels}, "template": template, "serviceName": "x"}
     manifests = Manifests(Gates(), [])
-    with pytest.raises(BadRequest, match="more than 20000 pods in one question"):
+    with pytest.raises(BadRequest, match="more than 20000 pods in one query"):
         manifests.read([{"apiVersion": "apps/v1", "kind": kind, "metadata": {"name": "x"}, "spec": spec}], "default")
     assert not manifests.question.pods
 

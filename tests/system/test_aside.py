@@ -18,7 +18,7 @@ from phalanx.base.resources import LEASES
 from phalanx.engine.plugins.config import read_config
 from phalanx.kube.client import HttpClient
 from phalanx.kube.config import load
-from phalanx.serve.forked_query import Aside
+from phalanx.serve.forked_query import ForkedQueries
 from phalanx.serve.scheduler_process import SchedulerProcess, SchedulerSettings
 from support.local_cluster import LocalCluster
 
@@ -41,14 +41,14 @@ def _for_ever() -> bytes:
 def test_an_answer_comes_back_whole_and_the_present_is_not_touched() -> None:
     state = {"seen": 0}
 
-    def think() -> bytes:
+    def compute() -> bytes:
         state["seen"] += 1
         return b"x" * 3_000_000 + str(state["seen"]).encode()
 
     async def main() -> None:
-        aside = Aside()
+        aside = ForkedQueries()
         for _ in range(2):
-            said = await aside.answer(think)
+            said = await aside.answer(compute)
             assert len(said) == 3_000_001 and said.endswith(b"1")
 
     asyncio.run(main())
@@ -59,31 +59,31 @@ def test_an_answer_comes_back_whole_and_the_present_is_not_touched() -> None:
     ("raised", "kind", "said"),
     [
         (NotFound("no such pod", name="a"), NotFound, "no such pod"),
-        (ValueError("a defect"), InternalError, "ValueError while thinking"),
-        (SystemExit(3), InternalError, "SystemExit while thinking"),
+        (ValueError("a defect"), InternalError, "ValueError while computing"),
+        (SystemExit(3), InternalError, "SystemExit while computing"),
         (RecursionError(), InternalError, "RecursionError"),
     ],
 )
 def test_what_goes_wrong_aside_is_reported_here(raised: BaseException, kind: type[ApiProblem], said: str) -> None:
-    def think() -> bytes:
+    def compute() -> bytes:
         raise raised
 
     with pytest.raises(kind, match=said):
-        asyncio.run(_ask(Aside(), think))
+        asyncio.run(_ask(ForkedQueries(), compute))
 
 
-async def _ask(aside: Aside, think: Callable[[], bytes]) -> bytes:
-    return await aside.answer(think)
+async def _ask(aside: ForkedQueries, compute: Callable[[], bytes]) -> bytes:
+    return await aside.answer(compute)
 
 
 def test_a_child_that_is_killed_is_an_error_and_not_a_wait() -> None:
     with pytest.raises(InternalError, match="ended without an answer"):
-        asyncio.run(_ask(Aside(), lambda: os.kill(os.getpid(), signal.SIGKILL) or b""))
+        asyncio.run(_ask(ForkedQueries(), lambda: os.kill(os.getpid(), signal.SIGKILL) or b""))
 
 
 def test_a_question_that_is_too_large_ends_and_so_does_its_process() -> None:
     async def main() -> None:
-        aside = Aside(seconds=0.05)
+        aside = ForkedQueries(seconds=0.05)
         task = asyncio.create_task(aside.answer(_for_ever))
         while not aside.child:
             await asyncio.sleep(0)
@@ -97,7 +97,7 @@ def test_a_question_that_is_too_large_ends_and_so_does_its_process() -> None:
 
 def test_an_abandoned_request_is_not_thought_about_any_more_and_many_must_wait() -> None:
     async def main() -> None:
-        aside = Aside(waiting=2)
+        aside = ForkedQueries(waiting=2)
         first, second = (asyncio.create_task(aside.answer(_for_ever)) for _ in range(2))
         while not aside.child:
             await asyncio.sleep(0)

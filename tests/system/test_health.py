@@ -82,7 +82,7 @@ def test_livez_names_what_stands_still(monkeypatch: pytest.MonkeyPatch) -> None:
             assert await _asked(health.port, "/livez") == (200, "ok")
             informers[0].last_activity = loop.time() - module.INFORMER_STILL - 5
             code, text = await _asked(health.port, "/livez")
-            assert code == 500 and "[-]informers failed: pods has asked and heard nothing for" in text
+            assert code == 500 and "[-]informers failed: pods has sent and received nothing for" in text
             informers[0].last_activity = loop.time()
             overdue = 60.0
             code, text = await _asked(health.port, "/livez")
@@ -111,7 +111,7 @@ def test_a_loop_that_stands_still_is_noticed_and_the_log_says_where(
         running = asyncio.create_task(watchdog.run())
         await asyncio.sleep(0)
         said = stand_still(watchdog)
-        assert said.startswith("has stood still for")
+        assert said.startswith("has been blocked for")
         await eventually_async(lambda: not watchdog.checks["event-loop"](), "the loop counts as alive again")
         running.cancel()
 

@@ -41,7 +41,7 @@ def test_a_full_disk_ends_the_recording_and_not_the_scheduler(tmp_path: Path, ca
         recorded.apply(NodeChanged(node(f"n{number}").cpu("4").build()))
         recorded.step(float(number), 10)
     assert recorded.ended == "No space left on device"
-    assert caplog.text.count("scheduling goes on") == 1
+    assert caplog.text.count("scheduling continues") == 1
     recorded.apply(PodChanged(pod("late").cpu("1").build()))
     assert [type(decision).__name__ for decision in recorded.step(3000.0, 10)] == ["Bind"]
     recorded.close()

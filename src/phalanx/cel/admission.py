@@ -1,4 +1,4 @@
-"""CEL in admission: the variables of policies and match conditions, their types, and variables computed on demand."""
+"""CEL in admission: variables of policies and match conditions, their types, and lazily evaluated variables."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .values import EvaluationError, FieldMap, ObjectValue
 CALL_LIMIT = 1_000_000  # cost units of one expression
 POLICY_BUDGET = 10_000_000  # cost units of one binding of a policy
 CONDITIONS_BUDGET = 2_500_000  # cost units of all match conditions of a webhook or a binding
-MESSAGE_BYTES = 5 * 1024  # of what a messageExpression may give
+MESSAGE_BYTES = 5 * 1024  # size limit of the result of a messageExpression
 JSON_PATCH_TYPE = t.object_type("JSONPatch")
 APPLY_TYPE = t.object_type("Object")
 
@@ -130,7 +130,7 @@ class AdmissionEnvironment(Environment):
         self.objects["kubernetes.variables"] = t.ObjectFields("kubernetes.variables", self._variables)
 
     def declare(self, name: str, found: t.Type) -> None:
-        """Make `variables.name` known to the expressions compiled from now on."""
+        """Declare `variables.name` for expressions compiled from now on."""
         self._variables[name] = (name, found)
 
     def find_object(self, name: str) -> t.ObjectFields | None:
@@ -141,7 +141,7 @@ class AdmissionEnvironment(Environment):
         return super().find_object(name)
 
     def compile_to(self, expression: str, *wanted: t.Type) -> Program | CompileError:
-        """Compile an expression that must have one of the wanted types (none: any)."""
+        """Compile an expression that must have one of the wanted types; no types: any."""
         program = self.compile(expression)
         if isinstance(program, CompileError):
             return CompileError(f"compilation failed: {program.message}", program.problems)
@@ -159,7 +159,7 @@ _JSON_PATCH_FIELDS = t.ObjectFields(
 
 @dataclass(slots=True)
 class BindingEvaluation:
-    """One object against one binding: variables and the cost units that are left."""
+    """Evaluation of one object against one binding: its variables and remaining cost units."""
 
     variables: dict[str, Any]
     budget: int = POLICY_BUDGET
@@ -190,7 +190,7 @@ class OutOfBudget(EvaluationError):
 
 @dataclass(slots=True)
 class Variables(FieldMap):
-    """`variables`: each is evaluated when an expression first asks for it."""
+    """The field map `variables`: each variable is evaluated at its first use."""
 
     programs: Mapping[str, Program | CompileError]
     evaluation: BindingEvaluation
@@ -217,7 +217,7 @@ class Variables(FieldMap):
 
 
 def check_type_names(value: Any, path: str = "Object") -> None:
-    """Raise EvaluationError when an object is built by a type name that is not its place, such as `Object.spec`."""
+    """Raise EvaluationError if an object literal's type name does not match its place, such as `Object.spec`."""
     if isinstance(value, ObjectValue):
         if value.type_name != path:
             expected = f'expected "{path}", which matches field name path from root Object type'

@@ -1,4 +1,4 @@
-"""The type checker: finds the overloads of every call and reports what does not fit, as upstream words it."""
+"""The type checker: resolves the overloads of every call and reports type errors with upstream's texts."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ FindObject = Callable[[str], t.ObjectFields | None]
 
 @dataclass(slots=True)
 class Checked:
-    """What the checker found out; nodes are known by their `id()`."""
+    """Results of the checker; nodes are identified by `id()`."""
 
     node: Node
     type: Type = t.ERROR
@@ -123,7 +123,7 @@ class _Checker:
         return self.lookup(node.name) or self.undeclared(node, node.name)
 
     def qualified(self, node: Node) -> str | None:
-        """Return `a.b.c` when a node is nothing but names."""
+        """Return `a.b.c` if a node consists only of names."""
         parts: list[str] = []
         while isinstance(node, Select) and not node.test:
             parts.append(node.name)
@@ -219,7 +219,7 @@ class _Checker:
         return result if t.is_optional(result) else t.optional_of(result)
 
     def join(self, previous: Type | None, current: Type) -> Type:
-        """Return the type of elements so far; a validator reports literals with elements of several types."""
+        """Return the common type of elements; a validator reports literals with several types."""
         if previous is None:
             return current
         if self.subst.assign(previous, current):

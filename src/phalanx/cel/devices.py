@@ -80,7 +80,7 @@ class DomainMap(FieldMap):
 
 @dataclass(frozen=True, slots=True)
 class DeviceValue:
-    """A device as expressions see it. `problem` says why it cannot be evaluated, such as a version that is none."""
+    """A device for expressions. `problem`: why it cannot be evaluated, such as an invalid version."""
 
     variables: Mapping[str, Any]
     problem: str = ""
@@ -141,7 +141,11 @@ def device_value(
 
 
 class CompiledSelector:
-    """A compiled selector; equal expressions share one."""
+    """Return the value of a device from its fields in a ResourceSlice.
+
+    `attributes` is {qualified name: {"string" | "int" | "bool" | "version" | a plural of those: value}},
+    `capacity` is {qualified name: {"value": quantity}}. A name without a domain belongs to the driver's domain.
+    """
 
     __slots__ = ("expression", "max_cost", "program", "reads")
 
@@ -170,7 +174,7 @@ class CompiledSelector:
 
 
 def _attributes_read(node: Node) -> frozenset[str] | None:
-    """Return the attributes that an expression reads by constant names; None where it uses attributes otherwise."""
+    """Return the attributes that an expression reads by constant names; None if it uses attributes in another way."""
     found: set[str] = set()
     rest: list[Any] = [node]
     while rest:
@@ -200,7 +204,7 @@ def _attribute_read(node: Any) -> str | None:
 
 
 def _constant_index(node: Any) -> tuple[Any, str]:
-    """Return the operand and the index of `operand["index"]`; ("" as index where it is something else)."""
+    """Return the operand and the index of `operand["index"]`; index "" for any other node."""
     if isinstance(node, CallExpression) and node.function == "_[_]" and isinstance(node.args[1], Const):
         index = node.args[1].value
         return node.args[0], index if isinstance(index, str) else ""
@@ -209,7 +213,7 @@ def _constant_index(node: Any) -> tuple[Any, str]:
 
 @lru_cache(maxsize=_INTERNED)
 def compile_device_selector(expression: str) -> CompiledSelector | CompileError:
-    """Return the selector of an expression, or why it does not compile. Results are interned by expression."""
+    """Return the selector of an expression, or its compile error. Results are interned by expression."""
     program = _ENVIRONMENT.compile(expression)
     if isinstance(program, CompileError):
         return CompileError(f"compilation failed: {program.message}", program.problems)

@@ -1,4 +1,4 @@
-"""Calls of functions: the overload is known when the expression is compiled, or found by the arguments' kinds."""
+"""Function calls: the overload is resolved at compile time, or at run time by the kinds of the arguments."""
 
 from __future__ import annotations
 
@@ -32,10 +32,7 @@ def _matching(overloads: tuple[Overload, ...], values: tuple[Any, ...]) -> Overl
 
 
 def call_closure(name: str, overloads: tuple[Overload, ...], args: list[Run], static: bool) -> Run:
-    """Return the closure of a call.
-
-    With `static`, every argument has a known type and the only overload is called without a look at the values.
-    """
+    """Return the closure of a call. With `static`, all types are known and the only overload is called directly."""
     if static and len(overloads) == 1:
         return _known(overloads[0], args)
 
@@ -78,7 +75,7 @@ def _known(overload: Overload, args: list[Run]) -> Run:
 
 
 def equality_closure(left: Run, right: Run, negate: bool) -> Run:
-    """Return the closure of == or !=, which take values of any kind."""
+    """Return the closure of == or !=, which accept values of any kind."""
 
     def run(frame: EvaluationFrame) -> bool:
         a, b = left(frame), right(frame)

@@ -32,7 +32,7 @@ _FRAMES = 6_000  # Python frames that the deepest legal expression needs to be c
 
 @contextmanager
 def _deep_recursion() -> Iterator[None]:
-    """Allow the recursion that nested expressions need; the parser limits their depth."""
+    """Raise the recursion limit for nested expressions, whose depth the parser limits."""
     before = sys.getrecursionlimit()
     sys.setrecursionlimit(max(before, _FRAMES))
     try:
@@ -59,7 +59,7 @@ class Environment:
         return self.objects.get(name)
 
     def compile(self, expression: str) -> Program | CompileError:
-        """Return a program, or what is wrong with the expression."""
+        """Return a program or a compile error."""
         with _deep_recursion():
             try:
                 node = parse(expression)

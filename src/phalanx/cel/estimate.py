@@ -1,6 +1,6 @@
-"""The greatest cost that an expression can have, estimated before it runs.
+"""Estimate the maximum cost of an expression before it runs.
 
-Follows upstream's estimate: sizes of variables come from their schemas, what is not known is unbounded.
+Follows upstream's estimate: sizes of variables come from their schemas; unknown sizes are unbounded.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ MOST = 2**64 - 1
 
 
 class Size(NamedTuple):
-    """Least and greatest size."""
+    """Minimum and maximum size."""
 
     least: int
     most: int
@@ -45,10 +45,10 @@ class ArgumentEstimate(NamedTuple):
 
 
 def estimate(checked: Checked, roots: dict[str, Sized], default: Sized | None = None) -> int:
-    """Return the greatest cost; `roots` has the sizes of variables.
+    """Return the maximum cost. `roots`: sizes of variables.
 
-    `default` is the size of values that come from no variable, such as the parts of a string that was split. Upstream
-    takes the size of `self` for these in rules of definitions.
+    `default`: size of values that come from no variable, such as the parts of a split string. In rules of definitions
+    upstream uses the size of `self` for these.
     """
     return _Estimate(checked, roots, default).cost(checked.node)
 
@@ -68,7 +68,7 @@ class _Estimate:
         self.default = default
         self.paths: dict[int, list[str]] = {}
         self.sizes: dict[int, Size] = {}
-        self.entries: dict[int, tuple[Size, Size]] = {}  # sizes of (keys, values) of lists and maps that are built
+        self.entries: dict[int, tuple[Size, Size]] = {}  # sizes of (keys, values) of list and map literals
         self.scopes: list[dict[str, tuple[list[str], Size | None, tuple[Size, Size] | None]]] = []
         self.visitors: dict[type, Callable[[Any], int]] = {
             Const: lambda node: 0,

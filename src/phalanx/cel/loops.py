@@ -1,4 +1,4 @@
-"""Loops of expressions: `all`, `map` and the other macros, with their variables in slots of the frame."""
+"""Loops of expressions: `all`, `map` and the other macros, with variables in slots of the frame."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .values import CostLimitExceeded, EvaluationError, FieldMap, kind_of
 
 
 class Loops:
-    """Plans loops; knows which slot each loop variable has."""
+    """Plans loops and assigns slots to loop variables."""
 
     def __init__(self, plan: Callable[[Node], Run]) -> None:
         self._plan = plan
@@ -21,7 +21,7 @@ class Loops:
 
     @property
     def depth(self) -> int:
-        """How many scopes are open; together with a node it identifies a plan."""
+        """Return the number of open scopes; with a node it identifies a plan."""
         return len(self._scopes)
 
     def _declare(self, *names: str) -> list[int]:
@@ -33,7 +33,7 @@ class Loops:
         return list(scope.values())
 
     def variable(self, name: str) -> Run | None:
-        """Return the closure that reads a loop variable; None if no loop declares the name."""
+        """Return the closure that reads a loop variable; None if no loop declares it."""
         slot = next((scope[name] for scope in reversed(self._scopes) if name in scope), None)
         if slot is None:
             return None
@@ -41,14 +41,14 @@ class Loops:
         def run(frame: EvaluationFrame) -> Any:
             frame.cost += 1
             value = frame.slots[slot]
-            if type(value) is EvaluationError:  # an accumulator keeps the error of its last step
+            if type(value) is EvaluationError:  # an accumulator stores the error of its last step
                 raise value
             return value
 
         return run
 
     def _collects(self, node: Fold) -> _Collects | None:
-        """Return how a loop adds to its list or map, if that is all it does; it then adds in place."""
+        """Return how a loop extends its list or map, if it does nothing else; it is then extended in place."""
         test, step = None, node.step
         if isinstance(step, CallExpression) and step.function == "_?_:_":
             test, step = step.args[0], step.args[1]
@@ -102,7 +102,7 @@ _INSERT = 2  # cost units of an insertion: a name and a call
 
 
 class _Collects(NamedTuple):
-    """A loop that adds an element or an entry in each turn, if its test holds."""
+    """A loop that adds an element or an entry in each iteration whose test is true."""
 
     test: Run | None
     key: Run | None  # of an entry
@@ -111,7 +111,7 @@ class _Collects(NamedTuple):
 
 
 def _collecting(over: Run, names: list[int], accu: int, collects: _Collects, result: Run) -> Run:
-    """Return the closure of a loop that adds in place: it costs what copying would, and does not copy."""
+    """Return the closure of a loop that extends in place; its cost is that of copying."""
     test, key_of, value_of, cost = collects
 
     def run(frame: EvaluationFrame) -> Any:
@@ -171,6 +171,6 @@ _GO_TYPES = {
 
 
 def _go_type(value: Any) -> str:
-    """Return the name that upstream prints for the type of a value."""
+    """Return upstream's name for the type of a value."""
     kind = kind_of(value)
     return _GO_TYPES.get(kind) or f"types.{kind.capitalize()}"

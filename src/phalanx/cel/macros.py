@@ -1,6 +1,6 @@
-"""Macros of CEL: `has`, `all`, `exists`, `map`, … as the loops they stand for.
+"""Expand the macros of CEL (`has`, `all`, `exists`, `map`, …) to loops.
 
-A loop is a Fold: its cost and its treatment of errors follow from the operators in it, as upstream's do.
+A loop is a Fold: its cost and error handling follow from its operators, as upstream.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ def _transform_map_entry(pos: int, over: Node, args: list[Node]) -> Node:
 
 
 def _bound(pos: int, name: str, value: Node, body: Node) -> Node:
-    """Evaluate `body` with a name for a value: a loop that never turns."""
+    """Bind a name to a value in `body`: a loop without iterations."""
     return Fold(pos, ListExpr(pos, []), UNUSED, "", name, value, Const(pos, False), Ident(pos, name), body)
 
 
@@ -154,7 +154,7 @@ def _optional(pos: int, function: str, *args: Node) -> Node:
 
 
 def _with_value(pos: int, target: Node, name: str, body: Node, wrap: bool) -> Node:
-    """Return the body for the value of an optional, else none. The target gets a name, so that it is evaluated once."""
+    """Return the body for the value of an optional, else none. The target is bound to a name to evaluate it once."""
     source = "@optional"
     value = _bound(pos, name, CallExpression(pos, "value", Ident(pos, source), []), body)
     present = CallExpression(pos, "hasValue", Ident(pos, source), [])

@@ -1,4 +1,4 @@
-"""From the text of a CEL expression to its syntax tree; macros are expanded on the way."""
+"""Parse CEL expressions to syntax trees and expand macros."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ class _Parser:
         if self.depth > MAX_DEPTH:
             raise self.problem(self.token.pos, f"expression recursion limit exceeded: {MAX_DEPTH}")
 
-    # Operators, the weakest first.
+    # Operators, lowest precedence first.
 
     def expression(self) -> Node:
         self.deeper()
@@ -124,7 +124,7 @@ class _Parser:
         return self.balanced(function, terms, places)
 
     def balanced(self, function: str, terms: list[Node], places: list[int]) -> Node:
-        """Join terms to a tree of small depth: thousands of them are legal."""
+        """Join terms to a balanced tree: thousands of terms are legal."""
         while len(terms) > 1:
             joined: list[Node] = []
             between: list[int] = []
@@ -138,7 +138,7 @@ class _Parser:
         return terms[0]
 
     def binary(self, level: int) -> Node:
-        """Parse relations, sums and products by climbing through the levels of precedence."""
+        """Parse relations, sums and products by precedence climbing."""
         operand = self.unary()
         return self.climb(operand, level)
 
@@ -191,7 +191,7 @@ class _Parser:
             raise self.problem(token.pos, "invalid int literal")
         return Const(token.pos, value)
 
-    # Operands and what follows them.
+    # Operands and their suffixes.
 
     def primary(self) -> Node:
         token = self.token
@@ -223,7 +223,7 @@ class _Parser:
         return self.struct(node) or node
 
     def struct(self, node: Node) -> Node | None:
-        """Parse `Name{…}` when the tokens from here on are `.Name` repeated and a brace."""
+        """Parse `Name{…}` if the next tokens are repeated `.Name` and a brace."""
         at = self.at
         parts = [node.name] if isinstance(node, Ident) else []
         while self.tokens[at].kind == "." and self.tokens[at + 1].kind == "ident":

@@ -1,6 +1,6 @@
-"""Compiled expressions: every node of the syntax tree becomes a closure that charges its cost to the evaluation.
+"""Compiled expressions: every node of the syntax tree is a closure that adds its cost to the evaluation.
 
-The costs are those of upstream's interpreter: one unit for a name, a selection or a call, more where a function reads
+Costs are those of upstream's interpreter: one unit for a name, a selection or a call, more for functions that read
 strings or lists; operators && || ?: and constants are free.
 """
 
@@ -34,7 +34,7 @@ STRUCT_COST = 40
 
 
 class Program:
-    """An expression that is ready to be evaluated any number of times."""
+    """A compiled expression for repeated evaluation."""
 
     __slots__ = ("checked", "expression", "run", "slots", "type")
 
@@ -56,7 +56,7 @@ class Program:
 
 
 def select_field(value: Any, name: Any) -> Any:
-    """Return `value.name` of any value; a value without fields has no such key."""
+    """Return `value.name`; a value without fields has no such key."""
     if isinstance(value, dict):
         try:
             return value[name]
@@ -70,7 +70,7 @@ def select_field(value: Any, name: Any) -> Any:
 
 
 def has_field(value: Any, name: Any) -> bool:
-    """Return what `has(value.name)` is."""
+    """Return `has(value.name)`."""
     if isinstance(value, dict):
         return name in value
     if isinstance(value, FieldMap):
@@ -357,7 +357,7 @@ _PARSERS = frozenset({"quantity", "semver", "ip", "cidr", "url"})  # parsed once
 
 
 def _parsed(overloads: tuple[Overload, ...], values: tuple[Any, ...]) -> Run | None:
-    """Return the closure of a text that was parsed when the expression was compiled; it still has its cost."""
+    """Return the closure of a text that is parsed at compile time; its cost is still charged."""
     if len(overloads) != 1:
         return None
     try:
@@ -413,7 +413,7 @@ def _optional_or(left: Run, right: Run, unwrap: bool) -> Run:
 
 
 def _logic(terms: list[Run], decisive: bool) -> Run:
-    """Return && (decisive value False) or || (True): the decisive value wins over an error on either side."""
+    """Return the closure of && (decisive False) or || (decisive True): the decisive value overrides an error."""
 
     def run(frame: EvaluationFrame) -> bool:
         error: EvaluationError | None = None

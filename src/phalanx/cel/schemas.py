@@ -1,4 +1,4 @@
-"""From OpenAPI schemas to CEL: the types that rules are checked against, and the values that they see."""
+"""Convert OpenAPI schemas to CEL types, and objects to CEL values."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _HEAD: Json = {
 
 
 def escaped(name: str) -> str | None:
-    """Return the name of a property in expressions; None if no expression can name it."""
+    """Return the name of a property in expressions; None if it cannot be named."""
     if name in _KEYWORDS:
         return f"__{name}__"
     found = _SPECIAL.sub(lambda match: _ESCAPES[match.group()], name)
@@ -47,13 +47,13 @@ def escaped(name: str) -> str | None:
 
 
 class SchemaTypes:
-    """The object types of a schema, by names that follow the path of each."""
+    """Object types of a schema, named by their paths."""
 
     def __init__(self) -> None:
         self.objects: dict[str, t.ObjectFields] = {}
 
     def type_of(self, schema: Any, name: str, root: bool = False) -> t.Type | None:
-        """Return the type of a schema; None where rules cannot look inside. `root`: it has a kind and metadata."""
+        """Return the type of a schema; None if rules cannot read inside. `root`: it has a kind and metadata."""
         if not isinstance(schema, Mapping):
             return None
         if schema.get(INT_OR_STRING):
@@ -89,7 +89,7 @@ class SchemaTypes:
 
 
 def value_of(value: Any, schema: Any) -> Any:
-    """Return a value as rules see it: texts with a format become times and bytes, lists keep their list type."""
+    """Return a value for rules: texts with a format become times and bytes, lists keep their list type."""
     if value is None or not isinstance(schema, Mapping) or schema.get(INT_OR_STRING):
         return value
     if isinstance(value, list):
@@ -126,7 +126,7 @@ def _text(value: str, form: str | None) -> Any:
         if form == "date":
             return parse_timestamp(f"{value}T00:00:00Z")
     except (EvaluationError, binascii.Error, ValueError):
-        return value  # the schema's own validation refuses it
+        return value  # schema validation rejects it
     return value
 
 
@@ -156,7 +156,7 @@ def model_type(schema: ModelType, objects: dict[str, t.ObjectFields]) -> t.Type:
         return t.map_of(t.STRING, model_type(schema.value, objects))
     if schema.name not in objects:
         fields: dict[str, tuple[str, t.Type]] = {}
-        objects[schema.name] = t.ObjectFields(schema.name, fields)  # before its fields: types refer to themselves
+        objects[schema.name] = t.ObjectFields(schema.name, fields)  # before its fields: types may be recursive
         for name, part in schema.fields.items():
             short = escaped(name)
             if short:

@@ -1,4 +1,4 @@
-"""How large values can be: what an estimate of costs starts from."""
+"""Maximum sizes of values, for cost estimates."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from typing import Any
 
 from .schemas import EMBEDDED, INT_OR_STRING, escaped
 
-REQUEST_BYTES = 3 * 1024 * 1024  # of the largest request; nothing in an object is larger
-_NUMBER_BYTES, _BOOL_BYTES, _TEXT_BYTES, _EMPTY_BYTES = 1, 4, 2, 2  # of the shortest JSON of a value
+REQUEST_BYTES = 3 * 1024 * 1024  # the largest request; an upper bound for all parts of an object
+_NUMBER_BYTES, _BOOL_BYTES, _TEXT_BYTES, _EMPTY_BYTES = 1, 4, 2, 2  # of the shortest JSON
 _FORMATS = {"duration": (32, 3), "date": (12, 12), "date-time": (32, 21)}  # (longest, shortest) JSON
 
 
 @dataclass(slots=True)
 class Sized:
-    """The greatest size of a value and of its parts; numbers and truth values have size 0, as upstream counts them.
+    """Maximum size of a value and its parts; numbers and booleans have size 0, as upstream counts them.
 
-    `min_bytes` is the length of the shortest JSON of such a value.
+    `min_bytes` is the length of its shortest JSON.
     """
 
     most: int = 0
@@ -25,7 +25,7 @@ class Sized:
     key: Sized | None = None
     fields: dict[str, Sized] = field(default_factory=dict)
     min_bytes: int = 0
-    by_name: bool = False  # a map whose entries are reached by `map.name`, too
+    by_name: bool = False  # entries are also reached by `map.name`
 
     def at(self, path: list[str]) -> Sized | None:
         """Return the size of a part by its path: names, `@items`, `@values`, `@keys`."""
@@ -45,7 +45,7 @@ class Sized:
 
     @property
     def cardinality(self) -> int:
-        """How many such values one request can hold."""
+        """Return how many such values one request can contain."""
         return REQUEST_BYTES // (self.min_bytes + 1)
 
 
@@ -58,7 +58,7 @@ _HEAD: dict[str, Any] = {
 
 
 def size_of_schema(schema: Any, root: bool = False) -> Sized | None:
-    """Return the sizes that a schema allows; None where rules cannot look inside."""
+    """Return the sizes that a schema allows; None if rules cannot read inside."""
     if not isinstance(schema, Mapping):
         return None
     if schema.get(INT_OR_STRING):

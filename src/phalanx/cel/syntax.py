@@ -1,4 +1,4 @@
-"""The syntax tree of a CEL expression, and the error that says where an expression is wrong."""
+"""Syntax tree of a CEL expression, and its errors with positions."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class StructExpr:
 
 @dataclass(slots=True, eq=False)
 class Fold:
-    """What a macro such as `all` stands for: a loop over a range with an accumulator."""
+    """The expansion of a macro such as `all`: a loop over a range with an accumulator."""
 
     pos: int
     range: Node
@@ -96,7 +96,7 @@ class ExpressionProblem:
 
 @dataclass(slots=True)
 class CompileError:
-    """Why an expression does not compile: the text that users see, as Kubernetes prints it."""
+    """A compile error: the text for users, in the format of Kubernetes."""
 
     message: str
     problems: list[ExpressionProblem] = field(default_factory=list)
@@ -114,11 +114,11 @@ class ExpressionError(Exception):
 
 
 MAX_PROBLEMS = 100  # as many as an error message shows
-MAX_SHOWN = 16 * 1024  # characters of an error message; problems beyond are counted
+MAX_SHOWN = 16 * 1024  # characters of an error message; further problems are only counted
 
 
 def render(source: str, problems: list[ExpressionProblem]) -> str:
-    """Return the problems with their lines, a caret below each place."""
+    """Return the problems with their lines and a caret below each position."""
     lines = source.split("\n")
     shown: list[str] = []
     size = 0

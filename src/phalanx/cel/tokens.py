@@ -1,4 +1,4 @@
-"""From the text of a CEL expression to tokens, with the values of literals."""
+"""Tokenize CEL expressions, with the values of literals."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def _number(match: re.Match[str], at: int) -> Token:
         return Token("literal", text, at, Uint(value))
     if value > MAX_INT + 1:
         raise _fail(at, "invalid int literal")
-    return Token("literal", text, at, value)  # MAX_INT + 1 is legal after a minus sign only; the parser looks
+    return Token("literal", text, at, value)  # MAX_INT + 1 is legal only after a minus sign; the parser checks
 
 
 def _string(source: str, opening: str, at: int) -> tuple[Token, int]:

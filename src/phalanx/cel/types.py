@@ -1,4 +1,4 @@
-"""Types of CEL expressions, as the type checker knows them, and how a type is printed in an error message."""
+"""Types of CEL expressions for the type checker, and their names in error messages."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ BYTES = Type("bytes", "bytes")
 NULL = Type("null", "null")
 DYN = Type("dyn", "dyn")
 ANY = Type("dyn", "any")
-ERROR = Type("error", "!error!")  # what a node has after a mistake was reported; assignable to everything
+ERROR = Type("error", "!error!")  # type of a node with a reported error; assignable to all types
 DURATION = Type("duration", "duration")
 TIMESTAMP = Type("timestamp", "timestamp")
 TYPE = Type("type", "type")
@@ -51,17 +51,17 @@ def optional_of(value: Type) -> Type:
 
 
 def type_of(value: Type) -> Type:
-    """Return the type of a type value, such as what `type(1)` gives."""
+    """Return the type of a type value, such as `type(1)`."""
     return Type("type", "type", (value,))
 
 
 def opaque(name: str) -> Type:
-    """Return a type that only its own functions look into, such as `kubernetes.Quantity`."""
+    """Return an opaque type, such as `kubernetes.Quantity`."""
     return Type("opaque", name)
 
 
 def object_type(name: str) -> Type:
-    """Return the type of an object with declared fields; the environment knows them by this name."""
+    """Return the type of an object with declared fields; the environment has them by this name."""
     return Type("object", name)
 
 
@@ -77,9 +77,9 @@ def is_optional(value: Type) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class ObjectFields:
-    """The declared fields of an object type.
+    """Declared fields of an object type.
 
-    `fields` maps the name in an expression to (name in the object, type). With `open`, any further field is dyn.
+    `fields` maps the name in an expression to (name in the object, type). `open`: any other field has type dyn.
     """
 
     name: str

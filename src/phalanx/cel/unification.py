@@ -10,14 +10,14 @@ _NULLABLE = frozenset({"null", "object", "opaque", "timestamp", "duration"})
 
 
 class Substitution:
-    """What each type parameter stands for so far."""
+    """Present values of type parameters."""
 
     def __init__(self) -> None:
         self._known: dict[str, Type] = {}
         self._count = 0
 
     def fresh(self) -> Type:
-        """Return a type parameter that nothing uses yet."""
+        """Return an unused type parameter."""
         self._count += 1
         return param(f"_var{self._count}")
 
@@ -46,11 +46,11 @@ class Substitution:
         return Type(one.kind, one.name, tuple(self.resolve(p, keep_params) for p in one.params))
 
     def assign(self, source: Type, target: Type) -> bool:
-        """Unify two types; True if a value of one may stand where the other is expected."""
+        """Unify two types; return True if a value of `source` may be used as `target`."""
         return self.assign_all((source,), (target,))
 
     def assign_all(self, sources: Iterable[Type], targets: Iterable[Type]) -> bool:
-        """Unify pairs of types; nothing is learnt from a failure."""
+        """Unify pairs of types; a failure changes nothing."""
         before = dict(self._known)
         if all(self._unify(a, b) for a, b in zip(sources, targets, strict=True)):
             return True
@@ -63,7 +63,7 @@ class Substitution:
         if a == b:
             return True
         if (a.kind == "dyn") != (b.kind == "dyn"):
-            for name in names:  # `c ? 1 : x` with an x of any type has any type
+            for name in names:  # `c ? 1 : x` with x of type dyn has type dyn
                 self._generalize(name)
         if b.kind == "param":
             return self._bind(b, a)
@@ -75,7 +75,7 @@ class Substitution:
             return (b if a.kind == "null" else a).kind in _NULLABLE
         if a.kind != b.kind or a.name != b.name:
             return False
-        if a.kind == "type":  # every type value is comparable with every other
+        if a.kind == "type":  # type values are comparable with each other
             return True
         if len(a.params) != len(b.params):
             return False

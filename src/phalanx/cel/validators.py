@@ -1,4 +1,4 @@
-"""Checks of literals when an expression is compiled: durations, timestamps, regular expressions, lists and maps."""
+"""Compile-time checks of literals: durations, timestamps, regular expressions, lists and maps."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ def children(node: Node) -> Iterator[Node]:
 
 
 def literal_problems(checked: Checked) -> list[ExpressionProblem]:
-    """Return the literals that cannot be what they are used as."""
+    """Return the literals with invalid values."""
     problems: list[ExpressionProblem] = []
     pending: list[Node] = [checked.node]
     seen: set[int] = set()
-    exempt: set[int] = set()  # arguments of format(): they may be of several types
+    exempt: set[int] = set()  # arguments of format() may have several types
     while pending:
         node = pending.pop()
         if id(node) in seen:
@@ -99,7 +99,7 @@ def _mixed(checked: Checked, elements: list[tuple[Node, bool]]) -> list[Expressi
 
 
 def mentions(root: Node, name: str) -> bool:
-    """Return whether an expression uses a variable of this name."""
+    """Return whether an expression uses a variable with this name."""
     pending: list[Node] = [root]
     seen: set[int] = set()
     while pending:

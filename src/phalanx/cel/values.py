@@ -1,6 +1,6 @@
-"""Values of CEL at run time, and their equality.
+"""Run-time values of CEL and their equality.
 
-bool, int, float, str, bytes, None, list and dict stand for themselves; the classes here are the rest.
+bool, int, float, str, bytes, None, list and dict are used directly; the classes here are the other types.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ MAX_UINT = 2**64 - 1
 
 
 class EvaluationError(Exception):
-    """An expression failed at run time. The text is what Kubernetes reports."""
+    """An expression failed at run time. The text is that of Kubernetes."""
 
 
 class CostLimitExceeded(EvaluationError):
-    """The evaluation did more work than its limit allows. No operator recovers from it."""
+    """The evaluation exceeded its cost limit. No operator recovers from it."""
 
     def __init__(self) -> None:
         super().__init__("operation cancelled: actual cost limit exceeded")
@@ -80,13 +80,13 @@ class ObjectValue(dict[str, Any]):
 
 
 class SetList(list[Any]):
-    """A list with `x-kubernetes-list-type: set`: equality does not look at the order, and `+` is a union."""
+    """A list with `x-kubernetes-list-type: set`: equality ignores the order, and `+` is a union."""
 
     __slots__ = ()
 
 
 class MapList(list[Any]):
-    """A list with `x-kubernetes-list-type: map`: elements are found by their keys, and `+` merges."""
+    """A list with `x-kubernetes-list-type: map`: elements are identified by keys, and `+` merges."""
 
     __slots__ = ("keys",)
 
@@ -95,14 +95,14 @@ class MapList(list[Any]):
         self.keys = keys
 
     def key_of(self, element: Any) -> tuple[Any, ...]:
-        """Return what identifies an element."""
+        """Return the key of an element."""
         if not isinstance(element, dict):
             return ()
         return tuple(repr(element.get(k)) for k in self.keys)
 
 
 class FieldMap:
-    """A map that computes or defaults its entries. Subclasses decide what a missing name means."""
+    """A map with computed or default entries. Subclasses define the result for a missing name."""
 
     __slots__ = ()
 
@@ -111,7 +111,7 @@ class FieldMap:
         raise EvaluationError(f"no such key: {name}")
 
     def has_field(self, name: Any) -> bool:
-        """Return whether `has()` is true of the name."""
+        """Return whether `has()` is true for the name."""
         raise NotImplementedError
 
     def contains(self, name: Any) -> bool:
@@ -119,7 +119,7 @@ class FieldMap:
         return self.has_field(name)
 
     def keys(self) -> list[Any]:
-        """Return the names that a loop over the map sees."""
+        """Return the names for a loop over the map."""
         raise NotImplementedError
 
 
@@ -141,7 +141,7 @@ KINDS: dict[type, str] = {
     TypeValue: "type",
     ObjectValue: "object",
 }
-"""The kind of a value by its class. Functions with a type of their own register it with `register`."""
+"""The kind of a value by its class. Functions with their own types register them with `register`."""
 
 _TYPE_NAMES = {
     "null": "null_type",
@@ -152,7 +152,7 @@ _NUMBERS = {"int", "uint", "double"}
 
 
 def register(python_class: type, kind: str) -> None:
-    """Declare that values of a class are CEL values of a kind."""
+    """Register a class as CEL values of a kind."""
     KINDS[python_class] = kind
 
 
@@ -165,20 +165,20 @@ def kind_of(value: Any) -> str:
 
 
 def type_name(value: Any) -> str:
-    """Return the name that `type()` gives."""
+    """Return the name given by `type()`."""
     if isinstance(value, ObjectValue):
         return value.type_name
     kind = kind_of(value)
     return _TYPE_NAMES.get(kind, kind)
 
 
-MOST_PARTS = 250_000  # lists and maps that one operation visits in a value: its parts may be shared, and so be many
+MOST_PARTS = 250_000  # lists and maps visited by one operation: shared parts can make a value large
 MOST_ELEMENTS = 1_000_000  # of a list
-MOST_CHARACTERS = 10_000_000  # of a string; also the comparisons of one operation
+MOST_CHARACTERS = 10_000_000  # of a string; also comparisons of one operation
 
 
 class Visits:
-    """Counts the parts of a value that an operation visits, and ends it at MOST_PARTS."""
+    """Counts the visited parts of a value and stops at MOST_PARTS."""
 
     __slots__ = ("left",)
 
@@ -193,13 +193,13 @@ class Visits:
 
 
 def check_length(count: int, most: int = MOST_CHARACTERS) -> None:
-    """Raise CostLimitExceeded for a list or string that no evaluation could afford to read."""
+    """Raise CostLimitExceeded for a list or string that is too long to evaluate."""
     if count > most:
         raise CostLimitExceeded
 
 
 def equal(a: Any, b: Any, visits: Visits | None = None) -> bool:
-    """Return whether two values are equal by CEL's rules: numbers across types, everything else within a type."""
+    """Return whether two values are equal by CEL's rules: numbers across types, other values within a type."""
     kind_a, kind_b = kind_of(a), kind_of(b)
     if kind_a != kind_b:
         if kind_a in _NUMBERS and kind_b in _NUMBERS:
@@ -248,7 +248,7 @@ def contains(elements: list[Any], value: Any, visits: Visits | None = None) -> b
 
 
 def size_of(value: Any) -> int:
-    """Return the size that costs are computed from: length of strings, lists and maps, otherwise 1."""
+    """Return the size for costs: length of strings, lists and maps, else 1."""
     kind = type(value)
     if kind is str or kind is bytes or isinstance(value, (list, dict)):
         return len(value)
@@ -260,7 +260,7 @@ def size_of(value: Any) -> int:
 
 
 def plain(value: Any, visits: Visits | None = None) -> Any:
-    """Return a value as JSON holds it; optionals without a value become None."""
+    """Return a value as JSON; optionals without a value become None."""
     counted = visits or Visits()
     counted.one()
     if isinstance(value, list):

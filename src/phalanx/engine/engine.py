@@ -33,8 +33,8 @@ from phalanx.engine.state.records import PodRecord, PodState
 from phalanx.model.gates import Gates
 from phalanx.model.objects import Node
 
-BINDS = 2  # binds that count as one unit of work
-POD = 3  # units of work that the attempt of a single pod counts as
+BINDS = 2  # binds per unit of work
+POD = 3  # units of work per attempt of a single pod
 
 _WITH_DEVICE_DOMAINS = frozenset({"PodGroup", "CompositePodGroup", "Workload"})
 _WAKE_OF_KIND = {
@@ -230,7 +230,7 @@ class Engine:
             self.queue.wake(ClusterChange(wake, old=old, new=new))
 
     def request_device_domain(self, annotations: Mapping[str, str]) -> None:
-        """Know the device attribute that the annotations of a group ask for, as a label of all nodes."""
+        """Add the device attribute that a group's annotations request, as a label of all nodes."""
         if self.device_domains.request(annotations):
             for name in list(self.columns.row_of):
                 self._label_again(name)
@@ -288,8 +288,10 @@ class Engine:
     # ---- decisions
 
     def step(self, now: float, limit: int = 100) -> list[Decision]:
-        """Attempt up to `limit` scheduling units; return every decision made since the last step. With 0 no unit is
-        attempted, but gangs whose binding has begun are bound to the end."""
+        """Attempt up to `limit` scheduling units; return every decision since the last step.
+
+        With a limit of 0 no unit is attempted, but gangs whose binding has begun are bound completely.
+        """
         self._time(now)
         queue = self.queue
         if self.cluster.outgrown():
@@ -324,7 +326,7 @@ class Engine:
         return self.outbox.take()
 
     def _answer_places(self) -> None:
-        """Look for a place for workloads whose pods do not exist yet; also for those that lost theirs."""
+        """Search places for workloads whose pods do not exist yet, also for those that lost their place."""
         places = self.places
         for lost in places.sweep():
             places.request(lost)
@@ -409,7 +411,7 @@ class Engine:
             self.starts.placed(root, records)
 
     def _hold_for_older(self, root: SchedulingUnit, older: SchedulingUnit) -> None:
-        """With `strictFIFO` no unit overtakes an older one: try this one again after a while."""
+        """Back off a unit that `strictFIFO` holds behind an older one."""
         spaces = {record.namespace for unit in (root, older) for record in unit.records.values()}
         name = older.key if len(spaces) == 1 else "an older unit of another namespace"  # its name is not for everyone
         message = f"strictFIFO: waits until {name} has started"
@@ -433,7 +435,7 @@ class Engine:
             self._cycle.attempt(root)
 
     def _go_on(self, first: SchedulingUnit) -> None:
-        """Run one slice of one unfinished attempt that was suspended before this step. The attempts take turns."""
+        """Run one slice of a suspended attempt. Suspended attempts take turns."""
         spent, root = self.searches.spent, first if first.place is QueueName.SEARCH else None
         for _ in range(len(self.searches.unfinished) + 1):
             if root is None:
@@ -478,8 +480,9 @@ class Engine:
 
     @property
     def unseen_binds(self) -> bool:
-        """Return True if a pod is about to be bound, or is bound and not shown on its node by an informer. Pods that
-        wait for a plugin (Permit, PreBind) may do so for minutes: for them it is enough that their nodes are written.
+        """Return True if a pod is about to be bound, or is bound but not yet shown by an informer.
+
+        A pod that waits for a plugin (Permit, PreBind), perhaps for minutes, does not count once its node is written.
         """
         held = sum(each.stage != TURN for each in self.pod_lifecycle.holding.values())
         return len(self.pod_lifecycle.unit_of) > held or not self._binding.all_announced

@@ -1,4 +1,4 @@
-"""The API server as a whole: store, handlers, certificates, socket, kubeconfig, background duties."""
+"""The API server: store, handlers, certificates, socket, kubeconfig and background controllers."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ log = logging.getLogger("phalanx.serve")
 
 
 class ApiServer:
-    """Start, use `client()` for parts in this process and `url` for others, stop."""
+    """The API server of a local cluster. Parts in this process use `client()`, others connect to `url`."""
 
     name = "apiserver"
 
@@ -66,7 +66,7 @@ class ApiServer:
 
     @property
     def ready(self) -> bool:
-        """Return what /readyz answers."""
+        """Return True if /readyz reports success."""
         return self._app is not None and self._app.ready
 
     @ready.setter
@@ -76,7 +76,7 @@ class ApiServer:
 
     @property
     def failed(self) -> asyncio.Future[None] | None:
-        """Return None: system controllers are restarted when they die, and the rest fails request by request."""
+        """Return None: system controllers are restarted, and other failures concern one request."""
         return None
 
     @property
@@ -93,21 +93,21 @@ class ApiServer:
         return LocalClient(self.api, user_agent=name)
 
     def extend(self, path: str, answer: Extension) -> None:
-        """Let another part of the process answer a path, behind the same TLS and token."""
+        """Serve a path for another part of the process, behind the same TLS and token."""
         assert self._app is not None, "not started"
         self._app.extensions[path] = answer
 
     def answer_questions(self, path: str, answer: Question) -> None:
-        """Let another part of the process answer a path and decide what each authenticated caller may learn."""
+        """Serve a path for another part, which decides what each authenticated caller may read."""
         assert self._app is not None, "not started"
         self._app.questions[path] = answer
 
     def measure(self, name: str, text: Callable[[], bytes]) -> None:
-        """Let another part of the process have its metrics in /metrics; a restarted part replaces its predecessor."""
+        """Add metrics of another part to /metrics; a restarted part replaces its earlier entry."""
         self._measures[name] = text
 
     async def start(self) -> None:
-        """Start to answer requests. Raises ConfigProblem if a setting cannot work."""
+        """Start to serve. Raises ConfigProblem for an invalid setting."""
         settings = self.settings
         sock = bind(settings.listen.host, settings.listen.port)
         try:
@@ -147,7 +147,7 @@ class ApiServer:
         return Loop("duties", duties.run, ready=duties.ready.wait)
 
     def _secure(self, ctx: Context) -> tuple[Auth, ssl.SSLContext | None]:
-        """Token and certificates; neither with --plain-http."""
+        """Create the token and certificates; neither with --plain-http."""
         settings, data = self.settings, self.settings.data
         if settings.plain_http:
             return Anonymous(), None
@@ -170,7 +170,7 @@ class ApiServer:
         app.downloads["/phalanx/v1/backup"] = self._backup
         self._server = Server(app, sock, tls, self._limits)
         await self._server.start()
-        # A wildcard address is where to listen, not where to call.
+        # Clients cannot connect to a wildcard address.
         host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self._server.host, self._server.host)
         app.address = f"[{host}]:{self._server.port}" if ":" in host else f"{host}:{self._server.port}"
         self.url = f"{'http' if settings.plain_http else 'https'}://{app.address}"
@@ -182,7 +182,7 @@ class ApiServer:
         log.info("serving on %s", self.url)
 
     async def _backup(self) -> Answer:
-        """Return the present store as one file; commits continue meanwhile."""
+        """Return the present store as one file; commits continue."""
         assert self._store is not None
         entries, revision = self._store.snapshot()
 
@@ -196,7 +196,7 @@ class ApiServer:
         return Answer(stream=_pieces(file), content_type="application/octet-stream")
 
     async def stop(self) -> None:
-        """Finish what was asked, then close the store."""
+        """Finish running requests, then close the store."""
         if self._server is not None:
             await self._server.stop()
         if self._duties is not None:

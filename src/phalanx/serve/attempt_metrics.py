@@ -1,7 +1,7 @@
 """Metrics of attempts, with the names and labels of kube-scheduler 1.37.
 
-The engine has no clock and decides many pods in one step, so the duration of one attempt is its share of the step that
-decided it. The time until the bind is confirmed is measured for each pod.
+The engine has no clock and decides many pods in one step, so the duration of an attempt is its share of that step. The
+time until the bind is confirmed is measured per pod.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from phalanx.engine.events import Outcome
 from phalanx.serve.histograms import Histograms, exponential
 from phalanx.serve.scheduler import SchedulerService
 
-_MANY_ATTEMPTS = 15  # from here on the label says 15+, as in kube-scheduler
+_MANY_ATTEMPTS = 15  # from this number on the label is 15+, as in kube-scheduler
 _RESULTS = {"Unschedulable": "unschedulable", "SchedulerError": "error"}
 _GROUP_RESULTS = {
     "Scheduled": "scheduled",
@@ -30,12 +30,12 @@ _GROUP_RESULTS = {
 
 
 class _Sent(NamedTuple):
-    """A Bind without an answer."""
+    """A Bind without an outcome."""
 
     profile: str
-    created: float  # of the pod, seconds since the epoch
+    created: float  # creation of the pod, seconds since the epoch
     at: float  # monotonic seconds
-    share: float  # seconds of the step that decided it
+    share: float  # seconds of the deciding step
     attempts: int
 
 
@@ -43,7 +43,7 @@ class AttemptMetrics(Collector):
     def __init__(self, service: SchedulerService, registry: CollectorRegistry) -> None:
         self._service = service
         self._sent: dict[int, _Sent] = {}  # by decision
-        self._step = 0.0  # seconds that the last step took
+        self._step = 0.0  # duration of the last step in seconds
         attempt = exponential(0.001, 2, 15)
 
         by = ["result", "profile"]

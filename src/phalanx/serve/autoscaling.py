@@ -37,10 +37,7 @@ def _slices(drivers: Sequence[SimulatedDriver], node: str, index: int) -> list[R
 
 
 class DemandSource:
-    """What the autoscaler and the controller of ProvisioningRequests ask.
-
-    The scheduler is a part of its own, which may be replaced when it fails.
-    """
+    """Queries of the autoscaler and the ProvisioningRequest controller to the scheduler, which may be replaced."""
 
     def __init__(self, groups: Sequence[NodeGroup], drivers: Sequence[SimulatedDriver] = ()) -> None:
         self.pools = pools(groups, drivers)
@@ -54,11 +51,11 @@ class DemandSource:
         return await LackingGroups(*self._scheduler).ask() if self._scheduler is not None else None
 
     async def ask(self) -> Needs | None:
-        """Return what is missing and what is unused; None if the scheduler cannot say now."""
+        """Return missing and unused nodes; None if the scheduler cannot answer now."""
         if self._scheduler is None or not self._scheduler[0].synced:
             return None
         service, diagnostics = self._scheduler
-        if not service.engine.queue.units:  # nothing waits: no question is needed
+        if not service.engine.queue.units:  # nothing is pending: no query needed
             idle, cordoned = unused(service.engine.scheduler, self.pools)
             return Needs((), idle, cordoned)
         try:

@@ -1,13 +1,12 @@
-"""Authenticate and authorise callers of our ports: the API server reviews their tokens and their rights.
+"""Authenticate and authorise callers of our ports by reviews of the API server.
 
-A TokenReview says which user a token belongs to, a SubjectAccessReview whether that user may do what it asks for. Both
-are created in our own name (the right `system:auth-delegator` of Kubernetes). Tokens are never kept or logged; a result
-is remembered for some seconds under the digest of the token, so that neither a scraper nor a caller that guesses makes
-the API server work for every request.
+A TokenReview returns the user of a token, a SubjectAccessReview whether the user may do something. Both are created
+with our own account (role `system:auth-delegator` of Kubernetes). Tokens are never stored or logged. A result is cached
+for some seconds under the digest of the token, so that neither a scraper nor guessed tokens cause a review per request.
 
-Through the service proxy no `Authorization` header arrives: kube-apiserver removes the credentials it has checked, adds
-no identity of its own, and does not verify our certificate. So a token for another purpose must not be sent that way.
-Callers send, in the header `Phalanx-Token`, a token that was requested for our audience: it is worth nothing elsewhere.
+The service proxy of kube-apiserver removes the `Authorization` header, adds no identity and does not verify our
+certificate, so a token for another purpose must not be sent that way. Callers send a token for our audience, which is
+useless elsewhere, in the header `Phalanx-Token`.
 """
 
 from __future__ import annotations
@@ -36,18 +35,18 @@ from phalanx.base.errors import (
 from phalanx.serve.diagnostics import MOST_BYTES, Diagnostics
 from phalanx.serve.question_paths import AUDIENCE, HEADER
 
-REMEMBERED = 10.0  # seconds, as kube-apiserver's own components remember
+REMEMBERED = 10.0  # seconds that results are cached, as in kube-apiserver's components
 MOST_REMEMBERED = 1000
-MOST_ASKED = 4  # reviews at a time
+MOST_ASKED = 4  # concurrent reviews
 MOST_WAITING = 64
 
 _TOKENS = Resource("authentication.k8s.io", "v1", "tokenreviews", "TokenReview", namespaced=False)
 _ACCESS = Resource("authorization.k8s.io", "v1", "subjectaccessreviews", "SubjectAccessReview", namespaced=False)
-_Result = tuple[float, Any, ApiProblem | None]  # until when it counts, the value, or why there is none
+_Result = tuple[float, Any, ApiProblem | None]  # expiry, value, or the problem
 
 
 class Caller(msgspec.Struct, frozen=True):
-    """The user that a token belongs to, as the API server says."""
+    """The user of a token."""
 
     username: str = ""
     uid: str = ""
@@ -89,7 +88,7 @@ class Callers:
         await self._check(token, (), path, verb)
 
     async def access(self, request: web.Request) -> Access | None:
-        """Return the rights of the caller, None if it may use the path itself. Raises Unauthorized."""
+        """Return the rights of the caller; None if it may use the path itself. Raises Unauthorized."""
         token, audiences = _token(request)
         try:
             await self._check(token, audiences, request.path, request.method.lower())
@@ -141,10 +140,7 @@ class Callers:
             self._waiting -= 1
 
     async def _identify(self, token: str, audiences: tuple[str, ...]) -> Caller:
-        """Return the caller of a token. Raises Unauthorized.
-
-        A token in our own header may also be one for the API server.
-        """
+        """Return the caller of a token. Raises Unauthorized. Our header may also contain a token for the API server."""
         error = ""
         for wanted in dict.fromkeys((audiences, ())):
             spec: dict[str, object] = {"token": token, **({"audiences": wanted} if wanted else {})}
@@ -171,7 +167,7 @@ class Callers:
 
 
 class _CallerAccess:
-    """What one caller may do, asked when it matters (`base.access.Access`)."""
+    """Rights of one caller, checked on demand (`base.access.Access`)."""
 
     def __init__(self, callers: Callers, token: str, caller: Caller) -> None:
         self._callers, self._token, self._caller = callers, token, caller
@@ -186,7 +182,7 @@ class _CallerAccess:
 
 
 def _token(request: web.Request) -> tuple[str, tuple[str, ...]]:
-    """Return the token of a request and the audiences it was requested for; () for those of the API server."""
+    """Return the token of a request and its audiences; () for those of the API server."""
     own = request.headers.get(HEADER, "").strip()
     if own:
         return own, (AUDIENCE,)

@@ -1,5 +1,6 @@
-"""A certificate made and renewed elsewhere (cert-manager, an operator): read from a directory, and again
-whenever the files change. Connections that stand keep what they were shown; new ones are shown the new certificate.
+"""Certificates created elsewhere (cert-manager, an operator): read from a directory, again after each change.
+
+Existing connections keep their certificate; new connections get the new one.
 """
 
 from __future__ import annotations
@@ -19,15 +20,15 @@ from phalanx.local.api.tls import Identity, Pair
 
 log = logging.getLogger(__name__)
 
-LOOK_EVERY = 30.0  # seconds; renewals leave days
+LOOK_EVERY = 30.0  # seconds; certificates are renewed days before they expire
 
 
 class CertificateFiles:
-    """tls.crt and tls.key as in a Secret of type kubernetes.io/tls; ca.crt where there is one."""
+    """tls.crt and tls.key as in a Secret of type kubernetes.io/tls, and ca.crt if it exists."""
 
     def __init__(self, directory: Path, option: str, clock: Clock | None = None) -> None:
         self._directory, self._option, self._clock = directory, option, clock or SystemClock()
-        self._reported: Identity | None = None  # the expired certificate that the log names
+        self._reported: Identity | None = None  # the expired certificate that was logged
         self.identity = self._read()
         try:
             self.context: ssl.SSLContext = self.identity.context()
@@ -54,7 +55,7 @@ class CertificateFiles:
         )
 
     def _report_expired(self) -> None:
-        """Log once that the certificate in use has expired; a process that stops would serve no other one either."""
+        """Log once that the certificate expired; stopping the process would not help."""
         try:
             until = x509.load_pem_x509_certificate(self.identity.server.certificate).not_valid_after_utc
         except ValueError:
@@ -72,10 +73,8 @@ class CertificateFiles:
         )
 
     def refresh(self) -> bool:
-        """Return True if another certificate is used from now on.
-
-        Files that cannot be used, or that are being written, leave the present one, with a line in the log.
-        """
+        """Return True if another certificate is used from now on. Invalid or incomplete files are logged and
+        ignored."""
         try:
             found = self._read()
         except ConfigProblem as problem:
@@ -84,7 +83,7 @@ class CertificateFiles:
         if found in (self.identity, self._refused):
             return False
         try:
-            found.context()  # a trial: a chain that is loaded by half spoils the context in use
+            found.context()  # loaded as a trial: a failed load would damage the context in use
             found.load_into(self.context)
         except ssl.SSLError as error:
             self._refused = found

@@ -1,4 +1,4 @@
-"""`phalanx up`: the whole local cluster in one process. Says which parts run; each part knows only its client."""
+"""`phalanx up`: the local cluster in one process. Defines which parts run; each part knows only its client."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from phalanx.serve.settings import ServerSettings
 
 log = logging.getLogger(__name__)
 
-Part = Callable[[ApiServer], Component]  # called when the API server answers
+Part = Callable[[ApiServer], Component]  # called when the API server serves
 
 
 class ClusterSettings(msgspec.Struct, frozen=True):
     server: ServerSettings = msgspec.field(default_factory=ServerSettings)
-    nodes: int | None = 0  # None: `usual_nodes` in a new cluster, else those that are there
+    nodes: int | None = 0  # None: `usual_nodes` in a new cluster, else the existing number
     topology: str = ""
-    devices: str = ""  # of the nodes, by simulated drivers (--devices)
-    provisioning: str = ""  # class of ProvisioningRequests for groups that lack nodes; "": none
+    devices: str = ""  # devices of the nodes, by simulated drivers (--devices)
+    provisioning: str = ""  # class of ProvisioningRequests created for groups that lack nodes; "": none
     kueue: bool = False  # answer admission checks of Kueue (--kueue)
     autoscale: tuple[str, ...] = ()  # node groups of a simulated autoscaler (--autoscale)
     usual_nodes: int = 10
@@ -40,16 +40,16 @@ class ClusterSettings(msgspec.Struct, frozen=True):
     run_scheduler: bool = True
     scheduler: SchedulerConfig = msgspec.field(default_factory=default_config)
     scheduler_document: dict[str, Any] = msgspec.field(default_factory=dict)  # as written, for recordings
-    record: Path | None = None  # write every event and decision of the scheduler here
-    placement_lease: str = PLACEMENT_LEASE  # shared with schedulers that others start on this cluster
+    record: Path | None = None  # file for every event and decision of the scheduler
+    placement_lease: str = PLACEMENT_LEASE  # shared with other schedulers on this cluster
     dialects: tuple[str, ...] = ()  # other schedulers whose PodGroups are used
-    slow_plugin: float = LIMIT  # seconds after which the scheduler names a plugin
+    slow_plugin: float = LIMIT  # seconds in one step after which a plugin is logged as slow
 
 
 class ServedCluster:
-    """API server first, then the other parts in order. `parts` come from the composition root.
+    """The API server, then the other parts in order. `parts` come from the composition root.
 
-    A part that dies is created again, and /readyz fails meanwhile; only the API server's own end is the cluster's.
+    A failed part is created again, and /readyz fails meanwhile. Only a failure of the API server ends the cluster.
     """
 
     def __init__(
@@ -67,9 +67,9 @@ class ServedCluster:
         self._supervised = [Supervised(partial(part, self.server), self._report_ready) for part in parts]
 
     async def start(self) -> None:
-        """Start everything; return when all parts answer. Raises ConfigProblem before anything runs."""
+        """Start all parts; return when they work. Raises ConfigProblem before anything runs."""
         await self.server.start()
-        self.server.ready = False  # /readyz is about all parts
+        self.server.ready = False  # /readyz covers all parts
         try:
             self.server.measure("parts", lambda: restarts_text(self.restarts))
             for part in self._supervised:
@@ -83,7 +83,7 @@ class ServedCluster:
 
     @property
     def restarts(self) -> dict[str, int]:
-        """Return how often each part died and was created again."""
+        """Return how often each part failed and was created again."""
         return {part.name: part.restarts for part in self._supervised}
 
     def _report_ready(self) -> None:

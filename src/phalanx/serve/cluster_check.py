@@ -1,7 +1,6 @@
-"""Look at a cluster and say what works for Phalanx, what does not, and what to do. Changes nothing.
+"""Check whether a cluster is ready for Phalanx, and print what to do. Changes nothing.
 
-Every check is one question to the API server and ends in one line. A check that lacks a right says so and leaves the
-others alone.
+Every check is a request to the API server with one line of result. A check without the needed right reports that.
 """
 
 from __future__ import annotations
@@ -40,8 +39,8 @@ WORKS, FAILS, UNKNOWN = "works", "does not work", "unknown"
 ABSENT = "not installed"
 
 GATES = ("GenericWorkload", "GangScheduling", "TopologyAwareWorkloadScheduling", "CompositePodGroup", "WorkloadWithJob")
-SKEW_SECONDS = 5.0  # more makes ages, backoffs and leases of different machines disagree
-MOST_PODS = 5000  # whose scheduler is looked at
+SKEW_SECONDS = 5.0  # a larger skew makes ages, backoffs and leases of machines inconsistent
+MOST_PODS = 5000  # pods whose scheduler is counted
 PAGE = 500
 EXPIRES_SOON = 30  # days
 REVIEWS_AT_ONCE = 16
@@ -63,7 +62,7 @@ _GATE = re.compile(r'^kubernetes_feature_enabled\{name="([^"]+)"[^}]*\} ([01])',
 
 
 class Check(msgspec.Struct, frozen=True):
-    """The result of one check: `todo` says what to do, "" if nothing."""
+    """The result of one check. `todo`: the remedy, or ""."""
 
     name: str
     state: str  # WORKS, FAILS, UNKNOWN or ABSENT
@@ -73,11 +72,11 @@ class Check(msgspec.Struct, frozen=True):
 
 class ClusterCheck:
     def __init__(self, client: HttpClient, clock: Clock, namespace: str = "phalanx-system") -> None:
-        """namespace: where Phalanx is, or shall be, installed."""
+        """namespace: of the installation, present or planned."""
         self._client, self._clock, self._namespace = client, clock, namespace
 
     async def run(self) -> list[Check]:
-        """Return all checks. Raises Unreachable and Unauthorized if nothing can be checked."""
+        """Return all checks. Raises Unreachable or Unauthorized if nothing can be checked."""
         checks: Sequence[tuple[str, Callable[[], Awaitable[Check]]]] = (
             ("version", self._version),
             ("clock", self._skew),
@@ -226,7 +225,7 @@ class ClusterCheck:
         return await self._behind(home, "phalanx-scheduler", path, "questions", "phalanx-scheduler")
 
     async def _behind(self, home: str, service: str, path: str, name: str, part: str) -> Check:
-        """Reach a Service as the API server reaches it. Any answer of the part itself will do."""
+        """Check that the API server reaches a Service; any response of the part is sufficient."""
         if not await self._exists(f"{home}/{service}"):
             return Check(name, ABSENT, f"there is no Service for {part}", "kubectl apply -k deploy/")
         try:
@@ -301,7 +300,7 @@ def _listed(rights: Sequence[RequiredRight]) -> str:
 
 
 def _authority_problem(bundle: str, now: float) -> str:
-    """Return what is wrong with the authority that a webhook configuration trusts; "" if nothing is."""
+    """Return the problem of the CA bundle of a webhook configuration; "" if it is valid."""
     if not bundle:
         return NO_AUTHORITY
     try:

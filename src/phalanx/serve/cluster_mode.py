@@ -1,6 +1,6 @@
-"""`phalanx controllers --mode cluster`: groups and links for the workloads of a real cluster, as one process.
+"""`phalanx controllers --mode cluster`: groups and links for the workloads of a real cluster, in one process.
 
-All replicas follow the cluster and serve the webhook; the one that holds the lease writes groups and labels.
+All replicas watch the cluster and serve the webhook; the holder of the lease writes groups and labels.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ log = logging.getLogger(__name__)
 
 Ask = Callable[[str], Awaitable[bytes]]  # GET of any path
 PODS_OPENAPI = "/openapi/v3/api/v1"
-TRUST_AGAIN = 30.0  # seconds until the configuration of the webhook is looked at again
+TRUST_AGAIN = 30.0  # seconds between checks of the webhook configuration
 POD_SPEC = "io.k8s.api.core.v1.PodSpec"
 
 
@@ -58,25 +58,25 @@ POD_SPEC = "io.k8s.api.core.v1.PodSpec"
 class ClusterModeSettings:
     kubeconfig: str = ""  # "" = in-cluster
     context: str = ""
-    scheduler_name: str = ""  # grouped pods go there; "" leaves them where they are
+    scheduler_name: str = ""  # scheduler of grouped pods; "": not changed
     webhook: Listen | None = None
     tls_dir: Path | None = None
     webhook_hosts: tuple[str, ...] = ()  # names in the generated certificate
     configuration: str = "phalanx"  # MutatingWebhookConfiguration
     secret: str = "phalanx-webhook-tls"
-    namespace: str = "phalanx-system"  # of the lease and the Secret
+    namespace: str = "phalanx-system"  # namespace of the lease and the Secret
     leader_elect: bool = True
     lease: LeaseSettings = field(default_factory=lambda: LeaseSettings("phalanx-controllers", "phalanx-system"))
     health: Listen | None = None
-    secure: Listen | None = None  # with TLS, for callers the API server knows
-    gang_budgets: bool = False  # gangs that go as a whole get a PodDisruptionBudget
+    secure: Listen | None = None  # address with TLS, for authenticated callers
+    gang_budgets: bool = False  # create PodDisruptionBudgets for gangs that are disrupted as a whole
 
 
 async def probe(api: GroupApi, ask: Ask) -> Abilities:
-    """Return which links the API server keeps.
+    """Return which links the API server stores.
 
-    It drops the fields of a pod while the gate of the kinds is off, whatever its OpenAPI document says: both the kinds
-    and the fields must exist.
+    It drops the fields of a pod while the gate of the kinds is off, whatever its OpenAPI document says. So both the
+    kinds and the fields must exist.
     """
     if await api.decide() != "scheduling.k8s.io":
         return Abilities()
@@ -91,23 +91,23 @@ async def probe(api: GroupApi, ask: Ask) -> Abilities:
 
 
 class ClusterMode:
-    """Start, wait, stop; `until_failure` raises what it died of, a lost lease included."""
+    """The process; `until_failure` raises its failure, also a lost lease."""
 
     def __init__(
         self, settings: ClusterModeSettings, *, clock: Clock | None = None, before: Elector | None = None
     ) -> None:
-        """before: the elector of a life of this process that lost the lease."""
+        """before: the elector of an earlier instance that lost the lease."""
         self._settings, self._clock, self._before = settings, clock or SystemClock(), before
         self._http: HttpClient | None = None
         self.controllers: ClusterControllers | None = None
         self.webhook: WebhookServer | None = None
         self.health: HealthServer | None = None
-        self.authority = b""  # PEM: the CA bundle for the API server
-        self._tls: ssl.SSLContext | None = None  # of the webhook
+        self.authority = b""  # CA bundle in PEM for the API server
+        self._tls: ssl.SSLContext | None = None  # context of the webhook
         self._tasks: list[asyncio.Task[None]] = []
         self._checks: asyncio.Task[None] | None = None
         self._elector: Elector | None = None
-        self._trusted = False  # whether the configuration of the webhook names our authority, as far as is known
+        self._trusted = False  # whether the webhook configuration is known to contain our CA
 
     async def start(self) -> None:
         settings = self._settings
@@ -119,7 +119,7 @@ class ClusterMode:
         await self.start_with(http, lambda path: http.request("GET", path), Callers(http))
 
     async def _check(self, client: HttpClient) -> None:
-        """Report what this process needs and the cluster lacks."""
+        """Log rights and resources that the cluster lacks."""
         settings = self._settings
         rights = (*CONTROLLER_RIGHTS, *(of_lease(settings.lease) if settings.leader_elect else ()))
         await report_missing_rights(client, rights)
@@ -128,7 +128,7 @@ class ClusterMode:
             await report_other_holders(client, settings.lease, self._clock, "--namespace")
 
     async def start_with(self, client: Client, ask: Ask, callers: Callers | None = None) -> None:
-        """Start with any client. `callers`: checks callers of the address with TLS."""
+        """Start with a given client. `callers`: authorises callers of the address with TLS."""
         settings = self._settings
         api = GroupApi(client)
         controllers = self.controllers = ClusterControllers(api, self._clock, gang_budgets=self._settings.gang_budgets)
@@ -188,7 +188,7 @@ class ClusterMode:
             self._trusted = await publish(client, self._settings.configuration, identity.ca)
 
     async def _keep_trusted(self, client: Client) -> NoReturn:
-        """Write our authority into the webhook configuration again: it may be applied later, or again without it."""
+        """Write our CA into the webhook configuration whenever it is missing: it may be applied again."""
         while True:
             await asyncio.sleep(TRUST_AGAIN)
             if self.authority and self._settings.configuration:
@@ -197,7 +197,7 @@ class ClusterMode:
                 )
 
     async def _serve_health(self) -> None:
-        """Answer probes from the first moment: a process that waits for the API server is alive, but not ready."""
+        """Serve probes from the start: a process that waits for the API server is alive but not ready."""
         settings = self._settings
         if self.health is not None or (settings.health is None and settings.secure is None):
             return
@@ -247,7 +247,7 @@ class ClusterMode:
     async def stop(self) -> None:
         if self.webhook is not None:
             await self.webhook.stop()
-        for task in reversed(self._tasks):  # the lease is released before the caches end
+        for task in reversed(self._tasks):  # release the lease before the caches end
             await end((task,))
         if self._checks is not None:
             await end((self._checks,))

@@ -1,7 +1,7 @@
-"""Find local clusters by name: where each keeps its files, whether it runs, and its kubeconfig.
+"""Find local clusters by name: their files, whether they run, and their kubeconfig.
 
-A running cluster holds a lock on its `cluster.json`. The lock shows that it runs, not the process ID in the file: the
-lock ends with the process, while a process ID may be reused. A kubeconfig is readable by its owner only.
+A running cluster holds a lock on its `cluster.json`. The lock, not the process ID, shows that it runs: it ends with the
+process, while a process ID may be reused. A kubeconfig is readable only by its owner.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 
 
 class ClusterRecord(msgspec.Struct, frozen=True):
-    """What a running cluster says of itself; after its end, what it last was."""
+    """Data of a running cluster; after it stopped, its last data."""
 
     name: str
     pid: int
@@ -41,9 +41,9 @@ class ClusterRecord(msgspec.Struct, frozen=True):
 
 
 class Home(msgspec.Struct, frozen=True):
-    """The folder of one cluster: `cluster.json`, and for a cluster with a name its data, kubeconfig and log too."""
+    """Directory of one cluster: `cluster.json`, and with a name also data, kubeconfig and log."""
 
-    name: str  # "" for a cluster that is known by its data directory only
+    name: str  # "": known only by its data directory
     path: Path
 
     @property
@@ -55,7 +55,7 @@ class Home(msgspec.Struct, frozen=True):
         return self.path / LOG
 
     def record(self) -> ClusterRecord | None:
-        """Return the record of the cluster; None if nothing was started here, or the file is not ours."""
+        """Return the record; None if no cluster was started here or the file is invalid."""
         try:
             return msgspec.json.decode((self.path / RECORD).read_bytes(), type=ClusterRecord)
         except (OSError, msgspec.DecodeError):
@@ -76,7 +76,7 @@ class Home(msgspec.Struct, frozen=True):
 
     @contextmanager
     def held(self) -> Iterator[Announce]:
-        """Hold the home while the cluster's process lives. Raises ConfigProblem if another one runs here."""
+        """Hold the lock while the cluster runs. Raises ConfigProblem if another process holds it."""
         self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
         descriptor = os.open(self.path / RECORD, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
         try:
@@ -89,7 +89,7 @@ class Home(msgspec.Struct, frozen=True):
         try:
             yield Announce(descriptor)
         finally:
-            os.close(descriptor)  # and with it the lock
+            os.close(descriptor)  # also releases the lock
 
     def _who(self) -> str:
         record = self.record()
@@ -98,7 +98,7 @@ class Home(msgspec.Struct, frozen=True):
 
 
 class Announce(msgspec.Struct, frozen=True):
-    """Writes the record in place: a new file would have no lock."""
+    """Writes the record in place: a new file would not be locked."""
 
     descriptor: int
 
@@ -126,7 +126,7 @@ def home_of(name: str, data: str = "") -> Home:
 
 
 def all_homes() -> list[Home]:
-    """Return every named cluster that was started and not deleted, ordered by name."""
+    """Return all named clusters that were started and not deleted, by name."""
     folder = homes()
     found = sorted(path for path in folder.iterdir() if path.is_dir()) if folder.is_dir() else []
     return [Home(path.name, path) for path in found]
@@ -147,7 +147,7 @@ def home_at(kubeconfig: str, context: str = "") -> Home:
 
 
 def stop(home: Home, patience: float) -> bool:
-    """Ask its process to end and wait until it has. False: it still runs after `patience` seconds."""
+    """Stop the process and wait. Return False if it still runs after `patience` seconds."""
     record = home.record()
     if record is None or not home.running():
         return True
@@ -181,7 +181,7 @@ def kubeconfig_text(url: str, ca: bytes | None, token: str | None, name: str = N
 
 
 def context_name(cluster: str) -> str:
-    """Return the context name of a named cluster, which must differ from others in the same file."""
+    """Return the context name of a cluster, which must be unique in a kubeconfig."""
     return f"{NAME}-{cluster}" if cluster else NAME
 
 
@@ -193,7 +193,7 @@ def write_kubeconfig(path: Path, url: str, ca: bytes | None, token: str | None, 
 
 
 def merge_kubeconfig(path: Path, into: Path) -> str:
-    """Merge the cluster of one kubeconfig into another; return the context to use. Raises ConfigProblem."""
+    """Merge a kubeconfig into another; return the context name. Raises ConfigProblem."""
     new = yaml.safe_load(path.read_text())
     try:
         old = yaml.safe_load(into.read_text()) if into.exists() else None

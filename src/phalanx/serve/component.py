@@ -1,4 +1,4 @@
-"""Parts of a process that start and stop together, and how a failure of one is reported."""
+"""Parts of a process that start and stop together, and the reporting of their failures."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from phalanx.base.tasks import EndedEarly, end, run_contained
 
 log = logging.getLogger(__name__)
 
-FIRST_RESTART, LONGEST_RESTART = 0.5, 30.0  # seconds before a part that died is created again; doubles each time
-STEADY = 60.0  # a part that lived this long starts with a short delay again
+FIRST_RESTART, LONGEST_RESTART = 0.5, 30.0  # seconds before a failed part is created again; doubled each time
+STEADY = 60.0  # after this uptime the delay starts again at the minimum
 
 
 def root_cause(problem: BaseException) -> BaseException:
-    """Return the exception that ended a task group, without the groups around it."""
+    """Return the exception that ended a task group, without the enclosing groups."""
     while isinstance(problem, BaseExceptionGroup):
         problem = problem.exceptions[0]
     return problem
@@ -33,17 +33,17 @@ class Component(Protocol):
         ...
 
     async def stop(self) -> None:
-        """Safe to call when start failed half way."""
+        """Stop the part; also safe if `start` failed."""
         ...
 
     @property
     def failed(self) -> asyncio.Future[None] | None:
-        """Done, with the exception, when the part died by itself; None: it cannot."""
+        """Return a future that ends with the exception of a failed part; None: it cannot fail."""
         ...
 
 
 class Loop:
-    """A component made of one endless coroutine, e.g. a controller's `run`."""
+    """A component with one endless coroutine, such as a controller's `run`."""
 
     def __init__(
         self,
@@ -105,22 +105,22 @@ class Loop:
         if self._task is not None:
             await end((self._task,))
         if self._failed is not None and self._failed.done() and not self._failed.cancelled():
-            self._failed.exception()  # seen
+            self._failed.exception()  # mark as retrieved
         self._task = None
 
 
 class Supervised:
-    """A part that is created again when it dies: its error is logged and counted, and the other parts go on.
+    """A part that is created again when it fails: its error is logged and counted, and other parts continue.
 
-    Created again, because the state after an error is unknown. The first start is not
-    protected: what cannot start at all is a setting to be put right.
+    It is created again because its state after an error is unknown. A failure of the first start is not handled: it is
+    a wrong setting.
     """
 
     failed = None
 
     def __init__(self, make: Callable[[], Component], on_change: Callable[[], None] = lambda: None) -> None:
-        self.name = "a part"  # its own, once it is made
-        self.trouble = ""  # what it died of, until it works again
+        self.name = "a part"  # replaced by the part's name
+        self.trouble = ""  # the failure, until the part works again
         self.restarts = 0
         self._make, self._on_change = make, on_change
         self._part: Component | None = None
@@ -178,7 +178,7 @@ class Supervised:
 
 
 class ComponentGroup:
-    """Components in order: each starts when the one before is ready, and they stop the other way round."""
+    """Components that start one after the other and stop in reverse order."""
 
     def __init__(self, components: list[Component] | None = None) -> None:
         self._components = components or []
@@ -202,11 +202,11 @@ class ComponentGroup:
             try:
                 await component.stop()
             except Exception:
-                # The others still have to stop: the store comes last and must be closed.
+                # Other components still have to stop: the store is the last one and must be closed.
                 log.exception("%s did not stop cleanly", component.name)
 
     async def until_failure(self, *others: asyncio.Future[None] | None) -> None:
-        """Raise the exception that ended a component; never return otherwise."""
+        """Raise the exception of a failed component; otherwise never return."""
         found = (*others, *(component.failed for component in self._started))
         futures = [future for future in found if future is not None]
         if not futures:

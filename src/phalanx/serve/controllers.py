@@ -1,4 +1,4 @@
-"""The controllers of a local cluster (workloads, budgets, volumes, nodes), over one set of caches."""
+"""Controllers of a local cluster (workloads, budgets, volumes, nodes) with shared caches."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class ControllersService:
             TemplateClaimsController(self._caches, self.events),
             DeviceTaintEviction(self._caches, clock, self.events),
         ]
-        report_unknown_annotations(local)  # last: the reconcilers decide which kinds the API server must have
+        report_unknown_annotations(local)  # last, so that every reconciler has declared its kinds
 
     def failures(self) -> dict[str, int]:
         """Return the number of reconciles that raised, by controller."""

@@ -1,7 +1,7 @@
-"""Find the groups that lack nodes, for ProvisioningRequests, and publish what they lack as metrics.
+"""Find groups that lack nodes, for ProvisioningRequests, and publish the demand as metrics.
 
-The demand, by node shape and topology domain, is a query that a fork of the engine answers. A scrape publishes the last
-answer, and asks again if that one is old and units wait. Without scrapes there are no queries.
+The demand, by node shape and topology domain, is computed in a fork of the engine. A scrape publishes the last result
+and requests a new one if that is old and units are pending. Without scrapes nothing is computed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from phalanx.serve.scheduler import SchedulerService
 
 log = logging.getLogger(__name__)
 
-FRESH_SECONDS = 10.0  # an answer younger than this is not asked for again
+FRESH_SECONDS = 10.0  # maximum age of a result without a new query
 
 
 class DemandMetrics:
@@ -48,7 +48,7 @@ class DemandMetrics:
         metrics.on_scrape.append(self.scraped)
 
     def scraped(self) -> None:
-        """Request the demand again for the next scrape if the last answer is old."""
+        """Compute the demand again for the next scrape if the last result is old."""
         if not self._service.engine.queue.units:
             self._publish(NodeDemand([], []))
             return
@@ -76,8 +76,10 @@ class DemandMetrics:
 
 
 class LackingGroups:
-    """Ask the engine. An autoscaler may have shapes of nodes that no node here has: also groups that no known shape
-    helps are named."""
+    """Return the groups that lack nodes from the engine.
+
+    An autoscaler may have node shapes that no existing node has, so groups that no known shape helps are included.
+    """
 
     def __init__(self, service: SchedulerService, diagnostics: Diagnostics) -> None:
         self._service = service

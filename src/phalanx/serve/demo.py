@@ -1,9 +1,9 @@
-"""The demo of `make up`: three workloads on 32 nodes that show gangs that run, and one that waits for good.
+"""The demo of `make up`: three workloads on 32 nodes, with running gangs and one that waits for room.
 
 * `training`: a JobSet of eight whole nodes that must share one rack; it runs until it is deleted.
 * `inference`: a LeaderWorkerSet of two replicas, each a gang of a leader and three workers.
-* `evaluation`: a Job of 24 whole nodes. With `training` running only 20 are free, so it waits as a whole, holding
-  nothing, until room is made: `GUIDE` says how.
+* `evaluation`: a Job of 24 whole nodes. While `training` runs only 20 are free, so it waits and holds no nodes. `GUIDE`
+  shows how to make room.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ NODES = 32
 TOPOLOGY = "blocks=2,racks=4"  # eight nodes of eight GPUs in each rack
 RACK = "topology.phalanx.dev/rack"
 GPU = "nvidia.com/gpu"
-OURS = ("training-", "inference-", "evaluation", "incident")  # how names of its pods and Jobs begin
+OURS = ("training-", "inference-", "evaluation", "incident")  # prefixes of the names of its pods and Jobs
 
 
-# What to type next, in the order in which it makes sense; with a command each fits 80 columns.
+# Next commands for the user, in a useful order; each line with its command fits 80 columns.
 GUIDE = (
     ("evaluation waits and holds nothing", "kubectl get podgroups"),
     ("why, and what would help", "phalanx why job/evaluation"),
@@ -43,11 +43,11 @@ def workloads() -> list[tuple[Resource, Json]]:
 
 
 async def apply_demo(client: Client, namespace: str = "default") -> list[str]:
-    """Create what does not exist yet; the names of what was created, as kubectl says them."""
+    """Create missing workloads of the demo; return the names of the created ones as kubectl prints them."""
     created: list[str] = []
     for resource, body in workloads():
         if resource is r.JOBS and created:
-            await _until(client, r.PODS, namespace, _others_run)  # the Job is to come too late
+            await _until(client, r.PODS, namespace, _others_run)  # the Job must arrive last
         try:
             await client.create(resource, copy.deepcopy(body), namespace)
         except AlreadyExists:
@@ -61,8 +61,8 @@ def _others_run(nodes: Mapping[str, str]) -> bool:
 
 
 async def start_over(client: Client, namespace: str = "default") -> bool:
-    """Delete the workloads of an earlier demo run; return whether there were any."""
-    if not await _reported_before(client, namespace):
+    """Delete the workloads of an earlier demo; return whether there were any."""
+    if not await _is_outdated(client, namespace):
         return False
     await remove_demo(client, namespace)
     for resource in (r.PODS, r.JOBS):
@@ -70,8 +70,8 @@ async def start_over(client: Client, namespace: str = "default") -> bool:
     return True
 
 
-async def _reported_before(client: Client, namespace: str) -> bool:
-    """Return True if the evaluation no longer waits, or what it waited for is gone."""
+async def _is_outdated(client: Client, namespace: str) -> bool:
+    """Return True if the evaluation no longer waits, or the workload it waited for is gone."""
     try:
         await client.get(r.JOBS, "evaluation", namespace)
     except NotFound:
@@ -91,7 +91,7 @@ async def _until(
     holds: Callable[[Mapping[str, str]], bool],
     patience: float = 20.0,
 ) -> None:
-    """Wait until `holds` is true of the objects by name with their nodes, for a limited time."""
+    """Wait for a limited time until `holds` is true for the objects (name -> node)."""
     try:
         async with asyncio.timeout(patience):
             found: Json = msgspec.json.decode(await client.list(resource, namespace))
@@ -109,7 +109,7 @@ async def _until(
 
 
 async def remove_demo(client: Client, namespace: str = "default") -> None:
-    """Everything of the demo and of its story, with all it made."""
+    """Delete all objects of the demo and of its guide."""
     there = [(resource, body["metadata"]["name"], namespace) for resource, body in workloads()]
     for resource, name, where in (*there, (r.JOBS, "incident", namespace), (r.PRIORITY_CLASSES, "urgent", "")):
         with suppress(NotFound):
@@ -159,7 +159,7 @@ def _evaluation() -> Json:
             "parallelism": 24,
             "completions": 24,
             "completionMode": "Indexed",
-            # Preempted pods do not count towards backoffLimit: the Job waits for room again instead of failing.
+            # preempted pods do not count for backoffLimit: the Job waits again instead of failing
             "podFailurePolicy": {"rules": [{"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget"}]}]},
             "scheduling": {"schedulingPolicy": {"gang": {}}, "disruptionMode": {"all": {}}},
             "template": _pod("evaluator", 8, restart="Never"),

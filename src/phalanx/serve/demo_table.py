@@ -1,4 +1,4 @@
-"""What the live table of `phalanx up --demo` shows: groups, their members, where they are and why they wait."""
+"""Rows of the live table of `phalanx up --demo`: groups, members, nodes and pending reasons."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from phalanx.controllers.runtime.controller import Cache, Caches
 from phalanx.model.kinds import Json
 from phalanx.model.printing.groups import HEALTHY, status_word
 
-GOOD = ("Running", "Completed")  # states that need no reason
+GOOD = ("Running", "Completed")  # states without a reason
 
 
 class DemoRow(msgspec.Struct, frozen=True):
@@ -30,7 +30,7 @@ class DemoRow(msgspec.Struct, frozen=True):
 
 
 class Board:
-    """Follows groups and pods; calls `show` when something changed, at most every `interval` seconds."""
+    """Watches groups and pods; calls `show` after changes, at most every `interval` seconds."""
 
     def __init__(
         self,
@@ -40,7 +40,7 @@ class Board:
         headline: Callable[[str], str] = lambda key: "",
         interval: float = 0.25,
     ) -> None:
-        """`headline`: why a group ("podgroup/ns/name") is pending, as a plain sentence; "": its condition says it."""
+        """`headline`: returns why a group ("podgroup/ns/name") is pending, as a sentence; "": use its condition."""
         self._caches = Caches(client)
         self._pods = self._caches.of(r.PODS)
         self._nodes = self._caches.of(r.NODES)
@@ -77,7 +77,7 @@ class Board:
         status, message = _state(group)
         gang = (spec.get("schedulingPolicy") or {}).get("gang") or {}
         if status == "Waiting" and kind == "PodGroup" and 0 < (gang.get("minCount") or 0) <= len(placed):
-            status, message = "Running", ""  # its condition is written after its pods have their nodes
+            status, message = "Running", ""  # the condition is written after all pods have nodes
         if status not in GOOD:
             message = self._headline(f"{kind.lower()}/{meta['namespace']}/{meta['name']}") or message
         return DemoRow(
@@ -103,7 +103,7 @@ class Board:
         return found
 
     def _where(self, spec: Json, placed: list[Json]) -> str:
-        """Return the domain that a topology constraint chose, or the number of nodes in use."""
+        """Return the domain of a topology constraint, or the number of used nodes."""
         if not placed:
             return ""
         topology = (spec.get("schedulingConstraints") or {}).get("topology") or ()
@@ -136,7 +136,7 @@ def _policy(spec: Json) -> str:
 
 
 def _state(group: Json) -> tuple[str, str]:
-    """Return the state in one word, and why: what keeps the group from starting, or what it has lost since."""
+    """Return the state in one word, and the reason: why the group is pending, or which members it lost."""
     word, messages = status_word(group), dict[str, str]()
     for condition in (group.get("status") or {}).get("conditions") or ():
         kind = "start" if condition["type"].endswith("InitiallyScheduled") else condition["type"]

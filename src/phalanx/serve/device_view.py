@@ -1,7 +1,7 @@
-"""Devices of resource claims for the dashboard: a column of node rows for every class, and the devices of one node.
+"""Devices for the dashboard: a column of node rows per device class, and the devices of one node.
 
-A class is shown as the extended resource by which pods may ask for its devices (KEP-5004), so that everything that
-shows resources shows devices, too. Counts agree with `phalanx top`: both ask `device_table`.
+A class is named by the extended resource for its devices (KEP-5004), so that every view of resources shows devices.
+Counts equal those of `phalanx top`: both use `device_table`.
 """
 
 from __future__ import annotations
@@ -24,30 +24,30 @@ from phalanx.model.objects import DeviceClass
 from phalanx.model.objects.devices import IMPLICIT_RESOURCE_PREFIX
 from phalanx.model.quantity import Quantity
 
-MOST_DEVICES = 256  # of one node that are listed
+MOST_DEVICES = 256  # listed devices per node
 
 
 class ClassCount(NamedTuple):
-    """Devices of one class that only one node has."""
+    """Devices of one class that only one node can use."""
 
     usable: int = 0  # not tainted
     in_use: int = 0
 
 
 class DeviceView:
-    """Follows the devices of one engine. Counts are kept by node and counted again where something changed."""
+    """Device counts of one engine by node, updated after changes."""
 
     def __init__(self, state: DeviceState) -> None:
         self._state = state
         self._position = -1
-        self._counts: dict[int, dict[str, ClassCount]] = {}  # by row, then by class
-        self._classes: dict[str, AllocationRequest] = {}  # a request for one device of every class
+        self._counts: dict[int, dict[str, ClassCount]] = {}  # row -> class -> counts
+        self._classes: dict[str, AllocationRequest] = {}  # class -> a request for one of its devices
         self._shown: tuple[str, ...] = ()
 
     # ---- columns
 
     def changed(self) -> set[int] | None:
-        """Return the rows whose devices may look different since the last time; None: all of them."""
+        """Return the rows whose devices may have changed since the last call; None: all rows."""
         self._follow()
         log = self._state.log
         rows = log.since(self._position) if self._position >= 0 else None
@@ -63,28 +63,28 @@ class DeviceView:
         return again if self._shown == shown else None
 
     def resources(self) -> tuple[str, ...]:
-        """Return the names of the columns: one for every class of which a node has devices."""
+        """Return the column names: every class of which a node has devices."""
         self._follow()
         rows = self._state.columns.row_of.values() if self._classes else ()
         has = {name for row in rows for name in self._row(row)}
         return tuple(IMPLICIT_RESOURCE_PREFIX + name for name in sorted(has))
 
     def cells(self, row: int, resources: Iterable[str]) -> list[ClassCount]:
-        """Return the counts of a node, one for every column."""
+        """Return the counts of a node, one per column."""
         found = self._row(row)
         return [found.get(name.removeprefix(IMPLICIT_RESOURCE_PREFIX), ClassCount()) for name in resources]
 
     def shares(self, resource: str) -> tuple[float, float]:
-        """Return the share of a column's devices in use, and of the free ones the share on nodes with some in use."""
+        """Return the used share of a column's devices, and the share of free devices on nodes with used ones."""
         counts = [self.cells(row, [resource])[0] for row in self._state.columns.row_of.values()]
         total, used = sum(each.usable for each in counts), sum(each.in_use for each in counts)
         beside = sum(each.usable - each.in_use for each in counts if each.in_use)
         return round(used / total, 4) if total else 0.0, round(beside / (total - used), 4) if total > used else 0.0
 
     def held(self, records: Iterable[PodRecord], resource: str) -> dict[str, int]:
-        """Return how many devices of a column each of these pods of one node has, by key of the pod.
+        """Return the number of devices of a column per pod, for pods of one node, by pod key.
 
-        A claim of several pods counts for the first of them.
+        A claim shared by several pods counts for the first one.
         """
         request = self._classes.get(resource.removeprefix(IMPLICIT_RESOURCE_PREFIX))
         seen: set[ClaimKey] = set()
@@ -124,10 +124,10 @@ class DeviceView:
                     known[name] = ClassCount(len(usable), used)
         return known
 
-    # ---- what pods ask for
+    # ---- requests of pods
 
     def asked(self, shape: Shape) -> dict[str, int]:
-        """Return how many devices of each column a pod asks for, the first of alternatives."""
+        """Return the number of devices of each column that a pod requests; of alternatives, the first."""
         found: dict[str, int] = {}
         for claim in self._state.specs_of(shape):
             for request in claim.requests:
@@ -139,7 +139,7 @@ class DeviceView:
         return found
 
     def free(self, keys: Sequence[str], shapes: Iterable[Shape]) -> list[Json]:
-        """Return the rows of `device_table` of the classes that the claims of these shapes name."""
+        """Return the `device_table` rows of the classes in the claims of these shapes."""
         wanted: set[str] = set()
         for shape in shapes:
             for claim in self._state.specs_of(shape):
@@ -152,7 +152,7 @@ class DeviceView:
     # ---- one node
 
     def on(self, row: int) -> list[Json]:
-        """Return the devices that a node can use, with the claims and pods that have them."""
+        """Return the devices that a node can use, with their claims and pods."""
         self._follow()
         state = self._state
         devices = state.view(row).devices[:MOST_DEVICES]
@@ -169,7 +169,7 @@ class DeviceView:
         return [self._device(device, claims.get(device.key, []), pods) for device in devices]
 
     def _device(self, device: Device, claims: list[ClaimKey], pods: dict[ClaimKey, list[str]]) -> Json:
-        """Return a device as the dashboard shows it. `pods`: by the claims that they name."""
+        """Return a device for the dashboard. `pods`: by claim."""
         holdings = self._state.holdings
         selected = [name for name, request in self._classes.items() if self._selects(request, device)]
         reasons = [ruled_out(self._state, self._classes[name], device) for name in selected]
@@ -178,7 +178,7 @@ class DeviceView:
         if state == "free" and taints:
             state = "tainted"
         elif state == "free" and reasons and all(reasons):
-            state = "blocked"  # what it shares with others (counters of a partitioned device) is used up
+            state = "blocked"  # its shared counters are used up by other devices
         shares = [
             [name, str(Quantity(holdings.consumed(device, name), rule.format)), str(Quantity(rule.value, rule.format))]
             for name, rule in device.capacity.items()

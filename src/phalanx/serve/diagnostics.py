@@ -1,8 +1,8 @@
-"""The scheduler answers questions: GET why, plan, demand and state, POST whatif, below /phalanx/v1.
+"""HTTP queries to the scheduler: GET why, plan, demand and state, POST whatif, below /phalanx/v1.
 
-Served behind the API server of a local cluster, and at an address of a scheduler process. Only reads the engine.
-Callers that may not read the whole cluster come with their rights and get answers about one namespace
-(`serve.question_rights`). Answers are computed in a fork: scheduling never waits for a question.
+Served behind the API server of a local cluster and at an address of a scheduler process. The engine is only read.
+Callers that may not read the whole cluster get answers about one namespace (`serve.question_rights`). Answers are
+computed in a fork, so that scheduling never waits for a query.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from phalanx.model.gates import Gates
 from phalanx.model.groups import GroupKey
 from phalanx.serve import question_rights
 from phalanx.serve.engine_view import EngineReader
-from phalanx.serve.forked_query import Aside
+from phalanx.serve.forked_query import ForkedQueries
 from phalanx.serve.manifests import Manifests
 from phalanx.serve.question_paths import PATHS, kind_of
 from phalanx.serve.redaction import redacted
@@ -57,19 +57,19 @@ class Diagnostics:
         now: Callable[[], float] = time.time,
         pools: Sequence[DeclaredPool] = (),
     ) -> None:
-        """`pools`: nodes that an autoscaler may create, for `demand`; none: more of the existing types."""
+        """`pools`: nodes that an autoscaler may create, for `demand`; by default more of the existing types."""
         self._engine = engine
         self._reader = EngineReader(engine, now)
         self._client = client
         self._gates = gates
-        self._aside = Aside()
+        self._aside = ForkedQueries()
         self._pools = pools
-        self._ready = ready  # caches are filled: before that every answer would be wrong
+        self._ready = ready  # caches are filled: answers before that would be wrong
 
     async def answer(
         self, method: str, path: str, query: Mapping[str, str], body: bytes, access: Access | None = None
     ) -> bytes:
-        """Return encoded JSON. `access`: the rights of a caller that may not ask everything. Raises ApiProblem."""
+        """Return encoded JSON. `access`: rights of a caller with limited access. Raises ApiProblem."""
         if path not in PATHS:
             raise NotFound("the server could not find the requested resource")
         what = path.rpartition("/")[2]
@@ -99,10 +99,8 @@ class Diagnostics:
         return await self._computed(compute, only)
 
     async def demand(self, namespace: str = "", only: str = "") -> bytes:
-        """Return the waiting units that lack nodes, and which nodes (encoded `NodeDemand`).
-
-        `namespace`: list only its units.
-        """
+        """Return pending units that lack nodes, and these nodes (encoded `NodeDemand`). `namespace`: list only its
+        units."""
 
         def compute() -> bytes:
             found = demand(self._engine.scheduler, self._pools)
@@ -113,14 +111,14 @@ class Diagnostics:
         return await self._computed(compute, only)
 
     async def _computed(self, compute: Callable[[], bytes], only: str) -> bytes:
-        """Compute the answer in a fork. `only`: the namespace whose objects it may name; "": all."""
+        """Compute the answer in a fork. `only`: the namespace that it may name; "": all."""
         if not self._ready():
-            text = "the scheduler has not read the cluster: it is starting, or stands by for another one that leads"
+            text = "the scheduler has not read the cluster: it is starting, or it is a standby"
             raise ServiceUnavailable(text, retry_after=1)
         return await self._aside.answer(lambda: redacted(compute(), self._engine, only) if only else compute())
 
     async def _state(self, query: Mapping[str, str], access: Access | None) -> bytes:
-        if "domain" in query:  # the nodes of one domain, with the groups on them
+        if "domain" in query:  # nodes of one domain with their groups
             await question_rights.of_nodes(access)
             inside = query["domain"].split("/")
             return await self._computed(lambda: msgspec.json.encode(self._reader.inside(inside)), "")
@@ -143,9 +141,11 @@ class Diagnostics:
             manifests = Manifests(self._gates, classes, tuple(self._engine.profiles), templates)
             manifests.read(asked.items, asked.namespace)
             if only and (others := manifests.question.namespaces - {only}):
-                text = f"manifests of the namespace {min(others)} in a question about {only}; ask about each by itself"
+                text = (
+                    f"manifests of the namespace {min(others)} in a query about {only}; query each namespace separately"
+                )
                 raise Forbidden(text)
-            manifests.notes += asked.cluster.put_into(self._engine)  # this process ends with its answer
+            manifests.notes += asked.cluster.put_into(self._engine)  # the fork ends after its answer
             manifests.put_into(self._engine)
             relax, when = query.get("relax", "true") != "false", query.get("when", "") == "true"
             outlook = whatif(self._engine.scheduler, manifests.question, relax=relax, when=when)
@@ -154,7 +154,7 @@ class Diagnostics:
         return await self._computed(compute, only)
 
     async def _claim_templates(self) -> list[dict[str, Any]]:
-        """Return the templates of the cluster; none where they may not be read: those of the manifests are enough."""
+        """Return the templates of the cluster; none if they are not readable: those of the manifests are sufficient."""
         try:
             return msgspec.json.decode(await self._client.list(RESOURCE_CLAIM_TEMPLATES)).get("items") or []
         except ApiProblem:

@@ -1,7 +1,7 @@
-"""What the dashboard and `phalanx top` show of an engine, as plain values. They look inside an engine nowhere else.
+"""State of an engine as plain values for the dashboard and `phalanx top`, which use no other access to it.
 
-Names, numbers and sentences only: pods' containers, environment and volumes never leave this file, and Secrets never
-reach the engine.
+Only names, numbers and sentences: containers, environment and volumes of pods are not exposed, and Secrets never reach
+the engine.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from phalanx.serve.queue_view import QueueView, key_of, text_of
 
 # Bits of a node's flags; the page reads them from the snapshot.
 FLAGS = {"cordoned": 1, "notReady": 2, "tainted": 4, "leaving": 8, "binding": 16, "promised": 32}
-ALONE = "pods"  # beginning of the key of pods without a group
+ALONE = "pods"  # prefix of the key of pods without a group
 CORDONED, NOT_READY, TAINTED, LEAVING, BINDING, PROMISED = FLAGS.values()
 NOT_READY_TAINTS = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 HIDDEN_RESOURCES = ("ephemeral-storage",)
-RESOURCE_ORDER = {"cpu": 1, "memory": 2, "pods": 3}  # after devices, which are what is scarce
-MOST_MEMBERS = 2000  # pods of a group listed one by one
-MOST_RANKED = 512  # members of a group whose ring cost is shown
-MOST_GROUPS = 1000  # in a screen of text, those that wait first
+RESOURCE_ORDER = {"cpu": 1, "memory": 2, "pods": 3}  # after devices, which are scarce
+MOST_MEMBERS = 2000  # listed pods per group
+MOST_RANKED = 512  # members of a group up to which its ring cost is computed
+MOST_GROUPS = 1000  # in a text screen, pending ones first
 
 NodeRow = tuple[
     Any, ...
@@ -41,14 +41,14 @@ NodeRow = tuple[
 
 
 class Layout(NamedTuple):
-    """What the columns of node rows mean. Another layout needs another snapshot."""
+    """Meaning of the columns of node rows. A changed layout needs a new snapshot."""
 
-    keys: tuple[str, ...]  # topology keys, outermost first; each nests in the one before
+    keys: tuple[str, ...]  # topology keys, outermost first; each is nested in the one before
     resources: tuple[str, ...]
 
 
 class EngineReader:
-    """Follows one engine. `changed` returns the nodes to send again; the rest is read each time."""
+    """Reads one engine. `changed` returns the nodes to send again; other values are read each time."""
 
     def __init__(self, engine: Engine, now: Callable[[], float]) -> None:
         self._engine = engine
@@ -59,8 +59,8 @@ class EngineReader:
         self._reserved: set[str] = set()
         self._binding: set[str] = set()
 
-    def look_at(self, engine: Engine) -> None:
-        """Follow another engine from now on: the scheduler was restarted."""
+    def read_engine(self, engine: Engine) -> None:
+        """Read another engine from now on: the scheduler was restarted."""
         self._engine = engine
         self._queue = QueueView(engine, self._now)
         self._devices = DeviceView(engine.indexes.devices)
@@ -84,7 +84,7 @@ class EngineReader:
     # ---- nodes
 
     def layout(self, devices: bool = True) -> Layout:
-        """Return what the columns mean; `devices`: with one for every class of devices, before the resources."""
+        """Return the meaning of columns. `devices`: include a column per device class before the resources."""
         classes = self._devices.resources() if devices else ()
         return Layout(tuple(self._topology()), (*classes, *self._resources()))
 
@@ -97,7 +97,7 @@ class EngineReader:
         return sorted(names, key=lambda name: (RESOURCE_ORDER.get(name, 0), name))
 
     def _topology(self) -> list[str]:
-        """Return topology keys that nodes carry and that nest: well-known ones and those that groups use."""
+        """Return nested topology keys of the nodes: well-known ones and those that groups use."""
         labels = [node.metadata.labels for node in self._engine.columns.nodes if node is not None]
         wanted = dict.fromkeys(TOPOLOGY_KEYS)
         for group in self.all_groups():
@@ -115,7 +115,7 @@ class EngineReader:
         return kept
 
     def changed(self) -> set[str] | None:
-        """Return the names of nodes that changed since the last call, deleted ones included; None: all of them."""
+        """Return names of nodes changed or deleted since the last call; None: all nodes."""
         columns = self._engine.columns
         promised = {node for node, _ in self._engine.nominations.all()} | self._engine.starts.reserved_nodes
         updates = columns.log.since(self._position) if self._position >= 0 else None
@@ -132,7 +132,7 @@ class EngineReader:
         return list(self._engine.columns.row_of)
 
     def nodes(self, layout: Layout, names: Iterable[str]) -> dict[str, NodeRow]:
-        """Return rows by name; names that are not nodes are omitted."""
+        """Return rows by name; unknown names are omitted."""
         columns, forest = self._engine.columns, self.forest
         known = [name for name in names if name in columns.row_of]
         at = [columns.row_of[name] for name in known]
@@ -142,7 +142,7 @@ class EngineReader:
         used = columns.used[ids][:, at].T.round().astype(int).tolist()
         first = ids[0] if ids and not classes else -1
         texts: dict[GroupKey, str] = {}
-        amounts: dict[int, int] = {}  # by shape: equal pods request the same
+        amounts: dict[int, int] = {}  # shape -> amount: equal pods request the same
         found: dict[str, NodeRow] = {}
         for name, row, has, uses in zip(known, at, alloc, used, strict=True):
             node = columns.nodes[row]
@@ -156,7 +156,7 @@ class EngineReader:
                     flags |= TAINTED
             if name in self._reserved:
                 flags |= PROMISED
-            # By group, or ALONE/namespace/priority: pods, and what they hold of the first resource.
+            # By group, or ALONE/namespace/priority: number of pods, and their amount of the first resource.
             shares: dict[str, list[int]] = {}
             highest: int | None = None
             held: dict[str, int] = {}
@@ -270,7 +270,7 @@ class EngineReader:
         return rows
 
     def free_devices(self, text: str) -> Json:
-        """Return devices by class and domain, as `top` has them, of the classes that the pods of a unit ask for."""
+        """Return devices by class and domain, as in `top`, for the classes that a unit's pods request."""
         names = {f"{pod.metadata.namespace}/{pod.metadata.name}" for _, pod in self.waiting_pods(text)}
         records = (self._engine.pods.records.get(name) for name in sorted(names))
         keys = self.layout(devices=False).keys
@@ -291,7 +291,7 @@ class EngineReader:
         return {}
 
     def conditions(self, text: str) -> list[Json]:
-        """Return the conditions of its object; [] for a group without one (KEP-4671's implicit groups)."""
+        """Return the conditions of its object; [] for a group without an object (implicit groups of KEP-4671)."""
         forest, key = self.forest, key_of(text)
         group = forest.group(key) if forest is not None and key is not None else None
         status = getattr(group.source, "status", None) if group is not None else None
@@ -301,24 +301,21 @@ class EngineReader:
     # ---- queue
 
     def waiting(self) -> Json:
-        """Return how many units wait, in which queue and since when."""
+        """Return the number of pending units, by queue and waiting time."""
         return self._queue.waiting()
 
     def queue(self, namespace: str = "") -> Json:
-        """Pending units in the order in which they will be tried, as far as they are listed one by one.
-
-        namespace: list only its units; counts are always of all.
-        """
+        """Return pending units in queue order, up to a limit. namespace: list only its units; counts cover all."""
         return self._queue.units(namespace)
 
     def headline(self, text: str) -> str:
-        """Return why the unit of a group is pending, as a plain sentence; empty if it is not pending."""
+        """Return why the unit of a group is pending, as a sentence; "" if it is not pending."""
         return self._queue.headline(text)
 
     # ---- sums
 
     def sums(self, layout: Layout) -> Json:
-        """Return how full the cluster is: the share in use, and the share of free capacity on nodes in use."""
+        """Return the used share of the cluster, and the share of free capacity on used nodes."""
         columns = self._engine.columns
         alive = columns.alive
         use: dict[str, float] = {}
@@ -337,7 +334,7 @@ class EngineReader:
         return {"use": use, "fragmentation": fragmentation}
 
     def fragmentation(self) -> dict[tuple[str, str], float]:
-        """Return by level and resource the share of free capacity that lies in domains which hold a pod.
+        """Return the share of free capacity in domains that hold a pod, by (level, resource).
 
         Levels are the topology keys, outermost first, and "node".
         """
@@ -363,7 +360,7 @@ class EngineReader:
         return found
 
     def domains(self, layout: Layout) -> list[Json]:
-        """Return what exists and what is free in every domain of the innermost topology key; without one, on nodes."""
+        """Return capacity and free capacity by domain of the innermost topology key; without a key, by node."""
         columns = self._engine.columns
         ids = [columns.resources[name] for name in layout.resources]
         rows: dict[tuple[str, ...], list[int]] = {}
@@ -385,7 +382,7 @@ class EngineReader:
         return found
 
     def inside(self, path: Sequence[str]) -> Json:
-        """Return the nodes of one domain, outermost name first; one node without topology keys."""
+        """Return the nodes of one domain, given by outermost name first; without topology keys, one node."""
         layout, columns = self.layout(devices=False), self._engine.columns
         names = []
         for name, row in columns.row_of.items():
@@ -397,15 +394,15 @@ class EngineReader:
         return {"resources": layout.resources, "nodes": list(rows.values())}
 
     def _closed(self, row: int) -> bool:
-        """Return True if the node is cordoned or not ready: its free room is unusable."""
+        """Return True if the node is cordoned or not ready, so that its free room is unusable."""
         node = self._engine.columns.nodes[row]
         assert node is not None
         return bool(node.spec.unschedulable) or any(taint.key in NOT_READY_TAINTS for taint in node.spec.taints or ())
 
     def state(self, namespace: str = "") -> Json:
-        """Return what fits one screen of text: the queue, the groups, and the free capacity by domain.
+        """Return the data of one text screen: queue, groups, and free capacity by domain.
 
-        namespace: list only its groups; counts are always of all.
+        namespace: list only its groups; counts cover all.
         """
         layout = self.layout(devices=False)
         groups = self.groups()
@@ -427,7 +424,7 @@ class EngineReader:
     # ---- where victims are
 
     def nodes_of(self, unit: str) -> dict[str, int]:
-        """Return the nodes of what a plan evicts: "pod ns/name", "PodGroup ns/name"."""
+        """Return the nodes of an eviction unit ("pod ns/name", "PodGroup ns/name"), with pod counts."""
         kind, _, key = unit.partition(" ")
         found: dict[str, int] = {}
         if kind == "pod":
@@ -441,7 +438,7 @@ class EngineReader:
         return found
 
     def group_of(self, unit: str) -> str:
-        """Return the group of a unit of a plan; empty if the unit is a group, or in none."""
+        """Return the group of an eviction unit; "" if the unit is a group, or in none."""
         kind, _, key = unit.partition(" ")
         if kind != "pod" or self.forest is None:
             return ""
@@ -449,7 +446,7 @@ class EngineReader:
         return text_of(leaf) if leaf is not None else ""
 
     def waiting_pods(self, text: str) -> list[tuple[GroupKey | None, Any]]:
-        """Return the pods of a unit as the API server has them, with their group, for a manifest."""
+        """Return the pending pods of a unit as API objects, with their group."""
         forest, key = self.forest, key_of(text)
         if key is None:
             record = self._engine.pods.records.get(text.partition("/")[2])
@@ -459,7 +456,7 @@ class EngineReader:
         return [(leaf.key, member.pod) for leaf in forest.leaves(key) for member in leaf.members.values()]
 
     def sources(self, text: str) -> list[tuple[GroupKey, Any]]:
-        """Return the objects of a group tree, parents first."""
+        """Return the API objects of a group tree, parents first."""
         forest, key = self.forest, key_of(text)
         if forest is None or key is None:
             return []
@@ -467,7 +464,7 @@ class EngineReader:
 
 
 def _nests(labels: Sequence[Mapping[str, str]], inner: str, outer: str) -> bool:
-    """Return True if every domain of `inner` lies in one domain of `outer`."""
+    """Return True if every domain of `inner` is in one domain of `outer`."""
     above: dict[str, str] = {}
     return all(
         above.setdefault(each[inner], each.get(outer, "")) == each.get(outer, "") for each in labels if inner in each

@@ -1,7 +1,7 @@
-"""Feed PodGroups of other schedulers to the engine, and write their status (`--dialects`).
+"""Translate PodGroups of other schedulers for the engine, and write their status (`--dialects`).
 
-A foreign PodGroup becomes groups of the engine while a pod with our schedulerName names it; pods and PodGroups that
-another scheduler serves are not touched. Pods get their `schedulingGroup` in the engine's view only.
+A foreign PodGroup is translated while a pod with our schedulerName names it. Pods and PodGroups of other schedulers are
+not changed. Pods get their `schedulingGroup` only inside the engine.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from phalanx.model.objects.pod import PodSchedulingGroup
 
 log = logging.getLogger(__name__)
 
-STATUS_DELAY = 0.2  # seconds in which changes of one status are collected
+STATUS_DELAY = 0.2  # seconds in which changes of one status are combined
 
 
 class GroupName(NamedTuple):
@@ -48,8 +48,8 @@ class _State(msgspec.Struct):
 
     object: ForeignGroup | None = None
     translation: Translation | None = None
-    sent: dict[tuple[str, str], PodGroup | CompositePodGroup] = {}  # (kind, name): what the engine has
-    pods: dict[str, str] = {}  # pods of ours by name: their subgroup
+    sent: dict[tuple[str, str], PodGroup | CompositePodGroup] = {}  # (kind, name) -> group last sent to the engine
+    pods: dict[str, str] = {}  # our pods by name -> subgroup
     reason: str = ""
     message: str = ""
     since: str = ""
@@ -69,14 +69,14 @@ class ForeignGroups:
         profiles: Iterable[str],
         report: Callable[[events.Outcome], None],
     ) -> None:
-        """profiles: our scheduler names; report: takes the outcomes of decisions about foreign groups."""
+        """profiles: our scheduler names; report: called with outcomes of decisions about foreign groups."""
         self.dialects = [DIALECTS[name] for name in dialects]
         self._client, self._clock, self._rng, self._recorder = client, clock, rng, recorder
         self._profiles, self._report = frozenset(profiles), report
         self._groups: dict[GroupName, _State] = {}
-        self._uids: dict[str, GroupName] = {}  # of the engine's groups
+        self._uids: dict[str, GroupName] = {}  # uid of a translated group -> foreign group
         self._pods: dict[tuple[str, str], tuple[GroupName, objects.Pod]] = {}
-        self._native: set[tuple[str, str]] = set()  # PodGroups of Kubernetes: they win
+        self._native: set[tuple[str, str]] = set()  # native PodGroups, which have precedence
         self._hypernodes: dict[str, HyperNode] = {}
         self._nodes: dict[str, objects.Node] = {}
         self._tiers: dict[str, dict[str, str]] = {}
@@ -91,10 +91,10 @@ class ForeignGroups:
             if dialect.name == "volcano":
                 yield HYPERNODES, HyperNode, self._hypernode_changed
 
-    # -- objects on their way to the engine
+    # -- objects for the engine
 
     def translate(self, kind: str, change: ObjectChange[Any]) -> list[events.Event] | None:
-        """Return the events for a change of an object of Kubernetes; None: nothing to translate."""
+        """Return the events for a changed Kubernetes object; None: not translated."""
         if kind == "Pod":
             return self._pod_changed(change)
         if kind == "Node" and any(dialect.name == "volcano" for dialect in self.dialects):
@@ -153,7 +153,7 @@ class ForeignGroups:
         return self._refresh(name)
 
     def _refresh(self, name: GroupName) -> list[events.Event]:
-        """Bring the engine's groups in agreement with a foreign PodGroup and its pods."""
+        """Update the engine's groups from a foreign PodGroup and its pods."""
         state = self._groups[name]
         before = state.translation
         state.translation = self._translation(name, state) if state.pods else None
@@ -175,7 +175,7 @@ class ForeignGroups:
                 found.append(changed(made))
         state.sent = wanted
         if (before.leaves if before else None) != (state.translation.leaves if state.translation else None):
-            for pod, subgroup in state.pods.items():  # a pod cannot change its group: it leaves and comes again
+            for pod, subgroup in state.pods.items():  # the group of a pod cannot change: delete and add the pod
                 found.append(events.Gone("Pod", pod, name.namespace))
                 found.append(events.PodChanged(self._translated(self._pods[name.namespace, pod][1], state, subgroup)))
         if not state.pods and state.object is None:
@@ -242,7 +242,7 @@ class ForeignGroups:
     # -- decisions of the engine
 
     def take(self, decisions: list[d.Decision]) -> list[d.Decision]:
-        """Return the decisions that are not about foreign groups; the others are taken here."""
+        """Handle decisions about foreign groups; return the other decisions."""
         return [decision for decision in decisions if not self._taken(decision)]
 
     def _taken(self, decision: d.Decision) -> bool:

@@ -1,8 +1,8 @@
-"""Answer a question in a fork of the process, from the state of this moment, while the event loop goes on deciding.
+"""Answer queries in a fork of the process, from its present state, while the event loop continues.
 
-A fork is a snapshot of everything for the price of its page tables. The child never touches a socket, a file or the
-event loop: it closes what it inherited, computes, writes its answer into a pipe and ends without any clean-up. One at
-a time, few wait, and none has longer than `seconds`: a question that is too large is an error, never a stall.
+A fork is a cheap snapshot of all state. The child never uses a socket, a file or the event loop: it closes inherited
+ones, computes, writes its answer to a pipe and exits without clean-up. One query runs at a time, few wait, and each has
+a time limit of `seconds`, after which it fails.
 """
 
 from __future__ import annotations
@@ -26,55 +26,51 @@ SECONDS = 60.0
 _GOOD, _BAD = b"+", b"-"
 
 
-class Aside:
+class ForkedQueries:
     def __init__(self, *, seconds: float = SECONDS, waiting: int = MOST_WAITING) -> None:
         self._seconds, self._most = seconds, waiting
         self._turn = asyncio.Semaphore(1)
         self._waiting = 0
-        self.child = 0  # the process that thinks now
+        self.child = 0  # process ID of the running child
 
-    async def answer(self, think: Callable[[], bytes]) -> bytes:
-        """Return what `think` returns, computed in a forked process.
-
-        Raises the ApiProblem that `think` raises, and Timeout if it takes too long.
-        """
+    async def answer(self, compute: Callable[[], bytes]) -> bytes:
+        """Return the result of `compute`, computed in a fork. Raises ApiProblem as `compute` does, or Timeout after the
+        limit."""
         if self._waiting >= self._most:
-            raise TooManyRequests("too many questions are waiting to be answered; ask again later", retry_after=1)
+            raise TooManyRequests("too many queries are waiting; ask again later", retry_after=1)
         self._waiting += 1
         try:
             async with self._turn:
-                return await self._fork(think)
+                return await self._fork(compute)
         finally:
             self._waiting -= 1
 
-    async def _fork(self, think: Callable[[], bytes]) -> bytes:
+    async def _fork(self, compute: Callable[[], bytes]) -> bytes:
         ours, theirs = os.pipe()
         child = os.fork()
         if child == 0:
-            _child(think, theirs, self._seconds)
+            _child(compute, theirs, self._seconds)
         os.close(theirs)
         self.child = child
         try:
             async with asyncio.timeout(self._seconds):
                 said = await _read(ours)
         except TimeoutError:
-            raise Timeout(
-                f"the question is too large: no answer within {self._seconds:.0f} s; ask about less"
-            ) from None
+            raise Timeout(f"the query is too large: no answer within {self._seconds:.0f} s; ask about less") from None
         finally:
             os.close(ours)
             self.child = 0
             os.kill(child, signal.SIGKILL)  # its answer is no longer needed
-            os.waitpid(child, 0)  # noqa: ASYNC222 - it was killed: this returns at once
+            os.waitpid(child, 0)  # noqa: ASYNC222 - returns at once after SIGKILL
         if said[:1] == _GOOD:
             return said[1:]
         if said[:1] == _BAD:
             raise problem_from_status(msgspec.json.decode(said[1:]))
-        raise InternalError("the process that thought about the question ended without an answer; see the log")
+        raise InternalError("the process that computed the answer ended without one; see the log")
 
 
 async def _read(pipe: int) -> bytes:
-    """Everything until the other side closes."""
+    """Return everything written to the pipe until it is closed."""
     loop = asyncio.get_running_loop()
     os.set_blocking(pipe, False)
     ended: asyncio.Future[None] = loop.create_future()
@@ -98,27 +94,27 @@ async def _read(pipe: int) -> bytes:
     return b"".join(parts)
 
 
-def _child(think: Callable[[], bytes], pipe: int, seconds: float) -> NoReturn:
-    """Never returns, and never lets the parent's clean-up run a second time."""
+def _child(compute: Callable[[], bytes], pipe: int, seconds: float) -> NoReturn:
+    """Run in the child: never returns, and never runs the parent's clean-up."""
     try:
-        gc.disable()  # looking through everything would copy it
+        gc.disable()  # a collection would copy all pages
         signal.set_wakeup_fd(-1)
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGALRM):
             signal.signal(number, signal.SIG_DFL)
-        signal.alarm(int(seconds) + 5)  # should the parent be gone
-        # Connections that the parent closes must close: their other end waits for that.
+        signal.alarm(int(seconds) + 5)  # ends the child if the parent is gone
+        # Inherited connections must be closed: their clients wait for that.
         os.closerange(3, pipe)
         os.closerange(pipe + 1, os.sysconf("SC_OPEN_MAX"))
         os.nice(10)
         try:
-            said = _GOOD + think()
+            said = _GOOD + compute()
         except ApiProblem as problem:
             said = _BAD + msgspec.json.encode(problem.status())
         except MemoryError:
-            said = _BAD + msgspec.json.encode(InternalError("the question is too large for the memory").status())
+            said = _BAD + msgspec.json.encode(InternalError("the query needs too much memory").status())
         except BaseException as error:
-            log.exception("thinking about a question")
-            text = f"{type(error).__name__} while thinking about the question; see the log"
+            log.exception("computing the answer to a query")
+            text = f"{type(error).__name__} while computing the answer; see the log"
             said = _BAD + msgspec.json.encode(InternalError(text).status())
         view = memoryview(said)
         while view:

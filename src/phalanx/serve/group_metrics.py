@@ -1,4 +1,4 @@
-"""Metrics of groups: how long they take to be complete, placed and bound, their states, fragmentation and promises."""
+"""Metrics of groups: times until complete, placed and bound, states, fragmentation and promised starts."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from phalanx.serve.histograms import Histograms, exponential
 from phalanx.serve.scheduler import SchedulerService
 
 _SECONDS = exponential(0.1, 2, 18)  # up to about 7 hours
-GROUPS_PER_SCRAPE = 2000  # whose state is computed (16 ms): with more groups the counts are of several scrapes
+GROUPS_PER_SCRAPE = 2000  # groups whose state is computed (16 ms); with more groups a pass takes several scrapes
 
 
 class GroupMetrics:
     def __init__(self, service: SchedulerService, registry: CollectorRegistry) -> None:
         self._service = service
         self._reader = EngineReader(service.engine, service.now)
-        self._binding: dict[GroupKey, tuple[float, set[int]]] = {}  # since when, Binds without an answer
-        self._root_of: dict[int, GroupKey] = {}  # the group of each of these Binds
-        self._known: dict[GroupKey, str] = {}  # states of the last complete pass over all groups
-        self._pass: dict[GroupKey, str] = {}  # of the pass under way
-        self._left: list[Group] = []  # groups that this pass has yet to look at
+        self._binding: dict[GroupKey, tuple[float, set[int]]] = {}  # group -> begin, and Binds without an outcome
+        self._root_of: dict[int, GroupKey] = {}  # Bind -> its group
+        self._known: dict[GroupKey, str] = {}  # states of the last complete pass
+        self._pass: dict[GroupKey, str] = {}  # states of the running pass
+        self._left: list[Group] = []  # groups left in this pass
 
         self._complete = Histograms(
             "phalanx_group_complete_seconds",
@@ -81,7 +81,7 @@ class GroupMetrics:
         waiting = self._binding.get(root)
         ids = {bind.id for bind in binds}
         self._root_of.update(dict.fromkeys(ids, root))
-        if waiting is not None:  # a large gang is decided in several steps
+        if waiting is not None:  # a large gang is bound in several steps
             waiting[1].update(ids)
             return
         self._binding[root] = (now, ids)

@@ -1,9 +1,9 @@
-"""/livez, /readyz, /healthz and /metrics of a component that has no API of its own.
+"""/livez, /readyz, /healthz and /metrics of a component without an API.
 
-Where other machines can reach the plain address it answers probes and nothing else. Metrics and questions, which come
-with bearer tokens, are then on the loopback address one port further: `kubectl port-forward` goes there through the API
-server's TLS, and no token crosses a network in plain text. A second address may use TLS: there metrics and questions
-are for callers that the API server authorises; probes are open to all.
+If other machines can reach the plain address, it serves only probes. Metrics and queries, which need bearer tokens, are
+then on the loopback address with the next port: `kubectl port-forward` reaches it through the API server's TLS, so no
+token is sent in plain text. A second address may use TLS: it serves metrics and queries to callers that the API server
+authorises, and probes to all.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from phalanx.serve.settings import Listen, cannot_listen
 
 log = logging.getLogger(__name__)
 
-Check = Callable[[], str]  # "" = fine, otherwise what is wrong
+Check = Callable[[], str]  # returns the problem; "": none
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class Secure(msgspec.Struct, frozen=True):
-    """The address with TLS, its certificate, and who authorises callers."""
+    """The address with TLS, its certificate, and the authorisation of callers."""
 
     listen: Listen
     tls: ssl.SSLContext
@@ -39,13 +39,13 @@ class Secure(msgspec.Struct, frozen=True):
 
 
 def made_at_start(now: float) -> ssl.SSLContext:
-    """Use a self-signed certificate that is valid for ten years."""
+    """Create a self-signed certificate that is valid for ten years."""
     when = datetime.datetime.fromtimestamp(now, datetime.UTC)
     return load_identity(None, (socket.gethostname(),), when).context()
 
 
 class HealthServer:
-    """Loopback by default; `readyz` answers 500 with the failing checks named, as kube-scheduler's does."""
+    """Serves probes, by default on loopback; `readyz` answers 500 with the failed checks, like kube-scheduler."""
 
     def __init__(
         self,
@@ -57,8 +57,8 @@ class HealthServer:
         extensions: Mapping[str, Handler] | None = None,
         guarded: tuple[str, ...] = (),
     ) -> None:
-        """`extensions`: further paths, which must decide themselves who may ask; `guarded`: those of them for which a
-        token is shown with every request, and which are on the address with TLS, too."""
+        """`extensions`: further paths, which check callers themselves. `guarded`: those of them that need a token with
+        every request; they are also on the address with TLS."""
         self._guarded = guarded
         self._registry = registry
         self._live, self._ready = dict(live or {}), dict(ready or {})
@@ -69,7 +69,7 @@ class HealthServer:
         self._secure: web.AppRunner | None = None
         self.port = 0
         self.secure_port = 0
-        self.private_port = 0  # of metrics and questions, on loopback
+        self.private_port = 0  # port of metrics and queries, on loopback
 
     async def start(self, host: str = "127.0.0.1", port: int = 0) -> None:
         if Listen(host, port).loopback:

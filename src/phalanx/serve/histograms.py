@@ -1,7 +1,7 @@
-"""Histograms that cost a bisection to fill, and are made into Prometheus' form at a scrape.
+"""Histograms with fast updates (one bisection), converted to Prometheus' form at a scrape.
 
-Those of prometheus_client take a lock and walk their buckets for every value: with several values per bound pod that is
-as much as placing the pod costs.
+Those of prometheus_client take a lock and visit all buckets per value: several values per bound pod would take as long
+as placing the pod.
 """
 
 from __future__ import annotations
@@ -17,32 +17,32 @@ Labels = tuple[str, ...]
 
 
 def exponential(start: float, factor: float, count: int) -> tuple[float, ...]:
-    """Return upper bounds of buckets, as kube-scheduler's ExponentialBuckets."""
+    """Return bucket bounds like kube-scheduler's ExponentialBuckets."""
     return tuple(start * factor**n for n in range(count))
 
 
 class Histograms(Collector):
-    """One metric: a histogram for each combination of label values. For one thread."""
+    """One metric: a histogram per combination of label values. Not thread-safe."""
 
     def __init__(
         self, name: str, text: str, labels: Sequence[str], bounds: Sequence[float], registry: CollectorRegistry
     ) -> None:
         self.name, self._text, self._labels = name, text, tuple(labels)
         self._bounds = tuple(bounds)
-        self._counts: dict[Labels, list[int]] = {}  # label values -> values in each bucket, the last has no bound
+        self._counts: dict[Labels, list[int]] = {}  # label values -> count per bucket, the last one unbounded
         self._sums: dict[Labels, float] = {}
         if not labels:
             self.begin(())
         registry.register(self)
 
     def begin(self, labels: Labels) -> None:
-        """Show this combination from now on, with no value yet: rates of a counter that appears late are lost."""
+        """Export a combination with zero values: rates need the counter from the start."""
         if labels not in self._counts:
             self._counts[labels] = [0] * (len(self._bounds) + 1)
             self._sums[labels] = 0.0
 
     def observe(self, value: float, labels: Labels = (), times: int = 1) -> None:
-        """Count `value` as often as `times` says."""
+        """Count a value `times` times."""
         counts = self._counts.get(labels)
         if counts is None:
             self.begin(labels)
@@ -51,7 +51,7 @@ class Histograms(Collector):
         self._sums[labels] += value * times
 
     def totals(self) -> dict[Labels, int]:
-        """Return how many values were counted, by label values."""
+        """Return the number of values by label values."""
         return {labels: sum(counts) for labels, counts in self._counts.items()}
 
     def collect(self) -> Iterable[HistogramMetricFamily]:

@@ -1,4 +1,4 @@
-"""Places for workloads of Kueue: requests become events of the engine, its answers come back as decisions."""
+"""Places for workloads of Kueue: requests become engine events, answers are engine decisions."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class EnginePlaces:
     def __init__(
         self, service: SchedulerService, gates: Gates, classes: Callable[[], Awaitable[list[dict[str, Any]]]]
     ) -> None:
-        """`classes`: reads the priority classes of the cluster."""
+        """`classes`: returns the priority classes of the cluster."""
         self._service = service
         self._gates = gates
         self._classes = classes

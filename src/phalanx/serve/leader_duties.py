@@ -1,4 +1,4 @@
-"""What a scheduler does besides deciding, while it leads: ProvisioningRequests, and admission checks of Kueue."""
+"""Periodic controllers of the leading scheduler: ProvisioningRequests, and admission checks of Kueue."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Duty:
-    """A controller that lists its objects from time to time, instead of watching them."""
+    """A controller that lists its objects periodically instead of watching them."""
 
     name: str
     look: Callable[[], Awaitable[None]]
-    seconds: float  # between two looks
-    install: str  # what to do if the server does not know its kinds
+    seconds: float  # between two runs
+    install: str  # remedy if the server does not know its kinds
 
     async def run(self) -> None:
-        """Look again and again. Missing kinds are logged once, until they are there."""
+        """Run periodically. Missing kinds are logged once."""
         missing = False
         while True:
             try:

@@ -1,7 +1,6 @@
-"""The ResourceClaims of a what-if query: those of its manifests, and those that templates give to its pods and groups.
+"""ResourceClaims of a what-if query: those in its manifests, and those generated from templates.
 
-`put_into` changes the engine it is given for good, like `variant`: it is for the process that answers one query and
-then ends.
+`put_into` changes the engine permanently, so it must run in the forked process of a query (`serve.forked_query`).
 """
 
 from __future__ import annotations
@@ -34,13 +33,13 @@ class QueryClaims:
             self.take(TEMPLATE, template)
 
     def take(self, kind: str, doc: Json) -> bool:
-        """Remember an object of resource.k8s.io; False: it is of no account here."""
+        """Take an object of resource.k8s.io; return False if it is not needed."""
         if kind == TEMPLATE:
             meta = doc["metadata"]
             spec = msgspec.convert((doc.get("spec") or {}).get("spec") or {}, ResourceClaimSpec)
             self._templates[meta["namespace"], meta["name"]] = spec
         elif kind == "ResourceClaim":
-            self._claims.append(msgspec.convert({**doc, "status": {}}, ResourceClaim))  # as if it were created now
+            self._claims.append(msgspec.convert({**doc, "status": {}}, ResourceClaim))  # a new object has no status
         elif kind == "DeviceClass":
             self._others.append(msgspec.convert(doc, DeviceClass))
         elif kind == "ResourceSlice":
@@ -50,7 +49,7 @@ class QueryClaims:
         return True
 
     def put_into(self, engine: Engine, question: Question) -> None:
-        """Generate the claims of templates, and pass all of them to the engine."""
+        """Generate claims from templates, and add all claims to the engine."""
         metas = [group.metadata for group in question.pod_groups] + [group.metadata for group in question.composites]
         for meta in (*metas, *(workload.metadata for workload in question.workloads)):
             engine.request_device_domain(meta.annotations)
@@ -77,7 +76,7 @@ class QueryClaims:
         for group in question.pod_groups:
             entries = group.spec.resource_claims or ()
             if entries:
-                engine.objects.put(group)  # pods find the claims of their group through it
+                engine.objects.put(group)  # pods find the claims of their group by it
             for entry in entries:
                 meta = group.metadata
                 if entry.resource_claim_template_name:
@@ -86,7 +85,7 @@ class QueryClaims:
         return found
 
     def _with_claims(self, pod: Pod, number: int, shared: dict[tuple[str, str, str], str]) -> Pod:
-        """Return the pod with a uid of its own and the names of its generated claims in its status."""
+        """Return the pod with a unique uid and the names of its generated claims in its status."""
         if not pod.spec.resource_claims:
             return pod
         meta = msgspec.structs.replace(pod.metadata, uid=f"query-{number}")
@@ -103,7 +102,7 @@ class QueryClaims:
         return msgspec.structs.replace(pod, metadata=meta, status=status)
 
     def _generate(self, owner: ObjectMeta, kind: str, entry: str, template: str) -> str:
-        """Generate a claim from a template; return its name, or "" if there is no such template."""
+        """Generate a claim from a template; return its name, or "" if the template does not exist."""
         spec = self._templates.get((owner.namespace, template))
         if spec is None:
             text = f'{kind} {owner.name}: resource claim template "{template}" not found'

@@ -1,7 +1,7 @@
-"""From manifests to a question for the engine: defaults, priorities, groups and pods as the cluster would make them.
+"""Convert manifests to a what-if query: defaults, priorities, groups and pods as the cluster would create them.
 
-Nothing is created anywhere. Workloads become groups through the same library the controllers use, their pods through
-their templates, a CronJob through one run of it; kinds without pods are passed over with a note.
+Nothing is created. Workloads become groups by the library of the controllers, their pods come from the templates, and a
+CronJob counts as one run. Kinds without pods are ignored with a note.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from phalanx.model.gates import Gates
 from phalanx.model.kinds import Json, Kind
 from phalanx.serve.manifest_claims import QueryClaims
 
-MOST_PODS = 20_000  # of one question
-_READ = frozenset(resource.kind for resource in READ)  # of no account by themselves, only for what refers to them
+MOST_PODS = 20_000  # per query
+_READ = frozenset(resource.kind for resource in READ)  # kinds that matter only to objects that refer to them
 
 
 class Manifests:
@@ -40,21 +40,21 @@ class Manifests:
         schedulers: Sequence[str] = (),
         claim_templates: Iterable[Json] = (),
     ) -> None:
-        """`schedulers`: names of the scheduler that answers; grouped pods of another cluster's own scheduler go to the
-        first of them, where our controllers send them. `claim_templates`: ResourceClaimTemplates of the cluster."""
+        """`schedulers`: names of the answering scheduler; grouped pods of the cluster's default scheduler go to the
+        first one, where our controllers send them. `claim_templates`: ResourceClaimTemplates of the cluster."""
         self._gates, self._schedulers = gates, schedulers
         self._registry = builtin.registry(gates)
         self._classes: dict[str, Json] = {}
         self._default: Json | None = None
-        self._know(priority_classes)
+        self._add_priority_classes(priority_classes)
         self.question = Question()
         self._claims = QueryClaims(claim_templates)
         self.notes: list[str] = []
 
     def read(self, documents: Sequence[Json], namespace: str) -> None:
-        """Read manifests. Raises BadRequest with the name of the invalid document."""
+        """Read manifests. Raises BadRequest with the invalid document's name."""
         flat = list(_flat(documents))
-        self._know(doc for doc in flat if isinstance(doc, dict) and doc.get("kind") == "PriorityClass")
+        self._add_priority_classes(doc for doc in flat if isinstance(doc, dict) and doc.get("kind") == "PriorityClass")
         whole = [self._complete(document, namespace) for document in flat]
         everything = [doc for _, doc in whole]
         for kind, doc in whole:
@@ -72,15 +72,15 @@ class Manifests:
             except (KeyError, TypeError, ValueError, AttributeError) as problem:
                 raise BadRequest(f"{_title(doc)}: a field is missing or has the wrong type ({problem!r})") from None
         if len(self.question.pods) > MOST_PODS:
-            raise BadRequest(f"{len(self.question.pods)} pods in one question; at most {MOST_PODS} are looked at")
+            raise BadRequest(f"{len(self.question.pods)} pods in one query; at most {MOST_PODS} are allowed")
 
     def put_into(self, engine: Engine) -> None:
-        """Tell the engine about the claims and devices of the query. It keeps them: for a process that ends."""
+        """Add claims and devices of the query to the engine permanently: only for a forked process."""
         self._claims.put_into(engine, self.question)
         self.notes += self._claims.notes
 
-    def _know(self, classes: Iterable[Json]) -> None:
-        """Priority classes of the cluster, and those that the same file would make."""
+    def _add_priority_classes(self, classes: Iterable[Json]) -> None:
+        """Add priority classes of the cluster and of the manifests."""
         self._classes |= {(entry.get("metadata") or {}).get("name") or "": entry for entry in classes}
         self._default = next((entry for entry in self._classes.values() if entry.get("globalDefault")), None)
 
@@ -92,7 +92,7 @@ class Manifests:
             raise BadRequest("every document needs apiVersion and kind")
         doc = copy.deepcopy(document)
         own, _, version = str(doc["apiVersion"]).rpartition("/")
-        if own == CUSTOM and doc["kind"] in KINDS.values():  # of a cluster where groups are custom resources
+        if own == CUSTOM and doc["kind"] in KINDS.values():  # for clusters with groups as custom resources
             own, doc["apiVersion"] = NATIVE, f"{NATIVE}/{version}"
         kind = self._registry.by_kind(own, version, str(doc["kind"]))
         meta = doc.setdefault("metadata", {})
@@ -154,7 +154,7 @@ class Manifests:
             case ("scheduling.phalanx.dev", "WorkloadPolicy"):
                 question.policies.append(msgspec.convert(doc, objects.WorkloadPolicy))
             case ("scheduling.k8s.io", "PriorityClass"):
-                pass  # known already: what names it needs its value
+                pass  # read before: its name is needed for its value
             case ("resource.k8s.io", name) if self._claims.take(name, doc):
                 pass
             case _:
@@ -163,7 +163,7 @@ class Manifests:
     # ---- workloads
 
     def _pod_sets(self, workload: Json) -> None:
-        """Take the groups and pods that the status of a Workload announces (`status.podSets`)."""
+        """Take the groups and pods in a Workload's `status.podSets`."""
         meta, sets = workload["metadata"], (workload.get("status") or {}).get("podSets") or []
         templates = {each["name"]: each for each in workload["spec"].get("podGroupTemplates") or ()}
         if sets and not templates:
@@ -180,7 +180,7 @@ class Manifests:
                 before = len(self.question.pods)
                 for pod in range(int(each.get("podsPerGroup") or 0)):
                     if len(self.question.pods) >= MOST_PODS:
-                        raise BadRequest(f"{_title(workload)}: more than {MOST_PODS} pods in one question")
+                        raise BadRequest(f"{_title(workload)}: more than {MOST_PODS} pods in one query")
                     self._pod(workload, each["template"], f"{name}-{before + pod}", Link(pod_group=name), "")
 
     def _group(self, workload: Json, template: Json, name: str) -> None:
@@ -208,10 +208,10 @@ class Manifests:
         before = len(self.question.pods)
         ours = self._taken_over(doc)
         sent = False
-        # Counted before any of them is completed, which takes much longer: the number is the user's.
+        # Count before completing the pods, which is slow: the user chose the number.
         expected = list(islice(kind.pods(doc, everything, found), MOST_PODS + 1 - before))
         if before + len(expected) > MOST_PODS:
-            raise BadRequest(f"{_title(doc)}: more than {MOST_PODS} pods in one question")
+            raise BadRequest(f"{_title(doc)}: more than {MOST_PODS} pods in one query")
         for name, template, link, labels in expected:
             theirs = ours and link is not None and _scheduler_of(template) == DEFAULT_SCHEDULER
             sent = sent or bool(theirs)
@@ -225,7 +225,7 @@ class Manifests:
             self.notes.append(f"{_title(doc)}: has no pods; left out")
 
     def _taken_over(self, doc: Json) -> str:
-        """Return the scheduler of grouped pods that name no other; empty: unchanged, or no groups are requested."""
+        """Return the scheduler for grouped pods without a scheduler name; "": unchanged, or no group is requested."""
         if not self._schedulers or DEFAULT_SCHEDULER in self._schedulers or not requests_gang(doc):
             return ""
         return scheduler_for(doc, self._schedulers[0])

@@ -1,6 +1,6 @@
-"""The scheduler's metrics: kube-scheduler's names where the meaning is the same, `phalanx_` for ours.
+"""Metrics of the scheduler: kube-scheduler's names for equal meanings, `phalanx_` for others.
 
-Counters are fed from decisions as they pass. Counts that the engine keeps itself are read at a scrape.
+Counters are updated from decisions. Counts of the engine are read at a scrape.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ class SchedulerMetrics:
             registry=registry,
         )
         self._attempts = {
-            (name, result): attempts.labels(result, name)  # looking labels up costs more than counting
+            (name, result): attempts.labels(result, name)  # looking up labels is slower than counting
             for name in (profile, *service.engine.profiles)
             for result in ("scheduled", "unschedulable", "error")
         }
@@ -188,7 +188,7 @@ class SchedulerMetrics:
         )
         if service.times is not None:
             service.times.on_slow.append(lambda found: slow.labels(found.plugin, found.point).inc())
-        self.on_scrape: list[Callable[[], None]] = []  # other metrics of the same registry, before a scrape
+        self.on_scrape: list[Callable[[], None]] = []  # callbacks of other metrics before a scrape
         service.on_decisions.append(self.decisions)
         service.on_step.append(self.step_seconds.observe)
         self._attempt_metrics = AttemptMetrics(service, registry)
@@ -233,7 +233,7 @@ class SchedulerMetrics:
         return generate_latest(self.registry)
 
     def refresh(self) -> None:
-        """Update the gauges of pending units before a scrape."""
+        """Update gauges of pending units before a scrape."""
         pods: Tally[str] = Tally()
         entities: Tally[tuple[str, str]] = Tally()
         for root, place in self._service.engine.queue.places():
@@ -282,7 +282,7 @@ def failures_text(failures: Mapping[str, int]) -> bytes:
 
 
 def _counter(name: str, text: str, label: str, values: Mapping[str, int]) -> bytes:
-    """Return a counter that is kept elsewhere, in the format of /metrics."""
+    """Return an externally kept counter in the format of /metrics."""
     family = CounterMetricFamily(name, text, labels=[label])
     for key, value in sorted(values.items()):
         family.add_metric([key], value)

@@ -1,6 +1,6 @@
-"""Which parts run in the process of a local cluster, in the order in which they start.
+"""The parts of a local cluster's process, in start order.
 
-Every part is a function from the running API server to a component; it sees the others only through its client.
+A part is a function from the running API server to a component; it uses other parts only through its client.
 """
 
 from __future__ import annotations
@@ -82,10 +82,7 @@ def provisioning_requests(class_: str, source: DemandSource) -> Part:
 
 
 def scheduler(settings: ClusterSettings, follow: Follow | None = None, source: DemandSource | None = None) -> Part:
-    """Return the scheduler as a part.
-
-    `source`: is connected to the scheduler; declares the nodes that an autoscaler may create.
-    """
+    """Return the scheduler as a part. `source`: is connected to the scheduler and declares nodes of an autoscaler."""
     recordings = 0
 
     def make(server: ApiServer) -> Component:
@@ -100,7 +97,7 @@ def scheduler(settings: ClusterSettings, follow: Follow | None = None, source: D
             Engine(settings.scheduler.engine(), settings.server.gates, watch=times.watch),
             settings.server.gates,
             server.context.clock,
-            random.Random(),  # seeded by the system; names of events need not be secret
+            random.Random(),  # system seed; event names are not secret
             SchedulerOptions(
                 name=settings.scheduler.profiles[0].scheduler_name,
                 record=record,

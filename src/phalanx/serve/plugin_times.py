@@ -1,8 +1,8 @@
-"""Measure how long plugins take, outside the engine, which has no clock, and report slow ones.
+"""Measure plugin times outside the engine, which has no clock, and report slow plugins.
 
-For external plugins, the time per extension point is added up over one step of the engine and the events before it. For
-metrics of all plugins, one step per second runs with the interpreter's profiling hook; the other steps cost nothing.
-Measuring changes no answer and no decision.
+Times of external plugins are summed per extension point over one engine step and the events before it. For metrics of
+all plugins, one step per second runs with the interpreter's profiling hook; other steps have no overhead. Measuring
+changes no result.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from phalanx.serve.histograms import Histograms, exponential
 log = logging.getLogger(__name__)
 
 LIMIT = 0.1  # seconds
-SAID_EVERY = 60.0  # seconds: the log names a plugin and point at most this often
+LOG_EVERY_SECONDS = 60.0  # seconds between two log lines about a plugin and point
 
-# Methods that the engine calls, and the extension point they are of.
+# Methods called by the engine -> extension point.
 POINTS = {
     "sign": "sign",
     "observe": "observe",
@@ -68,7 +68,7 @@ class Slow(NamedTuple):
 
 class PluginTimes:
     def __init__(self, clock: Clock, limit: float = LIMIT) -> None:
-        """`limit`: seconds that a plugin may take at one extension point between two measurements; 0: no limit."""
+        """`limit`: seconds allowed per plugin and extension point between two measurements; 0: no limit."""
         self._clock = clock
         self.limit = limit
         self._taken: dict[tuple[str, str], float] = {}
@@ -111,7 +111,7 @@ class PluginTimes:
             log.info("plugin %s: its %s is not measured: the object takes no attributes", key[0], method)
 
     def look(self) -> list[Slow]:
-        """Return the plugins that exceeded the limit since the last call; log them and notify listeners."""
+        """Return plugins over the limit since the last call; log them and notify listeners."""
         if not self._taken:
             return []
         found = [Slow(*key, seconds) for key, seconds in self._taken.items() if seconds > self.limit]
@@ -124,7 +124,7 @@ class PluginTimes:
 
     def _notify(self, slow: Slow) -> None:
         key, now = (slow.plugin, slow.point), self._clock.monotonic()
-        if now - self._said.get(key, -SAID_EVERY) < SAID_EVERY:
+        if now - self._said.get(key, -LOG_EVERY_SECONDS) < LOG_EVERY_SECONDS:
             return
         self._said[key] = now
         log.warning(
@@ -164,7 +164,7 @@ class PluginSamples:
         return now >= self._due
 
     def run(self, step: Callable[[], T]) -> T:
-        """Run one step and count how long the plugins in it took."""
+        """Run one step and record the times of its plugins."""
         now, points = self._clock.monotonic, self._points
         began: dict[FrameType, float] = {}
         taken: dict[str, float] = {}
@@ -184,7 +184,7 @@ class PluginSamples:
             return step()
         finally:
             sys.setprofile(before)
-            if taken:  # a step in which no plugin was asked says nothing
+            if taken:  # skip steps without a plugin call
                 self._due = now() + SAMPLE_EVERY
             for point, seconds in taken.items():
                 self._extension_points.observe(seconds, (point, "Success", self._profile))
@@ -197,7 +197,7 @@ class PluginSamples:
 
 
 def _points_of(engine: Engine) -> dict[CodeType, str]:
-    """Return the extension point of every method of the plugins in use, as kube-scheduler spells it."""
+    """Return the extension point of every method of active plugins, with kube-scheduler's names."""
     found: dict[CodeType, str] = {}
     for profile in engine.profiles.values():
         for plugin in profile.plugins.values():

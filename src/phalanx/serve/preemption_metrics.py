@@ -1,4 +1,4 @@
-"""Metrics of preemptions and of waiting at Permit, with the names and labels of kube-scheduler 1.37."""
+"""Metrics of preemptions and of Permit waits, with the names and labels of kube-scheduler 1.37."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from phalanx.model.groups import GroupKey, PodKey
 from phalanx.serve.histograms import Histograms, exponential
 from phalanx.serve.scheduler import SchedulerService
 
-PREEMPTED = "PreemptionByScheduler"  # reason of an eviction; others return a gang that is not whole
+PREEMPTED = "PreemptionByScheduler"  # reason of preemptions; other evictions requeue incomplete gangs
 
 
 class _Executing(NamedTuple):
     """Evictions for one unit, decided in one step."""
 
-    preemptor: str  # kind
+    preemptor: str  # its kind
     since: float  # monotonic seconds
-    left: set[int]  # decisions without an answer
+    left: set[int]  # decisions without an outcome
 
 
 class PreemptionMetrics:
@@ -78,7 +78,7 @@ class PreemptionMetrics:
             self._executing.update(dict.fromkeys(executing.left, executing))
 
     def _disrupted(self, evicted: d.Evict) -> GroupKey | PodKey:
-        """Return the highest group that is evicted as a whole with a pod, else the pod."""
+        """Return the highest group that is evicted as a whole with the pod, else the pod."""
         forest, found = self._service.engine.cluster.forest, PodKey(evicted.namespace, evicted.name)
         leaf = forest.leaf_of(found)
         group = forest.group(leaf) if leaf is not None else None

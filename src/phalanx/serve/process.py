@@ -1,8 +1,8 @@
-"""Run components as a process: event loop, signals, the line that says `ready`, exit codes.
+"""Run components as a process: event loop, signals, the ready line, exit codes.
 
-A process ends on a signal, in bounded time; and when one of its tasks ends that should not, with the cause in the log
-and a non-zero exit code. A lost lease does not end it: the work is created again and stands by, because restarts
-back off ever longer, and an unreachable API server comes back.
+A process ends on a signal, in bounded time, or when a task ends unexpectedly, with the cause in the log and a non-zero
+exit code. It does not end on a lost lease: the work is created again as a standby, because restarts have increasing
+backoffs and the API server will return.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ LIBRARIES = (
     "aiohttp.web",
     "phalanx.api",
 )
-PER_MINUTE = 5  # records of one message
-MOST_MESSAGES = 256  # that are counted apart
-ADVICE = "No supported WebSocket library"  # to install one: exec and attach need containers, which are simulated
+RECORDS_PER_MINUTE = 5  # records per message
+MOST_MESSAGES = 256  # distinct messages counted
+ADVICE = "No supported WebSocket library"  # prefix of a library's advice that does not apply here
 
 
 class LimitedMessages(logging.Filter):
-    """One for each logger. A message is its text before arguments are put in."""
+    """Limits log records per message (text without arguments). One filter per logger."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -50,11 +50,13 @@ class LimitedMessages(logging.Filter):
         minute = int(record.created // 60)
         if minute != self._minute:
             self._minute = minute
-            self._left_out = {key: count - PER_MINUTE for key, count in self._seen.items() if count > PER_MINUTE}
+            self._left_out = {
+                key: count - RECORDS_PER_MINUTE for key, count in self._seen.items() if count > RECORDS_PER_MINUTE
+            }
             self._seen = {}
         key = text if text in self._seen or len(self._seen) < MOST_MESSAGES else ""
         count = self._seen[key] = self._seen.get(key, 0) + 1
-        if count > PER_MINUTE:
+        if count > RECORDS_PER_MINUTE:
             return False
         if left_out := self._left_out.pop(key, 0):
             record.msg = f"{text} ({left_out} more of these were left out)"
@@ -69,11 +71,11 @@ def limit_libraries() -> None:
 
 
 log = logging.getLogger(__name__)
-MOST_CHARACTERS = 2_000  # of a message in the log
+MOST_CHARACTERS = 2_000  # limit of a log message
 
-USAGE = 2  # exit code of everything the user can put right
+USAGE = 2  # exit code of errors that the user can fix
 CRASH = 1
-LAST_RESORT = 30.0  # seconds from the signal to the forced end, as long as Kubernetes waits too
+LAST_RESORT = 30.0  # seconds from the signal to the forced end, like Kubernetes' default grace period
 
 
 class Runnable(Protocol):
@@ -82,24 +84,24 @@ class Runnable(Protocol):
     async def stop(self) -> None: ...
 
     async def until_failure(self) -> None:
-        """Raise the exception that ended a part."""
+        """Raise the exception of a failed part."""
         ...
 
 
 @runtime_checkable
 class Elected(Runnable, Protocol):
-    """Acts only while it holds a lease."""
+    """A runnable that acts only while it holds a lease."""
 
     def again(self) -> Elected:
-        """Return a fresh instance with none of the state but the lease. Called when it has stopped."""
+        """Return a new instance with only the lease's state; called after stop."""
         ...
 
 
 def run_loop(main: Coroutine[Any, Any, int], *, serving: bool) -> int:
-    """Run a coroutine to its exit code: with uvloop for an API server, with asyncio's loop for API clients.
+    """Run a coroutine to its exit code: with uvloop for an API server, else with asyncio's loop.
 
-    A client under uvloop aborts in libuv or loses cancellations when the server goes away under its TLS connections
-    (uvloop #653, aiohttp #10506; `kube.client` refuses to start there). docs/reliability.md describes it.
+    A client under uvloop aborts in libuv or loses cancellations if the server disappears during TLS (uvloop #653,
+    aiohttp #10506; `kube.client` refuses to start there). See docs/reliability.md.
     """
     if not serving:
         return asyncio.run(main)
@@ -121,23 +123,23 @@ def run(
     *,
     serving: bool = False,
 ) -> int:
-    """Start, say ready, wait for a signal or a failure, stop. The exit code. `then` runs concurrently once ready.
+    """Start, print the ready line, wait for a signal or a failure, stop; return the exit code.
 
-    For the main of a process, which ends after it: signals stay taken, and a timer that ends it goes on till its end.
-    serving: an API server and no client of one runs in this process.
+    For the main function of a process: signal handlers stay installed, and the exit timer runs until the end. `then`
+    runs once the process is ready. serving: this process has an API server and no client of another one.
     """
     return run_loop(_run(what, ready, say, then), serving=serving)
 
 
-class _Ending:
-    """Hears signals even while the event loop is busy, and ends the process when ending takes too long."""
+class _EndTimer:
+    """Handles signals even if the event loop is blocked, and ends the process if stopping takes too long."""
 
     def __init__(self) -> None:
         self.announced = asyncio.Event()
         self._loop = asyncio.get_running_loop()
         self._soon = False
         for number in (signal.SIGINT, signal.SIGTERM):
-            # Not loop.add_signal_handler: its handlers wait for a loop that turns.
+            # Not loop.add_signal_handler: its handlers need a running loop.
             signal.signal(number, lambda *_: self._on_signal())
 
     def _on_signal(self) -> None:
@@ -145,46 +147,46 @@ class _Ending:
         self._loop.call_soon_threadsafe(self.announced.set)
 
     def soon(self) -> None:
-        """Give the process LAST_RESORT seconds; then it prints its stacks and ends with code 1.
+        """End the process after LAST_RESORT seconds: it prints its stacks and exits with code 1.
 
-        A thread in C keeps the time: it needs neither the event loop nor the interpreter's lock.
+        faulthandler's C thread keeps the time: it needs neither the event loop nor the interpreter's lock.
         """
         if not self._soon and sys.__stderr__ is not None:
             self._soon = True
             faulthandler.dump_traceback_later(LAST_RESORT, exit=True, file=sys.__stderr__)
 
     def not_yet(self) -> None:
-        """Cancel `soon`: what had to end did, and the process continues."""
+        """Cancel `soon`: stopping succeeded and the process continues."""
         if self._soon and not self.announced.is_set():
             self._soon = False
             faulthandler.cancel_dump_traceback_later()
 
 
 async def _run(what: Runnable, ready: Callable[[], str], say: Callable[[str], None], then: Then | None) -> int:
-    ending = _Ending()
-    # A cluster's objects live long and form no cycles: looking for garbage among them all the time costs a third of
-    # a write and finds nothing.
+    ending = _EndTimer()
+    # Objects of a cluster live long and have no cycles: garbage collection would take a third of a write and find
+    # nothing.
     gc.set_threshold(100_000, 50, 100)
     while True:
         try:
-            return await _live(what, ending, ready, say, then)
+            return await _run_once(what, ending, ready, say, then)
         except LeaderLost as lost:
             if not isinstance(what, Elected):
                 raise
             log.error("%s: standing by to lead again", lost)
             what = what.again()
-            ready, then = (lambda: ""), None  # the ready line was printed already
+            ready, then = (lambda: ""), None  # the ready line is printed once
             gc.unfreeze()
             ending.not_yet()
 
 
-async def _live(
-    what: Runnable, ending: _Ending, ready: Callable[[], str], say: Callable[[str], None], then: Then | None
+async def _run_once(
+    what: Runnable, ending: _EndTimer, ready: Callable[[], str], say: Callable[[str], None], then: Then | None
 ) -> int:
     """Run from start to stop; return the exit code. Raises LeaderLost if a standby can follow."""
     starting = asyncio.create_task(what.start(), name="start")
     stopping = asyncio.ensure_future(ending.announced.wait())
-    beside: list[asyncio.Future[None]] = []
+    concurrent: list[asyncio.Future[None]] = []
     try:
         await asyncio.wait((starting, stopping), return_when=asyncio.FIRST_COMPLETED)
         if not starting.done():
@@ -197,7 +199,7 @@ async def _live(
         if line := ready():
             say(line)
         if then is not None:
-            beside.append(asyncio.ensure_future(run_optional("beside the control plane", then)))
+            concurrent.append(asyncio.ensure_future(run_optional("beside the control plane", then)))
         failing = asyncio.create_task(what.until_failure(), name="the control plane")
         await asyncio.wait((failing, stopping), return_when=asyncio.FIRST_COMPLETED)
         if failing.done():
@@ -221,14 +223,14 @@ async def _live(
     finally:
         ending.soon()
         stopping.cancel()
-        for task in beside:
+        for task in concurrent:
             task.cancel()
-        await asyncio.gather(*beside, return_exceptions=True)
+        await asyncio.gather(*concurrent, return_exceptions=True)
         await what.stop()
 
 
 class BoundedLines(logging.Formatter):
-    """Cut long messages: they quote what users wrote, and no user may fill the log. Tracebacks are kept whole."""
+    """Truncates long messages: users' texts must not fill the log. Tracebacks are kept."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:
         if len(record.message) > MOST_CHARACTERS:

@@ -1,6 +1,6 @@
-"""How a question reaches the scheduler: paths, header of the token, and kinds that can be asked about.
+"""How queries reach the scheduler: paths, token header, and kinds.
 
-Commands import this file and not the engine behind it, which takes a second to load.
+Commands import this file and not the engine, which takes a second to load.
 """
 
 from __future__ import annotations
@@ -19,5 +19,5 @@ _KINDS = {
 
 
 def kind_of(text: str) -> str | None:
-    """Return the kind that a text such as "podgroups.scheduling.k8s.io", "PodGroup" or "po" names."""
+    """Return the kind named by a text such as "podgroups.scheduling.k8s.io", "PodGroup" or "po"."""
     return _KINDS.get(text.partition(".")[0].lower())

@@ -1,7 +1,7 @@
-"""Which namespaces a caller's question may be about, and so which the answer may name.
+"""Namespaces that a caller's query may be about, and that the answer may name.
 
-A caller who may list pods in all namespaces sees everything. Any other caller sees one namespace, in which it may read
-what it asks about; objects of other namespaces appear in its answers as counts only (`serve.redaction`).
+A caller that may list pods in all namespaces sees everything. Any other caller sees one namespace in which it may read
+the object; objects of other namespaces are only counted in answers (`serve.redaction`).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from phalanx.base.access import Access, Right, forbidden
 from phalanx.base.errors import BadRequest, Forbidden
 
 EVERYWHERE = Right("list", "", "pods")
-GROUPS = ("scheduling.k8s.io", "scheduling.phalanx.dev")  # of PodGroups: native, and as custom resources
+GROUPS = ("scheduling.k8s.io", "scheduling.phalanx.dev")  # API groups of PodGroups: native and custom resources
 _PLURALS = {
     "PodGroup": "podgroups",
     "CompositePodGroup": "compositepodgroups",
@@ -23,7 +23,7 @@ _PLURALS = {
 
 
 class _About(msgspec.Struct):
-    """The part of a what-if question that says which namespace it is about."""
+    """The part of a what-if query that names the namespace."""
 
     namespace: str = "default"
     drain: dict[str, msgspec.Raw] | None = None
@@ -44,7 +44,7 @@ async def of_object(access: Access | None, kind: str, namespace: str, name: str)
 
 
 async def of_listing(access: Access | None, query: Mapping[str, str]) -> tuple[str, str]:
-    """Return which namespace to list and which the answer may name; "": all. `namespace` in the query chooses one."""
+    """Return the namespace to list, as the query chooses, and the one that the answer may name; "": all."""
     namespace = query.get("namespace", "")
     if access is None or await access.may(EVERYWHERE):
         return namespace, ""
@@ -56,10 +56,8 @@ async def of_listing(access: Access | None, query: Mapping[str, str]) -> tuple[s
 
 
 async def of_manifests(access: Access | None, body: bytes) -> str:
-    """Return the namespace to which a what-if is limited: all its manifests must be in it.
-
-    A drain needs all namespaces.
-    """
+    """Return the only namespace of a what-if query, in which all its manifests must be. A drain needs all
+    namespaces."""
     if access is None or await access.may(EVERYWHERE):
         return ""
     try:
@@ -73,7 +71,7 @@ async def of_manifests(access: Access | None, body: bytes) -> str:
 
 
 async def of_nodes(access: Access | None) -> None:
-    """Check a question about the pods on nodes, which are of any namespace."""
+    """Check a query about the pods of nodes, which belong to any namespace."""
     if access is not None and not await access.may(EVERYWHERE):
         raise forbidden(access.user, EVERYWHERE)
 

@@ -1,4 +1,4 @@
-"""The queue of an engine as plain values: what is pending, since when, and why in one sentence."""
+"""The queue of an engine as plain values: pending units, their waiting time, and the reason in one sentence."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from phalanx.model.groups import Group, GroupKey
 from phalanx.model.groups.keys import COMPOSITE, POD_GROUP, WORKLOAD
 from phalanx.model.kinds import Json
 
-MOST_QUEUED = 500  # units listed one by one; counts are always complete
+MOST_QUEUED = 500  # listed units; counts are always complete
 _ORDER = {"active": 0, "attempt": 0, "backoff": 1, "waiting": 2, "gated": 3}
 GROUP_KINDS = {kind.lower(): kind for kind in (POD_GROUP, COMPOSITE, WORKLOAD)}
 
@@ -41,7 +41,7 @@ class QueueView:
         self._reasons.forget()
 
     def waiting(self) -> Json:
-        """Return how many units and pods wait, in which state and since when, and by namespace and priority."""
+        """Return the number of pending units and pods by state, waiting time, namespace and priority."""
         now, total, pods, since = self._now(), 0, 0, None
         counts: dict[str, int] = {}
         shares: dict[tuple[str, int], list[int]] = {}  # (namespace, priority) -> units, pods
@@ -58,9 +58,9 @@ class QueueView:
         return {"total": total, "pods": pods, "counts": counts, "oldest": oldest, "by": by}
 
     def units(self, namespace: str = "") -> Json:
-        """Pending units in the order in which they will be tried, as far as they are listed one by one.
+        """Return pending units in queue order, up to a limit.
 
-        namespace: list only its units and its shares; the other counts are always of all.
+        namespace: list only its units and shares; other counts cover all.
         """
         entries = (
             (
@@ -82,7 +82,7 @@ class QueueView:
         return {"roots": [self._unit(entry[-1]) for entry in first], **waiting}
 
     def headline(self, text: str) -> str:
-        """Return why the unit of a group is pending, as a plain sentence; empty if it is not pending."""
+        """Return why the unit of a group is pending, as a sentence; "" if it is not pending."""
         key = key_of(text)
         unit = self._engine.groups.root_of(key) if key is not None else None
         return self._reasons.of(unit).headline if unit is not None and unit.records else ""
@@ -123,12 +123,12 @@ class QueueView:
         return self._engine.groups.forest.leaves(group.key) if group is not None else ()
 
     def _size(self, unit: SchedulingUnit, group: Group | None) -> int:
-        """Return how many pods the unit has, or needs if that is more."""
+        """Return the number of the unit's pods, or its minimum if that is larger."""
         sizes = [max(leaf.known, leaf.spec.minimum if leaf.spec is not None else 0) for leaf in self._leaves(group)]
         return max(sum(sizes), len(unit.records))
 
     def owner(self, group: Group) -> str:
-        """Return the workload that a group belongs to, as "JobSet train"; "" if a user made the group and its pods."""
+        """Return the workload of a group, such as "JobSet train"; "" if a user created the group and its pods."""
         return owner_of(self._engine.groups.forest, group)
 
     def _owner(self, unit: SchedulingUnit, group: Group | None) -> str:

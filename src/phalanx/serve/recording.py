@@ -1,9 +1,8 @@
-"""A scheduler's life as a file: every event in, every decision out, and the proof that the same events give the same.
+"""Record all events and decisions of a scheduler in a file, and replay them: equal events give equal decisions.
 
-One JSON object per line: a head with version, settings, gates and the work in a slice of a search, then
-`{"in": event}`, `{"step": [now, limit]}` and `{"out": decision}` in the order in which they happened. A recording holds
-whole objects: only its owner may read it. It is never written over another, and a disk that is full ends the recording,
-not the scheduler.
+One JSON object per line: a head with version, settings, gates and the work of a search slice, then `{"in": event}`,
+`{"step": [now, limit]}` and `{"out": decision}` in order. A recording contains whole objects, so only its owner may
+read it. It never overwrites a file. A full disk ends the recording, not the scheduler.
 """
 
 from __future__ import annotations
@@ -28,16 +27,16 @@ FORMAT = 1
 
 
 class ReplayProblem(Problem):
-    """The recording cannot be replayed, or the engine decided otherwise than recorded."""
+    """The recording cannot be replayed, or a decision differs."""
 
 
 class RecordedEngine:
-    """An engine whose every input and output is written down. Same face as Engine for those who feed and step it."""
+    """An engine with recorded inputs and outputs. Has the methods of Engine that services use."""
 
     def __init__(self, engine: Engine, path: Path, head: dict[str, Any]) -> None:
-        """Raises ConfigProblem when the file is there already or cannot be made."""
+        """Raises ConfigProblem if the file exists or cannot be created."""
         self.engine = engine
-        self.ended = ""  # why nothing is recorded any more
+        self.ended = ""  # why recording stopped
         self._path = path
         try:
             made = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -79,7 +78,7 @@ class RecordedEngine:
 
     def _give_up(self, problem: OSError) -> None:
         self.ended = problem.strerror or str(problem)
-        log.error("recording into %s ends here: %s; scheduling goes on", self._path, self.ended)
+        log.error("recording into %s ends here: %s; scheduling continues", self._path, self.ended)
         self.close()
 
     def close(self) -> None:
@@ -92,7 +91,7 @@ class RecordedEngine:
 
 
 def next_recording(path: Path) -> Path:
-    """Return the file in which a restarted scheduler goes on recording: next to the first, never over it."""
+    """Return the file for a restarted scheduler: numbered after the first, never overwritten."""
     number = 2
     while (found := path.with_name(f"{path.name}.{number}")).exists():
         number += 1
@@ -136,14 +135,14 @@ def _lines(path: Path, notify: Notify) -> Iterator[tuple[int, _Line]]:
                 yield number, _LINE.decode(line)
             except msgspec.DecodeError as error:
                 if not line.endswith(b"\n"):
-                    return  # the recorder was killed in the middle of its last line
+                    return  # the recorder was killed while it wrote this line
                 raise ReplayProblem(f"{path}:{number}: {error}") from error
 
 
 def replay(path: Path, engine: Engine, notify: Notify = lambda done, total: None) -> dict[str, int]:
-    """Feed the recording to a fresh engine; raises ReplayProblem at the first decision that differs.
+    """Replay a recording in a new engine; raises ReplayProblem at the first different decision.
 
-    `tell` hears now and then how many bytes are done.
+    `notify`: called from time to time with the bytes read.
     """
     counts = {"events": 0, "steps": 0, "decisions": 0}
     produced: list[bytes] = []

@@ -1,7 +1,7 @@
-"""Remove from an answer what is in other namespaces than the caller's, and leave counts.
+"""Remove names of other namespaces than the caller's from an answer, and keep counts.
 
-Works on the encoded answer, so that a field added to an answer is covered without a change here: lists of victims keep
-the caller's own and count the rest, and in every text a reference to an object of another namespace is replaced.
+Works on the encoded answer, so that new fields are covered too. Lists of victims keep the caller's own and count the
+others; in texts, references to objects of other namespaces are replaced.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from phalanx.model.kinds import Json
 HIDDEN = "(another namespace)"
 OTHERS = "pods in other namespaces"
 _VICTIMS = ("victims", "evicts")
-_NOT_COUNTS = ("highestPriority", "lostSeconds")  # of the cost of evicting what the caller may not see
+_NOT_COUNTS = ("highestPriority", "lostSeconds")  # cost fields that describe hidden victims
 # A name, or names joined by "/": podgroup/ns/name, ns/name, name.
 _REFERENCE = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9.-]*[A-Za-z0-9])?(?:/[A-Za-z0-9](?:[A-Za-z0-9.-]*[A-Za-z0-9])?)*")
 _LIKE_A_NAME = re.compile(r"[-0-9]")
@@ -36,7 +36,7 @@ class Redaction:
         own = {name for home, name in objects if home == namespace} | set(engine.columns.row_of)
         self._namespaces = {home for home, _ in objects} - {namespace}
         self._named = {name for home, name in objects if home != namespace} - own
-        # Without the kind before it, a bare name is replaced only if it looks like one: "train" is also a word.
+        # Without a kind before it, a bare name is replaced only if it looks like one: "train" is also a word.
         self._names = {name for name in self._named if _LIKE_A_NAME.search(name)}
 
     def value(self, value: Any) -> Any:
@@ -70,7 +70,7 @@ class Redaction:
             if key in _VICTIMS and isinstance(item, list):
                 item, count = self._victims(item)
                 hidden += count
-            if key == "hints":  # each is about another object; half a hint helps no caller
+            if key == "hints":  # each hint is about another object, and useless in part
                 item = [hint for hint in item if not self._names_a_namespace(hint)]
             if not self._foreign(key):
                 kept[key] = self.value(item)
@@ -83,7 +83,7 @@ class Redaction:
         return any(found[0] in self._namespaces for found in _REFERENCE.finditer(text))
 
     def _victims(self, victims: list[Any]) -> tuple[list[Any], int]:
-        """Return the caller's own victims and one entry with the number of the others."""
+        """Return the caller's own victims and one entry with the number of others."""
         own = [victim for victim in victims if not self._hides(victim)]
         others = [victim for victim in victims if self._hides(victim)]
         pods = sum(victim.get("pods", 1) if isinstance(victim, dict) else 1 for victim in others)
@@ -99,7 +99,7 @@ class Redaction:
 
 
 def _objects(engine: Engine) -> Iterable[tuple[str, str]]:
-    """Yield namespace and name of everything that answers mention: pods, groups and their workloads."""
+    """Yield namespace and name of all objects that answers mention: pods, groups and workloads."""
     for record in engine.pods.records.values():
         yield record.namespace, record.name
     forest = engine.cluster.forest

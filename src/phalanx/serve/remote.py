@@ -1,4 +1,4 @@
-"""A part of the control plane as a process of its own, speaking to an API server over HTTPS."""
+"""A part of the control plane as a separate process, connected to an API server by HTTPS."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from phalanx.serve.start_checks import check_version
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
-REPORT_EVERY = 10.0  # seconds between two lines about a server that is away
+REPORT_EVERY = 10.0  # seconds between log lines about an unreachable server
 
 
 async def connected(connection: Connection, name: str, *, connections: int = 64) -> HttpClient:
-    """Return an authenticated client. Raises ConfigProblem if its token cannot be read."""
+    """Return an authenticated client. Raises ConfigProblem if the token is not readable."""
     try:
         await connection.bearer()
     except OSError as problem:
@@ -32,15 +32,15 @@ async def connected(connection: Connection, name: str, *, connections: int = 64)
 
 
 async def wait_for_server(client: HttpClient) -> None:
-    """Return when the API server answers and accepts our token. Logs what it waits for; a server, or a token, may come
-    later. Raises ConfigProblem if the server is too old."""
+    """Return when the API server answers and accepts our token; log problems meanwhile. Raises ConfigProblem if the
+    server is too old."""
     rng = random.Random()
     announced = -REPORT_EVERY
     loop = asyncio.get_running_loop()
     for attempt in itertools.count():
         try:
             version = await client.request("GET", "/version")
-            await client.request("GET", "/api")  # who is unknown may ask for the version
+            await client.request("GET", "/api")  # allowed without authentication
             check_version(client.server, version)
             return
         except ApiProblem as problem:
@@ -53,7 +53,7 @@ async def wait_for_server(client: HttpClient) -> None:
 
 
 def _cause(problem: ApiProblem) -> str:
-    """Return what is wrong with the kubeconfig, if that is likely, else the problem itself."""
+    """Return the probable mistake in the kubeconfig, else the problem itself."""
     if isinstance(problem, Unauthorized):
         return "it does not accept the token of the kubeconfig, which is another cluster's or has run out"
     if isinstance(problem, NotFound):
@@ -69,8 +69,8 @@ def _cause(problem: ApiProblem) -> str:
 async def answered(what: str, ask: Callable[[], Awaitable[T]]) -> T:
     """Repeat a request until it succeeds.
 
-    At a start no answer is final: a new API server knows no roles yet and forbids every request, and a missing API may
-    be installed a moment later.
+    No answer is final at startup: a new API server has no roles yet and forbids every request, and a missing API may be
+    installed later.
     """
     rng = random.Random()
     announced = -REPORT_EVERY
@@ -87,7 +87,7 @@ async def answered(what: str, ask: Callable[[], Awaitable[T]]) -> T:
 
 
 class Remote:
-    """Start, wait, stop: one component behind a client of its own. Raises ConfigProblem at start."""
+    """A process with one component and its own client. Raises ConfigProblem at start."""
 
     def __init__(self, kubeconfig: str, context: str, make: Callable[[Client], Component], *, name: str) -> None:
         self._kubeconfig, self._context, self._make, self._name = kubeconfig, context, make, name

@@ -1,7 +1,6 @@
-"""What a drain would hit and where each gang would go, and how a gang that lost nodes is repaired with fewest moves.
+"""Answer which gangs a drain affects and where they would go, and how to repair a gang with the fewest moves.
 
-Changes the engine it is given for good. So it is for the process that thinks about a question and then ends
-(`serve.forked_query`), never for the one that decides.
+Changes the engine permanently, so it must run in the forked process of a query (`serve.forked_query`).
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from phalanx.model.groups.policy import TERMINATE_ALL
 from phalanx.model.objects import Node, Pod
 
 NODE = "Node"
-MOST_STEPS = 200  # of the engine, for one answer
+MOST_STEPS = 200  # engine steps per answer
 UNREACHABLE = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 ON_NODE = (MemberState.ASSUMED, MemberState.CONFIRMED, MemberState.RUNNING)
 
@@ -30,16 +29,16 @@ class _Value(msgspec.Struct, rename="camel", frozen=True, omit_defaults=True):
 
 
 class Move(_Value, frozen=True):
-    """What becomes of one group, or of the pods of no group together."""
+    """The result for one group, or for all pods without a group."""
 
-    group: str  # "podgroup/ns/name"; "": pods of no group
+    group: str  # "podgroup/ns/name"; "": pods without a group
     moved: int  # pods that leave their nodes
-    pods: int  # that it has on nodes
-    placed: int  # of those moved, which find a node
-    together: bool = False  # it goes as a whole
-    whole: bool = False  # the repair moves the whole gang to another place
-    nodes: list[str] = []  # where the moved pods go, one entry per pod
-    evicts: list[str] = []  # pods that make room
+    pods: int  # its pods on nodes
+    placed: int  # moved pods that get a node
+    together: bool = False  # it is evicted as a whole
+    whole: bool = False  # the whole gang moves to another place
+    nodes: list[str] = []  # new node of each moved pod
+    evicts: list[str] = []  # pods evicted to make room
     message: str = ""  # what is missing
 
 
@@ -53,9 +52,9 @@ class DrainAnswer(_Value, frozen=True):
 
 
 def drain(engine: Engine, nodes: Sequence[str], domain: str = "") -> DrainAnswer:
-    """Return which gangs a drain would hit and where each would go.
+    """Return the affected gangs and their new places. `domain`: KEY=VALUE of a node label.
 
-    `domain`: KEY=VALUE of a node label. Raises BadRequest and NotFound.
+    Raises BadRequest and NotFound.
     """
     names = [*nodes, *_in_domain(engine, domain)]
     if not names:
@@ -65,7 +64,7 @@ def drain(engine: Engine, nodes: Sequence[str], domain: str = "") -> DrainAnswer
             raise NotFound(f"there is no node {name[:253]!r}", name=name, kind=NODE)
     _cordon(engine, names)
     gone = set(names)
-    moves = [(group, *_to_move(engine, group, gone)) for group in _hit(engine, gone)]
+    moves = [(group, *_members_to_move(engine, group, gone)) for group in _affected_groups(engine, gone)]
     trial = _Trial(engine)
     for _, members, _ in moves:
         trial.move(members)
@@ -80,8 +79,8 @@ def drain(engine: Engine, nodes: Sequence[str], domain: str = "") -> DrainAnswer
 def repair(engine: Engine, key: GroupKey) -> Move:
     """Return the repair of a gang with the fewest moved pods.
 
-    These are the members on failed or cordoned nodes, also those that terminate and are not replaced yet; else all
-    members of the pod groups that have such members; else the whole gang.
+    First its members on failed or cordoned nodes, including terminating ones without a replacement; then all members of
+    their pod groups; then the whole gang.
     """
     group = engine.cluster.forest.group(key)
     if group is None:
@@ -103,7 +102,7 @@ def repair(engine: Engine, key: GroupKey) -> Move:
         return msgspec.structs.replace(first, message=f"waits for {pods} that its controller has not created yet")
     if first.placed == first.moved or len(bad) == len(members):
         return first
-    # No spare room for the lost members: would their pod groups, or the whole gang, have a place elsewhere?
+    # No room for the lost members alone: try their pod groups, then the whole gang.
     moved = list(bad)
     for wider in (of_hit_leaves, members):
         more = [member for member in wider if member not in moved]
@@ -119,12 +118,12 @@ def repair(engine: Engine, key: GroupKey) -> Move:
 
 
 def _short(leaf: Group) -> int:
-    """Return how many pods a gang needs beyond those that run or wait."""
+    """Return how many required pods of a gang neither run nor wait."""
     return max(0, leaf.spec.minimum - leaf.present) if leaf.spec is not None and leaf.spec.gang else 0
 
 
 def _not_replaced(leaf: Group) -> list[Member]:
-    """Return terminating members that a gang needs and that have no replacement yet."""
+    """Return required terminating members without a replacement."""
     ending = (leaf.members[key] for key in sorted(leaf.members) if leaf.members[key].state is MemberState.ENDING)
     return list(islice(ending, _short(leaf)))
 
@@ -158,8 +157,8 @@ def _unusable(engine: Engine, name: str) -> bool:
     return any(taint.key in UNREACHABLE for taint in node.spec.taints or ())
 
 
-def _hit(engine: Engine, nodes: set[str]) -> list[Group]:
-    """Return the groups with members on these nodes: the highest that is evicted as a whole, else the leaf."""
+def _affected_groups(engine: Engine, nodes: set[str]) -> list[Group]:
+    """Return the groups with members on these nodes: the highest one that is evicted as a whole, else the leaf."""
     forest = engine.cluster.forest
     found: dict[GroupKey, Group] = {}
     for root in forest.roots():
@@ -183,7 +182,7 @@ def _together(group: Group) -> bool:
     return spec is not None and (spec.disrupt_all or (spec.gang and group.policy.rescheduling == TERMINATE_ALL))
 
 
-def _to_move(engine: Engine, group: Group, nodes: set[str]) -> tuple[list[Member], bool]:
+def _members_to_move(engine: Engine, group: Group, nodes: set[str]) -> tuple[list[Member], bool]:
     leaves = engine.cluster.forest.leaves(group.key)
     members = [member for leaf in leaves for member in leaf.members.values() if member.state in ON_NODE]
     together = _together(group)
@@ -191,17 +190,17 @@ def _to_move(engine: Engine, group: Group, nodes: set[str]) -> tuple[list[Member
 
 
 class _Trial:
-    """Pods are taken off their nodes and made again; the engine decides where they go. Nothing else happens."""
+    """Removes pods from their nodes and creates them again, so that the engine places them."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._places: dict[str, str] = {}  # pod key -> node
-        self._again: dict[str, str] = {}  # uid of a moved pod -> key of the one that takes its place
-        self._evicted: list[tuple[str, str]] = []  # key of the unit it makes room for, pod
+        self._again: dict[str, str] = {}  # uid of a moved pod -> key of its replacement
+        self._evicted: list[tuple[str, str]] = []  # (key of the preemptor's unit, pod)
         self._watched: set[str] = set()
 
     def watch(self, keys: set[str]) -> None:
-        """Add pending pods that are part of the answer."""
+        """Include these pending pods in the answer."""
         self._watched |= keys
 
     def move(self, members: Iterable[Member]) -> None:

@@ -1,7 +1,7 @@
-"""The scheduler as a service: informers feed the engine, the engine decides, the executor does, outcomes come back.
+"""The scheduler as a service: informers feed the engine, the executor performs its decisions and returns outcomes.
 
-The same class runs inside `phalanx up` (in-process client) and as `phalanx scheduler` against any API server. The
-engine is stepped in slices so that reading and writing never wait long for thinking.
+Runs inside `phalanx up` (in-process client) and as `phalanx scheduler` against any API server. The engine runs in
+slices so that input and output are never delayed for long.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ from phalanx.serve.turns import LINGER, Turns
 
 log = logging.getLogger(__name__)
 
-STEP = 64  # roots per slice: a few milliseconds of thinking between two looks at the sockets
-ERRORS_EVERY = 60.0  # seconds between two log lines about the same error of attempts
-MOST_ERRORS = 100  # that are remembered for that
-MOST_IN_FLIGHT = 4096  # binds under way; beyond this deciding more would only make the decisions older
-LAST_CALL = 20.0  # seconds that binds under way get at shutdown
-KEEP_ALIVE = 1.0  # seconds between two looks at the placement lease while binds are under way
-LAST_EVENTS = 3.0  # seconds for events: news, not state
+STEP = 64  # units per step: a few milliseconds
+ERRORS_EVERY = 60.0  # seconds between two log lines about the same error
+MOST_ERRORS = 100  # remembered errors
+MOST_IN_FLIGHT = 4096  # binds without an outcome; more would only make decisions older
+LAST_CALL = 20.0  # seconds that running binds get at shutdown
+KEEP_ALIVE = 1.0  # seconds between two checks of the placement lease while binds are running
+LAST_EVENTS = 3.0  # seconds for pending events at shutdown: they carry no state
 
 _CORE: tuple[tuple[Resource, type[Any]], ...] = (
     (r.NAMESPACES, objects.Namespace),
@@ -63,7 +63,7 @@ _CORE: tuple[tuple[Resource, type[Any]], ...] = (
     (Resource("storage.k8s.io", "v1", "csidrivers", "CSIDriver", namespaced=False), objects.CSIDriver),
     (Resource("storage.k8s.io", "v1", "csistoragecapacities", "CSIStorageCapacity"), objects.CSIStorageCapacity),
 )
-# A server without them has no devices of dynamic resource allocation.
+# A server without these has no dynamic resource allocation.
 _DEVICES: tuple[tuple[Resource, type[Any]], ...] = (
     (r.DEVICE_CLASSES, objects.DeviceClass),
     (r.RESOURCE_SLICES, objects.ResourceSlice),
@@ -73,7 +73,7 @@ _DEVICES: tuple[tuple[Resource, type[Any]], ...] = (
         objects.DeviceTaintRule,
     ),
 )
-# Not every cluster serves these: a server without them is one without groups.
+# Optional kinds: a server without them has no groups.
 _GROUPS: tuple[tuple[Resource, type[Any]], ...] = (
     (r.WORKLOADS, objects.Workload),
     (r.POD_GROUPS, objects.PodGroup),
@@ -85,12 +85,12 @@ _GROUPS: tuple[tuple[Resource, type[Any]], ...] = (
 @dataclass(frozen=True)
 class SchedulerOptions:
     name: str = "default-scheduler"
-    record: Path | None = None  # the file that gets every event and decision
+    record: Path | None = None  # file for every event and decision
     record_head: dict[str, Any] = field(default_factory=dict)
     times: PluginTimes | None = None
-    may_act: Callable[[], bool] = lambda: True  # asked before each bind and eviction
-    placement_lease: str = ""  # "namespace/name" of the Lease with which Phalanx schedulers take turns; "": none
-    lease_client: Client | None = None  # for the placement lease; None: the client of everything else
+    may_act: Callable[[], bool] = lambda: True  # checked before each bind and eviction
+    placement_lease: str = ""  # "namespace/name" of the Lease by which Phalanx schedulers take turns; "": none
+    lease_client: Client | None = None  # client for the placement lease; None: the main client
     dialects: Sequence[str] = ()  # other schedulers whose PodGroups are used, by name
 
 
@@ -148,11 +148,11 @@ class SchedulerService:
             self._follow(client, resource, type_, rng, optional=True)
         for resource, type_ in _GROUPS if gates("GenericWorkload") else ():
             self._follow(client, resource, type_, rng, optional=True)
-        # Metrics listen here: what was decided, and how long a slice took.
-        self._errors: dict[str, float] = {}  # message -> when it was logged
+        # Callbacks for metrics: decisions, and the duration of a step.
+        self._errors: dict[str, float] = {}  # message -> time of its last log line
         self.on_decisions: list[Callable[[list[Decision]], None]] = []
         self.on_step: list[Callable[[float], None]] = []
-        self.on_event: Callable[[str, float], None] | None = None  # what was handled, and for how many seconds
+        self.on_event: Callable[[str, float], None] | None = None  # kind of the handled event, and seconds
         self.samples: PluginSamples | None = None
         self.times = options.times
         self.on_outcome: list[Callable[[events.Outcome], None]] = []
@@ -200,7 +200,7 @@ class SchedulerService:
             self._apply(event)
 
     def apply(self, event: events.Event) -> None:
-        """Pass an event to the engine that comes from no informer."""
+        """Pass an event that comes from no informer to the engine."""
         self._apply(event)
 
     def _apply(self, event: events.Event) -> None:
@@ -214,7 +214,7 @@ class SchedulerService:
 
     @property
     def settled(self) -> bool:
-        """Return True if no write of ours is in progress or unknown: another scheduler may begin."""
+        """Return True if none of our writes is running or unknown, so that another scheduler may begin."""
         return not self.executor.in_flight
 
     @property
@@ -248,7 +248,7 @@ class SchedulerService:
             await informer.synced.wait()
 
     async def run(self) -> None:
-        """Run until cancelled or stopped. Cancelling ends at once; `stop` lets binds in progress finish."""
+        """Run until cancelled or stopped. Cancelling ends at once; `stop` lets running binds finish."""
         background = asyncio.create_task(run_all(self._parts()), name="scheduler parts")
         deciding = begin("deciding", self._decide())
         try:
@@ -262,7 +262,7 @@ class SchedulerService:
                 self._recording.close()
 
     def _parts(self) -> Iterator[tuple[str, Coroutine[Any, Any, object]]]:
-        """Start one at a time; none if the process is asked to end before that."""
+        """Yield the background tasks; none if the process is ending already."""
         for informer in self._informers:
             yield f"{informer.resource.plural} informer", informer.run()
         if self.turns is not None:
@@ -279,7 +279,7 @@ class SchedulerService:
                 log.error("%s", problems.popleft())
 
     def _log_errors(self, made: list[Decision], now: float) -> None:
-        """Log why an attempt ended in an error (a plugin that raises, with file and line), each text once a minute."""
+        """Log failed attempts (an exception of a plugin, with file and line), each text once a minute."""
         for each in made:
             if not isinstance(each, SetPodCondition | SetGroupCondition) or each.reason != SCHEDULER_ERROR:
                 continue
@@ -290,7 +290,7 @@ class SchedulerService:
                 log.error("the attempt to place %s/%s failed: %s", each.namespace, each.name, each.message)
 
     async def stop(self) -> None:
-        """Take no more work, let what is under way finish; `run` then returns."""
+        """Take no more work and let running writes finish; `run` then returns."""
         self._stopping = True
         self._wake.set()
 
@@ -318,7 +318,7 @@ class SchedulerService:
         await self._finish()
 
     async def _may_place(self, now: float) -> bool:
-        """Return True if no other scheduler of ours places pods now. Without work the lease is not asked for."""
+        """Return True if no other Phalanx scheduler places pods now. Without work the lease is not requested."""
         if self.turns is None or self.turns.lease.fresh:
             return True
         due = self.engine.next_wake()
@@ -327,7 +327,7 @@ class SchedulerService:
         return await self.turns.begin()
 
     async def _end_turn(self, *, again: bool) -> None:
-        """Let the binds of this turn end and come back through the watch; then hand over."""
+        """Wait until the binds of this turn are finished and seen by the watch; then release the lease."""
         assert self.turns is not None
         while self.engine.unseen_binds or self.executor.in_flight or self.engine.outbox.nominating:
             self._wake.clear()
@@ -357,7 +357,7 @@ class SchedulerService:
                 listener(made)
 
     async def _wait(self, seconds: float | None) -> None:
-        """Wait for an event; at most so many seconds."""
+        """Wait for an event for at most this many seconds."""
         if self.turns is not None and (self.executor.in_flight or self.turns.lease.contended):
             most = LINGER if self.turns.lease.contended else KEEP_ALIVE
             seconds = most if seconds is None else min(seconds, most)
@@ -368,7 +368,7 @@ class SchedulerService:
             return
 
     async def _finish(self) -> None:
-        """Let binds and events under way finish, and release the placement lease."""
+        """Let running binds and events finish, and release the placement lease."""
         try:
             async with asyncio.timeout(LAST_CALL):
                 await self.executor.drain()

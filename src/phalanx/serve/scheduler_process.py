@@ -1,4 +1,4 @@
-"""`phalanx scheduler`: the scheduler alone, against any API server: connection, lease, health, signals."""
+"""`phalanx scheduler`: the scheduler as a process, against any API server: connection, lease, health, signals."""
 
 from __future__ import annotations
 
@@ -61,17 +61,17 @@ class SchedulerSettings:
     kubeconfig: str = ""  # "" = in-cluster
     context: str = ""
     config: SchedulerConfig = field(default_factory=default_config)
-    document: dict[str, Any] = field(default_factory=dict)  # the configuration as written, for recordings
+    document: dict[str, Any] = field(default_factory=dict)  # configuration as written, for recordings
     gates: Gates = field(default_factory=Gates)
     leader_elect: bool = True
-    lease_name: str = ""  # "" = as the configuration says
+    lease_name: str = ""  # "": as in the configuration
     lease_namespace: str = ""
     health_host: str = "127.0.0.1"
     health_port: int = 0
-    secure: Listen | None = None  # with TLS, for callers the API server knows
+    secure: Listen | None = None  # address with TLS, for authenticated callers
     secure_tls_dir: Path | None = None
     record: Path | None = None
-    placement_lease: str = PLACEMENT_LEASE  # "" = place pods without regard to other Phalanx schedulers
+    placement_lease: str = PLACEMENT_LEASE  # "": ignore other Phalanx schedulers
     slow_plugin: float = LIMIT  # seconds; see PluginTimes
     dialects: tuple[str, ...] = ()  # other schedulers whose PodGroups are used
     kueue: bool = False  # answer admission checks of Kueue
@@ -79,12 +79,12 @@ class SchedulerSettings:
 
 
 def installed_plugins() -> list[str]:
-    """Return the names of plugins that installed packages offer."""
+    """Return the names of plugins in installed packages."""
     return sorted({point.name for point in entry_points(group="phalanx.plugins")})
 
 
 def load_config(path: str, scheduler_name: str = "") -> tuple[SchedulerConfig, dict[str, Any]]:
-    """Read a KubeSchedulerConfiguration file; `scheduler_name` replaces the name of the only profile."""
+    """Read a KubeSchedulerConfiguration file. `scheduler_name`: replaces the name of the only profile."""
     document: dict[str, Any] = {}
     if path:
         try:
@@ -117,16 +117,16 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class InCluster(Protocol):
-    """Something that shows what the scheduler does, at its health address."""
+    """A view of the scheduler at its health address, such as the dashboard."""
 
     def routes(self) -> dict[str, Handler]:
-        """Return the paths that it answers; it checks callers itself."""
+        """Return its paths; it checks callers itself."""
         ...
 
     async def run(self) -> None: ...
 
     async def close(self) -> None:
-        """End the responses that are still being sent."""
+        """End the responses that are still open."""
         ...
 
 
@@ -135,7 +135,7 @@ MakeInCluster = Callable[[SchedulerService, Diagnostics, Guarded, HttpClient, Cl
 
 
 class SchedulerProcess:
-    """Start, wait, stop; `until_failure` raises what it died of, a lost lease included."""
+    """The process; `until_failure` raises its failure, also a lost lease."""
 
     def __init__(
         self,
@@ -145,13 +145,13 @@ class SchedulerProcess:
         beside: MakeInCluster | None = None,
         before: Elector | None = None,
     ) -> None:
-        """before: the elector of a life of this process that lost the lease."""
+        """before: the elector of an earlier instance that lost the lease."""
         self._settings, self._before = settings, before
         self._make_in_cluster = beside
         self._with_others: InCluster | None = None
         self._showing: asyncio.Task[None] | None = None
         self._clock = clock or SystemClock()
-        self._rng = random.Random()  # seeded by the system; nothing made of it need be secret
+        self._rng = random.Random()  # system seed; its values are not secret
         self.service: SchedulerService | None = None
         self.health: HealthServer | None = None
         self.diagnostics: Diagnostics | None = None
@@ -188,7 +188,7 @@ class SchedulerProcess:
                 times=times,
                 placement_lease=settings.placement_lease,
                 dialects=settings.dialects,
-                lease_client=client,  # a turn must not wait behind calls that are held back
+                lease_client=client,  # the lease must not wait behind rate-limited calls
                 may_act=lambda: self._elector is None or self._elector.holds,
             ),
         )
@@ -223,7 +223,7 @@ class SchedulerProcess:
             self._task.result()
 
     async def _check(self, client: HttpClient, groups: GroupApi) -> None:
-        """Report what this process needs and the cluster lacks."""
+        """Log rights and resources that the cluster lacks."""
         lease = self._lease() if self._settings.leader_elect else None
         await report_missing_rights(client, (*SCHEDULER_RIGHTS, *(of_lease(lease) if lease is not None else ())))
         await report_outdated_resources(groups, lambda path: client.request("GET", path))
@@ -252,13 +252,13 @@ class SchedulerProcess:
         return routes
 
     def leader(self) -> str | None:
-        """Return the host name of the leading process, in a cluster its pod name; None if it is this one."""
+        """Return the host name (pod name) of the leader; None if it is this process."""
         if not self._settings.leader_elect or (self._elector is not None and self._elector.leading):
             return None
         return self._elector.holder.rpartition("_")[0] if self._elector is not None else ""
 
     async def _ready(self, service: SchedulerService) -> None:
-        """Wait until ready; a standby with leader election counts as ready."""
+        """Wait until ready; a standby is ready, too."""
         if not self._settings.leader_elect:
             await service.wait_synced()
 
@@ -296,7 +296,7 @@ class SchedulerProcess:
         await with_duties(service.run, duties)
 
     def again(self) -> SchedulerProcess:
-        """Return a standby at the same address with fresh caches and a fresh engine."""
+        """Return a standby at the same address with new caches and a new engine."""
         settings, health = self._settings, self.health
         if health is not None:
             settings = replace(settings, health_port=health.port)
@@ -313,7 +313,7 @@ class SchedulerProcess:
 
     @property
     def _acting(self) -> bool:
-        """Return True if it may have begun to write: its caches are filled, and it has the lease if it needs one."""
+        """Return True if it may have begun to write: its caches are filled, and it has the lease if needed."""
         leads = not self._settings.leader_elect or (self._elector is not None and self._elector.leading)
         return leads and self.service is not None and self.service.synced
 
@@ -322,7 +322,7 @@ class SchedulerProcess:
             await self.service.stop()
         if self._task is not None:
             if self._acting:
-                await asyncio.wait({self._task}, timeout=25)  # what it has begun to write ends
+                await asyncio.wait({self._task}, timeout=25)  # running writes finish
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
         if self._showing is not None and self._with_others is not None:

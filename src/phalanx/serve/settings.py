@@ -1,4 +1,4 @@
-"""What a user may choose about the local cluster, checked before anything starts."""
+"""Settings of the local cluster, checked before anything starts."""
 
 from __future__ import annotations
 
@@ -46,18 +46,18 @@ class Listen:
 
 
 def cannot_listen(option: str, host: str, port: int, problem: OSError) -> ConfigProblem:
-    """Return the problem in the system's own words, without those that asyncio adds."""
+    """Return the problem with the system's error text, without asyncio's additions."""
     why = os.strerror(problem.errno) if problem.errno else str(problem)
     return ConfigProblem(option, f"cannot listen on {host}:{port}: {why}; choose another address, such as {host}:0")
 
 
 class ServerSettings(msgspec.Struct, frozen=True):
-    data: Path | None = None  # None: everything in memory
+    data: Path | None = None  # None: in memory
     listen: Listen = msgspec.field(default_factory=lambda: Listen.parse(DEFAULT_LISTEN))
     kubeconfig: Path | None = None  # None: in the data directory
     plain_http: bool = False  # no TLS and no token
     gates: Gates = msgspec.field(default_factory=Gates)
-    name: str = ""  # of a cluster that is not known by its data directory only
+    name: str = ""  # "": known only by its data directory
     event_ttl: float = 3600.0  # seconds that events are kept after their last change; 0: for ever
     authorization: str = ALWAYS_ALLOW  # or RBAC
     audit_log: Path | None = None  # None: no audit log
@@ -75,7 +75,7 @@ class ServerSettings(msgspec.Struct, frozen=True):
         authorization_mode: str = "",
         audit_log: str | None = None,
     ) -> ServerSettings:
-        """Build settings from command line texts, empty if not given. Raises ConfigProblem."""
+        """Build settings from command line texts; "" if not given. Raises ConfigProblem."""
         home = home_of(name) if name else None
         data = data or (str(home.path / "data") if home else DEFAULT_DATA)
         if home is not None:
@@ -107,25 +107,25 @@ class ServerSettings(msgspec.Struct, frozen=True):
 
     @property
     def home(self) -> Home | None:
-        """Return where the running cluster is registered; None in memory without a name."""
+        """Return the home of the cluster; None in memory without a name."""
         if self.name:
             return home_of(self.name)
         return home_of("", str(self.data)) if self.data is not None else None
 
     @property
     def shown_name(self) -> str:
-        """Return the name of the cluster for users: as given, else its data directory; empty if there is neither."""
+        """Return the name for users: as given, else the data directory, else ""."""
         return self.name or (self.data.absolute().name if self.data is not None else "")
 
     @property
     def kubeconfig_path(self) -> Path | None:
-        """Return the path of the kubeconfig; None in memory without a place for it."""
+        """Return the path of the kubeconfig; None in memory without a given path."""
         if self.kubeconfig is not None:
             return self.kubeconfig.absolute()
         return (self.data / "kubeconfig").absolute() if self.data is not None else None
 
     def notes(self) -> list[str]:
-        """Return notes about unexpected consequences of these settings, with what to do."""
+        """Return warnings about unexpected effects of these settings, with remedies."""
         notes = []
         if self.kubeconfig_path is None and not self.plain_http:
             notes.append("--data :memory: writes no kubeconfig, so the token is lost: give --kubeconfig FILE")
@@ -138,7 +138,7 @@ _DURATION = re.compile(r"(?:(\d{1,6})h)?(?:(\d{1,6})m)?(?:(\d{1,8})s)?")
 
 
 def _seconds(text: str) -> float:
-    """Parse a duration as kube-apiserver takes it: 1h, 90m, 1h30m, 45s; 0 is never."""
+    """Parse a duration like kube-apiserver: 1h, 90m, 1h30m, 45s; 0 means never."""
     match = _DURATION.fullmatch(text or "1h")
     if text == "0":
         return 0.0
@@ -149,7 +149,7 @@ def _seconds(text: str) -> float:
 
 
 def _usual_address(home: Home) -> str:
-    """Return the address of a named cluster: it keeps its port, unless another program uses it."""
+    """Return the address of a named cluster: its last port, unless that is in use."""
     record = home.record()
     address = record.url.rpartition("/")[2] if record is not None else ""
     return address if address and _free(Listen.parse(address)) else "127.0.0.1:0"

@@ -1,4 +1,4 @@
-"""Check when a part starts whether the cluster offers what it needs; say in one line what is wrong and what to do."""
+"""Checks at startup: does the cluster offer what the part needs; each problem is logged with a remedy."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ log = logging.getLogger(__name__)
 Ask = Callable[[str], Awaitable[bytes]]  # GET of any path
 
 OLDEST = (1, 29)
-AGAIN = 5.0  # seconds: an API server that has just started knows no roles yet
-LOOK_EVERY = 60.0  # seconds between two looks for what an operator may mend meanwhile
+AGAIN = 5.0  # seconds; a new API server has no roles yet
+LOOK_EVERY = 60.0  # seconds between two checks of a problem that an operator may fix
 _REVIEWS = Resource("authorization.k8s.io", "v1", "selfsubjectaccessreviews", "SelfSubjectAccessReview", False)
 _POLICIES = "WorkloadPolicy"
 
 
 def check_version(server: str, answer: bytes) -> None:
-    """Raise ConfigProblem if the API server is too old. A version that cannot be read is accepted."""
+    """Raise ConfigProblem if the API server is too old. An unreadable version is accepted."""
     try:
         found = msgspec.json.decode(answer, type=dict[str, Any])
         version = tuple(int(re.match(r"\d+", str(found.get(part)))[0]) for part in ("major", "minor"))  # type: ignore[index]
@@ -53,7 +53,7 @@ def check_version(server: str, answer: bytes) -> None:
 class RequiredRight:
     verb: str
     group: str
-    resource: str  # with the subresource: pods/binding
+    resource: str  # with subresource: pods/binding
     namespace: str = ""
     name: str = ""
 
@@ -83,7 +83,7 @@ def of_lease(lease: LeaseSettings) -> tuple[RequiredRight, ...]:
 
 
 async def missing_rights(client: Client, rights: Sequence[RequiredRight]) -> list[RequiredRight]:
-    """Return those of these rights that the API server denies us."""
+    """Return the rights that the API server denies us."""
     missing = []
     for right in rights:
         resource, _, subresource = right.resource.partition("/")
@@ -97,7 +97,7 @@ async def missing_rights(client: Client, rights: Sequence[RequiredRight]) -> lis
 
 
 async def report_missing_rights(client: Client, rights: Sequence[RequiredRight]) -> None:
-    """Log which rights are missing until none is."""
+    """Log missing rights until none is missing."""
     known: list[RequiredRight] = []
     while True:
         try:
@@ -125,10 +125,10 @@ async def report_missing_rights(client: Client, rights: Sequence[RequiredRight])
 
 
 async def outdated_resources(ask: Ask, *, native: bool) -> list[str]:
-    """Return what the installed custom resources lack of those of this version, as "KIND lacks FIELD".
+    """Return fields missing in the installed custom resources compared with this version, as "KIND lacks FIELD".
 
-    native: groups are served by Kubernetes, so that only WorkloadPolicy is needed. Resources of which none is installed
-    are not outdated; workloads report those.
+    native: Kubernetes serves the groups, so only WorkloadPolicy is needed. If no resource is installed, return nothing:
+    workloads report that.
     """
     found: list[str] = []
     absent: list[str] = []
@@ -164,9 +164,9 @@ def _schema_of(document: Json, kind: str) -> Json | None:
 
 
 def _lacking(wanted: Json, served: Json, document: Json, path: str = "") -> Iterator[str]:
-    """Yield the fields of one schema that another lacks; what is below such a field is not listed.
+    """Yield the fields of one schema that another lacks, without their subfields.
 
-    document: where the references of `served` lead; an API server that serves the kind itself has them.
+    document: resolves references of `served`; an API server that serves the kind itself has them.
     """
     served = _resolved(served, document)
     if served.get("x-kubernetes-preserve-unknown-fields"):
@@ -213,7 +213,7 @@ async def report_outdated_resources(groups: GroupApi, ask: Ask) -> None:
 
 
 async def other_holders(client: Client, lease: LeaseSettings, clock: Clock) -> list[tuple[str, str]]:
-    """Return (namespace, holder) of live leases with the same name in other namespaces."""
+    """Return (namespace, holder) of valid leases with the same name in other namespaces."""
     answer = await client.list(LEASES, fields=f"metadata.name={lease.name}")
     found = []
     for item in msgspec.json.decode(answer, type=dict[str, Any]).get("items") or ():
@@ -227,7 +227,7 @@ async def other_holders(client: Client, lease: LeaseSettings, clock: Clock) -> l
 
 
 async def report_other_holders(client: Client, lease: LeaseSettings, clock: Clock, option: str) -> NoReturn:
-    """Log a second instance: leader election works within one namespace only. `option` sets the namespace."""
+    """Log a second instance: leader election covers one namespace. `option`: sets the namespace."""
     known: list[tuple[str, str]] = []
     while True:
         try:
@@ -248,12 +248,12 @@ async def report_other_holders(client: Client, lease: LeaseSettings, clock: Cloc
 
 
 PARTS = ("scheduler", "controllers")
-_PACKAGED = "roles.yaml"  # in a wheel; a checkout has the file itself
+_PACKAGED = "roles.yaml"  # in a wheel; a checkout has the deploy file
 _CHECKOUT = Path(__file__).parents[3] / "deploy" / "base" / "20-rbac.yaml"
 
 
 def rights_of(part: str, namespace: str) -> list[RequiredRight]:
-    """Return every right of a part; those of its Role are in `namespace`."""
+    """Return all rights of a part; those of its Role are in `namespace`."""
     found: dict[RequiredRight, None] = {}
     for role in yaml.safe_load_all(_text()):
         if role and role["kind"] in ("ClusterRole", "Role") and role["metadata"]["name"] == f"phalanx-{part}":

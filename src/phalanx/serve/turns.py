@@ -9,9 +9,9 @@ from phalanx.base.informer import Informer
 from phalanx.kube.placement_lease import PlacementLease
 
 TURN = 0.5  # seconds that a scheduler with work keeps the lease while others wait
-LINGER = 0.05  # the same without work: more pods often follow
-CATCH_UP = 1.0  # seconds between two looks at the lease while an informer is behind
-ENDING = ("pods", "resourceclaims", "persistentvolumes", "persistentvolumeclaims")  # what placement is written to
+LINGER = 0.05  # the same without work: more pods often arrive
+CATCH_UP = 1.0  # seconds between two checks of the lease while an informer is behind
+ENDING = ("pods", "resourceclaims", "persistentvolumes", "persistentvolumeclaims")  # resources written by a placement
 
 
 class Turns:
@@ -31,7 +31,7 @@ class Turns:
         self.handed_over = 0
 
     async def begin(self) -> bool:
-        """Return True if this scheduler may place pods now; False after a short wait for its turn."""
+        """Return True if this scheduler may place pods now; False after a short wait."""
         if self.lease.fresh:
             return True
         held = self.lease.holds
@@ -43,7 +43,7 @@ class Turns:
         return self.lease.holds
 
     async def _catch_up(self) -> None:
-        """Wait until the informers show what the holders before us wrote."""
+        """Wait until the informers show the writes of earlier holders."""
         through = self.lease.through
         for informer in self._informers():
             revision = through.get(informer.resource.plural, 0)
@@ -51,11 +51,11 @@ class Turns:
                 await informer.wait_for(revision, CATCH_UP)
 
     def over(self, *, idle: bool) -> bool:
-        """Return True if it is the turn of another scheduler."""
+        """Return True if another scheduler gets its turn."""
         return self.lease.contended and self._clock.monotonic() - self._since >= (LINGER if idle else TURN)
 
     async def end(self, *, again: bool) -> None:
-        """Hand over. All binds are acknowledged and seen. again: there is more to place."""
+        """Release the lease after all binds are acknowledged and seen. again: there are more pods to place."""
         reach = {each.resource.plural: each.newest for each in self._informers() if each.resource.plural in ENDING}
         for plural in ENDING:
             reach[plural] = max(reach.get(plural, 0), self._written.get(plural, 0))

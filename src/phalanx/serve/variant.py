@@ -1,7 +1,6 @@
-"""A question about another cluster than the one there is: with more nodes like one of them, without a filter.
+"""Variants of a cluster for what-if queries: more nodes like an existing one, or without a filter.
 
-Changes the engine it is given for good. So it is for the process that thinks about a question and then ends
-(`serve.aside`), never for the one that decides.
+Changes the engine permanently, so it must run in the forked process of a query (`serve.forked_query`).
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from phalanx.engine.placement.outcome import plural
 from phalanx.model.groups.keys import HOSTNAME
 from phalanx.model.objects import Node, ResourceSlice
 
-MOST_NODES = 10_000  # that one question adds
+MOST_NODES = 10_000  # added by one query
 CORDON_TAINT = "node.kubernetes.io/unschedulable"
 
 
@@ -31,13 +30,13 @@ class MoreNodes(_Value):
 
 
 class Variant(_Value):
-    """What is different, as it stands in a question."""
+    """The differences, as written in a query."""
 
     add_nodes: list[MoreNodes] = []
-    without_filters: list[str] = []  # names of plugins
+    without_filters: list[str] = []  # plugin names
 
     def put_into(self, engine: Engine) -> list[str]:
-        """Apply the variant to an engine; return what was changed, in words. Raises BadRequest."""
+        """Apply the variant to an engine; return the changes as text. Raises BadRequest."""
         return [
             *(_without(engine, name) for name in self.without_filters),
             *(_add(engine, more) for more in self.add_nodes),
@@ -76,7 +75,7 @@ def _empty_copy(like: Node, name: str) -> Node:
 
 
 def _without(engine: Engine, name: str) -> str:
-    """Leave a filter out. A cordon is a field and a taint of a node: to leave it out is to uncordon the nodes."""
+    """Skip a filter. A cordon is a field and a taint: skipping it uncordons the nodes."""
     found = [plugin for profile in engine.profiles.values() for plugin in profile.filters if plugin.name == name]
     possible = sorted(
         {p.name for profile in engine.profiles.values() for p in profile.filters if not traits_of(p).counted}

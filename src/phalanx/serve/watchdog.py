@@ -1,7 +1,7 @@
-"""Notices a process that lives and does nothing: /livez then says what stands still, and the log where it stands.
+"""Detect a process that is alive but makes no progress: /livez reports what is stuck, and the log shows its stack.
 
-An unreachable API server is no reason: retries count as progress. What counts is an event loop that does not
-turn, an informer that sends no requests and receives no events, and a leader whose lease has expired.
+An unreachable API server does not count: retries are progress. Checked are a blocked event loop, an informer without
+requests and events, and a leader with an expired lease.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from phalanx.kube.client import WATCH_GRACE
 
 log = logging.getLogger(__name__)
 
-BEAT = 0.5  # seconds between two signs of life of the event loop
+BEAT = 0.5  # seconds between two heartbeats of the event loop
 LOOP_STILL = 10.0
-INFORMER_STILL = 1.5 * WATCH_SECONDS + WATCH_GRACE + 60.0  # the longest watch, and time to notice its end
-LEASE_STILL = 5.0  # beyond the renew deadline, by which the leader should have given up
+INFORMER_STILL = 1.5 * WATCH_SECONDS + WATCH_GRACE + 60.0  # the longest watch, and time to detect its end
+LEASE_STILL = 5.0  # seconds after the renew deadline, at which the leader should have stopped
 
 
-class Moving(Protocol):
+class Monitored(Protocol):
     @property
     def last_activity(self) -> float: ...  # the loop's time; 0: has not begun
 
@@ -34,11 +34,11 @@ class Moving(Protocol):
 
 
 class Watchdog:
-    """Run next to the work; `checks` go into /livez. `informers` and `overdue` are read each time."""
+    """Runs next to the work; `checks` belong to /livez. `informers` and `overdue` are read each time."""
 
     def __init__(
         self,
-        informers: Callable[[], Iterable[Moving]] = tuple,
+        informers: Callable[[], Iterable[Monitored]] = tuple,
         overdue: Callable[[], float] = lambda: 0.0,
     ) -> None:
         self._informers, self._overdue = informers, overdue
@@ -63,7 +63,7 @@ class Watchdog:
             self._end.set()
 
     def _look(self) -> None:
-        """Check the event loop from a thread of its own: a blocked loop cannot report itself."""
+        """Check the event loop from a separate thread: a blocked loop cannot report itself."""
         announced = 0.0
         while not self._end.wait(BEAT):
             still = self._loop.time() - self._beat
@@ -71,16 +71,18 @@ class Watchdog:
                 announced = self._beat
                 frame = sys._current_frames().get(self._main)
                 where = "".join(traceback.format_stack(frame)[-6:]) if frame is not None else "unknown\n"
-                log.error("the event loop has stood still for %.0f s, here:\n%s", still, where)
+                log.error("the event loop has been blocked for %.0f s, here:\n%s", still, where)
 
     def _loop_check(self) -> str:
         still = self._loop.time() - self._beat
-        return f"has stood still for {still:.0f} s" if still > LOOP_STILL else ""
+        return f"has been blocked for {still:.0f} s" if still > LOOP_STILL else ""
 
     def _informer_check(self) -> str:
         now = self._loop.time()
         still = [(each.what, now - each.last_activity) for each in self._informers() if each.last_activity]
-        return ", ".join(f"{what} has asked and heard nothing for {s:.0f} s" for what, s in still if s > INFORMER_STILL)
+        return ", ".join(
+            f"{what} has sent and received nothing for {s:.0f} s" for what, s in still if s > INFORMER_STILL
+        )
 
     def _lease_check(self) -> str:
         over = self._overdue()

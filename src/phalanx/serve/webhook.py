@@ -1,4 +1,4 @@
-"""The mutating webhooks: link a pod to its group when it is created, and protect CompositePodGroups from deletion.
+"""Mutating webhooks: link a pod to its group at creation, and protect CompositePodGroups from deletion.
 
 Speaks AdmissionReview v1 over HTTPS. Never rejects an object and never calls the API server: a pod that it cannot link
 is admitted unchanged, and the controllers label it afterwards.
@@ -25,12 +25,12 @@ log = logging.getLogger(__name__)
 
 PATH = "/mutate-pods"
 COMPOSITES_PATH = "/mutate-composites"
-PATIENCE = 1.0  # seconds for news of a workload whose first pod is here already
+PATIENCE = 1.0  # seconds to wait for the workload of a pod in the informer
 _MOST_BYTES = 8 << 20
 
 
 class Links(Protocol):
-    """What the webhook needs to know; see controllers.cluster_mode.directory."""
+    """Lookups of the webhook; see controllers.cluster_mode.directory."""
 
     def patch(self, pod: PodView, namespace: str) -> list[Json]: ...
 
@@ -124,7 +124,7 @@ class WebhookServer:
             self.counts["malformed"] += 1
             response["warnings"] = [f"phalanx could not read this object and left it unchanged: {error}"[:200]]
         except Exception:
-            # A fault of ours must not stop the creation of pods.
+            # A failure of ours must not prevent the creation of pods.
             log.exception("admitting one of %s in namespace %s", request.resource.resource, request.namespace)
             self.counts["failed"] += 1
             response["warnings"] = ["phalanx could not process this object; see the log of its controllers"]

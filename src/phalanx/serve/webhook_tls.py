@@ -1,7 +1,7 @@
-"""The certificate of the webhook, and its CA bundle in the webhook configuration.
+"""The webhook's certificate, and its CA bundle in the webhook configuration.
 
-Replicas share one generated authority through a Secret, good for ten years. A certificate from elsewhere is read from
-a directory instead (`certificate_files`).
+Replicas share a generated CA through a Secret, valid for ten years. A certificate from elsewhere is read from a
+directory instead (`certificate_files`).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _RENEW = datetime.timedelta(days=30)
 async def from_secret(
     client: Client, name: str, namespace: str, hosts: tuple[str, ...], now: datetime.datetime
 ) -> Identity:
-    """Return the identity that all replicas share. Raises NotFound if there is no such namespace.
+    """Return the identity shared by all replicas. Raises NotFound if the namespace does not exist.
 
     The first replica creates it; it is renewed before it expires.
     """
@@ -47,7 +47,7 @@ async def from_secret(
                 await client.create(SECRETS, _secret(name, namespace, made), namespace)
                 return made
         except (AlreadyExists, Conflict):
-            continue  # another replica was quicker: take its
+            continue  # another replica was faster: use its Secret
         try:
             await client.update(SECRETS, name, {**stored, "data": _data(made)}, namespace)
             return made
@@ -88,8 +88,8 @@ def _read(secret: dict[str, dict[str, str]], now: datetime.datetime, hosts: tupl
 
 
 async def publish(client: Client, configuration: str, authority: bytes, *, quiet: bool = False) -> bool:
-    """Write the authority into a MutatingWebhookConfiguration. False, with a line in the log unless `quiet`, where that
-    cannot be."""
+    """Write the CA into a MutatingWebhookConfiguration; return False and log the problem (unless `quiet`) on
+    failure."""
     bundle = base64.b64encode(authority).decode()
     try:
         known = msgspec.json.decode(await client.get(CONFIGURATIONS, configuration))

@@ -1,7 +1,7 @@
-"""Play a trace against the scheduler itself in virtual time: filters, scores, preemption, reservations, promises.
+"""Play a trace on the real scheduler in virtual time: filters, scores, preemption, reservations, promises.
 
-Every job is a PodGroup of equal pods (a pod if it has one), in a namespace per user. Pods run as soon as they are
-bound, and stop at once when they are evicted: the job then starts again, from its last checkpoint if it has any.
+Every job is a PodGroup of equal pods (or a pod if it has one), in a namespace per user. Pods run as soon as they are
+bound and stop at once when evicted; the job then starts again, from its last checkpoint if it has one.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ from phalanx.simulate.estimates import estimate_of
 from phalanx.simulate.play import END, JOBS_PER_REPORT, MILLI, NODE, SUBMIT, WAKE, JobRun, Played
 from phalanx.simulate.trace import LEVELS, Job, TraceCluster
 
-EPOCH = 1_700_000_000.0  # the time of day at which a trace begins, seconds
+EPOCH = 1_700_000_000.0  # start time of a trace, seconds since the epoch
 GPU = "nvidia.com/gpu"
-MOST_ATTEMPTS = 100_000  # units that one step may try
-LAST_WAKE_SECONDS = 3600.0  # after the last event of a trace in which the engine may still act by itself
-LEAST_WAIT_SECONDS = 0.001  # between two steps
-NEVER_FLUSH = EngineSettings(flush_after=1e12)  # no event is lost here: units need not be tried again by time
+MOST_ATTEMPTS = 100_000  # units per step
+LAST_WAKE_SECONDS = 3600.0  # seconds after the last event of a trace in which the engine may still act
+LEAST_WAIT_SECONDS = 0.001  # minimum time between two steps
+NEVER_FLUSH = EngineSettings(flush_after=1e12)  # no event is lost here, so no retry by time is needed
 KEYS = tuple(next(key for key in TOPOLOGY_KEYS if key.endswith("/" + level)) for level in LEVELS)
 Json = dict[str, Any]
 
 
 class EnginePlayer:
-    """The world around one engine: jobs that come and end, nodes that fail, and what was promised."""
+    """The environment of one engine: arriving and ending jobs, failing nodes, and promised starts."""
 
     def __init__(
         self, jobs: list[Job], cluster: TraceCluster, config: SchedulerConfig, estimates: str, seed: int
@@ -55,19 +55,19 @@ class EnginePlayer:
         self.steps = 0
         self.engine = Engine(config.engine(NEVER_FLUSH))
         self._heap: list[tuple[float, int, int, int]] = []
-        self._waiting: dict[str, JobRun] = {}  # by key of the scheduling unit
-        self._pods: dict[str, tuple[JobRun, int, Pod]] = {}  # by uid: its job, its number and the latest version
-        self._seats: dict[int, dict[int, str]] = {}  # index of a job -> nodes of its pods that are bound
+        self._waiting: dict[str, JobRun] = {}  # by unit key
+        self._pods: dict[str, tuple[JobRun, int, Pod]] = {}  # by uid: job, pod number and latest version
+        self._nodes_of: dict[int, dict[int, str]] = {}  # index of a job -> pod number -> node
         self._nodes = [_node(node.name, node.gpus, node.cpus, node.domains) for node in cluster.nodes]
         self._rows = {node.name: row for row, node in enumerate(cluster.nodes)}
         self._free = np.array([node.gpus if cluster.gpus else node.cpus for node in cluster.nodes], dtype=np.float64)
         self._whole = self._free.copy()
-        self._started: list[tuple[int, float, int]] = []  # order of every job that started, sorted
+        self._started: list[tuple[int, float, int]] = []  # order of started jobs, sorted
         for node in self._nodes:
             self.engine.apply(e.NodeChanged(node))
 
     def play(self, notify: Callable[[int, int], None] | None = None) -> Played:
-        """Run until every job that can run has ended. `notify`: called with jobs done and all jobs."""
+        """Run until every feasible job has ended. `notify`: called with ended jobs and all jobs."""
         self._heap = [(job.submit, SUBMIT, job.index, 0) for job in self.jobs]
         self._heap += [(event.at, NODE, i, 0) for i, event in enumerate(self.cluster.events)]
         heapq.heapify(self._heap)
@@ -79,7 +79,7 @@ class EnginePlayer:
             while self._heap and self._heap[0][0] == now:
                 event = heapq.heappop(self._heap)
                 last = now if event[1] != WAKE else last
-                ended += self._happen(now, event)
+                ended += self._handle_event(now, event)
             self._decide(now)
             soon = self.engine.next_wake()
             due = FOREVER if soon is None else max(soon - EPOCH, now + LEAST_WAIT_SECONDS)
@@ -100,9 +100,9 @@ class EnginePlayer:
             self.steps,
         )
 
-    # ---- what happens in the world
+    # ---- events of the environment
 
-    def _happen(self, now: float, event: tuple[float, int, int, int]) -> int:
+    def _handle_event(self, now: float, event: tuple[float, int, int, int]) -> int:
         _, kind, index, generation = event
         if kind == SUBMIT:
             self._submit(now, self.runs[index])
@@ -153,7 +153,7 @@ class EnginePlayer:
         return spec
 
     def _leave(self, run: JobRun, phase: str) -> None:
-        """Remove the pods and the group of a job. `phase`: in which its pods ended."""
+        """Remove the pods and the group of a job. `phase`: final phase of its pods."""
         job, name = run.job, f"j{run.job.index}"
         for number in range(job.pods):
             _, _, pod = self._pods.pop(f"{name}-{number}.{run.generation}")
@@ -162,7 +162,7 @@ class EnginePlayer:
             self.engine.apply(e.Gone("Pod", pod.metadata.name, pod.metadata.namespace, pod.metadata.uid))
         if job.pods > 1:
             self.engine.apply(e.Gone("PodGroup", name, job.user or "jobs"))
-        self._seats.pop(job.index, None)
+        self._nodes_of.pop(job.index, None)
         if run.start is not None:
             self.used -= self.cluster.used_by(job)
             self._take(run, +1.0)
@@ -173,7 +173,7 @@ class EnginePlayer:
             self._free[row] += sign * amount
 
     def _node_event(self, now: float, index: int) -> None:
-        """Let a node fail or be drained (its jobs lose their work since the last checkpoint), be cordoned, or join."""
+        """Handle a node event: fail or drain (jobs lose work since the last checkpoint), cordon, or join."""
         event = self.cluster.events[index]
         node, name = self._nodes[event.node], self.cluster.nodes[event.node].name
         if event.what in ("fail", "drain"):
@@ -189,7 +189,7 @@ class EnginePlayer:
         )
 
     def _evict(self, now: float, run: JobRun) -> None:
-        """Stop a job and submit it again: a gang cannot go on without a member."""
+        """Stop a job and submit it again: a gang cannot continue without a member."""
         assert run.start is not None
         ran, job = now - run.start, run.job
         self._leave(run, "Failed")
@@ -200,7 +200,7 @@ class EnginePlayer:
         self.lines.append({"t": now, "job": job.name, "event": "evict"})
         self._submit(now, run)
 
-    # ---- what the engine decides
+    # ---- decisions of the engine
 
     def _decide(self, now: float) -> None:
         while True:
@@ -234,11 +234,11 @@ class EnginePlayer:
         pod = replace(pod, spec=replace(pod.spec, node_name=node), status=status)
         self._pods[uid] = (run, number, pod)
         self.engine.apply(e.PodChanged(pod))
-        seats = self._seats.setdefault(job.index, {})
+        seats = self._nodes_of.setdefault(job.index, {})
         seats[number] = node
         if len(seats) < job.pods:
             return
-        del self._seats[job.index], self._waiting[_unit_key(run)]
+        del self._nodes_of[job.index], self._waiting[_unit_key(run)]
         nodes = [seats[each] for each in range(job.pods)]
         run.start, run.nodes = now, [self._rows[each] for each in nodes]
         self._take(run, -1.0)
@@ -251,7 +251,7 @@ class EnginePlayer:
         heapq.heappush(self._heap, (now + job.duration - run.done_work, END, job.index, run.generation))
 
     def _note_promises(self, now: float) -> None:
-        """Write down starts that were promised, moved later or withdrawn."""
+        """Record starts that were promised, moved later or withdrawn."""
         held = self.engine.starts.held
         for key, run in self._waiting.items():
             start = held[key].planned.start if key in held else None

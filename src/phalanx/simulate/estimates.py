@@ -1,4 +1,4 @@
-"""Run-time estimates that a scheduler may see. Equal for every program that uses the same mode and seed."""
+"""Run-time estimates for the scheduler. Equal modes and seeds give equal estimates."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ import random
 from phalanx.simulate.trace import Job
 
 MODES = ("given", "upper", "noisy", "exact")
-# Limits that people type, seconds: made-up estimates are rounded up to one of these.
+# Typical time limits of users in seconds; generated estimates are rounded up to one of these.
 TYPED_LIMITS = (600, 1800, 3600, 7200, 14400, 28800, 43200, 86400, 172800, 259200, 604800, 1209600)
 DAY = 86400
 
 
 def estimate_of(job: Job, mode: str, seed: int) -> float:
-    """Return the expected duration of a job in seconds.
+    """Return the estimated duration of a job in seconds.
 
-    given: the trace's own, never below the duration; where it has none, as `upper`.
-    upper: duration x (1 + an exponential number of mean 1), rounded up to a limit that people type.
+    given: the trace's estimate, at least the duration; `upper` if it has none.
+    upper: duration x (1 + an exponential number of mean 1), rounded up to a typical limit.
     noisy: duration x a log-normal factor (sigma 0.5): about half of the jobs overrun.
     exact: the duration.
     """

@@ -1,4 +1,4 @@
-"""What a played trace shows: use of the GPUs, waits by size and priority, overtaking, promises, fragmentation."""
+"""Measurements of a played trace: GPU use, waits by size and priority, overtaking, promises, fragmentation."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import numpy.typing as npt
 from phalanx.simulate.play import JobRun, Played
 
 SIZES = (("1", 1, 1), ("2-8", 2, 8), ("9-32", 9, 32), ("33-128", 33, 128), (">128", 129, 10**9))  # GPUs of a job
-LONG_WAIT = 60.0  # seconds after which a waiting job should know when it starts
-BOUND = 10.0  # seconds: slowdown counts shorter jobs as this long
-POINTS = 240  # of a curve in the report
+LONG_WAIT = 60.0  # seconds after which a waiting job should have a known start
+BOUND = 10.0  # seconds; minimum duration for the slowdown
+POINTS = 240  # points per curve of the report
 
 Floats = npt.NDArray[np.float64]
 
@@ -23,13 +23,13 @@ def size_class(gpus: int) -> str:
 
 
 def wait_of(run: JobRun) -> float:
-    """Return the seconds a finished job waited; work that was lost by an eviction counts as wait."""
+    """Return the seconds a finished job waited; work lost by an eviction counts as wait."""
     assert run.end is not None
     return max(0.0, run.end - run.job.submit - run.job.duration)
 
 
 def measure(played: Played) -> dict[str, Any]:
-    """Return everything that the report shows as plain values. Times are in seconds."""
+    """Return all values of the report. Times are in seconds."""
     runs = played.runs
     done = [run for run in runs if run.end is not None and not run.job.carried]
     begin = min(run.job.submit for run in runs)
@@ -95,7 +95,7 @@ def _numbers(runs: Sequence[JobRun]) -> dict[str, Any]:
 
 
 def promises(runs: Sequence[JobRun]) -> dict[str, Any]:
-    """Return how many starts were promised, how often the first promise was kept, and by how much starts were early."""
+    """Return the number of promised starts, how many first promises were kept, and how early the starts were."""
     promised = [r for r in runs if r.first_promise is not None and r.start is not None and r.promised_at != r.start]
     early = [r.first_promise - r.start for r in promised if r.first_promise is not None and r.start is not None]
     reasons: dict[str, int] = {}

@@ -18,7 +18,7 @@ pre{background:#f7fafc;padding:1rem;overflow:auto}
 
 
 def page(results: list[tuple[str, dict[str, Any]]], difference: str = "") -> str:
-    """Return the page for one simulation, or for several under their names."""
+    """Return the page for one simulation, or for several with their names."""
     parts = [
         f"<!doctype html><html lang='en'><meta charset='utf-8'><title>phalanx simulate</title><style>{_STYLE}</style>"
     ]

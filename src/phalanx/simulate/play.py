@@ -1,4 +1,4 @@
-"""Play a trace in virtual time: the planner hears of a job when it is submitted and of its end when it ends."""
+"""Play a trace in virtual time: the planner learns of each job at its submission and at its end."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ MOST_EXACT = 5_000_000  # jobs times nodes up to which expected ends are not rou
 
 @dataclass(slots=True)
 class JobRun:
-    """What happened to one job."""
+    """The run of one job."""
 
     job: Job
-    start: float | None = None  # of the present or last run
+    start: float | None = None  # start of the last run
     end: float | None = None
-    nodes: list[int] = field(default_factory=list)  # row of each pod's node
+    nodes: list[int] = field(default_factory=list)  # node row of each pod
     first_promise: float | None = None
     promise: float | None = None
     promised_at: float | None = None
@@ -46,7 +46,7 @@ class JobRun:
     evictions: int = 0
     done_work: float = 0.0
     estimate: float = 0.0
-    generation: int = 0  # of its end: an eviction makes the planned one void
+    generation: int = 0  # version of its end: an eviction invalidates the planned one
 
 
 @dataclass(slots=True)
@@ -55,9 +55,9 @@ class Played:
 
     cluster: TraceCluster
     runs: list[JobRun]
-    lines: list[dict[str, Any]]  # the schedule, one JSON object each
+    lines: list[dict[str, Any]]  # the schedule, as JSON objects
     samples: list[tuple[float, float, int]]  # (time, GPUs or CPUs used, jobs waiting) after every change
-    stranded: list[float]  # per sample: what is free on nodes that also run something
+    stranded: list[float]  # per sample: free capacity of partly used nodes
     settings: PlanSettings
     estimates: str
     seed: int
@@ -88,7 +88,7 @@ class Player:
         self.down: set[int] = set()
 
     def play(self, notify: Callable[[int, int], None] | None = None) -> Played:
-        """Run until every job that can run has ended. `notify`: called with jobs done and all jobs."""
+        """Run until every feasible job has ended. `notify`: called with ended jobs and all jobs."""
         for job in self.jobs:
             heapq.heappush(self.heap, (job.submit, SUBMIT, job.index, 0))
         for i, event in enumerate(self.cluster.events):
@@ -98,7 +98,7 @@ class Player:
             now = self.heap[0][0]
             before = ended
             while self.heap and self.heap[0][0] == now:
-                ended += self._happen(now, heapq.heappop(self.heap))
+                ended += self._handle_event(now, heapq.heappop(self.heap))
             self._decide(now)
             soon = self.book.next_wake()
             if soon != wake and soon < FOREVER and self.book.waiting:
@@ -118,7 +118,7 @@ class Player:
             self.book.searches,
         )
 
-    def _happen(self, now: float, event: tuple[float, int, int, int]) -> int:
+    def _handle_event(self, now: float, event: tuple[float, int, int, int]) -> int:
         _, kind, index, generation = event
         if kind == SUBMIT:
             self.book.submit(self._unit(self.runs[index]))
@@ -148,7 +148,7 @@ class Player:
         return 1
 
     def _node(self, now: float, index: int) -> None:
-        """Let a node fail or drain (its jobs lose their work since the last checkpoint), be cordoned, or join."""
+        """Handle a node event: fail or drain (jobs lose work since the last checkpoint), cordon, or join."""
         event = self.cluster.events[index]
         if event.what == "join":
             if event.node in self.down:
@@ -185,7 +185,7 @@ class Player:
             if promise.moved_from is not None:
                 run.moves, run.why_moved = run.moves + 1, str(promise.reason)
             run.promise = promise.start_by
-            by = min(promise.start_by, now + LONGEST_SECONDS)  # JSON has no infinity for a promise that is withdrawn
+            by = min(promise.start_by, now + LONGEST_SECONDS)  # JSON has no infinity for a withdrawn promise
             line = {"t": now, "job": promise.name, "event": "promise", "start_by": by}
             self.lines.append(line | ({"why": run.why_moved} if promise.moved_from is not None else {}))
         for start in out.starts:
@@ -196,7 +196,7 @@ class Player:
         self.stranded.append(self._free_on_partly_used_nodes())
 
     def _free_on_partly_used_nodes(self) -> float:
-        """Return how much is free on nodes that also run something: room that a gang of whole nodes cannot use."""
+        """Return the free capacity of partly used nodes, which gangs of whole nodes cannot use."""
         row = 0 if self.cluster.gpus else 1
         free, whole = self.book.free[row], self.book.capacity[row]
         return float(np.maximum(free, 0).sum(where=free < whole)) / (1 if row == 0 else MILLI)
@@ -212,7 +212,7 @@ class Player:
 
 
 def _amounts(jobs: list[Job], cluster: TraceCluster) -> np.ndarray[Any, np.dtype[np.integer[Any]]]:
-    """Return what the nodes offer, (resource, node): GPUs, and CPUs unless these cannot run out before the GPUs."""
+    """Return (resource, node) capacity: GPUs, and CPUs unless GPUs always run out first."""
     gpus = np.array([node.gpus for node in cluster.nodes])
     cpus = np.array([node.cpus for node in cluster.nodes])
     per_gpu = max((job.cpus_per_pod / job.gpus_per_pod for job in jobs if job.gpus_per_pod), default=0.0)

@@ -1,8 +1,8 @@
-"""Derive a trace and a cluster from a recording of a real scheduler (`phalanx up --record FILE`).
+"""Derive a trace and a cluster from a scheduler's recording (`phalanx up --record FILE`).
 
 A group with its pods, or a pod without a group, is a job: it arrives when the scheduler first sees it, starts when its
-first pod is bound and ends when its last pod ends. A job that never started takes as long as it was expected to,
-else the median of the others.
+first pod is bound and ends when its last pod ends. A job that never started gets its expected duration, else the median
+of the others.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from phalanx.simulate.trace import LEVELS, ClusterNode, Job, NodeEvent, TraceClu
 
 MILLI = 1000.0  # the engine counts CPUs in thousandths
 ENDED = ("Succeeded", "Failed")
-SHORTEST_SECONDS = 1.0  # a job that ended within one step of the scheduler
+SHORTEST_SECONDS = 1.0  # duration of a job that ended within one scheduler step
 _KEYS = {level: next(key for key in TOPOLOGY_KEYS if key.endswith("/" + level)) for level in LEVELS}
 
 
@@ -39,7 +39,7 @@ class _Line(msgspec.Struct, rename={"event": "in"}):
 
 @dataclass(slots=True)
 class _Seen:
-    """What a recording says about one job."""
+    """Data of one job in a recording."""
 
     name: str
     submit: float
@@ -55,34 +55,34 @@ class _Seen:
 class Recorded:
     jobs: list[Job]
     cluster: TraceCluster
-    never_started: int  # jobs whose duration is assumed
+    never_started: int  # jobs with assumed duration
 
 
 def is_recording(path: str | Path) -> bool:
-    """Return whether a file begins as a recording does."""
+    """Return whether a file starts like a recording."""
     try:
         with open(path, "rb") as file:
             return file.read(8) == b'{"head":'
     except OSError:
-        return False  # the reader of traces says what is wrong
+        return False  # the trace reader reports the problem
 
 
 def read_recording(path: str | Path) -> Recorded:
-    """Return the jobs and nodes of a recording. Times are seconds since its first step."""
+    """Return jobs and nodes of a recording. Times are seconds since its first step."""
     reader = _Reader()
     begin: float | None = None
     now = 0.0
-    heard: list[events.Event] = []  # since the last step: the engine acts on them in the next one
+    pending_events: list[events.Event] = []  # events since the last step, at which the engine handles them
     for number, line in _lines(Path(path)):
         try:
             if line.step is not None:
                 begin = line.step[0] if begin is None else begin
                 now = max(now, line.step[0] - begin)
-                for event in heard:
+                for event in pending_events:
                     reader.take(event, now)
-                heard = []
+                pending_events = []
             elif line.event:
-                heard.append(events.decode(bytes(line.event)))
+                pending_events.append(events.decode(bytes(line.event)))
             elif line.out:
                 decision = decisions.decode(bytes(line.out))
                 if isinstance(decision, decisions.Bind):
@@ -104,7 +104,7 @@ def _lines(path: Path) -> Iterator[tuple[int, _Line]]:
                 yield number, decoder.decode(line)
             except msgspec.DecodeError as problem:
                 if not line.endswith(b"\n"):
-                    return  # the recorder was ended in the middle of its last line
+                    return  # the recorder was killed while it wrote this line
                 text = f"is not a line of a recording: {problem}; delete what follows the line before"
                 raise ConfigProblem(f"{path}, line {number}", text) from None
 
@@ -154,7 +154,7 @@ class _Reader:
             group = spec.scheduling_group.pod_group_name if spec.scheduling_group else None
             name = f"{meta.namespace}/{group or meta.name}"
             job = self._jobs.get(name)
-            if job is None or job.end is not None:  # a new run of the same name
+            if job is None or job.end is not None:  # another run with the same name
                 name = name if job is None else f"{name}#{len(self._jobs)}"
                 job = self._jobs[name] = _Seen(name, now)
             self._job_of[key] = job
@@ -185,7 +185,7 @@ class _Reader:
                 job.end = now
 
     def jobs(self, last: float) -> tuple[list[Job], int]:
-        """Return the jobs, and how many of them never started. What still runs at the end ran until then."""
+        """Return the jobs and the number of jobs that never started. Jobs still running at the end end there."""
         ends = {name: last if seen.running or seen.end is None else seen.end for name, seen in self._jobs.items()}
         ran = {n: max(SHORTEST_SECONDS, ends[n] - s.start) for n, s in self._jobs.items() if s.start is not None}
         if not ran:

@@ -1,4 +1,4 @@
-"""A simulation as text for people, and the difference between two."""
+"""Simulation results as text, and the comparison of two simulations."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def _table(head: str, groups: dict[str, dict[str, Any]]) -> list[str]:
 def compare(
     names: tuple[str, str], results: tuple[dict[str, Any], dict[str, Any]], runs: tuple[Played, Played]
 ) -> dict[str, Any]:
-    """Return two simulations of the same load side by side, with the jobs that differ most."""
+    """Return the comparison of two simulations of the same load, with the jobs that differ most."""
     a, b = results
     rows = [
         (f"{a['counted']} used while jobs arrive", "utilisation"),
@@ -94,7 +94,7 @@ def _most_different(runs: tuple[Played, Played]) -> list[dict[str, Any]]:
 
 
 def _why(a: JobRun, b: JobRun) -> str:
-    """Say what distinguishes the two runs of a job."""
+    """Return what distinguishes the two runs of a job."""
     slow, which = (a, "a") if wait_of(a) > wait_of(b) else (b, "b")
     if slow.evictions != (a.evictions if slow is b else b.evictions):
         return f"evicted {slow.evictions} times in {which}"

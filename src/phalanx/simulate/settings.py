@@ -11,7 +11,7 @@ from phalanx.engine.plugins.config import SchedulerConfig, default_config, read_
 
 
 def read_settings(path: str | None) -> SchedulerConfig:
-    """Return the configuration in a file; None: the defaults."""
+    """Return the configuration of a file; None: the defaults."""
     if path is None:
         return default_config()
     try:

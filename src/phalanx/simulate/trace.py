@@ -1,4 +1,4 @@
-"""Read traces (CSV, also gzipped) and cluster files (JSON). What is wrong names file, line and what to do."""
+"""Read traces (CSV, also gzipped) and cluster files (JSON). Errors name file, line and remedy."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from phalanx.base.errors import ConfigProblem
 
 NEEDED = ("job", "submit_s", "duration_s", "pods", "gpus_per_pod")
 LEVELS = ("rack", "block", "zone")  # from small to large
-EVENTS = ("fail", "drain", "cordon", "join")  # what `node_events` of a cluster file may do; join ends the others
+EVENTS = ("fail", "drain", "cordon", "join")  # types of `node_events` in a cluster file; join ends the others
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,17 +24,17 @@ class Job:
     """One row of a trace: a gang of equal pods."""
 
     name: str
-    index: int  # row in the file: breaks ties of `submit`
+    index: int  # row of the file; breaks ties of `submit`
     submit: float  # seconds since the trace begins
-    duration: float  # seconds of work; only the simulator may read it, never the planner
-    estimate: float | None  # seconds, what the user said
+    duration: float  # seconds of work; known only to the simulator, not to the planner
+    estimate: float | None  # seconds, given by the user
     pods: int
     gpus_per_pod: int
     cpus_per_pod: float
     priority: int = 0
     checkpoint: float = 0.0  # seconds; 0: an eviction loses all work
     user: str = ""
-    carried: bool = False  # ran already when the trace begins: fills the cluster, is not measured
+    carried: bool = False  # running when the trace begins: uses the cluster, is not measured
 
     @property
     def gpus(self) -> int:
@@ -51,7 +51,7 @@ class ClusterNode:
 
 @dataclass(frozen=True, slots=True)
 class DomainRule:
-    """Gangs of more than `above` and up to `up_to` GPUs, and of `least_pods`, must stay in one domain of a level."""
+    """Gangs of more than `above` and up to `up_to` GPUs with `least_pods` pods must be in one domain of a level."""
 
     above: float
     up_to: float
@@ -79,7 +79,7 @@ class TraceCluster:
 
     @property
     def counted(self) -> str:
-        """What use is measured in: GPUs, or CPUs where no node has a GPU."""
+        """Return the measured resource: GPUs, or CPUs if no node has a GPU."""
         return "GPUs" if self.gpus else "CPUs"
 
     @property
@@ -87,16 +87,17 @@ class TraceCluster:
         return float(self.gpus or sum(node.cpus for node in self.nodes))
 
     def used_by(self, job: Job) -> float:
-        """Return how much of the capacity a running job uses."""
+        """Return the part of the capacity that a running job uses."""
         return float(job.gpus if self.gpus else job.pods * job.cpus_per_pod)
 
     def with_gangs_in(self, level: str) -> TraceCluster:
-        """Return the same cluster with one more rule: every gang of two pods or more stays in one domain."""
+        """Return the cluster with one more rule: every gang of two or more pods is in one domain."""
         rule = DomainRule(-1.0, math.inf, LEVELS.index(level), least_pods=2)
         return replace(self, rules=(rule, *self.rules))
 
     def level_of(self, gpus: int, pods: int, gpus_per_pod: int) -> int:
-        """Return the level whose domain must hold the gang: the rule's, or the next one up that is large enough."""
+        """Return the level whose domain must hold the gang: that of the rule, or the next larger one with enough
+        capacity."""
         for rule in self.rules:
             if rule.above < gpus <= rule.up_to and pods >= rule.least_pods:
                 for level in range(rule.level, len(LEVELS)):
@@ -118,7 +119,7 @@ def _open(path: Path) -> IO[str]:
 
 
 class _Row:
-    """One line of a trace; every problem names the line."""
+    """One line of a trace; errors name the line."""
 
     def __init__(self, path: Path, line: int, values: dict[str, Any]) -> None:
         self.where, self.values = f"{path}, line {line}", values
@@ -151,7 +152,7 @@ class _Row:
 
 
 def read_trace(path: str | Path) -> list[Job]:
-    """Return the jobs of a trace in the order of the file. Rows need not be sorted by time."""
+    """Return the jobs in file order. Rows need not be sorted by time."""
     path = Path(path)
     jobs: list[Job] = []
     seen: dict[str, int] = {}
@@ -207,7 +208,7 @@ def _job(row: _Row, index: int) -> Job:
 
 
 def read_cluster(path: str | Path) -> TraceCluster:
-    """Return the cluster of a file; `node_events` lets nodes fail, drain and join while the trace plays."""
+    """Return the cluster of a file; `node_events` are failures, drains and joins during the trace."""
     path = Path(path)
     try:
         data = json.loads(path.read_text())

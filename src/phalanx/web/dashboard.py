@@ -60,7 +60,7 @@ class Dashboard:
             self._site = Site(self._feed, self._questions, self._login)
             server.extend(LINK, self._answer_link)
         else:
-            self._reader.look_at(service.engine)
+            self._reader.read_engine(service.engine)
             self._questions.diagnostics = diagnostics
             self._feed.start_over()
         service.on_decisions.append(self._history.decided)

@@ -1,4 +1,4 @@
-"""`authorizer`: expressions that ask what a user may do."""
+"""The `authorizer` variable: expressions that check permissions of a user."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ PATH_CHECK = opaque("kubernetes.authorization.PathCheck")
 GROUP_CHECK = opaque("kubernetes.authorization.GroupCheck")
 RESOURCE_CHECK = opaque("kubernetes.authorization.ResourceCheck")
 DECISION = opaque("kubernetes.authorization.Decision")
-CHECK_COST = 350_000  # two checks are what one expression can afford
+CHECK_COST = 350_000  # allows two checks per expression
 
 
 @dataclass(frozen=True, slots=True)
 class AccessQuestion:
-    """What is asked. An empty `service_account` asks about the user of the request."""
+    """An access check. An empty `service_account` means the user of the request."""
 
     verb: str = ""
     path: str = ""
@@ -52,26 +52,26 @@ class _Check:
 
 
 class PathCheck(_Check):
-    """A question about a path that is no resource."""
+    """A check of a non-resource path."""
 
     __slots__ = ()
 
 
 class GroupCheck(_Check):
-    """A question of which only the API group is known."""
+    """A check with only an API group so far."""
 
     __slots__ = ()
 
 
 class ResourceCheck(_Check):
-    """A question about a resource."""
+    """A check of a resource."""
 
     __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True)
 class DecisionValue:
-    """The answer."""
+    """The result of a check."""
 
     allowed: bool
     reason: str

@@ -57,7 +57,7 @@ def _sum(one: Type) -> Callable[[list[Any]], Any]:
 
 
 def _sum_of_kind(values: list[Any]) -> Any:
-    """Return the sum of a list whose static type is not known."""
+    """Return the sum of a list with unknown static type."""
     kinds = {kind_of(v) for v in values}
     for one, run in _SUMS.items():
         if kinds == {one.kind}:
@@ -119,7 +119,7 @@ def _flatten(values: list[Any], depth: int = 1) -> list[Any]:
 
 
 def _distinct(values: list[Any]) -> list[Any]:
-    check_length(len(values) ** 2)  # comparisons: they are charged when they are done
+    check_length(len(values) ** 2)  # the comparisons are charged afterwards
     kept: list[Any] = []
     for v in values:
         if not contains(kept, v):

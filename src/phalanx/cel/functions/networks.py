@@ -40,7 +40,7 @@ class CIDRValue:
 
     @property
     def network(self) -> Network:
-        """The network without host bits."""
+        """Return the network without host bits."""
         return ipaddress.ip_network((self.address, self.bits), strict=False)
 
     def __str__(self) -> str:
@@ -71,7 +71,7 @@ def _quoted(text: str) -> str:
 
 
 def ip(text: str) -> IPValue:
-    """Return the address that a text means, or raise EvaluationError."""
+    """Parse an address, or raise EvaluationError."""
     if "%" in text:
         raise EvaluationError(f"IP address {_quoted(text)} with zone value is not allowed")
     try:
@@ -86,7 +86,7 @@ def ip(text: str) -> IPValue:
 
 
 def cidr(text: str) -> CIDRValue:
-    """Return the CIDR that a text means, or raise EvaluationError."""
+    """Parse a CIDR, or raise EvaluationError."""
     before, slash, bits = text.partition("/")
     try:
         address = ipaddress.ip_address(before)
@@ -204,7 +204,7 @@ _SAFE = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ012345678
 
 
 def url(text: str) -> URLValue:
-    """Return the parts of an absolute URL or an absolute path, or raise EvaluationError."""
+    """Parse an absolute URL or an absolute path, or raise EvaluationError."""
     prefix = "URL parse error during conversion from string: "
     if not text:
         raise EvaluationError(f'{prefix}parse "": empty url')

@@ -20,7 +20,7 @@ SEMVER = opaque("kubernetes.Semver")
 
 @dataclass(frozen=True, slots=True)
 class QuantityValue:
-    """An amount; two are equal when they are the same number, whatever their notation."""
+    """An amount; two are equal if they are the same number in any notation."""
 
     amount: Quantity
 
@@ -38,7 +38,7 @@ register(QuantityValue, QUANTITY.name)
 
 
 def quantity(text: str) -> QuantityValue:
-    """Return the amount that a text means, or raise EvaluationError."""
+    """Parse a quantity, or raise EvaluationError."""
     try:
         return QuantityValue(parse_quantity(text))
     except BadQuantity as problem:
@@ -117,7 +117,7 @@ class SemverValue:
     pre_release: tuple[tuple[int, int, str], ...]
 
     def order(self) -> tuple[Any, ...]:
-        """Return the key that versions are ordered by: a pre-release comes before its release."""
+        """Return the sort key: a pre-release comes before its release."""
         return (*self.numbers, not self.pre_release, self.pre_release)
 
     def __eq__(self, other: object) -> bool:
@@ -135,7 +135,7 @@ register(SemverValue, SEMVER.name)
 
 @lru_cache(maxsize=4096)
 def semver(text: str) -> SemverValue:
-    """Return the version that a text means, or raise EvaluationError."""
+    """Parse a semantic version, or raise EvaluationError."""
     if not text:
         raise EvaluationError("Version string empty")
     found = _VERSION.fullmatch(text) if len(text) <= 1024 else None

@@ -293,7 +293,7 @@ REGEXES = (
 
 @dataclass(frozen=True, slots=True)
 class NamedFormat:
-    """A format that a string can be validated by; `pattern_size` is what a validation costs by."""
+    """A format for string validation; `pattern_size` determines the cost."""
 
     name: str
     complaints: Callable[[str], list[str]]

@@ -1,4 +1,4 @@
-"""Durations and timestamps: texts and calendar functions."""
+"""Durations and timestamps: parsing, formatting and calendar functions."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def checked_timestamp(nanos: int) -> Timestamp:
 
 
 def parse_duration(text: str) -> Duration:
-    """Return the duration that a text such as `1h30m` or `-1.5s` means."""
+    """Parse a duration such as `1h30m` or `-1.5s`."""
     body = text[1:] if text[:1] in "+-" else text
     if body == "0" and text:
         return Duration(0)
@@ -58,7 +58,7 @@ def _quoted(text: str) -> str:
 
 
 def parse_timestamp(text: str) -> Timestamp:
-    """Return the moment that a text of RFC 3339 means."""
+    """Parse an RFC 3339 timestamp."""
     found = _STAMP.fullmatch(text)
     if found is not None:
         try:

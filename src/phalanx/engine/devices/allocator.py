@@ -1,10 +1,10 @@
-"""Which claim gets which devices: all claims of a problem together, or none.
+"""Allocate devices to all claims of a problem together, or to none.
 
-What ties devices to each other is decided first: the alternative of a request, then the common value of a
-matchAttribute constraint. Before and after each decision, `matching.possible` checks all requests together, those still
-open with everything that is left to them. If counters, shares of capacity or distinctAttribute are concerned, the
-devices are searched (`search.py`); otherwise the matching is the answer. Equal claims, and values that nothing
-tells apart, are tried once. The budget counts steps, never seconds.
+Decisions that couple devices come first: the alternative of a request, then the common value of a matchAttribute
+constraint. Before and after each decision, `matching.possible` checks all requests together, undecided ones with all
+devices that remain for them. If counters, capacity shares or distinctAttribute are involved, a search assigns devices
+(`search.py`); otherwise the matching is the answer. Equal claims and interchangeable values are tried once. The budget
+counts steps, never seconds.
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ BUDGET = 6_000  # steps of one search
 
 
 class AllocationError(Exception):
-    """The claim or a class is broken: the attempt is aborted, whatever other nodes offer."""
+    """The claim or a class is invalid: the attempt is aborted, even if other nodes would fit."""
 
 
 class ClaimDemand(NamedTuple):
-    """A claim that needs devices, and those that all its consumers can reach, in order."""
+    """A claim that needs devices, with the devices that all its consumers can reach, in order."""
 
     claim: Hashable
     name: str  # for messages
     spec: ClaimSpec
     devices: Sequence[Device]
-    unusable: str = ""  # a pool that offers nothing for now, which requests for all devices must not overlook
+    unusable: str = ""  # a pool without usable devices at present; requests for all devices must fail because of it
 
 
 class Pick(NamedTuple):
     request: AllocationRequest
     device: Device
-    takes: dict[str, int] | None  # capacity, of a device that is shared
+    takes: dict[str, int] | None  # capacity taken of a shared device
 
 
 Solution = dict[Hashable, list[Pick]]
@@ -54,7 +54,7 @@ class _Exhausted(Exception):
 
 
 class _Decision(msgspec.Struct):
-    """What is decided next: the alternative of a unit, or the common value of a constraint of its claim."""
+    """The next decision: the alternative of a unit, or the common value of a constraint of its claim."""
 
     demand: int
     unit: int = -1
@@ -62,7 +62,7 @@ class _Decision(msgspec.Struct):
 
 
 class Allocator:
-    """One problem. `exhausted`: a negative answer is no proof."""
+    """One allocation problem. `exhausted`: the budget ended, so a negative answer is no proof."""
 
     def __init__(
         self, demands: Sequence[ClaimDemand], usage: Usage, selectors: DeviceSelectors, budget: int = BUDGET
@@ -75,8 +75,8 @@ class Allocator:
         self._options: dict[tuple[int, int], list[Option]] = {}  # by request and list of devices
         self._units: list[RequestUnit] = []
         self._decisions: list[_Decision] = []
-        self._chosen: dict[int, int] = {}  # unit -> place of its alternative
-        self._twins: dict[int, int] = {}  # unit -> the same unit of the claim before, if both claims are equal
+        self._chosen: dict[int, int] = {}  # unit -> index of its alternative
+        self._twins: dict[int, int] = {}  # unit -> the same unit of the preceding equal claim
         self.exhausted = False
 
     def solve(self) -> Solution | None:
@@ -130,7 +130,7 @@ class Allocator:
         return verdict
 
     def _free(self, request: AllocationRequest, device: Device) -> bool:
-        """Return True if a device can serve the request besides what is taken already."""
+        """Return True if a device can serve the request in addition to existing allocations."""
         if device.taints and not request.tolerates(device):
             return False
         if request.admin:
@@ -151,14 +151,14 @@ class Allocator:
         return all(usage.counted(counter) + amount <= counters[counter] for counter, amount in device.counters)
 
     def _candidates(self, demand: ClaimDemand, request: AllocationRequest) -> list[Device] | None:
-        """Return the devices for a request; None if all devices are requested and one is not available."""
+        """Return the devices for a request; None if all devices are requested and one is unavailable."""
         if request.everything:
             wanted = [device for device in demand.devices if self._selected(demand, request, device)]
             return wanted if wanted and all(self._free(request, device) for device in wanted) else None
         found = []
         usage, admin = self._usage, request.admin
         for device in demand.devices:
-            # As in kube-scheduler, devices in use are passed over before selectors are asked: theirs may fail.
+            # As in kube-scheduler, devices in use are skipped before selectors run: a selector may fail on them.
             if not admin and usage.in_use(device):
                 continue
             try:
@@ -167,20 +167,20 @@ class Allocator:
             except SelectorFailure as failure:
                 if len(found) < request.count:
                     raise
-                self._failure = failure  # reached only if the devices before it are not enough
+                self._failure = failure  # reached only if earlier devices are not sufficient
                 break
         if request.capacity and any(device.multiple for device in found):
-            found.sort(key=lambda device: self._remaining(device))  # fill devices that are in use first
+            found.sort(key=lambda device: self._remaining(device))  # fill devices in use first
         return found
 
     def _remaining(self, device: Device) -> float:
-        """Return the largest share of a capacity that is left of a device."""
+        """Return the largest remaining share of a device's capacities."""
         limits = [(name, rule.value) for name, rule in device.capacity.items() if rule.value]
         parts = [1.0 - self._usage.consumed(device, name) / limit for name, limit in limits]
         return max(parts, default=1.0) if device.multiple else 1.0
 
     def _option(self, demand: ClaimDemand, request: AllocationRequest) -> Option | None:
-        """Return a request with the devices for it; None if there are not enough."""
+        """Return a request with its devices; None if there are too few."""
         try:
             candidates = self._candidates(demand, request)
         except SelectorFailure as failure:
@@ -201,7 +201,7 @@ class Allocator:
         return option(request, candidates, need, tuple(match), tuple(distinct))
 
     def _prepare(self) -> bool:
-        """List the units, and what must be decided about them; return False if one has no devices at all."""
+        """List the units and their decisions; return False if a unit has no devices."""
         for number, demand in enumerate(self._demands):
             first = len(self._units)
             before = self._demands[number - 1] if number else None
@@ -229,9 +229,9 @@ class Allocator:
     # ---- decisions
 
     def _decide(self) -> Solution | None:
-        """Take one decision after the other, back to an earlier one where there is no way on."""
+        """Make one decision after another; backtrack if the rest cannot be served."""
         matched = possible(self._units, self._usage)
-        # Of every decision: the units before it and their matching, and what is left to try.
+        # Per decision: the units before it with their matching, and the remaining choices.
         steps: list[tuple[list[RequestUnit], list[list[Device]], Iterator[list[RequestUnit]]]] = []
         while True:
             if matched is not None and len(steps) == len(self._decisions):
@@ -259,7 +259,7 @@ class Allocator:
         return possible(units, self._usage)
 
     def _alternatives(self, decision: _Decision) -> Iterator[list[RequestUnit]]:
-        """Yield the units with one alternative after the other. Equal claims take theirs in order."""
+        """Yield the units with each alternative. Equal claims take alternatives in order."""
         at, units = decision.unit, self._units
         for place in range(self._least(at), len(units[at].options)):
             chosen = units[at].options[place]
@@ -271,7 +271,7 @@ class Allocator:
                 yield [*units[:at], unit(decision.demand, [chosen]), *units[at + 1 :]]
 
     def _least(self, at: int) -> int:
-        """Return the first alternative to try: that of the equal claim before, if all before it are the same."""
+        """Return the first alternative to try: that of the preceding equal claim, if all units before are equal too."""
         twin = self._twins.get(at)
         if twin is None:
             return 0
@@ -280,7 +280,7 @@ class Allocator:
         return self._chosen[twin] if same else 0
 
     def _values(self, decision: _Decision) -> Iterator[list[RequestUnit]]:
-        """Yield the units with one common value after the other; values that nothing tells apart only once."""
+        """Yield the units with each common value; interchangeable values only once."""
         units = self._units
         concerned = [
             each.demand == decision.demand and decision.constraint in each.option.match and each.need > 0
@@ -319,7 +319,7 @@ class Allocator:
                 yield limited
 
     def _kinds(self, attribute: str) -> dict[object, Hashable]:
-        """Return what the devices with each value of an attribute look like: equal ones are interchangeable."""
+        """Return a key of the devices with each value of an attribute; values with equal keys are interchangeable."""
         others = {limit.attribute for demand in self._demands for limit in demand.spec.constraints} - {attribute}
         names = sorted(others)
         masks: dict[Device, int] = {}
@@ -356,7 +356,7 @@ class Allocator:
 
 
 def _state(device: Device, usage: Usage) -> Hashable:
-    """Return what is left of a device that several claims may use."""
+    """Return the remaining capacity of a device that several claims may use."""
     if not device.multiple:
         return None
     return tuple((name, usage.consumed(device, name), rule) for name, rule in device.capacity.items())

@@ -1,4 +1,4 @@
-"""Consumable capacity (KEP-5075): how much of a device's capacity a request takes. Amounts are whole nano-units."""
+"""Consumable capacity (KEP-5075): the part of a device's capacity that a request takes. Amounts are nano-units."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ def capacity_rule(capacity: DeviceCapacity) -> CapacityRule:
 
 
 def consumption(rules: Mapping[str, CapacityRule], asked: Mapping[str, int]) -> dict[str, int] | None:
-    """Return how much of each capacity a request takes on an empty device; None if the device cannot serve it.
+    """Return the amount of each capacity that a request takes on an empty device; None if the device cannot serve it.
 
-    Without a request and without a default of the policy the whole capacity is taken; a request is rounded up to what
-    the policy allows.
+    Without a request and a default of the policy the whole capacity is taken. A request is rounded up to an allowed
+    value.
     """
     if any(name not in rules for name in asked):
         return None

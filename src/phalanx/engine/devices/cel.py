@@ -1,4 +1,4 @@
-"""Device selectors in CEL, for the allocator: what an expression says about one published device."""
+"""Evaluate CEL device selectors on published devices, for the allocator."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ def compile_selector(expression: str) -> Selector:
 
 
 def _equality_key(reads: frozenset[str] | None) -> Callable[[Device], Hashable | None]:
-    """Return a function whose value is equal for devices that an expression cannot tell apart; None: unknown.
+    """Return a function with equal values for devices that an expression cannot distinguish; None: unknown.
 
-    A version or an amount of capacity that cannot be parsed fails every expression, so all of them are part of the key.
+    An invalid version or capacity fails every expression, so all of them are part of the key.
     """
     names = sorted(reads) if reads is not None else []
 

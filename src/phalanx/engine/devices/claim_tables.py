@@ -1,9 +1,9 @@
-"""Devices, claims and placed pods as one state.
+"""State of devices, claims and placed pods.
 
-Everything here follows from the API objects, from what Reserve assumed (which the journal can undo) and from where
-pods are placed in the columns. So a trial needs nothing of its own: a pod that a trial places makes its claims pending
-on that node, and pending claims are solved together with those of the next pod; a pod that a trial takes away frees
-what no other consumer holds. Devices are chosen by Reserve, for all claims that are pending on the node at once.
+It is derived from the API objects, from assumptions of Reserve (which the journal can undo) and from the placement in
+the columns. So trials need no state of their own: claims of a pod that a trial places become pending on that node, and
+are solved together with those of the next pod; removing a pod frees devices without another consumer. Reserve chooses
+devices for all pending claims of the node at once.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ _ON_A_NODE = (PodState.ASSUMED, PodState.BINDING, PodState.CONFIRMED, PodState.B
 
 
 class RowView(NamedTuple):
-    """The devices that a node can use, in the order in which they are tried."""
+    """The devices that a node can use, in the order of allocation."""
 
     devices: list[Device]
-    unusable: str  # a pool that offers nothing for now, and why
-    invalid: bool  # a pool contradicts itself
-    shared: bool  # some pool is visible from other nodes, too
+    unusable: str  # a pool without usable devices at present, and the reason
+    invalid: bool  # a pool is inconsistent
+    shared: bool  # a pool is also visible from other nodes
 
 
 class ClaimTables:
@@ -47,26 +47,26 @@ class ClaimTables:
         self.specs = ClaimSpecs(lambda name: objects.get(DeviceClass, "", name))
         self.holdings = Holdings(self.inventory)
         self.assumed: dict[ClaimKey, Held] = {}
-        self.log = ChangeLog[int]()  # rows to look at again, or ALL_ROWS
+        self.log = ChangeLog[int]()  # rows to evaluate again, or ALL_ROWS
         self._position = -1
         self._dirty: dict[ClaimKey, None] = {}
         self._users: dict[ClaimKey, dict[str, PodRecord]] = {}  # placed pods that name the claim
         self._records: dict[str, PodRecord] = {}  # placed pods with claims, by uid
         self._extended: dict[ClaimKey, tuple[PodRecord, ClaimUse]] = {}  # placed pods with extended resources
-        self._made_for: dict[str, ClaimKey] = {}  # pod uid -> the claim that was made for its extended resources
+        self._made_for: dict[str, ClaimKey] = {}  # pod uid -> the claim created for its extended resources
         self._pending: dict[ClaimKey, tuple[int, ...]] = {}  # claims without devices -> rows of their placed consumers
         self._pending_at: dict[int, dict[ClaimKey, None]] = {}
         self._views: dict[int, RowView] = {}
         self._heard: tuple[Any, Any] = (None, None)
-        self._joined: dict[ClaimKey, dict[str, None]] = {}  # pods whose reservation counts on what was assumed
-        self._unused: dict[ClaimKey, None] = {}  # claims of which a consumer is gone for good
-        self.releasing: dict[ClaimKey, int] = {}  # claims whose allocation is being taken back
+        self._joined: dict[ClaimKey, dict[str, None]] = {}  # pods reserved with an assumed allocation
+        self._unused: dict[ClaimKey, None] = {}  # claims with a consumer that is gone for good
+        self.releasing: dict[ClaimKey, int] = {}  # claims whose allocation is being removed
         self._disregarded: dict[ClaimKey, None] = {}  # claims that a trial treats as not allocated
 
     # ---- objects
 
     def observe(self, kind: str, old: Any | None, new: Any | None) -> None:
-        """Apply a changed object once; the plugin of every profile passes it on."""
+        """Apply a changed object once, although the plugin of every profile passes it on."""
         if kind not in KINDS or (self._heard[0] is old and self._heard[1] is new):
             return
         self._heard = (old, new)
@@ -74,7 +74,7 @@ class ClaimTables:
         if kind == "ResourceClaim":
             key = (thing.metadata.namespace, thing.metadata.name)
             if new is None or new.status.allocation is not None or (old and old.metadata.uid != new.metadata.uid):
-                self.assumed.pop(key, None)  # the object says it all now
+                self.assumed.pop(key, None)  # the object includes the assumption now
             self._dirty[key] = None
             self._follow_extended(key, thing, new)
         elif kind == "ResourceSlice":
@@ -114,7 +114,7 @@ class ClaimTables:
         self._dirty[key] = None
 
     def join(self, key: ClaimKey, uid: str) -> None:
-        """Count a pod that is reserved with the claim."""
+        """Record a pod that is reserved with the claim."""
         self.columns.journal.push(self._part, key, uid)
         self._joined.setdefault(key, {})[uid] = None
 
@@ -124,7 +124,7 @@ class ClaimTables:
         return self._part(key, uid)
 
     def used(self, key: ClaimKey) -> bool:
-        """Return True if a pod that names the claim is bound, or is being bound."""
+        """Return True if a pod with this claim is bound or being bound."""
         under_way = (PodState.BINDING, PodState.CONFIRMED, PodState.BOUND)
         return any(record.state in under_way for record in self._users.get(key, {}).values())
 
@@ -152,10 +152,10 @@ class ClaimTables:
 
     def _reread(self, key: ClaimKey) -> None:
         self._dirty[key] = None
-        self.objects.version += 1  # evaluations follow
+        self.objects.version += 1  # evaluations depend on it
 
     def released(self, key: ClaimKey) -> None:
-        """Read the state of a claim from its object after a deallocation was done or failed."""
+        """Read a claim from its object again after its deallocation was done or failed."""
         left = self.releasing.get(key, 0) - 1
         if left > 0:
             self.releasing[key] = left
@@ -164,10 +164,10 @@ class ClaimTables:
         if key not in self._joined:
             self._assume(key, None)
 
-    # ---- keeping current
+    # ---- updates
 
     def sync(self) -> None:
-        """Follow objects, assumptions and placed pods."""
+        """Apply changes of objects, assumptions and placed pods."""
         self._follow_columns()
         if self.inventory.refresh():
             self._follow_inventory()
@@ -247,7 +247,7 @@ class ClaimTables:
         inventory.changed_nodes.clear()
 
     def _settle(self, key: ClaimKey) -> None:
-        """Bring what a claim holds, or waits for, up to date."""
+        """Update the devices that a claim holds, or the rows it is pending on."""
         held = self._held(key)
         for device in self.holdings.set(key, held):
             self._touch(device)
@@ -286,7 +286,7 @@ class ClaimTables:
     def _freed(self, claim: ResourceClaim) -> bool:
         """Return True if a trial removed all consumers of a claim.
 
-        Pods that are deleted do not count: until its controller deallocates the claim, its devices are in use.
+        Deleted pods do not count: the devices are in use until the controller deallocates the claim.
         """
         consumers = claim.status.reserved_for
         if not consumers:
@@ -300,7 +300,7 @@ class ClaimTables:
         return True
 
     def leaving(self) -> list[ClaimKey]:
-        """Return the claims whose consumers are all gone: their controller is about to deallocate them."""
+        """Return the claims without remaining consumers, which their controller is about to deallocate."""
         found = []
         for key in list(self._unused):
             claim = self.claim(key)
@@ -313,7 +313,7 @@ class ClaimTables:
         return found
 
     def _touch(self, device: DeviceKey) -> None:
-        """Mark the rows that can see a device which was taken or released."""
+        """Mark the rows that can see a device that was taken or released."""
         known = self.inventory.pools.get(device[:2])
         if known is None:
             return
@@ -322,7 +322,7 @@ class ClaimTables:
             self.log.append(row)
 
     def validate(self) -> None:
-        """Raise AssertionError if what is counted contradicts the claims. For tests."""
+        """Raise AssertionError if the counts contradict the claims. For tests."""
         self.sync()
         fresh = Holdings(self.inventory)
         for key in {*self.holdings.claims, *self.assumed}:
@@ -351,12 +351,12 @@ class ClaimTables:
 
 
 def extended_key(record: PodRecord) -> ClaimKey:
-    """Return the key of the claim for a pod's extended resources, which has no name before it is created."""
+    """Return the key of the claim for a pod's extended resources; the claim has no name before it is created."""
     return ("", record.uid)
 
 
 def _waits(record: PodRecord) -> bool:
-    """Return True if devices will be allocated for a pod; not for one that was bound without an allocation."""
+    """Return True if devices will be allocated for a pod; False for one that was bound without an allocation."""
     return record.row >= 0 and record.state is not PodState.BOUND
 
 

@@ -1,8 +1,8 @@
-"""Device attributes as topology: a group whose members' devices must have one value of an attribute in common.
+"""Device attributes as topology keys: all devices of a group's members must have one value of an attribute.
 
-A group asks for it by annotation, for an attribute that all devices of a node share, such as the NVLink domain of
-several nodes. The value becomes a label of the node inside the engine (`DEVICE_KEY` + attribute, which no real label
-can be called), so that it is a topology domain like any other: for placement, running members, preemption, messages.
+A group requests this by annotation, for an attribute that all devices of a node share, such as the NVLink domain of
+several nodes. Inside the engine the value becomes a label of the node (`DEVICE_KEY` + attribute, which is no valid
+label), so that placement, running members, preemption and messages treat it like any topology domain.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from phalanx.engine.devices.state import DeviceState
 from phalanx.model.groups.keys import DEVICE_KEY, device_attribute
 from phalanx.model.objects import Node
 
-MOST_ATTRIBUTES = 16  # of all groups: each is a label of every node
+MOST_ATTRIBUTES = 16  # of all groups: each one adds a label to every node
 
 
 class DeviceDomains:
     def __init__(self, state: DeviceState) -> None:
         self._state = state
-        self.attributes: dict[str, None] = {}  # qualified names that groups ask for
+        self.attributes: dict[str, None] = {}  # qualified names that groups request
 
     def request(self, annotations: Mapping[str, str]) -> bool:
-        """Remember the attribute that a group asks for; return True if it is new."""
+        """Add the attribute that a group requests; return True if it is new."""
         attribute = device_attribute(annotations)
         if not attribute or attribute in self.attributes or len(self.attributes) >= MOST_ATTRIBUTES:
             return False
@@ -32,7 +32,7 @@ class DeviceDomains:
         return True
 
     def labelled(self, node: Node) -> Node:
-        """Return the node with the label of every requested attribute that its devices have one value of."""
+        """Return the node with a label for every requested attribute for which its devices have one value."""
         if not self.attributes:
             return node
         labels = {key: value for key, value in node.metadata.labels.items() if not key.startswith(DEVICE_KEY)}
@@ -46,7 +46,7 @@ class DeviceDomains:
         return msgspec.structs.replace(node, metadata=msgspec.structs.replace(node.metadata, labels=labels))
 
     def _common_value(self, node: Node, attribute: str) -> str | None:
-        """Return the value that all devices of a node have which have the attribute; None: none has, or they differ."""
+        """Return the value that all devices with the attribute share; None: no device has it, or values differ."""
         found = {
             device.attributes[attribute]
             for pool in self._state.inventory.pools_of(node)

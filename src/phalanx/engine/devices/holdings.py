@@ -1,4 +1,4 @@
-"""What claims hold: whole devices, shares of devices, counters of pools. Kept current claim by claim."""
+"""Resources held by claims: whole devices, shares of devices, counters of pools; updated per claim."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _NOWHERE = NodeMatcher(())
 
 
 class Held(NamedTuple):
-    """An allocation as it counts. `shares`: capacity by device; whole devices have None."""
+    """An allocation for counting. `shares`: capacity by device; None for a whole device."""
 
     devices: tuple[tuple[DeviceKey, dict[str, int] | None], ...]
     matcher: NodeMatcher | None  # None: usable on every node
@@ -27,9 +27,9 @@ class Held(NamedTuple):
 
 
 def held_by(allocation: AllocationResult) -> Held:
-    """Return what an allocation holds.
+    """Return the resources of an allocation.
 
-    An invalid allocation that a user wrote holds the devices it names, and is usable on no node.
+    An invalid allocation written by a user holds the named devices and is usable on no node.
     """
     devices: list[tuple[DeviceKey, dict[str, int] | None]] = []
     for result in allocation.devices.results:
@@ -54,7 +54,7 @@ def held_by(allocation: AllocationResult) -> Held:
 
 
 class Holdings:
-    """The sum of all allocations. Implements `allocator.Usage`."""
+    """Sum of all allocations. Implements `allocator.Usage`."""
 
     def __init__(self, inventory: Inventory) -> None:
         self._inventory = inventory
@@ -62,10 +62,10 @@ class Holdings:
         self.whole: dict[DeviceKey, int] = {}
         self.parts: dict[DeviceKey, int] = {}
         self._consumed: dict[DeviceKey, dict[str, int]] = {}
-        self._counters: dict[PoolKey, dict[CounterKey, int]] = {}  # as far as known; dropped with any change of a pool
+        self._counters: dict[PoolKey, dict[CounterKey, int]] = {}  # cache; cleared when a pool changes
 
     def set(self, claim: ClaimKey, held: Held | None) -> Iterable[DeviceKey]:
-        """Count an allocation in place of what the claim had; returns the devices concerned."""
+        """Replace the counted allocation of a claim; return the affected devices."""
         old = self.claims.get(claim)
         if old is held:
             return ()
@@ -91,8 +91,8 @@ class Holdings:
     # ---- allocator.Usage
 
     def in_use(self, device: Device) -> bool:
-        """Return True if the device cannot be allocated as a whole. A share of a device that has none (its claim was
-        edited, or its slice changed) counts as all of it."""
+        """Return True if the device cannot be allocated as a whole. A share of an unshareable device (the claim or
+        slice was edited) counts as the whole device."""
         return device.key in self.whole or (not device.multiple and device.key in self.parts)
 
     def shared(self, device: Device) -> bool:
@@ -115,7 +115,7 @@ class Holdings:
 
 
 class Unused:
-    """A cluster in which no claim holds anything."""
+    """Usage of a cluster without allocations."""
 
     def in_use(self, device: Device) -> bool:
         return False

@@ -1,7 +1,7 @@
-"""The devices that drivers publish: ResourceSlices joined to pools, pools by node.
+"""Published devices: ResourceSlices combined to pools, and pools by node.
 
-Only the newest generation of a pool counts. A pool of which slices are missing, or whose slices contradict each other,
-offers nothing; requests for all devices must know that it exists, so it is kept with a reason.
+Only the newest generation of a pool counts. An incomplete or inconsistent pool offers no devices; it is kept with the
+reason, because requests for all devices must not ignore it.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Reach(NamedTuple):
 
 
 class Device:
-    """One published device. Compare by identity; replaced when its slice changes."""
+    """One published device. Compared by identity; replaced when its slice changes."""
 
     __slots__ = (
         "__weakref__",
@@ -67,12 +67,12 @@ class Device:
         self.key: DeviceKey = (driver, pool.key[1], source.name)
         self.source = source
         self.reach = reach
-        self.order = order  # within its pool: that of the slices by name, then as listed
+        self.order = order  # within its pool: slices by name, then devices as listed
         self.multiple = source.allow_multiple_allocations
         self.attributes: dict[str, Value] = {
             qualified(name, driver): _typed(value) for name, value in source.attributes.items()
         }
-        self.capacity: dict[str, CapacityRule] = {  # by the name as published
+        self.capacity: dict[str, CapacityRule] = {  # by published name
             name: capacity_rule(value) for name, value in source.capacity.items()
         }
         self.counters: tuple[tuple[CounterKey, int], ...] = tuple(
@@ -80,7 +80,7 @@ class Device:
             for used in source.consumes_counters
             for name, counter in used.counters.items()
         )
-        self.taints: tuple[DeviceTaint, ...] = ()  # those that keep claims away
+        self.taints: tuple[DeviceTaint, ...] = ()  # taints that claims must tolerate
 
     def __repr__(self) -> str:
         return f"<device {'/'.join(self.key)}>"
@@ -97,10 +97,10 @@ class Pool:
         self.counters: dict[CounterKey, int] = {}
         self.problem = ""
         self.incomplete = False
-        self.reaches: list[Reach] = []  # of its devices, if it has a problem
-        self.local = ""  # the one node that all its devices belong to; "": several
-        self.waiting = False  # some device has binding conditions: tried after pools that are ready
-        self.slow = False  # devices that are counted by shared counters or shares
+        self.reaches: list[Reach] = []  # reaches of its devices, if it has a problem
+        self.local = ""  # the only node of its devices; "": several nodes
+        self.waiting = False  # a device has binding conditions: ready pools come first
+        self.slow = False  # devices with shared counters or capacity shares
 
 
 class Inventory:
@@ -112,12 +112,12 @@ class Inventory:
         self._local: dict[str, dict[PoolKey, Pool]] = {}  # by node name
         self._shared: dict[PoolKey, Pool] = {}
         self.devices: dict[DeviceKey, Device] = {}
-        self.version = 0  # +1 with every change
-        self.changed_nodes: dict[str, None] = {}  # whose local pools changed since the last look
+        self.version = 0  # +1 per change
+        self.changed_nodes: dict[str, None] = {}  # nodes whose local pools changed since the last read
         self.shared_changed = False
-        self.dropped: list[Device] = []  # devices that are gone since the last look
+        self.dropped: list[Device] = []  # removed devices since the last read
 
-    # ---- what is published
+    # ---- updates
 
     def slice_changed(self, old: ResourceSlice | None, new: ResourceSlice | None) -> None:
         for each, put in ((old, False), (new, True)):
@@ -144,7 +144,7 @@ class Inventory:
                     self._dirty[key] = None
 
     def refresh(self) -> bool:
-        """Rebuild the pools that changed; return True if there were any."""
+        """Rebuild changed pools; return True if there were any."""
         if not self._dirty:
             return False
         for key in self._dirty:
@@ -188,7 +188,7 @@ class Inventory:
             self._shared.pop(pool.key, None)
             self.shared_changed = True
 
-    # ---- what a node sees
+    # ---- pools by node
 
     @property
     def shared(self) -> bool:
@@ -196,10 +196,7 @@ class Inventory:
         return bool(self._shared)
 
     def pools_of(self, node: Node) -> list[Pool]:
-        """Return the pools with a device, or a problem, that the node can see.
-
-        Ready pools come first, each part by driver and name.
-        """
+        """Return the pools with a device, or a problem, that the node can see: ready ones first, by driver and name."""
         found = list(self._local.get(node.metadata.name, {}).values())
         for pool in self._shared.values():
             reaches = pool.reaches if pool.problem else (device.reach for device in pool.devices)
@@ -244,7 +241,7 @@ def build_pool(key: PoolKey, slices: Mapping[str, ResourceSlice], rules: Iterabl
 
 
 def _reaches(slices: Iterable[ResourceSlice]) -> list[Reach]:
-    """Return the nodes from which slices can be used; every node if a selector cannot be read."""
+    """Return the nodes that can use the devices of slices; every node if a selector is invalid."""
     places: list[ResourceSliceSpec | SliceDevice] = []
     for each in slices:
         places += each.spec.devices if each.spec.per_device_node_selection else [each.spec]
@@ -282,7 +279,7 @@ def _fill(pool: Pool, slices: Iterable[ResourceSlice]) -> None:
 
 
 def _add_counters(pool: Pool, sets: Iterable[CounterSet]) -> str | None:
-    """Add counter sets to a pool; returns the name of one that is there twice."""
+    """Add counter sets to a pool; return the name of a duplicate."""
     known = {counter[2] for counter in pool.counters}
     for each in sets:
         if each.name in known:
@@ -304,7 +301,7 @@ def _reach(node: str | None, everywhere: bool | None, selector: NodeSelector | N
 
 
 def qualified(name: str, driver: str) -> str:
-    """Return a qualified name: names without a domain belong to the domain of the driver."""
+    """Return a qualified name: a name without a domain gets the domain of the driver."""
     return name if "/" in name else f"{driver}/{name}"
 
 
@@ -330,7 +327,7 @@ def _selects(rule: DeviceTaintRule, device: str) -> bool:
 
 
 def in_order(pools: Iterable[Pool], node: Node) -> Iterator[Device]:
-    """Return the devices that the node can use, in the order in which they are tried."""
+    """Return the devices that the node can use, in the order of allocation."""
     for pool in pools:
         if not pool.problem:
             yield from (device for device in pool.devices if device.reach.includes(node))

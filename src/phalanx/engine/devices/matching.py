@@ -1,7 +1,7 @@
-"""Bounds on what devices can serve: whether requests could have devices at all, each rule looked at by itself.
+"""Necessary conditions for an allocation: can all requests have devices, by each rule alone.
 
-Everything here is necessary, and without counters, shares and distinct attributes also sufficient: a matching of
-requests with different devices. So a search that asks first gives up, or ends, as early as possible.
+Without counters, shares and distinct attributes they are also sufficient: they give a matching of requests with
+different devices. They let a search fail or succeed early.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Thing = TypeVar("Thing", bound=Hashable)
 
 
 class Usage(Protocol):
-    """What is taken already."""
+    """Devices and counters in use."""
 
     def in_use(self, device: Device) -> bool:
         """Return True if a claim holds the whole device."""
@@ -35,22 +35,22 @@ class Usage(Protocol):
 
 
 class Option(msgspec.Struct, eq=False):
-    """A request, or one alternative of it, with the devices that could serve it."""
+    """A request, or one alternative of it, with its candidate devices."""
 
     request: AllocationRequest
     candidates: list[Device]
     need: int
-    match: tuple[int, ...] = ()  # matchAttribute constraints of its claim that concern it, by number
+    match: tuple[int, ...] = ()  # its claim's matchAttribute constraints on it, by number
     distinct: tuple[tuple[int, str], ...] = ()  # distinctAttribute constraints: number and attribute
-    failure: SelectorFailure | None = None  # a selector failed before there were enough devices
-    exclusive: bool = False  # every candidate serves one request at a time
+    failure: SelectorFailure | None = None  # a selector failed before enough devices were found
+    exclusive: bool = False  # each candidate serves one request at a time
     whole: bool = False  # no candidate serves one claim twice
-    least: dict[str, int] | None = None  # the smallest share of each capacity, once it was asked for
-    special: bool = False  # a matching alone does not decide: admin access, counters, shares, distinct attributes
+    least: dict[str, int] | None = None  # smallest share of each capacity, cached
+    special: bool = False  # a matching is not sufficient: admin access, counters, shares, distinct attributes
 
 
 class RequestUnit(msgspec.Struct, eq=False):
-    """One request of one claim: the options that are left, and what every one of them needs at least."""
+    """One request of one claim: its remaining options and their common lower bound."""
 
     demand: int
     options: list[Option]
@@ -60,7 +60,7 @@ class RequestUnit(msgspec.Struct, eq=False):
 
     @property
     def option(self) -> Option:
-        """The first option: the chosen one, once there is only one left."""
+        """Return the first option: the chosen one if only one remains."""
         return self.options[0]
 
 
@@ -79,7 +79,7 @@ def option(
 
 
 def unit(demand: int, options: list[Option]) -> RequestUnit:
-    """Return the unit for these options. One whose selector fails could be anything, so it needs nothing for now."""
+    """Return the unit for these options. If a selector fails, the needs are unknown: 0."""
     if len(options) == 1:
         only = options[0]
         return RequestUnit(demand, options, only.candidates, only.need, only.exclusive)
@@ -92,9 +92,9 @@ def unit(demand: int, options: list[Option]) -> RequestUnit:
 
 
 def matching(needs: Sequence[tuple[Iterable[Thing], int]]) -> list[list[Thing]] | None:
-    """Give every need as many of its things as it asks for, each thing once; None if that is not possible.
+    """Assign to every need the requested number of its things, each thing once; None if impossible.
 
-    Early needs come first, and early things; one changes its thing only if another has no other choice.
+    Earlier needs and earlier things have preference; an assignment changes only if another need has no other choice.
     """
     choices = [(list(things), count) for things, count in needs]
     owner: dict[Thing, int] = {}
@@ -118,8 +118,8 @@ def matching(needs: Sequence[tuple[Iterable[Thing], int]]) -> list[list[Thing]] 
 
 
 def _augment(choices: Sequence[tuple[list[Thing], int]], owner: dict[Thing, int], number: int) -> bool:
-    """Find one more thing for a need, by letting others change theirs."""
-    reached: dict[Thing, int] = {}  # thing -> need from which it was reached
+    """Find one more thing for a need along an augmenting path."""
+    reached: dict[Thing, int] = {}  # thing -> need it was reached from
     through: dict[int, Thing | None] = {number: None}  # need -> its thing that it would give up
     queue = [number]
     for at in queue:
@@ -146,7 +146,7 @@ def _shift(thing: Thing, reached: dict[Thing, int], through: dict[int, Thing | N
 
 
 def possible(units: Sequence[RequestUnit], usage: Usage) -> list[list[Device]] | None:
-    """Return a matching of the units whose devices serve one request each; None if the units cannot all be served."""
+    """Return a matching of the units whose devices serve only one request; None if not all units can be served."""
     matched = matching([(each.candidates, each.need) for each in units if each.exclusive])
     if matched is None:
         return None
@@ -157,13 +157,13 @@ def possible(units: Sequence[RequestUnit], usage: Usage) -> list[list[Device]] |
 
 
 def _apart(units: Sequence[RequestUnit], demand: int) -> bool:
-    """Return True if the requests of a claim, those with admin access included, could all have different devices."""
+    """Return True if all requests of a claim, including admin access, can have different devices."""
     mine = [each for each in units if each.demand == demand and all(option.whole for option in each.options)]
     return matching([(each.candidates, each.need) for each in mine]) is not None
 
 
 def _distinct(units: Sequence[RequestUnit]) -> bool:
-    """Return True if there are enough different values for every distinctAttribute constraint."""
+    """Return True if every distinctAttribute constraint has enough different values."""
     groups: dict[tuple[int, int, str], list[RequestUnit]] = {}
     for each in units:
         if len(each.options) == 1:
@@ -177,13 +177,13 @@ def _distinct(units: Sequence[RequestUnit]) -> bool:
 
 
 def _counters(units: Sequence[RequestUnit], usage: Usage) -> bool:
-    """Return True if every counter suffices for what the units take of it at least."""
+    """Return True if every counter covers the lower bound of all units."""
     least: dict[CounterKey, int] = {}
     limits: dict[CounterKey, int] = {}
     for each in units:
         if not each.exclusive or not each.need:
             continue
-        spare = len(each.candidates) - each.need  # so many devices can be avoided
+        spare = len(each.candidates) - each.need  # number of candidates that can be avoided
         uses: dict[CounterKey, list[int]] = {}
         for device in each.candidates:
             for counter, amount in device.counters:
@@ -197,7 +197,7 @@ def _counters(units: Sequence[RequestUnit], usage: Usage) -> bool:
 
 
 def _shares(units: Sequence[RequestUnit], usage: Usage) -> bool:
-    """Return True if shared devices together have the capacity that is asked for."""
+    """Return True if shared devices together have the requested capacity."""
     least: dict[str, int] = {}
     devices: dict[Device, None] = {}
     for each in units:
@@ -214,7 +214,7 @@ def _shares(units: Sequence[RequestUnit], usage: Usage) -> bool:
 
 
 def smallest(chosen: Option) -> dict[str, int]:
-    """Return what one share takes at least of every capacity that all candidates have."""
+    """Return the minimum of every capacity that all candidates have, for one share."""
     if chosen.least is None:
         every = [chosen.request.takes(device) or {} for device in chosen.candidates]
         names = set[str].intersection(*(set(takes) for takes in every)) if every else set()

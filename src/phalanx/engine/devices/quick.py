@@ -1,7 +1,7 @@
-"""Claims of one request: devices by counting, without a search.
+"""Allocate claims with one request by counting, without a search.
 
-A request for a number of devices, with or without one common attribute, needs no backtracking as long as no other claim
-is decided with it. Whatever is not so simple is left to the allocator: `NotSimple`.
+A request for a number of devices, with or without one common attribute, needs no backtracking if no other claim is
+decided together with it. Other claims raise `NotSimple` and need the allocator.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from phalanx.model.objects.devices import MAX_RESULTS
 
 
 class NotSimple(Exception):
-    """Counting cannot tell."""
+    """Counting cannot decide."""
 
 
 class Simple(NamedTuple):
-    """The one request of a claim, and the attribute that its devices must have in common."""
+    """The only request of a claim, and the attribute that its devices must share."""
 
     request: AllocationRequest
     attribute: str = ""
 
 
 def simple(spec: ClaimSpec) -> Simple | None:
-    """Return the claim in its simple form; None if it needs the allocator."""
+    """Return the claim in simple form; None if it needs the allocator."""
     if spec.problem or spec.error or len(spec.requests) != 1 or len(spec.requests[0]) != 1:
         return None
     request = spec.requests[0][0]
@@ -45,7 +45,7 @@ def simple(spec: ClaimSpec) -> Simple | None:
 def free(
     claim: Simple, devices: Sequence[Device], holdings: Holdings, selectors: DeviceSelectors
 ) -> list[list[Device]]:
-    """Return devices that could serve the claim, by common value in the order of devices. Raises NotSimple."""
+    """Return candidate devices by common value, in the order of devices. Raises NotSimple."""
     request, attribute = claim
     answers, whole, parts = request.answers, holdings.whole, holdings.parts
     groups: dict[object, list[Device]] = {}
@@ -60,7 +60,7 @@ def free(
         if verdict is False:
             continue
         if verdict is not True:
-            raise NotSimple  # a selector fails: the allocator knows whether that matters
+            raise NotSimple  # a selector fails: the allocator decides
         if device.taints and not request.tolerates(device):
             continue
         value = device.attributes.get(attribute) if attribute else True
@@ -76,6 +76,6 @@ def picks(claim: Simple, groups: Sequence[list[Device]]) -> list[Device] | None:
 
 
 def slots(claim: Simple, groups: Sequence[list[Device]]) -> int:
-    """Return how many such claims these devices serve."""
+    """Return how many equal claims these devices can serve."""
     need = claim.request.count
     return sum(len(group) // need for group in groups)

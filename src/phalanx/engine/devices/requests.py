@@ -1,6 +1,6 @@
-"""What a claim asks for, compiled: requests with their classes resolved, alternatives, constraints.
+"""Compiled requests of a claim: requests with resolved classes, alternatives, constraints.
 
-Claims with the same specification share one `ClaimSpec`, so that what is known about devices for one is known for all.
+Claims with equal specifications share one `ClaimSpec` with its cached results.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from phalanx.model.objects.devices import (
 from phalanx.model.quantity import BadQuantity, nanos
 
 ALL = "All"
-THE_CLAIM = "the claim"  # in a message of a request, which claims share: the claim that it is about
+THE_CLAIM = "the claim"  # placeholder for the claim's name in messages of shared requests
 
 
 class BadClaim(Exception):
-    """The claim cannot be allocated whatever is free: a class is missing, or it contradicts itself."""
+    """The claim can never be allocated: a class is missing, or it contradicts itself."""
 
 
 class AllocationRequest(msgspec.Struct, eq=False):
@@ -37,7 +37,7 @@ class AllocationRequest(msgspec.Struct, eq=False):
     name: str  # "req", or "req/alternative"
     main: str  # "req"
     class_name: str
-    selectors: tuple[tuple[str, str], ...]  # (expression, where it stands), the class's first
+    selectors: tuple[tuple[str, str], ...]  # (expression, its place), those of the class first
     everything: bool  # allocationMode All
     count: int
     admin: bool
@@ -45,10 +45,10 @@ class AllocationRequest(msgspec.Struct, eq=False):
     capacity: dict[str, int]  # nano-units by name
     config: tuple[ClaimConfiguration, ...]  # of the class
     answers: dict[Device, Verdict] = msgspec.field(default_factory=dict)
-    shares: dict[Device, dict[str, int] | None] = msgspec.field(default_factory=dict)  # see `takes`
+    shares: dict[Device, dict[str, int] | None] = msgspec.field(default_factory=dict)  # cache of `takes`
 
     def selects(self, device: Device, selectors: DeviceSelectors) -> Verdict:
-        """Return True if class and request select a device, regardless of its taints and of claims that use it."""
+        """Return True if class and request select a device, apart from taints and other claims."""
         answer = self.answers.get(device)
         if answer is None:
             answer = self.answers[device] = self._selects(device, selectors)
@@ -66,7 +66,7 @@ class AllocationRequest(msgspec.Struct, eq=False):
         return self.takes(device) is not None if self.capacity or device.multiple else True
 
     def takes(self, device: Device) -> dict[str, int] | None:
-        """Return the capacity that the request takes of an unused device; None if the device cannot serve it."""
+        """Return the capacity taken of an unused device; None if the device cannot serve the request."""
         if device not in self.shares:
             asked = {_published(name, device): amount for name, amount in self.capacity.items()}
             self.shares[device] = consumption(device.capacity, asked)
@@ -86,20 +86,20 @@ class AttributeConstraint(msgspec.Struct, frozen=True):
 
 
 class ClaimSpec(msgspec.Struct, eq=False):
-    """Compare by identity: equal claims share one."""
+    """Compared by identity: equal claims share one."""
 
     requests: tuple[tuple[AllocationRequest, ...], ...]  # alternatives of each request, best first
     constraints: tuple[AttributeConstraint, ...]
     config: tuple[ClaimConfiguration, ...]
-    problem: str = ""  # why it cannot be allocated at all
-    error: str = ""  # the same where trying again alone may help: SchedulerError
+    problem: str = ""  # why it cannot be allocated
+    error: str = ""  # the same if a retry may help: SchedulerError
 
 
 Classes = Callable[[str], DeviceClass | None]
 
 
 class ClaimSpecs:
-    """Compiled claims by their content; forgotten when a class they name changes."""
+    """Compiled claims by content; dropped when a class they name changes."""
 
     def __init__(self, classes: Classes) -> None:
         self._classes = classes
@@ -111,7 +111,7 @@ class ClaimSpecs:
         return self.of_spec(claim.spec, self.key(claim.spec), f"{claim.metadata.namespace}/{claim.metadata.name}")
 
     def key(self, spec: ResourceClaimSpec) -> bytes:
-        """Return a value that is equal for claims with the same requests."""
+        """Return a value that is equal for claims with equal requests."""
         return self._encode(spec.devices)
 
     def of_spec(self, spec: ResourceClaimSpec, key: Hashable, name: str) -> ClaimSpec:
@@ -125,7 +125,7 @@ class ClaimSpecs:
             self._known.pop(key, None)
 
     def drop_devices(self, devices: Iterable[Device]) -> None:
-        """Forget what was said about devices that are gone."""
+        """Forget verdicts about removed devices."""
         requests = [request for spec in self._known.values() for options in spec.requests for request in options]
         for device in devices:
             for request in requests:
@@ -196,7 +196,7 @@ def _amounts(asked: Mapping[str, str | int | float]) -> dict[str, int]:
 
 
 def _published(name: str, device: Device) -> str:
-    """Return the name under which a device publishes a capacity, which may omit the domain of its driver."""
+    """Return the published name of a capacity, which may omit the driver's domain."""
     if name in device.capacity:
         return name
     return next((known for known in device.capacity if qualified(known, device.driver) == name), name)

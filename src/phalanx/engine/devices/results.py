@@ -1,4 +1,4 @@
-"""From the picks of the allocator to the allocation that is written into a claim's status."""
+"""Convert the picks of the allocator to the allocation in a claim's status."""
 
 from __future__ import annotations
 
@@ -20,10 +20,7 @@ from phalanx.model.objects.pod import NodeSelector, NodeSelectorRequirement, Nod
 
 
 def allocation_of(spec: ClaimSpec, picks: Sequence[Pick], node: str, owner: str) -> AllocationResult:
-    """Return the allocation of a claim.
-
-    `owner`: uid of the claim or pod, used for the ids of shares, which must differ between claims.
-    """
+    """Return the allocation of a claim. `owner`: uid of the claim or pod, used to make unique ids of shares."""
     results = [_result(pick, f"{owner}/{number}") for number, pick in enumerate(picks)]
     return AllocationResult(
         devices=DeviceAllocation(results=results, config=_config(spec, picks)),
@@ -55,7 +52,7 @@ def _result(pick: Pick, owner: str) -> AllocatedDevice:
 def _config(spec: ClaimSpec, picks: Iterable[Pick]) -> list[AllocationConfiguration]:
     """Return the configuration: that of each class once, then the claim's own, which takes precedence.
 
-    `requests` is left out where a configuration applies to every request.
+    `requests` is omitted if a configuration applies to every request.
     """
     picked = {pick.request.name for pick in picks}
     chosen = [request for alternatives in spec.requests for request in alternatives if request.name in picked]
@@ -79,10 +76,7 @@ def _config(spec: ClaimSpec, picks: Iterable[Pick]) -> list[AllocationConfigurat
 
 
 def _selector(picks: Iterable[Pick], node: str) -> NodeSelector | None:
-    """Return the conjunction of the devices' node selectors.
-
-    A device that is local or attached to one node leaves only that node.
-    """
+    """Return the conjunction of the devices' node selectors; one node if a device is local to it."""
     expressions: list[NodeSelectorRequirement] = []
     fields: list[NodeSelectorRequirement] = []
     for pick in picks:

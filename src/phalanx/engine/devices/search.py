@@ -1,9 +1,8 @@
-"""Devices for requests whose alternatives and common values are decided: a search over counters, shares and distinct
-values.
+"""Search devices for requests with decided alternatives and common values, with counters, shares and distinct values.
 
-Large requests come first. Once a request has its devices, those that are left are checked with `matching.possible`.
-Devices that nothing tells apart count as one, also across sets of counters of the same form (the GPUs of a node, each
-with its partitions), and equal requests of different claims take their devices in order.
+Large requests come first. After each complete request, `matching.possible` checks the remaining ones. Interchangeable
+devices count as one, also across counter sets of equal form (the GPUs of a node with their partitions), and equal
+requests of different claims take devices in order.
 """
 
 from __future__ import annotations
@@ -15,17 +14,17 @@ import msgspec
 from phalanx.engine.devices.inventory import CounterKey, Device
 from phalanx.engine.devices.matching import RequestUnit, Usage, possible
 
-Taken = tuple[Device, dict[str, int] | None]  # the amounts of a device that is shared
+Taken = tuple[Device, dict[str, int] | None]  # (device, amounts of a shared device)
 
 
 class _Step(msgspec.Struct, eq=False):
     """The choice of one device for one unit."""
 
-    at: int  # place of the unit in the order
-    taken: int  # devices that it has already
-    choices: Iterator[int]  # places of the devices to try
+    at: int  # position of the unit in the order
+    taken: int  # number of its devices so far
+    choices: Iterator[int]  # indexes of the devices to try
     tried: set[Hashable] = msgspec.field(default_factory=set)
-    place: int = -1  # of the device that is taken; -1: none
+    place: int = -1  # index of the chosen device; -1: none
 
 
 _DEAD = _Step(-1, 0, iter(()))
@@ -39,16 +38,16 @@ class DeviceSearch:
         self._order = sorted(units, key=_urgency)
         self._picks: list[tuple[RequestUnit, Device, dict[str, int] | None]] = []
         self._held: dict[Device, int] = {}  # by requests without admin access
-        self._holders: dict[Device, dict[int, int]] = {}  # by claim, admin access included
+        self._holders: dict[Device, dict[int, int]] = {}  # by claim, including admin access
         self._admin = any(unit.option.request.admin for unit in units)
         self._shares: dict[Device, dict[str, int]] = {}
         self._taken: dict[CounterKey, int] = {}
         self._values: dict[tuple[int, int, object], int] = {}  # (claim, constraint, value) of distinct constraints
         self._device_classes, self._sets = _device_classes(units, usage)
-        self._touched: dict[int, list[Device]] = {}  # devices that are taken, by their set of counters
+        self._touched: dict[int, list[Device]] = {}  # taken devices by counter set
 
     def run(self) -> list[list[Taken]] | None:
-        """Return the devices of every unit; None if there are not enough."""
+        """Return the devices of every unit; None if there are too few."""
         if not self._search():
             return None
         found: dict[int, list[Taken]] = {id(unit): [] for unit in self._units}
@@ -56,7 +55,7 @@ class DeviceSearch:
             found[id(unit)].append((device, takes))
         return [found[id(unit)] for unit in self._units]
 
-    # ---- Usage, beside what is taken so far
+    # ---- Usage, including devices taken so far
 
     def in_use(self, device: Device) -> bool:
         return self._usage.in_use(device)
@@ -87,7 +86,7 @@ class DeviceSearch:
         return True
 
     def _next(self, at: int, taken: int, start: int) -> _Step | None:
-        """Return the step that chooses the next device; None if there is nothing left to choose."""
+        """Return the step that chooses the next device; None if all are chosen."""
         while at < len(self._order) and self._order[at].need == taken:
             at, taken, start = at + 1, 0, 0
         if at == len(self._order):
@@ -97,7 +96,7 @@ class DeviceSearch:
         return _Step(at, taken, iter(range(start, last + 1)))
 
     def _after(self, step: _Step, steps: Sequence[_Step]) -> _Step | None:
-        """Return the step that follows; None if all is done; `_DEAD` if what is left cannot be served."""
+        """Return the next step; None if all is done; `_DEAD` if the remaining units cannot be served."""
         unit = self._order[step.at]
         if step.taken + 1 < unit.need:
             return self._next(step.at, step.taken + 1, step.place + 1)
@@ -106,7 +105,7 @@ class DeviceSearch:
         return self._next(step.at + 1, 0, self._first(step, steps))
 
     def _advance(self, step: _Step) -> bool:
-        """Take the next device of a step instead of the one it has; return False if there is none left."""
+        """Replace the device of a step by its next choice; return False if there is none."""
         unit = self._order[step.at]
         if step.place >= 0:
             self._give_back(unit, unit.candidates[step.place])
@@ -124,7 +123,7 @@ class DeviceSearch:
         return False
 
     def _promising(self, at: int) -> bool:
-        """Return True if the units from `at` on could have devices of those that are left."""
+        """Return True if the units from `at` on may be served by the remaining devices."""
         rest = self._order[at:]
         if not rest:
             return True
@@ -138,7 +137,7 @@ class DeviceSearch:
         return possible(left, self) is not None
 
     def _first(self, step: _Step, steps: Sequence[_Step]) -> int:
-        """Return where the devices of the next unit begin: equal units of different claims take theirs in order."""
+        """Return the first device index for the next unit: equal units of different claims take devices in order."""
         if step.at + 1 >= len(self._order):
             return 0
         unit, before = self._order[step.at + 1], self._order[step.at]
@@ -149,12 +148,12 @@ class DeviceSearch:
         return first if unit.candidates[first].multiple else first + 1
 
     def _equivalence_key(self, device: Device) -> Hashable:
-        """Return a value that is equal for devices which lead to the same further search."""
+        """Return a value that is equal for devices with equal further searches."""
         touched = self._touched.get(self._sets.get(device, -1), ())
         return (self._class_of(device), *sorted(self._class_of(each) for each in touched))
 
     def _class_of(self, device: Device) -> tuple[int, int, tuple[tuple[int, int], ...], tuple[tuple[str, int], ...]]:
-        """Return what a device is like, and who has what of it."""
+        """Return a key of the device's class and of its use by claims."""
         holders = tuple(sorted(self._holders.get(device, {}).items())) if self._admin else ()
         shares = tuple(sorted(self._shares.get(device, {}).items()))
         return (self._device_classes[device], self._held.get(device, 0), holders, shares)
@@ -162,11 +161,11 @@ class DeviceSearch:
     # ---- devices
 
     def _amounts(self, unit: RequestUnit, device: Device) -> dict[str, int] | None:
-        """Return what a unit takes of a device that it can have now: nothing of one that is taken as a whole."""
+        """Return the amounts a unit takes of a device, empty for a whole device; None if it cannot have the device."""
         request, claim = unit.option.request, unit.demand
         takes: dict[str, int] | None = {}
         if not device.multiple and self._holders.get(device, {}).get(claim):
-            return None  # each request of a claim has its own devices, with admin access or without
+            return None  # requests of one claim have different devices, even with admin access
         if device.multiple and not request.admin:
             takes = request.takes(device)
             limits = device.capacity
@@ -180,7 +179,7 @@ class DeviceSearch:
         return None if not request.admin and not self._countable(device) else takes
 
     def _countable(self, device: Device) -> bool:
-        """Return True if the counters of a device suffice; those of a device in use are counted already."""
+        """Return True if counters suffice for a device; those of a device in use are counted already."""
         if not device.counters or self._held.get(device) or (device.multiple and self._usage.shared(device)):
             return True
         limits = device.pool.counters
@@ -239,7 +238,7 @@ class DeviceSearch:
 
 
 def _urgency(unit: RequestUnit) -> tuple[bool, int, int]:
-    """Return the sort key of units: no choice first, then those that take much, then those with few to spare."""
+    """Return the sort key of units: no choice first, then large requests, then few spare devices."""
     sizes = [
         sum(amount for _, amount in device.counters)
         + (sum((unit.option.request.takes(device) or {}).values()) if device.multiple else 0)
@@ -249,9 +248,9 @@ def _urgency(unit: RequestUnit) -> tuple[bool, int, int]:
 
 
 def _device_classes(units: Sequence[RequestUnit], usage: Usage) -> tuple[dict[Device, int], dict[Device, int]]:
-    """Return what each device is like, as a number, and the set of counters that it draws on, for those that do.
+    """Return the class number of each device, and the counter set of each device that uses counters.
 
-    Two sets are alike if their counters have the same amounts left and devices of the same kinds draw on them.
+    Two sets have equal classes if their counters have equal amounts left and devices of equal kinds use them.
     """
     masks: dict[Device, int] = {}
     names: dict[str, None] = {}
@@ -290,7 +289,7 @@ def _form(device: Device, names: Iterable[str], usage: Usage) -> Hashable:
 
 
 def _sets_of_counters(devices: Sequence[Device]) -> list[list[Device]]:
-    """Return the devices that compete for counters, each with all that it competes with, directly or not."""
+    """Return the groups of devices that compete for counters, directly or transitively."""
     number: dict[CounterKey, int] = {}
     members: dict[int, list[Device]] = {}
     for at, device in enumerate(devices):

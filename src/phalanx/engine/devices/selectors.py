@@ -1,7 +1,7 @@
-"""CEL selectors on devices: compiled once per expression, evaluated once per expression and kind of device.
+"""CEL device selectors: compiled once per expression, evaluated once per expression and kind of device.
 
-A selector that fails on a device aborts the whole attempt if the device is looked at (resource/v1 CELDeviceSelector):
-the answer about such a device is a `SelectorFailure`, kept like any other answer.
+A selector that fails on an examined device aborts the attempt (resource/v1 CELDeviceSelector): the cached verdict of
+such a device is a `SelectorFailure`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Selector(NamedTuple):
     """A compiled expression."""
 
     matches: Callable[[Device], bool]  # raises SelectorFailure
-    key: Callable[[Device], Hashable | None]  # equal for devices that it cannot tell apart; None: unknown
+    key: Callable[[Device], Hashable | None]  # equal for devices that it cannot distinguish; None: unknown
 
 
 Compiler = Callable[[str], Selector]
@@ -30,19 +30,19 @@ Compiler = Callable[[str], Selector]
 Verdict = bool | SelectorFailure
 
 
-MOST_SHARED = 10_000  # verdicts kept for each expression
+MOST_SHARED = 10_000  # verdicts cached per expression
 
 
 class DeviceSelectors:
-    """What expressions say about devices. Devices that are gone are forgotten with their verdicts."""
+    """Verdicts of expressions on devices. Verdicts of removed devices are dropped."""
 
     def __init__(self, compiler: Compiler) -> None:
         self._compile = compiler
         self._compiled: dict[str, Selector | SelectorFailure] = {}
         self._verdicts: WeakKeyDictionary[Device, dict[str, Verdict]] = WeakKeyDictionary()
-        # Most devices of a cluster are equal: expression -> key of equal devices -> verdict
+        # Most devices of a cluster are equal: expression -> key of equal devices -> verdict.
         self._shared: dict[str, dict[Hashable, Verdict]] = {}
-        self.evaluations = 0  # so far
+        self.evaluations = 0  # number so far
 
     def verdict(self, expression: str, device: Device) -> Verdict:
         known = self._verdicts.get(device)

@@ -1,4 +1,4 @@
-"""What is free on a node for the claims of a pod, beside all claims that are pending there."""
+"""Free devices of a node for the claims of a pod, after all claims that are pending there."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class DeviceState(ClaimTables):
     # ---- what a pod needs
 
     def demands(self, shape: Shape, row: int) -> list[ClaimDemand] | None:
-        """Return the claims of a pod that need devices on a row; None if the row cannot use an allocated one."""
+        """Return the claims of a pod that need devices on a row; None if the row cannot use an existing allocation."""
         view = self.view(row)
         found: list[ClaimDemand] = []
         for number, use in enumerate(shape.claims):
@@ -53,9 +53,9 @@ class DeviceState(ClaimTables):
         return found
 
     def _offered(self, use: ClaimUse, row: int) -> bool:
-        """Return True if a node that offers extended resources itself has enough of them left.
+        """Return True if a node that offers extended resources itself has enough left.
 
-        Pods whose shape leaves them to devices are not counted by the columns.
+        The columns do not count pods whose shape leaves these resources to devices.
         """
         columns = self.columns
         for rid, amount in use.resources:
@@ -89,7 +89,7 @@ class DeviceState(ClaimTables):
         return ClaimDemand(claim, name, spec, devices, first.unusable)
 
     def together(self, demands: Sequence[ClaimDemand], rows: Iterable[int]) -> list[ClaimDemand]:
-        """Return the claims of a pod, and all pending claims that could use the same devices."""
+        """Return the claims of a pod with all pending claims that may use the same devices."""
         mine = {demand.claim for demand in demands}
         where = dict.fromkeys(rows)
         wide = any(self.view(row).shared for row in where)
@@ -106,11 +106,11 @@ class DeviceState(ClaimTables):
         return None if claim is None else self._demand(key, "/".join(key), self.specs.of(claim), rows)
 
     def pending(self, key: ClaimKey) -> tuple[int, ...]:
-        """Return the rows of the placed consumers of a claim that has no devices yet."""
+        """Return the rows of the placed consumers of an unallocated claim."""
         return self._pending.get(key, ())
 
     def specs_of(self, shape: Shape) -> list[DeviceClaim]:
-        """Return what the claims of a shape request."""
+        """Return the claims of a shape."""
         found = []
         for use in shape.claims:
             if use.kind == NAMED:
@@ -129,7 +129,7 @@ class DeviceState(ClaimTables):
         return list(self._pending_at)
 
     def pending_rows(self, shape: Shape) -> tuple[int, ...]:
-        """Return the rows where claims that a shape names wait for devices already."""
+        """Return the rows where claims of a shape are pending already."""
         rows: dict[int, None] = {}
         for use in shape.claims:
             if use.kind == NAMED:
@@ -139,7 +139,7 @@ class DeviceState(ClaimTables):
     # ---- answers
 
     def counted(self, shape: Shape) -> Simple | None:
-        """Return the only claim of a shape, if counting devices decides whether it can be allocated."""
+        """Return the only claim of a shape if counting devices decides its allocation."""
         if len(shape.claims) != 1 or shape.claims[0].kind != OWN:
             return None
         use = shape.claims[0]
@@ -156,7 +156,7 @@ class DeviceState(ClaimTables):
             return None
 
     def solve(self, shape: Shape, row: int) -> Solution | None:
-        """Return devices for a pod of this shape on a row, besides all that is taken or pending.
+        """Return devices for a pod of this shape on a row, after existing and pending allocations.
 
         Raises AllocationError and SelectorFailure.
         """
@@ -169,7 +169,7 @@ class DeviceState(ClaimTables):
         return Allocator(self.together(demands, rows), self.holdings, self.selectors).solve()
 
     def possible(self, shape: Shape, row: int) -> bool:
-        """Return True if the pod would fit if no claim held devices: evicting pods can help."""
+        """Return True if the pod would fit without any allocation, so that evictions may help."""
         demands = self.demands(shape, row)
         if demands is None:
             return False
@@ -177,7 +177,7 @@ class DeviceState(ClaimTables):
         return Allocator(demands, usage, self.selectors).solve() is not None
 
     def fits_without(self, shape: Shape, row: int, claims: Iterable[ClaimKey]) -> bool:
-        """Return True if a pod would fit on a row if these claims held no devices."""
+        """Return True if a pod would fit on a row without the allocations of these claims."""
         taken = {key: self.holdings.claims.get(key) for key in claims}
         try:
             for key in taken:
@@ -188,9 +188,9 @@ class DeviceState(ClaimTables):
                 self.holdings.set(key, held)
 
     def settle_pod(self, record: PodRecord) -> dict[ClaimKey, tuple[ClaimSpec, Any]] | None:
-        """Return devices for the claims of a placed pod that have none, chosen with all pending claims it could meet.
+        """Return devices for the unallocated claims of a placed pod, chosen together with competing pending claims.
 
-        None: there are not enough. Raises AllocationError and SelectorFailure.
+        None: there are too few. Raises AllocationError and SelectorFailure.
         """
         keys = [key for key in (*record.claims, extended_key(record)) if key in self._pending]
         if not keys:
@@ -206,7 +206,7 @@ class DeviceState(ClaimTables):
         return {key: (specs[key], solution[key]) for key in keys if key in solution}
 
     def _settle_one(self, key: ClaimKey, row: int) -> dict[ClaimKey, tuple[ClaimSpec, Any]] | None:
-        """Return devices for a claim if all pending claims on its row request the same; None: use the allocator."""
+        """Return devices for a claim if all pending claims on its row are equal; None: use the allocator."""
         claim, view = self.claim(key), self.view(row)
         if claim is None or view.shared:
             return None

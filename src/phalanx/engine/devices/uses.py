@@ -1,4 +1,4 @@
-"""How a pod's claims look to its shape, and which pods name which claims."""
+"""Claims of pods: their part of the pod's shape, and an index of pods by claim."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _encode = msgspec.json.Encoder(order="deterministic").encode
 
 
 class ResourceMapping(msgspec.Struct, frozen=True):
-    """Which request of a pod's extended claim serves which resource of which container."""
+    """The request of a pod's extended claim that serves a resource of a container."""
 
     container: str
     resource: str
@@ -41,7 +41,7 @@ class ClaimUses:
         self._names: dict[str, tuple[ClaimKey, ...]] = {}  # pod key -> claims
         self.classes: dict[str, str] = {}  # extended resource -> device class
 
-    # ---- which pods name which claims
+    # ---- pods by claim
 
     def pod_seen(self, pod: Pod) -> None:
         key = f"{pod.metadata.namespace}/{pod.metadata.name}"
@@ -64,7 +64,7 @@ class ClaimUses:
     # ---- classes that offer extended resources
 
     def class_changed(self, old: DeviceClass | None, new: DeviceClass | None) -> bool:
-        """Return True if extended resources are offered by other classes than before."""
+        """Return True if the device classes of extended resources changed."""
         before = dict(self.classes)
         if old is not None:
             name = old.metadata.name
@@ -118,10 +118,8 @@ class ClaimUses:
         )
 
     def group_of(self, pod: Pod, entry: str) -> str:
-        """Return the PodGroup that holds a claim for its members; empty if there is none.
-
-        Name and reference of the entries in pod and group are equal.
-        """
+        """Return the PodGroup that holds a claim for its members; "" if none. The entries of pod and group must be
+        equal."""
         group = pod.spec.scheduling_group
         if not self._group_claims or group is None or not group.pod_group_name:
             return ""
@@ -151,7 +149,7 @@ class ClaimUses:
     def extended_requests(self, pod: Pod) -> tuple[list[DeviceRequest], list[ResourceMapping], dict[str, int]]:
         """Return requests, mappings and amounts of a pod's extended resources that device classes offer (KEP-5004).
 
-        Init containers that end use the devices of later containers, and share what they need in addition.
+        Init containers that end share the devices of later containers and get additional ones only if needed.
         """
         init = pod.spec.init_containers or []
         containers = [*init, *pod.spec.containers]
@@ -190,7 +188,7 @@ class ClaimUses:
         lasting: dict[int, DeviceRequest],
         mappings: list[ResourceMapping],
     ) -> DeviceRequest | None:
-        """Return what an init container that ends needs beyond the devices of later containers."""
+        """Return what an ending init container needs beyond the devices of later containers."""
         wanted, have = _asked(container).get(resource, 0), 0
         for at, request in lasting.items():
             if at >= number and have < wanted:
@@ -222,7 +220,7 @@ def _by_template(pod: Pod, entry: str) -> PodResourceClaim | None:
 
 
 def _asked(container: Container) -> dict[str, int]:
-    """Return whole amounts of resources; limits are the requests if only limits are given."""
+    """Return whole amounts of resources; limits are used if there are no requests."""
     amounts = container.resources.requests or container.resources.limits or {}
     return {name: units(text) for name, text in amounts.items() if "/" in name}
 
@@ -232,5 +230,5 @@ def _count(request: DeviceRequest) -> int:
 
 
 def _age(each: DeviceClass) -> tuple[str, str]:
-    """Return the sort key of classes that name one resource: the youngest serves it, then the first by name."""
+    """Return the sort key of classes of one resource: the youngest first, then by name."""
     return (each.metadata.creation_timestamp or "", "".join(chr(0x10FFFF - ord(c)) for c in each.metadata.name))

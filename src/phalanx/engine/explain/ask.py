@@ -399,7 +399,7 @@ class _Asked:
             return missing
         if queue.place == "search":
             slices = self._engine.searches.slices(root_key(self._groups.forest.resolve(key).root or key))
-            return f"the search for a place goes on: {slices} slices so far, and others are served in between"
+            return f"the search for a placement continues: {slices} slices so far; other units are served in between"
         if now is not None and now.result == "placed":
             return "fits now; it is tried when its turn comes"
         if group is not None and group.spec is not None and self._groups.conditions.is_true(key):

@@ -1,10 +1,10 @@
-"""Which units lack nodes, and which nodes would be enough: what an autoscaler has to create.
+"""Compute which units lack nodes and which nodes are sufficient: the demand for an autoscaler.
 
-Units are looked at in queue order. One that fits, or that preemption will make room for, keeps its place, so that room
-is counted once. For one that does not fit, nodes of the known shapes are added in a trial until the whole unit fits;
-they stay for the units after it. A unit that no number of known nodes helps makes no demand.
+Units are tried in queue order. A unit that fits, also by preemption, keeps its place in the trial, so that room is
+counted once. For a unit that does not fit, nodes of known shapes are added until the whole unit fits; they stay for
+later units. A unit that no number of known nodes helps makes no demand.
 
-The trials change the order in which rows are reused: for a process that answers one question and ends.
+The trials change the order in which rows are reused, so use this in a process that answers one query and ends.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ from phalanx.model.objects import Node, ResourceSlice
 if TYPE_CHECKING:
     from phalanx.engine.scheduling.scheduler import Scheduler
 
-MOST_UNITS = 500  # units that one answer looks at
-MOST_NODES = 2048  # nodes that are added for one unit
-MOST_DOMAINS = 64  # domains that are tried for one unit and shape
-MOST_DROPS = 64  # nodes up to which each is checked to be necessary
+MOST_UNITS = 500  # units tried per answer
+MOST_NODES = 2048  # nodes added for one unit
+MOST_DOMAINS = 64  # domains tried per unit and shape
+MOST_DROPS = 64  # up to this number, each node is checked for necessity
 _LACKS_NODES = frozenset({Cause.ROOM, Cause.RULES, Cause.EXTRAS, Cause.WHOLE})
 _WAITS = (QueueName.ACTIVE, QueueName.BACKOFF, QueueName.WAITING, QueueName.SEARCH)
 
@@ -61,10 +61,7 @@ def demand(scheduler: Scheduler, declared: Sequence[DeclaredPool] = ()) -> NodeD
 def unused(
     scheduler: Scheduler, declared: Sequence[DeclaredPool], but: Collection[str] = ()
 ) -> tuple[list[str], list[str]]:
-    """Return the declared nodes that exist and that no pod and no nomination uses, and of these the cordoned ones.
-
-    `but`: nodes that are needed all the same.
-    """
+    """Return the declared nodes without pods and nominations, and which of them are cordoned. `but`: needed nodes."""
     columns = scheduler.columns
     needed = {name for name, _ in scheduler.nominations.all()}.union(but)
     names = (node.metadata.name for pool in declared for node in pool.nodes)
@@ -83,8 +80,8 @@ class _Demand:
         self._kept = kept
         self._declared = declared
         self._pools: list[NodePool] = []
-        self._number = 0  # of the next node without a declared name
-        self._used: set[str] = set()  # nodes on which waiting units were placed
+        self._number = 0  # number of the next node without a declared name
+        self._used: set[str] = set()  # nodes used by waiting units
 
     def answer(self) -> NodeDemand:
         units = self._scheduler.queue.units.values()
@@ -94,7 +91,7 @@ class _Demand:
         targets = [(unit, target) for unit in looked if (target := self._target(unit)) is not None]
         self._pools = pools_of(self._columns, self._declared, filter(None, (_key_of(target) for _, target in targets)))
         found = [made for unit, target in targets if (made := self._of(unit, target)) is not None]
-        notes = [f"{left} more units wait and were not looked at"] if left > 0 else []
+        notes = [f"{left} more units wait and were not checked"] if left > 0 else []
         idle, cordoned = unused(self._scheduler, self._declared, self._used)
         return NodeDemand(found, _by_shape(found), idle, cordoned, notes)
 
@@ -133,7 +130,7 @@ class _Demand:
         return f"never fits: {what} is enough; {answer.message}"
 
     def _keep(self, target: AttemptUnit) -> None:
-        """Let a unit have its place while later units are looked at."""
+        """Keep a unit placed while later units are tried."""
         answer = self._kept.attempt(target, evict=True, gates=False)
         if not isinstance(answer, Refused):
             self._used.update(self._columns.names[row] for _, row in answer.assignment)
@@ -160,8 +157,11 @@ class _Demand:
             columns.journal.rewind(mark)
 
     def _cheapest(self, target: AttemptUnit, wanted: int) -> Candidates:
-        """Return the nodes that are enough for `wanted` pods: no devices that the unit does not ask for, then the
-        fewest nodes, then the smallest ones. Several shapes are combined only if none is enough alone."""
+        """Return sufficient nodes for `wanted` pods: fewest unrequested devices, then fewest nodes, then smallest
+        nodes.
+
+        Shapes are combined only if no single shape is sufficient.
+        """
         asked = self._requests(target.records)
         best: Candidates = ()
         for pools in [[pool] for pool in self._pools] + ([self._pools] if len(self._pools) > 1 else []):
@@ -173,7 +173,7 @@ class _Demand:
         return best
 
     def _in_best_domain(self, target: AttemptUnit, pools: list[NodePool], asked: Amounts, wanted: int) -> Candidates:
-        """Try the domains of the unit's topology key in the order of the fewest nodes that can be enough there."""
+        """Try the domains of the unit's topology key, those with the lowest bound on new nodes first."""
         key = _key_of(target)
         domains = list(dict.fromkeys(d for pool in pools for d in pool.domains(key))) if key else [""]
         free = self._free(key, asked)
@@ -184,7 +184,7 @@ class _Demand:
             if nodes:
                 ranked.append((_at_least(asked, free.get(domain, {}), nodes), number, domain, nodes))
         best: Candidates = ()
-        empty: set[int] = set()  # sizes of domains without free room that were tried: all of one size are alike
+        empty: set[int] = set()  # sizes of tried empty domains: equal sizes give equal results
         for least, _, domain, nodes in sorted(ranked, key=lambda each: each[:2])[:MOST_DOMAINS]:
             if best and least >= len(best):
                 break
@@ -219,7 +219,7 @@ class _Demand:
         return new
 
     def _free(self, key: str, asked: Amounts) -> dict[str, Amounts]:
-        """Return what is free in every domain of a key, of the resources that are asked for."""
+        """Return the free amounts of the requested resources in every domain of a key."""
         columns = self._columns
         rids = {name: columns.resources[name] for name in asked if name in columns.resources}
         found: dict[str, Amounts] = {}
@@ -234,14 +234,14 @@ class _Demand:
         return found
 
     def _fewest(self, target: AttemptUnit, pools: list[NodePool], nodes: Candidates, wanted: int) -> Candidates:
-        """Return the fewest of these nodes that are enough: a prefix of every pool, without nodes that stay unused."""
+        """Return the fewest of these nodes that are sufficient: a prefix of every pool, without unused nodes."""
         used = self._fits(target, nodes, wanted)
         if used is None:
             return ()
         parts = {pool.name: [each for each in nodes if each[0] is pool] for pool in pools}
         for name, part in parts.items():
             others = [each for other, rest in parts.items() if other != name for each in rest]
-            low, high = -1, len(part)  # `high` nodes are enough, `low` are not
+            low, high = -1, len(part)  # `high` nodes are sufficient, `low` are not
             while high - low > 1:
                 middle = (low + high) // 2
                 found = self._fits(target, [*others, *part[:middle]], wanted)
@@ -299,7 +299,7 @@ class _Demand:
 
 
 def _missing(target: AttemptUnit, answer: Answer) -> bool:
-    """Return True if nodes are missing: not members, gates or a plugin's consent, and not if preemption helps."""
+    """Return True if only nodes are missing: not members, gates or a plugin's consent, and preemption does not help."""
     if isinstance(answer, NominatedAfterPreemption):
         return False
     if isinstance(answer, Placed):
@@ -308,7 +308,7 @@ def _missing(target: AttemptUnit, answer: Answer) -> bool:
 
 
 def _key_of(target: AttemptUnit) -> str:
-    """Return the topology key whose domain must hold the whole unit; "": none."""
+    """Return the topology key that requires one domain for the whole unit; "": none."""
     spec = target.group.spec if isinstance(target, GroupTree) else None
     return (spec.topology_key or "") if spec is not None else ""
 
@@ -321,7 +321,7 @@ def _offered(node: Node, resource: str) -> float:
 
 
 def _at_least(asked: Amounts, free: Amounts, nodes: Candidates) -> int:
-    """Return a lower bound of the nodes that are needed next to what is free."""
+    """Return a lower bound on the number of additional nodes."""
     largest = {name: max(_offered(node, name) for _, node in nodes) for name in asked}
     short = ((asked[name] - free.get(name, 0.0), size) for name, size in largest.items() if size > 0)
     return max([1, *(ceil(lack / size) for lack, size in short if lack > 0)])

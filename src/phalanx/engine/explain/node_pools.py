@@ -1,7 +1,7 @@
-"""Nodes that could be added to the cluster: which shapes there are, in which topology domains, and how many.
+"""Nodes that could be added to the cluster: shapes, topology domains and numbers.
 
-A pool is a kind of node that an autoscaler can create. Declared pools list every node that may be created, with its
-labels. Without declared pools, every type of node that exists can be had again, in every domain where it exists.
+A pool is a kind of node that an autoscaler can create. Declared pools list every node that may be created, with labels.
+Without declared pools, any number of nodes of each existing type can be created, in the domains where it exists.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ class DeclaredPool(msgspec.Struct, frozen=True):
 
 
 class NodePool(msgspec.Struct, frozen=True):
-    """Nodes of one shape that do not exist. `examples`: by domain of a topology key, for pools without an end."""
+    """Missing nodes of one shape. `examples`: existing nodes by domain, for pools without a limit."""
 
     name: str
     nodes: Sequence[Node] = ()  # of a declared pool
-    examples: Sequence[Node] = ()  # of existing nodes: one may be had like each of them, any number of times
+    examples: Sequence[Node] = ()  # existing nodes; any number of copies may be created
 
     @property
     def example(self) -> Node:
@@ -49,8 +49,10 @@ class NodePool(msgspec.Struct, frozen=True):
         return next((node for node in self.examples if not key or node.metadata.labels.get(key) == domain), None)
 
     def candidates(self, key: str, domain: str, most: int, first: int = 0) -> list[Node]:
-        """Return up to `most` nodes that can be created in a domain; anywhere if `key` is empty. `first`: the number
-        in the name of the first one, if names are not declared."""
+        """Return up to `most` nodes that can be created in a domain, or anywhere if `key` is empty.
+
+        `first`: number in the name of the first node, if names are not declared.
+        """
         if self.nodes:
             return [node for node in self.nodes if not key or node.metadata.labels.get(key) == domain][:most]
         like = self.like(key, domain)
@@ -60,7 +62,7 @@ class NodePool(msgspec.Struct, frozen=True):
 
 
 def pools_of(columns: Columns, declared: Sequence[DeclaredPool], keys: Iterable[str]) -> list[NodePool]:
-    """Return what can be created. `keys`: topology keys of the units that wait."""
+    """Return the pools. `keys`: topology keys of the waiting units."""
     if declared:
         left = [NodePool(p.name, nodes=[n for n in p.nodes if n.metadata.name not in columns.row_of]) for p in declared]
         return [pool for pool in left if pool.nodes]
@@ -68,7 +70,7 @@ def pools_of(columns: Columns, declared: Sequence[DeclaredPool], keys: Iterable[
 
 
 def _existing_types(columns: Columns, keys: set[str]) -> Iterator[NodePool]:
-    """Group nodes that differ only in their name and their place."""
+    """Group nodes that differ only in name and location."""
     types: dict[tuple[object, ...], list[Node]] = {}
     for node in columns.nodes:
         if node is None:
@@ -98,7 +100,7 @@ def _taints(node: Node) -> list[Taint]:
 
 
 def _empty_copy(like: Node, name: str) -> Node:
-    """Return a new, empty node like an existing one: without its cordon and the taints of its condition."""
+    """Return a new, empty node like an existing one, without its cordon and condition taints."""
     labels = dict(like.metadata.labels)
     if HOSTNAME in labels:
         labels[HOSTNAME] = name

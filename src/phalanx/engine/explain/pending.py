@@ -1,6 +1,6 @@
-"""Say in one sentence why a unit is pending, from what its last attempt left behind: no trial, cheap enough for lists.
+"""Return one sentence why a unit is pending, from its last attempt: without a trial, fast enough for lists.
 
-`why` asks the same questions with a trial at the time of the query; both take their sentences from `headline`.
+`why` answers the same with a trial at the time of the query; both take their sentences from `headline`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from phalanx.model.groups import GroupKey
 
 MOST_SHAPES = 64  # pod shapes compared with every node; further units are described by their last attempt only
 
-# Reason for programs -> the same in two or three words, for a narrow column and for filters.
+# Reason code -> two or three words, for a narrow column and for filters.
 WORDS = {
     "Preempting": "waiting for victims",
     "MembersMissing": "members missing",
@@ -71,7 +71,7 @@ class PendingReasons:
         self._rules.clear()
 
     def of(self, unit: SchedulingUnit) -> PendingReason:
-        """Return the sentence, the reason for programs and the time of the attempt that they are from."""
+        """Return the sentence, the reason code and the time of the attempt they are from."""
         waits = unit.equivalence_class
         tried = unit.refusal.at if unit.refusal is not None else waits.tried if waits is not None else 0.0
         if unit.plan is not None:
@@ -112,7 +112,7 @@ class PendingReasons:
     @staticmethod
     def _untried(unit: SchedulingUnit) -> PendingReason:
         if unit.place is QueueName.SEARCH:
-            return _reason("Searching", "The search for a place goes on; others are served in between", 0.0)
+            return _reason("Searching", "The search for a placement continues; other units are served in between", 0.0)
         if unit.attempts:
             return _reason("Retrying", "Is tried again when its turn comes", 0.0)
         return _reason("NotTried", "Not tried yet", 0.0)

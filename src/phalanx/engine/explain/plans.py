@@ -129,13 +129,13 @@ def _group(engine: Scheduler, groups: GroupUnits, leaf: GroupKey) -> PlanAnswer:
     if group is None or root is None or not root.records:
         if any(each.key in groups.waiting_pods for each in groups.forest.leaves(head)):
             return PlanAnswer(name, "none", "waiting for its first attempt")
-        return PlanAnswer(name, "fits", "no pod of it waits")
+        return PlanAnswer(name, "fits", "none of its pods is pending")
     hold = hold_of(groups.forest, head)
     if hold is not None and hold.by is not HeldBy.GATES:
         return PlanAnswer(name, "none", hold.message)
     tree = groups.tree(root, group)
     with TrialAttempt(engine) as trial_attempt:
-        # Also for a group whose pods are gated, so that the plan can be seen before it is carried out.
+        # Also for a group with gated pods, so that the plan can be read before it is carried out.
         answer = trial_attempt.attempt(tree, evict=True, gates=hold is None)
         devices = devices_of(engine.indexes.devices, tree.records)
     if isinstance(answer, Placed):
@@ -171,7 +171,7 @@ def _of(engine: Scheduler, name: str, answer: Planned, found: NominatedAfterPree
             name, "plan", text, victims, places, cost, bound, answer.optimal, answer.expansions, proved, ring
         )
     if found is not None and found.units:
-        # Found by running the filters, unit by unit: no lower bound is known.
+        # Found by running the filters: no lower bound is known.
         why = "while it stays the pods' rules about each other are not kept"
         frees = _freed(engine, found.units)
         victims = [VictimLine(unit.name, len(unit.pods), unit.priority, why, frees[unit.name]) for unit in found.units]

@@ -1,6 +1,6 @@
-"""Find changes that would make it fit: small changes to the problem, each tried by the same search that failed.
+"""Find changes that would make a unit fit: small changes of the problem, each tried by the search that failed.
 
-They are tried in a fixed order with a separate budget; the engine's state does not change.
+Changes are tried in a fixed order with a separate budget; the engine's state does not change.
 """
 
 from __future__ import annotations
@@ -246,7 +246,7 @@ class _Relaxer:
                 examples.setdefault(signature, []).append(row)
         found = []
         for same in sorted(examples.values(), key=lambda same: (-len(same), same[0]))[: 2 * TYPES]:
-            for row in same[:MOST_EXAMPLES]:  # rules of other pods may rule out one of them and not the next
+            for row in same[:MOST_EXAMPLES]:  # pods may prevent one node and not the next
                 allowed = tuple(_takes_when_empty(columns, each, row) for each in self._built.evaluations)
                 node = columns.nodes[row]
                 if any(allowed) and node is not None:

@@ -1,4 +1,4 @@
-"""Say how a change that would help can be applied: several of the fields cannot be changed after creation."""
+"""Describe how a helpful change can be applied: several fields cannot be changed after creation."""
 
 from __future__ import annotations
 

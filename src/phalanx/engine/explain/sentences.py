@@ -1,6 +1,6 @@
-"""Write the one sentence that answers "why is it pending" for a user who does not know the filters.
+"""Write one sentence why a unit is pending, for users who do not know the filters.
 
-Groups that do not fit have theirs from `placement.plain`; here are those of single pods, incomplete and held units.
+Sentences of groups that do not fit are in `placement.plain`; here are those of single pods, incomplete and held units.
 """
 
 from __future__ import annotations

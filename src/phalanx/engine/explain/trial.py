@@ -53,7 +53,7 @@ def verdict_of(answer: Answer) -> Verdict:
 
 def fits(state: ClusterState, group: Group, built: Built, points: GroupPlugins | None = None) -> bool | None:
     """Return whether a variant fits; None if it is unknown."""
-    # What ranks prefer is never a reason why a group does not fit.
+    # Ranks are preferences: they never prevent a placement.
     found = find(state, group, built, points, ranks=False)
     if isinstance(found, Found):
         return True
@@ -96,7 +96,7 @@ def edited(built: Built, edit: Edit, change: Callable[[PlacementProblem], Placem
 
 
 class TrialAttempt:
-    """Run attempts for a query. Placed units stay placed until the end, so that the next unit is tried next to them."""
+    """Run attempts for a query. Placed units stay placed until the end, so that later units are tried next to them."""
 
     def __init__(self, engine: Scheduler) -> None:
         self._cluster = engine.cluster

@@ -26,7 +26,7 @@ FIRST_ASKED = 1 << 40  # first shape id for queries: never an id of the engine, 
 
 
 class KeepsPromises(Protocol):
-    """Says which promised starts a placement would delay."""
+    """Reports which promised starts a placement would delay."""
 
     @property
     def any_promised(self) -> bool:
@@ -35,7 +35,7 @@ class KeepsPromises(Protocol):
     def nominate_delayed(
         self, records: Sequence[PodRecord], assignment: Sequence[tuple[PodRecord, int]]
     ) -> Sequence[tuple[PodRecord, str]]:
-        """Nominate the nodes of the units whose start would be delayed; return what was nominated, none if none is."""
+        """Return False if no start is promised."""
 
     def withdraw_planned_starts(self, temporary_nominations: Iterable[tuple[PodRecord, str]]) -> None:
         """Take the nominations back."""

@@ -26,10 +26,10 @@ class ReservationSettings:
     max_overtaken: int = 100  # a unit overtaken by more younger units gets a reservation; 0: not counted
     max_reserved_fraction: float = 0.5  # maximum fraction of the cluster that reservations of waiting units may hold
     max_reserved_fraction_per_namespace: float = 0.25  # the same for units of one namespace
-    nodes_to_come_seconds: float = 300.0  # how long nodes that come for a gang are held for it; 0: not at all
+    nodes_to_come_seconds: float = 300.0  # how long arriving nodes are held for a gang; 0: not at all
     strict_fifo: bool = False  # no unit overtakes an older one of equal or higher priority
     preemption_patience_seconds: float = 0.0  # no preemption for a unit that is expected to start this soon
-    defer_evictions: bool = True  # victims with shorter grace periods are evicted later: all end together
+    defer_evictions: bool = True  # evict victims with shorter grace periods later, so that all end together
     size_exponent: float = 0.5  # preference for large units among waiting units of equal priority
     duration_exponent: float = 0.3  # preference for short units among them
     promise_slack: float = 2.0  # share of the planned wait that is added to the promise of a small unit

@@ -1,6 +1,6 @@
-"""Name what a filter's reason leaves out: the label, taint, port, volume, or the pods that a rule of the pod is about.
+"""Name the details that a filter's reason omits: label, taint, port, volume, or the pods that a rule selects.
 
-Reads the rules of a shape, the taints of the nodes and the storage objects; evaluates nothing.
+Reads the rules of a shape, the taints of nodes and the storage objects; evaluates nothing.
 """
 
 from __future__ import annotations

@@ -155,7 +155,9 @@ class Cycle:
                 target, AttemptOptions(search=partial(self._searches.answer, unit, target, key_of))
             )
             if answer is None:
-                self._units.notify(unit, "searching", "others are served before the search for a place goes on")
+                self._units.notify(
+                    unit, "searching", "other units are served before the search for a placement continues"
+                )
             return answer
         try:
             answer = self._attempts.attempt(target, AttemptOptions(rows=self._rows(unit)))

@@ -162,7 +162,7 @@ class GroupUnits:
             if Isolation.strict:
                 raise
             found = self._isolation.note(unit.kind, unit.key, problem)
-            self._admission.hold_after_error(unit, f"it cannot be judged: {found}")
+            self._admission.hold_after_error(unit, f"it cannot be checked: {found}")
             return True
 
     def _root_key(self, key: GroupKey) -> GroupKey:

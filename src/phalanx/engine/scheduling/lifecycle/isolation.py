@@ -55,7 +55,7 @@ class Isolation:
         """Report an object whose event raised."""
         kind, namespace, name = key
         found = self.note(kind, f"{namespace}/{name}" if namespace else name, problem)
-        message = f"the scheduler cannot handle this object and leaves it out: {found}"
+        message = f"the scheduler cannot handle this object and ignores it: {found}"
         if self.objects.get(key) == SetAside(uid, message):
             return  # another event of an object already reported
         self.objects[key] = SetAside(uid, message)
