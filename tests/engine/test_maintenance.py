@@ -285,3 +285,14 @@ def test_a_replacement_of_a_member_that_was_never_ready_has_its_room() -> None:
     cluster.see(member("g-9"))
     cluster.step(1)
     assert cluster.bound.get("g-9") == "n0" and "waits" not in cluster.bound
+
+
+def test_a_member_that_is_lost_for_two_reasons_is_named_once() -> None:
+    cluster = running(timeouts={"readySeconds": 30}, rescheduling={"policy": "Keep"})
+    for name in ("g-0", "g-2"):
+        set_ready(cluster, name, "True")
+    cluster.step(31)
+    assert "g-1 (never ready)" in healthy(cluster)[2]
+    cluster.update("g-1", ending=True)
+    cluster.step(2)
+    assert healthy(cluster)[2].count("g-1") == 1

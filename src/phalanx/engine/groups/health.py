@@ -94,10 +94,10 @@ class GroupHealth:
 
     def lost(self, group: Group) -> str:
         """Return the lost members without a replacement, by cause; "" if none."""
-        leaves = [leaf.key for leaf in self._forest.leaves(group.key)]
-        return lost_in_words(
-            loss for leaf in leaves for loss in (*self.losses.of(leaf), *self.unready.get(leaf, {}).values())
-        )
+        lost: dict[str, Loss] = {}  # by uid: a member that is not ready may also terminate
+        for leaf in self._forest.leaves(group.key):
+            lost |= self.unready.get(leaf.key, {}) | {loss.uid: loss for loss in self.losses.of(leaf.key)}
+        return lost_in_words(lost.values())
 
     def unhealthy_since(self, key: GroupKey) -> float | None:
         """Return since when the condition is False, in seconds; None if it is not."""
