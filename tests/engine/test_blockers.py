@@ -219,7 +219,11 @@ def test_events_of_pods_begin_with_the_sentence_and_conditions_keep_the_message(
 def test_events_of_groups_name_labels_and_requests_that_are_too_large() -> None:
     run = cluster().see(pod_group("g").gang(2), *(pod(f"g-{i}").select("gpu", "h100").group("g") for i in range(2)))
     run.see(pod_group("big").gang(2), *(pod(f"b-{i}").gpu(16).group("big") for i in range(2))).step()
-    assert events(run, "g") == ["Needs 2 pods at once; there is room for none (nodes lack label gpu=h100)"]
+    sentence = "Needs 2 pods at once; there is room for none (nodes lack label gpu=h100)"
+    assert events(run, "g") == [sentence]
+    assert events(run, "g-0") == [
+        f"{sentence}. 0/4 nodes are available: 4 node(s) didn't match Pod's node affinity/selector."
+    ]
     assert events(run, "big") == [
         "A pod asks for 16 nvidia.com/gpu; the largest node has 8: this can never fit on the nodes there are"
     ]

@@ -192,6 +192,21 @@ def test_a_suspended_job_and_one_over_its_quota_say_so(up: LocalCluster, phalanx
     assert "job/sleeping in limited is suspended" in phalanx("why", "job/sleeping", *here, code=1)
     text = phalanx("why", "job/large", *here, code=1)
     assert "pods of job/large in limited cannot be created" in text and "exceeded quota: few" in text
+    gang: Json = {"parallelism": 2, "completions": 2, "completionMode": "Indexed"}
+    gang["scheduling"] = {"schedulingPolicy": {"gang": {}}}
+    gang["template"] = {"spec": {**template["spec"], "priorityClassName": "nonesuch"}}
+    up.create(jobs, {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "ranked"}, "spec": gang})
+    up.wait(events, lambda found: any(event["reason"] == "FailedWorkloadCreate" for event in found["items"]))
+    text = phalanx("why", "job/ranked", *here, code=1)
+    assert "no PriorityClass with name nonesuch was found" in text
+    labels = {"app": "web"}
+    web: Json = {"replicas": 2, "selector": {"matchLabels": labels}, "template": {"metadata": {"labels": labels}}}
+    web["template"]["spec"] = pod("x", gpus=1)["spec"]
+    sets = "/apis/apps/v1/namespaces/limited/replicasets"
+    up.create(sets, {"apiVersion": "apps/v1", "kind": "ReplicaSet", "metadata": {"name": "web"}, "spec": web})
+    up.wait(events, lambda found: any('"web-' in event["message"] for event in found["items"]))
+    text = phalanx("why", "replicaset/web", *here, code=1)
+    assert "pods of replicaset/web in limited cannot be created" in text and "asks for no group" not in text
     up.delete("/api/v1/namespaces/limited")
 
 

@@ -50,7 +50,8 @@ async def each_root(ask_one: AskOne, what: str, where: Where) -> list[CommandRes
             answers.append(CommandResult(1, notes=(f"pods of {what} in {namespace} cannot be created: {problem}",)))
         if not groups:
             instead, groups = await _instead(client, body, found.resource.kind, namespace)
-            answers.append(instead)
+            if not answers:
+                answers.append(instead)
     return [*answers, *[await ask_one(kind, name) for kind, name in groups]]
 
 

@@ -408,8 +408,8 @@ class Refusals:
                 self._status.say(record, messages.WAITING, short[leaf], event=False)
             else:
                 text = refusal.texts.get(record.shape, refusal.message)
-                plain = headline if text == refusal.message else ""
-                self._report_pod(unit, record, text, refusal.reason, plain)
+                own = f". {text}" if headline and text != refusal.message else ""
+                self._report_pod(unit, record, text, refusal.reason, headline + own)
         self._conditions(group, UNSCHEDULABLE, refusal.message, headline)
 
     def _short_leaves(self, group: Group) -> dict[GroupKey | None, str]:
