@@ -1,7 +1,7 @@
 """Compute PodDisruptionBudget status: how many more pods may be disrupted now.
 
-Upstream's rules: `minAvailable` as a number counts the pods that match; percentages and `maxUnavailable` need to know
-how many pods their owners want, which is the sum of the scales of the controllers of the pods.
+Rules of upstream: `minAvailable` as a number counts matching pods; percentages and `maxUnavailable` use the number of
+expected pods, which is the sum of the scales of the pods' controllers.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from phalanx.controllers.runtime.status import conditions_of, set_condition, wri
 from phalanx.controllers.workloads.registry import KINDS
 from phalanx.model.selectors import from_selector
 
-DISRUPTED_TIMEOUT = 120.0  # an eviction that did not end in a deletion by then did not happen
+DISRUPTED_TIMEOUT = 120.0  # seconds; an eviction without a deletion by then did not happen
 
 SCALED = {kind.key: kind.resource for kind in KINDS if kind.scaled}
 
@@ -101,7 +101,7 @@ class DisruptionController(Controller):
         return "deletionTimestamp" not in meta and meta["name"] not in disrupted and ready(pod)
 
     def _disrupted(self, budget: Json, pods: list[Json]) -> tuple[dict[str, str], float | None]:
-        """Return the evictions in progress: kept until the pod terminates or the eviction has timed out."""
+        """Return the evictions in progress, with the time of the first timeout."""
         kept: dict[str, str] = {}
         recheck: float | None = None
         names = {pod["metadata"]["name"]: pod for pod in pods}
@@ -143,7 +143,7 @@ class DisruptionController(Controller):
             above = controller_of(owner)
             scaler = self._cache_of(above) if above is not None else None
             if above is not None and scaler is not None:
-                # While a Deployment rolls, its ReplicaSets together want more than it does.
+                # during a rollout, the ReplicaSets together have more replicas than their Deployment
                 whole = scaler.get(pod["metadata"]["namespace"], above["name"])
                 if whole is not None and whole["metadata"]["uid"] == above["uid"]:
                     reference, owner = above, whole

@@ -1,6 +1,6 @@
-"""Write the pod templates and counts of a Workload's groups into its status, before pods exist (`status.podSets`).
+"""Write the pod templates and counts of a Workload's groups to its status, before pods exist (`status.podSets`).
 
-Other programs can then evaluate a workload that is suspended (the EqGroups of the API design).
+Other programs can then evaluate a suspended workload (EqGroups of the API design).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from phalanx.controllers.runtime.controller import MALFORMED, Cache, Caches, Con
 from phalanx.controllers.runtime.groups import Groups
 from phalanx.controllers.workloads.kind import ExpectedPod, WorkloadKind
 
-MOST_PODS = 10_000  # of one Workload; a larger one has no list
+MOST_PODS = 10_000  # per Workload; a larger one gets no list
 
 
 class PodSetsController(Controller):
@@ -66,7 +66,7 @@ class PodSetsController(Controller):
                 self._workloads.resource, key.name, {"status": {"podSets": sets}}, key.namespace, subresource="status"
             )
         except (NotFound, Conflict):
-            return  # it is gone, or changes; then it is looked at again
+            return  # deleted or changed: its event requeues it
 
 
 def pod_sets(pods: Iterable[ExpectedPod]) -> list[Json]:

@@ -24,17 +24,18 @@ class CompletedSlots:
         self._jobs.index("of", index_by_controller)
 
     def _of(self, owner: Json) -> dict[str, int]:
-        """Return completed slots by name of the Jobs that create its pods, which may be the workload itself."""
+        """Return completed slots by name of the Jobs that create the workload's pods; one may be the workload
+        itself."""
         if owner["kind"] == JOBS.kind:
             return {owner["metadata"]["name"]: vacant(owner)}
         return {job["metadata"]["name"]: vacant(job) for job in self._jobs.by_index("of", owner["metadata"]["uid"])}
 
     def shown(self, owner: Json) -> list[str]:
-        """Return a value that changes whenever its groups must require more pods, or fewer."""
+        """Return a value that changes with the number of pods that its groups require."""
         return [f"{name} {fewer}" for name, fewer in sorted(self._of(owner).items()) if fewer]
 
     def without_those(self, owner: Json, found: Grouping, jobs: Mapping[str, str]) -> Grouping:
-        """Return the same groups, requiring only the remaining pods. jobs: part -> name of its Job."""
+        """Return the groups with minimums reduced to the remaining pods. jobs: part -> name of its Job."""
         fewer, by_group = self._of(owner), dict[str, int]()
         for part, job in jobs.items():
             link = found.links.get(part)
@@ -42,7 +43,7 @@ class CompletedSlots:
                 by_group[link.pod_group] = by_group.get(link.pod_group, 0) + fewer[job]
         if not by_group:
             return found
-        groups = [_lowered(group, by_group.get(group["metadata"]["name"], 0)) for group in found.groups]
+        groups = [_reduced(group, by_group.get(group["metadata"]["name"], 0)) for group in found.groups]
         return replace(found, groups=groups)
 
 
@@ -51,7 +52,7 @@ def minimum_of(group: Json) -> int:
     return int((group["spec"]["schedulingPolicy"].get("gang") or {}).get("minCount") or 0)
 
 
-def _lowered(group: Json, fewer: int) -> Json:
+def _reduced(group: Json, fewer: int) -> Json:
     if not fewer or not minimum_of(group):
         return group
     policy = {"gang": {**group["spec"]["schedulingPolicy"]["gang"], "minCount": max(1, minimum_of(group) - fewer)}}

@@ -1,8 +1,8 @@
-"""Run the controllers of cluster mode: they create groups for workloads that upstream controllers own.
+"""Controllers of cluster mode: they create groups for workloads of upstream controllers.
 
-Upstream's controllers create the pods of workloads. The controllers here only write the Workloads, CompositePodGroups
-and PodGroups of workloads that request them, keep them in step with sizes, and label pods that were created without a
-link. They never change the workloads themselves. Kinds that are not installed are looked for again later.
+Upstream's controllers create the pods. The controllers here only write the Workloads, CompositePodGroups and PodGroups
+of workloads that request them, update their counts, and label pods created without a link. They never change
+workloads. Kinds that are not installed are checked again later.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class GroupController(Controller):
     async def reconcile(self, key: Key) -> None:
         owner = self.cache.get(key.namespace, key.name)
         if owner is None or deleting(owner):
-            return  # owner references take the groups away
+            return  # the garbage collector deletes the groups
         await self._group(key, owner)
         for pod in self._pods.of(owner["kind"], key.namespace, key.name):
             if SIZE_GATE in pod.gates and not self._directory.early(pod):
@@ -74,7 +74,7 @@ class GroupController(Controller):
             return
         theirs = self._directory.handed_over(owner)
         if theirs is not None:
-            await self._hand_over(owner, f"{theirs['kind']} {theirs['metadata']['name']}")
+            await self._leave_groups(owner, f"{theirs['kind']} {theirs['metadata']['name']}")
             return
         wanted = self._directory.wanted(owner)
         if wanted is None:
@@ -97,19 +97,20 @@ class GroupController(Controller):
         except GroupingRefused as refused:
             self._warn(owner, refused.reason, refused.message)
         except OtherManager as reason:
-            await self._hand_over(owner, str(reason))
+            await self._leave_groups(owner, str(reason))
         except NotFound as problem:
             note = f"scheduling objects are not served by this cluster ({problem}); install the custom resources"
             self._warn(owner, "APINotAvailable", note)
-            self.queue.add_after(key, informer.ABSENT_SECONDS)  # about when the caches look again
+            self.queue.add_after(key, informer.ABSENT_SECONDS)  # when the caches check again
 
     async def _tidy(self, owner: Json) -> None:
-        """Delete the groups of a workload that no longer requests them; those of a finished one stay as a record."""
+        """Delete the groups of a workload that no longer requests them; those of a finished one are kept as a
+        record."""
         if not requests_gang(owner):
             await self._writer.delete(self._writer.ours(owner), self._in_use(owner))
 
-    async def _hand_over(self, owner: Json, what: str) -> None:
-        """Leave the groups to the workload's own controller, and delete those created here unless pods use them."""
+    async def _leave_groups(self, owner: Json, what: str) -> None:
+        """Leave the groups to the workload's own controller, and delete ours unless pods use them."""
         ours = self._writer.ours(owner)
         in_use = self._in_use(owner)
         if ours and not in_use:
@@ -127,7 +128,7 @@ class GroupController(Controller):
 
 
 class ClusterControllers:
-    """The API client side of cluster mode. `follow` runs always, `work` only while leading."""
+    """Controllers of cluster mode with their caches. `follow` always runs, `work` only on the leader."""
 
     def __init__(self, client: Client, clock: Clock, *, gang_budgets: bool = False) -> None:
         self._client = client
@@ -170,7 +171,7 @@ class ClusterControllers:
         return [self._pod_informer, *self._caches.informers]
 
     async def follow(self) -> None:
-        """Fill the caches and keep them up to date, until cancelled. Reads only."""
+        """Fill the caches and keep them current until cancelled. Reads only."""
         await run_all((("pod informer", self._pod_informer.run()), ("caches", self._caches.run(self._filled))))
 
     async def _filled(self) -> None:
@@ -189,7 +190,7 @@ class ClusterControllers:
             works.append(("pod sets of Workloads", self._pod_sets.run()))
         await run_all([*works, ("labels", self._labels.run(self._label, 4)), ("events", self.events.run())])
 
-    # ---- news
+    # ---- events
 
     def _pod_changed(self, change: ObjectChange[PodView]) -> None:
         key = Key(change.namespace, change.name)
@@ -198,16 +199,16 @@ class ClusterControllers:
             self._budgets.pod_changed(old, pod)
         self._unlinked.pop(key, None)
         if pod is None:
-            # An unused group may be deleted now; a workload that starts over may get one.
+            # An unused group may be deleted now, and a restarted workload may get one.
             self._requeue(old)
             return
         if not pod.linked and pod.controller is not None and pod.metadata.deletion_timestamp is None:
             self._unlinked[key] = pod
             self._labels.add(key)
         if SIZE_GATE in pod.gates:
-            self._requeue(pod)  # perhaps its group has grown meanwhile
+            self._requeue(pod)  # its group may have grown
         elif old is None:
-            # This may be the first pod of a replica of another revision, or its group was deleted during its creation.
+            # It may be the first pod of a replica of another revision, or its group was deleted while it was created.
             lost = bool(pod.group) and self._groups.pod_groups.get(change.namespace, pod.group) is None
             self._requeue(pod, replicated=not lost)
 
@@ -219,7 +220,7 @@ class ClusterControllers:
                 controller.queue.add(Key(pod.metadata.namespace, place.name))
 
     def _relabel(self, kind: str, key: Key) -> None:
-        """Check the pods of a workload again: its watch event may arrive after theirs."""
+        """Check pods of a workload again: its watch event may arrive after theirs."""
         for pod in self.pods.of(kind, key.namespace, key.name):
             found = Key(pod.metadata.namespace, pod.metadata.name)
             if found in self._unlinked:
@@ -250,7 +251,7 @@ class ClusterControllers:
 
     def _part_changed(self, kind: str) -> Handler:
         def changed(key: Key, new: Json | None, old: Json | None) -> None:
-            """It says how many replicas there are, and of which revision."""
+            """Requeue the owner: the object has its number of replicas and its revision."""
             reference = controller_of(new) if new is not None else None
             if reference is not None and reference["kind"] == kind:
                 self.controllers[kind].queue.add(Key(key.namespace, reference["name"]))
@@ -272,7 +273,7 @@ class ClusterControllers:
     async def _label(self, key: Key) -> None:
         """Label a pod that the webhook did not process: its spec is immutable, its labels are not.
 
-        Pods that have a node already are labelled too: they count towards the gang of the others.
+        Pods with a node are labelled too: they count for the gang.
         """
         pod = self._unlinked.get(key)
         if pod is None:
@@ -281,11 +282,11 @@ class ClusterControllers:
         if found is None or not found.link.pod_group or len(found.link.pod_group) > LABEL:
             return
         patch: Json = {"metadata": {"uid": pod.metadata.uid, "labels": {GROUP_LABEL: found.link.pod_group}}}
-        if going := self.directory.going(found):
-            patch["metadata"]["annotations"] = {AFTER_GROUP: going}
+        if replaced_group_uid := self.directory.replaced_group_uid(found):
+            patch["metadata"]["annotations"] = {AFTER_GROUP: replaced_group_uid}
         try:
             await self._client.patch(r.PODS, key.name, patch, key.namespace)
-        except (NotFound, Conflict):  # gone, or another pod of that name by now
+        except (NotFound, Conflict):  # deleted, or replaced by a pod with the same name
             return
 
 

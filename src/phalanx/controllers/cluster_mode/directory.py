@@ -1,8 +1,8 @@
-"""Answer from caches what is known of a real cluster's workloads and of the links of their pods.
+"""Cached knowledge about workloads of a real cluster and the groups of their pods.
 
-No request is sent to the API server, because the webhook runs before every pod creation. A workload is *enrolled* when
-its groups exist or when it has not begun. One that began without groups is left alone until it starts over, since a
-gang that counts pods outside of it would never be complete.
+It sends no request to the API server, because the webhook runs before every pod creation. A workload is *enrolled* if
+its groups exist or it has not started. One that started without groups is ignored until it restarts: a gang that counts
+pods outside of it would never be complete.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from phalanx.controllers.workloads.registry import BY_KIND, places
 
 MANAGED_BY = "app.kubernetes.io/managed-by"
 MANAGER = "phalanx-controllers"
-Wanted = Grouping | GroupingRefused | None  # None: does not ask, or is not enrolled
+Wanted = Grouping | GroupingRefused | None  # None: not requested, or not enrolled
 
 
 class PodMembership(NamedTuple):
@@ -48,14 +48,14 @@ class PodMembership(NamedTuple):
 
 
 class UnfinishedPods:
-    """Indexes pods that have not finished, by the workloads they may be part of."""
+    """Index of unfinished pods by the workloads they may belong to."""
 
     def __init__(self) -> None:
         self._pods: dict[Key, PodView] = {}
         self._by_place: dict[tuple[str, str, str], dict[Key, None]] = {}  # (kind, namespace, name)
 
     def take(self, change: ObjectChange[PodView]) -> tuple[PodView | None, PodView | None]:
-        """Apply a watch event: the pod as it is, unless deleted or finished, and as it was."""
+        """Apply a watch event; return the present version, unless deleted or finished, and the previous one."""
         key = Key(change.namespace, change.name)
         old = self._pods.pop(key, None)
         if old is not None:
@@ -81,13 +81,13 @@ class Directory:
     def __init__(
         self, groups: Groups, followed: dict[str, Cache], pods: UnfinishedPods, read: dict[str, Cache], classes: Cache
     ) -> None:
-        """Take caches by kind; followed: of workloads; read: of objects they refer to; classes: PriorityClasses."""
+        """Caches by kind. followed: of workloads; read: of objects they refer to; classes: PriorityClasses."""
         self._classes = classes
         self.abilities = Abilities()
         self.scheduler = ""  # the schedulerName of grouped pods unless their workload sets one
         self._groups, self._followed, self._pods, self._read = groups, followed, pods, read
         self._enrolled: set[str] = set()  # uids
-        self._memo: dict[str, tuple[tuple[str, ...], Wanted]] = {}  # uid -> (what it was made of, answer)
+        self._memo: dict[str, tuple[tuple[str, ...], Wanted]] = {}  # uid -> (inputs, result)
         self._waiting: dict[tuple[str, str, str], list[asyncio.Future[None]]] = {}
         self._vacancies = CompletedSlots(followed)
         for kind, cache in followed.items():
@@ -116,7 +116,7 @@ class Directory:
         return known[1]
 
     def _predecessors(self, owner: Json) -> list[str]:
-        """Return what decides whether the group of a set can take new pods (see grouping.replacement)."""
+        """Return the values that decide whether a set's group can take new pods (see grouping.replacement)."""
         if not BY_KIND[owner["kind"]].scaled:
             return []
         pods = owner["spec"]["template"].get("spec") or {}
@@ -156,7 +156,7 @@ class Directory:
         return with_successor(found, owner["metadata"]["uid"], known, priority_of, longest, promised)
 
     def _promised(self, owner: Json) -> list[str]:
-        """Return the groups that the webhook has assigned to pods which have no node yet."""
+        """Return the groups that the webhook assigned to pods without a node."""
         meta = owner["metadata"]
         pods = self._pods.of(owner["kind"], meta["namespace"], meta["name"])
         return sorted({pod.group for pod in pods if pod.group and not pod.spec.node_name})
@@ -167,26 +167,25 @@ class Directory:
             return True
         pods = self._pods.of(owner["kind"], meta["namespace"], meta["name"])
         begun = any(pod.spec.node_name and not pod.linked for pod in pods)
-        # One that is linked was so by us, before we were stopped, and waits for its group.
+        # A linked pod was enrolled by an earlier process of ours, and waits for its group.
         if begun and not any(pod.linked for pod in pods) and not any(is_ours(obj) for obj in self._groups.owned(owner)):
             return False
         self._enrolled.add(meta["uid"])
         return True
 
     def has_groups_when_started(self, owner: Json) -> bool:
-        """Return True if the workload would have groups if it began now.
+        """Return True if the workload would have groups if it started now.
 
-        A StatefulSet of a LeaderWorkerSet has that set's annotations, and its groups are managed for the
-        LeaderWorkerSet.
+        False for a StatefulSet of a LeaderWorkerSet: it has that set's annotations, but its groups belong to the set.
         """
         return self._compute(owner, self._replicas(owner), self._related(owner)) is not None
 
     def handed_over(self, owner: Json) -> Json | None:
-        """Return a scheduling object that the workload controls and that its own controller, not ours, created.""" ""
+        """Return a scheduling object of the workload that its own controller created."""
         return next((obj for obj in self._groups.owned(owner) if not is_ours(obj)), None)
 
     def _related(self, owner: Json) -> list[Json]:
-        """Return what its groups depend on: its parent's Workloads, a user's Workload, an object it refers to."""
+        """Return the objects its groups depend on: its parent's Workloads, a user's Workload, a referenced object."""
         meta, kind = owner["metadata"], BY_KIND[owner["kind"]]
         found: list[Json] = []
         if kind.workload_name is not None:
@@ -209,7 +208,7 @@ class Directory:
     # ---- pods
 
     def member(self, pod: PodView, namespace: str = "") -> PodMembership | None:
-        """Return the group of a pod, as far as the caches know."""
+        """Return the group of a pod, as far as the caches are current."""
         namespace = pod.metadata.namespace or namespace
         for place in places(pod):
             cache = self._followed.get(place.kind)
@@ -237,14 +236,14 @@ class Directory:
             return []
         scheduler = scheduler_for(found.owner, self.scheduler)
         early = self._lags(found, namespace)
-        after, priority = self.going(found), self._kept_priority(pod, found, namespace)
+        after, priority = self.replaced_group_uid(found), self._kept_priority(pod, found, namespace)
         return pod_patch(pod, found.link, self.abilities, scheduler, after=after, early=early, priority=priority)
 
     def _kept_priority(self, pod: PodView, member: PodMembership, namespace: str) -> Priority | None:
-        """Return the priority of the gang for its pods.
+        """Return the gang's priority for its pods.
 
-        Another priority that was requested since takes effect when no pod is in the gang any more, as in a local
-        cluster; otherwise the first pod of a rollout would wait for ever.
+        A priority requested later takes effect when no pod is in the gang, as in a local cluster; otherwise the first
+        pod of a rollout would wait for ever.
         """
         group = self._groups.pod_groups.get(namespace, member.link.pod_group) if member.link.pod_group else None
         if group is None or deleting(group) or "gang" not in group["spec"]["schedulingPolicy"]:
@@ -260,13 +259,14 @@ class Directory:
         found = self.member(pod)
         return found is not None and self._lags(found, pod.metadata.namespace)
 
-    def going(self, member: PodMembership) -> str:
-        """Return the uid of the pod's group if that is being deleted or is of an earlier workload of the same name."""
+    def replaced_group_uid(self, member: PodMembership) -> str:
+        """Return the uid of the pod's group if that is terminating or belongs to an earlier workload of the same
+        name."""
         known = self._groups.pod_groups.get(member.owner["metadata"]["namespace"], member.link.pod_group)
         if known is None or not (deleting(known) or of_namesake(known, member.owner)):
             return ""
-        mine = controlled_by(known, member.owner["metadata"]["uid"]) and not deleting(known)
-        return "" if mine else str(known["metadata"]["uid"])
+        own = controlled_by(known, member.owner["metadata"]["uid"]) and not deleting(known)
+        return "" if own else str(known["metadata"]["uid"])
 
     async def wait_for_owner(self, pod: PodView, namespace: str, seconds: float) -> None:
         """Wait a short time for the watch events of a workload and its size, which may arrive after its pods."""
@@ -285,7 +285,8 @@ class Directory:
                     await self._updates((place.kind, namespace, place.name))
 
     async def _counted(self, pod: PodView, namespace: str) -> None:
-        """Wait until the group's count includes the new pods of a grown workload: else the first ones start alone."""
+        """Wait until the group's count includes the new pods of a grown workload: otherwise the first ones start
+        alone."""
         found = self.member(pod, namespace)
         while found is not None and self._lags(found, namespace):
             await self._updates((POD_GROUPS.kind, namespace, found.link.pod_group))

@@ -1,8 +1,8 @@
-"""Make a PodDisruptionBudget for every gang that is only disrupted as a whole, so that a drain is refused.
+"""Create a PodDisruptionBudget for every gang that is disrupted only as a whole, so that drains are refused.
 
-The API server of a real cluster evicts pods one by one. The budget of a gang needs all its pods, so that none of them
-can be evicted alone. Pods get the label of their group, which the budget selects. The scheduler does not count these
-budgets in preemption, where gangs go as a whole.
+The API server of a real cluster evicts pods one by one. The budget of a gang requires all its pods, so that none can be
+evicted alone. Pods get the label of their group, which the budget selects. The scheduler ignores these budgets in
+preemption, which evicts gangs as a whole.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from phalanx.model.groups.whole_groups import IMPLIED_BY, whole_group
 from phalanx.model.objects import CompositePodGroup, PodGroup, Workload, WorkloadPolicy
 
 T = TypeVar("T")
-PREFIX = "gang-"  # of the names of budgets
+PREFIX = "gang-"  # of budget names
 
 
 class GangBudgets(Controller):
@@ -68,7 +68,7 @@ class GangBudgets(Controller):
     async def reconcile(self, key: Key) -> None:
         known = self._budgets.get(key.namespace, f"{PREFIX}{key.name}")
         if known is not None and not is_ours(known):
-            return  # a user's
+            return  # created by a user
         group, members = self._groups.pod_groups.get(*key), self._pods.get(key, {})
         stays = group is not None and not deleting(group) and len(key.name) <= LABEL and bool(members)
         leaf = GroupKey(POD_GROUP, key.namespace, key.name)
@@ -105,21 +105,21 @@ class GangBudgets(Controller):
         patch: Json = {"metadata": {"uid": meta.uid, "labels": {GROUP_LABEL: group}}}
         try:
             await self._client.patch(r.PODS, meta.name, patch, meta.namespace)
-        except (NotFound, Conflict):  # gone, or another pod of that name by now
+        except (NotFound, Conflict):  # deleted, or replaced by a pod with the same name
             return
 
     async def _create(self, budget: Json) -> None:
         try:
             await self._client.create(r.DISRUPTION_BUDGETS, budget, budget["metadata"]["namespace"])
         except AlreadyExists:
-            return  # its watch event brings us back
+            return  # its watch event requeues the group
 
     async def _update(self, budget: Json) -> None:
         meta = budget["metadata"]
         try:
             await self._client.update(r.DISRUPTION_BUDGETS, meta["name"], budget, meta["namespace"])
         except (NotFound, Conflict):
-            return  # its watch event brings us back
+            return  # its watch event requeues the group
 
     async def _delete(self, budget: Json) -> None:
         meta = budget["metadata"]

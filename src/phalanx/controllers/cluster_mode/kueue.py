@@ -1,10 +1,10 @@
 """The AdmissionCheck controller for Kueue: a workload is admitted only if there is a place for all its pods.
 
-An AdmissionCheck with `controllerName: scheduling.phalanx.dev/placement` is ours. For every Workload of Kueue that has
-its quota and whose check is Pending, the scheduler is asked for a place for the whole workload now, as Kueue will start
-it: with the counts, node labels and tolerations of the admission. A place that is found is reserved, and the check is
-Ready. Otherwise the check stays Pending with the reason; after `RETRY_AFTER` seconds it becomes Retry, so that Kueue
-gives the quota to others and tries again later.
+An AdmissionCheck with `controllerName: scheduling.phalanx.dev/placement` is ours. For every Workload of Kueue with
+quota and a Pending check, the scheduler is asked for a place for the whole workload, with the counts, node labels and
+tolerations of the admission. If there is one, it is reserved and the check becomes Ready. Otherwise the check stays
+Pending with the reason; after `RETRY_AFTER` seconds it becomes Retry, so that Kueue gives the quota to other workloads
+and retries later.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from phalanx.model.kinds import Json
 CONTROLLER = "scheduling.phalanx.dev/placement"
 VERSIONS = ("v1beta2", "v1beta1")
 RETRY_AFTER = 60.0  # seconds that a workload without a place keeps its quota
-PLACE_SECONDS = 600.0  # that a place is reserved for pods that do not come
+PLACE_SECONDS = 600.0  # seconds a place stays reserved without pods
 MOST_MESSAGE = 1024
 PODSET_GROUP = "kueue.x-k8s.io/podset-group-name"
 _GROUP_API = {"PodGroup": "scheduling.k8s.io/v1beta1", "CompositePodGroup": "scheduling.k8s.io/v1alpha3"}
@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 
 
 class WantedPlace(msgspec.Struct, frozen=True):
-    """What a workload will consist of, as manifests."""
+    """The manifests of a workload that may be admitted."""
 
     namespace: str
     name: str
@@ -56,7 +56,7 @@ class FoundPlace(msgspec.Struct, frozen=True):
 
 
 class Places(Protocol):
-    """What the scheduler does for this controller."""
+    """Requests of this controller to the scheduler."""
 
     scheduler_names: Sequence[str]
 
@@ -74,10 +74,10 @@ class PlacementCheck:
         self._places = places
         self._clock = clock
         self._version = ""
-        self._asked: set[str] = set()  # workloads that have a place, or had one
+        self._asked: set[str] = set()  # workloads that have or had a place
 
     async def look(self) -> None:
-        """Answer every check of ours that is Pending, and end places that are not needed any more."""
+        """Answer all our Pending checks, and release places that are not needed any more."""
         if not self._places.ready:
             return
         checks = {c["metadata"]["name"]: c for c in await self._list("admissionchecks", "AdmissionCheck", False)
@@ -104,7 +104,7 @@ class PlacementCheck:
             if lost and not admitted:
                 await self._answer(workload, state, "Pending", f"its place was lost: {lost}")
             elif key not in self._asked and self._begins(state):
-                self._asked.add(key)  # this process has just begun to lead: reserve the place again
+                self._asked.add(key)  # a new leader reserves the place again
                 await self._places.reserve(await self._wanted(workload, _seconds(state) + PLACE_SECONDS))
             elif key in self._asked and not admitted and not self._places.held(*key.split("/", 1)):
                 await self._answer(workload, state, "Pending", "its place was not used in time; looking again")
@@ -181,9 +181,9 @@ class PlacementCheck:
         try:
             await self._client.patch(resource, metadata["name"], patch, metadata["namespace"], subresource="status")
         except (Conflict, NotFound):
-            return  # it changed: looked at again
+            return  # changed: checked again later
 
-    # ---- what the workload will be
+    # ---- manifests of a workload
 
     async def _wanted(self, workload: Json, until: float) -> WantedPlace:
         metadata = workload["metadata"]
@@ -204,14 +204,14 @@ class PlacementCheck:
 def manifests_of(workload: Json, flavors: dict[str, Json]) -> list[Json]:
     """Return the groups and pods of a workload as Kueue will start it.
 
-    Each pod set is a gang; several are a tree, in which the pod sets of one `podset-group-name` are a group in one
+    Each pod set is a gang. Several pod sets are a tree, in which those of one `podset-group-name` are a group in one
     domain.
     """
     root, sets = workload["metadata"]["name"], workload["spec"]["podSets"]
     assigned = {
         a["name"]: a for a in ((workload.get("status") or {}).get("admission") or {}).get("podSetAssignments") or ()
     }
-    together: dict[str, list[Json]] = {}  # podset-group-name -> its pod sets; one without a name is alone
+    together: dict[str, list[Json]] = {}  # podset-group-name -> its pod sets; a pod set without one is alone
     for pod_set in sets:
         name = _requested(pod_set, "podSetGroupName", PODSET_GROUP)
         together.setdefault(f"group {name}" if name else _name(pod_set), []).append(pod_set)
@@ -258,7 +258,7 @@ def _composite(name: str, workload: Json, children: int, parent: str, required: 
 
 
 def _made(kind: str, name: str, workload: Json, spec: Json) -> Json:
-    """Return an object of a group. A group in a tree has to name a Workload, which need not exist."""
+    """Return an object of a group. A group in a tree names a Workload, which need not exist."""
     metadata = {"name": name, "namespace": workload["metadata"]["namespace"]}
     reference = {"workloadRef": {"workloadName": workload["metadata"]["name"], "templateName": "kueue"}}
     return {"apiVersion": _GROUP_API[kind], "kind": kind, "metadata": metadata, "spec": {**reference, **spec}}
@@ -277,13 +277,13 @@ def _required(pod_set: Json) -> str:
 
 
 def _requested(pod_set: Json, field: str, annotation: str) -> str:
-    """Return a part of the topology request; a Workload that was made by hand may have the annotation alone."""
+    """Return a part of the topology request; a Workload created by a user may have only the annotation."""
     annotations = (pod_set["template"].get("metadata") or {}).get("annotations") or {}
     return (pod_set.get("topologyRequest") or {}).get(field) or annotations.get(annotation) or ""
 
 
 def _spec(pod_set: Json, assignment: Json, flavors: dict[str, Json], updates: Iterable[Json]) -> Json:
-    """Return the pod's spec with what Kueue adds when it starts the workload."""
+    """Return the pod's spec with the additions of Kueue at the start of the workload."""
     spec: Json = copy.deepcopy(pod_set["template"]["spec"])
     spec.pop("schedulingGates", None)
     spec.setdefault("containers", [])
@@ -304,7 +304,7 @@ def _spec(pod_set: Json, assignment: Json, flavors: dict[str, Json], updates: It
 
 
 def _updates(workload: Json, name: str) -> list[Json]:
-    """Return what other checks add to the pods of a pod set."""
+    """Return the additions of other checks to the pods of a pod set."""
     checks = workload["status"].get("admissionChecks") or ()
     return [u for check in checks for u in check.get("podSetUpdates") or () if u.get("name") == name]
 
@@ -320,7 +320,7 @@ def _condition(obj: Json, type_: str) -> bool:
 
 
 def _since(workload: Json) -> float:
-    """Return since when it has its quota."""
+    """Return when it got its quota."""
     for each in workload["status"].get("conditions") or ():
         if each["type"] == "QuotaReserved":
             return _time(each.get("lastTransitionTime"))

@@ -1,7 +1,7 @@
 """Find the group of a workload's pod, and build the JSON patch that links the pod to it. Pure functions.
 
-On a real cluster other controllers create the pods, so a pod is recognised by its controller reference and its labels
-(see `place` of each kind). These functions must never look anything up.
+On a real cluster other controllers create the pods, so a pod is recognised by its controller reference and labels
+(see `place` of each kind). These functions read no caches.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from phalanx.controllers.workloads.member import PodView, WorkloadSlot
 from phalanx.controllers.workloads.registry import kind_of
 from phalanx.model.groups.keys import AFTER_GROUP, GROUP_LABEL, SIZE_GATE
 
-SCHEDULER_NAME = f"{DOMAIN}/scheduler-name"  # on a workload: which scheduler its grouped pods go to
+SCHEDULER_NAME = f"{DOMAIN}/scheduler-name"  # on a workload: scheduler of its grouped pods
 DEFAULT_SCHEDULER = "default-scheduler"
 
 
@@ -77,14 +77,14 @@ def fit_labels(grouping: Grouping) -> Grouping:
 
 
 class Abilities(NamedTuple):
-    """Fields of a pod that the API server stores; where it stores neither, a label is used."""
+    """Fields of a pod that the API server stores; without either, a label is used."""
 
     scheduling_group: bool = False  # Kubernetes 1.36 and later, with the gate GenericWorkload
     workload_ref: bool = False  # Kubernetes 1.35
 
 
 class Priority(NamedTuple):
-    """A priority as in a pod spec: the API server compares the value and the policy with the class."""
+    """A priority for a pod spec: the API server compares value and policy with the class."""
 
     class_name: str
     value: int
@@ -101,11 +101,11 @@ def pod_patch(
     early: bool = False,
     priority: Priority | None = None,
 ) -> list[Json]:
-    """Return the JSON patch of a pod that is being created. Fields set by the pod's author stay.
+    """Return the JSON patch of a pod that is being created. Fields set by its author are kept.
 
-    after: uid of a group of the wanted name that is being deleted. The pod waits for the next one; it is linked by
-    label, since the field would block the deletion of the old one. early: the group's count does not include this pod
-    yet. The pod is gated until it does. priority: of the gang, where the pod's template has another by now.
+    after: uid of a terminating group with the wanted name. The pod waits for its successor and is linked by label,
+    because the field would block the deletion. early: the group's count does not include this pod yet; it is gated
+    until then. priority: of the gang, if the pod's template has a different one now.
     """
     if pod.linked or pod.spec.node_name:
         return []

@@ -22,7 +22,7 @@ _CHILDREN = "parent composite"  # the name of an index
 
 
 def finalizer_patch(finalizers: Sequence[str]) -> list[Json]:
-    """Return the JSON patch that adds the finalizer; empty if the composite is protected, by Kubernetes or by us."""
+    """Return the JSON patch that adds the finalizer; empty if Kubernetes or we protect the composite already."""
     if any(name.endswith(_SUFFIX) for name in finalizers):
         return []
     if not finalizers:
@@ -64,7 +64,7 @@ class CompositeProtection(Controller):
             await self._write(composite, [*finalizers, COMPOSITE_PROTECTION])
 
     def _in_use(self, key: Key) -> bool:
-        """Return whether the composite has children. One in a cycle of parents can never be used and is not kept."""
+        """Return whether the composite has children. One in a cycle of parents is unusable and may be deleted."""
         children = (cache.by_index(_CHILDREN, str(key)) for cache in (self._composites, self._leaves))
         return any(children) and not self._in_cycle(key)
 
@@ -80,7 +80,7 @@ class CompositeProtection(Controller):
     async def _write(self, composite: Json, finalizers: list[str]) -> None:
         meta = composite["metadata"]
         body = {**composite, "metadata": {**meta, "finalizers": finalizers}}
-        with suppress(Conflict, NotFound):  # changed or gone: the watch event brings us back
+        with suppress(Conflict, NotFound):  # changed or deleted: its watch event requeues it
             await self._client.update(self._composites.resource, meta["name"], body, meta["namespace"])
 
 

@@ -1,9 +1,9 @@
-"""ProvisioningRequests (autoscaling.x-k8s.io/v1): ask an autoscaler for all nodes of a gang at once.
+"""ProvisioningRequests (autoscaling.x-k8s.io/v1): request all nodes of a gang from an autoscaler at once.
 
-Every group that lacks nodes gets one request, made of the pod templates of its waiting pods. The spec of a request is
+Every group that lacks nodes gets one request with the pod templates of its pending pods. The spec of a request is
 immutable: if the pods change, or the request failed, its booking expired or its capacity was revoked while the group
-still waits, it is deleted and made again under another name. A request is deleted when its group lacks no nodes.
-Pods name the request they consume in an annotation, so that the autoscaler does not scale for each of them as well.
+is pending, it is deleted and created again under another name. It is deleted when its group lacks no nodes. Pods name
+the request in an annotation, so that the autoscaler does not scale for each pod as well.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ OWNER = "scheduling.phalanx.dev/provisions-for"  # label of requests and templat
 GROUP = "scheduling.phalanx.dev/group"  # annotation of requests: kind/namespace/name of the group
 ATTEMPT = "scheduling.phalanx.dev/attempt"  # annotation of requests: counts from 1
 MOST_POD_SETS = 32  # of one request, by its definition
-FIRST_BACKOFF = 60.0  # seconds after a failed request; doubles
+FIRST_BACKOFF = 60.0  # seconds after a failed request; doubled each time
 LONGEST_BACKOFF = 1800.0
-_OVER = ("Failed", "BookingExpired", "CapacityRevoked")  # conditions after which a request gives no nodes any more
+_OVER = ("Failed", "BookingExpired", "CapacityRevoked")  # conditions after which a request provides no nodes
 _OF_ONE_POD = ("nodeName", "hostname", "priority", "preemptionPolicy", "schedulingGates", "schedulingGroup")
 _TOKEN = "kube-api-access-"  # volumes that the API server adds to pods
 
@@ -40,14 +40,14 @@ log = logging.getLogger(__name__)
 
 
 class PodSet(msgspec.Struct, frozen=True):
-    """Waiting pods that are alike to the scheduler: how many, and one of them."""
+    """Equal pending pods: their number, and one of them."""
 
     count: int
     example: str
 
 
 class LackingGroup(msgspec.Struct, frozen=True):
-    """A group that lacks nodes, with its waiting pods."""
+    """A group that lacks nodes, with its pending pods."""
 
     kind: str
     namespace: str
@@ -65,7 +65,7 @@ Lacking = Callable[[], Awaitable[Sequence[LackingGroup] | None]]  # None: not kn
 
 
 def class_name(text: str) -> str:
-    """Return the full name of a provisioning class; raise ConfigProblem."""
+    """Return the full name of a provisioning class. Raises ConfigProblem."""
     known = {name.partition(".")[0]: name for name in CLASSES}
     name = known.get(text, text)
     if "." not in name:
@@ -82,7 +82,7 @@ class ProvisioningRequests:
         self._consumed: dict[str, set[str]] = {}  # request -> pods that name it
 
     async def look(self) -> None:
-        """Compare the groups that lack nodes with the requests there are."""
+        """Create, replace and delete requests so that they match the groups that lack nodes."""
         groups = await self._lacking()
         if groups is None:
             return
@@ -109,7 +109,7 @@ class ProvisioningRequests:
             newest["metadata"]["labels"].get(OWNER) != _hash(group)
             or newest["spec"]["provisioningClassName"] != self._class
         ):
-            await self._delete(newest)  # its pods are others now
+            await self._delete(newest)  # its pods changed
             await self._make(group, 1)
         elif over := _over(newest):
             if self._clock.now() >= _when(over) + _backoff(over, _attempt(newest)):
@@ -124,7 +124,7 @@ class ProvisioningRequests:
     # ---- writing
 
     async def _make(self, group: LackingGroup, attempt: int) -> None:
-        """Write the templates, then the request, then the annotations of the pods."""
+        """Create the templates, then the request, then annotate the pods."""
         name = f"{group.name[:180].rstrip('.-')}-{_hash(group)}-{attempt}"
         labels = {OWNER: _hash(group)}
         sets = []
@@ -132,7 +132,7 @@ class ProvisioningRequests:
             try:
                 pod = msgspec.json.decode(await self._client.get(PODS, pods.example, group.namespace))
             except NotFound:
-                return  # its pods are going: they are looked at again
+                return  # its pods are being deleted: checked again later
             template = f"{name}-{number}"
             body = {
                 "apiVersion": "v1",
@@ -175,7 +175,7 @@ class ProvisioningRequests:
 
 
 def template_of(pod: Json) -> Json:
-    """Return a pod template: the pod without what belongs to this one pod or was added by the API server."""
+    """Return a pod template: the pod without fields of this pod or of the API server."""
     spec = {key: value for key, value in pod["spec"].items() if key not in _OF_ONE_POD}
     spec["volumes"] = [v for v in spec.get("volumes") or () if not v["name"].startswith(_TOKEN)]
     for kind in ("containers", "initContainers"):
@@ -192,7 +192,7 @@ def _without_token(container: Json) -> Json:
 
 
 def _hash(group: LackingGroup) -> str:
-    """Return the same text for the same group with the same numbers of pods."""
+    """Return a hash of the group and its numbers of pods."""
     return hash_of([group.key, group.uid, sorted(pods.count for pods in group.pod_sets)])
 
 
@@ -214,7 +214,7 @@ def _when(condition: Json) -> float:
 
 
 def _backoff(condition: Json, attempt: int) -> float:
-    """Return how long to wait: nodes that were there before can be asked for again at once."""
+    """Return the delay in seconds: provided nodes that were lost can be requested again at once."""
     if condition["type"] != "Failed":
         return 0.0
     return min(FIRST_BACKOFF * 2.0 ** min(attempt - 1, 10), LONGEST_BACKOFF)

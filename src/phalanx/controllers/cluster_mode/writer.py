@@ -1,8 +1,7 @@
-"""Write the scheduling objects of workloads that other controllers own, and only those created here.
+"""Write the scheduling objects of workloads of other controllers.
 
-An object without our label was created by another program, even when the workload controls it. It is never changed and
-never deleted, and its presence means that we stop managing that workload. It is safe to kill the process between any
-two writes.
+Only objects with our label are changed or deleted. An object without it was created by another program, even if the
+workload controls it; then we stop managing that workload. The process may be killed between any two writes.
 """
 
 from __future__ import annotations
@@ -47,10 +46,10 @@ class ClusterWriter:
     def __init__(self, caches: Caches, groups: Groups) -> None:
         self._client, self._groups = caches.client, groups
         self._classes = caches.of(PRIORITY_CLASSES, optional=True)
-        self.fill_priority = False  # groups are custom resources: no admission does it for us
+        self.fill_priority = False  # no admission plugin fills it for custom resources
 
     async def write(self, owner: Json, grouping: Grouping, in_use: Collection[str], *, apart: bool = False) -> None:
-        """Create what is missing, follow counts, remove what is left over and unused. Raises Refused and OtherManager.
+        """Create missing objects, update counts, delete unused ones. Raises Refused and OtherManager.
 
         apart: its groups are independent, so new ones are created while those of earlier policies still exist.
         """
@@ -59,11 +58,11 @@ class ClusterWriter:
         surplus = [obj for obj in self.ours(owner) if (obj["kind"], obj["metadata"]["name"]) not in wanted]
         await self.delete(surplus, in_use)
         kept: list[str] = []
-        plan = ""  # a Workload whose templates are no longer the requested ones
+        plan = ""  # a Workload whose templates differ from the request
         for obj in grouping.objects:  # parents before children
             state = await self._ensure(owner, self._with_our_metadata(obj, grouping, bool(in_use)))
             if state is _State.OTHER and in_use and obj["kind"] == WORKLOADS.kind:
-                plan = obj["metadata"]["name"]  # groups created from now on carry their own policy
+                plan = obj["metadata"]["name"]  # new groups have their own policy
                 continue
             if state is _State.OTHER and apart and in_use:
                 kept.append(obj["metadata"]["name"])
@@ -74,7 +73,7 @@ class ClusterWriter:
             if state is _State.OTHER:
                 await self._replace(owner, obj, in_use)
             if state is not _State.GOOD and not apart:
-                return  # the news of its end brings us back
+                return  # the watch event of its deletion requeues us
         if kept:
             names = ", ".join(kept[:5])
             raise GroupingRefused(
@@ -88,7 +87,7 @@ class ClusterWriter:
             )
 
     async def _replace(self, owner: Json, obj: Json, in_use: Collection[str]) -> None:
-        """Recreate the whole tree because immutable fields differ: a parent stays while it has children."""
+        """Recreate the whole tree, because immutable fields differ and a parent stays while it has children."""
         if in_use:
             raise GroupingRefused(
                 f"{obj['kind']} {obj['metadata']['name']} cannot be changed as asked while pods are in its groups; "
@@ -102,7 +101,7 @@ class ClusterWriter:
         return [obj for obj in self._groups.owned(owner) if is_ours(obj)]
 
     async def delete(self, objects: list[Json], in_use: Collection[str]) -> None:
-        """Delete groups without pods: a pod that names a deleted group would wait for ever."""
+        """Delete groups without pods: a pod of a deleted group would wait for ever."""
         if in_use:
             objects = [obj for obj in objects if obj["kind"] == "PodGroup" and obj["metadata"]["name"] not in in_use]
         for obj in objects:
@@ -115,7 +114,7 @@ class ClusterWriter:
         patch: Json = {"metadata": {"uid": meta.uid}, "spec": {"schedulingGates": left or None}}
         try:
             await self._client.patch(PODS, meta.name, patch, meta.namespace)
-        except (NotFound, Conflict):  # gone, or another pod of that name by now
+        except (NotFound, Conflict):  # deleted, or replaced by a pod with the same name
             return
 
     async def _ensure(self, owner: Json, wanted: Json) -> _State:
@@ -170,7 +169,7 @@ class ClusterWriter:
         if self.fill_priority and obj["kind"] != "Workload":
             known = self._cache(obj["kind"]).get(meta["namespace"], meta["name"]) if in_use else None
             if known is not None and known["spec"].get("priorityClassName") == spec.get("priorityClassName"):
-                # As admission does: the value of the class when the group was created, whatever became of the class.
+                # As in admission: the value of the class when the group was created, even if the class changed since.
                 spec["priority"] = known["spec"].get("priority")
             else:
                 spec["priority"] = self._priority(str(spec.get("priorityClassName") or ""))

@@ -30,7 +30,7 @@ class ResourceClaimsController(Controller):
         self._pods.on_change(self._pod_changed)
         self._groups.on_change(self._group_changed)
 
-    # ---- who must be looked at
+    # ---- requeues
 
     def _claim_changed(self, key: Key, new: Json | None, old: Json | None) -> None:
         if new is not None:
@@ -63,7 +63,7 @@ class ResourceClaimsController(Controller):
     async def _settle(self, claim: Json) -> None:
         status: Json = claim.get("status") or {}
         reserved: list[Json] = status.get("reservedFor") or []
-        left = [each for each in reserved if await self._lives(claim, each)]
+        left = [each for each in reserved if await self._exists(claim, each)]
         unused = not left and bool(status.get("allocation")) and (bool(reserved) or deleting(claim))
         if len(left) != len(reserved) or unused:
             change: Json = {**status, "reservedFor": left or None}
@@ -72,7 +72,7 @@ class ResourceClaimsController(Controller):
             claim = await self._update({**claim, "status": change}, "status")
             status = claim.get("status") or {}
         finalizers = claim["metadata"].get("finalizers") or []
-        # The scheduler adds the finalizer before it writes an allocation: keep it unless the claim is done.
+        # The scheduler adds the finalizer before it writes an allocation: keep it unless the claim is finished.
         done = unused or deleting(claim)
         if done and not status.get("allocation") and CLAIM_FINALIZER in finalizers:
             meta = {**claim["metadata"], "finalizers": [each for each in finalizers if each != CLAIM_FINALIZER] or None}
@@ -88,15 +88,15 @@ class ResourceClaimsController(Controller):
         if pod is not None and pod["metadata"]["uid"] == owner["uid"] and finished(pod):
             await self._claims.delete(claim)
 
-    async def _lives(self, claim: Json, consumer: Json) -> bool:
-        """Return True if an entry of reservedFor still exists. Unknown kinds are left to their controllers."""
+    async def _exists(self, claim: Json, consumer: Json) -> bool:
+        """Return True if an entry of reservedFor still exists. Unknown kinds count as existing."""
         resource = consumer.get("resource")
         if resource not in ("pods", "podgroups"):
             return True
         cache = self._pods if resource == "pods" else self._groups
         namespace, name = claim["metadata"]["namespace"], consumer.get("name") or ""
         found = cache.get(namespace, name)
-        if found is None:  # our copy may be older than the reservation
+        if found is None:  # the cache may be older than the reservation
             try:
                 found = msgspec.json.decode(await self._client.get(cache.resource, name, namespace))
             except NotFound:

@@ -1,7 +1,7 @@
 """Evict pods because of device taints (KEP-5055).
 
-A pod is evicted when a device of its claims has a NoExecute taint, from its ResourceSlice or a DeviceTaintRule, that
-the request does not tolerate, or does not tolerate for ever.
+A pod is evicted if a device of its claims has a NoExecute taint (of its ResourceSlice or a DeviceTaintRule) that the
+request does not tolerate, or tolerates only for a limited time.
 """
 
 from __future__ import annotations

@@ -87,7 +87,7 @@ class TemplateClaimsController(Controller):
             cache.remember(msgspec.json.decode(answer))
 
     async def _claim_name(self, owner: Json, entry: Json, template: str, resource: Resource) -> str:
-        """Return the name of an entry's claim, created if there is none yet; "" if that is not possible now."""
+        """Return the name of an entry's claim, created if missing; "" if that is impossible now."""
         if resource is r.PODS and (group := self._group_entry(owner, entry)) is not None:
             statuses = (group.get("status") or {}).get("resourceClaimStatuses") or ()
             return next((each.get("resourceClaimName") or "" for each in statuses if each["name"] == entry["name"]), "")

@@ -1,4 +1,4 @@
-"""Which addresses a Service has: its pods, their ports and readiness. Pure functions of a Service and pods."""
+"""Compute the addresses of a Service: its pods, their ports and readiness. Pure functions."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ class EndpointAddress(NamedTuple):
     pod: str
     uid: str
     hostname: str
-    ready: bool  # traffic may go there
-    serving: bool  # the pod says that it is ready
+    ready: bool  # it may receive traffic
+    serving: bool  # the pod is ready
     terminating: bool
 
 
@@ -106,7 +106,7 @@ def slice_entry(address: EndpointAddress, zone: str) -> Json:
 
 
 def subsets(found: dict[Ports, list[EndpointAddress]], limit: int) -> tuple[list[Json], bool]:
-    """Return the subsets of Endpoints, and whether addresses had to be left out."""
+    """Return the subsets of Endpoints, and whether addresses were omitted."""
     made: list[Json] = []
     left, truncated = limit, False
     for ports, addresses in sorted(found.items()):

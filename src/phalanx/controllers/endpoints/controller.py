@@ -1,7 +1,7 @@
-"""Keep the Endpoints and EndpointSlices of every Service that selects pods.
+"""Write Endpoints and EndpointSlices of every Service with a selector.
 
-Nothing routes to these addresses here. Programs that watch them (ingresses, meshes, clients with their own load
-balancing) find what they find on any cluster. Endpoints of Services without a selector are left to their authors.
+Nothing routes to these addresses in a local cluster, but programs that watch them (ingresses, meshes, clients with
+load balancing) work as on any cluster. Endpoints of Services without a selector are left to their authors.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from phalanx.controllers.runtime.pods import ready
 from phalanx.model.groups.keys import ZONE
 from phalanx.model.selectors import from_selector
 
-SOON = 0.05  # seconds in which changes of pods are gathered
+SOON = 0.05  # seconds in which changes of pods are combined
 PER_SLICE, PER_ENDPOINTS = 100, 1000
 SERVICE_NAME = "kubernetes.io/service-name"
 MANAGED_BY = {"endpointslice.kubernetes.io/managed-by": "endpointslice-controller.k8s.io"}
@@ -72,7 +72,7 @@ class EndpointsController(Controller):
     async def reconcile(self, key: Key) -> None:
         service = self._services.get(*key)
         if service is None:
-            await self._delete_endpoints(key)  # slices go with their owner
+            await self._delete_endpoints(key)  # slices are deleted with their owner
             return
         selector = service["spec"].get("selector")
         if deleting(service) or not selector or service["spec"].get("type") == "ExternalName":
@@ -114,7 +114,7 @@ class EndpointsController(Controller):
             mine = [entry for entry in mine if entry not in room]
             wanted += self._distributed(room, listed, addresses)
         if mine and wanted and wanted[0][0] is None and not wanted[0][2]:
-            wanted[0] = (mine.pop(0), [], [])  # the place holder of a Service without pods was a slice with some
+            wanted[0] = (mine.pop(0), [], [])  # the only slice of a Service without pods had pods before
         for entry, listed, endpoints in wanted:
             await self._write_slice(key, service, entry, listed, endpoints)
         for entry in mine:
@@ -123,7 +123,7 @@ class EndpointsController(Controller):
     def _distributed(
         self, room: list[Json], ports: list[Json], addresses: list[EndpointAddress]
     ) -> list[tuple[Json | None, list[Json], list[Json]]]:
-        """Distribute addresses over slices. An address stays in its slice: one pod's change updates one slice."""
+        """Distribute addresses over slices. An address stays in its slice, so that a changed pod updates one slice."""
         new = {address.uid: slice_entry(address, self._zone(address.node)) for address in addresses}
         dealt: list[tuple[Json | None, list[Json], list[Json]]] = []
         for entry in room:

@@ -1,7 +1,7 @@
 """Mirror Endpoints written by users into EndpointSlices, for Services that select no pods.
 
-Only Services without a selector are handled here (those with one have slices of their pods). Endpoints that ask not to
-be mirrored and Endpoints that are leader election locks are skipped.
+Services with a selector have slices of their pods. Endpoints that disable mirroring, and those used as leader election
+locks, are skipped.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from phalanx.base.errors import NotFound
 from phalanx.controllers.runtime.controller import Caches, Controller, Json, Key
 from phalanx.controllers.runtime.ownership import controller_reference, deleting
 
-SOON = 0.05  # seconds in which changes are gathered
+SOON = 0.05  # seconds in which changes are combined
 PER_SUBSET = 1000
 SERVICE_NAME = "kubernetes.io/service-name"
 MIRRORED_BY = {"endpointslice.kubernetes.io/managed-by": "endpointslicemirroring-controller.k8s.io"}

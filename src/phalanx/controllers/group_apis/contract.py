@@ -27,7 +27,7 @@ class ReplicaPart(msgspec.Struct, frozen=True):
 
 
 class Replica(msgspec.Struct, frozen=True):
-    """One replica to schedule as a gang: what every provider needs to know about it."""
+    """One replica to schedule as a gang: the input of every provider."""
 
     name: str  # of the group
     namespace: str
@@ -35,9 +35,9 @@ class Replica(msgspec.Struct, frozen=True):
     min_member: int
     parts: Sequence[ReplicaPart]
     labels: Mapping[str, str] = field(default_factory=dict)
-    annotations: Mapping[str, str] = field(default_factory=dict)  # of the workload, for providers that inherit some
+    annotations: Mapping[str, str] = field(default_factory=dict)  # of the workload; some providers copy them
     priority_class: str = ""
-    application: str = ""  # YuniKorn: what all replicas together are called
+    application: str = ""  # YuniKorn: name of all replicas together
 
     @property
     def size(self) -> int:
@@ -53,16 +53,16 @@ class SchedulerProvider(Protocol):
         ...
 
     def pod_group(self, replica: Replica) -> Json | None:
-        """Return the object to create unless it exists. Existing ones are never changed: a resize is a new revision."""
+        """Return the object to create if missing. Existing ones are never changed: a resize is a new revision."""
         ...
 
     def inject_pod_group_metadata(self, pod: Json, replica: Replica, part: str) -> None:
-        """Edit a pod, or a pod template, so that its scheduler finds the group."""
+        """Edit a pod, or a pod template, so that its scheduler finds its group."""
         ...
 
 
 def put(pod: Json, where: str, values: Mapping[str, str]) -> None:
-    """Set labels or annotations of a pod; values set by its author win."""
+    """Set labels or annotations of a pod, except those set by its author."""
     known = pod.setdefault("metadata", {}).setdefault(where, {})
     for key, value in values.items():
         known.setdefault(key, value)
@@ -81,7 +81,7 @@ def metadata_of(replica: Replica, annotations: Mapping[str, str] | None = None) 
 
 
 async def create_pod_group_if_not_exists(client: Client, provider: SchedulerProvider, replica: Replica) -> None:
-    """Create the PodGroup unless it exists. Raises Refused when the kind is not installed."""
+    """Create the PodGroup if missing. Raises Refused if the kind is not installed."""
     wanted = provider.pod_group(replica)
     if wanted is None or provider.resource is None:
         return

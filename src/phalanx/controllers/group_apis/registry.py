@@ -1,4 +1,4 @@
-"""Select the scheduler for which the groups of a workload are written: by an annotation of the workload, or native."""
+"""Providers of group APIs: a workload chooses its scheduler by an annotation; the default is native."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def of_pod(pod_spec: Json) -> Demand:
 
 
 def total(parts: Iterable[tuple[int, Json]]) -> dict[str, str]:
-    """Sum the requests of so many pods of each spec, as a resource list."""
+    """Return the sum of requests as a resource list; `parts`: (number of pods, pod spec)."""
     found: Demand = {}
     for count, pod_spec in parts:
         one = of_pod(pod_spec)
@@ -51,7 +51,7 @@ def total(parts: Iterable[tuple[int, Json]]) -> dict[str, str]:
 
 def _requests(container: Json) -> Demand:
     resources = container.get("resources") or {}
-    limits = resources.get("limits") or {}  # a limit without a request is the request
+    limits = resources.get("limits") or {}  # a limit without a request counts as the request
     return _parsed({**limits, **(resources.get("requests") or {})})
 
 
@@ -73,10 +73,10 @@ def _raise_to(to: Demand, floor: Demand) -> None:
 
 # Native groups: PodGroup of scheduling.k8s.io, for our scheduler and for kube-scheduler 1.37.
 #
-# Such a PodGroup has no minResources. With fewer members required than there will be (LeaderReady), the resources of
-# the whole replica are written into an annotation that our scheduler honours.
+# Such a PodGroup has no minResources. If fewer members are required than there will be (LeaderReady), an annotation for
+# our scheduler has the resources of the whole replica.
 
-# Of a template only what decides where its pods may go: annotations are short.
+# Template fields that decide where pods may be placed; others are omitted to keep annotations short.
 _POD = ("nodeSelector", "affinity", "tolerations", "topologySpreadConstraints", "overhead", "resources", "priority")
 _CONTAINER = ("name", "resources", "ports", "restartPolicy")
 
@@ -87,7 +87,7 @@ def min_resources(replica: Replica) -> str:
 
 
 def to_come(size: int, template: Json) -> str:
-    """Return JSON: how many pods a group will have, and the requests of those created later."""
+    """Return JSON: the number of pods of a group, and the requests of later ones."""
     source = template.get("spec") or {}
     spec = {key: source[key] for key in _POD if source.get(key)}
     for field in ("containers", "initContainers"):
@@ -119,17 +119,17 @@ class Native:
         Link(pod_group=replica.name).put_on(pod.setdefault("spec", {}))
 
 
-# Support YuniKorn, which has no group object: pods name their application and task group.
+# YuniKorn has no group object: pods name their application and task group.
 #
-# The sizes of the task groups are an annotation. YuniKorn reserves capacity for all task groups with placeholder pods,
-# so a leader that starts first still has capacity for its workers: LeaderReady needs nothing special here.
+# The sizes of the task groups are in an annotation. YuniKorn reserves capacity for all task groups with placeholder
+# pods, so a leader that starts first has capacity for its workers: LeaderReady needs nothing special.
 
 APPLICATION = "applicationId"
 QUEUE = "queue"
 TASK_GROUP = "yunikorn.apache.org/task-group-name"
 TASK_GROUPS = "yunikorn.apache.org/task-groups"
 PARAMETERS = "yunikorn.apache.org/schedulingPolicyParameters"
-_SHARED = ("nodeSelector", "tolerations", "affinity")  # placeholders go where the pods will go
+_SHARED = ("nodeSelector", "tolerations", "affinity")  # placeholders are placed like the pods
 
 
 class YuniKorn:
@@ -166,7 +166,7 @@ class YuniKorn:
 
 
 QUEUE = "scheduling.volcano.sh/queue-name"
-INHERITED = "volcano.sh/"  # annotations of the workload with this prefix go onto its PodGroups
+INHERITED = "volcano.sh/"  # prefix of workload annotations that are copied to PodGroups
 GROUP_NAME = "scheduling.k8s.io/group-name"
 
 
@@ -196,7 +196,7 @@ class Volcano:
 
 
 POD_GROUP = "scheduling.x-k8s.io/pod-group"
-TIMEOUT = "scheduling.phalanx.dev/schedule-timeout-seconds"  # of the workload; the plugin's own default otherwise
+TIMEOUT = "scheduling.phalanx.dev/schedule-timeout-seconds"  # of the workload; default: the plugin's own
 
 
 class Coscheduling:

@@ -1,4 +1,4 @@
-"""What a workload's author may ask for by annotation, where the kind has no field for it.
+"""Annotations by which a workload's author requests groups, for kinds without fields.
 
     scheduling.phalanx.dev/gang: "true" | "false"     all pods of the workload start together, or not
     scheduling.phalanx.dev/topology: KEY              they share one domain of this node label
@@ -6,7 +6,7 @@
     scheduling.phalanx.dev/min-count: "N"             as many as must start together (default: all of them)
     scheduling.phalanx.dev/min-groups: "N"            the same for groups of groups
 
-A level that lies between two objects (a ReplicatedJob, between JobSet and Job) has keys of its own, with a prefix.
+A level between two objects (a ReplicatedJob, between JobSet and Job) has separate keys with a prefix.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class WorkloadAnnotations(msgspec.Struct, frozen=True):
 
 
 def workload_annotations(annotations: Json | None, prefix: str = "") -> WorkloadAnnotations:
-    """Read `scheduling.phalanx.dev/<prefix><wish>`; raises Refused for invalid values."""
+    """Read `scheduling.phalanx.dev/<prefix><request>`. Raises Refused for invalid values."""
     found = annotations or {}
 
     def value(requested: str) -> str:

@@ -10,18 +10,18 @@ from phalanx.controllers.grouping.core import WORKLOADS, Json
 from phalanx.model.groups.keys import PART_OF
 from phalanx.model.groups.policy import SHORT_FORMS
 
-# Filled by defaulting or admission where the writer left them unset (reference: priority, disruption mode, policy).
+# Fields set by defaulting or admission if the writer left them unset (priority, disruption mode, policy).
 _DEFAULTED: dict[str, Any] = {"disruptionMode": {"single": {}}}
 _IGNORED_WHEN_UNSET = ("priority", "priorityClassName", "preemptionPolicy")
 _TEMPLATES = ("podGroupTemplates", "compositePodGroupTemplates")
 _COUNTS = ("minCount", "minGroupCount")
 _CARRIED = (*SHORT_FORMS, PART_OF)
-DROPPED = "scheduling.phalanx.dev/dropped-fields"  # fields of the spec that the server did not store: a gate is off
+DROPPED = "scheduling.phalanx.dev/dropped-fields"  # spec fields that the server dropped: a gate is off
 
 
 class Difference(Enum):
     NONE = 0
-    COUNTS = 1  # only minCount, minGroupCount or short forms of policies: may be changed in place
+    COUNTS = 1  # only minCount, minGroupCount or short forms of policies: mutable
     SHAPE = 2  # anything else: immutable, so the object must be replaced
 
 
@@ -36,7 +36,7 @@ def as_v1beta1(workload: Json) -> Json:
 
 
 def difference(known: Json, wanted: Json, default_class: str | None = None) -> Difference:
-    """Compare objects. default_class: the PriorityClass of objects that name none; None: any class counts as it."""
+    """Compare objects. default_class: the PriorityClass of objects without one; None: treat any class as default."""
     here, there = as_v1beta1(known)["spec"], as_v1beta1(wanted)["spec"]
     dropped = frozenset(_annotation(known, DROPPED).split(","))
     found = _of_specs(here, there, default_class, dropped, defaulted=known["kind"] != "Workload")
@@ -46,7 +46,7 @@ def difference(known: Json, wanted: Json, default_class: str | None = None) -> D
 
 
 def _carried(obj: Json) -> Json:
-    """Return the annotations copied from its owner, which may change."""
+    """Return the annotations that are copied from the owner and may change."""
     annotations = obj["metadata"].get("annotations") or {}
     return {key: annotations[key] for key in _CARRIED if key in annotations}
 
@@ -98,7 +98,7 @@ def _of_specs(
         elif key in _IGNORED_WHEN_UNSET and there is None:
             if key != "priorityClassName" or default_class is None or here in (None, "", default_class):
                 continue
-            found = Difference.SHAPE  # its author no longer asks for that class
+            found = Difference.SHAPE  # the author removed the class
         else:
             if defaulted and there is None:
                 there = _DEFAULTED.get(key)

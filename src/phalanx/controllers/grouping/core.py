@@ -31,7 +31,7 @@ MAX_TEMPLATES = 8  # per list of a Workload
 
 
 class GroupingRefused(Exception):
-    """The workload's request cannot work. `message` says what its author must change."""
+    """The request of a workload is invalid. `message`: what its author must change."""
 
     def __init__(self, message: str, reason: str = "InvalidSchedulingConfiguration") -> None:
         super().__init__(message)
@@ -40,7 +40,7 @@ class GroupingRefused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """How the pods of one part of a workload join their group: through one of the two fields of a pod."""
+    """The link of one part's pods to their group, by one of two pod fields."""
 
     pod_group: str = ""  # spec.schedulingGroup.podGroupName
     workload: str = ""  # spec.workloadRef (KEP-4671), with the two below
@@ -65,15 +65,15 @@ class Link:
 
 @dataclass(slots=True)
 class Grouping:
-    """Objects in the order in which they must be created. Parts of the workload are named by the kind's own module."""
+    """Objects in creation order. The module of a kind names the parts of its workloads."""
 
     workload: Json | None = None
     composites: list[Json] = field(default_factory=list)  # parents before children
     groups: list[Json] = field(default_factory=list)
     links: dict[str, Link] = field(default_factory=dict)  # part -> link; a part without one is not grouped
-    notes: list[tuple[str, str]] = field(default_factory=list)  # (reason, text) for its author; nothing is refused
-    may_be_flat: bool = False  # its CompositePodGroup only holds the groups together; see `flat`
-    owned_by_workload: bool = False  # PodGroups also name the Workload as an owner, as those of Jobs do
+    notes: list[tuple[str, str]] = field(default_factory=list)  # (reason, text) for the author; not refused
+    may_be_flat: bool = False  # its CompositePodGroup is optional; see `flat`
+    owned_by_workload: bool = False  # PodGroups also have the Workload as an owner, as for Jobs
 
     @property
     def objects(self) -> list[Json]:
@@ -98,12 +98,13 @@ def flat(grouping: Grouping) -> Grouping:
     return replace(grouping, workload=plan, composites=[], groups=groups, links=links, may_be_flat=False)
 
 
-# A grouper may read other objects (a runtime a TrainJob refers to, …).
+# A grouper may read other objects, such as the runtime of a TrainJob.
 Grouper = Callable[[Json, Sequence[Json]], Grouping]
 
 
 def reference_to(owner: Json, *, controller: bool = True) -> Json:
-    """Return an owner reference. Only the controller's blocks foreground deletion: children go before their parents."""
+    """Return an owner reference. Only a controller's blocks foreground deletion: children are deleted before
+    parents."""
     meta = owner["metadata"]
     reference = {
         "apiVersion": owner["apiVersion"],
@@ -122,7 +123,7 @@ def controller_ref(owner: Json) -> Json:
 
 
 def carried_annotations(owner: Json) -> dict[str, str]:
-    """Return annotations that scheduling objects copy from their owner: short forms of policies, its parent."""
+    """Return the annotations that scheduling objects copy from their owner."""
     meta = owner["metadata"]
     said = meta.get("annotations") or {}
     found = {key: str(said[key]) for key in SHORT_FORMS if key in said}
@@ -138,19 +139,19 @@ def namespace_of(owner: Json) -> str:
     return str(owner["metadata"].get("namespace") or "default")
 
 
-# Limit how many pods and other objects one workload may request, and how many one reconcile creates.
+# Limits of pods and other objects per workload, and of creations per reconcile.
 #
-# Any user may write 2147483647 into a field. No reconciler does work in proportion to such a number: a request above
-# the limits is refused with a condition before anything is counted or listed, and one below is created in batches.
+# Any user may write 2147483647 into a field, so no reconciler does work in proportion to such a number: a request above
+# the limits is refused before anything is counted or listed; other requests are created in batches.
 
 MOST_PODS = 100_000  # of one object, as kube-apiserver limits the parallelism of an Indexed Job
-MOST_PARTS = 10_000  # Jobs of one JobSet, replicas of one LeaderWorkerSet: each is an object with groups of its own
+MOST_PARTS = 10_000  # Jobs of a JobSet, replicas of a LeaderWorkerSet: each is an object with groups
 BATCH = 500  # objects that one reconcile of a workload creates; the next one continues
 TOO_MANY = "TooManyPods"  # reason of the condition and the event; also the type of the condition
 
 
 def check_pods(what: str, count: int) -> None:
-    """Raise Refused where a workload requests more pods than one object may have."""
+    """Raise Refused if a workload requests more pods than allowed."""
     if count > MOST_PODS:
         raise GroupingRefused(
             f"{what} asks for {count} pods; one object may have {MOST_PODS}: no more are made", TOO_MANY
@@ -158,7 +159,7 @@ def check_pods(what: str, count: int) -> None:
 
 
 def check_parts(what: str, count: int) -> None:
-    """Raise Refused where a workload requests more Jobs or replicas than one object may have."""
+    """Raise Refused if a workload requests more Jobs or replicas than allowed."""
     if count > MOST_PARTS:
         raise GroupingRefused(f"{what} asks for {count}; one object may have {MOST_PARTS}: no more are made", TOO_MANY)
 

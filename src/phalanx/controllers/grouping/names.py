@@ -21,13 +21,13 @@ def _sha(text: str) -> str:
 
 
 def by_uid(name: str, uid: str) -> str:
-    """Name the Workload of one object: another object of the same name gets another Workload."""
+    """Name the Workload of one object: a recreated object gets another Workload."""
     suffix = _fnv(f"(types.UID){uid}")
     return f"{name[: SUBDOMAIN - len(suffix) - 1]}-{suffix}"
 
 
 def of_template(workload: str, template: str) -> str:
-    """Name a PodGroup made from a Workload's template. When both parts are long each keeps half of the length."""
+    """Name a PodGroup of a Workload's template. If both parts are long, each keeps half of the length."""
     suffix = _fnv(workload + template)
     room = SUBDOMAIN - len(suffix) - 2
     if len(workload) + len(template) > room:
@@ -57,5 +57,5 @@ def joined(owner: str, template: str) -> str:
 
 
 def fitting(name: str, limit: int = LABEL) -> str:
-    """Return the name itself, or its beginning and a hash of all of it where it is too long."""
+    """Return the name, or its beginning and a hash if it is too long."""
     return name if len(name) <= limit else f"{name[: limit - 11]}-{_sha(name)}"

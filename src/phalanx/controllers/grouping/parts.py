@@ -1,9 +1,9 @@
-"""Build templates of groups, and the Workload, CompositePodGroups and PodGroups made from them.
+"""Build templates of groups, and the Workload, CompositePodGroups and PodGroups created from them.
 
-A `Leaf` is a PodGroupTemplate, a `Node` a CompositePodGroupTemplate. One template may be instantiated many times, for
-example once per replica. Fields that are unset here stay unset there, so that the server's defaults apply. Workloads
-made of roles (a head and workers) are one gang of all role minimums; pods beyond the minimum of their role belong to
-the group, too, but delay no other pod.
+A `LeafTemplate` is a PodGroupTemplate, a `TemplateNode` a CompositePodGroupTemplate. A template may be instantiated
+many times, such as once per replica. Unset fields stay unset, so that the server's defaults apply. Workloads with roles
+(a head and workers) are one gang of all role minimums; pods beyond their role's minimum belong to the group too, but
+delay no other pod.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def gang_of_groups(count: int) -> Json:
 def disruption_of(policy: Json, asked: Json | None) -> Json | None:
     """Return the disruptionMode of a generated group: the author's choice, else a gang is evicted as a whole.
 
-    Members left running below the minimum would hold their nodes and could not work.
+    Members left below the minimum would hold nodes without working.
     """
     return asked or ({"all": {}} if "gang" in policy else None)
 
@@ -160,7 +160,7 @@ def _metadata(owner: Json, name: str, labels: Json | None) -> Json:
 
 
 def check(templates: Sequence[LeafTemplate | TemplateNode]) -> None:
-    """Refuse what the API server would reject, with a message that refers to the author's own fields."""
+    """Refuse what the API server would reject, with a message about the author's own fields."""
     _check_width(templates, "the Workload")
     every = list(_walk(templates))
     for template in every:
@@ -168,7 +168,7 @@ def check(templates: Sequence[LeafTemplate | TemplateNode]) -> None:
             raise GroupingRefused(
                 f"group template name {template.name!r} is not a DNS label ({problems[0]}); choose a shorter name"
             )
-        # Inside a tree the API accepts both together: parts that start on their own and are disrupted as one.
+        # In a tree the API allows both: parts that start separately and are disrupted together.
         alone = isinstance(template, LeafTemplate) and template in templates
         if alone and "basic" in template.policy and "all" in (template.disruption or {}):
             raise GroupingRefused(
@@ -204,12 +204,12 @@ def _walk(templates: Sequence[LeafTemplate | TemplateNode]) -> Iterator[LeafTemp
             yield from _walk(template.children)
 
 
-API = f"{DOMAIN}/api"  # the annotation that asks for it
+API = f"{DOMAIN}/api"  # annotation that requests it
 ONLY_GROUP = "gg"  # the name the API design paper gives the one group of such a workload
 
 
 def first_workload(owner: Json, name: str, policies: Mapping[str, Json]) -> Json:
-    """Return a KEP-4671 Workload. It has no field for disruption: an annotation holds the requested mode."""
+    """Return a KEP-4671 Workload. An annotation holds the disruption mode, for which it has no field."""
     mode = workload_annotations(owner["metadata"].get("annotations")).disruption
     return {
         "apiVersion": WORKLOADS_V1ALPHA1.api_version,
@@ -226,7 +226,7 @@ def first_workload(owner: Json, name: str, policies: Mapping[str, Json]) -> Json
 class Role(msgspec.Struct, frozen=True):
     name: str
     count: int  # pods it has now
-    least: int  # of which so many must start with the others
+    least: int  # number that must start with the other roles
     template: Json
 
     @property
@@ -242,7 +242,7 @@ class Role(msgspec.Struct, frozen=True):
 def one_gang(
     owner: Json, roles: Sequence[Role], related: Sequence[Json], *, minimum: int | None = None, priority_class: str = ""
 ) -> Grouping:
-    """Build one gang of all roles. minimum: the object's own field; an annotation takes precedence."""
+    """Build one gang of all roles. minimum: the object's own field, unless an annotation overrides it."""
     requested = workload_annotations(owner["metadata"].get("annotations"))
     free = [role for role in roles if not role.linked]
     all_pods = sum(max(role.count, role.least) for role in free)

@@ -22,10 +22,10 @@ def policy_of(name: str, classes: Iterable[Json]) -> str:
 
 
 def keep_priority(pod_spec: Json, group: Json | None, classes: Iterable[Json]) -> None:
-    """Give the pods of a gang the gang's priority. group: None if there is none, or it is being deleted.
+    """Set the priority of a gang's pods to the gang's. group: None if there is none, or it is terminating.
 
-    A priority requested later takes effect with the other policies, when no pod is in the group any more. Otherwise the
-    first replaced pod would wait for ever.
+    A priority requested later takes effect when no pod is in the group; otherwise the first replaced pod would wait for
+    ever.
     """
     if group is None:
         return

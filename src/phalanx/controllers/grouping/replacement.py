@@ -1,8 +1,8 @@
-"""Choose the group that a set's next pods join, while an earlier group still has running pods.
+"""Choose the group of a set's next pods while an earlier group still has running pods.
 
-A basic group delays no pod. One that cannot take new pods (it is being deleted, or its policy or priority is no longer
-the requested one) keeps its pods and is deleted with the last of them; its replacement has another name and is created
-at once. A gang is one group: its replacement is created only when the last pod has left it.
+A basic group delays no pod. One that cannot take new pods (it is terminating, or its policy or priority is outdated)
+keeps its pods and is deleted with the last one; its replacement has another name and is created at once. A gang is
+replaced only when the last pod has left it.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from phalanx.controllers.grouping.compare import Difference, difference
 from phalanx.controllers.grouping.core import Grouping, Json
 from phalanx.controllers.grouping.names import SUBDOMAIN, fitting
 
-RECENT = 16  # groups of a set at the same time; many more than roll-outs overlap
+RECENT = 16  # groups of a set at the same time; more than rollouts overlap
 Known = Callable[[str], Json | None]  # PodGroup of a name
-PriorityOf = Callable[[str], int | None]  # of a class, or without one; None: the class does not exist
+PriorityOf = Callable[[str], int | None]  # of a class, or of pods without one; None: the class does not exist
 
 
 def with_successor(
@@ -27,10 +27,10 @@ def with_successor(
     longest: int = SUBDOMAIN,
     promised: Collection[str] = (),
 ) -> Grouping:
-    """Return the same grouping with the first group that can be used, or a new one. longest: characters of its name.
+    """Return the grouping with the first usable group, or a new one. longest: characters of its name.
 
-    promised: groups that pods without a node name. If one of them was deleted meanwhile, it is created again before any
-    other: no other controller would create it.
+    promised: groups named by pods without a node. One of them that was deleted is created again first: no other
+    controller creates it.
     """
     if len(grouping.groups) != 1 or "gang" in grouping.groups[0]["spec"]["schedulingPolicy"]:
         return grouping
@@ -50,7 +50,7 @@ def with_successor(
             if number:
                 return _named(grouping, free)
         elif not _mine(found, uid) or _usable(found, wanted, priority):
-            return _named(grouping, name)  # a name conflict with a foreign object is reported, not avoided
+            return _named(grouping, name)  # a name conflict with a foreign object is reported by the caller
         number += 1
 
 
@@ -61,7 +61,7 @@ def _mine(found: Json, uid: str) -> bool:
 def _usable(found: Json, wanted: Json, priority: int | None) -> bool:
     if "deletionTimestamp" in found["metadata"] or difference(found, wanted) is Difference.SHAPE:
         return False
-    # A new one would have this priority: where it has another, the next would be no better.
+    # A new group would have this priority; if the value differs, the next one would be no better.
     return priority is None or int(found["spec"].get("priority") or 0) == priority
 
 

@@ -1,8 +1,8 @@
 """Group the replicas of a StatefulSet, Deployment or ReplicaSet whose author requests it by annotation.
 
-The paper on the Workload API: a StatefulSet that starts its pods in parallel has a fixed world size and may be a gang;
-one that starts them in order, and sets of interchangeable pods, may only be a basic group, for its topology and status.
-The only part is "" (all pods).
+As in the API design paper: a StatefulSet with parallel pods has a fixed world size and may be a gang. One with ordered
+pods, and sets of interchangeable pods, may only be basic groups, for topology and status. The only part is "" (all
+pods).
 """
 
 from __future__ import annotations

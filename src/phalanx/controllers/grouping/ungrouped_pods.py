@@ -1,8 +1,8 @@
-"""Reduce a gang's count by the workload's pods outside the group, which were created before the API had groups.
+"""Reduce a gang's count by the workload's pods outside the group, created before the API had groups.
 
 Those pods keep running and never join, so a gang that required them would wait for ever. It requires the remaining
-pods, and all of them again as soon as those outside are replaced. Pods that succeeded and are not replaced are not
-required either, also when they were deleted meanwhile.
+pods, and all again when those outside are replaced. Pods that succeeded and are not replaced are not required either,
+even if they were deleted.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from phalanx.model.groups.keys import COMPLETED_IN
 
 
 class Gang(NamedTuple):
-    """The pods that should be in a group."""
+    """The pods that belong into a group."""
 
-    all_pods: int  # pods that are wanted at the same time
-    pods: list[Json]  # those that are there
+    all_pods: int  # pods wanted at the same time
+    pods: list[Json]  # existing pods
     gone: int = 0  # pods that succeeded, are not replaced, and were deleted
 
     def plus(self, all_pods: int, pods: Iterable[Json], gone: int) -> Gang:
@@ -48,7 +48,7 @@ def _without(group: Json, who: Gang | None) -> Json:
     gang = group["spec"]["schedulingPolicy"].get("gang")
     if who is None or gang is None:
         return group
-    outside = sum(stands(pod) and outside_of(pod, group["metadata"]["name"]) for pod in who.pods) + who.gone
+    outside = sum(counts_for_gang(pod) and outside_of(pod, group["metadata"]["name"]) for pod in who.pods) + who.gone
     most = max(1, who.all_pods - outside)
     if not outside or int(gang["minCount"]) <= most:
         return group
@@ -60,6 +60,6 @@ def outside_of(pod: Json, name: str) -> bool:
     return bool(((pod.get("spec") or {}).get("schedulingGroup") or {}).get("podGroupName", "") != name)
 
 
-def stands(pod: Json) -> bool:
+def counts_for_gang(pod: Json) -> bool:
     """Return True if the pod is active, or completed and still counts as a member of its gang."""
     return active(pod) or COMPLETED_IN in (pod["metadata"].get("annotations") or {})

@@ -1,7 +1,6 @@
-"""Use the Workload that a user created for a workload object instead of a generated one. It is never changed.
+"""Use a Workload that a user created for a workload object instead of a generated one. It is never changed.
 
-Groups that would be created from generated templates are created from its templates of the same name, or from its only
-template.
+Groups are created from its templates with the names of the generated ones, or from its only template.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ COPIED = (
 
 
 def generated(workload: Json) -> bool:
-    """Return True if our controllers created it, including one that lost its owner since (`--cascade=orphan`)."""
+    """Return True if our controllers created it, even if it lost its owner since (`--cascade=orphan`)."""
     return (workload["metadata"].get("annotations") or {}).get(GENERATED) == "true"
 
 
@@ -79,7 +78,7 @@ def _same_reference(one: Json | None, other: Json) -> bool:
 
 
 def with_hand_made(owner: Json, grouping: Grouping, related: Sequence[Json]) -> Grouping:
-    """Return the groups under the policies of a user's Workload, if any. Raises Refused where they do not fit."""
+    """Return the groups with the policies of a user's Workload, if any. Raises Refused if they do not match."""
     workload = made_by_hand(owner, related) if grouping.workload is not None else None
     if workload is None:
         return grouping
@@ -87,7 +86,7 @@ def with_hand_made(owner: Json, grouping: Grouping, related: Sequence[Json]) -> 
 
 
 def from_templates_of(workload: Json, grouping: Grouping, *, only: str = "") -> Grouping:
-    """Create groups from the templates of another Workload; `only`: the one for all of them."""
+    """Create groups from the templates of another Workload; `only`: one template for all."""
     name, templates = workload["metadata"]["name"], dict(_templates(workload["spec"]))
     composites = [_remade(obj, name, templates, only) for obj in grouping.composites]
     groups = [_remade(obj, name, templates, only) for obj in grouping.groups]
@@ -127,7 +126,7 @@ def _remade(obj: Json, workload: str, templates: Mapping[tuple[str, str], Json],
     spec: Json = {"workloadRef": {"workloadName": workload, "templateName": wanted}}
     spec |= {key: copy.deepcopy(template[key]) for key in COPIED if template.get(key) is not None}
     if not any(key in spec for key in ("priorityClassName", "priority")) and obj["spec"].get("priorityClassName"):
-        spec["priorityClassName"] = obj["spec"]["priorityClassName"]  # else none of its pods could ever be in it
+        spec["priorityClassName"] = obj["spec"]["priorityClassName"]  # otherwise no pod could be in it
     if obj["spec"].get("parentCompositePodGroupName"):
         spec["parentCompositePodGroupName"] = obj["spec"]["parentCompositePodGroupName"]
     return {**obj, "spec": spec}

@@ -1,9 +1,9 @@
 """Node lifecycle: turn node conditions and missed heartbeats into taints.
 
 Only nodes that have reported a Ready condition, or renew a Lease, are monitored: a Node created through the API without
-either is usable as it is. The time since the last heartbeat is measured by our own clock from when we observed it, as
-upstream does, so that neither a restart nor clock skew makes a node look dead. Time in which this process was not
-responsive does not count, so that a suspended or overloaded machine loses no node.
+either is usable. The time since the last heartbeat is measured by our clock from its observation, as upstream does, so
+that neither a restart nor clock skew makes a node unhealthy. Time in which this process was not responsive does not
+count, so that a suspended or overloaded machine loses no node.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from phalanx.controllers.runtime.pods import condition
 # stall, and that time does not count.
 
 TICK = 2.0  # seconds
-MOST = 3 * TICK  # what may count between two ticks: more than a clock that is moved in tests jumps at once
+MOST = 3 * TICK  # maximum counted between two ticks; longer than any clock step of a test
 
 
 class Responsiveness:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._ticked = clock.monotonic()
-        self._counted = 0.0  # up to the last tick
+        self._counted = 0.0  # seconds counted up to the last tick
 
     def now(self) -> float:
         """Return monotonic seconds that exclude the time in which this process was not responsive."""
@@ -49,12 +49,12 @@ class Responsiveness:
 
 
 LEASE_NAMESPACE = "kube-node-lease"
-GRACE = 1.25  # of the lease's duration: upstream waits 50 s for leases of 40 s
+GRACE = 1.25  # multiple of the lease's duration: upstream waits 50 s for leases of 40 s
 DEFAULT_DURATION = 40.0
 UNSCHEDULABLE = "node.kubernetes.io/unschedulable"
 NOT_READY = "node.kubernetes.io/not-ready"
 UNREACHABLE = "node.kubernetes.io/unreachable"
-# (condition, status) -> taint that keeps new pods away.
+# (condition, status) -> taint against new pods.
 OF_CONDITION = {
     ("Ready", "False"): NOT_READY,
     ("Ready", "Unknown"): UNREACHABLE,
@@ -68,12 +68,12 @@ REPORTED = ("Ready", "MemoryPressure", "DiskPressure", "PIDPressure")
 TaintKey = tuple[str, str]  # (key, effect)
 
 
-class Sign(NamedTuple):
+class Heartbeat(NamedTuple):
     """The last observed heartbeat of a node."""
 
-    renewed: str | None  # its Lease
-    said: tuple[str | None, str | None]  # its Ready condition: status, heartbeat
-    when: float  # we saw the last sign of life; by our attention
+    renewed: str | None  # renew time of its Lease
+    said: tuple[str | None, str | None]  # its Ready condition: status, heartbeat time
+    when: float  # when we observed it, by `Responsiveness.now`
 
 
 class NodeLifecycleController(Controller):
@@ -86,7 +86,7 @@ class NodeLifecycleController(Controller):
         self._attention = Responsiveness(clock)
         self._nodes = caches.of(r.NODES)
         self._leases = caches.of(r.LEASES)
-        self._heard: dict[str, Sign] = {}  # by node
+        self._heartbeats: dict[str, Heartbeat] = {}  # by node
         self._nodes.on_change(self._node_changed)
         self._leases.on_change(self._lease_changed)
 
@@ -95,7 +95,7 @@ class NodeLifecycleController(Controller):
 
     def _node_changed(self, key: Key, new: Json | None, old: Json | None) -> None:
         if new is None:
-            self._heard.pop(key.name, None)
+            self._heartbeats.pop(key.name, None)
         else:
             self.queue.add(key)
 
@@ -103,42 +103,42 @@ class NodeLifecycleController(Controller):
         if key.namespace != LEASE_NAMESPACE or new is None:
             return
         node = Key("", key.name)
-        self._listen(node.name)
+        self._last_heartbeat(node.name)
         if old is None:
-            self.queue.add(node)  # from now on its silence counts
+            self.queue.add(node)  # from now on missing heartbeats count
 
     async def reconcile(self, key: Key) -> None:
         node = self._nodes.get(*key)
         if node is None:
             return
         try:
-            await self._taint(await self._judge(node))
+            await self._taint(await self._set_unknown(node))
         except NotFound:
             return
 
-    # ---- silence
+    # ---- heartbeats
 
-    def _listen(self, name: str) -> float:
+    def _last_heartbeat(self, name: str) -> float:
         """Return when the node last sent a heartbeat: a Lease renewal, or a status update."""
         lease, node = self._leases.get(LEASE_NAMESPACE, name), self._nodes.get("", name)
         entry = condition(node, "Ready") if node is not None else None
         said = (entry.get("status"), entry.get("lastHeartbeatTime")) if entry is not None else ("Unknown", None)
         renewed = ((lease or {}).get("spec") or {}).get("renewTime")
-        known = self._heard.get(name)
+        known = self._heartbeats.get(name)
         when = self._attention.now()
         if known is not None and known.renewed == renewed and (known.said == said or said[0] == "Unknown"):
-            when = known.when  # Unknown is our own verdict, no sign of life of the node
-        self._heard[name] = Sign(renewed, said, when)
+            when = known.when  # Unknown is written by us and is no heartbeat
+        self._heartbeats[name] = Heartbeat(renewed, said, when)
         return when
 
-    async def _judge(self, node: Json) -> Json:
+    async def _set_unknown(self, node: Json) -> Json:
         """Set the conditions of a node that stopped renewing its Lease to Unknown."""
         name = node["metadata"]["name"]
         lease = self._leases.get(LEASE_NAMESPACE, name)
         if lease is None:
             return node
         duration = float((lease.get("spec") or {}).get("leaseDurationSeconds") or DEFAULT_DURATION)
-        left = self._listen(name) + duration * GRACE - self._attention.now()
+        left = self._last_heartbeat(name) + duration * GRACE - self._attention.now()
         if left > 0:
             self.queue.add_after(Key("", name), left)
             return node
@@ -162,7 +162,7 @@ class NodeLifecycleController(Controller):
     async def _patch(self, node: Json, change: Json, subresource: str = "") -> Json:
         meta = node["metadata"]
         body = {**change, "metadata": {"uid": meta["uid"], "resourceVersion": meta["resourceVersion"]}}
-        # Conditions merge by type; taints merge by key alone, which is too coarse for one key with two effects.
+        # Conditions merge by type; taints merge by key only, which fails for one key with two effects.
         merging: PatchType = "application/strategic-merge-patch+json" if subresource else "application/merge-patch+json"
         answer: Json = msgspec.json.decode(
             await self._nodes.client.patch(r.NODES, meta["name"], body, patch_type=merging, subresource=subresource)
@@ -186,7 +186,7 @@ def wanted_taints(node: Json) -> list[TaintKey]:
 
 
 def _managed(node: Json) -> set[TaintKey]:
-    """Return the taints that only this controller manages: those of reported conditions, and that of cordoning."""
+    """Return the taints managed only by this controller: of reported conditions, and of cordoning."""
     managed = {(UNSCHEDULABLE, "NoSchedule")}
     for (type_, _), key in OF_CONDITION.items():
         if condition(node, type_) is not None:

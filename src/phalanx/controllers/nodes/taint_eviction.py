@@ -1,7 +1,7 @@
-"""Evict pods whose node is gone or has a NoExecute taint that they do not tolerate, or not for ever.
+"""Evict pods whose node is gone or has a NoExecute taint that they do not tolerate, or tolerate for a limited time.
 
-This controller deletes pods, never taints; the owner of a deleted pod recreates it elsewhere. There is no limit to how
-many nodes may be drained at once: the nodes of a local cluster fail because a user wants to test failures.
+This controller deletes pods; owners recreate them elsewhere. The number of simultaneously drained nodes is not
+limited: nodes of a local cluster fail because a user tests failures.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from phalanx.model.objects.cluster import Taint
 from phalanx.model.objects.pod import Toleration
 from phalanx.model.tolerations import NO_EXECUTE, tolerates
 
-QUARANTINE = 5.0  # seconds for which a node must have been missing before its pods count as lost
+QUARANTINE = 5.0  # seconds a node must be missing before its pods are deleted
 OUT_OF_SERVICE = "node.kubernetes.io/out-of-service"
 
 
@@ -35,21 +35,21 @@ class TaintEviction(Controller):
         self._nodes = caches.of(r.NODES)
         self._pods = caches.of(r.PODS)
         self._pods.index("node", _node_of)
-        self._since: dict[str, float] = {}  # pod uid -> when its time on the node began to run out; monotonic
-        self._missing: dict[str, float] = {}  # node -> since when it is not there; monotonic
-        self._emptied: set[str] = set()  # nodes with a NoExecute taint
+        self._since: dict[str, float] = {}  # pod uid -> when its toleration time began; monotonic
+        self._missing: dict[str, float] = {}  # node -> since when it is missing; monotonic
+        self._tainted_nodes: set[str] = set()  # nodes with a NoExecute taint
         self._nodes.on_change(self._node_changed)
         self._pods.on_change(self._pod_changed)
 
     def _node_changed(self, key: Key, new: Json | None, old: Json | None) -> None:
         name = key.name
         taints = _no_execute(new) if new is not None else []
-        if new is not None and not taints and name not in self._emptied and name not in self._missing:
-            return  # the usual case: no pod is evicted
+        if new is not None and not taints and name not in self._tainted_nodes and name not in self._missing:
+            return  # usual case: no taint
         if taints:
-            self._emptied.add(name)
+            self._tainted_nodes.add(name)
         else:
-            self._emptied.discard(name)
+            self._tainted_nodes.discard(name)
         if new is not None:
             self._missing.pop(name, None)
         for pod in self._pods.by_index("node", name):
@@ -61,7 +61,7 @@ class TaintEviction(Controller):
                 self._since.pop(old["metadata"]["uid"], None)
             return
         for name in _node_of(new):
-            if name in self._emptied or self._nodes.get("", name) is None:
+            if name in self._tainted_nodes or self._nodes.get("", name) is None:
                 self.queue.add(key)
 
     async def reconcile(self, key: Key) -> None:
@@ -78,13 +78,13 @@ class TaintEviction(Controller):
             else:
                 await self._tainted(key, pod, node)
         except (NotFound, Conflict):
-            return  # deleted, or replaced by another of the same name
+            return  # deleted, or replaced by a pod with the same name
 
     # ---- taints
 
     async def _tainted(self, key: Key, pod: Json, node: Json) -> None:
         if (condition(node, "Ready") or {"status": "True"}).get("status") != "True" and ready(pod):
-            # The kubelet there does not respond; it sets this back if it does.
+            # The kubelet does not respond; if it does again, it corrects this.
             await self._report(pod, "Ready", "False", "NodeNotReady", "Node is not ready")
         uid = pod["metadata"]["uid"]
         seconds = stays(pod, _no_execute(node))
@@ -108,7 +108,7 @@ class TaintEviction(Controller):
         if declared and entry.get("status") != "True":
             await self._remove(pod, "PodGC: node is out of service")
 
-    # ---- nodes that are gone
+    # ---- deleted nodes
 
     async def _lost(self, key: Key, pod: Json, name: str) -> None:
         since = self._missing.setdefault(name, self._clock.monotonic())
@@ -121,10 +121,10 @@ class TaintEviction(Controller):
         except NotFound:
             await self._remove(pod, "PodGC: node no longer exists")
         else:
-            self.queue.add_after(key, 1.0)  # there, and not in our cache yet
+            self.queue.add_after(key, 1.0)  # exists, but not in our cache yet
 
     async def _remove(self, pod: Json, message: str) -> None:
-        """Delete the pod without a grace period: no kubelet is left to stop it."""
+        """Delete the pod without a grace period: there is no kubelet to stop it."""
         meta = pod["metadata"]
         status: Json = {} if finished(pod) else {"phase": "Failed"}
         await self._mark(pod, "DeletionByPodGC", message, **status)
@@ -151,7 +151,7 @@ def stays(pod: Json, taints: list[Taint]) -> float | None:
     tolerations = msgspec.convert((pod.get("spec") or {}).get("tolerations") or [], list[Toleration])
     limits: list[float] = []
     for taint in taints:
-        # Of several tolerations for a taint the first counts, as upstream has it.
+        # the first of several matching tolerations counts, as upstream
         found = next((t for t in tolerations if tolerates(t, taint)), None)
         if found is None:
             return 0.0

@@ -1,12 +1,11 @@
-"""Cache every object of one resource, with lookups by index and by label selector; and limit writes of one object.
+"""Cache every object of one resource, with lookups by index and label selector, and limit writes per object.
 
-Objects are kept as the bytes in which they arrived (which the API server of the same process holds anyway) and decoded
-on first read, so that fifty thousand pods that are never read cost next to nothing. Returned objects are shared and
-never changed in place: a controller copies what it edits. They come without managedFields, which no controller reads
-and which the server keeps on an update that does not mention them.
+Objects are kept as received bytes (which the API server of the same process holds anyway) and decoded on first read, so
+that fifty thousand unread pods cost next to nothing. Returned objects are shared: a controller copies what it edits.
+They have no managedFields, which no controller reads and which the server keeps on updates without them.
 
-Two controllers that disagree, or a field that the API server drops, make a loop of writes of one object. A write beyond
-the limit is refused like a 429 of the server, so that the work queue backs off.
+Two controllers that disagree, or a field dropped by the API server, cause endless writes of one object. Writes beyond
+the limit are refused like a 429 of the server, so that the work queue backs off.
 """
 
 from __future__ import annotations
@@ -29,8 +28,8 @@ from phalanx.model.memo import Memo
 from phalanx.model.selectors import LabelMatcher
 
 BURST = 30.0  # writes of one object at once
-PER_SECOND = 2.0  # and in the long run
-REMEMBERED = 10_000  # objects written last
+PER_SECOND = 2.0  # writes per second in the long run
+REMEMBERED = 10_000  # recently written objects
 UNLIMITED = ("events", "leases")
 Refused = Callable[[Resource, str, str, str], None]  # resource, namespace, name, message
 
@@ -41,8 +40,10 @@ class _Budget(msgspec.Struct):
 
 
 class WriteGuard(Client):
-    """Pass calls on; limit creations, updates, patches and deletions per object name. Status is not limited: it follows
-    what happens to pods, and a loop there ends when nothing changes."""
+    """A client that limits creations, updates, patches and deletions per object name.
+
+    Status writes are not limited: they follow events of pods, and a loop of them ends when nothing changes.
+    """
 
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -95,7 +96,7 @@ WORTH_SHARING = 40  # bytes of JSON
 ANY, MARKED = (
     "",
     "*",
-)  # objects a handler is called for: all; those with labels or owners; else those a kind controls
+)  # filters of handlers: all objects; those with labels or owners; else those controlled by a kind
 
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder().decode
@@ -120,7 +121,7 @@ class _CommonFields(msgspec.Struct, gc=False, forbid_unknown_fields=True):
     """The common fields of an object, decoded in one pass."""
 
     metadata: Parts
-    apiVersion: str = ""  # as it is spelled
+    apiVersion: str = ""  # with the API's spelling
     kind: str = ""
     spec: Parts | None = None
     status: Parts | None = None
@@ -149,18 +150,18 @@ class Cache:
     def __init__(
         self, client: Client, resource: Resource, *, optional: bool = False, writes: Client | None = None
     ) -> None:
-        """writes: the client for everything but following the resource."""
+        """writes: the client for everything except the informer."""
         self.client = writes or client
         self.resource = resource
         self._bodies: dict[Key, bytes] = {}
-        self._decoded: OrderedDict[Key, Json] = OrderedDict()  # of some, the last used last
+        self._decoded: OrderedDict[Key, Json] = OrderedDict()  # decoded objects, most recently used last
         self._most_decoded = RECENT.get(resource.plural)
         self._indexers: dict[str, Indexer] = {}
         self._indexes: dict[str, dict[str, dict[Key, None]]] = {}
-        self._of_marks: set[str] = set()  # names of indexes that read nothing but labels and owners
+        self._of_marks: set[str] = set()  # names of indexes that read only labels and owners
         self._handlers: list[tuple[str, Handler]] = []
         self.failed = 0  # times a handler raised
-        self._graves: OrderedDict[str, float] = OrderedDict()  # uids of what went last -> when, in seconds
+        self._removed_uids: OrderedDict[str, float] = OrderedDict()  # uids of what went last -> when, in seconds
         self._informer: Informer[bytes] = Informer(client, resource, bytes, self._take, optional=optional)
 
     def index(self, name: str, indexer: Indexer, *, of_marks: bool = False) -> None:
@@ -171,9 +172,9 @@ class Cache:
             self._of_marks.add(name)
 
     def on_change(self, handler: Handler, *, of: str = ANY) -> None:
-        """Register a handler. of: MARKED, or the kind of a controller, to skip other objects.
+        """Register a handler. of: MARKED, or a controller kind, to skip other objects.
 
-        The previous version of an object counts too.
+        The filter also applies to the previous version of an object.
         """
         self._handlers.append((of, handler))
 
@@ -228,7 +229,7 @@ class Cache:
     def remember(self, obj: Json) -> None:
         """Store the response of a write at once, so that the next reconcile does not act on an older version."""
         meta = obj["metadata"]
-        if meta["uid"] in self._graves:
+        if meta["uid"] in self._removed_uids:
             return  # the answer is older than the object's deletion
         key = Key(meta.get("namespace", ""), meta["name"])
         old = self._get(key)
@@ -351,9 +352,9 @@ class Cache:
         del self._bodies[key]
         self._decoded.pop(key, None)
         now = asyncio.get_running_loop().time()
-        while self._graves and now - next(iter(self._graves.values())) > GRAVE_SECONDS:
-            self._graves.popitem(last=False)
-        self._graves[old["metadata"]["uid"]] = now
+        while self._removed_uids and now - next(iter(self._removed_uids.values())) > GRAVE_SECONDS:
+            self._removed_uids.popitem(last=False)
+        self._removed_uids[old["metadata"]["uid"]] = now
         for name, indexer in self._indexers.items():
             for value in indexer(old):
                 _unindex(self._indexes[name], value, key)

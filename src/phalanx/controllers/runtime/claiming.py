@@ -1,6 +1,6 @@
 """Find the objects of an owner: those it controls, plus orphans its selector adopts, minus those that no longer match.
 
-Adoption is what makes `kubectl delete --cascade=orphan` and a new owner with the same selector work.
+Adoption makes `kubectl delete --cascade=orphan` and a new owner with the same selector work.
 """
 
 from __future__ import annotations

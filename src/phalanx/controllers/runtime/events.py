@@ -31,14 +31,15 @@ class Events:
         self.dropped = 0
 
     def normal(self, about: Json, controller: str, reason: str, note: str, distinct: str = "") -> None:
-        """Record a Normal Event. distinct: tells it from earlier ones with the same text, such as a pod's uid."""
+        """Record a Normal Event. distinct: distinguishes it from earlier ones with the same text, such as a pod's
+        uid."""
         self._record(about, controller, "Normal", reason, note, distinct)
 
     def warning(self, about: Json, controller: str, reason: str, note: str, distinct: str = "") -> None:
         self._record(about, controller, "Warning", reason, note, distinct)
 
     def written_too_often(self, resource: Resource, namespace: str, name: str, message: str) -> None:
-        """A controller writes an object again and again (`WriteGuard`)."""
+        """Report that a controller writes an object repeatedly (`WriteGuard`)."""
         meta = {"uid": "", "name": name, "namespace": namespace or "default"}
         about = {"apiVersion": resource.api_version, "kind": resource.kind, "metadata": meta}
         self._record(about, "controllers", "Warning", "WrittenTooOften", message, f"{resource.kind}/{namespace}/{name}")
@@ -75,7 +76,7 @@ class Events:
             event["series"] = {"count": count, "lastObservedTime": event["eventTime"]}
         if self._queue.full():
             self._queue.get_nowait()
-            if self.dropped % WAITING == 0:  # the first, and then now and then
+            if self.dropped % WAITING == 0:  # log the first drop, and every 10,000th
                 log.warning("events dropped: %d were waiting to be written; nothing else is lost", WAITING)
             self.dropped += 1
         self._queue.put_nowait(event)
@@ -103,7 +104,7 @@ class Events:
                 continue
             except ApiProblem as problem:
                 log.debug("event %s: %s", event["reason"], problem)
-            except Exception:  # news is never worth the end of a controller
+            except Exception:  # an event must not end a controller
                 log.exception("event %s", event["reason"])
 
     async def _write(self, event: Json) -> None:

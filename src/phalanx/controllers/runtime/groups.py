@@ -1,8 +1,7 @@
-"""Write the Workload, CompositePodGroups and PodGroups of an owner, and delete them again.
+"""Write the Workload, CompositePodGroups and PodGroups of an owner, and delete them.
 
-It is safe to kill the process between any two writes: names are fixed, parents come before children, and existing
-objects are compared, not remembered. An object of the wanted name that belongs to another owner is never changed and
-never adopted.
+The process may be killed between any two writes: names are fixed, parents are created before children, and existing
+objects are compared. An object with the wanted name but another owner is never changed or adopted.
 """
 
 from __future__ import annotations
@@ -69,7 +68,7 @@ class Groups:
         def changed(key: Key, new: Json | None, old: Json | None) -> None:
             about = (new or old or {})["spec"].get("controllerRef") or {}
             if about.get("kind") == kind and controller_of(new or old or {}) is None:
-                queue.add(Key(key.namespace, about["name"]))  # a Workload its author made
+                queue.add(Key(key.namespace, about["name"]))  # a user's Workload
             if new is not None and not deleting(new) and (old is None or new["spec"] == old["spec"]):
                 return  # created by its owner, or only its status changed
             for obj in (new, old):
@@ -100,7 +99,7 @@ class Groups:
         return self.workloads.by_index("controllerRef", f"{meta['namespace']}/{group}/{owner['kind']}/{meta['name']}")
 
     def around(self, owner: Json) -> list[Json]:
-        """Return what the groups of an owner may depend on: Workloads of it and its controller, its parent group."""
+        """Return the objects on which an owner's groups depend: its Workloads, its controller's, its parent group."""
         meta = owner["metadata"]
         found = self.for_owner(owner)
         parent = controller_of(owner)
@@ -125,11 +124,11 @@ class Groups:
         in_use: bool = False,
         keep: Collection[tuple[str, str]] = (),
     ) -> GroupPhase:
-        """Create what is missing, follow changed counts, remove what is left over, except what to `keep` (kind, name).
+        """Create missing objects, update changed counts, delete unused ones except `keep` (kind, name).
 
-        in_use: pods are in the groups, so only their counts are updated; other policies take effect later. idle: no pod
-        uses the groups, so objects that are being deleted are waited for and get no new children. Raises Refused when a
-        needed name belongs to an object of another owner.
+        in_use: pods are in the groups, so only counts are updated; other policies take effect later. idle: no pod uses
+        the groups, so terminating objects are waited for and get no new children. Raises Refused if a needed name
+        belongs to another owner.
         """
         uid = owner["metadata"]["uid"]
         grouping = grouping if self.composites.served else flat(grouping)
@@ -156,7 +155,7 @@ class Groups:
         return state
 
     def _left_by_predecessor(self, owner: Json) -> list[Json]:
-        """Return generated objects of an earlier object of the owner's name, deleted with --cascade=orphan."""
+        """Return generated objects of an earlier object with the owner's name, deleted with --cascade=orphan."""
         left = [found for found in self.for_owner(owner) if controller_of(found) is None and generated(found)]
         groups = [
             group
@@ -169,7 +168,7 @@ class Groups:
         return [obj for obj in (*groups, *left) if not deleting(obj)]
 
     def _with_workload(self, obj: Json, grouping: Grouping) -> Json:
-        """Add its Workload as an owner, once its uid is known."""
+        """Add its Workload as an owner, when the uid is known."""
         assert grouping.workload is not None
         meta = grouping.workload["metadata"]
         known = self.workloads.get(meta["namespace"], meta["name"])
@@ -203,9 +202,9 @@ class Groups:
                 return GroupPhase.READY
         if not controlled_by(known, uid):
             if of_namesake(known, owner):
-                return GroupPhase.REPLACING  # an earlier object of the owner's name left it, and it is being deleted
+                return GroupPhase.REPLACING  # left by an earlier object with the owner's name, and terminating
             raise GroupingRefused(_clash(known, kind, meta["name"], owner), "NameConflict")
-        # One that is being deleted still holds pods, which may wait for a count that is no longer wanted.
+        # A terminating object still holds pods, which may wait for an outdated count.
         kept = GroupPhase.LEAVING if deleting(known) else GroupPhase.READY
         found = difference(known, wanted, default_class(self._classes))
         if found is Difference.COUNTS:
@@ -239,7 +238,7 @@ class Groups:
         return None if found is None or deleting(found) else found
 
     async def remove(self, owner: Json, *, plans: bool = True) -> bool:
-        """Delete everything the owner controls, children first; True when nothing is left. plans: Workloads, too."""
+        """Delete all objects of the owner, children first; return True when none is left. plans: also Workloads."""
         owned = [obj for obj in self.owned(owner) if plans or not _is_plan(obj)]
         await self._delete([obj for obj in owned if not deleting(obj)])
         return not owned
@@ -294,12 +293,12 @@ class Groups:
 
 
 def _is_plan(obj: Json) -> bool:
-    """Return True for a Workload: it holds templates; no pod belongs to it directly."""
+    """Return True for a Workload: it has templates, and no pods of its own."""
     return bool(obj["kind"] == WORKLOADS.kind)
 
 
 def adopted(workload: Json) -> bool:
-    """Return True if a user created it and it was adopted: it is deleted with its owner, and not changed before."""
+    """Return True if a user created it and it was adopted: it is never changed, and deleted with its owner."""
     return (workload["metadata"].get("annotations") or {}).get(ADOPTED) == "true"
 
 
@@ -342,7 +341,8 @@ def _children_first(composites: list[Json]) -> list[Json]:
 
 
 def of_namesake(known: Json, owner: Json) -> bool:
-    """Return True if it belongs to an earlier object of the owner's kind and name, not yet garbage-collected."""
+    """Return True if it belongs to an earlier object with the owner's kind and name that is not garbage-collected
+    yet."""
     reference = controller_of(known)
     named = (owner["kind"], owner["metadata"]["name"])
     return reference is not None and (reference["kind"], reference["name"]) == named

@@ -22,7 +22,7 @@ from phalanx.model.kinds import Json
 
 DELETION_COST = "controller.kubernetes.io/pod-deletion-cost"
 
-# May change a pod before it is created, or raise to have it tried again later: (pod, the set that makes it).
+# May change a pod before its creation, or raise to retry later: (pod, its set).
 Admission = Callable[[Json, Json], Awaitable[None]]
 
 
@@ -55,8 +55,7 @@ def index_by_group(pod: Json) -> list[str]:
 def keeps_group(pod: Json) -> bool:
     """Return True if a deleted group must stay for this pod.
 
-    It need not for a pod that is being deleted, nor for one that was created during the deletion and waits for the next
-    group.
+    False for a terminating pod, and for one created during the deletion, which waits for the next group.
     """
     return active(pod) and (bound(pod) or AFTER_GROUP not in (pod["metadata"].get("annotations") or {}))
 
@@ -134,7 +133,7 @@ def _newest_first(timestamp: str) -> float:
     return -parse_rfc3339(timestamp) if timestamp else float("-inf")
 
 
-PATIENCE = 300.0  # seconds after which a lost watch event is given up and the cache believed
+PATIENCE = 300.0  # seconds until a missing watch event is ignored and the cache is trusted
 
 
 class Expectations:
@@ -167,7 +166,7 @@ class Expectations:
 
 
 BURST = 25  # events about one owner at once
-REFILL_SECONDS = 300.0  # after which one more is allowed
+REFILL_SECONDS = 300.0  # seconds until one more is allowed
 OWNERS = 10_000  # remembered
 
 

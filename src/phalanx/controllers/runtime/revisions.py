@@ -1,6 +1,6 @@
 """ControllerRevisions: the history of a template, named by its hash and numbered in the order of use.
 
-`kubectl rollout history` and `undo` read them. A template that comes back gets its old revision with a new number.
+`kubectl rollout history` and `undo` read them. A template that is used again gets its old revision with a new number.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ class Revisions:
         digest: Callable[[Json, int], str] = hash_of,
         normal: Callable[[Json], Json] = lambda data: data,
     ) -> None:
-        """Configure revisions. numbered: names end in the number at which the revision was created.
+        """Configure revisions. numbered: names end with the number of the revision at its creation.
 
-        digest: hashes data, given a number of collisions. normal: returns stored data in the form of today.
+        digest: hashes data, given a number of collisions. normal: converts stored data to the present form.
         """
         self._digest, self._normal = digest, normal
         self.cache, self._owner = cache, owner
@@ -48,14 +48,13 @@ class Revisions:
         return sorted(found, key=lambda rev: (int(rev["revision"]), rev["metadata"]["name"]))
 
     async def present(self, owner: Json, data: Json, labels: dict[str, str]) -> Json:
-        """Return the revision of `data`: found, renumbered when it comes back, or created.
+        """Return the revision of `data`: found, renumbered if used again, or created.
 
-        None is created for an owner that is being deleted: the garbage collector would delete it again and again.
-        Revisions that an earlier owner of the name left behind (`--cascade=orphan`) are adopted: their pods are up to
-        date.
+        None is created for a terminating owner: the garbage collector would delete it repeatedly. Revisions left by an
+        earlier owner of the name (`--cascade=orphan`) are adopted: their pods are current.
         """
         prefix = f"{owner['metadata']['name']}-"
-        selector = owner["spec"].get("selector") or {"matchLabels": labels}  # a kind without one labels its revisions
+        selector = owner["spec"].get("selector") or {"matchLabels": labels}  # a kind without one labels revisions
         await self._claims.of(
             {**owner, "spec": {"selector": selector}},
             lambda revision: revision["metadata"]["name"].startswith(prefix) and _alike(revision, data),

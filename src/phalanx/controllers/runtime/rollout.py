@@ -1,7 +1,7 @@
-"""Arithmetic of a Deployment's rollout: how many replicas each ReplicaSet gets next. Pure functions.
+"""Arithmetic of a Deployment's rollout: the next number of replicas of each ReplicaSet. Pure functions.
 
-The numbers are those of upstream: surge rounds up, unavailable rounds down, never both zero; unhealthy old replicas
-go first, the oldest ReplicaSet first; a change of scale in the middle of a rollout is shared out in proportion.
+As upstream: surge rounds up, unavailable rounds down, never both zero. Unhealthy old replicas are removed first, from
+the oldest ReplicaSet. A scale change during a rollout is distributed in proportion.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Allowance(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class ReplicaSetShare:
-    """What a rollout needs to know about one ReplicaSet."""
+    """The state of one ReplicaSet in a rollout."""
 
     name: str
     created: str
@@ -63,10 +63,10 @@ def grown(new: ReplicaSetShare, old: Sequence[ReplicaSetShare], replicas: int, a
 def scaled_down(
     new: ReplicaSetShare, old: Sequence[ReplicaSetShare], replicas: int, allowed: Allowance
 ) -> dict[str, int]:
-    """Return the replicas of the old ReplicaSets in the next step; only those that change."""
+    """Return the replicas of the old ReplicaSets in the next step, only those that change."""
     minimum = replicas - allowed.unavailable
     total = new.wanted + sum(share.wanted for share in old)
-    # New replicas that are not available yet cannot stand in for old ones.
+    # New replicas that are not available yet cannot replace old ones.
     budget = total - minimum - (new.wanted - new.available)
     if budget <= 0:
         return {}
@@ -94,7 +94,7 @@ def shared_out(shares: Sequence[ReplicaSetShare], replicas: int, allowed: Allowa
     left = target - present
     if not left:
         return {share.name: share.wanted for share in shares}
-    # Growing favours the newest of the largest, shrinking takes from the oldest of the largest.
+    # Growth favours the newest of the largest sets; shrinking starts with the oldest of the largest.
     order = sorted(shares, key=lambda share: (share.created, share.name), reverse=left > 0)
     order.sort(key=lambda share: -share.wanted)
     sizes = {}
@@ -103,7 +103,7 @@ def shared_out(shares: Sequence[ReplicaSetShare], replicas: int, allowed: Allowa
         sizes[share.name] = share.wanted + step
         left -= step
     largest = order[0].name
-    sizes[largest] = max(0, sizes[largest] + left)  # what rounding left over
+    sizes[largest] = max(0, sizes[largest] + left)  # remainder of rounding
     return sizes
 
 

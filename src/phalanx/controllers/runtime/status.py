@@ -12,7 +12,7 @@ from phalanx.controllers.grouping.core import GroupingRefused
 from phalanx.controllers.runtime.controller import Cache
 from phalanx.model.kinds import Json
 
-# Fields whose 0 says something else than their absence.
+# Fields for which 0 differs from a missing value.
 MEANT_ZEROS = ("currentInPlaceRestartAttempt", "previousInPlaceRestartAttempt")
 
 
@@ -33,7 +33,7 @@ def set_condition(
 
 
 def follow_refusal(conditions: list[Json], type_: str, refusal: GroupingRefused | None, clock: Clock) -> None:
-    """Set the condition of this type that says why a workload's request is refused; None: remove it."""
+    """Set the condition that reports why a workload's request is refused; None: remove it."""
     if refusal is not None:
         set_condition(conditions, type_, "True", refusal.reason, refusal.message, clock)
     else:
@@ -46,7 +46,7 @@ def conditions_of(obj: Json) -> list[Json]:
 
 
 async def write_status(cache: Cache, obj: Json, status: Json) -> Json:
-    """PUT the status subresource when it differs; returns the object as it is now."""
+    """PUT the status subresource if it differs; return the present object."""
     status = {key: value for key, value in status.items() if value is not None and value != []}
     if _said(status) == _said(obj.get("status") or {}):
         return obj
@@ -54,7 +54,7 @@ async def write_status(cache: Cache, obj: Json, status: Json) -> Json:
 
 
 def _said(status: Json) -> Json:
-    """Return the status without zeros, which the server adds where a kind always has them."""
+    """Return the status without zeros, which the server adds for required fields."""
     return {name: value for name, value in status.items() if value not in (None, 0, "", [], {}) or name in MEANT_ZEROS}
 
 
@@ -62,7 +62,7 @@ T = TypeVar("T")
 
 
 async def together(writes: Iterable[Awaitable[T]]) -> list[T]:
-    """Return results in order. A write still in progress while its owner is reconciled would be made twice."""
+    """Await all writes and return their results in order: a reconcile must not start while one is in progress."""
     found = await asyncio.gather(*writes, return_exceptions=True)
     done: list[T] = []
     for result in found:

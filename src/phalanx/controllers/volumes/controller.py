@@ -1,7 +1,7 @@
 """Bind PersistentVolumes to claims, reclaim released volumes, and provision simulated disks.
 
-Claims of a WaitForFirstConsumer class are decided by the scheduler, which either reserves a volume (claimRef) or names
-a node (selected-node); this controller carries that out. Keys without a namespace are volumes.
+The scheduler decides claims of WaitForFirstConsumer classes: it reserves a volume (claimRef) or names a node
+(selected-node), and this controller completes that. Keys without a namespace are volumes.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ STORAGE_PROVISIONER = (
     "volume.beta.kubernetes.io/storage-provisioner",
 )
 NO_PROVISIONER = "kubernetes.io/no-provisioner"
-OPEN = " "  # in place of a class name: the claim leaves it to the default
-START = Key("", "")  # the one thing to do when the controller starts
+OPEN = " "  # replaces the class name of a claim without a class
+START = Key("", "")  # key for the work at startup
 
 
 class VolumesController(Controller):
@@ -70,7 +70,7 @@ class VolumesController(Controller):
         self._classes.on_change(self._class_changed)
         self.queue.add(START)
 
-    # ---- who must be looked at
+    # ---- requeues
 
     def _claim_changed(self, key: Key, new: Json | None, old: Json | None) -> None:
         self.queue.add(key)
@@ -105,7 +105,7 @@ class VolumesController(Controller):
         try:
             await (self._claim(obj) if key.namespace else self._volume(obj))
         except NotFound:
-            return  # deleted meanwhile: its watch event will follow
+            return  # deleted: its watch event will follow
 
     async def _ensure_default_class(self) -> None:
         if default_class(self._classes) is not None:
@@ -113,7 +113,7 @@ class VolumesController(Controller):
         try:
             await self._client.create(r.STORAGE_CLASSES, standard_class())
         except AlreadyExists:
-            return  # the user's own, or no longer the default: as they like
+            return  # changed by the user
 
     # ---- claims
 
@@ -188,7 +188,7 @@ class VolumesController(Controller):
             await self._lose(claim, "ClaimMisbound", text)
 
     async def _read_volume(self, name: str) -> Json | None:
-        """Read a volume from the server: caches are not synchronised, so only the server knows that it is gone."""
+        """Read a volume from the server: caches are not synchronised, so only the server shows that it is gone."""
         try:
             found: Json = msgspec.json.decode(await self._client.get(r.PERSISTENT_VOLUMES, name))
         except NotFound:
@@ -221,7 +221,7 @@ class VolumesController(Controller):
         if chosen and node is None:
             text = f'failed to provision volume with StorageClass "{storage_class["metadata"]["name"]}": '
             self._events.warning(claim, self.name, "ProvisioningFailed", f'{text}node "{chosen}" not found')
-            # Let the scheduler choose again.
+            # Remove the node, so that the scheduler chooses again.
             await self._writes.patch(self._claims, claim, {"metadata": {"annotations": {SELECTED_NODE: None}}})
             return
         if node is None and is_local(storage_class):
@@ -240,7 +240,7 @@ class VolumesController(Controller):
         await self._bind(volume, claim)
 
     async def _leave_to(self, provisioner: str, claim: Json) -> None:
-        """Annotate a claim of an external provisioner with the provisioner's name, and wait."""
+        """Annotate a claim with the name of its external provisioner, and wait."""
         if any(annotations_of(claim).get(key) != provisioner for key in STORAGE_PROVISIONER):
             change = {"metadata": {"annotations": dict.fromkeys(STORAGE_PROVISIONER, provisioner)}}
             claim = await self._writes.patch(self._claims, claim, change)
@@ -248,7 +248,7 @@ class VolumesController(Controller):
         self._events.normal(claim, self.name, "ExternalProvisioning", text)
 
     async def _grown(self, volume: Json, claim: Json) -> Json:
-        """Expand a simulated disk as soon as its claim requests more and its class allows it."""
+        """Expand a simulated disk when its claim requests more and its class allows it."""
         if requested(claim) <= size(volume["spec"].get("capacity")) or not _simulated(volume):
             return volume
         storage_class = self._classes.get("", class_of(claim))
@@ -276,9 +276,9 @@ class VolumesController(Controller):
         if bound_to == name:
             return await self._writes.volume_phase(volume, "Bound")
         if not bound_to:
-            return volume  # reserved; the same watch event requeues the claim, which completes it
+            return volume  # reserved; the same watch event requeues the claim, which completes the binding
         if PROVISIONED_BY in annotations_of(volume) and _policy(volume) == "Delete":
-            return await self._release(volume)  # provisioned for a claim that was bound to another volume meanwhile
+            return await self._release(volume)  # provisioned for a claim that was bound to another volume
         return await self._writes.volume_phase(await self._writes.unbind(volume), "Available")
 
     async def _claim_of(self, reference: Json) -> Json | None:

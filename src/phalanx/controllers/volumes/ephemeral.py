@@ -1,7 +1,7 @@
 """Create a claim for each generic ephemeral volume of a pod, and protect claims that a pod uses.
 
 The garbage collector deletes an ephemeral claim with its pod. Admission adds the finalizer that protects a claim; it is
-removed from a deleted claim when no pod on a node uses the claim.
+removed from a terminating claim when no pod on a node uses it.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class EphemeralVolumesController(Controller):
         known = self._claims.get(meta["namespace"], name)
         if known is not None:
             if not controlled_by(known, meta["uid"]):
-                # Not to be shared by accident; the scheduler refuses the pod for the same reason.
+                # It must not be shared by accident; the scheduler refuses the pod for the same reason.
                 text = f"PVC {meta['namespace']}/{name} was not created for pod (pod is not owner)"
                 self._events.warning(pod, self.name, "FailedCreate", text)
             return
@@ -110,7 +110,7 @@ class ClaimProtection(Controller):
 
 
 def _claims_used(pod: Json) -> list[str]:
-    """Cache index: namespace/name. A pod without a node does not count: no node starts it with a deleted claim."""
+    """Cache index: namespace/name. A pod without a node does not count: it cannot start with a deleted claim."""
     spec, meta = pod.get("spec") or {}, pod["metadata"]
     if not spec.get("nodeName"):
         return []

@@ -1,6 +1,6 @@
-"""Simulated disks: the volume that a provisioner would create for a claim, and the default StorageClass.
+"""Build simulated disks: the volume of a provisioner for a claim, and the default StorageClass.
 
-This module only builds the objects; the volumes controller writes them.
+The volumes controller writes them.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def standard_class() -> Json:
 
 
 def disk_name(claim: Json) -> str:
-    """Name a disk by the claim's uid, so that a provisioner that crashed finds its disk again."""
+    """Name a disk by the claim's uid, so that it is found again after a crash."""
     return f"pvc-{claim['metadata']['uid']}"
 
 
@@ -83,22 +83,22 @@ def disk(claim: Json, storage_class: Json, node: Json | None) -> Json:
 def _reach(storage_class: Json, node: Json | None) -> list[Json]:
     """Return the topology from which the disk is reachable; empty: all nodes."""
     if node is None:
-        # Of several places that are allowed, the first.
+        # The first of several allowed places.
         terms = storage_class.get("allowedTopologies") or ()
         expressions = (terms[0].get("matchLabelExpressions") or ()) if terms else ()
-        return [_among(expression["key"], expression["values"][0]) for expression in expressions]
+        return [_term(expression["key"], expression["values"][0]) for expression in expressions]
     labels = node["metadata"].get("labels") or {}
     if is_local(storage_class) and HOSTNAME in labels:
-        return [_among(HOSTNAME, labels[HOSTNAME])]
-    return [_among(ZONE, labels[ZONE])] if ZONE in labels else []
+        return [_term(HOSTNAME, labels[HOSTNAME])]
+    return [_term(ZONE, labels[ZONE])] if ZONE in labels else []
 
 
-def _among(key: str, value: str) -> Json:
+def _term(key: str, value: str) -> Json:
     return {"key": key, "operator": "In", "values": [value]}
 
 
 def any_node(nodes: Iterable[Json], claim: Json) -> Json | None:
-    """Return a node for a local disk that no pod uses yet: claims spread over the schedulable nodes."""
+    """Return a node for a local disk without a pod: claims spread over the schedulable nodes."""
     usable = [node for node in nodes if _usable(node)]
     usable.sort(key=lambda node: str(node["metadata"]["name"]))
     return usable[fnv1a_32(claim["metadata"]["uid"].encode()) % len(usable)] if usable else None

@@ -1,4 +1,4 @@
-"""Decide whether a volume satisfies a claim. Looks at objects only; nothing is written or remembered here."""
+"""Decide whether a volume satisfies a claim. Pure functions."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def annotations_of(obj: Json) -> Json:
 
 
 def class_of(obj: Json) -> str:
-    """Return the class of a volume or a claim; "" when it has none."""
+    """Return the class of a volume or a claim; "" if none."""
     old = annotations_of(obj).get(CLASS_ANNOTATION)
     return str(obj["spec"].get("storageClassName") or "") if old is None else str(old)
 
@@ -32,7 +32,7 @@ def leaves_class_open(claim: Json) -> bool:
 
 
 def default_class(classes: Iterable[Json]) -> Json | None:
-    """Return the newest of the default classes; of equally new ones the first by name."""
+    """Return the newest default class; among equally new ones the first by name."""
     found = [c for c in classes if any(annotations_of(c).get(key) == "true" for key in DEFAULT_CLASS)]
     found.sort(key=lambda c: str(c["metadata"]["name"]))
     return max(found, key=lambda c: str(c["metadata"].get("creationTimestamp") or ""), default=None)
@@ -65,7 +65,7 @@ def is_named_by(volume: Json, claim: Json) -> bool:
 
 
 def unsuitable(volume: Json, claim: Json) -> str:
-    """Return why a claim that names this volume cannot have it; "" when it can."""
+    """Return why a claim that names this volume cannot have it; "" if it can."""
     if size(volume["spec"].get("capacity")) < requested(claim):
         return "requested PV is too small"
     if class_of(volume) != class_of(claim):

@@ -1,4 +1,4 @@
-"""Write the changes that bind a claim and a volume, or unbind them. Each is safe to repeat; none decides anything.
+"""Write the changes that bind or unbind a claim and a volume. Each is safe to repeat.
 
 Every write names the resourceVersion that was read, so that a concurrent change is not overwritten.
 """
@@ -21,7 +21,7 @@ class VolumeWrites:
         self._volumes, self._claims, self._clock = volumes, claims, clock
 
     async def bind(self, volume: Json, claim: Json) -> None:
-        """Bind both sides, the volume first: a claim that says it is bound must be right."""
+        """Bind both sides, the volume first: a claim must not be Bound without its volume."""
         volume = await self._reserve(volume, claim)
         volume = await self.volume_phase(volume, "Bound")
         claim = await self._complete(claim, volume)
@@ -40,7 +40,7 @@ class VolumeWrites:
         }
         change: Json = _protected(volume, VOLUME_PROTECTION)
         if reference is None:
-            # A volume that the user reserved stays reserved when the claim releases it; one chosen here does not.
+            # A volume reserved by the user stays reserved after release; one chosen here does not.
             change["annotations"] = {BOUND_BY_CONTROLLER: "yes"}
         return await self.patch(self._volumes, volume, {"metadata": change, "spec": {"claimRef": wanted}})
 
@@ -56,7 +56,7 @@ class VolumeWrites:
         return await self.patch(self._claims, claim, {"metadata": change, "spec": spec})
 
     async def unbind(self, volume: Json) -> Json:
-        """Release a volume whose claim was bound elsewhere: available, or reserved by name as the user had it."""
+        """Release a volume whose claim was bound elsewhere: available, or reserved by name as the user wrote it."""
         if BOUND_BY_CONTROLLER in annotations_of(volume):
             change: Json = {"metadata": {"annotations": {BOUND_BY_CONTROLLER: None}}, "spec": {"claimRef": None}}
         else:
@@ -99,7 +99,7 @@ class VolumeWrites:
                 cache.resource, meta["name"], body, meta.get("namespace", ""), subresource=subresource
             )
         )
-        if not deleting(answer):  # this write may have removed its last finalizer, and so deleted the object
+        if not deleting(answer):  # this write may have removed the last finalizer, and so the object
             cache.remember(answer)
         return answer
 

@@ -1,7 +1,7 @@
-"""The descriptor of a kind of workload: everything that the rest of Phalanx has to know about it.
+"""The descriptor of a kind of workload, with everything that other modules need.
 
-Cluster mode, the linking webhook, what-if, the command line, disruption budgets and the test of the RBAC rules iterate
-the registry of these; nothing outside a kind's folder names the kind. A new kind is a folder with a `kind.py` and one
+Cluster mode, the linking webhook, what-if, the command line, disruption budgets and the test of RBAC rules iterate the
+registry of descriptors; nothing outside a kind's folder names the kind. A new kind is a folder with a `kind.py` and one
 entry in `registry.py`.
 """
 
@@ -23,7 +23,7 @@ from phalanx.controllers.runtime.groups import Groups
 from phalanx.controllers.workloads.member import PodView, WorkloadSlot
 from phalanx.model.gates import Gates
 
-Admit = Callable[[Json, Json], Awaitable[None]]  # (pod about to be created, its creator); raises to refuse it for now
+Admit = Callable[[Json, Json], Awaitable[None]]  # (pod before its creation, its creator); raises to refuse it for now
 
 
 class ExpectedPod(NamedTuple):
@@ -32,27 +32,27 @@ class ExpectedPod(NamedTuple):
     name: str
     template: Json
     link: Link | None
-    labels: Mapping[str, str] = MappingProxyType({})  # its controller adds them, such as its index
+    labels: Mapping[str, str] = MappingProxyType({})  # added by its controller, such as its index
 
 
 class Replicated(msgspec.Struct, frozen=True):
     """A kind whose groups are named by replica and revision, which cluster mode reads from its parts and pods."""
 
-    made_of: Resource  # the object of the workload's own name that has the number of replicas
+    made_of: Resource  # the object with the workload's name and its number of replicas
     present: Callable[[Json, Json | None, Iterable[PodView]], list[str]]  # (workload, that object, its pods) -> parts
-    group: Callable[[Json, Sequence[str], Sequence[Json]], Grouping]  # of these parts; last: related objects
+    group: Callable[[Json, Sequence[str], Sequence[Json]], Grouping]  # (workload, parts, related objects) -> grouping
 
 
 class Local(msgspec.Struct):
-    """What the reconcilers of a local cluster are constructed from."""
+    """Inputs of the reconcilers of a local cluster."""
 
     caches: Caches
     clock: Clock
     events: Events
     groups: Groups | None  # None: the API has no groups
     gates: Gates
-    admission: list[Admit] = msgspec.field(default_factory=list)  # asked, in order, for every pod of a set
-    makers: dict[str, WorkQueue[Key]] = msgspec.field(default_factory=dict)  # by kind: who makes those pods
+    admission: list[Admit] = msgspec.field(default_factory=list)  # called in order for every pod of a set
+    makers: dict[str, WorkQueue[Key]] = msgspec.field(default_factory=dict)  # kind -> queue of the pods' controller
 
 
 def _nothing(workload: Json) -> bool:
@@ -73,27 +73,25 @@ class WorkloadKind(msgspec.Struct, frozen=True):
     group: Grouper
     pods: Callable[[Json, Sequence[Json], Grouping], Iterator[ExpectedPod]]  # (workload, related objects, its groups)
     templates: Callable[[Json], Iterable[Json]]  # the pod templates written in it
-    place: Callable[[PodView], WorkloadSlot | None]  # whether a pod may be part of such a workload
-    requests_gang: Callable[[Json], bool] = (
-        _nothing  # requests groups by fields of its own, in addition to the annotations of all kinds
-    )
-    # Groups for another scheduler, where the author chose its API; None: ours. Read by `phalanx group`.
+    place: Callable[[PodView], WorkloadSlot | None]  # the workload slot of a pod, or None
+    requests_gang: Callable[[Json], bool] = _nothing  # requests groups by fields, in addition to the annotations
+    # Groups for another scheduler whose API the author chose; None: ours. Read by `phalanx group`.
     provider_groups: Callable[[Json], Grouping | None] | None = None
-    # -- words
+    # -- names
     aliases: tuple[str, ...] = ()  # short names on the command line
-    final_conditions: tuple[str, ...] = ()  # conditions that say it is over for good
+    final_conditions: tuple[str, ...] = ()  # conditions of a final state
     scaled: bool = False  # spec.replicas is the number of its pods
     # -- cluster mode
     grouped_in_cluster_mode: bool = True  # its groups are created there; False: its children have groups
-    creates: Resource | None = None  # what that is
-    owner_is_certain: bool = True  # where a pod has a place in such a workload, the workload exists
+    creates: Resource | None = None  # the kind of these children
+    owner_is_certain: bool = True  # a pod's slot proves that the workload exists
     reads: tuple[Resource, ...] = ()  # other objects its groups depend on
-    referenced_object: Callable[[Json], tuple[str, str]] = _no_match  # (kind, name) of the one it depends on
-    workload_name: Callable[[str], str] | None = None  # of a Workload that its author may have created for it
+    referenced_object: Callable[[Json], tuple[str, str]] = _no_match  # (kind, name) of the referenced object
+    workload_name: Callable[[str], str] | None = None  # name of a Workload that its author may have created
     replicated: Replicated | None = None
     jobs: Callable[[Json, Grouping], Mapping[str, str]] = _no_jobs  # part -> name of the Job that makes its pods
-    owns_user_workload: bool = False  # a Workload that its author created for it is deleted with it
-    # -- in a local cluster: its reconcilers. Imported when called, since the command line reads descriptors, too.
+    owns_user_workload: bool = False  # a user's Workload for it is deleted with it
+    # -- reconcilers in a local cluster; imported on call, because the command line reads descriptors too.
     run: Callable[[Local], Iterable[Controller]] | None = None
 
     @property
@@ -115,9 +113,9 @@ class WorkloadKind(msgspec.Struct, frozen=True):
 def numbered(
     base: str, template: Json, count: int, link: Link | None, index: str = "", labels: Mapping[str, str] | None = None
 ) -> Iterator[ExpectedPod]:
-    """Return so many pods of one template: `<base>-0`, `<base>-1`, …
+    """Return this many pods of one template: `<base>-0`, `<base>-1`, …
 
-    `index`: the label that has their number; `labels`: those that all of them have.
+    `index`: label with their number; `labels`: labels of all of them.
     """
     for number in range(count):
         own = {**(labels or {}), index: str(number)} if index else labels or {}
@@ -125,7 +123,7 @@ def numbered(
 
 
 def owned_by(kind: str) -> Callable[[PodView], WorkloadSlot | None]:
-    """Return the slot of pods that such a workload creates itself, all in one part."""
+    """Return the slot of pods that such a workload creates itself, in one part."""
 
     def place(pod: PodView) -> WorkloadSlot | None:
         name = pod.made_by(kind)
@@ -135,7 +133,7 @@ def owned_by(kind: str) -> Callable[[PodView], WorkloadSlot | None]:
 
 
 def its_template(workload: Json) -> Iterator[Json]:
-    """Return the pod template of kinds with one in `spec.template`."""
+    """Return the pod template in `spec.template`."""
     template = (workload.get("spec") or {}).get("template")
     if isinstance(template, dict):
         yield template

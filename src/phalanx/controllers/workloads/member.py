@@ -1,4 +1,4 @@
-"""Read a pod's workload from its controller reference and its labels. Never looks anything up."""
+"""Read a pod's workload from its controller reference and labels, without lookups."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class _Status(msgspec.Struct, gc=False):
 
 
 class PodView(msgspec.Struct, gc=False):
-    """The few pod fields that linking needs: a cluster has many pods."""
+    """The pod fields needed for linking: a cluster has many pods."""
 
     metadata: _Meta
     spec: _Spec = msgspec.field(default_factory=_Spec)
@@ -65,7 +65,7 @@ class PodView(msgspec.Struct, gc=False):
 
     @property
     def linked(self) -> bool:
-        """Return True if the pod names a group already, including one set by a user."""
+        """Return True if the pod names a group, also one set by a user."""
         spec = self.spec
         return spec.scheduling_group is not None or spec.workload_ref is not None or GROUP_LABEL in self.labels
 
@@ -90,7 +90,7 @@ class PodView(msgspec.Struct, gc=False):
 
 
 class WorkloadSlot(NamedTuple):
-    """A workload a pod may be part of, with the names its part may have, the finest first."""
+    """A workload that a pod may belong to, with possible names of its part, finest first."""
 
     kind: str
     name: str

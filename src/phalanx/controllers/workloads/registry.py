@@ -1,6 +1,6 @@
 """Register every kind of workload, outermost first: a JobSet's settings for its Jobs precede a Job's own.
 
-Also warns authors of workloads about unknown annotations of our prefix: with a misspelt one there is no gang.
+Also warns authors about unknown annotations with our prefix: a misspelt one has no effect.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ KINDS: tuple[WorkloadKind, ...] = (
 )
 BY_KEY = {kind.key: kind for kind in KINDS}  # (API group, kind)
 BY_KIND = {kind.resource.kind: kind for kind in KINDS}
-BY_NAME = {name: kind for kind in KINDS for name in kind.names}  # what users type
+BY_NAME = {name: kind for kind in KINDS for name in kind.names}  # command line names
 FOLLOWED = tuple(kind for kind in KINDS if kind.grouped_in_cluster_mode)
-READ = tuple(resource for kind in KINDS for resource in kind.reads)  # what they depend on, in addition to themselves
+READ = tuple(resource for kind in KINDS for resource in kind.reads)  # other objects that groups depend on
 
 
 def kind_of(obj: Json) -> WorkloadKind | None:
@@ -57,13 +57,13 @@ def kind_of(obj: Json) -> WorkloadKind | None:
 
 
 def group(obj: Json, related: Sequence[Json] = ()) -> Grouping | None:
-    """Return what would be generated for a workload; None for kinds without groups. Raises Refused on bad input."""
+    """Return the generated groups of a workload; None for kinds without groups. Raises Refused for invalid input."""
     kind = kind_of(obj)
     return kind.group(obj, related) if kind is not None else None
 
 
 def places(pod: PodView) -> Iterator[WorkloadSlot]:
-    """Return the workloads a pod may belong to, the outermost first."""
+    """Return the workloads that a pod may belong to, outermost first."""
     if pod.controller is None:
         return
     for kind in KINDS:
@@ -76,7 +76,7 @@ CONTROLLER = "workload-annotations"
 
 
 def report_unknown_annotations(local: Local) -> None:
-    """Watch every local kind that may request groups; an unknown annotation becomes an Event on the object."""
+    """Watch every local kind that may request groups; report unknown annotations as Events on the object."""
     from phalanx.controllers.workloads.registry import KINDS
 
     def look(key: Key, new: Json | None, old: Json | None) -> None:

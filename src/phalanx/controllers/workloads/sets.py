@@ -1,7 +1,7 @@
 """Manage the groups of StatefulSets, Deployments and ReplicaSets whose authors request them.
 
-The controllers of those kinds create the pods and call `admit` for each: it links the pod to its group, and refuses it
-while the group does not exist, or for good if the request is invalid.
+The controllers of these kinds create the pods and call `admit` for each: it links the pod to its group. It refuses the
+pod while the group does not exist, or for good if the request is invalid.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ class SetGroupsController(Controller):
         group: Grouper = group_set,
         makers: Mapping[str, WorkQueue[Key]] | None = None,
     ) -> None:
-        """Create the controller. makers: by kind, the queues of the controllers that create the pods."""
+        """Create the controller. makers: by kind, queues of the controllers that create the pods."""
         self.name = f"groups-of-{resource.plural}"
         super().__init__()
         self._events, self._groups, self._resource, self._group = events, groups, resource, group
         self._makers = makers or {}
-        self._waiting: dict[Key, dict[tuple[str, Key], None]] = {}  # PodGroup or Workload -> (kind, maker)
+        self._waiting: dict[Key, dict[tuple[str, Key], None]] = {}  # PodGroup or Workload -> waiting (kind, creator)
         self._classes = caches.of(r.PRIORITY_CLASSES)
         self._owners = caches.of(resource)
         self._pods = caches.of(r.PODS)
@@ -64,7 +64,7 @@ class SetGroupsController(Controller):
             self._makers[kind].add(maker)
 
     def _pod_changed(self, key: Key, new: Json | None, old: Json | None) -> None:
-        """Requeue: a pod outside of the group was not counted in it; its replacement will be."""
+        """Requeue the owner: its group does not count a pod outside of it, but will count its replacement."""
         if old is None or not active(old) or (new is not None and active(new)) or group_of(old):
             return
         reference = controller_of(old)
@@ -78,7 +78,7 @@ class SetGroupsController(Controller):
     async def reconcile(self, key: Key) -> None:
         owner = self._owners.get(*key)
         if owner is None or deleting(owner) or controller_of(owner) is not None:
-            return  # groups go with their owner
+            return  # groups are deleted with their owner
         try:
             wanted = self._wanted(owner)
             if wanted:
@@ -91,7 +91,7 @@ class SetGroupsController(Controller):
             self._events.warning(owner, self.name, refusal.reason, refusal.message)
 
     def _report_unused(self, owner: Json) -> None:
-        """Report a user's Workload that has no effect because the set does not request a group."""
+        """Report a user's Workload without effect, because the set requests no group."""
         by_hand = made_by_hand(owner, self._groups.for_owner(owner))
         template = owner["spec"]["template"].get("spec") or {}
         if by_hand is None or template.get("schedulingGroup") or template.get("workloadRef"):
@@ -103,7 +103,7 @@ class SetGroupsController(Controller):
         self._events.warning(owner, self.name, "WorkloadIgnored", note)
 
     def _wanted(self, owner: Json) -> Grouping:
-        """Return the wanted grouping. A Workload that a user wrote for this owner is used and not adopted."""
+        """Return the wanted grouping. A user's Workload for this owner is used and not adopted."""
         found = self._group(owner, self._groups.for_owner(owner))
         uid = owner["metadata"]["uid"]
         known = partial(self._groups.pod_groups.get, owner["metadata"]["namespace"])
@@ -111,21 +111,22 @@ class SetGroupsController(Controller):
         return without_ungrouped(found, replicas_of(owner), filter(active, self._pods.by_index("controller", uid)))
 
     def _in_use(self, owner: Json, wanted: Grouping) -> bool:
-        """Return True if the group must not be recreated. A basic one gets a replacement instead."""
+        """Return True if the group must not be recreated. A basic group gets a replacement instead."""
         group = wanted.links[""].pod_group if "" in wanted.links else ""
         if not group or (wanted.groups and "gang" not in wanted.groups[0]["spec"]["schedulingPolicy"]):
             return False
         return self._pods.any_in_index("group", f"{owner['metadata']['namespace']}/{group}")
 
     def _has_group(self, namespace: str, name: str) -> bool:
-        """Return True if the group exists. One that is being deleted stays only while pods keep it."""
+        """Return True if the group exists. A terminating group counts only while pods keep it."""
         found = self._groups.pod_groups.get(namespace, name)
         if found is None or not deleting(found):
             return found is not None
         return any(map(keeps_group, self._pods.by_index("group", f"{namespace}/{name}")))
 
     async def admit(self, pod: Json, maker: Json) -> None:
-        """Link a pod. `maker` creates it; `owner` requests the group: the same, or the Deployment of a ReplicaSet."""
+        """Link a pod. `maker` creates it; `owner` requests the group: the same object, or the Deployment of a
+        ReplicaSet."""
         above = controller_of(maker)
         owner: Json | None = None
         if above is None:
@@ -147,18 +148,18 @@ class SetGroupsController(Controller):
             key = Key(maker["metadata"]["namespace"], link.pod_group or link.workload)
             if maker["kind"] in self._makers:
                 self._waiting.setdefault(key, {})[maker["kind"], Key(key.namespace, maker["metadata"]["name"])] = None
-            self.queue.add(Key(key.namespace, owner["metadata"]["name"]))  # also when no news of it came, as of a class
+            self.queue.add(Key(key.namespace, owner["metadata"]["name"]))  # the missing object may cause no event
             raise Conflict(missing)
         link.put_on(pod["spec"])
         keep_priority(pod["spec"], self._groups.standing(owner["metadata"]["namespace"], link.pod_group), self._classes)
 
     def _missing(self, owner: Json, wanted: Grouping, link: Link) -> str:
-        """Return what the pods of a set have to wait for; "" for nothing."""
+        """Return what the pods of a set wait for; "" if nothing."""
         namespace = owner["metadata"]["namespace"]
         if link.pod_group and not self._has_group(namespace, link.pod_group):
             return f"PodGroup {link.pod_group} does not exist yet"
         for group in wanted.groups:
-            # A growing set raises its group's count before it creates pods: otherwise the first of them start alone.
+            # A growing set raises its group's count before it creates pods: otherwise the first ones would start alone.
             known = self._groups.pod_groups.get(namespace, group["metadata"]["name"])
             if known is not None and not deleting(known) and difference(known, group) is Difference.COUNTS:
                 return f"PodGroup {link.pod_group} does not follow the size of {owner['kind']} yet"
@@ -168,7 +169,7 @@ class SetGroupsController(Controller):
 
 
 def groups_of_sets(local: Local, resource: Resource, group: Grouper = group_set) -> list[Controller]:
-    """Return the groups controller of one of these kinds, where the API has groups; it admits every pod."""
+    """Return the groups controller of one of these kinds, if the API has groups; it admits every pod."""
     if local.groups is None:
         return []
     controller = SetGroupsController(local.caches, local.events, local.groups, resource, group, local.makers)
@@ -177,6 +178,6 @@ def groups_of_sets(local: Local, resource: Resource, group: Grouper = group_set)
 
 
 def pods_of_set(workload: Json, related: Sequence[Json], found: Grouping, index: str = "") -> Iterator[ExpectedPod]:
-    """Return the pods of a set that does not exist yet. `index`: the label that has the number of a pod."""
+    """Return the pods of a set before it exists. `index`: label with the pod's number."""
     template = workload["spec"]["template"]
     return numbered(workload["metadata"]["name"], template, replicas_of(workload), found.links.get(""), index)

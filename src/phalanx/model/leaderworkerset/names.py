@@ -41,7 +41,7 @@ def subgroup_key(leader: str, index: int) -> str:
 
 
 def subgroup_index(size: int, subgroup_size: int, worker_index: int) -> int:
-    """Return the subgroup of a worker. Where the leader is one pod too many it joins subgroup 0."""
+    """Return the subgroup of a worker. If the leader is one pod too many, it joins subgroup 0."""
     if (size - 1) % subgroup_size == 0 and size % subgroup_size:
         return (worker_index - 1) // subgroup_size
     return worker_index // subgroup_size
@@ -52,7 +52,7 @@ def leader_name(lws: Json, index: int) -> str:
 
 
 def group_name(lws: Json, index: int, revision: str) -> str:
-    """Name a group. It contains the revision, so a rolled replica never shares a group with its predecessor."""
+    """Name a group, including the revision: a rolled replica never shares a group with its predecessor."""
     return f"{lws['metadata']['name']}-{index}-{revision}"
 
 

@@ -1,4 +1,4 @@
-"""What the pod webhook of LeaderWorkerSet puts onto leaders and workers: labels, environment, affinity.
+"""Labels, environment and affinity that the pod webhook of LeaderWorkerSet adds to leaders and workers.
 
 Pure. The API server calls it for every new pod with the labels of a set, also for one that a user creates. The
 controller that makes pods calls it before, because it needs the labels to find their group. A second call changes
@@ -43,7 +43,7 @@ def is_leader(pod: Json) -> bool:
 
 
 def is_grouped(pod: Json) -> bool:
-    """Return True if a leader was created with a group; its workers follow it, whatever is requested by then."""
+    """Return True if a leader was created with a group; its workers follow it, even if the request changed."""
     return annotation(pod, GROUPED) == "true"
 
 
@@ -108,8 +108,8 @@ def _complete_worker(pod: Json, size: int) -> None:
 def _exclusive(pod: Json, topology: str, key: str) -> None:
     """Add affinity to the pod's own group and anti-affinity to others, in one domain.
 
-    Pods of a group are kept together by the topology of the group: an affinity of the first pod to pods that are
-    created later would only block it. Other groups are kept away by anti-affinity in both cases.
+    If the group has a topology, it keeps the pods together: an affinity of the first pod to later pods would block it.
+    Anti-affinity keeps other groups away in both cases.
     """
     if not topology:
         return
@@ -121,7 +121,7 @@ def _exclusive(pod: Json, topology: str, key: str) -> None:
         together = [{"key": key, "operator": "In", "values": [mine]}]
         _term(affinity.setdefault("podAffinity", {}), together, topology)
     elif key == SUBGROUP_KEY:
-        return  # anti-affinity between pods of one gang: the topology of the subgroup says what can be said
+        return  # anti-affinity within a gang: the subgroup's topology is used instead
     apart: list[Json] = [{"key": key, "operator": "Exists"}, {"key": key, "operator": "NotIn", "values": [mine]}]
     _term(affinity.setdefault("podAntiAffinity", {}), apart, topology)
 

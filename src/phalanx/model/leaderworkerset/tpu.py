@@ -1,7 +1,7 @@
-"""The environment of pods that request TPUs (`google.com/tpu`): who the workers of a group are, and which one this is.
+"""Environment of pods that request TPUs (`google.com/tpu`): the workers of the group, and the pod's index.
 
-A leader that requests none is no TPU worker: ids and host names begin with the first worker. With subgroups the list
-is that of the pod's own subgroup.
+A leader without TPUs is no TPU worker: ids and host names begin with the first worker. With subgroups, the list has the
+pod's own subgroup.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""CronJob: makes a Job at each scheduled time, and keeps only so many of the finished ones."""
+"""CronJob: create a Job at each scheduled time, and keep a limited number of finished ones."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class CronJobController(Controller):
         if any(successes):
             latest = max(time for time in successes if time)
             status["lastSuccessfulTime"] = max(latest, status.get("lastSuccessfulTime") or "")
-        # A Job records its scheduled time, in case the status has not been written since.
+        # A Job records its scheduled time, in case the status was not written.
         announced = [_scheduled_at(job) for job in jobs]
         latest_reported = max([status.get("lastScheduleTime") or "", *announced])
         if latest_reported:
@@ -63,7 +63,7 @@ class CronJobController(Controller):
         await write_status(self._crons, owner, status)
 
     def _report_ended(self, owner: Json, jobs: list[Json]) -> None:
-        """Record Jobs that the status lists as active and that are not: they finished or were deleted."""
+        """Record Jobs that are active in the status but finished or deleted."""
         known = {job["metadata"]["uid"]: job for job in jobs}
         for reference in (owner.get("status") or {}).get("active") or ():
             job = known.get(reference.get("uid"))
@@ -81,7 +81,7 @@ class CronJobController(Controller):
         try:
             schedule = cron.parse(spec["schedule"], spec.get("timeZone") or "")
         except cron.BadSchedule:
-            return None  # validation refuses these; one stored before is left alone
+            return None  # an invalid schedule stored before validation is ignored
         now = self._clock.now()
         since = parse_rfc3339(status.get("lastScheduleTime") or meta["creationTimestamp"])
         due = schedule.latest_between(since, now)
@@ -120,7 +120,7 @@ class CronJobController(Controller):
         }
         try:
             made = await self._jobs.create(body)
-        except AlreadyExists:  # created before a crash: the name contains its time
+        except AlreadyExists:  # created before a crash: its name contains its time
             made = msgspec.json.decode(await self._client.get(r.JOBS, _name(owner, due), meta["namespace"]))
             self._jobs.remember(made)
         if controlled_by(made, meta["uid"]):
@@ -147,7 +147,7 @@ class CronJobController(Controller):
 
 
 def _name(owner: Json, due: float) -> str:
-    """Name the Job by its minute, so that a run is never started twice."""
+    """Name the Job by its minute, so that a run never starts twice."""
     return f"{owner['metadata']['name']}-{int(due // 60)}"
 
 

@@ -14,7 +14,7 @@ from phalanx.controllers.workloads.kind import ExpectedPod, Local, WorkloadKind,
 
 
 def group_cron_job(cron_job: Json, related: Sequence[Json] = ()) -> Grouping:
-    """Return the grouping of one run's Job; its name ends in the minute of the run, here in 0."""
+    """Return the grouping of one run's Job; its name ends with the minute of the run, here 0."""
     meta, template = cron_job["metadata"], cron_job["spec"]["jobTemplate"]
     inner = template.get("metadata") or {}
     job = {

@@ -1,4 +1,4 @@
-"""DaemonSet: one pod on every node that fits it, pinned by node affinity so that the scheduler still places it."""
+"""DaemonSet: one pod on every eligible node, pinned by node affinity so that the scheduler places it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from phalanx.controllers.runtime.revisions import HASH_LABEL, Revisions, digest_
 from phalanx.controllers.runtime.status import together, write_status
 from phalanx.model.selectors import node_selector
 
-# A daemon belongs on its node whatever the node's state; upstream adds these to every daemon pod.
+# A daemon runs on its node in any node state; upstream adds these tolerations to every daemon pod.
 TOLERATIONS: tuple[Json, ...] = tuple(
     {"key": f"node.kubernetes.io/{key}", "operator": "Exists", "effect": effect}
     for key, effect in (

@@ -15,7 +15,7 @@ def _group(daemon_set: Json, related: Sequence[Json]) -> Grouping:
 
 
 def _pods(daemon_set: Json, related: Sequence[Json], found: Grouping) -> Iterator[ExpectedPod]:
-    return iter(())  # one per node, a number that a manifest does not contain
+    return iter(())  # one per node: the number is not in the manifest
 
 
 def _run(local: Local) -> Iterable[Controller]:

@@ -51,7 +51,7 @@ class DeploymentController(Controller):
                     self.queue.add(Key(key.namespace, owner["metadata"]["name"]))
 
     def _pod_changed(self, key: Key, new: Json | None, old: Json | None) -> None:
-        """Requeue for Recreate, which waits until the last old pod is deleted: no ReplicaSet status shows that."""
+        """Requeue for Recreate, which waits for the deletion of the last old pod; no ReplicaSet status shows that."""
         reference = controller_of(old) if new is None and old is not None else None
         if reference is not None and reference["kind"] == "ReplicaSet":
             replica_set = self._sets.get(key.namespace, reference["name"])
@@ -91,7 +91,7 @@ class DeploymentController(Controller):
     async def _ours(self, deployment: Json) -> list[Json]:
         return [s for s in await self._claims.of(deployment) if not deleting(s)]
 
-    # ---- the ReplicaSet of the present template
+    # ---- the ReplicaSet of the current template
 
     async def _ensure(self, deployment: Json, current: Json | None, old: list[Json]) -> Json:
         """Return the ReplicaSet of the current template, created or found, with the newest revision number."""
@@ -106,7 +106,7 @@ class DeploymentController(Controller):
         except AlreadyExists:
             made = msgspec.json.decode(await self._client.get(r.REPLICA_SETS, body["metadata"]["name"], namespace))
             if not (controlled_by(made, deployment["metadata"]["uid"]) and _same_template(made, deployment)):
-                # Another owner's object has the name: another hash is tried next time.
+                # Another owner's object has the name: the next attempt uses another hash.
                 status = {**(deployment.get("status") or {}), "collisionCount": collisions + 1}
                 await write_status(self._deployments, deployment, status)
                 raise
@@ -238,7 +238,7 @@ class DeploymentController(Controller):
 
 
 def _current(deployment: Json, sets: list[Json]) -> Json | None:
-    """Return the ReplicaSet of the current template; the oldest, should there be several."""
+    """Return the ReplicaSet of the current template; of several, the oldest."""
     matching = [s for s in sets if _same_template(s, deployment)]
     return min(matching, key=lambda s: (s["metadata"]["creationTimestamp"], s["metadata"]["name"]), default=None)
 

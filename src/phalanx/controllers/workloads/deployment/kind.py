@@ -1,4 +1,4 @@
-"""The descriptor of Deployments: ReplicaSets make their pods."""
+"""The descriptor of Deployments: ReplicaSets create their pods."""
 
 from __future__ import annotations
 

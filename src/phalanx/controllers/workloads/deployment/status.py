@@ -16,9 +16,9 @@ _LACKS_MINIMUM = "Deployment does not have minimum availability."
 
 class RolloutProgress(msgspec.Struct, frozen=True):
     deployment: Json
-    current: Json | None  # the ReplicaSet of the present template
+    current: Json | None  # the ReplicaSet of the current template
     sets: list[Json]
-    created: bool = False  # `current` was made just now
+    created: bool = False  # `current` was created in this reconcile
 
     def total(self, counter: str) -> int:
         return sum(int((s.get("status") or {}).get(counter) or 0) for s in self.sets)
@@ -39,7 +39,7 @@ class RolloutProgress(msgspec.Struct, frozen=True):
 
 
 def status_of(progress: RolloutProgress, clock: Clock) -> tuple[Json, float | None]:
-    """Return the status, and in how many seconds the progress deadline must be checked again."""
+    """Return the status, and in how many seconds the progress deadline must be checked."""
     deployment = progress.deployment
     totals = {name: progress.total(name) for name in _COUNTERS}
     conditions = conditions_of(deployment)

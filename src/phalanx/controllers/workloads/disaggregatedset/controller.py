@@ -1,7 +1,7 @@
 """DisaggregatedSet: a LeaderWorkerSet for each role of each slice, rolled together, with Services and scalers.
 
-A new revision is a new set of LeaderWorkerSets, which grow as those of older revisions shrink (`planner.py`). Every
-step follows from what exists; one reconcile makes at most one step of a slice.
+A new revision is a new set of LeaderWorkerSets, which grow while those of older revisions shrink (`planner.py`). Every
+step is derived from existing objects; one reconcile makes at most one step per slice.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class DisaggregatedSetController(Controller):
     # ---- scalers
 
     async def _keep_scalers(self, owner: Json) -> Roles:
-        """Return the scalers of External roles, created where they are missing."""
+        """Return the scalers of External roles; create missing ones."""
         external = [role["name"] for role in s.roles_of(owner) if s.is_external(role)]
         found: Roles = {}
         for scaler in self._owned(owner, self._scalers):
@@ -79,7 +79,7 @@ class DisaggregatedSetController(Controller):
             running[role] = running.get(role, 0) + s.replicas_of(lws)
         for role in external:
             if role not in found:
-                # 1 for a new role: autoscalers do nothing about a scale of 0.
+                # 1 for a new role: autoscalers ignore a scale of 0
                 made = await self._create(owner, self._scalers, s.scaler(owner, role, running.get(role, 1)))
                 if made is not None:
                     found[role] = made
@@ -134,13 +134,13 @@ class DisaggregatedSetController(Controller):
     async def _roll(
         self, owner: Json, place: int, revision: str, new: Roles, old: dict[str, Roles], scalers: Roles
     ) -> None:
-        """Make the next step towards the revision, once what the last one added is ready."""
+        """Make the next step of a rollout, when the replicas of the last step are ready."""
         roles = {role["name"]: role for role in s.roles_of(owner)}
         if any(name not in new for name in roles):
             await self._begin(owner, place, revision, new, old)
             return
         if any(s.replicas_of(lws) != int((lws.get("status") or {}).get("readyReplicas") or 0) for lws in new.values()):
-            return  # their status brings us back
+            return  # their status requeues the set
         names = [*roles, *sorted({name for found in old.values() for name in found} - set(roles))]
         at = Rollout(
             initial=[sum(s.initial_of(found[name]) for found in old.values() if name in found) for name in names],
@@ -159,7 +159,7 @@ class DisaggregatedSetController(Controller):
         await self._shrink(owner, old, {name: at.old[index] - fewer[index] for index, name in enumerate(names)})
 
     async def _begin(self, owner: Json, place: int, revision: str, new: Roles, old: dict[str, Roles]) -> None:
-        """Record the sizes of the older revisions and create the new LeaderWorkerSets with 0 replicas."""
+        """Record the sizes of older revisions and create the new LeaderWorkerSets with 0 replicas."""
         self._events.normal(owner, NAME, "RollingUpdateStarted", f"Slice {place} is rolled to revision {revision}")
         for lws in [lws for roles in old.values() for lws in roles.values()]:
             if s.INITIAL not in (lws["metadata"].get("annotations") or {}):
@@ -169,7 +169,7 @@ class DisaggregatedSetController(Controller):
                 await self._create(owner, self._sets, s.leader_worker_set(owner, place, revision, role, 0))
 
     async def _shrink(self, owner: Json, old: dict[str, Roles], budget: dict[str, int]) -> None:
-        """Remove replicas from the newest of the older revisions first; one that loses a role loses all of them."""
+        """Remove replicas from the newest older revision first; a revision that loses a role is removed completely."""
 
         def age(roles: Roles) -> str:
             return max(str(lws["metadata"]["creationTimestamp"]) for lws in roles.values())
@@ -187,7 +187,7 @@ class DisaggregatedSetController(Controller):
     # ---- Services
 
     async def _serve(self, owner: Json, place: int, revision: str) -> None:
-        """Keep a Service for every role of each revision that is ready in all roles, once the current one is."""
+        """Create a Service per role of each revision that is ready in all roles, once the current one is."""
         names = [role["name"] for role in s.roles_of(owner)]
         revisions = self._revisions(owner, place)
         if not _ready(revisions.get(revision) or {}, names):
@@ -250,7 +250,7 @@ class DisaggregatedSetController(Controller):
     # ---- writing
 
     async def _create(self, owner: Json, cache: Cache, body: Json) -> Json | None:
-        """Return the object, created or found; None while its name belongs to a foreign object or one being deleted."""
+        """Return the object, created or found; None while its name belongs to another owner or a terminating object."""
         meta = body["metadata"]
         known = cache.get(meta["namespace"], meta["name"])
         if known is None:
@@ -276,7 +276,7 @@ class DisaggregatedSetController(Controller):
 
 
 def _target(role: Json, scalers: Roles, unknown: int) -> int:
-    """Return the replicas that a role should have in a slice; `unknown` for an External one without a scaler."""
+    """Return the target replicas of a role in a slice; `unknown` for an External role without a scaler."""
     if not s.is_external(role):
         return s.replicas_of(role)
     scaler = scalers.get(role["name"])

@@ -1,4 +1,4 @@
-"""The descriptor of DisaggregatedSets: nothing of their own, each role has the groups of its LeaderWorkerSets."""
+"""The descriptor of DisaggregatedSets: each role has the groups of its LeaderWorkerSets."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from phalanx.controllers.workloads.leaderworkerset.kind import LEADER_WORKER_SET
 
 
 def _sets(owner: Json) -> Iterator[Json]:
-    """Yield the LeaderWorkerSets of one slice, which stands for all."""
+    """Yield the LeaderWorkerSets of one slice; slices are equal."""
     meta = {"namespace": "default", "uid": "", **owner["metadata"]}
     named = {**owner, "metadata": meta}
     for role in roles_of(named):

@@ -1,7 +1,7 @@
-"""Plan the steps of a rollout over several roles: old replicas shrink as new ones grow, in proportion.
+"""Plan the steps of a rollout over several roles: old replicas shrink while new ones grow, in proportion.
 
-Every value is a list with an entry for each role. `surge` limits how many more replicas a role may have than wanted,
-`unavailable` how many fewer. An old revision never keeps some roles without the others. Pure functions.
+Every value is a list with an entry per role. `surge`: how many replicas a role may have above the target;
+`unavailable`: how many below. An old revision never keeps only some roles. Pure functions.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ class RoleLimits(msgspec.Struct, frozen=True):
 class Rollout(msgspec.Struct, frozen=True):
     """The state of a rollout."""
 
-    initial: Counts  # old replicas when it began
+    initial: Counts  # old replicas at the start
     old: Counts
     new: Counts
     target: Counts
     limits: Sequence[RoleLimits]
 
     def minimum(self, role: int, new: Counts) -> int:
-        """Return how many old replicas must stay in addition to `new`; none where the role grows."""
+        """Return how many old replicas must stay in addition to `new`; 0 if the role grows."""
         if self.initial[role] < self.target[role]:
             return 0
         return max(0, self.target[role] - self.limits[role].unavailable - new[role])
@@ -40,7 +40,7 @@ Step = tuple[list[int], list[int]]  # (old, new)
 
 
 def next_step(at: Rollout) -> Step | None:
-    """Return the replicas to have next; None when the rollout is done or has to wait."""
+    """Return the next replicas; None if the rollout is done or has to wait."""
     roles = range(len(at.initial))
     steps = max((_steps(at, role) for role in roles), default=0)
     complete = all(at.new[role] >= at.target[role] for role in roles)
@@ -64,14 +64,14 @@ def next_step(at: Rollout) -> Step | None:
 
 
 def _steps(at: Rollout, role: int) -> int:
-    """Return how many steps a role takes alone, in batches of its surge, else of what may be unavailable."""
+    """Return how many steps a role takes alone, in batches of its surge, or else of its unavailability."""
     limits = at.limits[role]
     batch = limits.surge if limits.surge > 0 else max(1, limits.unavailable)
     return -(-max(at.initial[role], at.target[role], 0) // batch)
 
 
 def _more_new(at: Rollout, steps: int) -> list[int]:
-    """Bring the role that is furthest behind one step on; others follow to the same step."""
+    """Advance the role with the least progress by one step; others follow to the same step."""
     done = [at.new[role] * steps // target if target else steps for role, target in enumerate(at.target)]
     step = min(done) + 1
     return [max(at.new[role], min(target, -(-step * target // steps))) for role, target in enumerate(at.target)]
@@ -90,13 +90,13 @@ def _fits(at: Rollout, new: Counts) -> bool:
 
 
 def _room(at: Rollout, role: int, new: Counts) -> int:
-    """Return how many old replicas may stay in addition to `new`, and not fewer than must stay."""
+    """Return how many old replicas may stay in addition to `new`, at least the minimum."""
     room = max(0, min(at.old[role], at.target[role] + at.limits[role].surge - new[role]))
     return max(room, at.minimum(role, new))
 
 
 def _keep_whole(at: Rollout, old: list[int], new: Counts) -> list[int]:
-    """Drain all roles of the old revision or none: one without the others serves nothing."""
+    """Drain all roles of the old revision or none: some roles alone cannot serve."""
     present = [role for role, initial in enumerate(at.initial) if initial]
     ended = [role for role in present if old[role] == 0]
     if not ended or len(ended) == len(present):

@@ -42,7 +42,7 @@ def initial_of(lws: Json) -> int:
 
 
 def revision_of(owner: Json) -> str:
-    """Return a hash that changes with the template of any role, and with nothing else."""
+    """Return a hash that changes only with the template of a role."""
     templates = [
         {"name": role["name"], "template": (role.get("spec") or {}).get("leaderWorkerTemplate")}
         for role in roles_of(owner)
@@ -89,7 +89,7 @@ def leader_worker_set(owner: Json, place: int, revision: str, role: Json, replic
 
 
 def _place(pod_spec: Json, owner: Json, place: int) -> None:
-    """Keep the roles of a slice in one domain and other slices out of it, as the placementPolicy asks."""
+    """Place the roles of a slice in one domain and apart from other slices, as the placementPolicy requests."""
     policy = owner["spec"].get("placementPolicy") or {}
     kind, topology, name = policy.get("type") or "None", policy.get("topology"), owner["metadata"]["name"]
     if kind == "None" or not topology:

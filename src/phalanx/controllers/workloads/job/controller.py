@@ -1,4 +1,4 @@
-"""Job: runs pods until enough have succeeded, or too many have failed."""
+"""Job: run pods until enough have succeeded, or too many have failed."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class JobController(Controller):
         self._pods.index("job", _index_by_job)
         self._jobs.index("manual", _index_by_own_selector)
         self._groups = JobGroups(groups) if groups is not None else None
-        self._streaks: dict[str, tuple[int, float]] = {}  # Job uid -> (failures in a row, end of the last); not kept
+        self._streaks: dict[str, tuple[int, float]] = {}  # Job uid -> (consecutive failures, end of the last)
         self._jobs.on_change(self._job_changed)
         self._pods.on_change(self._pod_changed, of=MARKED)
         if groups is not None:
@@ -53,7 +53,7 @@ class JobController(Controller):
 
     def _job_changed(self, key: Key, new: Json | None, old: Json | None) -> None:
         if new is not None and old is not None and new.get("status", {}).get("startTime") and same_requests(new, old):
-            return  # our own status, come back
+            return  # an echo of our own status write
         self.queue.add(key)
 
     def _pod_changed(self, key: Key, new: Json | None, old: Json | None) -> None:
@@ -88,7 +88,7 @@ class JobController(Controller):
         if job is not None and not is_finished(job) and job["spec"].get("managedBy", CONTROLLER) == CONTROLLER:
             await self._claims.of(job)  # adopts pods its selector matches, releases the others
         pods, other_pods = self._pods_of(key, uid)
-        await self._remove_finalizers(other_pods)  # of an earlier Job of this name: no other controller releases them
+        await self._remove_finalizers(other_pods)  # of an earlier Job with this name, whose controller is gone
         if job is None or job["spec"].get("managedBy", CONTROLLER) != CONTROLLER:
             return
         if is_finished(job):
@@ -106,9 +106,9 @@ class JobController(Controller):
             if self._groups is not None and verdict is None:
                 membership = await self._groups.membership(job, pods)
                 if membership.wait and is_new(job, pods):
-                    return  # it has not begun, and must stay able to
+                    return  # it has not started, and must remain startable
             if verdict is not None:
-                await self._remove(tally.active)  # they count as failed, and the Job ends when the last has ended
+                await self._remove(tally.active)  # they count as failed; the Job ends after the last one
             elif job["spec"].get("suspend"):
                 await self._withdraw(tally, tally.active)
             else:
@@ -118,7 +118,7 @@ class JobController(Controller):
                     problem = found
                 except GroupingRefused as found:
                     refusal = found
-        # Whatever stands in the way of new pods, those that ended are counted and let go: a namespace waits for that.
+        # Count finished pods even if new pods are blocked: the deletion of a namespace waits for that.
         await self._write(job, tally, verdict, complete_for_good(job, tally, pods), refusal)
         if problem is not None:
             raise problem
@@ -150,7 +150,7 @@ class JobController(Controller):
         missing = wanted - len(tally.active)
         if spec.get("podReplacementPolicy") == "Failed":
             missing -= len(tally.terminating)
-        if missing <= 0 or membership.wait:  # to have fewer is always possible
+        if missing <= 0 or membership.wait:  # scaling down is always possible
             return
         wait = self._backoff(job)
         if wait > 0:
@@ -159,7 +159,7 @@ class JobController(Controller):
         count = min(missing, BATCH)
         indexes: list[int | None] = list(free_indexes(job, tally, count)) if tally.indexed else [None] * count
         maker, batch = PodMaker(job, membership), 1
-        while indexes:  # slow start: a template the server refuses costs one request, not hundreds
+        while indexes:  # slow start: a rejected template costs one request, not hundreds
             now, indexes = indexes[:batch], indexes[batch:]
             try:
                 tally.active += await together(self._create(maker.body(index, tally)) for index in now)
@@ -170,7 +170,7 @@ class JobController(Controller):
 
     def _note_failures(self, job: Json, tally: Tally) -> None:
         uid = job["metadata"]["uid"]
-        # A pod that was deleted or preempted did not crash: its replacement need not wait.
+        # A deleted or preempted pod did not crash: its replacement need not wait.
         ends = [_end_time(pod) for pod in [*tally.fresh_failures, *tally.waiting.values()] if not deleting(pod)]
         if tally.fresh_successes:
             self._streaks.pop(uid, None)
@@ -180,7 +180,7 @@ class JobController(Controller):
                 self._streaks[uid] = (count + 1, max(ends))
 
     def _backoff(self, job: Json) -> float:
-        """Return seconds until a replacement for the last failure may be created."""
+        """Return the seconds until a replacement for the last failure may be created."""
         count, last = self._streaks.get(job["metadata"]["uid"], (0, 0.0))
         if not count:
             return 0.0
@@ -192,7 +192,7 @@ class JobController(Controller):
         return made
 
     async def _withdraw(self, tally: Tally, pods: list[Json]) -> None:
-        """Delete pods that are no longer wanted; released first, they do not count as failures."""
+        """Delete unwanted pods; without finalizer, so that they do not count as failures."""
         await self._remove_finalizers(pods)
         await self._remove(pods)
         gone = {pod["metadata"]["uid"] for pod in pods}
@@ -206,7 +206,7 @@ class JobController(Controller):
             self._announced.deleted(pod)
 
     async def _remove_finalizers(self, pods: list[Json], for_good: set[str] | None = None, run: str = "") -> None:
-        """Remove our finalizer from counted pods; those `for_good` still count as members of their gang."""
+        """Remove our finalizer from counted pods; those in `for_good` still count as members of their gang."""
         await together(
             self._remove_finalizer(pod, run if pod["metadata"]["uid"] in (for_good or ()) else "") for pod in pods
         )
@@ -262,7 +262,7 @@ class JobController(Controller):
                 self._events.normal(job, NAME, "Completed", "Job completed")
             else:
                 self._events.warning(job, NAME, verdict.reason, verdict.message)
-            self.queue.add(Key(job["metadata"]["namespace"], job["metadata"]["name"]))  # to let go of what is left
+            self.queue.add(Key(job["metadata"]["namespace"], job["metadata"]["name"]))  # remove other finalizers
 
     def _conclude(self, status: Json, conditions: list[Json], verdict: JobVerdict, *, done: bool) -> None:
         target = "SuccessCriteriaMet" if verdict.type == "Complete" else "FailureTarget"
@@ -309,7 +309,7 @@ def _job_of(pod: Json) -> str:
 
 
 def same_requests(new: Json, old: Json) -> bool:
-    """Return True if an update changed nothing that its author sets."""
+    """Return True if an update changed no field that its author sets."""
 
     def workload_annotations(obj: Json) -> tuple[object, ...]:
         meta = obj["metadata"]
@@ -350,7 +350,7 @@ def outcome(job: Json) -> Json | None:
 
 
 def finish_time(job: Json) -> float | None:
-    """Return when a Job ended; None while it runs, and when its condition does not say."""
+    """Return when a Job ended; None while it runs, or if its condition has no time."""
     since = (outcome(job) or {}).get("lastTransitionTime")
     return parse_rfc3339(since) if since else None
 

@@ -1,6 +1,6 @@
 """Job: one Workload, one PodGroup (Kubernetes 1.37, gate WorkloadWithJob).
 
-The only part of a Job is "" (all its pods). `delegated` makes the PodGroup of a Job whose parent owns the Workload.
+The only part of a Job is "" (all its pods). `delegated` creates the PodGroup of a Job whose parent owns the Workload.
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ def size_of(job_spec: Json) -> int:
 
 
 def vacant(job: Json) -> int:
-    """Return how many places of the gang stay empty: fewer pods are to come than run at a time.
+    """Return how many members of the gang will not be replaced, because fewer pods remain than run at a time.
 
-    The others have succeeded, or failed for good.
+    They have succeeded, or failed for good.
     """
     spec, status = job["spec"], job.get("status") or {}
     if spec.get("completions") is None:
@@ -64,7 +64,7 @@ def vacant(job: Json) -> int:
 
 
 def template_name(job: str) -> str:
-    """Return the template name that Kubernetes uses; a shorter one where that is not a DNS label."""
+    """Return the template name that Kubernetes uses, shortened if it is not a DNS label."""
     return fitting(f"{job.replace('.', '-')}-pgt-0")
 
 
@@ -123,7 +123,7 @@ def group_job(job: Json, related: Sequence[Json] = ()) -> Grouping:
 
 
 def disruption_notes(job: Json, leaf: LeafTemplate) -> list[tuple[str, str]]:
-    """Return a note if the Job would fail when its gang is preempted, since deleted pods count as failed."""
+    """Return a note if the Job would fail when its gang is preempted, because deleted pods count as failed."""
     spec = job["spec"]
     pods, limit = size_of(spec), spec.get("backoffLimit")
     allowed = DEFAULT_BACKOFF_LIMIT if limit is None else int(limit)

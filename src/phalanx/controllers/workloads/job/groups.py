@@ -1,7 +1,7 @@
-"""Manage the scheduling objects of a Job: created before its first pod, kept over suspension, resized with it.
+"""Manage the scheduling objects of a Job: created before its first pod, kept during suspension, resized with it.
 
-As Kubernetes 1.37 does (gate WorkloadWithJob), with two improvements: a Job whose parent promised a Workload waits for
-it instead of running ungrouped for ever, and a group deleted under a running Job is created again.
+As in Kubernetes 1.37 (gate WorkloadWithJob), with two improvements: a Job whose parent promised a Workload waits for
+it instead of running ungrouped, and a group deleted under a running Job is created again.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ NAME = "job-controller"
 class Membership(NamedTuple):
     link: Link | None = None
     reference: Json | None = None  # owner reference to the PodGroup for each pod
-    wait: bool = False  # no pods may be made yet
+    wait: bool = False  # no pods may be created yet
 
 
 NOT_GROUPED = Membership()
@@ -45,7 +45,7 @@ class JobGroups:
         self._groups = groups
 
     async def membership(self, job: Json, pods: list[Json]) -> Membership:
-        """Return what new pods of the Job must carry. API failures are recorded as Events and raised."""
+        """Return what new pods of the Job must have. API failures are recorded as Events and raised."""
         try:
             mode = mode_of(job)
             if mode == NOTHING:
@@ -69,7 +69,7 @@ class JobGroups:
         grouping = group_job(job, about)
         wired = any(group_of(pod) == grouping.links[""].pod_group for pod in pods)
         if not workloads and not wired and not is_new(job, pods):
-            return NOT_GROUPED  # began without groups and ends without
+            return NOT_GROUPED  # started without groups: stays so
         if workloads and by_hand is None:
             templates = workloads[0]["spec"].get("podGroupTemplates") or []
             if len(templates) != 1:
@@ -79,7 +79,7 @@ class JobGroups:
         grouping = without_ungrouped(grouping, _at_once(job), pods, deleted_for_good(job, pods))
         try:
             if by_hand is not None:
-                await self._groups.adopt(job, by_hand)  # its author created it for this Job: it is deleted with it
+                await self._groups.adopt(job, by_hand)  # a user's Workload for this Job: it is deleted with it
             in_use = any(group_of(pod) == grouping.links[""].pod_group and active(pod) for pod in pods)
             await self._groups.ensure(job, grouping, NAME, announce=True, in_use=in_use)
             for reason, text in grouping.notes if not workloads else ():
@@ -116,7 +116,7 @@ class JobGroups:
             return NOT_GROUPED
         try:
             await self._groups.ensure(job, grouping, NAME, announce=True)
-        except GroupingRefused:  # another Job of this template was quicker by a moment
+        except GroupingRefused:  # another Job of this template was created first
             grouping = delegated(job, parent, shared=True)
             await self._groups.ensure(job, grouping, NAME, announce=True)
         return self._joined(job, grouping)
@@ -135,7 +135,7 @@ class JobGroups:
         return Membership(link, reference)
 
     async def _adopt(self, job: Json) -> None:
-        """Adopt a Workload that a user created for this Job and that its pods name: it is deleted with the Job."""
+        """Adopt a user's Workload for this Job that its pods name: it is deleted with the Job."""
         named = (job["spec"]["template"].get("spec") or {}).get("workloadRef")
         if named is None or controller_of(job) is not None:
             return
@@ -155,7 +155,7 @@ def _at_once(job: Json) -> int:
 
 
 def is_new(job: Json, pods: list[Json]) -> bool:
-    """Return True if the Job has never begun: only then are scheduling objects created for it."""
+    """Return True if the Job has never started: only then are scheduling objects created."""
     status = job.get("status") or {}
     if pods or status.get("startTime") or status.get("succeeded") or status.get("failed"):
         return False

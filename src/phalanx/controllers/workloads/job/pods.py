@@ -55,7 +55,7 @@ class PodMaker:
         return {**self._pod, "metadata": metadata, "spec": {**spec, "hostname": f"{self._name}-{number}"[:63]}}
 
     def _failures(self, index: int, tally: Tally) -> dict[str, str]:
-        """Return how often the index has failed; each pod passes this on to its replacement."""
+        """Return how often the index has failed; a replacement inherits the counts of its pod."""
         spec = self._job["spec"]
         if spec.get("backoffLimitPerIndex") is None:
             return {}
@@ -75,7 +75,7 @@ def grouped(pod: Json) -> bool:
 
 
 def run_of(job: Json) -> str:
-    """Return the run that its pods belong to: the Jobs of one JobSet are one run, those of a CronJob are not."""
+    """Return the run of its pods: Jobs of one JobSet are one run, those of a CronJob are not."""
     owner = controller_of(job)
     together = owner is not None and not owner["apiVersion"].startswith("batch/")
     return str(owner["uid"] if owner is not None and together else job["metadata"]["uid"])
@@ -84,11 +84,11 @@ def run_of(job: Json) -> str:
 def complete_for_good(job: Json, tally: Tally, pods: list[Json]) -> set[str]:
     """Return uids of pods about to be counted that will not be replaced.
 
-    They are as many as `parallelism` exceeds the pods that still run at the same time. They still count as members of
-    their gang (its last wave may be small); the other pods are replaced by the next wave.
+    Their number is `parallelism` minus the pods that still run at the same time. They still count as members of their
+    gang (its last wave may be small); other pods are replaced by the next wave.
     """
     spec = job["spec"]
-    # Also those outside, created while the gates were off: their gang requires that many fewer.
+    # Including pods outside the group, created while the gates were off: their gang requires fewer pods.
     gang = any(grouped(pod) for pod in pods) or run_of(job) != job["metadata"]["uid"]
     ended = [pod for pod in tally.release if phase(pod) == "Succeeded" and gang]
     places = len(ended)
@@ -101,7 +101,7 @@ def complete_for_good(job: Json, tally: Tally, pods: list[Json]) -> set[str]:
 
 
 def updates(pod: Json) -> tuple[Any, ...]:
-    """Return the pod fields that a Job depends on: it is requeued when these change, not for every condition."""
+    """Return the pod fields that a Job depends on: only their changes requeue it."""
     meta, status = pod["metadata"], pod.get("status") or {}
     restarts = sum(int(c.get("restartCount") or 0) for c in status.get("containerStatuses") or ())
     held = TRACKING in (meta.get("finalizers") or ())

@@ -1,4 +1,4 @@
-"""When a Job is over: deadlines, back-off limits, pod failure policies, failed indexes, success policies."""
+"""Decide when a Job ends: deadlines, backoff limits, pod failure policies, failed indexes, success policies."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ class JobVerdict(msgspec.Struct, frozen=True):
 
 
 def judge(job: Json, tally: Tally, now: float) -> JobVerdict | None:
-    """Return how the Job ends now, or None when it continues."""
+    """Return how the Job ends now; None if it continues."""
     return _decided(job) or _failed(job, tally, now) or _succeeded(job, tally)
 
 
 def _decided(job: Json) -> JobVerdict | None:
-    """Return the recorded decision, which is final: pods that end later change nothing."""
+    """Return the recorded decision, which is final."""
     for entry in (job.get("status") or {}).get("conditions") or ():
         if entry["status"] == "True" and entry["type"] in ("FailureTarget", "SuccessCriteriaMet"):
             type_ = "Failed" if entry["type"] == "FailureTarget" else "Complete"
@@ -126,7 +126,7 @@ def _exit_code_hit(codes: Json, pod: Json) -> tuple[str, int] | None:
 
 
 MAX_DIGITS = 12
-MOST_IN_RANGE = 1_000_000  # indexes of one range: any user with permission may have written the status
+MOST_IN_RANGE = 1_000_000  # indexes per range: users with permission may write the status
 
 
 def parse_indexes(text: str) -> set[int]:
@@ -146,5 +146,5 @@ def format_indexes(indexes: Iterable[int]) -> str:
             ranges[-1][1] = index
         else:
             ranges.append([index, index])
-    # Two neighbours are written as a list, three or more as a range, as upstream does.
+    # like upstream: a list for two neighbours, a range for three or more
     return ",".join(str(a) if a == b else f"{a},{b}" if b == a + 1 else f"{a}-{b}" for a, b in ranges)

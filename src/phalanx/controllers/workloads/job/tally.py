@@ -28,10 +28,10 @@ INDEX_IGNORED = "batch.kubernetes.io/job-index-ignored-failure-count"
 class Tally(msgspec.Struct):
     active: list[Json] = msgspec.field(default_factory=list)
     terminating: list[Json] = msgspec.field(default_factory=list)
-    release: list[Json] = msgspec.field(default_factory=list)  # counted once the status is written: finalizer may go
+    release: list[Json] = msgspec.field(default_factory=list)  # finalizer is removed after the status write
     fresh_failures: list[Json] = msgspec.field(default_factory=list)  # seen for the first time
     fresh_successes: int = 0
-    waiting: dict[int, Json] = msgspec.field(default_factory=dict)  # failed pod of an index that awaits its replacement
+    waiting: dict[int, Json] = msgspec.field(default_factory=dict)  # index -> failed pod that waits for its replacement
     counted_succeeded: int = 0
     counted_failed: int = 0
     uncounted_succeeded: list[str] = msgspec.field(default_factory=list)  # uids
@@ -93,9 +93,9 @@ def tally_of(job: Json, pods: list[Json]) -> Tally:
         if deleting(pod) and not finished(pod):
             tally.terminating.append(pod)
             if only_failed:
-                continue  # counts as failed only when it really has
+                continue  # counts as failed when it has ended
         if TRACKING not in (pod["metadata"].get("finalizers") or ()):
-            continue  # counted before, or removed by us and not to be counted
+            continue  # counted already, or deleted by us and not counted
         if pod["metadata"]["uid"] in known:
             tally.release.append(pod)
         else:
@@ -109,7 +109,7 @@ def tally_of(job: Json, pods: list[Json]) -> Tally:
 
 
 def _settle(tally: Tally, status: Json, pods: list[Json]) -> None:
-    """Turn uids whose pods have lost the finalizer into counts."""
+    """Convert uids of pods without the finalizer to counts."""
     uncounted = status.get("uncountedTerminatedPods") or {}
     held = {pod["metadata"]["uid"] for pod in pods if TRACKING in (pod["metadata"].get("finalizers") or ())}
     for uid in uncounted.get("succeeded") or ():
@@ -148,7 +148,7 @@ def _failure(tally: Tally, job: Json, pod: Json, pods: list[Json], completions: 
         if action == "FailIndex" or (action != "Ignore" and failures > int(limit)):
             tally.failed_indexes.add(index)
         elif not any(index_of(other) == index and _attempt(other) > _attempt(pod) for other in pods):
-            # Its replacement reads from it how often the index has failed, so it must stay until then.
+            # Its replacement reads the failures of the index from it, so it must stay until then.
             tally.waiting[index] = pod
             return
     tally.release.append(pod)
@@ -159,8 +159,10 @@ def _failure(tally: Tally, job: Json, pod: Json, pods: list[Json], completions: 
 
 
 def _returned(pod: Json) -> bool:
-    """Return True if a kubelet rejected a member of a gang, or the scheduler took it back because its gang could not be
-    completed. That is no failure of the Job."""
+    """Return True if a kubelet rejected a gang member, or the scheduler released it from an incomplete gang.
+
+    That is no failure of the Job.
+    """
     if BOUND_IN_GROUP not in (pod["metadata"].get("annotations") or {}):
         return False
     status: Json = pod.get("status") or {}
@@ -202,13 +204,13 @@ def surplus(job: Json, tally: Tally, wanted: int, rank: Any) -> list[Json]:
         else:
             taken.add(index)
             kept.append(pod)
-    # Lower indexes stay: a smaller gang is the first part of the larger one.
+    # Keep lower indexes: a smaller gang is the first part of a larger one.
     kept.sort(key=lambda pod: index_of(pod) or 0)
     return extra + kept[wanted:][::-1]
 
 
 def free_indexes(job: Json, tally: Tally, count: int) -> list[int]:
-    """Return the lowest indexes that no pod works on."""
+    """Return the lowest indexes without a pod."""
     only_failed = job["spec"].get("podReplacementPolicy") == "Failed"
     busy = {index_of(pod) for pod in [*tally.active, *(tally.terminating if only_failed else ())]}
     busy |= tally.completed_indexes | tally.failed_indexes
@@ -222,7 +224,7 @@ def free_indexes(job: Json, tally: Tally, count: int) -> list[int]:
 
 
 def deleted_for_good(job: Json, pods: list[Json]) -> int:
-    """Return how many pods of a Job completed, are not replaced, and were deleted. pods: those that are there."""
+    """Return how many completed pods of a Job were deleted and are not replaced. pods: the existing ones."""
     there = sum(_completed_for_good(pod) for pod in pods)
     return max(0, vacant(job) - there)
 

@@ -1,6 +1,6 @@
 """JobSet: create its Jobs in order, group their pods, restart them together, and report its status.
 
-Each reconcile ends with one status write; the next one finds missing whatever a crash left undone.
+Each reconcile ends with one status write; after a crash the next one finishes the work.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from phalanx.base import resources as r
 from phalanx.base.clock import Clock
 from phalanx.base.errors import AlreadyExists, Forbidden, Invalid, NotFound
 from phalanx.controllers.grouping.core import BATCH, Grouping, GroupingRefused
-from phalanx.controllers.grouping.ungrouped_pods import NO_PODS, Gang, each_without_ungrouped, stands
+from phalanx.controllers.grouping.ungrouped_pods import NO_PODS, Gang, counts_for_gang, each_without_ungrouped
 from phalanx.controllers.grouping.user_workload import made_by_hand
 from phalanx.controllers.runtime.cache import MARKED
 from phalanx.controllers.runtime.controller import Cache, Caches, Controller, Json, Key
@@ -50,7 +50,7 @@ GROUPED = "WorkloadSchedulingReady"
 GATES_OFF = "Groups need the feature gates GenericWorkload and JobSetGang; its pods start one by one"
 GATHERING = 0.1  # seconds in which Job changes are batched into one reconcile
 _CREATION_FAILED = {"PersistentVolumeClaim": "PVCCreationFailed", "Service": "HeadlessServiceCreationFailed"}
-RETRY = 10.0  # seconds after which a name taken by another owner is tried again
+RETRY = 10.0  # seconds until a name taken by another owner is tried again
 
 
 class JobSetController(Controller):
@@ -78,7 +78,7 @@ class JobSetController(Controller):
 
     def _set_changed(self, key: Key, new: Json | None, old: Json | None) -> None:
         if new is None or old is None or not new.get("status") or not same_requests(new, old):
-            self.queue.add(key)  # and not for our own status, come back
+            self.queue.add(key)  # not for echoes of our own status writes
 
     def _service_changed(self, key: Key, new: Json | None, old: Json | None) -> None:
         if new is None:
@@ -93,16 +93,14 @@ class JobSetController(Controller):
                 self.queue.add_after(Key(key.namespace, reference["name"]), GATHERING)
 
     def _pod_changed(self, key: Key, new: Json | None, old: Json | None) -> None:
-        """Requeue the set for restarts in place and for pods that its gang does not require.
-
-        Those are outside its groups, or completed and deleted.
-        """
+        """Requeue the set for restarts in place and for pods that its gang does not require: outside its groups, or
+        deleted after completion."""
         name = jobset_of(new or old or {})
         if not name:
             return
         outside = self._groups is not None and not group_of(new or old or {})
         gone = self._groups is not None and new is None and old is not None and phase(old) == "Succeeded"
-        if gone or (outside and (old is None or new is None or stands(old) != stands(new))):
+        if gone or (outside and (old is None or new is None or counts_for_gang(old) != counts_for_gang(new))):
             self.queue.add_after(Key(key.namespace, name), GATHERING)
         elif old is None or new is None or reported(old) != reported(new):
             jobset = self._sets.get(key.namespace, name)
@@ -138,7 +136,7 @@ class JobSetController(Controller):
         jobset, children = look.jobset, look.children
         try:
             shape_of(jobset)
-        except GroupingRefused as refusal:  # its request exceeds the limits, and is not counted
+        except GroupingRefused as refusal:  # the request exceeds the limits
             look.refuse(refusal)
             return
         await self._delete_jobs(children.previous)
@@ -159,7 +157,7 @@ class JobSetController(Controller):
             )
             self.queue.add_after(look.key, RETRY)
             if jobset["spec"].get("suspend"):
-                await self._suspend_or_resume(look, Grouping())  # to stop is always possible
+                await self._suspend_or_resume(look, Grouping())  # stopping is always possible
             return
         await self._serve(look)
         if grouping is not None:
@@ -173,7 +171,7 @@ class JobSetController(Controller):
     # ---- groups
 
     async def _group(self, look: ObservedJobSet) -> Grouping | None:
-        """Return the grouping whose objects exist by now; None while they cannot be created yet."""
+        """Return the grouping if its objects exist; None while they cannot be created."""
         if self._groups is None:
             if group_job_set(look.jobset):
                 look.refuse(GroupingRefused(GATES_OFF, "APINotAvailable"))
@@ -191,11 +189,11 @@ class JobSetController(Controller):
         by_hand = made_by_hand(jobset, about) if grouping.workload is None else None
         if by_hand is not None and (grouping or by_hand in by_name):
             await self._groups.adopt(jobset, by_hand)
-        # Also for a suspended set: a capacity planner needs to know what it will request (the API design paper).
+        # Also for a suspended set: a capacity planner needs its requests (API design paper).
         idle = all(job["spec"].get("suspend") for job in look.children.active)
         grouping = each_without_ungrouped(grouping, self._gangs(look, shape, grouping))
         if idle and self._groups.leaving(jobset, grouping):
-            # The remains of an earlier run are deleted, down to the last pod; nothing is created meanwhile.
+            # Objects of an earlier run are deleted, down to the last pod; nothing is created meanwhile.
             await self._groups.remove(jobset, plans=False)
             return None
         state = await self._groups.ensure(jobset, grouping, NAME, idle=idle, in_use=not idle)
@@ -224,7 +222,7 @@ class JobSetController(Controller):
     # ---- children
 
     async def _serve(self, look: ObservedJobSet) -> None:
-        """Create the Service and the shared claims; a failure is reported and does not block the rest."""
+        """Create the Service and the shared claims; a failure is reported and blocks nothing else."""
         jobset = look.jobset
         wanted = [(self._claims, claim) for claim in claims(jobset)]
         if with_host_names(jobset):
@@ -261,7 +259,7 @@ class JobSetController(Controller):
             bodies = [self._body(look, item, index, grouping) for index in islice(missing, BATCH - len(made))]
             made += [job for job in await together(self._create_job(look, body) for body in bodies) if job]
             if len(made) >= BATCH:
-                self.queue.add(look.key)  # the next look makes the others
+                self.queue.add(look.key)  # the next reconcile creates the others
                 break
         children.active += made
         if made:
@@ -317,14 +315,14 @@ class JobSetController(Controller):
         look.note_order()
 
     async def _bring_up_to_date(self, look: ObservedJobSet, item: Json, job: Json, grouping: Grouping) -> None:
-        """Resume a suspended Job with the JobSet's current template; follow the size of a running one."""
+        """Resume a suspended Job with the JobSet's current template; update the size of a running one."""
         if deleting(job):
             return
         if job["spec"].get("suspend"):
             index = int((job["metadata"].get("labels") or {}).get(JOB_INDEX) or 0)
             wanted = self._body(look, item, index, grouping)
             if link_of(job) != link_of(wanted):
-                await self._delete_jobs([job])  # a pod template's group is immutable; nothing runs, so recreate it
+                await self._delete_jobs([job])  # a template's group is immutable; nothing runs, so recreate the Job
                 return
             patch = template_patch(job, wanted)
             if patch is not None:
@@ -340,7 +338,7 @@ class JobSetController(Controller):
             patched = await self._jobs.patch(job, patch)
         except NotFound:
             return job
-        # The watch brings back what is known by then and changes nothing; the status has to follow all the same.
+        # The watch event contains no further change, but the status has to be written.
         reference = controller_of(job)
         if reference is not None:
             self.queue.add_after(Key(job["metadata"]["namespace"], reference["name"]), GATHERING)
@@ -387,7 +385,7 @@ class JobSetController(Controller):
 
 
 def _bound(grouping: Grouping, group: str, key: str) -> bool:
-    """Return True if a group keeps its pods inside one domain of a topology key."""
+    """Return True if a group requires one domain of a topology key."""
     for obj in grouping.groups:
         if obj["metadata"]["name"] == group:
             topology = (obj["spec"].get("schedulingConstraints") or {}).get("topology") or ()

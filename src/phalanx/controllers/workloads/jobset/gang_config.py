@@ -1,7 +1,7 @@
 """JobSet gangs as KEP-1068 writes them: `gangConfig`, one KEP-4671 Workload, pods with `workloadRef`.
 
-Its replicas of a gang become replica keys: the index of the Job, counted from 0. A Workload of the expected name that
-the author made is used as it is, and never changed.
+Its replicas of a gang become replica keys: the index of the Job, counted from 0. A user's Workload with the expected
+name is used and never changed.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def _groups(jobset: Json, shape: JobSetShape) -> tuple[dict[str, Link], dict[str
     counts: dict[str, int] = {}
     workload = workload_name(shape.name)
     free = [part for part in shape.parts if not part.linked and part.pods]
-    # Parts that start one after another cannot wait for each other: those of one turn are a gang.
+    # Parts that start one after another cannot wait for each other: those that start together are a gang.
     labels = {part.name: "-".join(each.name for each in turn) for turn in turns(free) for part in turn}
     for part in free:
         mode = whole if whole != OFF else modes[part.name]
@@ -115,7 +115,7 @@ def _is_by_hand(workload: Json, name: str, jobset: Json) -> bool:
     owner = next((ref for ref in meta.get("ownerReferences") or () if ref.get("controller")), None)
     if owner is None:
         return True
-    # Adopted before: it is deleted with its owner, and its author may still edit it.
+    # Adopted earlier: it is deleted with its owner, and its author may still edit it.
     return bool(
         owner.get("uid") == jobset["metadata"].get("uid") and (meta.get("annotations") or {}).get(ADOPTED) == "true"
     )
@@ -135,7 +135,7 @@ def check_links(shape: JobSetShape, workloads: Sequence[Json]) -> None:
 
 
 def check_fit(workload: Json, counts: dict[str, int]) -> None:
-    """Check that a user's Workload has the groups that pods will name, and requires no more pods than there are."""
+    """Check that a user's Workload has the groups that pods name, with minimums that can be met."""
     name = workload["metadata"]["name"]
     groups = {t["name"]: t.get("schedulingPolicy") or {} for t in workload["spec"].get("podGroupTemplates") or ()}
     groups |= {g["name"]: g.get("policy") or {} for g in workload["spec"].get("podGroups") or ()}

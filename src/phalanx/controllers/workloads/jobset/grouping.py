@@ -1,14 +1,14 @@
-"""JobSet: which of the ways to ask for groups its author chose, and the groups that follow.
+"""JobSet: choose one of several ways to request groups, and build the groups.
 
-Parts are child Jobs, named as the Jobs are. In this order:
+Parts are child Jobs, with the names of the Jobs. In this order:
 
-1. pod templates that name a group themselves are left alone, whatever else is said;
+1. pod templates that name a group are not changed, whatever else is set;
 2. `gangConfig` (KEP-1068): Workload `w-<jobset>` of KEP-4671, pods with `workloadRef`;
 3. `spec.scheduling` (KEP-969): Workload and PodGroups of Kubernetes 1.37;
 4. the annotation `scheduling.phalanx.dev/group-tree`: CompositePodGroups down to the Jobs;
 5. the annotation `scheduling.phalanx.dev/gang: "true"`: as `spec.scheduling: {schedulingPolicy: {gang: {}}}`;
 6. the annotation `alpha.jobset.sigs.k8s.io/exclusive-topology`: a gang for each Job, inside one domain;
-7. otherwise nothing.
+7. otherwise no groups.
 """
 
 from __future__ import annotations

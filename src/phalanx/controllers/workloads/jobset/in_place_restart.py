@@ -1,9 +1,8 @@
 """Restart the pods of a JobSet in place: the controller's half of the protocol of JobSet's KEP-467.
 
-An agent in each pod writes the attempt that its containers are in as an annotation of the pod and keeps the worker
-waiting. The controller publishes two numbers in the JobSet's status: once all pods have the same attempt it becomes
-the current one, and the agents let their workers run; while attempts differ, the agents of all earlier attempts, up to
-and including the previous one, restart their pods.
+An agent in each pod writes the attempt of its containers as a pod annotation and delays the worker. The controller
+publishes two numbers in the JobSet's status: when all pods have the same attempt, that becomes the current one, and the
+agents start their workers; while attempts differ, the agents of attempts up to the previous one restart their pods.
 """
 
 from __future__ import annotations
@@ -22,17 +21,17 @@ def restarts_in_place(jobset: Json) -> bool:
 
 
 def reported(pod: Json) -> tuple[str | None, bool, int]:
-    """Return what of a pod this strategy reads: a pod that keeps it need not be looked at again."""
+    """Return the pod fields that this strategy reads: an update without changes of them is ignored."""
     return _annotation(pod), phase(pod) == "Failed", _container_restarts(pod)
 
 
 def restart_in_place(look: ObservedJobSet, pods: list[Json], expected: int) -> None:
-    """Publish the attempts in the status. pods: of the current Jobs; expected: how many there are to be."""
+    """Publish the attempts in the status. pods: of the current Jobs; expected: their final number."""
     limit = int((look.jobset["spec"].get("failurePolicy") or {}).get("maxRestarts") or 0)
     attempts = _attempts(look, pods)
     latest = max(attempts, default=0)
     uncounted = look.attempt - int(look.status.get("restartsCountTowardsMax") or 0)
-    # Containers are counted too: those that fail at once never reach the next attempt.
+    # Count container restarts too: containers that fail at once never reach the next attempt.
     if max(map(_container_restarts, pods), default=0) > limit or latest - uncounted > limit:
         look.finish("Failed", "ReachedMaxRestarts", "jobset failed due to reaching max number of restarts")
     elif attempts and len(attempts) == expected and min(attempts) == latest:
@@ -42,7 +41,7 @@ def restart_in_place(look: ObservedJobSet, pods: list[Json], expected: int) -> N
 
 
 def _attempts(look: ObservedJobSet, pods: list[Json]) -> list[int]:
-    """Return the attempts that agents have written; a failed pod may stand next to its replacement and is skipped."""
+    """Return the attempts written by agents; a failed pod may coexist with its replacement and is skipped."""
     found = []
     for pod in pods:
         value = _annotation(pod)

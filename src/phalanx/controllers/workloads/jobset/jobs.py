@@ -1,4 +1,4 @@
-"""Child Jobs of a JobSet: names, labels, annotations and everything else their pods rely on."""
+"""Build child Jobs of a JobSet: names, labels, annotations and other fields that pods rely on."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ COORDINATOR = f"{PREFIX}/coordinator"
 NODE_SELECTOR = "alpha.jobset.sigs.k8s.io/node-selector"
 NAMESPACED_JOB = "alpha.jobset.sigs.k8s.io/namespaced-job"
 NO_SCHEDULE = "alpha.jobset.sigs.k8s.io/no-schedule"
-STEERED = ("nodeSelector", "tolerations", "schedulingGates")  # of pod templates: may change while suspended
+STEERED = ("nodeSelector", "tolerations", "schedulingGates")  # pod template fields that are mutable while suspended
 
 
 def jobset_of(obj: Json) -> str:
@@ -47,7 +47,7 @@ def coordinator(jobset: Json) -> str:
 
 
 def items_of(jobset: Json) -> list[Json]:
-    """Return the ReplicatedJobs of a JobSet; it may have none."""
+    """Return the ReplicatedJobs of a JobSet, perhaps none."""
     return list(jobset["spec"].get("replicatedJobs") or ())
 
 
@@ -57,7 +57,7 @@ def replicas_of(item: Json) -> int:
 
 
 def keys_of(jobset: Json, item: Json, index: int, attempt: int, job_attempt: int | None) -> dict[str, str]:
-    """Return the labels, which are also annotations, of the Job and of its pods."""
+    """Return the labels, also used as annotations, of the Job and its pods."""
     meta, items = jobset["metadata"], items_of(jobset)
     group = item.get("groupName") or "default"
     before = group_before = group_size = total = 0
@@ -97,7 +97,8 @@ def keys_of(jobset: Json, item: Json, index: int, attempt: int, job_attempt: int
 def build(
     jobset: Json, item: Json, index: int, attempt: int, *, job_attempt: int | None, link: Link | None, own_domain: bool
 ) -> Json:
-    """Build a Job. own_domain: its group is bound to one domain of the exclusive topology, so its pods need not be."""
+    """Build a Job. own_domain: its group requires one domain of the exclusive topology, so its pods need no
+    affinity."""
     meta = jobset["metadata"]
     template = item["template"]
     outer = template.get("metadata") or {}
@@ -144,11 +145,10 @@ def _exclusive_annotations(jobset: Json, outer: Json) -> dict[str, str]:
 def _keep_alone(
     jobset: Json, pod_spec: Json, asked: dict[str, str], key: str, keys: dict[str, str], own_domain: bool
 ) -> None:
-    """Add exclusive placement: one Job to a domain, one domain to a Job.
+    """Add exclusive placement: one Job per domain, one domain per Job.
 
-    Upstream's webhook lets the first pod choose and refuses the others until then, which deadlocks a gang. Here every
-    pod has the same affinity and anti-affinity, and where a group is bound to the domain anyway, only anti-affinity to
-    other Jobs.
+    Upstream's webhook lets the first pod choose and rejects others until then, which deadlocks a gang. Here every pod
+    has the same affinity and anti-affinity; if its group requires one domain, only anti-affinity to other Jobs.
     """
     if NODE_SELECTOR in asked:
         where = f"{jobset['metadata']['namespace']}_{_job_of(keys)}"
@@ -187,7 +187,7 @@ def claim_name(template: Json, jobset: Json) -> str:
 
 
 def claims(jobset: Json) -> list[Json]:
-    """Return the PersistentVolumeClaims that the whole set shares."""
+    """Return the PersistentVolumeClaims shared by the whole set."""
     found = []
     for policy in jobset["spec"].get("volumeClaimPolicies") or ():
         retained = (policy.get("retentionPolicy") or {}).get("whenDeleted") == "Retain"
@@ -243,7 +243,7 @@ def service(jobset: Json) -> Json:
 
 
 def template_patch(job: Json, wanted: Json) -> Json | None:
-    """Return the patch of a suspended Job so that its pods follow the JobSet's template; None when nothing changes."""
+    """Return the patch that updates a suspended Job to the JobSet's template; None if nothing changes."""
     here, there = job["spec"]["template"], wanted["spec"]["template"]
     patch: Json = {}
     for field in ("labels", "annotations"):

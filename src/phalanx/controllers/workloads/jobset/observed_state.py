@@ -1,4 +1,4 @@
-"""The state of a JobSet in one reconcile: its Jobs, which may start next, and the status being written."""
+"""The state of a JobSet in one reconcile: its Jobs, those that may start next, and the new status."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class ObservedJobSet:
 
     @property
     def ended_at(self) -> float | None:
-        """Return when the set ended; None when its condition does not say."""
+        """Return when the set ended; None if its condition does not show it."""
         ends = [c for c in self.status["conditions"] if c["type"] in ("Completed", "Failed") and c["status"] == "True"]
         since = ends[0].get("lastTransitionTime")
         return parse_rfc3339(since) if since else None
@@ -106,7 +106,7 @@ class ObservedJobSet:
         self.status["replicatedJobsStatus"] = [entry if old["name"] == part else old for old in every]
 
     def not_restarting(self, reason: str, message: str) -> None:
-        """End the condition RestartingJobSet, where it is true, for a reason."""
+        """Set RestartingJobSet to False with a reason, if it is True."""
         if self.known("RestartingJobSet") == "True":
             self.condition("RestartingJobSet", "False", reason, message)
 
@@ -128,7 +128,7 @@ class ObservedJobSet:
                 text = "in order startup policy has completed"
                 self.condition("StartupPolicyInProgress", "False", "InOrderStartupPolicyCompleted", text)
                 self.condition("StartupPolicyCompleted", "True", "InOrderStartupPolicyCompleted", text, updates=True)
-        else:  # also after a restart: the order begins again
+        else:  # also after a restart, which begins the order again
             text = "in order startup policy is in progress"
             if self.known("StartupPolicyCompleted") == "True":
                 self.condition("StartupPolicyCompleted", "False", "InOrderStartupPolicyInProgress", text)

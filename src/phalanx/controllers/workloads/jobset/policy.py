@@ -1,4 +1,4 @@
-"""When a JobSet has succeeded, failed, or starts over."""
+"""Decide when a JobSet has succeeded, failed, or restarts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ RESTART_JOB, RESTART_JOB_FREE = "RestartJob", "RestartJobAndIgnoreMaxRestarts"
 
 class Reaction(msgspec.Struct, frozen=True):
     action: str
-    job: Json  # the failed Job it is about
+    job: Json  # the failed Job
     rule: str = ""  # name of the rule; "" for the default
 
     @property

@@ -9,7 +9,7 @@ from phalanx.controllers.grouping.names import hashed, joined
 from phalanx.controllers.grouping.parts import BASIC, LeafTemplate, gang, pod_group, workload
 from phalanx.controllers.workloads.jobset.shape import JobSetShape, ReplicatedJobShape, turns
 
-# A template with the PodGroups made from it: (PodGroup name, Jobs whose pods are in it).
+# A template with its PodGroups: (PodGroup name, Jobs whose pods are in it).
 Plan = list[tuple[LeafTemplate, list[tuple[str, list[str]]]]]
 
 
@@ -58,7 +58,7 @@ def _check(jobset: Json, shape: JobSetShape, scheduling: Json) -> None:
 
 
 def _check_turns(jobset: Json, targets: Sequence[ReplicatedJobShape]) -> None:
-    """Refuse a gang whose later members are created only when the first ones run: it would wait for ever."""
+    """Refuse a gang with members that are created only after others run: it would wait for ever."""
     in_order = (jobset["spec"].get("startupPolicy") or {}).get("startupPolicyOrder") == "InOrder"
     waiting = [part.name for part in targets if in_order or {t.name for t in targets} & _upstream(jobset, part.name)]
     if in_order:
@@ -71,7 +71,7 @@ def _check_turns(jobset: Json, targets: Sequence[ReplicatedJobShape]) -> None:
 
 
 def _upstream(jobset: Json, name: str) -> set[str]:
-    """Return everything a ReplicatedJob waits for, directly or not."""
+    """Return all direct and indirect dependencies of a ReplicatedJob."""
     direct = {
         item["name"]: [entry["name"] for entry in item.get("dependsOn") or ()]
         for item in jobset["spec"].get("replicatedJobs") or ()
@@ -122,14 +122,14 @@ def _plan(shape: JobSetShape, scheduling: Json, whole: str) -> Plan:
         name = hashed(label, kind, shape.namespace, f"{shape.name}/{label}")
         level = dict(scheduling)
         if staged:
-            level["schedulingPolicy"] = {"gang": {}}  # a count for the whole set cannot be split by turns
+            level["schedulingPolicy"] = {"gang": {}}  # a count for the whole set cannot be divided
         leaf = _leaf(name, level, members, sum(part.pods for part in members), f"replicatedJobs {label}")
         plan.append((leaf, [(joined(shape.name, name), [job for part in members for job in shape.jobs(part)])]))
     return plan
 
 
 def _jobs_alone(shape: JobSetShape, entries: Sequence[Json]) -> int:
-    """Return the templates needed when every Job with a group of its own has a template of its own."""
+    """Return the number of templates if every Job with its own group has its own template."""
     total = 0
     for entry in entries:
         one = entry.get("job") is not None
@@ -138,7 +138,7 @@ def _jobs_alone(shape: JobSetShape, entries: Sequence[Json]) -> int:
 
 
 def _job_by_job(shape: JobSetShape, part: ReplicatedJobShape, level: Json, share: bool) -> Plan:
-    """Return a PodGroup for each Job. KEP-969 has a template for each as well; where 8 are too few, they share one."""
+    """Return a PodGroup per Job. KEP-969 also has a template per Job; if 8 are too few, they share one."""
     plan: Plan = []
     jobs = shape.jobs(part)
     own = [

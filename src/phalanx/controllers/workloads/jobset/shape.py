@@ -1,4 +1,4 @@
-"""The numbers of a JobSet that grouping needs: how many Jobs of how many pods, and whether they start in turn."""
+"""The numbers of a JobSet for grouping: Jobs, pods per Job, and start order."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ class ReplicatedJobShape(msgspec.Struct, frozen=True):
     replicas: int
     size: int  # pods of one Job that run together
     priority_class: str
-    exclusive: str  # topology key each Job has a domain of, for itself alone
+    exclusive: str  # topology key of a domain for each Job alone
     annotations: Json  # of the Job template
     pod_spec: Json
-    turn: tuple[str, ...]  # what it waits for; parts of the same turn start together
+    turn: tuple[str, ...]  # its dependencies; parts with equal dependencies start together
 
     @property
     def pods(self) -> int:

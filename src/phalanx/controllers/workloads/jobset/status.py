@@ -1,4 +1,4 @@
-"""The child Jobs of a JobSet as its status sees them."""
+"""The child Jobs of a JobSet for its status."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Children(msgspec.Struct):
     active: list[Json] = msgspec.field(default_factory=list)
     successful: list[Json] = msgspec.field(default_factory=list)
     failed: list[Json] = msgspec.field(default_factory=list)
-    previous: list[Json] = msgspec.field(default_factory=list)  # of an earlier attempt: to be deleted
+    previous: list[Json] = msgspec.field(default_factory=list)  # Jobs of an earlier attempt, to be deleted
 
     @property
     def names(self) -> set[str]:

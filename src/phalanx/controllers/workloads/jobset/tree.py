@@ -1,8 +1,8 @@
 """JobSet as a tree of groups (KEP-6012): the set, its ReplicatedJobs, their Jobs.
 
-Asked for with the annotation `scheduling.phalanx.dev/group-tree: Job` (PodGroups are Jobs) or `ReplicatedJob`
-(PodGroups are ReplicatedJobs). Each level is a gang unless the annotations say otherwise; see
-`grouping/annotations.py`. They are read from
+Requested by the annotation `scheduling.phalanx.dev/group-tree: Job` (PodGroups are Jobs) or `ReplicatedJob`
+(PodGroups are ReplicatedJobs). Each level is a gang unless annotations change that; see `grouping/annotations.py`.
+Annotations are read from
 
 * the JobSet: the whole set;
 * a Job template, with the prefix `replicated-job-`: all Jobs of the ReplicatedJob together;
@@ -129,12 +129,12 @@ def _mode(policy: Json) -> str:
 
 
 def _one_by_one(part: ReplicatedJobShape) -> bool:
-    """Return True if its author wants its pods evicted one by one, so that no group above is evicted as a whole."""
+    """Return True if its pods are evicted one by one, so that no group above can be evicted as a whole."""
     return any(workload_annotations(part.annotations, prefix).disruption == "single" for prefix in ("", MIDDLE))
 
 
 def _disruption(part: ReplicatedJobShape, requested: WorkloadAnnotations, policy: Json, above: str) -> str:
-    """Return the disruptionMode. KEP-6012: children of a group that is disrupted as a whole are, too."""
+    """Return the disruptionMode. KEP-6012: children of a group disrupted as a whole are too."""
     if above == "all" and requested.disruption not in ("", "all"):
         raise GroupingRefused(f"replicatedJob {part.name}: what contains it is disrupted as one, so it must be as well")
     if above == "all":
@@ -151,7 +151,7 @@ def _group_policy(requested: WorkloadAnnotations, groups: int, where: str, *, ba
 
 
 def _template_names(shape: JobSetShape, parts: list[ReplicatedJobShape], leaves: str) -> Names:
-    """Return plain names where they are unique over the tree, hashed ones otherwise."""
+    """Return plain names if they are unique in the tree, else hashed ones."""
     wanted = {("JobSet", ""): ROOT} | {("ReplicatedJob", part.name): part.name for part in parts}
     if leaves == BY_JOB:
         wanted |= {("Job", part.name): f"{part.name}-job" for part in parts}

@@ -1,8 +1,8 @@
-"""Admit pods of LeaderWorkerSets: default them as upstream's webhook does, and link them to their group.
+"""Admit pods of LeaderWorkerSets: default them like upstream's webhook, and link them to their group.
 
 The StatefulSet controller calls this for every pod. A leader gets the groups requested now, its workers those of the
-leader: a replica is never half in a group. Raises Conflict while the group does not exist, so that the pod is tried
-again.
+leader, so that a replica is never partly in a group. Raises Conflict while the group does not exist; the pod is
+retried.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from phalanx.model.leaderworkerset.pods import complete_pod, is_grouped, is_lead
 
 
 def grouped_now(lws: Json, groups: Groups | None) -> bool:
-    """Return True if replicas created now get groups. Raises Refused."""
+    """Return True if new replicas get groups. Raises Refused."""
     return grouping.asked(lws) and (groups is not None or provider_of(lws).name != grouping.NATIVE)
 
 
@@ -71,7 +71,7 @@ class PodAdmission:
         if link is None:
             return
         if is_leader(pod) and outdated(wanted, self._known(wanted), [pod]):
-            # A recreated replica uses the current policy: its group is replaced before its leader exists.
+            # A recreated replica uses the current policy: its group is replaced before its leader is created.
             raise Conflict(
                 f"the group of replica {n.label(pod, n.GROUP_INDEX)} has earlier rules and is being replaced"
             )
@@ -92,7 +92,7 @@ class PodAdmission:
         return False
 
     def _leader_of(self, workers: Json) -> Json:
-        """Return the leader of a worker. Workers of a leader that is being deleted are not created."""
+        """Return the leader of a worker. Workers of a terminating leader are not created."""
         reference = controller_of(workers) or {}
         leader = self._pods.get(workers["metadata"]["namespace"], str(reference.get("name")))
         if leader is None or deleting(leader) or leader["metadata"]["uid"] != reference.get("uid"):
@@ -100,7 +100,7 @@ class PodAdmission:
         return leader
 
     def _has_group(self, namespace: str, name: str, *, staying: bool) -> bool:
-        """Return True if the group exists. Unless `staying`, one being deleted counts while pods keep it."""
+        """Return True if the group exists. Unless `staying`, a terminating group counts while pods keep it."""
         found = self._groups.pod_groups.get(namespace, name) if self._groups is not None else None
         if found is None or not deleting(found):
             return found is not None

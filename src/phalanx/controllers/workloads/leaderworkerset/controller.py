@@ -1,8 +1,8 @@
 """LeaderWorkerSet: replicated groups of a leader and its workers, scaled, rolled and restarted as units.
 
-A StatefulSet makes the leaders; for each leader another one, owned by it, makes its workers. Groups (KEP-407) exist
-before the StatefulSet may make a pod of theirs, surge included: `admit` is asked for every pod and refuses it until
-then. Scaling down, rolling and restarting happen by removing leaders; everything else follows from ownership.
+A StatefulSet creates the leaders; for each leader another one, owned by it, creates its workers. Groups (KEP-407) are
+created before their pods, including surge: `admit` is called for every pod and refuses it until then. Scaling down,
+rolling and restarting delete leaders; ownership does the rest.
 """
 
 from __future__ import annotations
@@ -64,12 +64,12 @@ from phalanx.model.leaderworkerset import names as n
 from phalanx.model.leaderworkerset.pods import is_grouped, is_leader
 
 KIND = r.LEADER_WORKER_SETS.kind
-REFUSED_AGAIN = 5.0  # seconds: the way may be cleared without the set itself being changed
+REFUSED_AGAIN = 5.0  # seconds; the obstacle may be removed without an event of the set
 
 
 @dataclass(slots=True)
 class ObservedReplicas:
-    """The state that one reconcile reads: leaders by index, and the set as it was at each revision."""
+    """The state read by one reconcile: leaders by index, and the set at each revision."""
 
     lws: Json
     revision: str
@@ -78,7 +78,7 @@ class ObservedReplicas:
     leader_set: Json | None
     allowed: Allowed
     states: list[ReplicaState]
-    outdated: set[Replica] = field(default_factory=set)  # run under policies that are no longer requested
+    outdated: set[Replica] = field(default_factory=set)  # replicas with outdated policies
 
 
 class LeaderWorkerSetController(Controller):
@@ -149,12 +149,12 @@ class LeaderWorkerSetController(Controller):
             for lws in self._owners.by_index("under", str(key)):
                 self.queue.add(Key(key.namespace, lws["metadata"]["name"]))
 
-    # ---- looking
+    # ---- reading
 
     async def reconcile(self, key: Key) -> None:
         lws = self._owners.get(*key)
         if lws is None or deleting(lws):
-            return  # everything goes with its owner
+            return  # everything is deleted with its owner
         try:
             grouping.check_size(lws)
         except GroupingRefused as refusal:
@@ -186,7 +186,7 @@ class LeaderWorkerSetController(Controller):
         await self._finish(look, scheduling)
 
     async def _refuse(self, lws: Json, refusal: GroupingRefused) -> None:
-        """Report a set whose size exceeds the limits; running pods are left alone."""
+        """Report a set that exceeds the limits; running pods are not changed."""
         conditions = conditions_of(lws)
         if (condition(lws, TOO_MANY) or {}).get("message") != refusal.message:
             self._events.warning(lws, self.name, refusal.reason, refusal.message)
@@ -217,7 +217,7 @@ class LeaderWorkerSetController(Controller):
         return look
 
     async def _adopted(self, lws: Json, found: Json | None) -> Json | None:
-        """Adopt the leaders' StatefulSet that an earlier LeaderWorkerSet of the name left behind."""
+        """Adopt the leaders' StatefulSet left by an earlier LeaderWorkerSet with this name."""
         if found is None or controller_of(found) is not None or deleting(found) or deleting(lws):
             return found
         if n.label(found, n.NAME) != lws["metadata"]["name"]:
@@ -270,7 +270,7 @@ class LeaderWorkerSetController(Controller):
     # ---- groups
 
     async def _make_groups(self, look: ObservedReplicas, partition: int, replicas: int, wanted: bool) -> bool:
-        """Create groups of every pod that exists or may be created next; False: retry when a deletion has finished."""
+        """Create groups of all pods that exist or may be created next; return False to retry after a deletion."""
         if self._groups is None:
             return True
         owned = self._groups.owned(look.lws)
@@ -285,12 +285,12 @@ class LeaderWorkerSetController(Controller):
         return state is not GroupPhase.REPLACING
 
     def _wanted(self, look: ObservedReplicas, partition: int, replicas: int) -> Grouping:
-        """Return groups of all existing replicas, and of those that may be created next."""
+        """Return the groups of existing replicas and of those that may be created next."""
         there = {(index, n.label(leader, n.REVISION)): leader for index, leader in look.leaders.items()}
         pairs = set(there)
         earlier = n.label(look.leader_set, n.REVISION) if look.leader_set is not None else look.revision
         for index in range(replicas):
-            # Below the partition a lost leader is recreated at its old revision, above it with the current template.
+            # Below the partition a lost leader is recreated at its old revision, otherwise with the current template.
             pairs |= {(index, look.revision)} if index >= partition else self._below(look, index, earlier)
         alone = {pair for pair, leader in there.items() if not is_grouped(leader) and not deleting(leader)}
         known = [(index, rev, look.then[rev]) for index, rev in pairs - alone if rev in look.then]
@@ -331,7 +331,7 @@ class LeaderWorkerSetController(Controller):
         if n.label(known, n.REVISION) == meta["labels"][n.REVISION] and _same_metadata(
             known["spec"]["template"], wanted["spec"]["template"]
         ):
-            # Also where it differs by an annotation of earlier versions: nothing is replaced for that.
+            # A difference only in annotations of earlier versions replaces nothing.
             wanted["spec"]["template"] = known["spec"]["template"]
         same = (
             known["spec"].get("replicas") == wanted["spec"]["replicas"]
@@ -369,7 +369,7 @@ class LeaderWorkerSetController(Controller):
         lost = [pod for maker in (workers, leader) for pod in self._pop_lost(maker)]
         culprit = must_recreate(then, leader, self._pods_of(workers, leader), lost)
         if culprit is not None:
-            # The uid tells this time from the next: equal Events are recorded once.
+            # The uid makes repeated Events different: equal Events are recorded once.
             which = f"leader {name}, uid {leader['metadata']['uid'][:8]}"
             note = f"Recreating group {index} ({which}): pod {culprit['metadata']['name']} was lost or restarted"
             self._events.normal(lws, self.name, "RecreateGroup", note)
@@ -393,7 +393,7 @@ class LeaderWorkerSetController(Controller):
         if topology and not grouped:
             node = self._nodes.get("", (leader.get("spec") or {}).get("nodeName") or "")
             if node is None:
-                return  # workers go where their leader is
+                return  # workers follow their leader
             selector_of_node = {topology: (node["metadata"].get("labels") or {}).get(topology, "")}
         await self._make_workers(look, leader, worker_set(then, leader, node_selector=selector_of_node))
 
@@ -408,7 +408,7 @@ class LeaderWorkerSetController(Controller):
             if found is not None and (controller_of(found) or {}).get("kind") != "Pod":
                 note = f"StatefulSet {meta['name']} has another owner; delete or rename it"
                 self._events.warning(look.lws, self.name, "NameConflict", note)
-            # Otherwise it belongs to the previous leader and is being deleted; its deletion requeues the set.
+            # Otherwise it belongs to the previous leader and is terminating; its deletion requeues the set.
 
     def _pods_of(self, workers: Json | None, leader: Json) -> list[Json]:
         """Return the workers of a leader: those of its StatefulSet, and any whose controller is the leader itself."""
@@ -426,7 +426,7 @@ class LeaderWorkerSetController(Controller):
             await self._services.create(wanted)
 
     async def _delete(self, leader: Json) -> None:
-        """Delete in the foreground: a new leader is created only when all pods of the old group are gone."""
+        """Delete in the foreground: a new leader is created only after all pods of the old group are gone."""
         await self._pods.delete(leader, "Foreground")
 
     async def _finish(self, look: ObservedReplicas, scheduling: tuple[str, str, str] | None) -> None:
@@ -463,7 +463,7 @@ def _complete(workers: Json) -> bool:
 
 
 def _same_metadata(known: Json, wanted: Json) -> bool:
-    """Return True if labels and annotations are equal. Specs are equal when the revision label is."""
+    """Return True if labels and annotations are equal. Equal revision labels mean equal specs."""
     here, there = known.get("metadata") or {}, wanted["metadata"]
     notes = {key: value for key, value in (here.get("annotations") or {}).items() if key != n.GROUPED}
     return (here.get("labels") or {}) == (there.get("labels") or {}) and notes == (there.get("annotations") or {})

@@ -1,15 +1,15 @@
-"""LeaderWorkerSet: a group per replica (KEP-407), before any of its pods exists.
+"""LeaderWorkerSet: a group per replica (KEP-407), created before its pods.
 
-Asked for with `spec.scheduling` (`{}` is a gang of the whole replica) or the annotation
-`scheduling.phalanx.dev/gang: "true"`; without either nothing is made. Parts are replica indexes as text, "0", "1", …;
-with subgroups of their own topology "0/leader", "0/0", "0/1", ….
+Requested by `spec.scheduling` (`{}` is a gang of the whole replica) or the annotation
+`scheduling.phalanx.dev/gang: "true"`. Parts are replica indexes as text, "0", "1", …; for subgroups with their own
+topology "0/leader", "0/0", "0/1", ….
 
 * LeaderCreated: minCount is the size of the replica.
-* LeaderReady: minCount is 1, since workers come only after their leader is ready; what the whole replica needs is in an
-  annotation, so that the scheduler starts a leader only if its workers fit.
+* LeaderReady: minCount is 1, because workers are created after their leader is ready; an annotation has the requests of
+  the whole replica, so that the scheduler starts a leader only if its workers fit.
 * exclusive-topology becomes the topology of the group; subgroup-exclusive-topology makes the replica a
-  CompositePodGroup of one PodGroup per subgroup.
-* `scheduling.phalanx.dev/api: v1alpha1` asks for the first Workload version instead: one pod group in the Workload,
+  CompositePodGroup with a PodGroup per subgroup.
+* `scheduling.phalanx.dev/api: v1alpha1` requests the first Workload version instead: one pod group in the Workload,
   one replica key per replica, no group objects.
 """
 
@@ -57,13 +57,13 @@ NATIVE = Native.name
 
 
 def asked(lws: Json) -> bool:
-    """Return True if the author requests groups. Pods that name a group themselves are left alone."""
+    """Return True if the author requests groups. Pods that name a group are not changed."""
     requested = workload_annotations(lws["metadata"].get("annotations"))
     if requested.gang is False or n.annotation(lws, n.OPT_OUT) == "false":
         return False
     if any(names_group(template) for template in (n.leader_template(lws), n.worker_template(lws))):
         return False
-    delegated = bool(n.annotation(lws, GROUP_TEMPLATE))  # its groups are created from a template of its parent
+    delegated = bool(n.annotation(lws, GROUP_TEMPLATE))  # its groups use a template of its parent
     return lws["spec"].get("scheduling") is not None or requested.gang is True or delegated
 
 
@@ -77,22 +77,24 @@ def leader_first(lws: Json) -> bool:
 
 
 def check_size(lws: Json) -> None:
-    """Raise Refused where it requests more than one object may have."""
+    """Raise Refused if it exceeds the limits of one object."""
     replicas = count_in(lws["spec"], "replicas")
     check_parts("spec.replicas", replicas)
     check_pods("the LeaderWorkerSet", replicas * n.size_of(lws))
 
 
 def group_leader_worker_set(lws: Json, related: Sequence[Json] = ()) -> Grouping:
-    """Group all replicas at their present revision, which is named by the same hash as in a cluster."""
+    """Group all replicas at their current revision, with the same hash as in a cluster."""
     check_size(lws)
     revision = revision_hash(revision_data(lws))
     return grouping(lws, [(index, revision, lws) for index in range(int(lws["spec"].get("replicas", 1)))], related)
 
 
 def provider_groups(lws: Json) -> Grouping | None:
-    """Return the groups as another scheduler's API has them; None if the provider is native. The owner is the leader
-    pod, which has no uid before it exists."""
+    """Return the groups for another scheduler's API; None if the provider is native.
+
+    The owner is the leader pod, which has no uid before its creation.
+    """
     provider = provider_of(lws)
     if provider.name == NATIVE or not asked(lws):
         return None
@@ -112,7 +114,7 @@ def provider_groups(lws: Json) -> Grouping | None:
 
 
 def grouping(lws: Json, replicas: Iterable[tuple[int, str, Json]], related: Sequence[Json] = ()) -> Grouping:
-    """Group these replicas: (index, revision, the LeaderWorkerSet as it was then).
+    """Group these replicas: (index, revision, the LeaderWorkerSet at that revision).
 
     `related`: Workloads of it or of its parent, and its parent CompositePodGroup.
     """
@@ -166,14 +168,14 @@ def _add_replica(found: Grouping, lws: Json, index: int, revision: str, then: Js
 
 
 def part_of(pod: Json) -> list[str]:
-    """Return keys under which the link of a pod may be found, the finest first."""
+    """Return the keys of a pod's link, finest first."""
     replica = f"{n.label(pod, n.GROUP_INDEX)}@{n.label(pod, n.REVISION)}"
     subgroup = n.label(pod, n.SUBGROUP_INDEX) or "leader"
     return [f"{replica}/{subgroup}", replica]
 
 
 def replica_of(lws: Json, index: int, revision: str, owner: Json) -> Replica:
-    """Return what providers need to know; `lws` as it was at that revision."""
+    """Return the input of providers; `lws`: at that revision."""
     size = n.size_of(lws)
     leader, worker = n.leader_template(lws), n.worker_template(lws)
     return Replica(
@@ -233,7 +235,7 @@ def subgroup_topology(lws: Json) -> str:
 
 
 def subgroup_sizes(lws: Json) -> dict[str, int]:
-    """Return the pods in each subgroup; "leader" when the leader belongs to none."""
+    """Return the pods of each subgroup; "leader" if the leader is in none."""
     policy = lws["spec"]["leaderWorkerTemplate"]["subGroupPolicy"]
     size, part = n.size_of(lws), int(policy["subGroupSize"])
     counts: Counter[str] = Counter()
@@ -255,7 +257,7 @@ def _leaf_name(count: int, leader: bool) -> str:
 
 
 def _first_version(lws: Json, replicas: Iterable[tuple[int, str, Json]]) -> Grouping:
-    """Return the KEP-4671 form (API design paper): the Workload holds the policy, pods name it and their replica."""
+    """Return the KEP-4671 form (API design paper): the Workload has the policy, pods name it and their replica."""
     name = f"w-{lws['metadata']['name']}"
     count = 1 if leader_first(lws) else n.size_of(lws)
     body = first_workload(lws, name, {ONLY_GROUP: gang(count)})
@@ -267,7 +269,7 @@ def _first_version(lws: Json, replicas: Iterable[tuple[int, str, Json]]) -> Grou
 
 
 def _check(lws: Json) -> None:
-    """Refuse requests that would wait for ever, before anything is created."""
+    """Refuse groups that would wait for ever, before anything is created."""
     size = n.size_of(lws)
     wanted: Json = lws["spec"].get("scheduling") or {}
     count = ((wanted.get("schedulingPolicy") or {}).get("gang") or {}).get("minCount")

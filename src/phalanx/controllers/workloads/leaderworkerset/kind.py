@@ -40,10 +40,10 @@ def _templates(lws: Json) -> Iterator[Json]:
 
 
 def _place(pod: PodView) -> WorkloadSlot | None:
-    """Return parts as the grouping names them: `<replica>@<revision>[/<subgroup>]`.
+    """Return parts named as in the grouping: `<replica>@<revision>[/<subgroup>]`.
 
-    Labels that the LeaderWorkerSet's own webhook sets may still be missing: webhooks run in no fixed order. The ordinal
-    in the name of a leader (`<lws>-<g>`) or worker (`<lws>-<g>-<i>`) gives the same information.
+    Labels of the LeaderWorkerSet's webhook may be missing, because webhooks run in no fixed order. The ordinal in the
+    name of a leader (`<lws>-<g>`) or worker (`<lws>-<g>-<i>`) has the same information.
     """
     labels = pod.labels
     lws, revision = labels.get(n.NAME), labels.get(n.REVISION)
@@ -65,7 +65,7 @@ def _place(pod: PodView) -> WorkloadSlot | None:
 
 
 def _present(lws: Json, leaders: Json | None, pods: Iterable[PodView]) -> list[str]:
-    """Return replicas to create, at the leaders' StatefulSet's revision, and those with pods at any revision."""
+    """Return the replicas to create, at the revision of the leaders' StatefulSet, and those with pods."""
     found: set[tuple[int, str]] = set()
     if leaders is not None and controlled_by(leaders, lws["metadata"]["uid"]):
         revision = n.label(leaders, n.REVISION)

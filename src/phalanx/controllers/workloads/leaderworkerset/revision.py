@@ -1,8 +1,8 @@
-"""Revisions of a LeaderWorkerSet: what they store, and the hash by which pods name theirs.
+"""Revisions of a LeaderWorkerSet: their data, and the hash by which pods name them.
 
-Data and hash are those of the LeaderWorkerSet controller: the JSON that a Go client writes for the object, hashed with
-FNV-1. So another controller may take over without a rollout, and `leaderworkerset.sigs.k8s.io/template-revision-hash`
-has the same value everywhere.
+Data and hash equal those of the LeaderWorkerSet controller: the JSON of a Go client, hashed with FNV-1. So another
+controller can take over without a rollout, and `leaderworkerset.sigs.k8s.io/template-revision-hash` has the same value
+everywhere.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ _ESCAPES = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028",
 
 
 def revision_data(lws: Json) -> Json:
-    """Return the fields that make two revisions of a LeaderWorkerSet different, as a patch that restores them."""
+    """Return the fields that distinguish revisions of a LeaderWorkerSet, as a patch that restores them."""
     spec = lws["spec"]
     network = spec.get("networkConfig") or {"subdomainPolicy": "Shared"}
     return as_written_by_go({"spec": {"leaderWorkerTemplate": spec["leaderWorkerTemplate"], "networkConfig": network}})
 
 
 def as_written_by_go(data: Json) -> Json:
-    """Return a revision's data with the records that Go writes though they are empty; other data changes nothing."""
+    """Add the empty fields that Go writes; other data is not changed."""
     found = copy.deepcopy(data)
     spec = found["spec"]
     spec.setdefault("networkConfig", {"subdomainPolicy": "Shared"})
@@ -66,7 +66,7 @@ def _complete_claim(claim: Json) -> None:
 
 
 def revision_hash(data: Json, collisions: int = 0) -> str:
-    """Return the hash of a revision's data. collisions: how many other revisions have this hash already."""
+    """Return the hash of a revision's data. collisions: the number of other revisions with this hash."""
     text = msgspec.json.encode(data, order="sorted").decode()
     for character, escape in _ESCAPES.items():
         text = text.replace(character, escape)
@@ -74,7 +74,7 @@ def revision_hash(data: Json, collisions: int = 0) -> str:
 
 
 def at_revision(lws: Json, revision: Json) -> Json:
-    """Return the LeaderWorkerSet as it was at a revision."""
+    """Return the LeaderWorkerSet at a revision."""
     kept = {key: value for key, value in lws["spec"].items() if key not in ("leaderWorkerTemplate", "networkConfig")}
     then = {name: _without_directive(part) for name, part in revision["data"]["spec"].items()}
     return {**lws, "spec": {**kept, **then}}

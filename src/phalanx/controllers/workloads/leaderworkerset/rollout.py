@@ -1,7 +1,7 @@
 """Arithmetic of a LeaderWorkerSet's rollout: partition and size of the leaders' StatefulSet. Pure functions.
 
-Groups are updated from the highest index down by lowering the partition; surge groups sit above the wanted ones and
-go when enough of the others are updated and ready.
+Groups are updated from the highest index down by lowering the partition. Surge groups have the highest indexes and are
+deleted when enough other groups are updated and ready.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ class Leaders(msgspec.Struct, frozen=True):
     replicas: int
     partition: int
     revision: str  # of its template
-    announced: int  # replicas of the LeaderWorkerSet when it was last written
+    announced: int  # replicas of the LeaderWorkerSet at its last write
 
 
 class ReplicaState(msgspec.Struct, frozen=True):
     ready: bool = False
-    updated: bool = False  # runs the present template
+    updated: bool = False  # runs the current template
 
 
 class Allowed(msgspec.Struct, frozen=True):
@@ -37,13 +37,13 @@ class Allowed(msgspec.Struct, frozen=True):
 
 
 def allowed_of(lws: Json, limit: int | None = None) -> Allowed:
-    """Return what a rollout may do. `limit`: unavailable replicas that a WorkloadPolicy allows; None: any number."""
+    """Return the limits of a rollout. `limit`: unavailable replicas allowed by a WorkloadPolicy; None: no limit."""
     replicas = int(lws["spec"].get("replicas", 1))
     rolling = (lws["spec"].get("rolloutStrategy") or {}).get("rollingUpdateConfiguration") or {}
     surge = min(resolve(rolling.get("maxSurge", 0), replicas, math.ceil), replicas)
     unavailable = resolve(rolling.get("maxUnavailable", 1), replicas, math.floor)
     if not surge and not unavailable:
-        unavailable = 1  # a small percentage of few replicas rounds to nothing, and nothing would ever roll
+        unavailable = 1  # a percentage of few replicas may round to 0, which would block every rollout
     if limit is not None:
         unavailable = min(unavailable, limit)
     return Allowed(replicas, unavailable, surge, int(rolling.get("partition") or 0))
@@ -52,7 +52,7 @@ def allowed_of(lws: Json, limit: int | None = None) -> Allowed:
 def next_step(
     allowed: Allowed, leaders: Leaders | None, revision: str, states: Sequence[ReplicaState]
 ) -> tuple[int, int]:
-    """Return (partition, replicas) that the leaders' StatefulSet should have now; `states` by group index."""
+    """Return the (partition, replicas) of the leaders' StatefulSet; `states`: by group index."""
     partition, replicas = _step(allowed, leaders, revision, states)
     return max(partition, allowed.partition), replicas
 
@@ -67,36 +67,36 @@ def _step(allowed: Allowed, leaders: Leaders | None, revision: str, states: Sequ
         return min(replicas, leaders.replicas), _wanted(allowed, replicas)
     if leaders.partition == 0 and leaders.replicas == replicas:
         return 0, replicas
-    # Groups below the partition are not updated and count: surge groups stay until they may be, as upstream.
+    # Groups below the partition count although they are not updated: surge groups stay until then, as upstream.
     unready = sum(not (_state(states, index).ready and _state(states, index).updated) for index in range(replicas))
     if leaders.replicas < replicas:
         return leaders.partition, replicas
-    if leaders.announced != replicas:  # scaled in the middle of a rollout
+    if leaders.announced != replicas:  # scaled during a rollout
         return min(leaders.partition, replicas + allowed.surge), _wanted(allowed, unready)
     return min(_partition(allowed, leaders, states), leaders.partition), _wanted(allowed, unready)
 
 
 def _partition(allowed: Allowed, leaders: Leaders, states: Sequence[ReplicaState]) -> int:
     """Return the lowest partition that keeps at most the allowed number of groups unavailable."""
-    tail = 0  # groups at the end that are done
+    tail = 0  # updated groups at the end
     for index in range(leaders.replicas - 1, -1, -1):
         if not (_state(states, index).ready and _state(states, index).updated):
             break
         tail += 1
     step = allowed.unavailable + allowed.surge - (allowed.replicas + allowed.surge - leaders.replicas)
     lowest = max(0, leaders.replicas - tail - step)
-    # Groups below that are down already count against the allowance.
+    # Unavailable groups below the partition already use the allowance.
     raised = lowest + sum(not _state(states, index).ready for index in range(lowest))
     for index in range(min(raised, leaders.replicas - 1), lowest - 1, -1):
         if not _state(states, index).ready or _state(states, index).updated:
-            raised = index  # serves no traffic, or is done: deleting it costs nothing
+            raised = index  # unavailable or updated: free to delete
         else:
             break
     return raised
 
 
 def _wanted(allowed: Allowed, unready: int) -> int:
-    """Return the size of the StatefulSet: surge groups are released as the others get ready."""
+    """Return the size of the StatefulSet: surge groups are released as others become ready."""
     if unready <= allowed.surge:
         return allowed.replicas + max(0, unready - allowed.unavailable)
     return allowed.replicas + allowed.surge

@@ -1,7 +1,7 @@
-"""Which replicas run under rules that are no longer asked for. Pure functions.
+"""Find replicas with outdated policies. Pure functions.
 
-Groups are immutable but for their counts, and a running replica is not restarted because its author asks for another
-topology: it keeps the groups it has until it is made again.
+Groups are immutable except for counts. A running replica is not restarted because its author requests another topology:
+it keeps its groups until it is recreated.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from phalanx.model.leaderworkerset.names import RECREATE_AFTER_START, size_of
 from phalanx.model.leaderworkerset.pods import is_grouped
 from phalanx.model.objects.policy import WorkloadPolicySpec
 
-Replica = tuple[str, str]  # index and revision, as in the labels of its pods and groups
+Replica = tuple[str, str]  # index and revision, as in labels of its pods and groups
 Name = tuple[str, str]  # kind and name of an object
 
 
@@ -66,7 +66,7 @@ def _by_replica(objects: Iterable[Json]) -> dict[Replica, dict[Name, Json]]:
 
 
 def must_recreate(lws: Json, leader: Json, workers: Sequence[Json], lost: Sequence[Json] = ()) -> Json | None:
-    """Return the pod because of which the group is recreated; None when the group stays.
+    """Return the pod that causes the recreation of the group; None if the group stays.
 
     `workers` are the pods of this leader's own StatefulSet, `lost` those deleted since the last reconcile. A worker of
     another revision than the leader's does not count: it goes because of its revision.
@@ -74,7 +74,7 @@ def must_recreate(lws: Json, leader: Json, workers: Sequence[Json], lost: Sequen
     policy = lws["spec"]["leaderWorkerTemplate"].get("restartPolicy", "RecreateGroupOnPodRestart")
     if policy not in ("RecreateGroupOnPodRestart", "RecreateGroupAfterStart"):
         return None
-    # Upstream's experimental annotation has its effect whatever its value is.
+    # Upstream's experimental annotation is effective with any value.
     annotated = RECREATE_AFTER_START in (lws["metadata"].get("annotations") or {})
     after_start = annotated or policy == "RecreateGroupAfterStart"
     if deleting(leader):
@@ -83,7 +83,7 @@ def must_recreate(lws: Json, leader: Json, workers: Sequence[Json], lost: Sequen
     gone = {pod["metadata"].get("name") for pod in lost}
     pods = [leader, *(pod for pod in workers if pod["metadata"].get("name") not in gone), *lost]
     if after_start and (len(pods) < size_of(lws) or any(phase(pod) == "Pending" for pod in pods)):
-        return None  # still starting: restarts while images and peers come up are no failures
+        return None  # still starting: restarts while images and peers start are no failures
     if lost:
         return lost[0]
     for pod in pods:
@@ -107,7 +107,7 @@ def _restarted(pod: Json) -> bool:
 def unavailable_replicas(policies: Iterable[Json], owner: Json) -> int | None:
     """Return `disruption.maxUnavailableReplicas` of the oldest policy for this object; None: no limit.
 
-    A value that means nothing is no limit; the scheduler reports it in the status of the policy.
+    An invalid value is no limit; the scheduler reports it in the policy's status.
     """
     group = str(owner["apiVersion"]).rpartition("/")[0]
     found = [policy for policy in policies if _is_about(policy, owner, group)]

@@ -1,6 +1,6 @@
-"""The objects a LeaderWorkerSet is made of: leaders' StatefulSet, workers' StatefulSets, Services. Pure functions.
+"""Build the objects of a LeaderWorkerSet: leaders' StatefulSet, workers' StatefulSets, Services. Pure functions.
 
-Workers are made from the revision of their leader (`revision.py`), never from a newer one.
+Workers have the revision of their leader (`revision.py`), never a newer one.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def unique_subdomains(lws: Json) -> bool:
 
 
 def leader_set(lws: Json, revision: str, partition: int, replicas: int, surge: int) -> Json:
-    """Build the leaders' StatefulSet. Its template has no group: enabling groups must not outdate a running pod."""
+    """Build the leaders' StatefulSet. Its template has no group: enabling groups must not outdate running pods."""
     meta, template = lws["metadata"], lws["spec"]["leaderWorkerTemplate"]
     pod = _template(leader_template(lws))
     pod["metadata"]["labels"] |= {NAME: meta["name"], WORKER_INDEX: "0", REVISION: revision}
@@ -76,7 +76,7 @@ def leader_set(lws: Json, revision: str, partition: int, replicas: int, surge: i
 
 
 def worker_set(lws: Json, leader: Json, *, node_selector: Json | None = None) -> Json:
-    """Build the workers' StatefulSet of one leader pod; `lws` is the set at the leader's revision."""
+    """Build the workers' StatefulSet of one leader pod; `lws`: the set at the leader's revision."""
     meta, name = lws["metadata"], leader["metadata"]["name"]
     mine = {NAME: meta["name"], GROUP_INDEX: label(leader, GROUP_INDEX), GROUP_KEY: label(leader, GROUP_KEY)}
     pod = _template(worker_template(lws))

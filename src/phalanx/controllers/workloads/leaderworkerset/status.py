@@ -50,7 +50,7 @@ def status_of(
         reasons_by_state = ["Progressing"]
     conditions = conditions_of(lws)
     follow_refusal(conditions, TOO_MANY, None, clock)
-    # Upstream keeps the old message on a condition that is no longer true; here the message is the current state.
+    # Upstream keeps the old message of a condition that became False; here the message is the current state.
     instead = {
         "Available": f"{sum(state.ready for state in wanted)} of {allowed.replicas} replicas are ready",
         "Progressing": "All replicas are ready",
@@ -77,13 +77,13 @@ def status_of(
 
 
 def rolled_out(allowed: Allowed, states: Sequence[ReplicaState]) -> bool:
-    """Return True if everything runs the current template: older revisions may be deleted."""
+    """Return True if all groups run the current template, so that older revisions may be deleted."""
     wanted = [states[i] if i < len(states) else ReplicaState() for i in range(allowed.replicas)]
     return not allowed.partition and all(state.ready and state.updated for state in wanted)
 
 
 def of_groups(leaders: Mapping[int, Json], outdated: Collection[Replica]) -> tuple[str, str, str]:
-    """Return (status, reason, message) of the groups, when all that can be created are."""
+    """Return (status, reason, message) of the groups, when all that can be created exist."""
     alone = [leader["metadata"]["name"] for _, leader in sorted(leaders.items()) if not is_grouped(leader)]
     if alone:
         text = f"{_few(alone)} began without a group and run on so; delete a leader pod to have its replica grouped"
@@ -130,7 +130,7 @@ class ProgressEvents:
         )
 
     def status(self, lws: Json, status: Json) -> None:
-        """Report the condition that has become true."""
+        """Record an Event for a condition that became True."""
         for type_ in ("UpdateInProgress", "Available", "Progressing"):
             entry = condition({"status": status}, type_) or {}
             if entry.get("status") != "True":
@@ -143,7 +143,7 @@ class ProgressEvents:
 
     @asynccontextmanager
     async def creating(self, lws: Json, what: str) -> AsyncIterator[None]:
-        """Report an object that the API server refuses; the reconciler tries again."""
+        """Report an object that the API server rejects; the reconciler retries."""
         try:
             yield
         except (Invalid, Forbidden) as problem:

@@ -1,6 +1,6 @@
-"""MPIJob in a local cluster: worker pods, a launcher Job, and the conditions that follow from the launcher.
+"""MPIJob in a local cluster: worker pods, a launcher Job, and conditions derived from the launcher.
 
-The ssh keys and the host file of mpi-operator have no meaning for simulated pods and are not created.
+The ssh keys and host file of mpi-operator are useless for simulated pods and are not created.
 """
 
 from __future__ import annotations
@@ -86,12 +86,12 @@ class MPIJobController(CustomController):
         count = 0 if not replicas else 1 if replicas.get("replicas") is None else int(replicas["replicas"])
         names = [f"{owner['metadata']['name']}-worker-{index}" for index in range(count)]
         extra = [pod for name, pod in workers.items() if name not in names]
-        # Scale down before groups are checked: fewer pods are always possible.
+        # Scale down before groups are checked: that is always possible.
         await together(self._pods.delete(pod) for pod in extra if not deleting(pod))
         grouping = await self._group(owner, workers, launcher)
         if grouping is None:
             return
-        # A worker that ended before its launcher is recreated, under its own name.
+        # A worker that ended before its launcher is recreated with the same name.
         over = [workers[name] for name in names if name in workers and finished(workers[name])]
         await together(self._pods.delete(pod) for pod in over if not deleting(pod))
         missing = [(index, name) for index, name in enumerate(names) if name not in workers]
@@ -106,14 +106,14 @@ class MPIJobController(CustomController):
             await self._create(self._jobs, self._launcher(owner, grouping.links.get("launcher")))
 
     async def _group(self, owner: Json, workers: dict[str, Json], launcher: Json | None) -> Grouping | None:
-        """Return the groups, once they exist. Raises Refused."""
+        """Return the groups if they exist. Raises Refused."""
         if self._groups is None:
             return Grouping()
         around = self._groups.around(owner)
         grouping = group_mpi_job(owner, around)
         by_hand = made_by_hand(owner, around) if grouping and grouping.workload is None else None
         if by_hand is not None:
-            await self._groups.adopt(owner, by_hand)  # its author created it for this MPIJob: it is deleted with it
+            await self._groups.adopt(owner, by_hand)  # a user's Workload for this MPIJob: it is deleted with it
         launchers = self._pods.by_index("controller", launcher["metadata"]["uid"]) if launcher is not None else []
         pods = [pod for pod in (*workers.values(), *launchers) if active(pod)]
         grouping = without_ungrouped(grouping, all_pods(owner), pods)

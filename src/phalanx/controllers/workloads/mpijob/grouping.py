@@ -1,7 +1,7 @@
 """MPIJob (kubeflow.org/v2beta1): all ranks are one gang, the launcher included. Parts are "launcher" and "worker".
 
-A launcher that is created only when all workers are ready would block the gang, so it gets a group of its own.
-`runPolicy.schedulingPolicy.minAvailable` overrides the number, as in mpi-operator.
+A launcher that is created only when all workers are ready would block the gang, so it has its own group.
+`runPolicy.schedulingPolicy.minAvailable` overrides the minimum, as in mpi-operator.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def group_mpi_job(job: Json, related: Sequence[Json] = ()) -> Grouping:
 
 
 def replica_of(job: Json, owner: Json) -> Replica:
-    """Return, for other schedulers' providers, one PodGroup of the MPIJob's name, as mpi-operator creates it."""
+    """Return, for other schedulers' providers, one PodGroup with the MPIJob's name, as mpi-operator creates it."""
     specs = job["spec"]["mpiReplicaSpecs"]
     parts = [
         ReplicaPart(role.lower(), count, ((specs.get(role) or {}).get("template") or {}).get("spec") or {})

@@ -27,7 +27,7 @@ def _templates(job: Json) -> Iterator[Json]:
 
 
 def _place(pod: PodView) -> WorkloadSlot | None:
-    """Return the slot of a pod: the launcher is a pod of a Job of the MPIJob, workers are its own."""
+    """Return the slot of a pod: the launcher belongs to a Job of the MPIJob, workers to the MPIJob."""
     name = pod.labels.get(JOB_NAME)
     if name and pod.made_by(r.JOBS.kind) == f"{name}-launcher":
         return WorkloadSlot(MPI_JOBS.kind, name, ("launcher",))

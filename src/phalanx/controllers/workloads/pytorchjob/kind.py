@@ -1,6 +1,6 @@
-"""PyTorchJob: master and workers are one gang; an elastic one needs its master and `minReplicas` workers to begin.
+"""PyTorchJob: master and workers are one gang; an elastic one needs its master and `minReplicas` workers to start.
 
-Parts are "master" and "worker". `runPolicy.schedulingPolicy.minAvailable` overrides the number, as its operator has it.
+Parts are "master" and "worker". `runPolicy.schedulingPolicy.minAvailable` overrides the minimum, as in its operator.
 """
 
 from __future__ import annotations

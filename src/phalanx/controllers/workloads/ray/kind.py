@@ -10,10 +10,10 @@ from phalanx.controllers.grouping.parts import Role, one_gang, templates_of
 from phalanx.controllers.workloads.kind import ExpectedPod, WorkloadKind, numbered
 from phalanx.controllers.workloads.member import PodView, WorkloadSlot
 
-# RayCluster: the head and the smallest size of every worker group are one gang; workers added later join it.
+# RayCluster: the head and the minimum size of every worker group are one gang; workers added later join it.
 #
-# Parts are the groups as KubeRay labels their pods: "headgroup" and the names of the worker groups. A RayJob makes a
-# RayCluster of its own and passes its annotations on, so that its groups are those of that RayCluster.
+# Parts are the groups as KubeRay labels their pods: "headgroup" and the names of the worker groups. A RayJob creates a
+# RayCluster and passes its annotations on, so its groups are those of the RayCluster.
 
 HEAD = "headgroup"
 
@@ -41,7 +41,7 @@ def group_ray_cluster(cluster: Json, related: Sequence[Json] = ()) -> Grouping:
 
 
 def cluster_of(job: Json) -> Json:
-    """Return the RayCluster that a RayJob creates; five 0s stand for the random suffix of its name."""
+    """Return the RayCluster that a RayJob creates; 00000 replaces the random suffix of its name."""
     meta = job["metadata"]
     return {
         "apiVersion": job["apiVersion"],
@@ -53,14 +53,14 @@ def cluster_of(job: Json) -> Json:
 
 def group_ray_job(job: Json, related: Sequence[Json] = ()) -> Grouping:
     if not job["spec"].get("rayClusterSpec"):
-        return Grouping()  # it uses a RayCluster that is there already
+        return Grouping()  # it uses an existing RayCluster
     return group_ray_cluster(cluster_of(job), related)
 
 
 RAY_CLUSTERS = Resource("ray.io", "v1", "rayclusters", "RayCluster")
 RAY_JOBS = Resource("ray.io", "v1", "rayjobs", "RayJob")
 GROUP = "ray.io/group"
-GANG = "ray.io/gang-scheduling-enabled"  # KubeRay's own word, a label
+GANG = "ray.io/gang-scheduling-enabled"  # KubeRay's label
 
 
 def _pods(cluster: Json, related: Sequence[Json], found: Grouping) -> Iterator[ExpectedPod]:

@@ -88,7 +88,7 @@ class ReplicaSetController(Controller):
                 victims = sorted(alive, key=lambda pod: rank[pod["metadata"]["uid"]])[: min(-missing, BATCH)]
                 await together(self._delete(owner, pod) for pod in victims)
         except Conflict:
-            raise  # something the pods need is not there yet: no failure, just later
+            raise  # an object needed by the pods is missing: retry, no failure
         except ApiProblem as error:
             self._announced.failed(owner, error)
             return refusal_text(owner, error)
@@ -97,7 +97,7 @@ class ReplicaSetController(Controller):
         return ""
 
     async def _create(self, owner: Json, count: int) -> None:
-        """Create pods in doubling batches: a template that is refused costs one request, not a thousand."""
+        """Create pods in doubling batches: a rejected template costs one request, not a thousand."""
         batch = 1
         while count > 0:
             size = min(batch, count)

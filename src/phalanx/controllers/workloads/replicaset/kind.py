@@ -29,6 +29,6 @@ REPLICA_SET = WorkloadKind(
     place=owned_by(r.REPLICA_SETS.kind),
     aliases=("rs",),
     scaled=True,
-    grouped_in_cluster_mode=False,  # nearly all belong to a Deployment
+    grouped_in_cluster_mode=False,  # most belong to a Deployment
     run=_run,
 )

@@ -48,7 +48,7 @@ class StatefulSetController(Controller):
             self._name_is_free(key)
 
     def _claim_changed(self, key: Key, new: Json | None, old: Json | None) -> None:
-        """Requeue to recreate a claim that was deleted while its pod waits for a node."""
+        """Requeue to recreate a claim that was deleted while its pod is pending."""
         if new is not None:
             return
         for owner in self._sets.by_index("namespace", key.namespace):
@@ -56,7 +56,7 @@ class StatefulSetController(Controller):
                 self.queue.add(Key(key.namespace, owner["metadata"]["name"]))
 
     def _name_is_free(self, key: Key) -> None:
-        """Requeue sets that may adopt this orphan, or that waited for the name of this deleted pod."""
+        """Requeue sets that may adopt this orphan, or that wait for the name of this deleted pod."""
         owner = self._sets.get(key.namespace, key.name.rpartition("-")[0])
         if owner is not None:
             self.queue.add(Key(key.namespace, owner["metadata"]["name"]))
@@ -87,7 +87,7 @@ class StatefulSetController(Controller):
         return named
 
     async def _both_revisions(self, owner: Json) -> tuple[Json, Json]:
-        """Return (current, update): the revision pods run by default, and the one of the current template."""
+        """Return (current, update): the default revision of pods, and that of the current template."""
         template = owner["spec"]["template"]
         labels = (template.get("metadata") or {}).get("labels") or {}
         update = await self._revisions.present(owner, template_data(template), labels)
@@ -107,7 +107,7 @@ class StatefulSetController(Controller):
         for ordinal in wanted:
             pod = pods.get(ordinal)
             if pod is not None and finished(pod) and not deleting(pod):
-                jobs.append(self._delete(pod))  # a set's pod runs for ever: one that ended is recreated
+                jobs.append(self._delete(pod))  # a set's pod runs for ever: a finished one is recreated
                 waiting = True
             elif pod is None:
                 revision = self._revision_for(owner, ordinal, start, current, update)
@@ -118,7 +118,7 @@ class StatefulSetController(Controller):
                     jobs.append(self._volumes.restore(owner, ordinal))
                 waiting = True
             if (waiting and ordered) or len(jobs) >= BATCH:
-                break  # those just made bring the next look
+                break  # the new pods requeue the set
         if ordered and jobs:
             jobs, rest = jobs[:1], jobs[1:]
             for unused in rest:
@@ -134,7 +134,7 @@ class StatefulSetController(Controller):
         await self._roll(owner, {o: p for o, p in pods.items() if o in wanted}, update)
 
     async def _scale_down(self, owner: Json, extra: list[Json], *, ordered: bool) -> None:
-        """Delete surplus pods. `ordered`: from the highest ordinal, one at a time, each after the one above is gone."""
+        """Delete surplus pods. `ordered`: from the highest ordinal, one after the other."""
         doomed = [pod for pod in extra if not deleting(pod)]
         if ordered:
             doomed = doomed[:1] if len(doomed) == len(extra) else []
@@ -164,19 +164,19 @@ class StatefulSetController(Controller):
         lowest = start + int(rolling.get("partition") or 0)
         budget = max(1, _resolve(rolling.get("maxUnavailable", 1), int(spec.get("replicas", 1))))
         name = update["metadata"]["name"]
-        # A pod that is missing, or was just created, is unavailable too.
+        # A missing pod, or a new one, is unavailable too.
         unavailable = int(spec.get("replicas", 1)) - sum(self._healthy(owner, pod) for pod in pods.values())
         doomed = []
         for ordinal in sorted((o for o in pods if o >= lowest), reverse=True):
             pod = pods[ordinal]
             if (pod["metadata"].get("labels") or {}).get(HASH_LABEL) == name:
                 if not self._healthy(owner, pod) and budget == 1:
-                    break  # the pod just replaced must be ready before the next is deleted
+                    break  # the replaced pod must be ready before the next deletion
                 continue
             if deleting(pod):
                 continue
             if not self._healthy(owner, pod):
-                doomed.append(pod)  # it serves no traffic: replacing it costs nothing
+                doomed.append(pod)  # it is not available: replacing it costs nothing
             elif unavailable < budget:
                 doomed.append(pod)
                 unavailable += 1
@@ -202,7 +202,7 @@ class StatefulSetController(Controller):
         try:
             made = await self._pods.create(pod)
         except AlreadyExists:
-            return  # the cache is behind, or another pod has the name: its deletion requeues the set
+            return  # the cache is outdated, or another pod has the name: its deletion requeues the set
         except (Invalid, Forbidden) as problem:
             self._announced.failed(owner, problem)
             raise

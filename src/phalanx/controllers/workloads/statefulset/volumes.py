@@ -1,4 +1,4 @@
-"""Manage the claims of a StatefulSet's pods: created from templates before the pod, retained or deleted by policy."""
+"""Manage claims of a StatefulSet's pods: created from templates before the pod, retained or deleted by policy."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Volumes:
         await self.restore(owner, ordinal)
 
     async def restore(self, owner: Json, ordinal: int) -> None:
-        """Create missing claims of a pod, including one that was deleted while the pod waits for a node."""
+        """Create missing claims of a pod, also one deleted while the pod is pending."""
         namespace = owner["metadata"]["namespace"]
         for template in owner["spec"].get("volumeClaimTemplates") or ():
             claim = _claim_name(template, owner, ordinal)
@@ -55,7 +55,7 @@ class Volumes:
         }
 
     async def delete_with_pod(self, owner: Json, pod: Json) -> None:
-        """Make a pod removed by scale-down the owner of its claims, when the set's retention policy is Delete."""
+        """Make a pod removed by scale-down the owner of its claims, if the retention policy is Delete."""
         if _policy(owner, "whenScaled") != "Delete":
             return
         meta = pod["metadata"]
@@ -67,7 +67,7 @@ class Volumes:
                 await self._set_owners(claim, [reference])
 
     async def settle(self, owner: Json, ordinals: Iterable[int]) -> None:
-        """Update the owner references of these pods' claims to the retention policy, which may have changed."""
+        """Update owner references of these pods' claims to the retention policy, which may have changed."""
         for template in owner["spec"].get("volumeClaimTemplates") or ():
             for ordinal in ordinals:
                 claim = self._claims.get(owner["metadata"]["namespace"], _claim_name(template, owner, ordinal))
@@ -75,7 +75,7 @@ class Volumes:
                     continue
                 references = claim["metadata"].get("ownerReferences") or []
                 others = [ref for ref in references if ref.get("uid") != owner["metadata"]["uid"]]
-                if not any(ref.get("kind") == "Pod" for ref in others):  # those go with their pod
+                if not any(ref.get("kind") == "Pod" for ref in others):  # these are deleted with their pod
                     mine = (
                         [controller_reference(owner, r.STATEFUL_SETS)]
                         if _policy(owner, "whenDeleted") == "Delete"
@@ -84,7 +84,7 @@ class Volumes:
                     await self._set_owners(claim, others + mine)
 
     async def _keep(self, owner: Json, claim: Json) -> None:
-        """Remove the pod's owner reference from a claim that is in use again before its pod was gone."""
+        """Remove the pod's owner reference from a claim that is used again before its pod was deleted."""
         references = claim["metadata"].get("ownerReferences") or []
         if any(ref.get("kind") == "Pod" for ref in references):
             wanted = [controller_reference(owner, r.STATEFUL_SETS)] if _policy(owner, "whenDeleted") == "Delete" else []

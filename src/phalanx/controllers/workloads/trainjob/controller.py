@@ -68,7 +68,7 @@ class TrainJobController(CustomController):
             self._jobs.on_change(self._job_changed)
 
     def _pod_changed(self, key: Key, new: Json | None, old: Json | None) -> None:
-        """Requeue for pods that the gang does not require: outside the groups, or completed and deleted."""
+        """Requeue for pods that the gang does not require: outside the groups, or deleted after completion."""
         pod = new or old or {}
         name = jobset_of(pod)
         gone = new is None and phase(pod) == "Succeeded"
@@ -76,7 +76,7 @@ class TrainJobController(CustomController):
             self.queue.add(Key(key.namespace, name))
 
     def _job_changed(self, key: Key, new: Json | None, old: Json | None) -> None:
-        """Requeue when pods of a Job have completed for good: their gang does not wait for them if they are deleted."""
+        """Requeue when pods of a Job completed for good: their gang does not require them after deletion."""
         name = jobset_of(new or old or {})
         if name and (vacant(new) if new is not None else 0) != (vacant(old) if old is not None else 0):
             self.queue.add(Key(key.namespace, name))
@@ -140,7 +140,7 @@ class TrainJobController(CustomController):
                 set_condition(conditions, type_, "True", reason, text, self._clock)
 
     async def _note_deadline(self, owner: Json, found: Json | None, conditions: list[Json]) -> None:
-        """Fail a TrainJob that was active for longer than activeDeadlineSeconds since it was made or resumed."""
+        """Fail a TrainJob that was active longer than activeDeadlineSeconds since its creation or resumption."""
         seconds, meta = owner["spec"].get("activeDeadlineSeconds"), owner["metadata"]
         ended = any(entry["type"] in ("Complete", "Failed") and entry["status"] == "True" for entry in conditions)
         if not isinstance(seconds, int) or seconds < 1 or owner["spec"].get("suspend") or ended:
@@ -157,7 +157,7 @@ class TrainJobController(CustomController):
             await self._sets.delete(found, "Background")
 
     async def _arrange(self, owner: Json, found: Json | None) -> Json | None:
-        """Create the groups and the JobSet; return the JobSet, None while it cannot be created yet."""
+        """Create the groups and the JobSet; return the JobSet, None while it cannot be created."""
         trainer = owner["spec"].get("trainer")
         check_pods("spec.trainer.numNodes", count_in(trainer if isinstance(trainer, dict) else {}, "numNodes"))
         related = [*self._related(owner), *([found] if found is not None else [])]
@@ -165,7 +165,7 @@ class TrainJobController(CustomController):
         if self._groups is not None:
             if grouping.groups:
                 grouping = each_without_ungrouped(grouping, self._gangs(owner, related, grouping))
-            # Once a JobSet exists its pods name the groups, which are not changed and are recreated when deleted.
+            # Pods of an existing JobSet name the groups, which are not changed, and recreated if deleted.
             state = await self._groups.ensure(owner, grouping, NAME, in_use=found is not None)
             if found is None and state is GroupPhase.REPLACING:
                 return None
@@ -185,7 +185,7 @@ class TrainJobController(CustomController):
             ) from problem
 
     def _report_size(self, owner: Json, related: list[Json]) -> None:
-        """Report a size change of a running TrainJob: the Trainer refuses it; here it is stored and has no effect."""
+        """Report a size change of a running TrainJob: the Trainer rejects it; here it is stored without effect."""
         steps = steps_of(owner, runtime_of(owner, related))
         made = as_made(owner, steps, related)
         if made != steps:
@@ -193,7 +193,7 @@ class TrainJobController(CustomController):
             self._events.warning(owner, NAME, "SizeUnchanged", text)
 
     def _gangs(self, owner: Json, related: list[Json], grouping: Grouping) -> dict[str, Gang]:
-        """Return the pods that should be in its groups."""
+        """Return the pods that belong into its groups."""
         found: dict[str, Gang] = {}
         meta = owner["metadata"]
         name = f"{meta['namespace']}/{meta['name']}"
@@ -231,7 +231,7 @@ def _index_by_set(pod: Json) -> list[str]:
 
 
 def job_set_of(owner: Json, runtime: Json, grouping: Grouping) -> Json:
-    """Build the JobSet, named as its TrainJob. Its pods name their groups, so the JobSet creates none."""
+    """Build the JobSet, with the TrainJob's name. Its pods name their groups, so the JobSet creates none."""
     template = resolved(owner, runtime)
     spec, metadata = template["spec"], template.get("metadata") or {}
     for part in spec["replicatedJobs"]:

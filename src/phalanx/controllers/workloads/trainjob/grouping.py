@@ -1,12 +1,12 @@
-"""TrainJob (trainer.kubeflow.org/v1alpha1): gangs of the whole world size, or per step where steps wait for others.
+"""TrainJob (trainer.kubeflow.org/v1alpha1): a gang of the whole world size, or a gang per stage.
 
-What a TrainJob runs is written in its runtime, a (Cluster)TrainingRuntime, whose template is a JobSet: it has to be
-among the related objects. Parts are the names of its ReplicatedJobs. Levels and names are those of KEP-3015:
+The runtime of a TrainJob, a (Cluster)TrainingRuntime, has a JobSet template and must be among the related objects.
+Parts are the names of its ReplicatedJobs. Levels and names are those of KEP-3015:
 
-* no step waits: one gang of all pods (`<trainjob>`), an MPI launcher included;
+* no step has dependencies: one gang of all pods (`<trainjob>`), an MPI launcher included;
 * `scheduling.replicatedJobs` of the runtime: one group per entry, named after its targets;
-* otherwise one group per stage: steps that wait for the same ones start together and are one gang (an MPI launcher and
-  its nodes); steps before the trainer (initializers) are basic. All stages share a CompositePodGroup (KEP-6012).
+* otherwise one group per stage: steps with equal dependencies start together and are one gang (an MPI launcher and its
+  nodes); steps before the trainer (initializers) are basic. All stages share a CompositePodGroup (KEP-6012).
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def group_train_job(job: Json, related: Sequence[Json] = ()) -> Grouping:
     parent = name if staged else ""
     found = Grouping(may_be_flat=staged)
     if staged:
-        # Later stages have no pods until the first ones are done: a gang of stages would wait for ever.
+        # Later stages have no pods until the first ones are done: a gang of all stages would wait for ever.
         root = TemplateNode(ROOT, BASIC, [leaf for leaf, _ in leaves], priority_class=leaves[0][0].priority_class)
         found.workload = workload(job, name, [root])
         found.composites.append(composite(job, name, name, root))
@@ -109,7 +109,7 @@ def _leaves(job: Json, runtime: Json, steps: Sequence[Step]) -> list[tuple[LeafT
 
 
 def _stages(steps: Sequence[Step]) -> list[list[Step]]:
-    """Return the steps that start together, in the order of the runtime; an initializer is a stage of its own."""
+    """Return the steps that start together, in the runtime's order; an initializer is a separate stage."""
     found: dict[tuple[str, ...], list[Step]] = {}
     for step in steps:
         key = (step.name,) if step.initializer else ("", *sorted(set(step.waits_for)))
@@ -126,7 +126,7 @@ def runtime_named(job: Json) -> tuple[str, str]:
 
 
 def runtime_of(job: Json, related: Sequence[Json]) -> Json:
-    """Return the runtime. Raises Refused when it is not among the related objects."""
+    """Return the runtime. Raises Refused if it is not among the related objects."""
     kind, name = runtime_named(job)
     for found in related:
         if found.get("kind") == kind and found["metadata"]["name"] == name:
@@ -138,7 +138,7 @@ def runtime_of(job: Json, related: Sequence[Json]) -> Json:
 
 
 def steps_of(job: Json, runtime: Json) -> list[Step]:
-    """Return the ReplicatedJobs with the pods they will have."""
+    """Return the ReplicatedJobs with their numbers of pods."""
     steps = []
     for part in resolved(job, runtime)["spec"]["replicatedJobs"]:
         replicas = part.get("replicas")
@@ -155,9 +155,9 @@ def steps_of(job: Json, runtime: Json) -> list[Step]:
 
 
 def as_made(job: Json, steps: list[Step], related: Sequence[Json]) -> list[Step]:
-    """Return the steps with the sizes of the existing JobSet, where that is among the related objects.
+    """Return the steps with the sizes of the existing JobSet, if that is among the related objects.
 
-    The Trainer never resizes a running JobSet, so a gang must not require nodes that were requested later.
+    The Trainer never resizes a running JobSet, so a gang must not require nodes requested later.
     """
     uid = job["metadata"].get("uid", "")
     made = next((obj for obj in related if obj.get("kind") == "JobSet" and controlled_by(obj, uid)), None)
@@ -171,7 +171,7 @@ def as_made(job: Json, steps: list[Step], related: Sequence[Json]) -> list[Step]
 
 
 def replica_of(job: Json, runtime: Json, owner: Json) -> Replica:
-    """Return, for other schedulers' providers, one PodGroup of the TrainJob's name, as the Trainer creates it."""
+    """Return, for other schedulers' providers, one PodGroup with the TrainJob's name, as the Trainer creates it."""
     steps = steps_of(job, runtime)
     return Replica(
         name=job["metadata"]["name"],

@@ -1,7 +1,7 @@
-"""Build the JobSet that a TrainJob and its runtime describe, with everything that changes its pods' requests.
+"""Build the JobSet of a TrainJob and its runtime, with all fields that change its pods' requests.
 
-In the order of the Trainer: patches of the runtime's template, then the TrainJob's settings for its initializers and
-its trainer (image, command, environment, resources per node, processes per node).
+In the order of the Trainer: patches of the runtime's template, then the TrainJob's settings for initializers and
+trainer (image, command, environment, resources per node, processes per node).
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ _MERGE_KEYS = {"volumeMounts": "mountPath", "ports": "containerPort"}  # of list
 
 
 def resolved(job: Json, runtime: Json) -> Json:
-    """Return the template (metadata and spec) of the JobSet; raise Refused where that is impossible."""
+    """Return the JobSet template (metadata and spec). Raises Refused if that is impossible."""
     try:
         return _resolved(job, runtime)
     except (AttributeError, KeyError, TypeError, ValueError) as problem:
-        # Definitions of TrainJobs may keep any field of any type.
+        # CRDs of TrainJobs may accept fields of any type.
         text = f"the TrainJob or its runtime has a field of the wrong type: {problem!r}"
         raise GroupingRefused(text, "InvalidTrainJob") from problem
 
@@ -52,7 +52,7 @@ def ancestor_of(part: Json) -> str:
 
 
 def pod_of(part: Json) -> Json:
-    """Return the pod spec of a ReplicatedJob, made where it is missing."""
+    """Return the pod spec of a ReplicatedJob, created if missing."""
     job: Json = part.setdefault("template", {}).setdefault("spec", {})
     found: Json = job.setdefault("template", {}).setdefault("spec", {})
     return found
@@ -67,7 +67,7 @@ def _launcher_is_node(policy: Json) -> bool:
 
 
 def _trainers(parts: Sequence[Json]) -> list[Json]:
-    """Return the ReplicatedJobs labelled as the trainer; without any the one that is called `node`."""
+    """Return the ReplicatedJobs labelled as the trainer; without any, the one named `node`."""
     return [part for part in parts if ancestor_of(part) == TRAINER] or [
         part for part in parts if part["name"] == NODE and not ancestor_of(part)
     ]
@@ -83,7 +83,7 @@ def _nodes(policy: Json, parts: Sequence[Json]) -> list[Json]:
 
 
 def _containers(part: Json) -> list[Json]:
-    """Return the containers called `node`, else the first one."""
+    """Return the containers named `node`, else the first one."""
     every: list[Json] = pod_of(part)["containers"]
     return [container for container in every if container.get("name") == NODE] or every[:1]
 
@@ -217,7 +217,7 @@ def _set_env(container: Json, wanted: Sequence[Json]) -> None:
 
 
 def _apply_patches(job: Json, template: Json) -> None:
-    """Merge runtimePatches, and what earlier versions of the API called overrides, into the template."""
+    """Merge runtimePatches, and the overrides of earlier API versions, into the template."""
     parts = {part["name"]: part for part in template["spec"]["replicatedJobs"]}
     metadata: Json = template.setdefault("metadata", {})
     for field in ("labels", "annotations"):
@@ -236,7 +236,7 @@ def _apply_patches(job: Json, template: Json) -> None:
 
 
 def _overrides(job: Json) -> Iterator[tuple[list[str], Json]]:
-    """Yield (ReplicatedJobs, pod template to merge) of both earlier spellings."""
+    """Yield (ReplicatedJobs, pod template to merge) of both earlier forms."""
     for entry in job["spec"].get("podTemplateOverrides") or ():
         patch = {key: entry[key] for key in ("metadata", "spec") if entry.get(key)}
         yield [target.get("name") or "" for target in entry.get("targetJobs") or ()], patch
@@ -253,7 +253,7 @@ def _target(parts: dict[str, Json], name: str, where: str) -> Json:
 
 
 def _merge(old: Json, new: Json) -> Json:
-    """Return `old` with the fields of `new`: maps merge, lists of named things merge by name, the rest is replaced."""
+    """Return `old` with the fields of `new`: maps merge, lists with names merge by name, other values are replaced."""
     found = dict(old)
     for key, given in new.items():
         before = found.get(key)
@@ -272,7 +272,7 @@ def _merge_lists(field: str, old: list[Any], new: list[Any]) -> list[Any]:
         return copy.deepcopy(new)
     merged = {item[key]: item for item in old}
     for item in new:
-        # A variable or volume has one source: a new one takes the place of the old.
+        # A variable or volume has one source: the new one replaces the old.
         whole = field in ("env", "volumes", "volumeMounts")
         merged[item[key]] = copy.deepcopy(item) if whole else _merge(merged.get(item[key], {}), item)
     return list(merged.values())
