@@ -10,6 +10,7 @@ import copy
 import re
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import Any
 
 from phalanx.base.client import Resource
@@ -179,31 +180,34 @@ def refusal_text(owner: Json, problem: Exception) -> str:
     return re.sub(rf'"({start}-(?:\d+-)?)[a-z0-9]{{5}}"', r'"\1*"', str(problem))
 
 
+@dataclass(slots=True)
+class _Owner:
+    left: float  # events that are allowed now
+    since: float  # of this count
+    last_pod: str = ""  # uid of the pod that was created last
+
+
 class PodEvents:
     def __init__(self, events: Events, clock: Clock, controller: str) -> None:
         self._events, self._clock, self._controller = events, clock, controller
-        self._allowed: OrderedDict[str, tuple[float, float]] = OrderedDict()  # uid -> (events left, since when)
-        self._made: OrderedDict[str, str] = OrderedDict()  # uid -> the last pod that was created for it
+        self._owners: OrderedDict[str, _Owner] = OrderedDict()  # by uid, the one with the latest event last
 
     def created(self, pod: Json) -> None:
-        if (reference := controller_of(pod)) is not None:
-            self._made[str(reference["uid"])] = str(pod["metadata"]["uid"])
-            if len(self._made) > OWNERS:
-                self._made.popitem(last=False)
-        self._notify(pod, "SuccessfulCreate", f"Created pod: {pod['metadata']['name']}")
+        self._notify(pod, "SuccessfulCreate", f"Created pod: {pod['metadata']['name']}", created=True)
 
     def deleted(self, pod: Json) -> None:
-        self._notify(pod, "SuccessfulDelete", f"Deleted pod: {pod['metadata']['name']}")
+        self._notify(pod, "SuccessfulDelete", f"Deleted pod: {pod['metadata']['name']}", created=False)
 
     def failed(self, owner: Json, problem: Exception) -> None:
         """Report a refusal once; after a pod that was created, once more, so that it is the last event again."""
-        since = self._made.get(str(owner["metadata"]["uid"]), "")
+        known = self._owners.get(str(owner["metadata"]["uid"]))
         text = f"Error creating: {refusal_text(owner, problem)}"
-        self._events.warning(owner, self._controller, "FailedCreate", text, distinct=since)
+        distinct = known.last_pod if known is not None else ""
+        self._events.warning(owner, self._controller, "FailedCreate", text, distinct=distinct)
 
-    def _notify(self, pod: Json, reason: str, note: str) -> None:
+    def _notify(self, pod: Json, reason: str, note: str, *, created: bool) -> None:
         meta, reference = pod["metadata"], controller_of(pod)
-        if reference is None or not self._may(str(reference["uid"])):
+        if reference is None or not self._may(str(reference["uid"]), str(meta["uid"]) if created else ""):
             return
         about = {
             "apiVersion": reference["apiVersion"],
@@ -212,16 +216,16 @@ class PodEvents:
         }
         self._events.normal(about, self._controller, reason, note, distinct=str(meta["uid"]))
 
-    def _may(self, uid: str) -> bool:
+    def _may(self, owner_uid: str, created_pod: str) -> bool:
         now = self._clock.now()
-        left, since = self._allowed.pop(uid, (float(BURST), now))
-        left = min(float(BURST), left + (now - since) / REFILL_SECONDS)
-        self._allowed[uid] = (max(left - 1.0, 0.0) if left >= 1.0 else left, now)
-        while len(self._allowed) > OWNERS or self._full(next(iter(self._allowed.values())), now):
-            self._allowed.popitem(last=False)
+        owner = self._owners.pop(owner_uid, None) or _Owner(float(BURST), now)
+        left = self._left(owner, now)
+        self._owners[owner_uid] = _Owner(left - 1.0 if left >= 1.0 else left, now, created_pod or owner.last_pod)
+        while len(self._owners) > OWNERS or self._left(next(iter(self._owners.values())), now) >= BURST:
+            self._owners.popitem(last=False)
         return left >= 1.0
 
-    def _full(self, budget: tuple[float, float], now: float) -> bool:
-        """Return whether an owner may have as many events as one that is not remembered."""
-        left, since = budget
-        return left + (now - since) / REFILL_SECONDS >= BURST
+    @staticmethod
+    def _left(owner: _Owner, now: float) -> float:
+        """Return how many events are allowed. An owner that may have all is forgotten, as it is like a new one."""
+        return min(float(BURST), owner.left + (now - owner.since) / REFILL_SECONDS)
