@@ -8,6 +8,7 @@ Claims are written and shown at once, as an API server without any delay would d
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import resource
 import time
@@ -168,6 +169,9 @@ def main() -> None:
     empty = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     world = World(options.nodes)
     world.engine.indexes.devices.sync()
+    gc.set_threshold(100_000, 50, 100)  # garbage collection as in a serving process (serve/process.py)
+    gc.collect()
+    gc.freeze()
     memory = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - empty) / 1024
     domain = [{"matchAttribute": f"{DRIVER}/nvlink"}]
     results = [
