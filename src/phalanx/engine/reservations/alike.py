@@ -7,14 +7,15 @@ import heapq
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+from phalanx.engine.reservations.reservation import PodDemand
 from phalanx.engine.reservations.units import WaitingUnit
 
-Kind = tuple[tuple[int, ...], int, int, float, float, int]  # request, level, pods, size, expected seconds, priority
+Kind = tuple[PodDemand, int, float, float, int]  # of one pod, pods, size, expected seconds, priority
 
 
 def kind_of(entry: WaitingUnit) -> Kind:
     demand = entry.unit.demand
-    return (demand.request, demand.level, demand.pods, entry.unit.size, entry.span, entry.unit.priority)
+    return (demand.pod, demand.pods, entry.unit.size, entry.span, entry.unit.priority)
 
 
 class AlikeUnits:

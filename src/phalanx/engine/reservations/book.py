@@ -15,7 +15,7 @@ import numpy as np
 from phalanx.engine.reservations.alike import AlikeUnits, Kind, kind_of
 from phalanx.engine.reservations.capacity import CapacityProfile, Ints, TopologyLevels
 from phalanx.engine.reservations.planner import Place, build, by_promise, could_fit, rank, without
-from phalanx.engine.reservations.reservation import FOREVER, Assignment, Reason, Reservation
+from phalanx.engine.reservations.reservation import FOREVER, Assignment, PodDemand, Reason, Reservation
 from phalanx.engine.reservations.units import (
     Backfill,
     Decisions,
@@ -390,14 +390,14 @@ class PromiseBook:
     def _start_beside(self, out: Decisions, cost: int) -> None:
         """Start units that fit now without delaying any reservation."""
         free = at_first = self.free.sum(axis=1).tolist()
-        failed: dict[tuple[tuple[int, ...], int], list[tuple[int, float]]] = {}  # shapes that do not fit now
+        failed: dict[PodDemand, list[tuple[int, float]]] = {}  # (pods, span) that do not fit now
         closed: set[Kind] = set()
         tries = max(LEAST_BESIDE, self._credit // cost)
         for entry in self._alike.in_order(self._rank, lambda e: could_fit(e, at_first), closed):
             if tries <= 0:
                 break
             demand = entry.unit.demand
-            known = failed.setdefault((demand.request, demand.level), [])
+            known = failed.setdefault(demand.pod, [])
             if any(pods <= demand.pods and span <= entry.span for pods, span in known) or not could_fit(entry, free):
                 closed.add(kind_of(entry))
                 continue

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from phalanx.engine.reservations.capacity import CapacityProfile
-from phalanx.engine.reservations.reservation import FOREVER, Assignment
+from phalanx.engine.reservations.reservation import FOREVER, Assignment, PodDemand
 from phalanx.engine.reservations.units import Backfill, PlanSettings, WaitingUnit
 
 Place = tuple[float, float, Assignment]  # from, until, where
@@ -50,7 +50,7 @@ class StartPlan:
         self.places: dict[str, Place | None] = {}
         self.searches = 0
         self.kept = 0  # reservations that were taken over or looked at: cheaper than a search
-        self._failed: dict[tuple[tuple[int, ...], int], list[tuple[int, float]]] = {}  # (pods, span) that cannot start
+        self._failed: dict[PodDemand, list[tuple[int, float]]] = {}  # (pods, span) that cannot start
 
     def put(self, entry: WaitingUnit, place: Place | None) -> None:
         self.places[entry.unit.name] = place
@@ -71,7 +71,7 @@ class StartPlan:
         """Return a place from now on. What failed before fails again: room is only taken while a plan is built."""
         self.searches += 1
         demand, span = entry.unit.demand, entry.span
-        failed = self._failed.setdefault((demand.request, demand.level), [])
+        failed = self._failed.setdefault(demand.pod, [])
         if any(pods <= demand.pods and seconds <= span for pods, seconds in failed):
             return None
         until = self.profile.until(self.now, span)

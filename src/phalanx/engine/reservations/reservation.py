@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 Amounts = npt.NDArray[np.int64]  # (resource,) what one pod requests
 Rows = npt.NDArray[np.intp]  # (chosen node,) rows of the capacity profile
+PodDemand = tuple[tuple[int, ...], int, int]  # request, level, eligible nodes
 FOREVER = float("inf")  # an end that is not known
 
 
@@ -36,6 +37,12 @@ class Demand:
     request: tuple[int, ...]  # (resource,) of one pod
     level: int = -1  # index of the topology level that must hold all pods; -1: no rule
     eligible: npt.NDArray[np.bool_] | None = field(default=None, compare=False, hash=False)  # (node,); None: every node
+    eligible_id: int = 0  # equal for demands with the same eligible nodes
+
+    @property
+    def pod(self) -> PodDemand:
+        """Return what one pod of it needs and where: if fewer pods of these do not fit, more of them do not either."""
+        return (self.request, self.level, self.eligible_id)
 
 
 @dataclass(frozen=True, slots=True)
