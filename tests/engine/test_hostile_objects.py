@@ -162,7 +162,7 @@ def test_a_unit_whose_attempt_raises_is_tried_again_and_others_are_scheduled(
     run = a_cluster()
     attempts = run.engine.attempts
     broken = [True]
-    for name in ("at_once", "attempt", "search"):
+    for name in ("place_by_counting", "attempt", "search"):
         real = getattr(attempts, name)
 
         def call(what: Any, *args: Any, real: Any = real, **kwargs: Any) -> Any:

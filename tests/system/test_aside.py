@@ -77,7 +77,7 @@ async def _ask(aside: ForkedQueries, compute: Callable[[], bytes]) -> bytes:
 
 
 def test_a_child_that_is_killed_is_an_error_and_not_a_wait() -> None:
-    with pytest.raises(InternalError, match="ended without an answer"):
+    with pytest.raises(InternalError, match="ended without one"):
         asyncio.run(_ask(ForkedQueries(), lambda: os.kill(os.getpid(), signal.SIGKILL) or b""))
 
 

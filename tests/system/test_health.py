@@ -102,7 +102,7 @@ def test_a_loop_that_stands_still_is_noticed_and_the_log_says_where(
     noticed = threading.Event()
 
     def stand_still(watchdog: Watchdog) -> str:
-        while "stood still" not in caplog.text:
+        while "has been blocked" not in caplog.text:
             noticed.wait(0.01)
         return watchdog.checks["event-loop"]()
 

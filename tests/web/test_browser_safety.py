@@ -142,7 +142,7 @@ def test_a_page_left_open_for_a_day_does_not_grow(small: Watched, tmp_path: Path
         const group = {parent: "", workload: "w", gang: true, min: 1, known: 1, placed: 1, pending: 0, done: 0, topology: "", settings: [], priority: 0, reason: "Scheduled"};
         for (let round = 0; round < rounds; round++) {
             const t = cluster.now + 5, key = `podgroup/default/day-${round}`, last = `podgroup/default/day-${round - 3}`;
-            const root = {key, kind: "PodGroup", namespace: "default", name: `day-${round}`, priority: 0, pods: 1, place: "gated", attempts: round, asked: t, until: 0, message: `m ${round}`, workload: "w"};
+            const root = {key, kind: "PodGroup", namespace: "default", name: `day-${round}`, priority: 0, pods: 1, of: 1, place: "gated", attempts: round, asked: t, until: 0, message: `m ${round}`, workload: "w"};
             cluster.apply({now: t, nodes: {[names[round % names.length]]: node(names[round % names.length], {[key]: [1, 0]})},
                 groups: {[key]: group, [last]: null}, queue: {roots: [root], total: 1, pods: 1, counts: {}, oldest: 1}, sample: sample(t)});
             if (round % 40 === 0) await new Promise(requestAnimationFrame);

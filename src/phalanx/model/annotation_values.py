@@ -133,6 +133,7 @@ _WRITTEN_BY_US = (
     "group",
     "implied-by",
     "placement",  # controller name of admission checks
+    "replaces",
     "provisions-for",
     "through",
     "waiting",
