@@ -78,6 +78,13 @@ def layer(root: Path, epoch: int) -> bytes:
     return made.getvalue()
 
 
+def unpack(layers: list[bytes], target: Path) -> None:
+    """Write what a container would see. The directory of mmdebstrap also has devices, and /dev/zero has no end."""
+    for data in layers:
+        with tarfile.open(fileobj=io.BytesIO(data)) as tar:
+            tar.extractall(target, filter="tar")
+
+
 def archive(layers: list[bytes], name: str, epoch: int, target: Path) -> str:
     """Write an OCI image layout as one tar; return the digest of the image."""
     blobs: dict[str, bytes] = {}
@@ -133,10 +140,10 @@ def main() -> int:
         if options.rootfs is None:
             base(system)
         program(added)
-        digest = archive([layer(system, epoch), layer(added, epoch)], options.name, epoch, options.target)
+        layers = [layer(system, epoch), layer(added, epoch)]
+        digest = archive(layers, options.name, epoch, options.target)
         if options.keep is not None:
-            shutil.copytree(system, options.keep, symlinks=True, dirs_exist_ok=True, ignore_dangling_symlinks=True)
-            shutil.copytree(added, options.keep, symlinks=True, dirs_exist_ok=True)
+            unpack(layers, options.keep)
     print(f"{options.target}: {options.name} {digest}, {options.target.stat().st_size >> 20} MiB")
     return 0
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import json
+import os
 import tarfile
 from pathlib import Path
 from types import ModuleType
@@ -33,6 +34,8 @@ def test_an_archive_is_an_image_of_a_user_without_rights(image: Any, tmp_path: P
     (root / "usr" / "bin" / "tool").write_text("x")
     (root / "bin").symlink_to("usr/bin")
     (root / "proc" / "1").mkdir(parents=True)
+    (root / "dev").mkdir()
+    os.mkfifo(root / "dev" / "null")  # a device, as mmdebstrap makes them; this one needs no root
     written = [tmp_path / "a.tar", tmp_path / "b.tar"]
     digests = {image.archive([image.layer(root, 0)], "phalanx:x", 0, target) for target in written}
     assert len(digests) == 1 and written[0].read_bytes() == written[1].read_bytes()
@@ -56,3 +59,6 @@ def test_an_archive_is_an_image_of_a_user_without_rights(image: Any, tmp_path: P
         names = {entry.name: entry for entry in tar.getmembers()}
     assert names["bin"].issym() and "usr/bin/tool" in names and "proc/1" not in names
     assert {entry.uid for entry in names.values()} == {0}
+    image.unpack([image.layer(root, 0)], tmp_path / "kept")
+    kept = {path.relative_to(tmp_path / "kept").as_posix() for path in (tmp_path / "kept").rglob("*")}
+    assert kept == set(names) and "dev/null" not in kept

@@ -26,6 +26,7 @@ log = logging.getLogger(__name__)
 PATH = "/mutate-pods"
 COMPOSITES_PATH = "/mutate-composites"
 PATIENCE = 1.0  # seconds to wait for the workload of a pod in the informer
+OUTCOMES = ("linked", "protected", "unchanged", "failed", "malformed")
 _MOST_BYTES = 8 << 20
 
 
@@ -75,7 +76,7 @@ class WebhookServer:
         self._links, self._ready, self._patience = links, ready, patience
         self._runner: web.AppRunner | None = None
         self.port = 0
-        self.counts: Counter[str] = Counter()  # answers by outcome: linked, protected, unchanged, failed, malformed
+        self.counts = Counter(dict.fromkeys(OUTCOMES, 0))  # answers; from 0, so that an alert sees the first one
 
     async def start(self, host: str, port: int, tls: ssl.SSLContext) -> None:
         app = web.Application(client_max_size=_MOST_BYTES)
