@@ -5,11 +5,14 @@ from __future__ import annotations
 import pytest
 
 from phalanx.cli.scheduler_client import Colours
+from phalanx.cli.whatif import render as render_whatif
 from phalanx.cli.why import render
 from phalanx.engine import decisions as d
 from phalanx.engine.explain.pending import PendingReasons
+from phalanx.engine.scheduling.queue.units import QueueName
+from phalanx.serve.queue_view import QueueView
 from phalanx.testing.builders import node, pod, pod_group, pv, pvc
-from support.asked_engine import Asked
+from support.asked_engine import Asked, ask
 from support.device_world import asks, claim, consumer
 from support.verdicts import not_helpful
 
@@ -30,7 +33,7 @@ def cluster() -> Asked:
         (pod("p").gpu(1, "amd.com/gpu"), "No node offers amd.com/gpu"),
         (
             pod("p").node_affinity(("gpu", "In", ["h100", "h200"])),
-            "No node matches the required node affinity: gpu In h100, h200",
+            "No node matches the required node affinity: gpu In h100, h200 (nodes have gpu=a100)",
         ),
     ],
 )
@@ -61,12 +64,10 @@ def test_a_request_that_no_node_can_hold_is_named_beside_a_label_that_no_node_ha
 def test_taints_and_cordons_of_all_matching_nodes() -> None:
     run = Asked().see(node("n1").cpu("4").taint("team", "a", "NoSchedule"), pod("p").cpu("1"))
     run.step()
-    assert run.why("Pod", "p").blockers == [
-        "the only matching node has taint team=a:NoSchedule, which it does not tolerate"
-    ]
+    assert run.why("Pod", "p").blockers == ["the only node has taint team=a:NoSchedule, which it does not tolerate"]
     run = Asked().see(node("n1").cpu("4").unschedulable(), node("n2").cpu("4").unschedulable(), pod("p").cpu("1"))
     run.step()
-    assert run.why("Pod", "p").blockers == ["all 2 matching nodes are cordoned; `kubectl uncordon NODE` opens one"]
+    assert run.why("Pod", "p").blockers == ["all 2 nodes are cordoned; `kubectl uncordon NODE` opens one"]
 
 
 def test_a_gang_larger_than_the_cluster_can_never_fit() -> None:
@@ -75,7 +76,7 @@ def test_a_gang_larger_than_the_cluster_can_never_fit() -> None:
     run.step()
     item = run.why("PodGroup", "g")
     assert item.headline == (
-        "5 pods ask for 40 nvidia.com/gpu; the 4 matching nodes have 32: this can never fit on the nodes there are"
+        "5 pods ask for 40 nvidia.com/gpu; the 4 nodes have 32: this can never fit on the nodes there are"
     )
 
 
@@ -209,7 +210,11 @@ def test_events_of_pods_begin_with_the_sentence_and_conditions_keep_the_message(
     run.step()
     message = not_helpful("0/4 nodes are available: 4 node(s) didn't match Pod's node affinity/selector.")
     assert run.messages("p0") == run.messages("p1") == [message]
-    assert events(run, "p0") == events(run, "p1") == [f"Fits none of 4 nodes: 4 lack label gpu=h100. {message}"]
+    assert (
+        events(run, "p0")
+        == events(run, "p1")
+        == [f"No node has label gpu=h100 (nodeSelector; nodes have gpu=a100). {message}"]
+    )
     (large,), (claims,) = events(run, "big"), events(run, "c")
     assert large.startswith("A pod asks for 16 nvidia.com/gpu; the largest node has 8: this can never fit ")
     assert large.endswith(f". {run.messages('big')[0]}")
@@ -219,7 +224,7 @@ def test_events_of_pods_begin_with_the_sentence_and_conditions_keep_the_message(
 def test_events_of_groups_name_labels_and_requests_that_are_too_large() -> None:
     run = cluster().see(pod_group("g").gang(2), *(pod(f"g-{i}").select("gpu", "h100").group("g") for i in range(2)))
     run.see(pod_group("big").gang(2), *(pod(f"b-{i}").gpu(16).group("big") for i in range(2))).step()
-    sentence = "Needs 2 pods at once; there is room for none (nodes lack label gpu=h100)"
+    sentence = "No node has label gpu=h100 (nodeSelector; nodes have gpu=a100)"
     assert events(run, "g") == [sentence]
     assert events(run, "g-0") == [
         f"{sentence}. 0/4 nodes are available: 4 node(s) didn't match Pod's node affinity/selector."
@@ -227,6 +232,49 @@ def test_events_of_groups_name_labels_and_requests_that_are_too_large() -> None:
     assert events(run, "big") == [
         "A pod asks for 16 nvidia.com/gpu; the largest node has 8: this can never fit on the nodes there are"
     ]
+
+
+def test_every_answer_about_a_waiting_unit_begins_with_the_same_sentence() -> None:
+    """What holds it comes before what rules nodes out, in `why`, the lists of `top` and the dashboard, and events."""
+    run = cluster().see(pod("other").gpu(8).node("n0"), pod("both").select("gpu", "h100").gpu(16))
+    run.see(pod("affine").node_affinity(("gpu", "In", ["h100"])), pod("large").gpu(16))
+    for name, count, gpu in (("fits-not", 4, 8), ("never", 5, 8), ("too-large", 2, 16)):
+        run.see(pod_group(name).gang(count), *(pod(f"{name}-{i}").gpu(gpu).group(name) for i in range(count)))
+    run.see(pod_group("labels").gang(2))
+    run.see(*(pod(f"labels-{i}").select("gpu", "h100").gpu(16).group("labels") for i in range(2)))
+    run.see(pod_group("few").gang(3), pod("few-0").select("gpu", "h100").group("few"))
+    run.see(pod("gated").gate("hold").select("gpu", "h100"), pod("ghost").group("none").gpu(16))
+    run.step()
+    units = [unit for unit in run.engine.queue.units.values() if unit.records]
+    assert len(units) == 10
+    for unit in units:
+        name = "ghost" if "ghost" in str(unit.records) else unit.key.rpartition("/")[2]
+        item = run.why("Pod" if unit.group is None or name == "ghost" else "PodGroup", name)
+        assert PendingReasons(run.engine).of(unit).headline == item.headline != "", unit.key
+        if unit.place is not QueueName.GATED:
+            texts = [f"{text[:1].upper()}{text[1:]}" for text in item.blockers] or [item.headline]
+            assert events(run, name)[0].startswith(". ".join(texts)), unit.key
+    assert run.why("PodGroup", "few").headline == "Waits until pods are created: few has 1 of 3"
+    assert run.why("PodGroup", "few").blockers == ["no node has label gpu=h100 (nodeSelector; nodes have gpu=a100)"]
+    assert "5 pods ask for 40 nvidia.com/gpu" in events(run, "never")[0]
+
+
+def test_pods_of_a_group_that_does_not_exist_are_listed_by_its_name_and_namespace() -> None:
+    run = cluster().see(pod("ghost").group("none"))
+    run.step()
+    (unit,) = QueueView(run.engine, lambda: 0.0).units()["roots"]
+    assert (unit["key"], unit["namespace"], unit["name"]) == ("podgroup/default/none", "default", "none")
+    assert QueueView(run.engine, lambda: 0.0).waiting()["by"] == [["default", 0, 1, 1]]
+
+
+def test_what_if_names_everything_that_is_in_the_way() -> None:
+    run = cluster()
+    answer = ask(run, pod("p").select("gpu", "h100").gpu(16))
+    assert [text.split(" (")[0].split(";")[0] for text in answer.items[0].blockers] == [
+        "no node has label gpu=h100",
+        "a pod asks for 16 nvidia.com/gpu",
+    ]
+    assert "  also: A pod asks for 16" in render_whatif(answer.items[0], Colours(on=False))
 
 
 def test_a_device_class_or_claim_that_is_missing_is_named() -> None:

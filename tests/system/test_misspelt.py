@@ -50,6 +50,12 @@ def test_group_and_whatif_say_it_too(tmp_path: Path) -> None:
     assert any(HINT in note for note in asked.notes)
 
 
+def test_the_hint_does_not_suggest_what_means_something_else() -> None:
+    """A required topology is not a preferred one, though the words look alike."""
+    (text,) = unknown({"scheduling.phalanx.dev/required-topology": "rack"})
+    assert text.endswith("did you mean scheduling.phalanx.dev/topology?")
+
+
 def test_every_key_that_the_code_and_the_docs_name_is_known() -> None:
     named = {
         key

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from typing import Any
 
 import msgspec
@@ -86,6 +86,18 @@ async def _failed_creation(client: Client, kind: str, namespace: str, name: str)
             key = f"{about.get('kind')}/{about.get('name')}"
             last[key] = max(last.get(key, ("", "")), (_time_of(event), message))
     return next((message for _, message in last.values() if message), "")
+
+
+async def claims_not_created(client: Client, namespace: str, pods: Collection[str]) -> tuple[str, ...]:
+    """Return why the claims of these pods were not created from their templates, without repeats."""
+    events = (
+        event
+        for event in await _items(client, r.EVENTS, namespace)
+        if event.get("reason") == "FailedResourceClaimCreation"
+        and (about := event.get("involvedObject") or {}).get("kind") == "Pod"
+        and about.get("name") in pods
+    )
+    return tuple(dict.fromkeys(f"no claim can be created: {event.get('message')}" for event in events))
 
 
 def _time_of(event: Json) -> str:

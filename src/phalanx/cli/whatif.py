@@ -14,6 +14,7 @@ from phalanx.cli.output import CommandError, CommandResult, say
 from phalanx.cli.plan import cost_lines, nodes_in_words, some_of
 from phalanx.cli.scheduler_client import Colours, SchedulerClient, Where, asking_options, run
 from phalanx.engine.explain.values import GroupPlace, WhatIfAnswer, WhatIfUnit
+from phalanx.engine.placement.plain import sentence_case
 from phalanx.serve.repair import DrainAnswer, Move
 from phalanx.serve.variant import MOST_NODES as MOST_ADDED
 
@@ -162,6 +163,7 @@ def render(item: WhatIfUnit, paint: Colours, *, wide: bool = False) -> str:
     lines = [f"{item.root}: {state}", f"  {item.headline or item.summary}"]
     if wide and item.headline:
         lines.append(f"  message: {item.summary}")
+    lines += [f"  also: {sentence_case(text)}" for text in item.blockers if sentence_case(text) != item.headline]
     most = len(item.evicts) if wide else MOST_PODS
     lines += [f"  {_place(place, wide)}" for place in item.places if item.root.partition("/")[0] != "pod"]
     if item.devices:

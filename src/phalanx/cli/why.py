@@ -12,7 +12,7 @@ from phalanx.base.errors import NotFound
 from phalanx.cli.completion import complete_target
 from phalanx.cli.messages import age, plural
 from phalanx.cli.output import CommandError, CommandResult, say, watch_option
-from phalanx.cli.owners import each_root, not_waiting
+from phalanx.cli.owners import claims_not_created, each_root, not_waiting
 from phalanx.cli.scheduler_client import (
     Colours,
     SchedulerClient,
@@ -22,11 +22,13 @@ from phalanx.cli.scheduler_client import (
     joined,
     run,
 )
-from phalanx.engine.explain.sentences import sentence_case
 from phalanx.engine.explain.values import HistoryEntry, Level, PodLine, QueuePlace, Report, Why
+from phalanx.engine.placement.plain import sentence_case
 
 MOST_PODS = 10  # listed; `-o wide` and JSON have them all
 MOST_REASONS = 5
+NAMED_REASONS = 3  # of nodes, that the headline has in plain words
+DEVICES = "DynamicResources"  # the plugin that holds pods until their claims exist
 _FILTERED = re.compile(r"0/\d+ nodes are available:")  # kube-scheduler's text, for -o wide
 
 
@@ -85,7 +87,10 @@ async def _why(kind: str, name: str, where: Where, wide: bool, story: bool) -> C
             from phalanx.cli.conditions import from_conditions
 
             return await from_conditions(asker.client, kind, namespace, name, str(problem))
-    report = msgspec.json.decode(body, type=Report)
+        report = msgspec.json.decode(body, type=Report)
+        claimless = [item for item in report.items if item.queue is not None and item.queue.gate == DEVICES]
+        waiting = {pod.name for item in claimless for pod in item.pods}
+        notes = await claims_not_created(asker.client, namespace, waiting) if waiting else ()
     text = "\n\n".join(render(item, Colours(), story=story, wide=wide) for item in report.items)
     text = text or f"{kind.lower()}/{name} in {namespace}: no pod refers to it yet"
     waits = next((item for item in report.items if not item.scheduled), None)
@@ -94,7 +99,7 @@ async def _why(kind: str, name: str, where: Where, wide: bool, story: bool) -> C
         if waits is not None
         else ""
     )
-    return CommandResult(0 if report.scheduled and report.items else 1, msgspec.json.decode(body), text, next=then)
+    return CommandResult(0 if report.scheduled and report.items else 1, msgspec.json.decode(body), text, notes, next=then)
 
 
 def render(item: Why, paint: Colours, *, story: bool = False, wide: bool = False, now: float | None = None) -> str:
@@ -125,7 +130,7 @@ def render(item: Why, paint: Colours, *, story: bool = False, wide: bool = False
     elif item.now is not None and item.kind != "Pod" and (wide or not item.headline):
         lines += _section("now", [item.now.message] if not item.summary.startswith(item.now.message) else [])
     reasons = [f"{r.nodes}/{item.nodes} nodes: {r.reason}" for r in item.node_reasons[: None if wide else MOST_REASONS]]
-    lines += _section("nodes", reasons)
+    lines += _section("nodes", reasons) if wide or not item.headline or len(reasons) > NAMED_REASONS else []
     if item.preemption is not None:
         gone = item.preemption.total - len(item.preemption.victims)
         first, *others = (item.preemption.text or "evicting").splitlines()
@@ -139,7 +144,8 @@ def render(item: Why, paint: Colours, *, story: bool = False, wide: bool = False
         remedies += [f"  {relaxation.how}"] if relaxation.how else []
     lines += _section("would help", remedies)
     lines += _section("would not", [r.text for r in item.relaxations if r.fits is False])
-    lines += _section("hint", item.hints)
+    said = item.queue.message if item.queue is not None else ""
+    lines += _section("hint", [hint for hint in item.hints if hint != said])
     shown = (item.summary, item.now.message) if item.now is not None else (item.summary,)
     lines += _section("pods", _pods(item.pods, shown, None if wide else MOST_PODS) if item.kind != "Pod" else [])
     if story:

@@ -125,6 +125,12 @@ _WRITTEN_BY_PEOPLE = (
     "schedule-timeout-seconds",
     "scheduler-name",
 )
+_OTHER_WORDS = {  # of other schedulers, and those closer to an annotation that means something else
+    "min-available": "min-count",
+    "min-member": "min-count",
+    "required-topology": "topology",
+    "topology-required": "topology",
+}
 _WRITTEN_BY_US = (
     "adopted",
     "after-group",
@@ -145,6 +151,7 @@ _WRITTEN_BY_US = (
     "made-as",
     "part-of",
     "pods-to-come",
+    "replaces",
     "run",
     "v1beta1-fields",
 )
@@ -161,5 +168,6 @@ def unknown(annotations: Mapping[str, object] | None) -> list[str]:
 
 
 def _hint(key: str) -> str:
-    near = get_close_matches(key.removeprefix(PREFIX), _WRITTEN_BY_PEOPLE, n=1)
+    word = key.removeprefix(PREFIX)
+    near = [_OTHER_WORDS[word]] if word in _OTHER_WORDS else get_close_matches(word, _WRITTEN_BY_PEOPLE, n=1)
     return f"; did you mean {PREFIX}{near[0]}?" if near else ""

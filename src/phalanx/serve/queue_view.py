@@ -31,6 +31,15 @@ def key_of(text: str) -> GroupKey | None:
     return GroupKey(GROUP_KINDS[parts[0]], parts[1], parts[2])
 
 
+def _key(unit: SchedulingUnit) -> str:
+    """Return "kind/namespace/name" of what waits: the group itself while its parents are unknown."""
+    return text_of(unit.group) if unit.group is not None else unit.key
+
+
+def _namespace(unit: SchedulingUnit) -> str:
+    return _key(unit).split("/", 2)[1]
+
+
 class QueueView:
     def __init__(self, engine: Engine, now: Callable[[], float]) -> None:
         self._engine = engine
@@ -50,7 +59,7 @@ class QueueView:
             total += 1
             pods += len(unit.records)
             since = unit.asked if since is None or unit.asked < since else since
-            share = shares.setdefault((unit.key.split("/", 2)[1], unit.priority), [0, 0])
+            share = shares.setdefault((_namespace(unit), unit.priority), [0, 0])
             share[0] += 1
             share[1] += len(unit.records)
         oldest = round(max(0.0, now - since), 1) if since is not None else 0.0
@@ -73,7 +82,7 @@ class QueueView:
                 unit,
             )
             for unit, place in self._engine.queue.places()
-            if not namespace or unit.key.split("/", 2)[1] == namespace
+            if not namespace or _namespace(unit) == namespace
         )
         first = heapq.nsmallest(MOST_QUEUED, entries, key=lambda entry: entry[:6])
         waiting = self.waiting()
@@ -88,13 +97,13 @@ class QueueView:
         return self._reasons.of(unit).headline if unit is not None and unit.records else ""
 
     def _unit(self, unit: SchedulingUnit) -> Json:
-        _, namespace, name = unit.key.split("/", 2)
+        _, namespace, name = _key(unit).split("/", 2)
         group = self._group(unit)
         reason = self._reasons.of(unit)
         spec = group.spec if group is not None else None
         message = self._message(unit)
         return {
-            "key": unit.key,
+            "key": _key(unit),
             "kind": unit.kind,
             "namespace": namespace,
             "name": name,

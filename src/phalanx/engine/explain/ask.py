@@ -5,7 +5,6 @@ A query makes no decision and changes nothing: no event, no position in the queu
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -13,12 +12,12 @@ import msgspec
 
 from phalanx.base.clock import rfc3339
 from phalanx.engine.explain import hints
-from phalanx.engine.explain.blockers import blockers_of, total_blockers
 from phalanx.engine.explain.device_hints import for_devices
 from phalanx.engine.explain.levels import levels_of, placed_enough, pods_of
+from phalanx.engine.explain.pending import held
 from phalanx.engine.explain.relax import for_pod, relaxations
 from phalanx.engine.explain.remedies import applied_object, owner_of_pod, with_how
-from phalanx.engine.explain.sentences import missing_members, of_gate, of_group, sentence_case
+from phalanx.engine.explain.sentences import missing_members
 from phalanx.engine.explain.trial import TrialAttempt, verdict_of
 from phalanx.engine.explain.values import (
     HistoryEntry,
@@ -37,8 +36,9 @@ from phalanx.engine.framework import Wake
 from phalanx.engine.framework.diagnosis import Diagnosis
 from phalanx.engine.groups.group_state import HEALTHY
 from phalanx.engine.groups.messages import owner_of
+from phalanx.engine.placement.blockers import blockers_of, leaf_demands
 from phalanx.engine.placement.outcome import amount_word, domain_word
-from phalanx.engine.placement.plain import of_nodes
+from phalanx.engine.placement.plain import of_group, of_nodes, sentence_case
 from phalanx.engine.placement.problem import DEVICES
 from phalanx.engine.placement.rule_words import rules_of
 from phalanx.engine.scheduling.attempt.answers import Placed, Refused
@@ -112,11 +112,7 @@ class _Asked:
         verdict, reasons, changes = self._judge(record)
         said = record.said.partition(": ")[2]
         queue = self._queue(root, [reason.reason for reason in reasons])
-        blockers = (
-            blockers_of(self._engine.columns, self._engine.objects, [record.shape])
-            if verdict.result != "placed"
-            else []
-        )
+        blockers = self._blockers([record]) if verdict.result != "placed" else []
         summary = queue.message if queue.place == "gated" else said or verdict.message
         if verdict.result == "placed":
             summary = f"fits now on {verdict.message}; it is tried when its turn comes"
@@ -127,7 +123,7 @@ class _Asked:
             root=f"pod/{record.key}",
             scheduled=False,
             summary=summary or "waiting for its first attempt",
-            headline=self._reserved(root) or self._pod_headline(record, root, verdict, reasons, blockers),
+            headline=self._held(root) or self._pod_headline(record, verdict, reasons, blockers),
             blockers=blockers,
             priority=record.priority,
             queue=queue,
@@ -149,13 +145,10 @@ class _Asked:
     def _pod_headline(
         self,
         record: PodRecord,
-        unit: SchedulingUnit | None,
         verdict: Verdict,
         reasons: list[NodeReason],
         blockers: list[str],
     ) -> str:
-        if unit is not None and unit.place is QueueName.GATED:
-            return of_gate(self._engine.cluster, unit, unit.gate)
         if verdict.result == "placed":
             return f"Fits now on node {verdict.message}; it is tried when its turn comes"
         if blockers:
@@ -163,10 +156,10 @@ class _Asked:
         state = self._engine.cluster
         return of_nodes(reasons, state.columns.count, rules_of(state, [record.shape])) if reasons else ""
 
-    def _reserved(self, unit: SchedulingUnit | None) -> str:
-        """Return the sentence for a unit that waits in the queue and has a reservation."""
-        sentence = self._engine.starts.sentence(unit) if unit is not None and unit.plan is None else ""
-        return sentence_case(sentence) if sentence else ""
+    def _held(self, unit: SchedulingUnit | None) -> str:
+        """Return the sentence for a unit that waits though it may fit; empty if it does not."""
+        found = held(self._engine, unit) if unit is not None else None
+        return found.headline if found is not None else ""
 
     def _placed(self, record: PodRecord) -> Why:
         word = "is being bound to" if record.assumed else "is on"
@@ -302,7 +295,7 @@ class _Asked:
             root=root_key(head),
             scheduled=satisfied,
             summary=summary,
-            headline=(self._reserved(root) or self._group_headline(key, root, now or last, blockers) if waits else ""),
+            headline=(self._held(root) or self._group_headline(key, root, now or last, blockers) if waits else ""),
             blockers=blockers,
             priority=groups.forest.priority(head) if groups.forest.group(head) is not None else 0,
             queue=queue,
@@ -333,18 +326,15 @@ class _Asked:
         return for_devices(self._engine.indexes.devices, root.records.values())
 
     def _group_blockers(self, key: GroupKey) -> list[str]:
-        """Return facts that rule out every node for a member, or the whole cluster for the minimum of members."""
         assert self._groups is not None
         records = self._engine.pods.records
-        found: list[str] = []
-        for leaf in self._groups.forest.leaves(key):
-            waiting = [record for pod in leaf.members if (record := records.get(str(pod))) is not None]
-            shapes = Counter(record.shape for record in waiting if not record.node_name)
-            found += blockers_of(self._engine.columns, self._engine.objects, shapes)
-            minimum = leaf.spec.minimum if leaf.spec is not None else 0
-            if len(shapes) == 1 and not found and minimum > 1 and len(waiting) >= minimum:
-                found += total_blockers(self._engine.columns, dict.fromkeys(shapes, minimum))
-        return list(dict.fromkeys(found))
+        members = (records.get(str(pod)) for leaf in self._groups.forest.leaves(key) for pod in leaf.members)
+        return self._blockers([record for record in members if record is not None and not record.node_name])
+
+    def _blockers(self, records: Sequence[PodRecord]) -> list[str]:
+        """Return facts that rule out every node for one of these pods, or the whole cluster for their group."""
+        leaves = leaf_demands(self._engine.cluster.forest, records)
+        return [each.text for each in blockers_of(self._engine.columns, self._engine.objects, leaves)]
 
     def _group_headline(
         self, key: GroupKey, unit: SchedulingUnit | None, verdict: Verdict | None, blockers: list[str]
@@ -352,15 +342,13 @@ class _Asked:
         assert self._groups is not None
         if blockers:
             return sentence_case(blockers[0])
-        if unit is None or unit.place in (QueueName.GATED, QueueName.NOWHERE):
+        if unit is None or unit.place is QueueName.NOWHERE:
             forest = self._groups.forest
             known = forest.named(key)
             leaves = forest.leaves(forest.resolve(key).root or key) or ([known] if known is not None else [])
             for leaf in leaves:
                 if sentence := missing_members(leaf):
                     return sentence
-            if unit is not None and unit.place is QueueName.GATED:
-                return of_gate(self._engine.cluster, unit, unit.gate)
         if verdict is not None and verdict.result == "placed":
             return "Fits now; it is tried when its turn comes"
         if verdict is not None and verdict.proof is not None:

@@ -1,35 +1,41 @@
 """Return one sentence why a unit is pending, from its last attempt: without a trial, fast enough for lists.
 
-`why` answers the same with a trial at the time of the query; both take their sentences from `headline`.
+`why` answers the same with a trial at the time of the query. Both take what holds a unit from `held`, and what rules
+out every node from `placement.blockers`.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-
-from phalanx.engine.explain.blockers import Blocker, node_blockers, total_blockers
-from phalanx.engine.explain.sentences import missing_members, of_gate, of_group, sentence_case
+from phalanx.engine.explain.sentences import missing_members, of_gate
 from phalanx.engine.explain.values import (
     NodeReason,
     PendingReason,
     Proof,
     proof_of,
 )
+from phalanx.engine.placement.blockers import (
+    Blocker,
+    leaf_demands,
+    node_blockers,
+    object_blockers,
+    total_blockers,
+)
 from phalanx.engine.placement.plain import (
     NO_RULES,
     RuleWords,
     code_of_filter,
     code_of_proof,
+    of_group,
     of_nodes,
     resource_word,
+    sentence_case,
 )
-from phalanx.engine.placement.rule_words import claim_facts, rules_of, volume_facts
+from phalanx.engine.placement.rule_words import rules_of
 from phalanx.engine.scheduling.queue.units import QueueName, SchedulingUnit
 from phalanx.engine.scheduling.scheduler import Scheduler
 from phalanx.engine.state.shapes import Shape
-from phalanx.model.groups import GroupKey
 
-MOST_SHAPES = 64  # pod shapes compared with every node; further units are described by their last attempt only
+MOST_SHAPES = 500  # pod shapes compared with every node; further units are described by their last attempt only
 
 # Reason code -> two or three words, for a narrow column and for filters.
 WORDS = {
@@ -74,21 +80,10 @@ class PendingReasons:
         """Return the sentence, the reason code and the time of the attempt they are from."""
         waits = unit.equivalence_class
         tried = unit.refusal.at if unit.refusal is not None else waits.tried if waits is not None else 0.0
-        if unit.plan is not None:
-            left, size = len(unit.plan.victims), unit.plan.size
-            return _reason("Preempting", f"Waits until {left} of {size} preempted pods have stopped", tried)
-        if unit.place is QueueName.GATED:
-            return self._held(unit)
-        if sentence := self._engine.starts.sentence(unit):
-            return _reason("Reserved", sentence_case(sentence), tried)
-        for shape in dict.fromkeys(record.shape for record in unit.records.values()):
-            for fact in volume_facts(self._engine.objects, shape):
-                return _reason("VolumeMissing", sentence_case(fact), tried)
-            for fact in claim_facts(self._engine.objects, shape):
-                return _reason("ClassMissing", sentence_case(fact), tried)
-        blockers = self._blockers_of(unit)
-        if blockers:
-            return _reason(blockers[0].code, sentence_case(blockers[0].text), tried)
+        if found := held(self._engine, unit, tried):
+            return found
+        if blocker := self._blocker(unit):
+            return _reason(blocker.code, sentence_case(blocker.text), tried)
         proof = self._proof(unit)
         if proof is not None:
             code, resource = code_of_proof(proof)
@@ -117,13 +112,6 @@ class PendingReasons:
             return _reason("Retrying", "Is tried again when its turn comes", 0.0)
         return _reason("NotTried", "Not tried yet", 0.0)
 
-    def _held(self, unit: SchedulingUnit) -> PendingReason:
-        state = self._engine.cluster
-        for leaf in state.forest.leaves(unit.group) if unit.group is not None else ():
-            if sentence := missing_members(leaf):
-                return _reason("MembersMissing" if leaf.spec is not None else "GroupMissing", sentence, 0.0)
-        return _reason("Gated", of_gate(state, unit, unit.gate), 0.0)
-
     def _rules_of(self, unit: SchedulingUnit) -> RuleWords:
         shapes = dict.fromkeys(record.shape for record in unit.records.values())
         found = self._rules.get(key := tuple(shape.id for shape in shapes))
@@ -138,22 +126,19 @@ class PendingReasons:
         outcome = unit.refusal.outcome if unit.refusal is not None else None
         return proof_of(outcome.certificate) if outcome is not None else None
 
-    def _blockers_of(self, unit: SchedulingUnit) -> list[Blocker]:
-        """Return facts that rule out every node for one of the pods, or the whole cluster for the minimum."""
+    def _blocker(self, unit: SchedulingUnit) -> Blocker | None:
+        """Return the first of the unit's blockers, in the order of `blockers_of`."""
         if unit.refusal is None and unit.equivalence_class is None:
-            return []
-        shapes = Counter(record.shape for record in unit.records.values())
+            return None
+        shapes = list(dict.fromkeys(record.shape for record in unit.records.values()))
         for shape in shapes:
-            if found := self._of_shape(shape):
+            for found in object_blockers(self._engine.objects, shape):
                 return found
-        minimum = self._minimum(unit.group) if unit.group is not None else 0
-        if len(shapes) == 1 and minimum > 1 and len(unit.records) >= minimum:
-            return self._of_total(next(iter(shapes)), minimum)
-        return []
-
-    def _minimum(self, key: GroupKey) -> int:
-        group = self._engine.cluster.forest.group(key)
-        return group.spec.minimum if group is not None and group.spec is not None and not group.composite else 0
+        for shape in shapes:
+            for found in self._of_shape(shape):
+                return found
+        leaves = leaf_demands(self._engine.cluster.forest, unit.records.values()) if unit.group is not None else ()
+        return next((found for leaf in leaves for found in total_blockers(self._engine.columns, leaf)), None)
 
     def _of_shape(self, shape: Shape) -> list[Blocker]:
         found = self._blockers.get(shape.id)
@@ -163,12 +148,24 @@ class PendingReasons:
             found = self._blockers[shape.id] = list(node_blockers(self._engine.columns, shape))
         return found
 
-    def _of_total(self, shape: Shape, pods: int) -> list[Blocker]:
-        columns = self._engine.columns
-        totals = ((rid, amount * pods) for rid, amount in shape.requests)
-        if all(amount <= float(columns.alloc[rid].sum()) for rid, amount in totals):
-            return []  # selectors and affinity only lower the total: the exact count is for units that exceed it
-        return [Blocker("NeverFits", text) for text in total_blockers(columns, {shape: pods})]
+
+def held(engine: Scheduler, unit: SchedulingUnit, tried: float = 0.0) -> PendingReason | None:
+    """Return why a unit waits though it may fit: for victims, members, a gate or reserved room; None if it does not.
+
+    tried: time of its last attempt in seconds
+    """
+    state = engine.cluster
+    if unit.plan is not None:
+        left, size = len(unit.plan.victims), unit.plan.size
+        return _reason("Preempting", f"Waits until {left} of {size} preempted pods have stopped", tried)
+    if unit.place is QueueName.GATED:
+        for leaf in state.forest.leaves(unit.group) if unit.group is not None else ():
+            if sentence := missing_members(leaf):
+                return _reason("MembersMissing" if leaf.spec is not None else "GroupMissing", sentence, 0.0)
+        return _reason("Gated", of_gate(state, unit, unit.gate), 0.0)
+    if sentence := engine.starts.sentence(unit):
+        return _reason("Reserved", sentence_case(sentence), tried)
+    return None
 
 
 def _reason(code: str, text: str, tried: float, resource: str = "") -> PendingReason:

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from phalanx.engine.explain.values import Level, Proof
+from phalanx.engine.explain.values import Level
 from phalanx.engine.framework.cluster_state import ClusterState
-from phalanx.engine.placement.plain import RuleWords, sentence_of
+from phalanx.engine.placement.plain import sentence_case
 from phalanx.engine.placement.rule_words import few
 from phalanx.engine.scheduling.queue.units import Gate, SchedulingUnit
 from phalanx.model.groups import Group
@@ -30,15 +30,6 @@ def missing_members(group: Group) -> str:
     if group.known >= group.spec.minimum:
         return ""
     return of_missing(Level(group.key.kind, group.key.name.rstrip("/"), known=group.known, minimum=group.spec.minimum))
-
-
-def of_group(proof: Proof, rules: RuleWords, reserved: int) -> str:
-    """Return the sentence for a group that does not fit.
-
-    reserved: number of other units for which room is reserved
-    """
-    others = "another group or pod" if reserved == 1 else f"{reserved} other groups and pods"
-    return sentence_of(proof, rules) + (f"; free room is reserved for {others}" if reserved else "")
 
 
 def of_gate(state: ClusterState, unit: SchedulingUnit, gate: Gate) -> str:
@@ -78,7 +69,3 @@ def _claims_to_come(pods: Iterable[Pod]) -> str:
         return ""
     templates = few(dict.fromkeys(waiting.values()), "and")
     return f"Waits until claim {few(waiting, 'and')} is created from ResourceClaimTemplate {templates}"
-
-
-def sentence_case(text: str) -> str:
-    return text[:1].upper() + text[1:]

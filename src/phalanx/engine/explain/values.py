@@ -203,6 +203,7 @@ class WhatIfUnit(_Value, frozen=True):
     fits: bool
     summary: str  # the scheduler's message, as it would stand in the condition
     headline: str = ""  # the same for users: one plain sentence; "" if it fits
+    blockers: list[str] = []  # facts that rule out every node
     priority: int = 0
     pods: int = 0  # pods that would get a node
     wanted: int = 0

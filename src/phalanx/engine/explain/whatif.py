@@ -15,11 +15,9 @@ import msgspec
 from phalanx.base.clock import rfc3339
 from phalanx.engine.events import PlaceRequested
 from phalanx.engine.explain.ask import reasons_of
-from phalanx.engine.explain.blockers import blockers_of
 from phalanx.engine.explain.device_hints import devices_of, for_devices
 from phalanx.engine.explain.plans import planned
 from phalanx.engine.explain.relax import for_pod, relaxations
-from phalanx.engine.explain.sentences import of_group, sentence_case
 from phalanx.engine.explain.trial import TrialAttempt, verdict_of
 from phalanx.engine.explain.values import (
     GroupPlace,
@@ -34,7 +32,8 @@ from phalanx.engine.framework.cluster_state import FIRST_ASKED
 from phalanx.engine.groups.admission import hold_of
 from phalanx.engine.groups.rank_placement import ring_cost_of
 from phalanx.engine.groups.trial import Assignment
-from phalanx.engine.placement.plain import of_nodes
+from phalanx.engine.placement.blockers import blockers_of, leaf_demands
+from phalanx.engine.placement.plain import of_group, of_nodes, sentence_case
 from phalanx.engine.placement.rule_words import rules_of
 from phalanx.engine.scheduling.attempt.answers import Cause, NominatedAfterPreemption, Placed, Refused
 from phalanx.engine.scheduling.attempt.attempt import AttemptOptions
@@ -250,13 +249,15 @@ class AskedUnits:
         name = f"pod/{_name(root.records[0])}" if root.key is None else root_key(root.key)
         refused = answer.refused if isinstance(answer, NominatedAfterPreemption) else answer
         when, starts = self._first_start(unit, root) if self._when and unit is not None else ("", "")
+        blockers = self._blockers(root)
         return WhatIfUnit(
             when=when,
             starts=starts,
             root=name,
             fits=False,
             summary=refused.text,
-            headline=self._headline(root, verdict_of(answer), reasons),
+            headline=self._headline(root, verdict_of(answer), reasons, blockers),
+            blockers=blockers,
             priority=root.priority,
             wanted=len(root.records),
             verdict=verdict_of(answer),
@@ -268,9 +269,13 @@ class AskedUnits:
             hints=for_devices(self._engine.indexes.devices, root.records),
         )
 
-    def _headline(self, root: _Root, verdict: Verdict, reasons: Sequence[NodeReason]) -> str:
+    def _blockers(self, root: _Root) -> list[str]:
+        leaves = leaf_demands(self.forest, root.records)
+        return [each.text for each in blockers_of(self._engine.columns, self._engine.objects, leaves)]
+
+    def _headline(self, root: _Root, verdict: Verdict, reasons: Sequence[NodeReason], blockers: Sequence[str]) -> str:
         columns, shapes = self._engine.columns, dict.fromkeys(record.shape for record in root.records)
-        if blockers := blockers_of(columns, self._engine.objects, shapes):
+        if blockers:
             return sentence_case(blockers[0])
         if verdict.proof is not None:
             return of_group(verdict.proof, rules_of(self._cluster, shapes), verdict.reserved)

@@ -118,6 +118,15 @@ def sentence_of(proof: Shortfall, rules: RuleWords = NO_RULES) -> str:
     return f"{who} {plural(inner.needed, noun)} at once{where}; {room}{_short(inner, rules)}"
 
 
+def of_group(proof: Shortfall, rules: RuleWords, reserved: int) -> str:
+    """Return the sentence for a group that does not fit, with the room that it may not use.
+
+    reserved: number of other units for which room is reserved
+    """
+    others = "another group or pod" if reserved == 1 else f"{reserved} other groups and pods"
+    return sentence_of(proof, rules) + (f"; free room is reserved for {others}" if reserved else "")
+
+
 def of_nodes(reasons: Sequence[Rejected], nodes: int, rules: RuleWords = NO_RULES) -> str:
     """Return the sentence for a single pod that fits no node."""
     if not nodes:
@@ -200,3 +209,7 @@ def code_of_proof(proof: Shortfall) -> tuple[str, str]:
         return "Insufficient", proof.limiting
     worst = max(proof.ruled_out, key=_size, default=None)
     return code_of_filter(worst.reason) if worst is not None else ("DoesNotFit", "")
+
+
+def sentence_case(text: str) -> str:
+    return text[:1].upper() + text[1:]

@@ -106,7 +106,7 @@ def missing_topology(columns: Columns, shape: Shape) -> Iterator[str]:
     keys = {term.key: "(topologyKey of its podAffinity)" for term in terms_of_shape(shape) if term.kind == REQUIRED}
     keys |= {each.key: _SPREAD_KEY for each in own_constraints(shape, HARD)}
     for key, rule in keys.items():
-        if not any(node is not None and key in node.metadata.labels for node in columns.nodes[: columns.n]):
+        if not columns.label(key).ids[: columns.n].any():
             yield f"no node has label {key} {rule}"
 
 

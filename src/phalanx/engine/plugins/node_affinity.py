@@ -12,6 +12,7 @@ from phalanx.base.errors import ConfigProblem
 from phalanx.engine.framework import Bools, Depends, Finding, Floats, Handle, Rows, Traits
 from phalanx.engine.framework.adapters import ByMax
 from phalanx.engine.state.columns import Columns
+from phalanx.engine.state.node_terms import integer, matching
 from phalanx.engine.state.shapes import Shape
 from phalanx.model.objects.pod import NodeAffinity as Affinity
 from phalanx.model.objects.pod import NodeSelectorRequirement, NodeSelectorTerm
@@ -99,55 +100,6 @@ class NodeAffinityPlugin:
         ]
 
 
-def matching(term: NodeSelectorTerm, columns: Columns) -> Bools:
-    """Return (n,) the rows that a term matches; a term without expressions and fields matches none."""
-    n = columns.n
-    if not term.match_expressions and not term.match_fields:
-        return np.zeros(n, dtype=np.bool_)
-    mask = columns.alive[:n].copy()
-    for expression in term.match_expressions or ():
-        mask &= _by_label(expression, columns)
-    for field in term.match_fields or ():
-        mask &= _by_field(field, columns)
-    return mask
-
-
-def _by_label(requirement: NodeSelectorRequirement, columns: Columns) -> Bools:
-    column = columns.label(requirement.key)
-    ids = column.ids[: columns.n]
-    operator = requirement.operator
-    values = requirement.values or []
-    if operator == "Exists":
-        return np.not_equal(ids, 0)
-    if operator == "DoesNotExist":
-        return np.equal(ids, 0)
-    if operator in ("In", "NotIn"):
-        by_id = np.zeros(column.size, dtype=np.bool_)
-        for value in values:
-            value_id = column.id_of(value)
-            if value_id > 0:
-                by_id[value_id] = True
-        inside = by_id[ids]
-        return inside if operator == "In" else ~inside
-    if operator in ("Gt", "Lt") and len(values) == 1:
-        wanted = _integer(values[0])
-        numbers = column.numbers()[ids]
-        if wanted is not None:
-            return numbers > wanted if operator == "Gt" else numbers < wanted
-    return np.zeros(columns.n, dtype=np.bool_)  # an unknown operator matches nothing
-
-
-def _by_field(requirement: NodeSelectorRequirement, columns: Columns) -> Bools:
-    inside = np.zeros(columns.n, dtype=np.bool_)
-    if requirement.key != "metadata.name" or requirement.operator not in ("In", "NotIn"):
-        return inside
-    for value in requirement.values or ():
-        row = columns.row_of.get(value, -1)
-        if row >= 0:
-            inside[row] = True
-    return inside if requirement.operator == "In" else ~inside
-
-
 def matches(term: NodeSelectorTerm, labels: Mapping[str, str], name: str) -> bool:
     """Apply the same rule to one node."""
     if not term.match_expressions and not term.match_fields:
@@ -170,7 +122,7 @@ def _one_label(requirement: NodeSelectorRequirement, labels: Mapping[str, str]) 
     if operator == "NotIn":
         return value is None or value not in values
     if operator in ("Gt", "Lt") and len(values) == 1 and value is not None:
-        actual, wanted = _integer(value), _integer(values[0])
+        actual, wanted = integer(value), integer(values[0])
         if actual is None or wanted is None:
             return False
         return actual > wanted if operator == "Gt" else actual < wanted
@@ -181,8 +133,3 @@ def _one_field(requirement: NodeSelectorRequirement, name: str) -> bool:
     if requirement.key != "metadata.name" or requirement.operator not in ("In", "NotIn"):
         return False
     return (name in (requirement.values or ())) == (requirement.operator == "In")
-
-
-def _integer(text: str) -> int | None:
-    digits = text[1:] if text[:1] in ("+", "-") else text
-    return int(text) if digits.isascii() and digits.isdigit() and len(digits) < 20 else None

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from phalanx.engine.plugins.node_affinity import matching
 from phalanx.engine.plugins.pod_index import LabelClass
 from phalanx.engine.state.columns import Columns
+from phalanx.engine.state.node_terms import matching
 from phalanx.engine.state.objects import Objects
 from phalanx.engine.state.pod_rules import SpreadConstraint, matcher_of, spread_constraint
 from phalanx.engine.state.shapes import Shape

@@ -8,8 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from phalanx.engine.framework import Bools, Floats
-from phalanx.engine.plugins.node_affinity import matching as term_matching
 from phalanx.engine.plugins.volume_state import VolumeState, class_of, fully_bound
+from phalanx.engine.state.node_terms import matching as term_matching
 from phalanx.engine.state.pod_rules import matcher_of
 from phalanx.model.objects import CSIDriver, CSIStorageCapacity, PersistentVolume, PersistentVolumeClaim, StorageClass
 from phalanx.model.objects.meta import LabelSelector

@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from phalanx.engine.framework import Bools, Finding, Handle, Rows
-from phalanx.engine.plugins.node_affinity import matching
 from phalanx.engine.state.columns import Columns
 from phalanx.engine.state.journal import Change
+from phalanx.engine.state.node_terms import matching
 from phalanx.engine.state.objects import Objects
 from phalanx.engine.state.records import PodRecord
 from phalanx.engine.state.shapes import Shape

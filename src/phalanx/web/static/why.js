@@ -5,7 +5,7 @@ import { QUEUE_NAMES } from "./constants.js";
 import { freeDevices } from "./devices.js";
 import { h, show } from "./dom.js";
 import { progress, story } from "./groups.js";
-import { age, levelName, middle, number, parts, plural, resourceName, short } from "./words.js";
+import { age, capital, levelName, middle, number, parts, plural, resourceName, short } from "./words.js";
 
 // "PodGroup name-with-hash" as a short name; the whole one on hovering.
 function named(group) {
@@ -113,14 +113,15 @@ export function verdict(app, item, root, tried = null) {
   const last = item.now ?? item.last;
   const certificate = item.now?.proof ?? item.last?.proof;
   const total = item.nodes ?? app.cluster.nodes.size;
+  const others = (item.blockers ?? []).filter((text) => capital(text) !== item.headline);
   return [
-    item.blockers?.length > 1
+    others.length
       ? [
           h("h3", {}, "Also in the way"),
           h(
             "ul",
             { class: "hints blockers" },
-            item.blockers.slice(1).map((blocker) => h("li", {}, blocker)),
+            others.map((blocker) => h("li", {}, capital(blocker))),
           ),
         ]
       : "",

@@ -56,6 +56,8 @@ export const short = (name) =>
     .replace(GENERATED, (_, job, at) => (at === "0" ? job : `${job}-${at}`))
     .replace(ENDS_WITH_HASH, "");
 
+export const capital = (text) => text.slice(0, 1).toUpperCase() + text.slice(1);
+
 // A long name is cut in the middle: what tells it from its like is mostly at its end.
 export const middle = (name, most = 26) =>
   name.length <= most ? name : `${name.slice(0, most - 1 - Math.floor(most / 3))}…${name.slice(-Math.floor(most / 3))}`;

@@ -399,7 +399,7 @@ class Refusals:
     def _notify(self, unit: SchedulingUnit, group: Group, refusal: Refusal) -> None:
         unit.refusal = refusal
         self._units.notify(unit, "refused", refusal.message)
-        headline = self._texts.of_group(refusal, (record.shape for record in unit.records.values()))
+        headline = self._texts.of_group(refusal, unit.records.values())
         # Late children of a running tree are Unschedulable, as in kube-scheduler 1.37.
         short = self._short_leaves(group) if group.composite and not group.satisfied else {}
         for record in unit.records.values():

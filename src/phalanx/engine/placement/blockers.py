@@ -1,0 +1,203 @@
+"""Name what rules out every node for a pod: claims, labels, requests larger than any node, taints, cordons.
+
+Filters count nodes per reason. These sentences name the label, the amount or the taint, and say when waiting cannot
+help. Events, `why`, `whatif`, `top` and the dashboard take them from here, in the same order. Only reads the columns
+and the storage and device objects.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from typing import NamedTuple
+
+import numpy as np
+
+from phalanx.engine.placement.outcome import amount_word, plural
+from phalanx.engine.placement.rule_words import (
+    MOST_NAMED,
+    claim_facts,
+    few,
+    missing_topology,
+    taint_text,
+    terms,
+    too_large,
+    volume_facts,
+)
+from phalanx.engine.state.columns import PODS, Bools, Columns
+from phalanx.engine.state.node_terms import by_label, matching
+from phalanx.engine.state.objects import Objects
+from phalanx.engine.state.records import PodRecord
+from phalanx.engine.state.shapes import Shape
+from phalanx.model.groups import GroupForest, GroupKey
+from phalanx.model.objects.cluster import Taint
+from phalanx.model.objects.pod import NodeSelector
+from phalanx.model.tolerations import NO_SCHEDULE, tolerated, untolerated
+
+_CORDON = Taint(key="node.kubernetes.io/unschedulable", effect=NO_SCHEDULE)
+MOST_BLOCKERS = 6
+
+
+class Blocker(NamedTuple):
+    code: str  # for programs, as in PendingReason
+    text: str
+
+
+class LeafDemand(NamedTuple):
+    """Pods of one group without child groups, or a single pod."""
+
+    shapes: Mapping[Shape, int]  # number of pods that have no node
+    minimum: int = 0  # number of pods that must run at once
+
+
+def leaf_demands(forest: GroupForest, records: Iterable[PodRecord]) -> list[LeafDemand]:
+    """Return what pods without a node ask for, by the group that they are members of."""
+    shapes: dict[GroupKey | None, Counter[Shape]] = {}
+    for record in records:
+        leaf = forest.leaf_of_pod(record.namespace, record.name)
+        shapes.setdefault(leaf, Counter())[record.shape] += 1
+    groups = [(forest.group(leaf) if leaf is not None else None, found) for leaf, found in shapes.items()]
+    return [
+        LeafDemand(found, group.spec.minimum if group is not None and group.spec is not None else 0)
+        for group, found in groups
+    ]
+
+
+def blockers_of(columns: Columns, objects: Objects, leaves: Iterable[LeafDemand]) -> list[Blocker]:
+    """Return the facts that rule out every node for one of the pods, or the whole cluster for the minimum of a group.
+
+    Claims come first, then facts about nodes; without repeats.
+    """
+    found: dict[Blocker, None] = {}
+    leaves = list(leaves)
+    shapes = list(dict.fromkeys(shape for leaf in leaves for shape in leaf.shapes))
+    for shape in shapes:
+        found |= dict.fromkeys(object_blockers(objects, shape))
+    for shape in shapes:
+        found |= dict.fromkeys(node_blockers(columns, shape))
+    if not found:
+        for leaf in leaves:
+            found |= dict.fromkeys(total_blockers(columns, leaf))
+    return list(found)[:MOST_BLOCKERS]
+
+
+def object_blockers(objects: Objects, shape: Shape) -> Iterator[Blocker]:
+    """Yield the volumes and device classes that are missing."""
+    yield from (Blocker("VolumeMissing", text) for text in volume_facts(objects, shape))
+    yield from (Blocker("ClassMissing", text) for text in claim_facts(objects, shape))
+
+
+def total_blockers(columns: Columns, leaf: LeafDemand) -> Iterator[Blocker]:
+    """Yield a sentence for each resource of which the nodes together have less than the minimum of a group asks for.
+
+    Groups with pods of several shapes are left out: which of them are the minimum is not known.
+    """
+    if len(leaf.shapes) != 1 or leaf.minimum < 2 or sum(leaf.shapes.values()) < leaf.minimum:
+        return
+    shape = next(iter(leaf.shapes))
+    totals = [(rid, amount * leaf.minimum) for rid, amount in shape.requests if rid != PODS]
+    if all(amount <= float(columns.alloc[rid].sum()) for rid, amount in totals):
+        return  # selectors and affinity only lower the sum: nodes are compared for groups that exceed it
+    rows = _matching(columns, shape)
+    nodes = plural(int(rows.sum()), "node" if rows.sum() == columns.count else "matching node")
+    for rid, amount in totals:
+        there = float(columns.alloc[rid, : columns.n][rows].sum())
+        if amount > there > 0:
+            name = columns.resource_names[rid]
+            text = (
+                f"{plural(leaf.minimum, 'pod')} ask for {amount_word(name, amount)} {name}; the {nodes} "
+                f"have {amount_word(name, there)}: this can never fit on the nodes there are"
+            )
+            yield Blocker("NeverFits", text)
+
+
+def node_blockers(columns: Columns, shape: Shape) -> Iterator[Blocker]:
+    """Yield the facts that only a change of the nodes can end."""
+    if not columns.count:
+        yield Blocker("NoNodes", "the cluster has no nodes")
+        return
+    yield from (Blocker("NodeSelector", text) for text in _labels(columns, shape))
+    yield from (Blocker("NoDomain", text) for text in missing_topology(columns, shape))
+    rows = _matching(columns, shape)
+    if not rows.any():  # a selector that is mended must not meet the next surprise
+        yield from (Blocker("NeverFits", text) for text in too_large(columns, shape, columns.alive[: columns.n]))
+        return
+    only = "" if rows.sum() == columns.count else " that its node selector and affinity allow"
+    yield from (Blocker("NeverFits", text) for text in too_large(columns, shape, rows, only))
+    yield from _taints(columns, shape, rows)
+
+
+def _labels(columns: Columns, shape: Shape) -> Iterator[str]:
+    missing = False
+    for key, value in shape.node_selector.items():
+        column = columns.label(key)
+        if not (column.ids[: columns.n] == column.id_of(value)).any():
+            missing = True
+            yield f"no node has label {key}={value} (nodeSelector; {_known(columns, key)})"
+    if shape.node_selector and not missing and not _selected(columns, shape).any():
+        pairs = ", ".join(f"{key}={value}" for key, value in shape.node_selector.items())
+        yield f"no node has all labels of the nodeSelector: {pairs}"
+    required = _required(shape)
+    if required is not None and not _admitted(columns, required).any():
+        rules = [rule for term in required.node_selector_terms for rule in term.match_expressions or ()]
+        unmet = dict.fromkeys(rule.key for rule in rules if not by_label(rule, columns).any())
+        known = f" ({'; '.join(_known(columns, key) for key in list(unmet)[:MOST_NAMED])})" if unmet else ""
+        yield f"no node matches the required node affinity: {terms(required)}{known}"
+
+
+def _known(columns: Columns, key: str) -> str:
+    column = columns.label(key)
+    values = sorted(column.values[found] for found in np.unique(column.ids[: columns.n]) if found)
+    return f"nodes have {key}={few(values, 'or')}" if values else f"no node has a label {key}"
+
+
+def _taints(columns: Columns, shape: Shape, rows: Bools) -> Iterator[Blocker]:
+    """rows: the nodes that the shape may use but for taints, shape (n,), at least one"""
+    sets, counts = np.unique(columns.taint_set[: columns.n][rows], return_counts=True)
+    closed: Counter[str] = Counter()
+    for number, count in zip(sets.tolist(), counts.tolist(), strict=True):
+        taint = untolerated(shape.tolerations, columns.taint_sets[number])
+        if taint is not None:
+            closed[taint_text(taint)] += count
+            continue
+        cordoned = columns.unschedulable[: columns.n][rows & (columns.taint_set[: columns.n] == number)]
+        if not cordoned.all() or tolerated(shape.tolerations, _CORDON):
+            return
+        closed["cordoned"] += count
+    worst, count = closed.most_common(1)[0]
+    total = int(rows.sum())
+    which = "" if total == columns.count else "matching "
+    nodes = f"the only {which}node" if total == 1 else f"all {total} {which}nodes"
+    if worst == "cordoned" or "node.kubernetes.io/unschedulable" in worst:
+        text = f"{nodes} {'is' if total == 1 else 'are'} cordoned; `kubectl uncordon NODE` opens one"
+        yield Blocker("Cordoned", text)
+    else:
+        others = "" if count == total else " or other taints"
+        text = f"{nodes} {'has' if total == 1 else 'have'} taint {worst}{others}, which it does not tolerate"
+        yield Blocker("Taints", text)
+
+
+def _required(shape: Shape) -> NodeSelector | None:
+    return shape.node_affinity.required if shape.node_affinity is not None else None
+
+
+def _matching(columns: Columns, shape: Shape) -> Bools:
+    """Return the rows that the node selector and the required node affinity allow, shape (n,)."""
+    required = _required(shape)
+    rows = _selected(columns, shape)
+    return rows & _admitted(columns, required) if required is not None else rows
+
+
+def _selected(columns: Columns, shape: Shape) -> Bools:
+    rows = columns.alive[: columns.n].copy()
+    for key, value in shape.node_selector.items():
+        column = columns.label(key)
+        rows &= column.ids[: columns.n] == column.id_of(value)
+    return rows
+
+
+def _admitted(columns: Columns, required: NodeSelector) -> Bools:
+    rows = np.zeros(columns.n, dtype=np.bool_)
+    for term in required.node_selector_terms:
+        rows |= matching(term, columns)
+    return rows
