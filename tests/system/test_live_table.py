@@ -58,13 +58,15 @@ def test_the_first_screen_of_the_demo_fits_eighty_by_twenty_four_with_the_link_s
     assert ready + dashboard + blank + len(guide) + len(table) + below <= 24
 
 
+class NoScreen:
+    """Of the client the board only follows objects, which come by hand here."""
+
+
+def named(name: str) -> dict[str, str]:
+    return {"namespace": "default", "name": name, "uid": name, "resourceVersion": "1"}
+
+
 def test_a_gang_whose_pods_have_their_nodes_is_not_said_to_wait_until_its_condition_follows() -> None:
-    class NoScreen:
-        """Of the client the board only follows objects, which come by hand here."""
-
-    def named(name: str) -> dict[str, str]:
-        return {"namespace": "default", "name": name, "uid": name, "resourceVersion": "1"}
-
     async def rows() -> list[DemoRow]:
         board = Board(NoScreen(), lambda _: None)  # type: ignore[arg-type]
         for name in ("a", "b"):
@@ -77,3 +79,21 @@ def test_a_gang_whose_pods_have_their_nodes_is_not_said_to_wait_until_its_condit
         return board.rows()
 
     assert [(row.name, row.status) for row in asyncio.run(rows())] == [("g", "Running"), ("h", "Waiting")]
+
+
+def test_a_gang_that_is_being_bound_does_not_show_the_condition_of_its_last_attempt() -> None:
+    """It has no headline then, and kube-scheduler's words are not for the table."""
+
+    async def rows() -> list[DemoRow]:
+        board = Board(NoScreen(), lambda _: None)  # type: ignore[arg-type]
+        start = {"type": "PodGroupInitiallyScheduled", "status": "False", "reason": "Unschedulable"}
+        healthy = {"type": "scheduling.phalanx.dev/Healthy", "status": "False", "reason": "Scheduling"}
+        conditions = [
+            {**start, "message": "pod group is unschedulable, …"},
+            {**healthy, "message": "2 of 3 have a node"},
+        ]
+        policy = {"schedulingPolicy": {"gang": {"minCount": 3}}}
+        board._groups.remember({"metadata": named("g"), "status": {"conditions": conditions}, "spec": policy})
+        return board.rows()
+
+    assert [(row.status, row.message) for row in asyncio.run(rows())] == [("Scheduling", "2 of 3 have a node")]

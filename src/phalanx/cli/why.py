@@ -99,7 +99,9 @@ async def _why(kind: str, name: str, where: Where, wide: bool, story: bool) -> C
         if waits is not None
         else ""
     )
-    return CommandResult(0 if report.scheduled and report.items else 1, msgspec.json.decode(body), text, notes, next=then)
+    return CommandResult(
+        0 if report.scheduled and report.items else 1, msgspec.json.decode(body), text, notes, next=then
+    )
 
 
 def render(item: Why, paint: Colours, *, story: bool = False, wide: bool = False, now: float | None = None) -> str:

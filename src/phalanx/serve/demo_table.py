@@ -10,6 +10,7 @@ import msgspec
 from phalanx.base import resources as r
 from phalanx.base.client import Client
 from phalanx.controllers.runtime.controller import Cache, Caches
+from phalanx.engine.scheduling.lifecycle.pod_status import UNSCHEDULABLE
 from phalanx.model.kinds import Json
 from phalanx.model.printing.groups import HEALTHY, status_word
 
@@ -40,7 +41,7 @@ class Board:
         headline: Callable[[str], str] = lambda key: "",
         interval: float = 0.25,
     ) -> None:
-        """`headline`: returns why a group ("podgroup/ns/name") is pending, as a sentence; "": use its condition."""
+        """`headline`: returns why a group ("podgroup/ns/name") is pending, as a sentence; "": use its conditions."""
         self._caches = Caches(client)
         self._pods = self._caches.of(r.PODS)
         self._nodes = self._caches.of(r.NODES)
@@ -136,9 +137,13 @@ def _policy(spec: Json) -> str:
 
 
 def _state(group: Json) -> tuple[str, str]:
-    """Return the state in one word, and the reason: why the group is pending, or which members it lost."""
+    """Return the state in one word, and the reason: why the group is pending, or which members it lost.
+
+    A group that its condition calls Unschedulable has the sentence of `headline` instead, or its pods are placed by now.
+    """
     word, messages = status_word(group), dict[str, str]()
     for condition in (group.get("status") or {}).get("conditions") or ():
         kind = "start" if condition["type"].endswith("InitiallyScheduled") else condition["type"]
-        messages[kind] = str(condition.get("message") or "")
+        if kind != "start" or condition.get("reason") != UNSCHEDULABLE:
+            messages[kind] = str(condition.get("message") or "")
     return word, messages.get("start") or ("" if word in GOOD else messages.get(HEALTHY, ""))
