@@ -89,7 +89,7 @@ def test_a_gang_that_is_being_bound_does_not_show_the_condition_of_its_last_atte
         start = {"type": "PodGroupInitiallyScheduled", "status": "False", "reason": "Unschedulable"}
         healthy = {"type": "scheduling.phalanx.dev/Healthy", "status": "False", "reason": "Scheduling"}
         conditions = [
-            {**start, "message": "pod group is unschedulable, …"},
+            {**start, "message": "pod group is unschedulable"},
             {**healthy, "message": "2 of 3 have a node"},
         ]
         policy = {"schedulingPolicy": {"gang": {"minCount": 3}}}

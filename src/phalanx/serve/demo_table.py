@@ -139,7 +139,7 @@ def _policy(spec: Json) -> str:
 def _state(group: Json) -> tuple[str, str]:
     """Return the state in one word, and the reason: why the group is pending, or which members it lost.
 
-    A group that its condition calls Unschedulable has the sentence of `headline` instead, or its pods are placed by now.
+    A group that its condition calls Unschedulable has the sentence of `headline` instead, or its pods are placed now.
     """
     word, messages = status_word(group), dict[str, str]()
     for condition in (group.get("status") or {}).get("conditions") or ():
