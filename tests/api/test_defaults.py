@@ -144,3 +144,21 @@ def test_a_daemon_set_counts_changes_of_its_template(world: World) -> None:
     made["spec"]["template"]["spec"]["containers"][0]["image"] = "other"
     made["metadata"].pop("annotations")
     assert world.update(f"{DAEMONS}/x", made)["metadata"]["annotations"] == {key: "2"}
+
+
+def test_device_taints_have_a_time(world: World) -> None:
+    resources = "/apis/resource.k8s.io/v1"
+    taint = {"key": "broken", "effect": "NoSchedule"}
+    body = {"metadata": {"name": "r"}, "spec": {"deviceSelector": {"driver": "gpu.example.com"}, "taint": taint}}
+    rule = world.create(f"{resources}/devicetaintrules", body)
+    assert rule["spec"]["taint"]["timeAdded"] == rule["metadata"]["creationTimestamp"]
+    rule["spec"]["taint"] |= {"value": "x", "timeAdded": "2020-01-01T00:00:00Z"}
+    rule = world.update(f"{resources}/devicetaintrules/r", rule)
+    assert rule["spec"]["taint"]["timeAdded"] == "2020-01-01T00:00:00Z"
+    rule["spec"]["taint"]["effect"] = "NoExecute"  # counts as added now
+    rule = world.update(f"{resources}/devicetaintrules/r", rule)
+    assert rule["spec"]["taint"]["timeAdded"] >= rule["metadata"]["creationTimestamp"]
+    pool = {"name": "p", "resourceSliceCount": 1}
+    spec = {"driver": "gpu.example.com", "nodeName": "n", "pool": pool, "devices": [{"name": "d", "taints": [taint]}]}
+    made = world.create(f"{resources}/resourceslices", {"metadata": {"name": "s"}, "spec": spec})
+    assert made["spec"]["devices"][0]["taints"][0]["timeAdded"] == made["metadata"]["creationTimestamp"]

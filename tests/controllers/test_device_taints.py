@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from phalanx.controllers.devices import taint_rules
 from support.controller_world import Json, World, condition, play
 
 DRIVER = "gpu.example.com"
@@ -81,6 +82,48 @@ def test_a_taint_that_is_tolerated_or_on_another_device_evicts_nothing() -> None
         await cluster.create(
             "DeviceTaintRule", "all", "", spec={"deviceSelector": {"driver": DRIVER}, "taint": taint(key="y")}
         )
+        await cluster.gone("Pod", "p")
+
+    play(scenario, nodes=1)
+
+
+def of_rule(rule: Json) -> Json:
+    return condition(rule, "EvictionInProgress")
+
+
+def test_a_rule_says_what_it_would_evict_what_waits_and_what_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(taint_rules, "PERIOD", 0.2)
+
+    async def scenario(cluster: World) -> None:
+        await start(cluster, [{"key": "broken", "operator": "Exists", "tolerationSeconds": 1}])
+        selector = {"driver": DRIVER, "pool": "node-00000"}
+        spec: Json = {"deviceSelector": selector, "taint": taint(effect="None")}
+        await cluster.create("DeviceTaintRule", "rule", "", spec=spec)
+        rule = await cluster.until("DeviceTaintRule", "rule", namespace="", when=lambda each: bool(of_rule(each)))
+        assert of_rule(rule)["reason"] == "NoEffect" and of_rule(rule)["status"] == "False"
+        assert of_rule(rule)["message"].startswith(
+            "2 published devices selected. 1 allocated device selected. 1 pod would be evicted in 1 namespace if"
+        )
+        await cluster.patch("DeviceTaintRule", "rule", {"spec": {"taint": {"effect": "NoExecute"}}}, "")
+        rule = await cluster.until(
+            "DeviceTaintRule", "rule", namespace="", when=lambda each: of_rule(each)["observedGeneration"] == 2
+        )
+        assert of_rule(rule)["status"] == "True" and of_rule(rule)["reason"] == "PodsPendingEviction"
+        assert of_rule(rule)["message"] == "1 pod needs to be evicted in 1 namespace."
+        await cluster.gone("Pod", "p")
+        rule = await cluster.until(
+            "DeviceTaintRule", "rule", namespace="", when=lambda each: of_rule(each)["reason"] == "Completed"
+        )
+        assert of_rule(rule)["status"] == "False"
+        assert of_rule(rule)["message"] == "1 pod evicted since starting the controller."
+
+    play(scenario, nodes=1)
+
+
+def test_a_taint_is_tolerated_for_some_seconds() -> None:
+    async def scenario(cluster: World) -> None:
+        await start(cluster, [{"key": "broken", "operator": "Exists", "tolerationSeconds": 1}])
+        await publish(cluster, taint=taint(), generation=2)
         await cluster.gone("Pod", "p")
 
     play(scenario, nodes=1)

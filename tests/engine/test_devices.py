@@ -18,6 +18,7 @@ from phalanx.engine.devices.selectors import DeviceSelectors
 from phalanx.engine.explain import why
 from phalanx.model.gates import Gates
 from phalanx.model.objects.groups import GroupResourceClaim
+from phalanx.testing import builders as b
 from support.device_world import (
     DRIVER,
     World,
@@ -51,6 +52,23 @@ def test_a_write_that_fails_gives_the_devices_back():
     assert world.bound == {} and world.devices("c1") == []
     world.see(claim("c2"), consumer("p2", "c2", priority=5)).run(3)
     assert world.bound == {"p2": "a"}
+
+
+def test_a_claim_that_a_pod_names_twice_is_allocated_once():
+    world = World(device_node("a"), published("a", device("g0")), claim("c"))
+    world.see(b.pod("p").uid("p").cpu("1").claim("first", "c").claim("second", "c").build()).run()
+    assert world.bound == {"p": "a"} and world.devices("c") == ["a/g0"]
+
+
+@pytest.mark.parametrize("group", ["", "g"])
+@pytest.mark.parametrize("resource", ["example.com/gpu", "deviceclass.resource.kubernetes.io/late"])
+def test_a_pod_waits_for_the_class_that_offers_its_extended_resource(group: str, resource: str):
+    world = World(device_node("a"), published("a", device("g0")), gang_group("g", 1))
+    waiting = b.pod("p").uid("p").cpu("1").resource(resource, "1")
+    world.see((waiting.group(group) if group else waiting).build()).run()
+    assert world.bound == {} and resource in world.messages["p"]
+    world.see(device_class("late", extendedResourceName="example.com/gpu")).run()
+    assert world.bound == {"p": "a"}
 
 
 def test_members_of_a_gang_leave_each_other_the_device_that_only_one_can_use():

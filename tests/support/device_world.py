@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from phalanx.base.clock import rfc3339
 from phalanx.engine import decisions as d
 from phalanx.engine import events as e
 from phalanx.engine.engine import Engine
@@ -85,6 +86,7 @@ class World:
     """An engine, and an API server and claim controller that do what they should."""
 
     def __init__(self, *objects: Any, gates: Gates | None = None, settings: EngineSettings | None = None) -> None:
+        self._made_with = (settings, gates)
         self.engine = Engine(settings, gates)
         self.objects: dict[tuple[str, str], Any] = {}
         self.bound: dict[str, str] = {}
@@ -102,6 +104,11 @@ class World:
                 self.objects[kind, obj.metadata.name] = obj
                 self.engine.apply(e.CHANGED_BY_KIND[kind](obj))  # type: ignore[call-arg,arg-type]
         return self
+
+    def restart(self) -> World:
+        """Start a new scheduler process, which knows only the objects."""
+        self.engine = Engine(*self._made_with)
+        return self.see(*self.objects.values())
 
     def gone(self, kind: str, name: str) -> World:
         obj = self.objects.pop((kind, name))
@@ -126,13 +133,27 @@ class World:
                 status = ResourceClaimStatus(allocation=allocation, reserved_for=left)
                 self.see(msgspec.structs.replace(obj, status=status))
 
-    def run(self, rounds: int = 60) -> World:
+    def run(self, rounds: int = 60, *, stop_at: type[d.Decision] | None = None) -> World:
+        """`stop_at`: end before the first decision of this kind is performed."""
         for _ in range(rounds):
             self.now += 2.0
             for decision in self.engine.step(self.now):
+                if stop_at is not None and isinstance(decision, stop_at):
+                    return self
                 self._perform(decision)
             self.check()
         return self
+
+    def conditions(self, claim_name: str, **status: str) -> World:
+        """Write what a driver says about all devices of a claim."""
+        held = self.objects["ResourceClaim", claim_name]
+        conditions = [{"type": name, "status": value, "reason": "Seen"} for name, value in status.items()]
+        devices = [
+            {"driver": each.driver, "pool": each.pool, "device": each.device, "conditions": conditions}
+            for each in held.status.allocation.devices.results
+        ]
+        body = {**msgspec.to_builtins(held.status), "devices": devices}
+        return self.see(msgspec.structs.replace(held, status=msgspec.convert(body, type(held.status))))
 
     def _perform(self, decision: d.Decision) -> None:
         problem = ""
@@ -162,6 +183,8 @@ class World:
         old = self.objects["ResourceClaim", decision.name]
         allocation = old.status.allocation or decision.allocation
         assert allocation is not None, "reserved without an allocation"
+        if allocation.allocation_timestamp is None:
+            allocation = msgspec.structs.replace(allocation, allocation_timestamp=rfc3339(self.now))
         others = [each for each in old.status.reserved_for if each.uid != decision.consumer.uid]
         reserved = [*others, decision.consumer]
         status = ResourceClaimStatus(allocation=allocation, reserved_for=reserved)

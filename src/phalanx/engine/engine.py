@@ -243,9 +243,11 @@ class Engine:
 
     def _classes_changed(self, old: Any | None, new: Any | None) -> None:
         """Start a new epoch when device classes change which extended resources need claims."""
-        if self.indexes.claims.class_changed(old, new):
+        if changed := self.indexes.claims.class_changed(old, new):
             self.shapes.extended = bool(self.indexes.claims.classes)
             self.interest.epoch += 1
+            known = self.columns.resources
+            self.queue.wake_requesting({known[name] for name in changed if name in known})
 
     def _fault(self, plugin: Any, problem: BaseException) -> None:
         self.faults.append(str(failure_of(plugin, problem)))
@@ -389,7 +391,7 @@ class Engine:
     def _try(self, root: SchedulingUnit, records: list[PodRecord]) -> None:
         epoch = self.interest.epoch
         for record in records:
-            if record.shape_epoch != epoch or record.claims:
+            if record.shape_epoch != epoch or record.claims or record.shape.claims:
                 self._reshape(record)
         if (older := self.scheduler.strict_order.older(root)) is not None:
             self._hold_for_older(root, older)

@@ -8,6 +8,7 @@ from phalanx.base.client import Client
 from phalanx.base.clock import Clock
 from phalanx.base.tasks import run_all
 from phalanx.controllers.devices.claims import ResourceClaimsController
+from phalanx.controllers.devices.taint_rules import DeviceTaintRuleStatus
 from phalanx.controllers.devices.taints import DeviceTaintEviction
 from phalanx.controllers.devices.templates import TemplateClaimsController
 from phalanx.controllers.disruption import DisruptionController
@@ -34,6 +35,7 @@ class ControllersService:
         self._caches.client.refused = self.events.written_too_often
         groups = Groups(self._caches, self.events) if gates("GenericWorkload") else None
         local = Local(self._caches, clock, self.events, groups, gates)
+        evictions = DeviceTaintEviction(self._caches, clock, self.events)
         self.ready = asyncio.Event()
         run_here = [kind for kind in KINDS if kind.run is not None]
         self.controllers: list[Controller] = [
@@ -49,7 +51,8 @@ class ControllersService:
             TaintEviction(self._caches, clock, self.events),
             ResourceClaimsController(self._caches),
             TemplateClaimsController(self._caches, self.events),
-            DeviceTaintEviction(self._caches, clock, self.events),
+            evictions,
+            DeviceTaintRuleStatus(self._caches, clock, evictions),
         ]
         report_unknown_annotations(local)  # last, so that every reconciler has declared its kinds
 

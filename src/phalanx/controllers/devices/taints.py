@@ -6,7 +6,8 @@ request does not tolerate, or tolerates only for a limited time.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 
 from phalanx.base import resources as r
 from phalanx.base.clock import Clock, parse_rfc3339, rfc3339
@@ -17,6 +18,7 @@ from phalanx.controllers.runtime.ownership import deleting
 from phalanx.controllers.runtime.pods import index_by_group
 
 NO_EXECUTE = "NoExecute"
+_IDENTITY = ("driver", "pool", "device")
 
 
 class DeviceTaintEviction(Controller):
@@ -31,6 +33,8 @@ class DeviceTaintEviction(Controller):
         self._slices = caches.of(r.RESOURCE_SLICES)
         self._rules = caches.of(r.DEVICE_TAINT_RULES)
         self._pods = caches.of(r.PODS)
+        self.evicted: Counter[str] = Counter()  # pods evicted by this process, by uid of the rule
+        self.on_eviction: list[Callable[[Json], None]] = []  # called with the rule
         self._claims.index("pool", _pools)
         self._pods.index("group", index_by_group)
         self._slices.index("pool", lambda each: [_pool(each["spec"])])
@@ -39,7 +43,7 @@ class DeviceTaintEviction(Controller):
         self._rules.on_change(self._rule_changed)
 
     def _claim_changed(self, key: Key, new: Json | None, old: Json | None) -> None:
-        if new is not None and (new.get("status") or {}).get("allocation"):
+        if new is not None and allocated(new):
             self.queue.add(key)
 
     def _slice_changed(self, key: Key, new: Json | None, old: Json | None) -> None:
@@ -48,17 +52,17 @@ class DeviceTaintEviction(Controller):
                 self.queue.add(Key(claim["metadata"]["namespace"], claim["metadata"]["name"]))
 
     def _rule_changed(self, key: Key, new: Json | None, old: Json | None) -> None:
-        if new is None or ((new.get("spec") or {}).get("taint") or {}).get("effect") != NO_EXECUTE:
+        if new is None or not no_execute(new):
             return
         for claim in self._claims:
-            if (claim.get("status") or {}).get("allocation"):
+            if allocated(claim):
                 self.queue.add(Key(claim["metadata"]["namespace"], claim["metadata"]["name"]))
 
     async def reconcile(self, key: Key) -> None:
         claim = self._claims.get(*key)
         if claim is None:
             return
-        results = (((claim.get("status") or {}).get("allocation") or {}).get("devices") or {}).get("results") or ()
+        results = allocated(claim)
         due = min((when for result in results for when in self._ends(result)), default=None)
         if due is None:
             return
@@ -66,30 +70,33 @@ class DeviceTaintEviction(Controller):
         if due > now:
             self.queue.add_after(key, due - now)
             return
-        for consumer in (claim.get("status") or {}).get("reservedFor") or ():
-            for name, uid in self._pods_of(key, consumer):
-                await self._evict(key.namespace, name, uid)
+        for pod in self.pods_of(claim):
+            if await self._evict(pod):
+                for rule in self._rules:
+                    if any(selects(rule, result) and ends(result, no_execute(rule), now) for result in results):
+                        self.evicted[rule["metadata"]["uid"]] += 1
+                        for report in self.on_eviction:
+                            report(rule)
 
-    def _pods_of(self, claim: Key, consumer: Json) -> Iterator[tuple[str, str]]:
-        """Yield (name, uid) of the pods behind an entry of reservedFor: the pod, or the members of the PodGroup."""
-        name = consumer.get("name") or ""
-        if consumer.get("resource") == "pods":
-            yield name, consumer.get("uid") or ""
-        elif consumer.get("resource") == "podgroups":
-            for pod in self._pods.by_index("group", f"{claim.namespace}/{name}"):
-                if _uses(pod, claim.name):
-                    yield pod["metadata"]["name"], pod["metadata"]["uid"]
+    def pods_of(self, claim: Json) -> Iterator[Json]:
+        """Yield the pods on nodes for which a claim is reserved, themselves or as members of a PodGroup."""
+        meta = claim["metadata"]
+        for consumer in (claim.get("status") or {}).get("reservedFor") or ():
+            found: Iterable[Json | None] = ()
+            if consumer.get("resource") == "pods":
+                found = (self._pods.get(meta["namespace"], consumer.get("name") or ""),)
+            elif consumer.get("resource") == "podgroups":
+                found = self._pods.by_index("group", f"{meta['namespace']}/{consumer.get('name')}")
+            for pod in found:
+                if pod is None or deleting(pod) or not pod["spec"].get("nodeName"):
+                    continue
+                itself = pod["metadata"]["uid"] == consumer.get("uid")
+                if itself or (consumer["resource"] == "podgroups" and _uses(pod, meta["name"])):
+                    yield pod
 
     def _ends(self, result: Json) -> Iterator[float]:
         """Yield when the taints of a device cause eviction; nothing for taints that are tolerated for ever."""
-        tolerations = result.get("tolerations") or ()
-        for taint in self._taints(result):
-            mine = [each for each in tolerations if _tolerates(each, taint)]
-            seconds = [each.get("tolerationSeconds") for each in mine]
-            if mine and all(each is None for each in seconds):
-                continue
-            added = parse_rfc3339(taint["timeAdded"]) if taint.get("timeAdded") else self._clock.now()
-            yield added + max(0, min((each for each in seconds if each is not None), default=0))
+        yield from ends(result, self._taints(result), self._clock.now())
 
     def _taints(self, result: Json) -> Iterator[Json]:
         driver, pool, name = result["driver"], result["pool"], result["device"]
@@ -101,18 +108,11 @@ class DeviceTaintEviction(Controller):
                     if device["name"] == name:
                         yield from _no_execute(device)
         for rule in self._rules:
-            spec: Json = rule.get("spec") or {}
-            selector, taint = spec.get("deviceSelector"), spec.get("taint") or {}
-            if selector is None or taint.get("effect") != NO_EXECUTE:
-                continue
-            wanted = {"driver": driver, "pool": pool, "device": name}
-            if all(selector.get(field) in (None, value) for field, value in wanted.items()):
-                yield taint
+            if selects(rule, result):
+                yield from no_execute(rule)
 
-    async def _evict(self, namespace: str, name: str, uid: str) -> None:
-        pod = self._pods.get(namespace, name)
-        if pod is None or pod["metadata"]["uid"] != uid or deleting(pod):
-            return
+    async def _evict(self, pod: Json) -> bool:
+        """Delete a pod, with a condition that says why; return False if it was gone."""
         meta = pod["metadata"]
         condition = {
             "type": "DisruptionTarget",
@@ -134,7 +134,37 @@ class DeviceTaintEviction(Controller):
             self._events.normal(pod, self.name, "DeviceTaintManagerEviction", "Marking for deletion")
             await self._pods.delete(pod)
         except NotFound:
-            return
+            return False
+        return True
+
+
+def allocated(claim: Json) -> list[Json]:
+    """Return the devices of a claim: results of its allocation."""
+    return (((claim.get("status") or {}).get("allocation") or {}).get("devices") or {}).get("results") or []
+
+
+def selects(rule: Json, device: Json) -> bool:
+    """Return True if a rule selects a device, given by driver, pool and device. One without a selector selects none."""
+    selector = (rule.get("spec") or {}).get("deviceSelector")
+    return selector is not None and all(selector.get(field) in (None, device[field]) for field in _IDENTITY)
+
+
+def no_execute(rule: Json) -> list[Json]:
+    """Return the taint of a rule if it evicts."""
+    taint = (rule.get("spec") or {}).get("taint") or {}
+    return [taint] if taint.get("effect") == NO_EXECUTE else []
+
+
+def ends(result: Json, taints: Iterable[Json], now: float) -> list[float]:
+    """Return when taints of an allocated device evict its pods; nothing for taints that are tolerated for ever."""
+    found = []
+    for taint in taints:
+        mine = [each for each in result.get("tolerations") or () if _tolerates(each, taint)]
+        seconds = [each.get("tolerationSeconds") for each in mine]
+        if not mine or not all(each is None for each in seconds):
+            added = parse_rfc3339(taint["timeAdded"]) if taint.get("timeAdded") else now
+            found.append(added + max(0, min((each for each in seconds if each is not None), default=0)))
+    return found
 
 
 def _uses(pod: Json, claim: str) -> bool:
@@ -163,5 +193,4 @@ def _pool(spec: Json) -> str:
 
 def _pools(claim: Json) -> list[str]:
     """Cache index: pools from which a claim has devices."""
-    results = (((claim.get("status") or {}).get("allocation") or {}).get("devices") or {}).get("results") or ()
-    return list(dict.fromkeys(f"{each['driver']}/{each['pool']}" for each in results))
+    return list(dict.fromkeys(f"{each['driver']}/{each['pool']}" for each in allocated(claim)))

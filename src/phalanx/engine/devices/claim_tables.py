@@ -86,7 +86,7 @@ class ClaimTables:
             self.log.append(ALL_ROWS)
 
     def _follow_extended(self, key: ClaimKey, claim: ResourceClaim, new: ResourceClaim | None) -> None:
-        owner = _extended_owner(claim)
+        owner = extended_owner(claim)
         if not owner:
             return
         extended = ("", owner)
@@ -96,6 +96,14 @@ class ClaimTables:
         else:
             self._made_for[owner] = key
             self.assumed.pop(extended, None)
+
+    def made_for(self, uid: str) -> ClaimKey:
+        """Return the allocated claim of a pod's extended resources; ("", "") if there is none."""
+        return self._made_for.get(uid, ("", ""))
+
+    def is_placed(self, uid: str) -> bool:
+        """Return True if a pod with claims is on a node, or assumed there."""
+        return uid in self._records
 
     def claim(self, key: ClaimKey) -> ResourceClaim | None:
         return self._claims.get(key)
@@ -360,7 +368,7 @@ def _waits(record: PodRecord) -> bool:
     return record.row >= 0 and record.state is not PodState.BOUND
 
 
-def _extended_owner(claim: ResourceClaim) -> str:
+def extended_owner(claim: ResourceClaim) -> str:
     """Return the uid of the pod whose extended resources the claim holds."""
     if claim.metadata.annotations.get(EXTENDED_CLAIM_ANNOTATION) != "true":
         return ""

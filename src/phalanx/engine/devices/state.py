@@ -6,7 +6,7 @@ from collections.abc import Hashable, Iterable, Sequence
 from typing import Any
 
 from phalanx.engine.devices.allocator import Allocator, ClaimDemand, Pick, Solution, Usage
-from phalanx.engine.devices.claim_tables import ALL_ROWS, ClaimTables, extended_key
+from phalanx.engine.devices.claim_tables import ALL_ROWS, ClaimTables, extended_key, extended_owner
 from phalanx.engine.devices.holdings import Unused
 from phalanx.engine.devices.quick import NotSimple, Simple, free, picks, simple, slots
 from phalanx.engine.devices.requests import ClaimSpec
@@ -15,7 +15,7 @@ from phalanx.engine.state.records import PodRecord
 from phalanx.engine.state.shapes import Shape
 from phalanx.model.objects.devices import DeviceClaim
 
-__all__ = ["ALL_ROWS", "DeviceState", "extended_key"]
+__all__ = ["ALL_ROWS", "DeviceState", "extended_key", "extended_owner"]
 
 
 class DeviceState(ClaimTables):
@@ -43,6 +43,12 @@ class DeviceState(ClaimTables):
                 name = f"{shape.namespace}/{use.claim[1]}" if use.claim[1] else shape.namespace
                 found.append(ClaimDemand((OWN, number), name, spec, view.devices, view.unusable))
             elif use.kind == EXTENDED:
+                held = self.holdings.claims.get(use.claim)
+                if held is not None:
+                    node = self.columns.nodes[row]
+                    if node is None or not held.usable_on(node):
+                        return None
+                    continue
                 if not self._offered(use, row):
                     return None
                 needed = self.extended_spec(use, row)

@@ -63,8 +63,8 @@ class ClaimUses:
 
     # ---- classes that offer extended resources
 
-    def class_changed(self, old: DeviceClass | None, new: DeviceClass | None) -> bool:
-        """Return True if the device classes of extended resources changed."""
+    def class_changed(self, old: DeviceClass | None, new: DeviceClass | None) -> set[str]:
+        """Return the extended resources whose device class changed."""
         before = dict(self.classes)
         if old is not None:
             name = old.metadata.name
@@ -76,12 +76,15 @@ class ClaimUses:
                 self.classes[each.spec.extended_resource_name] = each.metadata.name
         if new is not None:
             self.classes[IMPLICIT_RESOURCE_PREFIX + new.metadata.name] = new.metadata.name
-        return self.classes != before
+        return {name for name, _ in before.items() ^ self.classes.items()}
 
     # ---- uses
 
     def of(self, pod: Pod) -> tuple[ClaimUse, ...]:
-        found = [self._use(pod, entry, name) for entry, name in claim_names(pod)]
+        entries = claim_names(pod)
+        if len(entries) > 1:  # a claim that is named twice is allocated once
+            entries = list({name or (entry,): (entry, name) for entry, name in reversed(entries)}.values())[::-1]
+        found = [self._use(pod, entry, name) for entry, name in entries]
         if self.classes and (extended := self._extended(pod)) is not None:
             found.append(extended)
         return tuple(found)
@@ -144,7 +147,10 @@ class ClaimUses:
             return None
         spec = ResourceClaimSpec(devices=DeviceClaim(requests=requests))
         found = tuple((self._resource_id(name), float(amount)) for name, amount in sorted(resources.items()))
-        return ClaimUse(EXTENDED, (_encode(spec), found), spec=spec, resources=found)
+        state, uid = self._state, pod.metadata.uid
+        # The claim that an earlier scheduler process made for a pod which is not bound.
+        made = ("", "") if pod.spec.node_name or state.is_placed(uid) else state.made_for(uid)
+        return ClaimUse(EXTENDED, (_encode(spec), found, made), spec=spec, claim=made, resources=found)
 
     def extended_requests(self, pod: Pod) -> tuple[list[DeviceRequest], list[ResourceMapping], dict[str, int]]:
         """Return requests, mappings and amounts of a pod's extended resources that device classes offer (KEP-5004).

@@ -88,6 +88,7 @@ class Status(msgspec.Struct, frozen=True):
     reasons: tuple[str, ...] = ()
     plugin: str = ""
     timeout: float = 0.0  # of WAIT, seconds
+    until: float = float("inf")  # of WAIT: the time, in seconds since the epoch, at which it ends at the latest
 
     @property
     def message(self) -> str:

@@ -11,7 +11,7 @@ from phalanx.engine.devices.selectors import SelectorFailure
 from phalanx.engine.devices.state import ALL_ROWS, DeviceState
 from phalanx.engine.framework import Bools, Finding, Floats, Rows
 from phalanx.engine.framework.adapters import ByMax
-from phalanx.engine.state.claims import NAMED
+from phalanx.engine.state.claims import EXTENDED, NAMED
 from phalanx.engine.state.columns import Columns
 from phalanx.engine.state.journal import Change
 from phalanx.engine.state.records import PodRecord
@@ -33,7 +33,7 @@ class FollowsDevices:
         self.shape = shape
         self.columns = columns
         self._position = -1
-        self._named = [use.claim for use in shape.claims if use.kind == NAMED]
+        self._named = [use.claim for use in shape.claims if use.kind in (NAMED, EXTENDED)]
         self._seen: tuple[object, ...] = ()
 
     def _claims(self) -> tuple[object, ...]:

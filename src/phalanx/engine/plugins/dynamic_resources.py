@@ -8,17 +8,19 @@ reservations are released.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
+from phalanx.base.clock import parse_rfc3339
 from phalanx.engine import decisions as d
 from phalanx.engine.devices.allocator import AllocationError
 from phalanx.engine.devices.holdings import held_by
 from phalanx.engine.devices.results import allocation_of
 from phalanx.engine.devices.selectors import SelectorFailure
-from phalanx.engine.devices.state import DeviceState, extended_key
+from phalanx.engine.devices.state import DeviceState, extended_key, extended_owner
 from phalanx.engine.devices.uses import ClaimUses
 from phalanx.engine.events import Outcome
 from phalanx.engine.framework import Code, Emit, Handle, PostFilterResult, Status, Traits, Wake
@@ -187,8 +189,10 @@ class DynamicResources:
             reservation.claims[key] = held.allocation if held is not None else None
             state.join(key, record.uid)
         extended = extended_key(record)
-        if extended in chosen:
-            reservation.claims[extended] = state.assumed[extended].allocation
+        made = state.claim(state.made_for(record.uid))
+        if extended in chosen or (made is not None and made.status.allocation is not None):
+            # An earlier process may have made the claim; then only the status of the pod is written again.
+            reservation.claims[extended] = state.assumed[extended].allocation if made is None else made.status.allocation
             reservation.extended = next(use for use in record.shape.claims if use.kind == EXTENDED)
             state.join(extended, record.uid)
         if reservation.claims:
@@ -245,7 +249,7 @@ class DynamicResources:
                 name=key[1],
                 uid=claim.metadata.uid,
                 pod=consumer.uid,
-                deallocate=last and reservation.claims[key] is not None,
+                deallocate=last and (reservation.claims[key] is not None or _unprepared(claim)),
             )
         else:
             return
@@ -337,8 +341,15 @@ class DynamicResources:
                     return Status(Code.UNSCHEDULABLE, (text,), self.name)
                 if missing := [name for name in result.binding_conditions if name not in true]:
                     text = f"waiting for device {result.device} of claim {key[1]} (condition {', '.join(missing)})"
-                    return Status(Code.WAIT, (text,), self.name, self.args.binding_timeout)
+                    return self._wait_for_driver(text, written)
         return None
+
+    def _wait_for_driver(self, text: str, allocation: AllocationResult | None) -> Status:
+        """Wait until the time limit after the allocation, which an earlier process may have written."""
+        limit = self.args.binding_timeout
+        written = allocation.allocation_timestamp if allocation is not None else None
+        until = parse_rfc3339(written) + limit if written else math.inf
+        return Status(Code.WAIT, (text,), self.name, limit, until)
 
     def outcome(self, decision: d.Decision, event: Outcome) -> None:
         if isinstance(decision, d.ReleaseClaim):
@@ -372,7 +383,8 @@ class DynamicResources:
         own = {record.uid for record in records}
         pods = [record.pod for record in records if record.pod is not None]
         groups = {group.pod_group_name for pod in pods if (group := pod.spec.scheduling_group) is not None}
-        for key in dict.fromkeys(key for record in records for key in record.claims):
+        keys = [key for record in records for key in (*record.claims, state.made_for(record.uid))]
+        for key in dict.fromkeys(keys):
             claim, held = state.claim(key), state.holdings.claims.get(key)
             if claim is None or held is None or claim.status.allocation is None or key in state.releasing:
                 continue
@@ -397,12 +409,25 @@ class DynamicResources:
         found: list[d.Decision] = []
         for key in keys:
             claim = self.state.claim(key)
-            if claim is not None:
+            if claim is not None and (owner := extended_owner(claim)):
+                found.append(d.ReleaseClaim(0, key[0], key[1], "", pod=owner, extended=True, deallocate=True))
+            elif claim is not None:
                 consumers = [each.uid for each in claim.status.reserved_for] or [""]
                 found += [
                     d.ReleaseClaim(0, key[0], key[1], claim.metadata.uid, pod=uid, deallocate=True) for uid in consumers
                 ]
         return tuple(found)
+
+
+def _unprepared(claim: ResourceClaim) -> bool:
+    """Return True if a device of an allocated claim lacks a binding condition, or has failed."""
+    allocation = claim.status.allocation
+    for result in allocation.devices.results if allocation is not None else ():
+        if result.binding_conditions:
+            true = _true_conditions(claim, result)
+            if not true.issuperset(result.binding_conditions) or true.intersection(result.binding_failure_conditions):
+                return True
+    return False
 
 
 def _true_conditions(claim: ResourceClaim | None, result: AllocatedDevice) -> set[str]:

@@ -26,7 +26,7 @@ class ClaimUse(NamedTuple):
     kind: str
     key: Hashable
     spec: ResourceClaimSpec = ResourceClaimSpec()  # of OWN and EXTENDED
-    claim: ClaimKey = ("", "")  # of NAMED and MISSING; of OWN that of one of the pods, for messages
+    claim: ClaimKey = ("", "")  # of NAMED, MISSING and an existing one of EXTENDED; of OWN that of a pod, for messages
     group: str = ""  # the PodGroup that holds the claim for its members (KEP-5729)
     problem: str = ""  # of MISSING
     resources: tuple[tuple[int, float], ...] = ()  # of EXTENDED: (resource id, amount)

@@ -27,6 +27,7 @@ from phalanx.local.api.view import api_version, decode, encode, object_in
 from phalanx.local.api.webhooks import Webhooks
 from phalanx.local.api.writable import (
     bump_generation,
+    date_taints,
     generated_name,
     keep_system_fields,
     metadata_of,
@@ -129,6 +130,7 @@ class Changes:
         obj = await self.to_storage(kind, request.version, obj)
         if kind.default is not None:
             kind.default(obj)
+        date_taints(kind, obj, None, now)
         metadata = metadata_of(obj)
         check_size(request, name, obj)
         if not applied:
@@ -262,6 +264,9 @@ class Changes:
         new = await self.to_storage(kind, request.version, new)
         if kind.default is not None:
             kind.default(new)
+        now = rfc3339(self.ctx.clock.now())
+        if not status:
+            date_taints(kind, new, old, now)
         keep_system_fields(metadata_of(new), old["metadata"])
         new["metadata"]["resourceVersion"] = old["metadata"]["resourceVersion"]
         new = within(request, new, old)
@@ -269,7 +274,6 @@ class Changes:
         if hooked:
             new = await self.webhooks.mutate(Admitted(request, "UPDATE", new, old, options.dry_run))
         if not applied:
-            now = rfc3339(self.ctx.clock.now())
             self.fields.updated(kind, new, old, options.manager, now, request.subresource)
         if status:
             self._validate_status(request, new, old)

@@ -58,6 +58,20 @@ def keep_system_fields(metadata: Json, old: Json) -> None:
         metadata.pop("namespace", None)
 
 
+def date_taints(kind: Kind, new: Json, old: Json | None, now: str) -> None:
+    """Set `timeAdded` of device taints without it; a rule whose effect changes counts as added again."""
+    spec: Json = new.get("spec") or {}
+    if kind.key == "resourceslices.resource.k8s.io":
+        for device in spec.get("devices") or ():
+            for taint in device.get("taints") or ():
+                taint.setdefault("timeAdded", now)
+    elif kind.key == "devicetaintrules.resource.k8s.io" and (taint := spec.get("taint")):
+        before: Json = ((old or {}).get("spec") or {}).get("taint") or taint
+        if taint.get("effect") != before.get("effect") and taint.get("timeAdded") == before.get("timeAdded"):
+            taint["timeAdded"] = now
+        taint.setdefault("timeAdded", now)
+
+
 def bump_generation(kind: Kind, new: Json, old: Json) -> None:
     """Increase the generation if anything but metadata and status changed."""
     if not kind.generation or not _asked_differs(new, old, ignore_status="status" in kind.subresources):

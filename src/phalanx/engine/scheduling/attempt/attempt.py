@@ -382,7 +382,7 @@ class Attempts:
             refused.notes += "".join(f", {note}" for note in notes)
             if helped:
                 return refused
-        if any(record.claims for record in tree.records) and self._deallocate(tree, refused, points):
+        if any(record.shape.claims for record in tree.records) and self._deallocate(tree, refused, points):
             return refused
         if refused.hopeless or not self._cluster.profiles[tree.scheduler_name].preempts:
             return refused

@@ -79,7 +79,7 @@ class Binding:
                 if status is None:
                     continue
                 if status.code is Code.WAIT:
-                    until = deadline or now + (status.timeout or PERMIT_TIMEOUT)
+                    until = min(deadline or now + (status.timeout or PERMIT_TIMEOUT), status.until)
                     self._pod_lifecycle.hold(unit, record, PERMIT, until, status.message)
                     return None
                 return status
@@ -89,7 +89,7 @@ class Binding:
             if status is None:
                 continue
             if status.code is Code.WAIT:
-                until = deadline or now + (status.timeout or PRE_BIND_TIMEOUT)
+                until = min(deadline or now + (status.timeout or PRE_BIND_TIMEOUT), status.until)
                 self._pod_lifecycle.hold(unit, record, PRE_BIND, until, status.message)
                 return None
             return status

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Set
 from functools import cache
 from types import MappingProxyType
 from typing import Any
@@ -326,6 +326,16 @@ class Queue:
             names = [name for name, wakes in self._gatekeepers.items() if wakes & change.kind]
             for unit in [unit for unit in self._gated.values() if unit.gate[0] in names]:
                 self._readmit(unit)
+
+    def wake_requesting(self, resources: Set[int]) -> None:
+        """Wake every waiting class whose pods request one of these resources (by id)."""
+        self._event = EVENTS[int(Wake.DEVICES)]
+        for equivalence_class in list(self._equivalence_classes.values()):
+            unit = equivalence_class.first() if equivalence_class.is_waiting else None
+            if unit is not None and any(
+                rid in resources for record in unit.records.values() for rid, _ in record.shape.requests
+            ):
+                self.wake_class(equivalence_class)
 
     def _check_later(self, equivalence_classes: Iterable[EquivalenceClass], change: ClusterChange) -> None:
         """Store a change for later: each class checks it when its first unit is next."""
