@@ -46,7 +46,7 @@ LIMITS = {
     units: ("FEW_STALE",),
     resources_fit: ("MANY_SHAPES",),
     shapes: ("FEW_SHAPES", "MOST_QUICK"),
-    history: ("MOST_OBJECTS",),
+    history: ("MOST_OBJECTS", "MOST_GONE"),
     waiting: ("FEW_CLASSES",),
 }
 

@@ -12,13 +12,14 @@ from phalanx.engine.engine import Engine
 from phalanx.engine.events import PERMANENT, Gone, NodeChanged, Outcome, PodChanged
 from phalanx.engine.framework.settings import EngineSettings
 from phalanx.engine.scheduling.lifecycle import pod_lifecycle
-from phalanx.engine.scheduling.lifecycle.history import MOST_NOTES, MOST_OBJECTS
+from phalanx.engine.scheduling.lifecycle.history import MOST_GONE, MOST_NOTES, MOST_OBJECTS
 from phalanx.engine.scheduling.lifecycle.isolation import Isolation
 from phalanx.engine.scheduling.lifecycle.states_page import diagrams, page
 from phalanx.engine.scheduling.lifecycle.transitions import IllegalTransition
 from phalanx.engine.scheduling.queue.units import UnitState
 from phalanx.engine.state.records import PodRecord, PodState
 from phalanx.model.groups import GroupKey, MemberState
+from phalanx.testing import Cluster
 from phalanx.testing.builders import node, pod, pod_group
 from support.asked_engine import Asked
 
@@ -178,6 +179,16 @@ def test_stories_are_bounded() -> None:
     assert len(notes) == MOST_NOTES and notes[0].detail == "0" and notes[-1].detail == "99"
     engine.history.note("default/x", "tried", "99")
     assert engine.history.of("default/x")[-1].times == 2
+
+
+def test_stories_of_the_last_deleted_objects_are_kept_and_those_of_waiting_pods() -> None:
+    run = Cluster()
+    run.see(node("n").cpu("1"), *(pod(f"waits-{i}").cpu("9") for i in range(5))).step(1.0)
+    for i in range(3 * MOST_GONE):
+        run.engine.history.note(f"default/gone-{i}", "seen")
+    assert len(run.engine.history) <= 2 * (MOST_GONE + 5)
+    assert all(run.engine.history.of(f"default/waits-{i}") for i in range(5))
+    assert run.engine.history.of(f"default/gone-{2 * MOST_GONE}") and not run.engine.history.of("default/gone-0")
 
 
 def test_a_changed_pod_does_not_get_back_a_nomination_that_was_given_up() -> None:

@@ -14,6 +14,8 @@ from phalanx.controllers.runtime.pods import BURST, PodEvents
 from phalanx.engine.decisions import SetPodCondition
 from phalanx.kube.recorder import SERIES_END, ObjectRef, Recorder
 from phalanx.kube.status import StatusWriter
+from phalanx.testing import Cluster
+from phalanx.testing.builders import pod
 from phalanx.testing.virtual_time import VirtualClock, VirtualLoop, run
 
 PODS = Resource("", "v1", "pods", "Pod")
@@ -110,3 +112,11 @@ def test_transition_times_of_deleted_objects_are_forgotten_and_those_of_others_s
         assert waits("stays", "2", "no room on 3 nodes") > first  # created again
 
     run(main)
+
+
+def test_pods_of_jobs_that_differ_only_in_their_owner_share_one_remembered_spec() -> None:
+    run = Cluster()
+    for number in range(50):
+        run.see(pod(f"p-{number}").cpu("1").owner("Job", f"j-{number}", uid=f"u{number}"))
+    run.step(1.0)
+    assert len(run.engine.shapes._quick) == 1

@@ -395,6 +395,22 @@ def _unresolvable_rows(plugin: Any, tracker: Any, open_: Bools) -> Bools:
     return closed
 
 
+def with_priority(built: Built, priority: int) -> Built:
+    """Return the built tree without its pod groups of a lower priority, which only Basic groups may have."""
+
+    def kept(group: Subtree) -> Subtree | None:
+        if isinstance(group, Leaf):
+            spec = built.group_of[id(group)].spec
+            return group if spec is None or (spec.priority or 0) >= priority else None
+        children = tuple(child for child in map(kept, group.children) if child is not None)
+        if children == group.children:
+            return group
+        return replace(group, children=children) if children else None
+
+    root = kept(built.problem.root)
+    return built if root is None else replace(built, problem=replace(built.problem, root=root))
+
+
 def raised(root: Subtree, more: dict[int, int]) -> tuple[Subtree, dict[int, int]]:
     """Copy the tree with higher minimums for some groups (by id), and map each new leaf to its origin.
 

@@ -284,9 +284,8 @@ class VictimIndex:
         return (record.key, record.priority) if leaf is None else self._unit_in(leaf, record)
 
     def _unit_in(self, leaf: GroupKey, record: PodRecord) -> tuple[UnitKey, int]:
-        root = self.forest.root_of(leaf)
-        priority = self.forest.priority(root) if root is not None else record.priority
-        return self.forest.disruption_unit(leaf) or record.key, priority
+        unit = self.forest.disruption_unit(leaf)
+        return unit or record.key, self.forest.priority(unit or leaf)
 
     def _add(self, row: int, record: PodRecord) -> UnitKey | None:
         if record.terminating:

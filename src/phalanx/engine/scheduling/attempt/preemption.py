@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
-from itertools import chain
+from itertools import chain, product
 from typing import Any
 
 import numpy as np
@@ -29,6 +29,7 @@ from phalanx.engine.groups.preemption_problem import (
     leftovers,
     optional_pending_groups,
     raised,
+    with_priority,
 )
 from phalanx.engine.groups.rank_variants import spread
 from phalanx.engine.groups.trial import Assignment, holds
@@ -204,7 +205,8 @@ class Preemption:
 
         If plugins name domains, use the first domain that has a plan.
         """
-        if points is None and self.victim_index.nothing_below(tree.priority):
+        priorities = tree.priorities
+        if points is None and self.victim_index.nothing_below(priorities[0]):
             return _plan_of(Hopeless(NO_LOWER_PRIORITY))
         worked(len(self.victim_index.units) // 8)  # updating the units is slow: do it in a new slice
         self._up_to_date()
@@ -217,8 +219,9 @@ class Preemption:
                 return _plan_of(Hopeless(named.message))
             areas = [placement.mask for placement in named]
         found = _plan_of(Hopeless(NO_LOWER_PRIORITY))
-        for area in areas:
-            builder = PreemptionProblemBuilder(self.cluster, self.victim_index, built, tree.priority, area)
+        for priority, area in product(priorities, areas):
+            least = built if len(priorities) == 1 else with_priority(built, priority)
+            builder = PreemptionProblemBuilder(self.cluster, self.victim_index, least, priority, area)
             worked(len(builder.units) // 8)
             found = self._by_rank(builder, self._plan(builder))
             if found.units or found.assignment:
@@ -365,7 +368,8 @@ class Preemption:
         `fits`: called while the victims are removed.
         """
         self.victim_index.refresh()
-        if not all(self._is_unchanged(unit) and unit.priority < tree.priority for unit in answer.units):
+        priority = min((record.priority for record, _ in answer.assignment), default=tree.priority)
+        if not all(self._is_unchanged(unit) and unit.priority < priority for unit in answer.units):
             return None
         planned = answer.plan
         if isinstance(planned, Plan) and self.victim_index.cost(answer.units).budgets > planned.cost.budgets:

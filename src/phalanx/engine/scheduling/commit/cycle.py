@@ -440,7 +440,8 @@ class Refusals:
         wakes = Wake.NOTHING
         interests = []
         strict = True
-        alive = self._columns.alive
+        alive, tree = self._columns.alive, self.members.tree(unit, group)
+        priority = tree.priorities[0]
         for shape, evaluation in zip(built.shapes, built.evaluations, strict=True):
             profile = evaluation.profile
             strict = strict and profile.fit_is_strict
@@ -452,7 +453,7 @@ class Refusals:
                 wakes |= traits_of(plugin).wakes_on
             if evaluation.pre_filter() is not None:
                 wakes = Wake.ANY
-            interest, more = self._waiting.interest(profile, shape, unit.priority, cross)
+            interest, more = self._waiting.interest(profile, shape, priority, cross)
             wakes |= more
             interests.append(interest)
         planned = any(record.nominated for record in unit.records.values())
@@ -461,7 +462,7 @@ class Refusals:
         if nodes:
             wakes |= Wake.NODE
         # A plan to make room belongs to one root; everything else is shared by equal gangs.
-        own = built.coupled or planned or self._attempts.points(self.members.tree(unit, group)) is not None
+        own = built.coupled or planned or self._attempts.points(tree) is not None
         equivalence_class = self.queue.wait(
             unit,
             ("root", unit.key) if own else group_equivalence_key(unit, group),
@@ -472,7 +473,7 @@ class Refusals:
             waits_for=GroupWait(tuple(interests), refusal, nodes),
             needs=least_requests(built.shapes) if strict else (),
         )
-        self._waiting.await_lower_priority(equivalence_class, unit.priority)
+        self._waiting.await_lower_priority(equivalence_class, priority)
         unreported, equivalence_class.unreported = equivalence_class.unreported, []
         for other in unreported:
             if other.equivalence_class is equivalence_class and (its := self.members.group_of(other)):

@@ -134,10 +134,14 @@ class Evictions:
             record, node = target.record, self._cluster.columns.names[answer.assignment[0][1]]
             words = f"Pod {record.name} (priority {record.priority}) on node {node}"
             return Preemptor("pod", words, record.priority), placement_text(node, answer.units)
-        words = group_in_words(self._cluster.forest, target.group, target.priority)
+        forest, first = self._cluster.forest, answer.assignment[0][0]
+        group, priority, leaf = target.group, target.priority, forest.leaf_of_pod(first.namespace, first.name)
+        if first.priority != priority and leaf is not None and (own := forest.group(leaf)) is not None:
+            group, priority = own, first.priority  # it preempts with its own priority, see `GroupTree.priorities`
+        words = group_in_words(forest, group, priority)
         planned = answer.plan
         text = str(planned) if isinstance(planned, Plan) else group_placement_text(target.kind, answer.victims)
-        return Preemptor(target.kind, words, target.priority), text
+        return Preemptor(target.kind, words, priority), text
 
     def wait_for_terminating(self, unit: SchedulingUnit, leaving: Sequence[PodRecord]) -> None:
         """Wait for pods that are terminating already; evict none."""

@@ -198,6 +198,17 @@ class GroupTree(msgspec.Struct, frozen=True, eq=False):
         return self.records[0].scheduler_name
 
     @property
+    def priorities(self) -> list[int]:
+        """Return the priorities with which it may preempt, highest first.
+
+        The priorities of groups below a Basic group may differ: each group preempts with its own.
+        """
+        spec = self.group.spec
+        if not self.group.composite or spec is None or spec.gang:
+            return [self.priority]
+        return sorted({record.priority for record in self.records}, reverse=True) or [self.priority]
+
+    @property
     def kind(self) -> str:
         """Return the kind for events."""
         return self.group.key.kind.lower() if self.group.composite else "podgroup"
