@@ -119,6 +119,52 @@ def test_groups_below_a_basic_group_may_have_different_priorities():
     assert "same priority as the pod group's priority" in run.announced("odd")
 
 
+def two_priorities(root=5, high=9, low=1):
+    """A Basic tree with a group of each priority, and the pods of both."""
+    parts = [composite("job").priority(root)]
+    for name, priority in (("low", low), ("high", high)):
+        parts.append(pod_group(name).gang(2).priority(priority).parent("job"))
+        parts += [pod(f"{name}-{n}").group(name).cpu("1").priority(priority) for n in range(2)]
+    return parts
+
+
+def runs(name, count, priority):
+    return [pod(f"{name}-{n}").cpu("1").priority(priority).node(f"r-{n}") for n in range(count)]
+
+
+def test_a_group_below_a_basic_group_preempts_with_its_own_priority():
+    run = Cluster().see(*rack("r", 4), *runs("other", 4, 5), *two_priorities())
+    run.step()
+    run.step()
+    assert run.placed.keys() - {f"other-{n}" for n in range(4)} == {"high-0", "high-1"}
+    assert len(run.evicted) == 2, "nothing is evicted for the group whose priority is lower"
+    said = [each.event_message for each in run.log if isinstance(each, d.Evict)]
+    assert all("podgroup high (priority 9)" in text for text in said), said
+
+
+def test_a_group_that_waits_below_a_basic_group_wakes_for_pods_of_a_lower_priority_than_its_own():
+    run = Cluster().see(*rack("r", 2), *runs("other", 2, 9), *two_priorities())
+    run.step()
+    assert run.evicted == []
+    run.gone("Pod", "other-0").gone("Pod", "other-1").see(*runs("later", 2, 6)).step()
+    run.step()
+    assert {"high-0", "high-1"} <= run.placed.keys() and len(run.evicted) == 2
+
+
+@pytest.mark.parametrize(("priority", "evicted"), [(2, {"low"}), (5, {"low"}), (10, {"low", "high"})])
+def test_a_group_below_a_basic_group_is_preempted_by_its_own_priority(priority, evicted):
+    run = Cluster().see(*rack("r", 4), *two_priorities())
+    run.step()
+    assert len(run.placed) == 4
+    size = 2 * len(evicted)
+    urgent = pod_group("urgent").gang(size).priority(priority)
+    run.see(urgent, *(pod(f"urgent-{n}").group("urgent").cpu("1").priority(priority) for n in range(size)))
+    run.step()
+    run.step()
+    assert {name.partition("-")[0] for name in run.evicted} == evicted
+    assert sum(name.startswith("urgent") for name in run.placed) == size
+
+
 def test_a_tree_of_five_levels_is_invalid():
     run = Cluster().see(*rack("r", 1), composite("l1"))
     for level in (2, 3, 4):

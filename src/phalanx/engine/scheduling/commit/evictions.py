@@ -141,7 +141,7 @@ class Evictions:
         words = group_in_words(forest, group, priority)
         planned = answer.plan
         text = str(planned) if isinstance(planned, Plan) else group_placement_text(target.kind, answer.victims)
-        return Preemptor(target.kind, words, priority), text
+        return Preemptor(group.key.kind.lower() if group.composite else "podgroup", words, priority), text
 
     def wait_for_terminating(self, unit: SchedulingUnit, leaving: Sequence[PodRecord]) -> None:
         """Wait for pods that are terminating already; evict none."""
