@@ -18,6 +18,7 @@ from phalanx.engine.state.claims import ClaimUse
 from phalanx.engine.state.label_interest import OTHER, LabelInterest, Mentions, of_pod
 from phalanx.engine.state.requests import PodRequest, given, pod_request
 from phalanx.model.objects import Pod
+from phalanx.model.objects.meta import ObjectMeta
 from phalanx.model.objects.pod import (
     NodeAffinity,
     PodAffinity,
@@ -179,7 +180,7 @@ class ShapeTable:
             [volume for volume in spec.volumes if _matters(volume)] if spec.volumes else None,
             spec.overhead,
             spec.resources,
-            meta.owner_references,
+            _owner(meta),
         ]
         if spec.resource_claims or self.extended:
             parts.append([use.identity for use in self.uses_of(pod)])
@@ -210,14 +211,7 @@ class ShapeTable:
         shape.host_ports = _host_ports(pod)
         shape.images = _images(pod)
         shape.volumes = _volumes(pod)
-        shape.owner = next(
-            (
-                (ref.kind, ref.name)
-                for ref in meta.owner_references
-                if ref.controller and (ref.api_version, ref.kind) in _OWNERS
-            ),
-            ("", ""),
-        )
+        shape.owner = _owner(meta)
         shape.signatures = {name: _signature(sign, pod) for name, sign in self.signers}
         # The node of the first pod of a shape does not apply to the other pods.
         shape.pod = pod
@@ -258,6 +252,14 @@ class ShapeTable:
         shape.rids = np.array([rid for rid, _ in pairs], dtype=np.int64)
         shape.amounts = np.array([amount for _, amount in pairs], dtype=np.float64)
         shape.nonzero = request.nonzero
+
+
+def _owner(meta: ObjectMeta) -> tuple[str, str]:
+    """Return kind and name of the owner whose pods are spread by default; owners of other kinds do not matter."""
+    for ref in meta.owner_references or ():
+        if ref.controller and (ref.api_version, ref.kind) in _OWNERS:
+            return ref.kind, ref.name
+    return "", ""
 
 
 def _no_uses(pod: Pod) -> tuple[ClaimUse, ...]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 from phalanx.engine.framework.cluster_state import ClusterState
 
 MOST_NOTES = 16  # per object: the first and the latest are kept
-MOST_OBJECTS = 10_000  # the objects without an event for the longest time are dropped first
+MOST_OBJECTS = 10_000  # the objects whose first event is the oldest are dropped first
+MOST_GONE = 1_000  # of these, objects that are deleted; a new one of the same name keeps the history
 
 
 class Note(NamedTuple):
@@ -26,13 +28,14 @@ class History:
         self.announced: dict[
             str, list[_Note]
         ] = {}  # "ns/name" of a pod, or root key -> notes; dict order is order of first note
+        self.exists: Callable[[str], bool] = lambda key: True
+        self._next_sweep = 2 * MOST_GONE  # entries
 
     def note(self, key: str, what: str, detail: str = "") -> None:
         notes = self.announced.get(key)
         if notes is None:
-            if len(self.announced) >= MOST_OBJECTS:
-                for old in list(self.announced)[: MOST_OBJECTS // 8]:
-                    del self.announced[old]
+            if len(self.announced) >= self._next_sweep:
+                self._sweep()
             self.announced[key] = [(self._cluster.now, what, detail, 1)]
             return
         time, before, said, times = notes[-1]
@@ -42,6 +45,17 @@ class History:
         if len(notes) >= MOST_NOTES:
             del notes[1]
         notes.append((self._cluster.now, what, detail, 1))
+
+    def _sweep(self) -> None:
+        """Drop the histories of objects that are gone for the longest time. The next sweep comes when there are twice
+        as many, so that each entry costs O(1)."""
+        gone = [key for key in self.announced if not self.exists(key)]
+        for key in gone[: max(0, len(gone) - MOST_GONE)]:
+            del self.announced[key]
+        if len(self.announced) > MOST_OBJECTS * 7 // 8:
+            for key in list(self.announced)[: len(self.announced) - MOST_OBJECTS * 7 // 8]:
+                del self.announced[key]
+        self._next_sweep = min(MOST_OBJECTS, max(2 * MOST_GONE, 2 * len(self.announced)))
 
     def follow(self, key: str, what: str, detail: str = "") -> None:
         """Add an entry only if the object has a history already."""

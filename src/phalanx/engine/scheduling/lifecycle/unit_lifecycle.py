@@ -44,6 +44,7 @@ class UnitLifecycle:
         self._cluster = state
         self.queue = queue
         self.history = history
+        history.exists = lambda key: key in state.records or self.of(key) is not NONE
         self.illegal = illegal
         self.placed: dict[str, UnitState] = {}  # groups without pending pods, by unit key: committing or scheduled
         self._waited_for: dict[str, dict[str, SchedulingUnit]] = {}  # victim (pod key) -> units by key
