@@ -8,6 +8,7 @@ import msgspec
 from phalanx.cli.output import CommandResult, say, table, watch_option
 from phalanx.cli.scheduler_client import SchedulerClient, Where, asking_options, run
 from phalanx.engine.explain.values import GroupDemand, NodeDemand
+from phalanx.engine.placement.outcome import amount_word
 
 _HEADS = ("GROUP", "PODS", "ASKS FOR", "NODES", "SHAPE", "DOMAIN")
 NOTHING = "no group lacks nodes"
@@ -55,8 +56,13 @@ def render(found: NodeDemand, *, wide: bool = False) -> str:
 
 def _rows(group: GroupDemand) -> list[tuple[str, ...]]:
     asks = "; ".join(
-        ", ".join(f"{name}={amount}" for name, amount in each.requests.items())
-        + "".join(f", {key}={value}" for key, value in each.node_selector.items())
+        ", ".join(
+            [
+                *(f"{name}={_quantity(name, amount)}" for name, amount in each.requests.items()),
+                *(f"{key}={value}" for key, value in each.node_selector.items()),
+            ]
+        )
+        or "-"
         for each in group.requests
     )
     first = (_name(group), str(group.pods), asks or "-")
@@ -66,6 +72,11 @@ def _rows(group: GroupDemand) -> list[tuple[str, ...]]:
         for nodes in group.nodes
     ] or [("0", "none fits", anywhere or "any")]
     return [(*(first if n == 0 else ("", "", "")), *place) for n, place in enumerate(places)]
+
+
+def _quantity(resource: str, amount: str) -> str:
+    """Return bytes with a unit; other amounts as they are."""
+    return amount_word(resource, float(amount)) if resource != "cpu" and amount.isdigit() else amount
 
 
 def _name(group: GroupDemand) -> str:

@@ -127,7 +127,7 @@ def read(name: str) -> list[Any]:
     if not found:
         raise CommandError(f"{name} has no documents: give manifests of pods, groups or workloads")
     for document in found:
-        if not isinstance(document, dict):
+        if not isinstance(document, dict) or not document.get("kind") or not document.get("apiVersion"):
             raise CommandError(f"{name}: every document needs apiVersion and kind")
     return found
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from phalanx.engine.explain.new_devices import NewDevices
 from phalanx.engine.explain.node_pools import DeclaredPool, NodePool, pools_of
+from phalanx.engine.explain.pending import PendingReasons
 from phalanx.engine.explain.trial import TrialAttempt
 from phalanx.engine.explain.values import GroupDemand, NodeDemand, NodesNeeded, PodDemand, ShapeDemand
 from phalanx.engine.scheduling.attempt.answers import Answer, Cause, NominatedAfterPreemption, Placed, Refused
@@ -82,6 +83,7 @@ class _Demand:
         self._pools: list[NodePool] = []
         self._number = 0  # number of the next node without a declared name
         self._used: set[str] = set()  # nodes used by waiting units
+        self._reasons: dict[str, str] = {}  # by unit, with the nodes that exist
 
     def answer(self) -> NodeDemand:
         units = self._scheduler.queue.units.values()
@@ -89,6 +91,8 @@ class _Demand:
         waiting.sort(key=lambda unit: (-unit.priority, unit.asked, unit.order))
         looked, left = waiting[:MOST_UNITS], len(waiting) - MOST_UNITS
         targets = [(unit, target) for unit in looked if (target := self._target(unit)) is not None]
+        pending = PendingReasons(self._scheduler)
+        self._reasons = {unit.key: pending.of(unit).headline for unit, _ in targets}
         self._pools = pools_of(self._columns, self._declared, filter(None, (_key_of(target) for _, target in targets)))
         found = [made for unit, target in targets if (made := self._of(unit, target)) is not None]
         notes = [f"{left} more units wait and were not checked"] if left > 0 else []
@@ -119,15 +123,15 @@ class _Demand:
         if not nodes and isinstance(answer, Refused):
             nodes = self._cheapest(target, 1) if wanted > 1 else ()
             if not nodes:
-                return self._described(target, (), self._never(answer))
+                return self._described(target, (), self._never(self._reasons[unit.key]))
         self._add(nodes)
         self._number += len(nodes)
         self._keep(target)
         return self._described(target, nodes, "") if nodes else None
 
-    def _never(self, answer: Refused) -> str:
-        what = "no number of the nodes that may be added" if self._declared else "no number of nodes of a known type"
-        return f"never fits: {what} is enough; {answer.message}"
+    def _never(self, reason: str) -> str:
+        what = "of the nodes that may be added" if self._declared else "of nodes of a known type"
+        return f"never fits: no number {what} is enough. {reason}"
 
     def _keep(self, target: AttemptUnit) -> None:
         """Keep a unit placed while later units are tried."""

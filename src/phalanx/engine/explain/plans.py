@@ -15,6 +15,7 @@ from phalanx.engine.groups.rank_placement import ring_cost_of
 from phalanx.engine.placement.outcome import plural
 from phalanx.engine.preemption import NO_VICTIMS, Cost, Hopeless, Plan, Planned
 from phalanx.engine.preemption.cost import cost_from, provable
+from phalanx.engine.preemption.plan import NO_LOWER_PRIORITY
 from phalanx.engine.preemption.result import summary
 from phalanx.engine.preemption.single_pod import Candidate, Chooser
 from phalanx.engine.preemption.victim_index import EvictionUnit, VictimIndex
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
 NEVER = "its preemptionPolicy is Never: it waits for room and evicts no pod"
 FITS = "fits without an eviction"
+NO_ROOM = "evicting pods of lower priority would not make room"
 
 
 def plan(engine: Scheduler, kind: str, namespace: str, name: str) -> PlanAnswer:
@@ -93,7 +95,7 @@ def _pod(engine: Scheduler, namespace: str, name: str) -> PlanAnswer:
         return PlanAnswer(root, "none", "its scheduler profile has no DefaultPreemption plugin")
     if answer.diagnosis.pre_filter is not None:
         return PlanAnswer(root, "hopeless", f"evictions do not help: {answer.diagnosis.pre_filter.message}")
-    return PlanAnswer(root, "hopeless", "evicting pods of lower priority would not make room on any node")
+    return PlanAnswer(root, "hopeless", NO_ROOM)
 
 
 def _candidate(engine: Scheduler, chooser: Chooser, root: str, found: Candidate) -> PlanAnswer:
@@ -179,7 +181,8 @@ def _of(engine: Scheduler, name: str, answer: Planned, found: NominatedAfterPree
         pods = cost.pods
         return PlanAnswer(name, "plan", f"evict {plural(pods, 'pod')}", victims, places, cost)
     if isinstance(answer, Hopeless):
-        return PlanAnswer(name, "hopeless", answer.reason, expansions=answer.expansions)
+        reason = NO_ROOM if answer.reason == NO_LOWER_PRIORITY else answer.reason
+        return PlanAnswer(name, "hopeless", reason, expansions=answer.expansions)
     steps = answer.expansions
     return PlanAnswer(name, "gaveUp", f"the search for victims gave up after {steps} expansions", expansions=steps)
 
