@@ -15,6 +15,9 @@ from phalanx.kube.config import in_cluster, load
 from support.manual_clock import ManualClock
 
 
+HTTPS = "https://127.0.0.1:1"
+
+
 def write(tmp_path: Path, user: dict | None = None, cluster: dict | None = None, **top: object) -> Path:
     document = {
         "apiVersion": "v1",
@@ -52,6 +55,16 @@ def test_a_context_can_be_named(tmp_path: Path) -> None:
         ({"current-context": "nope"}, "no entry named 'nope'"),
         ({"current-context": ""}, "name a context"),
         ({"clusters": []}, "no entry named 'c'"),
+        ({"clusters": {"c": {}}}, "no entry named 'c'"),
+        ({"clusters": [{"name": "c", "cluster": "http://127.0.0.1:1"}]}, "of 'c' is no mapping"),
+        ({"cluster": {"server": HTTPS, "certificate-authority-data": "AAAA"}}, "of https://127.0.0.1:1 is no PEM"),
+        ({"cluster": {"server": HTTPS, "certificate-authority-data": "/w=="}}, "of https://127.0.0.1:1 is no PEM"),
+        ({"cluster": {"server": HTTPS, "certificate-authority-data": 5}}, "is not base64"),
+        ({"cluster": {"server": HTTPS, "certificate-authority": "gone.crt"}}, "cannot read gone.crt"),
+        (
+            {"cluster": {"server": HTTPS}, "user": {"client-certificate-data": "AAAA", "client-key-data": "AAAA"}},
+            "are no PEM certificate with its key",
+        ),
     ],
 )
 def test_a_wrong_file_is_explained(tmp_path: Path, change: dict, text: str) -> None:

@@ -150,10 +150,15 @@ def load(path: str | Path, context_name: str = "") -> Connection:
 
 
 def _entry(document: Mapping[str, Any], section: str, name: str, inner: str) -> dict[str, Any]:
-    for entry in document.get(section) or ():
-        if isinstance(entry, dict) and entry.get("name") == name:
-            return cast(dict[str, Any], entry.get(inner) or {})
-    known = [str(entry.get("name")) for entry in document.get(section) or () if isinstance(entry, dict)]
+    found = document.get(section)
+    entries = [entry for entry in found if isinstance(entry, dict)] if isinstance(found, list) else []
+    for entry in entries:
+        if entry.get("name") == name:
+            content = entry.get(inner) or {}
+            if not isinstance(content, dict):
+                raise ConfigProblem(f"{section}[].{inner}", f"of {name!r} is no mapping")
+            return cast(dict[str, Any], content)
+    known = [str(entry.get("name")) for entry in entries]
     raise ConfigProblem(section, f"has no entry named {name!r}; there is {', '.join(known[:10]) or 'none'}")
 
 
@@ -177,13 +182,19 @@ def _tls(server: str, cluster: Mapping[str, Any], user: Mapping[str, Any], relat
     context = ssl.create_default_context()
     ca = _pem(cluster, "certificate-authority", relative)
     if ca:
-        context = ssl.create_default_context(cadata=ca.decode())
+        try:
+            context = ssl.create_default_context(cadata=ca.decode())
+        except (ssl.SSLError, UnicodeDecodeError) as error:
+            raise ConfigProblem("certificate-authority", f"of {server} is no PEM certificate") from error
     if cluster.get("insecure-skip-tls-verify"):
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
     certificate, key = _pem(user, "client-certificate", relative), _pem(user, "client-key", relative)
     if certificate and key:
-        _with_files([certificate, key], lambda files: context.load_cert_chain(files[0], files[1]))
+        try:
+            _with_files([certificate, key], lambda files: context.load_cert_chain(files[0], files[1]))
+        except ssl.SSLError as error:
+            raise ConfigProblem("client-certificate", "and client-key are no PEM certificate with its key") from error
     return context
 
 
@@ -192,7 +203,7 @@ def _pem(section: Mapping[str, Any], name: str, relative: Path) -> bytes:
     if data:
         try:
             return base64.b64decode(data)
-        except ValueError as error:
+        except (TypeError, ValueError) as error:
             raise ConfigProblem(f"{name}-data", "is not base64") from error
     file = section.get(name)
     if not file:
