@@ -19,14 +19,18 @@ import pytest
 import yaml
 
 from phalanx.base.clock import SystemClock, rfc3339_micro
+from phalanx.base.errors import ConfigProblem
 from phalanx.base.resources import LEASES
 from phalanx.kube.client import HttpClient
 from phalanx.kube.config import load
 from phalanx.kube.lease import LeaseSettings
 from phalanx.local.api.tls import load_identity
+from phalanx.local.store.space import Space
 from phalanx.model.crds import definitions
 from phalanx.model.gates import KNOWN
 from phalanx.serve import start_checks
+from phalanx.serve.apiserver import ApiServer
+from phalanx.serve.settings import Listen, ServerSettings
 from support.local_cluster import LocalCluster
 from support.waiting import eventually_async
 
@@ -233,3 +237,17 @@ def test_a_second_instance_with_its_lease_in_another_namespace_is_reported(
     (record,) = caplog.records
     assert "also held in namespace default (by twin-7f)" in record.message
     assert "give both the same --lease-namespace, or stop one" in record.message
+
+
+def test_a_new_cluster_on_a_full_disk_is_refused_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Space, "_free", lambda self: 2 << 20)
+
+    async def started() -> None:
+        server = ApiServer(ServerSettings(tmp_path / "data", Listen("127.0.0.1", 0)))
+        try:
+            await server.start()
+        finally:
+            await server.stop()
+
+    with pytest.raises(ConfigProblem, match="--data: 2 MiB are free on the disk .* choose another place"):
+        asyncio.run(started())

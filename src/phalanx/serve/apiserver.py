@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from phalanx.base.clock import Clock, SystemClock
+from phalanx.base.errors import ConfigProblem
 from phalanx.local.api.app import App, Auth, Extension, Question
 from phalanx.local.api.audit import Audit
 from phalanx.local.api.auth import Anonymous, Authenticator, load_token
@@ -113,6 +114,8 @@ class ApiServer:
         try:
             path = settings.data / "store.db" if settings.data is not None else MEMORY
             store = self._store = await asyncio.to_thread(Store.open, path, indexer=index_of, clock=self._clock)
+            if not store.count and (alarm := store.alarm()):
+                raise ConfigProblem("--data", f"{alarm}: free space there, or choose another place with --data DIR")
             ctx = Context(store, builtin.registry(settings.gates), settings.gates, self._clock)
             ctx.rights = Rights(store) if settings.authorization == RBAC else None
             if settings.audit_log is not None:
