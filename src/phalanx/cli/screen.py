@@ -35,7 +35,7 @@ p                 what would be evicted for it
 ?                 this page
 q                 back, or quit
 
-Queue: STATE is next (tried next), retry (backs off), waiting (until something changes that can help) or held (by a
+Queue: STATE is next (tried next), retry (backs off), waiting (until something changes that can help) or held (by a \
 gate, or because members are missing). The line below the table is the reason as of the last attempt.
 Racks: EMPTY counts nodes without pods; a node that is cordoned or not ready offers nothing."""
 MOST_REASON = 4  # lines of the chosen row's reason

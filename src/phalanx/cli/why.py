@@ -93,7 +93,7 @@ async def _why(kind: str, name: str, where: Where, wide: bool, story: bool) -> C
         notes = await claims_not_created(asker.client, namespace, waiting) if waiting else ()
     text = "\n\n".join(render(item, Colours(), story=story, wide=wide) for item in report.items)
     text = text or f"{kind.lower()}/{name} in {namespace}: no pod refers to it yet"
-    waits = next((item for item in report.items if not item.scheduled), None)
+    waits = next((item for item in report.items if not item.scheduled and not item.blockers), None)
     then = (
         f"phalanx plan {kind.lower()}/{name} -n {namespace}    # which pods it could preempt"
         if waits is not None
