@@ -131,10 +131,9 @@ class GroupHealth:
         if said.reason == Phase.TIMED_OUT or key in self.restarts:
             self.changed[key] = None  # continue before it is tried: its backoff may not be over
 
-    def readiness(self, leaf: GroupKey | None, old: Pod, new: Pod) -> None:
+    def readiness(self, group: Group, old: Pod, new: Pod) -> None:
         """Handle a new version of a member: whether it is ready matters to a time limit."""
-        group = self._forest.group(leaf) if leaf is not None else None
-        if group is None or group.policy is DEFAULT or not group.policy.ready_seconds:
+        if group.policy is DEFAULT or not group.policy.ready_seconds:
             return
         if (not_ready_since(old) is None) != (not_ready_since(new) is None):
             self.changed[group.key] = None
@@ -182,8 +181,8 @@ class GroupHealth:
             del self._later[key]
             yield key
 
-    def notify(self, leaves: Iterable[GroupKey]) -> list[GroupKey]:
-        """Write changed conditions, once per step; return the groups whose state may have changed.
+    def notify(self, leaves: Iterable[GroupKey]) -> dict[GroupKey, Group | None]:
+        """Write changed conditions, once per step; return the groups whose state may have changed, None if deleted.
 
         `leaves`: leaves whose members changed.
         """
@@ -192,22 +191,22 @@ class GroupHealth:
         if self._later:
             touched.update(dict.fromkeys(self._take_due()))
         forest = self._forest
-        for key in list(touched):
-            for above in forest.above(key):
-                touched[above.key] = None
-        for key in touched:
-            group = forest.group(key)
+        groups = {key: forest.group(key) for key in touched}
+        for group in list(groups.values()):
+            if group is not None and group.spec is not None and group.spec.parent is not None:
+                groups |= {above.key: above for above in forest.above(group.key) if above.spec is not None}
+        for key, group in groups.items():
             if group is None:
                 continue
             if (group.policy is not DEFAULT and group.policy.maintained) or key in self.followed:
                 self.changed[key] = None
             if not group.binding and (said := self._said.get(key)) is not None:
                 self._report(group, said)
-        return list(touched)
+        return groups
 
     def _report(self, group: Group, said: _Written) -> None:
         assert group.spec is not None
-        key, leaves = group.key, self._forest.leaves(group.key)
+        key, leaves = group.key, self._forest.leaves(group.key) if group.composite else (group,)
         pending = on_nodes = 0
         for leaf in leaves:
             if leaf.binding:

@@ -7,7 +7,7 @@ Kubernetes has no such status; without it a client could not wait for a Workload
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Mapping
 
 from phalanx.engine import decisions as d
 from phalanx.engine.framework import Emit
@@ -65,31 +65,30 @@ class WorkloadStatuses:
         """Write the status again in the next step."""
         self._touched[place] = None
 
-    def notify(self, leaves: Iterable[GroupKey]) -> None:
-        """Write changed statuses, once per step. `leaves`: leaves whose members changed."""
-        for leaf in leaves:
-            self._count(leaf)
+    def notify(self, groups: Mapping[GroupKey, Group | None]) -> None:
+        """Write changed statuses, once per step. `groups`: groups whose members changed; None: deleted."""
+        for key, group in groups.items():
+            self._count(key, group)
         touched, self._touched = self._touched, {}
         for place in touched:
             self._report(place)
 
-    def _count(self, leaf: GroupKey) -> None:
-        group = self._forest.group(leaf)
+    def _count(self, leaf: GroupKey, group: Group | None) -> None:
         spec = group.spec if group is not None else None
-        if leaf not in self._parts and (spec is None or spec.workload is None):
+        if (spec is None or spec.workload is None) and leaf not in self._parts:
             return
         new: Part | None = None
-        if group is not None and not group.composite and group.spec is not None and group.spec.workload is not None:
+        if group is not None and not group.composite and spec is not None and spec.workload is not None:
             known, placed = group.known, group.placed
             numbers = {
                 "groups": 1,
-                "scheduledGroups": int(placed >= group.spec.minimum),
+                "scheduledGroups": int(placed >= spec.minimum),
                 "pods": known,
                 "scheduledPods": placed,
                 str(self._phase(group)): 1,
             }
-            place = (leaf.namespace, group.spec.workload)
-            new = (place, group.spec.template or "", tuple(numbers.items()))
+            place = (leaf.namespace, spec.workload)
+            new = (place, spec.template or "", tuple(numbers.items()))
         old = self._parts.get(leaf)
         if old == new:
             return

@@ -144,6 +144,7 @@ class Columns:
         self._free: list[int] = []
         self.resources: dict[str, int] = {name: rid for rid, name in enumerate(_FIRST)}
         self.resource_names: list[str] = list(_FIRST)  # "" for an id that is free
+        self._devices: list[int] = []
         self.alive: Bools = np.zeros(capacity, dtype=np.bool_)
         self.alloc: Floats = np.zeros((8, capacity))  # (R, N) float64: milli cpu, bytes, units
         self.used: Floats = np.zeros((8, capacity))  # (R, N) float64, sum of requests of pods placed here
@@ -183,6 +184,7 @@ class Columns:
             rid = len(self.resource_names)
             self.resource_names.append(name)
         self.resources[name] = rid
+        self._list_devices()
         if rid >= len(self.alloc):
             self.alloc = np.concatenate([self.alloc, np.zeros_like(self.alloc)])
             self.used = np.concatenate([self.used, np.zeros_like(self.used)])
@@ -193,9 +195,9 @@ class Columns:
                 cells[row] = offered(name, node.status.allocatable.get(name))
         return rid
 
-    def devices(self) -> list[int]:
+    def devices(self) -> Sequence[int]:
         """Return the ids of the extended resources that nodes offer or pods requested."""
-        return [rid for rid, name in enumerate(self.resource_names) if is_device(name)]
+        return self._devices
 
     def forget_resources(self, names: Collection[str]) -> None:
         """Remove resources that no pod and no plugin requests. No code may still hold their ids."""
@@ -205,6 +207,10 @@ class Columns:
             self.resource_names[rid] = ""
         while not self.resource_names[-1]:
             self.resource_names.pop()
+        self._list_devices()
+
+    def _list_devices(self) -> None:
+        self._devices = [rid for rid, name in enumerate(self.resource_names) if is_device(name)]
 
     def label(self, key: str) -> LabelColumn:
         """Return the column of a node label key; create and fill it on first use."""

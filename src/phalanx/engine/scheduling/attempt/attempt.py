@@ -49,6 +49,7 @@ from phalanx.engine.state.claims import ClaimKey, claims_renamed
 from phalanx.engine.state.records import PodRecord
 from phalanx.engine.state.shapes import Shape
 from phalanx.model.groups import Group
+from phalanx.model.groups.expected_pods import expected
 
 RELEASED = "; members bound in an attempt that could not be completed are released"
 
@@ -206,7 +207,7 @@ class Attempts:
         if any(record.shape is not shape for record in tree.records):
             return None
         state = self._cluster
-        if expected_pods.announced_by(group) is not None or completion.wanted(group) or state.columns.devices():
+        if expected(group.source) or state.columns.devices():
             return None
         try:
             built = build(state, group, tree.pending, state.settings.search_budget, tree.priority, counted=True)

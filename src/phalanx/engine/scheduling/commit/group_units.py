@@ -167,8 +167,11 @@ class GroupUnits:
 
     def _root_key(self, key: GroupKey) -> GroupKey:
         """Return the root of a group's tree; while it is unknown the group itself, or one group for all of a cycle."""
+        root = self.forest.root_of(key)
+        if root is not None:
+            return root
         found = self.forest.resolve(key)
-        return found.root or (min(found.cycle) if found.cycle else key)
+        return min(found.cycle) if found.cycle else key
 
     def _check_or_report(self, head: GroupKey, trees: dict[GroupKey, InvalidTree | None]) -> None:
         try:

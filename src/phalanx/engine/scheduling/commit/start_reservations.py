@@ -162,7 +162,7 @@ class StartReservations(HeldStarts):
         Units of one equivalence class fail alike: only the first one is planned, and again after a while.
         """
         now, due, without = self._cluster.now, FOREVER, dict[Hashable, SchedulingUnit]()
-        for unit in waiting:
+        for unit in waiting if self.overtaking.of else ():
             known, settings = self.overtaking.of.get(unit.key), settings_of(self._cluster, unit)
             if known is None or not settings.starvation_seconds:
                 continue
@@ -262,8 +262,10 @@ class StartReservations(HeldStarts):
             due = FOREVER if not self.plan.units else max(self.plan.lasts_until, self.plan.due)
             due = self.plan.due if self.plan.unfinished else due
         for unit in waiting:
+            if unit.place not in REFUSED or unit.key in self.held:
+                continue
             backfill = settings_of(self._cluster, unit).backfill
-            if unit.place not in REFUSED or unit.key in self.held or backfill == "None":
+            if backfill == "None":
                 continue
             if unit.key in self.plan.tried or any(record.nominated for record in unit.records.values()):
                 continue  # it waits for its victims
@@ -295,13 +297,16 @@ class StartReservations(HeldStarts):
         now = self._cluster.now
         asking = []
         for unit in waiting:
-            held, settings = self.held.get(unit.key), settings_of(self._cluster, unit)
+            held = self.held.get(unit.key)
+            if held is None and unit.place not in REFUSED:
+                continue
             known = held is not None and held.entry is not None
             if held is not None and held.entry is not None and now > held.entry.promise + KEPT_WITHIN:
                 self._planned_alone_until[unit.key] = now + PLAN_AGAIN_SECONDS  # something other than room prevents it
-            if self._planned_alone_until.get(unit.key, 0.0) > now or settings.backfill == "None":
+            backfill = settings_of(self._cluster, unit).backfill
+            if self._planned_alone_until.get(unit.key, 0.0) > now or backfill == "None":
                 continue
-            if known or (held is None and unit.place in REFUSED and not self._over_quota(unit)):
+            if known or (held is None and not self._over_quota(unit)):
                 asking.append(unit)
         if not asking and not self.plan.units:
             return

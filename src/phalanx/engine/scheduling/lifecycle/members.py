@@ -121,13 +121,14 @@ class Members:
         elif before is None and known is not None and known.assumed and known.uid == pod.metadata.uid:
             self._count_placed(key, known, pod)
             new = self._member(leaf, key)
-        elif pod.spec.node_name and old is not None and old.state is ASSUMED and leaf is not None:
-            self._bind_answered(forest.group(leaf))
+        group = forest.group(leaf) if leaf is not None else None
+        if leaf == before and pod.spec.node_name and old is not None and old.state is ASSUMED:
+            self._bind_answered(group)
         if old is not None and (leaf != before or new is None or new.state in LOST):
             self.note_loss(before, old, new if leaf == before else None)
-        if old is not None and new is not None:
-            self.health.readiness(leaf, old.pod, new.pod)
-        if (leaf == before and self._as_before(old, new, leaf)) or _is_queued_next(old, new):
+        if group is not None and old is not None and new is not None:
+            self.health.readiness(group, old.pod, new.pod)
+        if (leaf == before and self._as_before(old, new, group)) or _is_queued_next(old, new):
             return
         for head in heads:
             self.notes.judged[head] = None
@@ -140,7 +141,7 @@ class Members:
             if old and (loss := self.health.losses.note(leaf, old, new, state.now, state.columns.row_of)):
                 self.lost_members.append((leaf, loss, old.pod))
 
-    def _as_before(self, old: Member | None, new: Member | None, leaf: GroupKey | None) -> bool:
+    def _as_before(self, old: Member | None, new: Member | None, leaf: Group | None) -> bool:
         """Return True if a new version of a member changes nothing: a status update, or an expected bind."""
         if old is None or new is None or old.pod.metadata.uid != new.pod.metadata.uid:
             return False
@@ -172,9 +173,8 @@ class Members:
             if record is not None and self.forest.leaf_of(pod) != before:
                 self.pending(record)
 
-    def _as_expected(self, leaf: GroupKey | None) -> bool:
+    def _as_expected(self, group: Group | None) -> bool:
         """Return True if a confirmed bind needs no action because the gang is complete."""
-        group = self.forest.group(leaf) if leaf is not None else None
         if group is None or group.spec is None or group.placed < group.spec.minimum:
             return group is None
         if group.spec.parent is None:
@@ -454,13 +454,15 @@ class Members:
             return
         if not leaf.binding:
             self.health.touch(leaf.key)
+        scheduled = self.conditions.is_true(leaf.key) and not self.conditions.targets
+        if leaf.binding if scheduled else not self.commits.enough(leaf):
+            return
         if (head := self.forest.root_of(leaf.key)) is None:
             return
-        if not self.conditions.is_true(leaf.key) or self.conditions.targets:
-            if self.commits.enough(leaf):
-                self.notes.judged[head] = None
-        elif not leaf.binding:
+        if scheduled:
             self.settle(head)  # every condition is written
+        else:
+            self.notes.judged[head] = None
 
 
 def _is_another_object(old: Any | None, new: Any | None) -> bool:

@@ -11,6 +11,7 @@ from typing import Any
 from phalanx.engine.framework import Code, Status
 from phalanx.engine.framework.adapters import failure_of
 from phalanx.engine.framework.cluster_state import ClusterState
+from phalanx.engine.framework.profile import PodPlugins
 from phalanx.engine.groups.trial import Assignment
 from phalanx.engine.state.records import PodRecord
 
@@ -33,12 +34,21 @@ def ask(plugin: Any, call: Any, *args: Any) -> Status | None:
 
 def gate_of(state: ClusterState, records: Iterable[PodRecord]) -> tuple[PodRecord, Status, str] | None:
     """Return the first pod that a PreEnqueue plugin holds, with the plugin's Status and name."""
+    records = list(records)
+    if not any(plugins.pre_enqueue for plugins in _plugins_of(state, records)):
+        return None
     for record in records:
         for plugin in state.profiles[record.scheduler_name].for_shape(record.shape).pre_enqueue:
             status = ask(plugin, plugin.pre_enqueue, record)
             if status is not None:
                 return record, status, plugin.name
     return None
+
+
+def _plugins_of(state: ClusterState, records: Iterable[PodRecord]) -> list[PodPlugins]:
+    """Return the plugins for each shape of these pods: most gangs have one shape and no plugin to call."""
+    shapes = {record.shape: record.scheduler_name for record in records}
+    return [state.profiles[name].for_shape(shape) for shape, name in shapes.items()]
 
 
 def reserve(state: ClusterState, record: PodRecord, row: int) -> Status | None:
@@ -73,13 +83,13 @@ def ask_all(state: ClusterState, assignment: Assignment, *, waiting_is_refusal: 
 
     Groups do not wait half-way: a plugin that is not ready refuses the attempt and is called again later.
     """
-    profiles = state.profiles.values()
-    if any(profile.reserve for profile in profiles):
+    plugins = _plugins_of(state, [record for record, _ in assignment])
+    if any(each.reserve for each in plugins):
         for record, row in assignment:
             status = reserve(state, record, row)
             if status is not None:
                 return record, status
-    if any(profile.permit for profile in profiles):
+    if any(each.permit for each in plugins):
         for record, row in assignment:
             status = permit(state, record, row)
             if status is not None and status.code is Code.WAIT:
