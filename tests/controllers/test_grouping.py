@@ -220,8 +220,8 @@ def test_a_workload_made_by_hand_is_used_and_not_replaced() -> None:
     assert found.workload is None and found.links["a-x-1"].workload == "w-a"
     with pytest.raises(GroupingRefused, match="has no group 'pg-a'"):
         of(mine, [hand_made("w-a", other=5)])
-    with pytest.raises(GroupingRefused, match="wants 9 pods and will only ever have 8"):
-        of(mine, [hand_made("w-a", pg_a=9)])
+    with pytest.raises(GroupingRefused, match="wants 9 pods and will only ever have 8; delete the Workload"):
+        of(mine, [hand_made("w-a", pg_a=9)])  # the groups of v1alpha1 cannot be changed
 
 
 def test_more_than_eight_jobs_share_a_template() -> None:

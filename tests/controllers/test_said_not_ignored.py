@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from phalanx.model.gates import Gates
 from support.controller_world import Json, condition, world
-from support.manifests import jobset, stateful_set, template
+from support.manifests import jobset, template
 
 
 def test_a_jobset_whose_gate_is_off_says_that_its_pods_start_one_by_one() -> None:
@@ -35,13 +37,17 @@ def test_a_jobset_whose_gate_is_off_says_that_its_pods_start_one_by_one() -> Non
     asyncio.run(asyncio.wait_for(scenario(), 60))
 
 
-def test_a_workload_of_a_set_that_asks_for_no_group_is_reported() -> None:
+@pytest.mark.parametrize(
+    ("kind", "extra", "possible"),
+    [("StatefulSet", {"podManagementPolicy": "Parallel"}, "true"), ("Deployment", {}, "false")],
+)
+def test_a_workload_of_a_set_that_asks_for_no_group_is_reported(kind: str, extra: Json, possible: str) -> None:
     workload = {
         "apiVersion": "scheduling.k8s.io/v1beta1",
         "kind": "Workload",
         "metadata": {"name": "by-hand"},
         "spec": {
-            "controllerRef": {"apiGroup": "apps", "kind": "StatefulSet", "name": "s"},
+            "controllerRef": {"apiGroup": "apps", "kind": kind, "name": "s"},
             "podGroupTemplates": [{"name": "replicas", "schedulingPolicy": {"gang": {"minCount": 2}}}],
         },
     }
@@ -49,11 +55,13 @@ def test_a_workload_of_a_set_that_asks_for_no_group_is_reported() -> None:
     async def scenario() -> None:
         async with world(nodes=1) as cluster:
             await cluster.apply(workload)
-            await cluster.apply(stateful_set("s", 1))
+            spec = {"replicas": 1, "selector": {"matchLabels": {"app": "x"}}, "template": template("100m", app="x")}
+            await cluster.create(kind, "s", spec=spec | extra)
             events = await cluster.eventually(
                 "Event", lambda all_: [e for e in all_ if e["reason"] == "WorkloadIgnored"]
             )
             (announced,) = [each for each in events if each["reason"] == "WorkloadIgnored"]
             assert "by-hand" in announced["message"]
+            assert f'annotation scheduling.phalanx.dev/gang: "{possible}"' in announced["message"]
 
     asyncio.run(asyncio.wait_for(scenario(), 60))

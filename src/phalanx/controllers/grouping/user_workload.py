@@ -88,8 +88,8 @@ def with_hand_made(owner: Json, grouping: Grouping, related: Sequence[Json]) -> 
 def from_templates_of(workload: Json, grouping: Grouping, *, only: str = "") -> Grouping:
     """Create groups from the templates of another Workload; `only`: one template for all."""
     name, templates = workload["metadata"]["name"], dict(_templates(workload["spec"]))
-    composites = [_remade(obj, name, templates, only) for obj in grouping.composites]
-    groups = [_remade(obj, name, templates, only) for obj in grouping.groups]
+    composites = [_remade(obj, workload, templates, only) for obj in grouping.composites]
+    groups = [_remade(obj, workload, templates, only) for obj in grouping.groups]
     chosen = {obj["metadata"]["name"]: obj["spec"]["workloadRef"]["templateName"] for obj in groups}
     links = {part: _relinked(link, name, chosen, templates) for part, link in grouping.links.items()}
     return replace(grouping, workload=None, composites=composites, groups=groups, links=links, owned_by_workload=False)
@@ -108,8 +108,9 @@ def _relinked(link: Link, workload: str, chosen: Mapping[str, str], templates: M
     return replace(link, workload=workload, group=link.group if link.group in groups else groups[0])
 
 
-def _remade(obj: Json, workload: str, templates: Mapping[tuple[str, str], Json], only: str) -> Json:
-    kind, wanted = obj["kind"], only or obj["spec"]["workloadRef"]["templateName"]
+def _remade(obj: Json, source: Json, templates: Mapping[tuple[str, str], Json], only: str) -> Json:
+    workload, kind = source["metadata"]["name"], obj["kind"]
+    wanted = only or obj["spec"]["workloadRef"]["templateName"]
     fitting = [name for of, name in templates if of == kind]
     if (kind, wanted) not in templates and len(fitting) == 1 and not only:
         wanted = fitting[0]
@@ -118,11 +119,11 @@ def _remade(obj: Json, workload: str, templates: Mapping[tuple[str, str], Json],
         field = "compositePodGroupTemplate" if kind == COMPOSITE_POD_GROUPS.kind else "podGroupTemplate"
         there = ", ".join(fitting) or "none"
         raise GroupingRefused(
-            f"Workload {workload} has no {field} {wanted!r} (there is {there}); name one so, or delete the Workload to "
-            f"have one made",
+            f"Workload {workload} has no {field} {wanted!r} (there is {there}), and none can be added: delete it, and "
+            "make it again with that template if you want one of your own",
             "WorkloadDoesNotFit",
         )
-    _check_count(workload, wanted, template, obj)
+    _check_count(source, wanted, template, obj)
     spec: Json = {"workloadRef": {"workloadName": workload, "templateName": wanted}}
     spec |= {key: copy.deepcopy(template[key]) for key in COPIED if template.get(key) is not None}
     if not any(key in spec for key in ("priorityClassName", "priority")) and obj["spec"].get("priorityClassName"):
@@ -132,14 +133,21 @@ def _remade(obj: Json, workload: str, templates: Mapping[tuple[str, str], Json],
     return {**obj, "spec": spec}
 
 
-def _check_count(workload: str, name: str, template: Json, obj: Json) -> None:
+def lower_count(workload: Json, count: str) -> str:
+    """Return how to lower a minimum: the groups of a Workload of v1alpha1 (KEP-4671) cannot be changed."""
+    if workload["spec"].get("podGroups"):
+        return f"delete the Workload and create it again with a lower {count}"
+    return f"lower its {count}"
+
+
+def _check_count(workload: Json, name: str, template: Json, obj: Json) -> None:
     for count in ("minCount", "minGroupCount"):
         theirs = ((template.get("schedulingPolicy") or {}).get("gang") or {}).get(count)
         ours = ((obj["spec"].get("schedulingPolicy") or {}).get("gang") or {}).get(count)
         if theirs is not None and ours is not None and int(theirs) > int(ours):
             raise GroupingRefused(
-                f"template {name!r} of Workload {workload} wants {theirs} members and will only ever have {ours}; "
-                f"lower its {count}",
+                f"template {name!r} of Workload {workload['metadata']['name']} wants {theirs} members and will only "
+                f"ever have {ours}; {lower_count(workload, count)}",
                 "WorkloadDoesNotFit",
             )
 

@@ -98,9 +98,18 @@ class SetGroupsController(Controller):
             return
         note = (
             f"Workload {by_hand['metadata']['name']} is about this {owner['kind']}, which asks for no group: add the"
-            f" annotation {GANG} to it, or delete the Workload"
+            f' annotation {GANG}: "{self._gang_value(owner)}" to it, or delete the Workload'
         )
         self._events.warning(owner, self.name, "WorkloadIgnored", note)
+
+    def _gang_value(self, owner: Json) -> str:
+        """Return the value that requests a group: "false", a Basic group, where no gang is possible."""
+        meta = owner["metadata"]
+        try:
+            self._group({**owner, "metadata": {**meta, "annotations": {GANG: "true"}}}, ())
+        except GroupingRefused:
+            return "false"
+        return "true"
 
     def _wanted(self, owner: Json) -> Grouping:
         """Return the wanted grouping. A user's Workload for this owner is used and not adopted."""

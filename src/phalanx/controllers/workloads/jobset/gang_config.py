@@ -18,6 +18,7 @@ from phalanx.controllers.grouping.core import (
 )
 from phalanx.controllers.grouping.names import fitting
 from phalanx.controllers.grouping.parts import first_workload, gang
+from phalanx.controllers.grouping.user_workload import lower_count
 from phalanx.controllers.workloads.jobset.shape import JobSetShape, turns
 
 OFF, GANG, REPLICATED = "Off", "Gang", "ReplicatedGang"
@@ -150,6 +151,6 @@ def check_fit(workload: Json, counts: dict[str, int]) -> None:
         if wanted > pods:
             raise GroupingRefused(
                 f"group {group!r} of Workload {name} wants {wanted} pods and will only ever have {pods}; "
-                f"lower its minCount",
+                f"{lower_count(workload, 'minCount')}",
                 "WorkloadDoesNotFit",
             )
