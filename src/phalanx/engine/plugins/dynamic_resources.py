@@ -180,8 +180,7 @@ class DynamicResources:
         for key, (spec, picks) in chosen.items():
             claim = state.claim(key)
             owner = claim.metadata.uid if claim is not None else record.uid
-            allocation = allocation_of(spec, picks, node, owner)
-            state.assume(key, held_by(allocation))
+            state.assume(key, held_by(allocation_of(spec, picks, node, owner)))
         for key in record.claims:
             claim, held = state.claim(key), state.assumed.get(key)
             if claim is None or (held is None and claim.status.allocation is None):
@@ -190,9 +189,12 @@ class DynamicResources:
             state.join(key, record.uid)
         extended = extended_key(record)
         made = state.claim(state.made_for(record.uid))
-        if extended in chosen or (made is not None and made.status.allocation is not None):
-            # An earlier process may have made the claim; then only the status of the pod is written again.
-            reservation.claims[extended] = state.assumed[extended].allocation if made is None else made.status.allocation
+        # An earlier process may have made the claim; then only the status of the pod is written again.
+        allocation = made.status.allocation if made is not None else None
+        if extended in chosen:
+            allocation = state.assumed[extended].allocation
+        if allocation is not None:
+            reservation.claims[extended] = allocation
             reservation.extended = next(use for use in record.shape.claims if use.kind == EXTENDED)
             state.join(extended, record.uid)
         if reservation.claims:
