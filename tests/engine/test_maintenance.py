@@ -296,3 +296,14 @@ def test_a_member_that_is_lost_for_two_reasons_is_named_once() -> None:
     cluster.update("g-1", ending=True)
     cluster.step(2)
     assert healthy(cluster)[2].count("g-1") == 1
+
+
+def test_nothing_is_reserved_for_a_gang_that_was_preempted_as_a_whole() -> None:
+    cluster = Cluster(grace=True)
+    cluster.see(*(node(f"n{n}").cpu("4") for n in range(3)), policy(rescheduling={"policy": "Replace"}))
+    cluster.see(pod_group("g").gang(3).disrupt_all(), *(member(f"g-{n}", cpu="3") for n in range(3)))
+    cluster.step()
+    cluster.see(pod("urgent").cpu("3").priority(9).select("kubernetes.io/hostname", cluster.placed["g-0"])).step()
+    assert len(cluster.evicted) == 3
+    cluster.finish().see(pod("late").cpu("3"), pod("later").cpu("3")).step()
+    assert cluster.placed.keys() == {"urgent", "late", "later"}

@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
+from phalanx.base.resources import PODS
 from phalanx.engine.explain import why
 from phalanx.serve.engine_view import EngineReader
 from phalanx.testing.simulated_cluster import SimulatedCluster, simulated_cluster
 from phalanx.testing.virtual_time import VirtualLoop, run
-from support.manifests import GANG, leader_worker_set, template
+from support.manifests import GANG, job, leader_worker_set, template
 
 Json = dict[str, Any]
 
@@ -213,5 +214,80 @@ def test_why_names_both_revisions_while_a_set_rolls() -> None:
             await cluster.settle()
             groups = EngineReader(engine, cluster.clock.now).groups()
             assert {group["revision"] for group in groups.values()} == {""}, "all are of one revision again"
+
+    run(main)
+
+
+def training(policy: str, **spec: Any) -> Json:
+    notes = {GANG: "true", "scheduling.phalanx.dev/rescheduling-policy": policy}
+    return job("train", 4, 2, annotations=notes, backoffLimit=20, **spec)
+
+
+async def end_one(cluster: SimulatedCluster, how: str) -> None:
+    """End one pod of the gang, or all of them, in a way that its controller answers with new pods."""
+    names = sorted(placed(cluster, "train-") or placed(cluster, "serve-"))
+    if how == "evict":
+        body = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": names[1], "namespace": "default"}}
+        await cluster.client.create(PODS, body, "default", name=names[1], subresource="eviction")
+    elif how == "fail all":
+        for name in names:
+            await cluster.patch("Pod", name, {"status": {"phase": "Failed"}}, subresource="status")
+    elif how == "fail":
+        await cluster.patch("Pod", names[1], {"status": {"phase": "Failed"}}, subresource="status")
+    else:
+        await cluster.delete("Pod", names[1])
+
+
+@pytest.mark.parametrize("how", ["delete", "fail", "fail all", "evict"])
+def test_a_gang_with_replace_returns_to_its_room_also_if_it_was_lost_as_a_whole(how: str) -> None:
+    async def main(loop: VirtualLoop) -> None:
+        async with simulated_cluster(2, topology="cpu=4") as cluster:
+            await cluster.apply(training("Replace"))
+            await cluster.settle()
+            before = placed(cluster, "train-")
+            for number in range(4):
+                await cluster.apply(waiting(number))
+            await cluster.settle()
+            await end_one(cluster, how)
+            await cluster.settle(30)
+            after = placed(cluster, "train-")
+            assert sum(name not in before for name in after) == (4 if how in ("fail all", "evict") else 1)
+            assert not placed(cluster, "waits-")
+
+    run(main)
+
+
+@pytest.mark.parametrize("policy", ["Keep", "Replace"])
+@pytest.mark.parametrize("how", ["delete", "fail"])
+def test_a_replica_that_restarts_gets_its_room_again(how: str, policy: str) -> None:
+    async def main(loop: VirtualLoop) -> None:
+        async with simulated_cluster(3, topology="cpu=4") as cluster:
+            body = serving("one")
+            body["metadata"]["annotations"]["scheduling.phalanx.dev/rescheduling-policy"] = policy
+            await cluster.apply(body)
+            await cluster.settle()
+            before = {pod["metadata"]["uid"] for pod in cluster.all("Pod")}
+            for number in range(4):
+                await cluster.apply(waiting(number))
+            await cluster.settle()
+            await end_one(cluster, how)
+            await cluster.settle(30)
+            assert len(placed(cluster, "serve-")) == 6 and not placed(cluster, "waits-")
+            assert len(before - {pod["metadata"]["uid"] for pod in cluster.all("Pod")}) == 2, "the replica, no other pod"
+
+    run(main)
+
+
+def test_a_suspended_gang_with_replace_leaves_its_room_within_two_minutes() -> None:
+    async def main(loop: VirtualLoop) -> None:
+        async with simulated_cluster(2, topology="cpu=4") as cluster:
+            await cluster.apply(training("Replace"))
+            await cluster.settle()
+            for number in range(4):
+                await cluster.apply(waiting(number))
+            await cluster.settle()
+            await cluster.patch("Job", "train", {"spec": {"suspend": True}})
+            await until(lambda: len(placed(cluster, "waits-")) == 4, 120.0)
+            assert len(placed(cluster, "waits-")) == 4
 
     run(main)

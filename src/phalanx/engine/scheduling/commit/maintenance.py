@@ -328,12 +328,13 @@ class Maintenance:
         group = self._forest.group(key)
         if group is None or group.spec is None or self._rollouts.hand_over(group, loss, pod):
             return
-        if group.policy.rescheduling != REPLACE or not group.placed:
+        deleted = loss.cause in NOT_REPLACED
+        if group.policy.rescheduling != REPLACE or (deleted and not group.placed):
             self._rollouts.keep(group, loss, pod)
+        elif deleted and group.present >= group.spec.minimum:
             return
-        if loss.cause in NOT_REPLACED and group.present >= group.spec.minimum:
-            return
-        self.replacements.reserve(group, pod, loss.node)
+        elif loss.cause is not LossCause.PREEMPTED or self._forest.disruption_unit(key) is None:
+            self.replacements.reserve(group, pod, loss.node)
 
     # ---- readiness
 

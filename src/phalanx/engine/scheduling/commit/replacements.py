@@ -29,8 +29,8 @@ from phalanx.model.objects.pod import bound_since
 RESERVED_SECONDS = 600.0
 UNCLAIMED = ("", "")
 REPLICA_INDEX = "leaderworkerset.sigs.k8s.io/group-index"
-RESTARTS = "JobSet"  # kind of owners that delete all their pods and create them again
-RESTART_SECONDS = 60.0  # for the pods of a restarted JobSet: it may also have failed
+RESTARTS = ("JobSet", "LeaderWorkerSet")  # kinds of owners that delete all pods of a group and create them again
+RESTART_SECONDS = 60.0  # for deleted pods after their grace period: their controller may also want fewer
 Replica = tuple[str, str, str, str]  # namespace, uid of the owner, index, and subgroup
 
 
@@ -223,9 +223,9 @@ class Rollouts:
     def keep(self, group: Group, loss: Loss, lost: Pod) -> None:
         """Reserve the room of a lost member for the next run of its own group, if its owner restarts its pods."""
         owner = _owner(group)
-        if owner is None or owner.kind != RESTARTS or _is_terminating(group) or loss.cause is LossCause.PREEMPTED:
+        if owner is None or owner.kind not in RESTARTS or _is_terminating(group) or loss.cause is LossCause.PREEMPTED:
             return
-        self._replacements.reserve(group, lost, loss.node, RESTART_SECONDS, rolls=True)
+        self._replacements.reserve(group, lost, loss.node, _recreation_seconds(lost), rolls=True)
 
     def _successor(self, group: Group) -> Group | None:
         """Return the youngest group of the same replica that is below its minimum."""
@@ -247,6 +247,11 @@ class Rollouts:
                 if replica is not None:
                     self._by_replica.setdefault(replica, []).append(leaf)
         return self._by_replica
+
+
+def _recreation_seconds(lost: Pod) -> float:
+    """Return how long room is reserved for the successor of a deleted pod: some controllers wait until it is gone."""
+    return RESTART_SECONDS + min(lost.metadata.deletion_grace_period_seconds or 0, RESERVED_SECONDS - RESTART_SECONDS)
 
 
 def _bound_after(member: Member, when: float) -> bool:
