@@ -10,7 +10,6 @@ import pytest
 
 from phalanx.base.clock import parse_rfc3339
 from phalanx.engine.explain.ask import why
-from phalanx.engine.scheduling.attempt.queue_plan import SEARCHES_PER_PLAN
 from phalanx.engine.scheduling.commit.start_reservations import StartReservations
 from phalanx.testing import Cluster
 from phalanx.testing.builders import node, pod
@@ -88,7 +87,7 @@ def test_a_gang_that_fits_beside_the_plan_starts_and_one_that_would_delay_it_wai
 
 def test_a_placement_is_found_beside_the_room_of_units_behind_the_first() -> None:
     """n00 and n01 are free, and the second gang is planned on one of them: work without an end goes elsewhere."""
-    run = cluster(6, "backfill: Conservative")
+    run = cluster(6, "backfill: Conservative, durationExponent: 0")
     submit(run, "runs", 4, seconds=100)
     submit(run, "first", 5, seconds=1000)
     submit(run, "second", 4, seconds=50)
@@ -111,8 +110,8 @@ def test_with_easy_backfill_a_small_unit_may_be_delayed_within_its_promise(backf
     assert promised(run, "first") == 100.0
     assert promised(run, "two") == pytest.approx(100.0 + (200.0 / 3 if starts else 0.0))
     submit(run, "between", 1, seconds=150)
-    assert runs(run, "between") is starts
     run.step(2.0)
+    assert runs(run, "between") is starts
     assert condition(run, "two")[0] == "True", "it can still start as promised"
 
 
@@ -136,8 +135,9 @@ def test_a_job_that_overruns_moves_the_promise_and_is_not_ended() -> None:
     run.step(2.0)
     run.step(110.0)
     assert runs(run, "runs") and not run.evicted
-    status, reason, message = condition(run, "wait")
-    assert (status, reason) == ("False", "JobOverran") and "longer than expected" in message
+    status, _, message = condition(run, "wait")
+    assert status == "True" and "longer than expected" in message
+    assert promised(run, "wait") == pytest.approx(60.0 - 12.0, abs=2.0), "another minute at least is expected"
 
 
 def test_a_lost_node_moves_the_promise() -> None:
@@ -197,7 +197,8 @@ def test_many_units_that_never_fit_cost_one_search() -> None:
     submit(run, "wait", 4, seconds=50)
     run.step(2.0)
     assert promised(run, "wait") is not None
-    assert run.engine.starts.plan.searches == SEARCHES_PER_PLAN - 2
+    book = run.engine.starts.plan.book
+    assert book is not None and book.searches <= 3
 
 
 def test_a_deleted_owner_leaves_no_room_behind() -> None:

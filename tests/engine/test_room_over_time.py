@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from phalanx.engine.reservations.live_book import MOST_ENDS
 from phalanx.engine.scheduling.attempt import room_over_time
 from phalanx.engine.scheduling.attempt.queue_plan import QueuePlan
-from phalanx.engine.scheduling.attempt.room_over_time import MOST_ENDS, RoomOverTime
+from phalanx.engine.scheduling.attempt.room_over_time import RoomOverTime
 from phalanx.testing import Cluster
 from phalanx.testing.builders import node
 from support.submitted_gangs import end, submit
@@ -18,12 +19,12 @@ from support.submitted_gangs import end, submit
 
 @pytest.fixture
 def checked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Check every plan that is made. Return the number of rows that each one computed again, -1: all."""
+    """Check every plan that is made. Return the number of rows that each one read again, -1: all."""
     rows: list[int] = []
     make, changed = QueuePlan.make, RoomOverTime.changed
 
-    def checked_changed(room: RoomOverTime, held: Any) -> set[int] | None:
-        found = changed(room, held)
+    def checked_changed(room: RoomOverTime, held: Any, pieces: int) -> set[int] | None:
+        found = changed(room, held, pieces)
         rows.append(-1 if found is None else len(found))
         return found
 
@@ -38,20 +39,30 @@ def checked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def check(plan: QueuePlan) -> None:
-    room = plan._room
-    if room.profile is None:
+    """Compare the table with what runs and what is reserved, node by node and time by time."""
+    book, room = plan.book, plan._room
+    if book is None:
+        assert not plan.units
         return
-    columns = room._cluster.columns
-    for row in range(columns.n):
-        free = room._free(room.profile, row)
-        taken = room._taken(room.profile, row, plan.on.get(columns.names[row], ()))
-        known = room.profile.rows[:, :, row]
-        assert (known <= free - taken).all(), columns.names[row]
-        if room.profile.n < MOST_ENDS:  # else an end may count as a later one
-            assert (known == free - taken).all(), columns.names[row]
-        assert not ((free < taken) & (taken > 0)).any(), f"{columns.names[row]} is promised twice"
-    assert np.array_equal(room.profile.rows.sum(axis=2), room.profile._sum)
+    names = room._cluster.columns.names
+    exact = book.base.n < MOST_ENDS
+    for row in range(room._cluster.columns.n):
+        free, changes = room.on(row)
+        runs = [np.floor(free + sum(more for at, more in changes if at <= time)) for time in book.base.times]
+        assert (book.base.rows[:, :, row] <= np.array(runs)).all(), names[row]
+        assert not exact or (book.base.rows[:, :, row] == np.array(runs)).all(), names[row]
+    expected = book.base.copy()
+    for entry in book.waiting.values():
+        if entry.where is not None:
+            expected.change(entry.start, entry.until, entry.unit.demand, entry.where, -1)
+            late = book.now + 10.0 >= entry.start
+            assert late or not book.plan.over_committed(entry.where, entry.start + 10.0, entry.until), "promised twice"
+    for time in book.plan.times.tolist():
+        assert (expected.least(time, time) == book.plan.least(time, time)).all(), f"the plan differs at {time}"
+    for profile in (book.base, book.plan):
+        assert np.array_equal(profile.rows.sum(axis=2), profile._sum)
     assert {key for units in plan.on.values() for key in (each.unit.key for each in units)} == set(plan.units)
+    assert set(plan.units) == {name for name, entry in book.waiting.items() if entry.where is not None}
 
 
 def machine(number: int, cpu: int = 2) -> Any:

@@ -254,7 +254,7 @@ class EnginePlayer:
         """Record starts that were promised, moved later or withdrawn."""
         held = self.engine.starts.held
         for key, run in self._waiting.items():
-            start = held[key].planned.start if key in held else None
+            start = held[key].start if key in held else None
             by = None if start is None else start - EPOCH
             if by == run.promise or (by is not None and run.promise is not None and by < run.promise):
                 continue

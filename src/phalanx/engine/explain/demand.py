@@ -110,7 +110,7 @@ class _Demand:
 
     def _of(self, unit: SchedulingUnit, target: AttemptUnit) -> GroupDemand | None:
         held = self._scheduler.starts.held.get(unit.key)
-        if held is not None and held.planned.start is not None:
+        if held is not None and held.start is not None:
             return None  # running pods will end, no node is missing
         with TrialAttempt(self._scheduler) as trial:
             answer = trial.attempt(target, evict=True, gates=False)

@@ -443,7 +443,7 @@ class PromiseBook:
             late = self.waiting.get(name)
             if late is None or late.promise != moved:
                 continue
-            if late.start <= moved:  # its nodes are not free yet
+            if late.start <= moved + self.settings.drift:  # its nodes are not free yet
                 lapsed.append((moved, name))
                 continue
             self._say(late, self._later(late))

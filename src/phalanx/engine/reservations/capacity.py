@@ -60,6 +60,8 @@ class CapacityProfile:
         """`free`: (resource, node) amounts, without what runs. `coarse`: `until` rounds ends up, so that many units
         need few pieces."""
         self.topology, self.coarse = topology, coarse
+        self.exact_below = 0  # pieces up to which a coarse profile rounds nothing
+        self.per_wait = PIECES_PER_WAIT
         self.rising = True  # no node ever has less room later: nothing is taken from a later time on
         self._allocate(FIRST_PIECES, free.shape, free.dtype)
         self._view(FIRST_PIECES // 2, FIRST_PIECES // 2 + 1)
@@ -91,6 +93,7 @@ class CapacityProfile:
     def copy(self) -> CapacityProfile:
         new = object.__new__(CapacityProfile)
         new.topology, new.coarse, new.rising = self.topology, self.coarse, self.rising
+        new.exact_below, new.per_wait = self.exact_below, self.per_wait
         new._move_from(self, self.n + FIRST_PIECES, FIRST_PIECES // 4)
         return new
 
@@ -106,16 +109,21 @@ class CapacityProfile:
 
     def until(self, start: float, span: float) -> float:
         """Return until when room is taken for a span from `start`; the later, the coarser in a coarse profile."""
-        if not self.coarse or span == FOREVER:
+        if not self.coarse or span == FOREVER or self.n < self.exact_below:
             return start + span
-        grain = 2.0 ** (math.frexp(max(span / PIECES_PER_SPAN, (start - self.times[0]) / PIECES_PER_WAIT))[1] - 1)
-        return math.ceil((start + span) / grain) * grain
+        return self.rounded_up(start + span, max(span / PIECES_PER_SPAN, (start - self.times[0]) / self.per_wait))
+
+    @staticmethod
+    def rounded_up(at: float, by: float) -> float:
+        """Round a time up by at most `by` seconds, to one of few times."""
+        grain: float = 2.0 ** (math.frexp(by)[1] - 1)
+        return math.ceil(at / grain) * grain
 
     def _untils(self, starts: npt.NDArray[np.float64], span: float) -> npt.NDArray[np.float64]:
         """Return `until` for many starts."""
-        if not self.coarse:
+        if not self.coarse or self.n < self.exact_below:
             return starts + span
-        _, exponents = np.frexp(np.maximum(span / PIECES_PER_SPAN, (starts - self.times[0]) / PIECES_PER_WAIT))
+        _, exponents = np.frexp(np.maximum(span / PIECES_PER_SPAN, (starts - self.times[0]) / self.per_wait))
         grains = np.ldexp(1.0, exponents - 1)
         ends: npt.NDArray[np.float64] = np.ceil((starts + span) / grains) * grains
         return ends

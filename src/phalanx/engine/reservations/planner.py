@@ -138,7 +138,11 @@ def _pull_forward(plan: StartPlan, kept: Sequence[WaitingUnit]) -> None:
     for entry in kept:
         if entry.where is not None:
             plan.profile.change(entry.start, entry.until, entry.unit.demand, entry.where, +1)
-        plan.put(entry, plan.earliest(entry))
+        place = plan.earliest(entry)
+        if entry.where is None or (place is not None and place[0] < entry.start):
+            plan.put(entry, place)
+        else:
+            plan.keep(entry)
 
 
 def _plan_all(plan: StartPlan, order: Sequence[WaitingUnit]) -> list[str]:

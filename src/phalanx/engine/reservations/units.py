@@ -39,6 +39,7 @@ class PlanSettings:
     early_events: int = 20_000  # after so many, an event pays for less: a long trace has to end in time
     work_per_later_event: int = 30
     depth: int = 400  # units in order that are planned again; those behind keep their reservation
+    drift: float = 0.0  # seconds that a start may be later than promised before the promise moves
     promise_slack: float = 0.0  # share of the planned wait that is added to the promise of a small unit
     overrun_quantile: float = 0.9  # expected durations are stretched to this quantile if units overrun them
 

@@ -1,10 +1,6 @@
-"""Plan the starts of all waiting units together, on the free capacity of the nodes over time.
+"""Plan the starts of all waiting units together: tell the promise book what waits and what runs, read its reservations.
 
-Only a unit of equal pods without rules about other pods is planned here: free resources and the verdicts of the filters
-per node decide where it fits. Other units are planned one by one by attempts (`StartTimes`).
-
-A promised start is kept while the room exists. Units without one get, in queue order, the earliest room that delays no
-promise of equal or higher priority.
+Units that are not planned here (see `unit_requests`) are planned one by one by attempts (`StartTimes`).
 """
 
 from __future__ import annotations
@@ -12,60 +8,28 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-import msgspec
 import numpy as np
-import numpy.typing as npt
 
-from phalanx.engine.framework.adapters import PluginFailure
 from phalanx.engine.framework.cluster_state import ClusterState
-from phalanx.engine.framework.traits import traits_of
-from phalanx.engine.groups import completion, expected_pods
-from phalanx.engine.reservations import FOREVER, Assignment, CapacityProfile, Demand, Reason, TopologyLevels
-from phalanx.engine.scheduling.attempt.room_over_time import MOST_PIECES, PlannedUnit, ReservedPod, RoomOverTime
+from phalanx.engine.framework.settings import ReservationSettings
+from phalanx.engine.reservations import FOREVER, Assignment, Backfill, Demand, PlanSettings, Reason, TopologyLevels
+from phalanx.engine.reservations.live_book import LiveBook
+from phalanx.engine.reservations.units import StartPromise, Unit
+from phalanx.engine.scheduling.attempt.room_over_time import ReservedPod, RoomOverTime
 from phalanx.engine.scheduling.attempt.run_times import RunTimes
+from phalanx.engine.scheduling.attempt.start_times import Planned, place_name
+from phalanx.engine.scheduling.attempt.unit_requests import Asking, PlannedUnit, RoomRequest, UnitRequest, UnitRequests
 from phalanx.engine.scheduling.queue.units import SchedulingUnit
+from phalanx.engine.state.columns import PODS
 from phalanx.engine.state.records import PodRecord
 from phalanx.model.groups import Group
-from phalanx.model.groups.policy import ANY
 
-SEARCHES_PER_PLAN = 64  # starts that are searched in one plan
-MASK_SECONDS = 60.0  # after which the filters are called again
-RETRIES_PER_PLAN = 1  # of these searches, for units for which none was found before
+RETRIES_PER_PLAN = 1  # units that are planned although equal ones found no place before
 DRIFT_SECONDS = 10.0  # a start may be this much later than promised before the promise moves: pods start with a delay
 PODS_PER_SECOND = 10_000  # pods examined: running pods, and tenths of waiting units
-LARGE = 4.0  # a unit of at least 1/LARGE of the largest one is promised exactly its planned start
+WORK_PER_EVENT = 300  # searches of the smallest size that one plan may take
 
-Bools = npt.NDArray[np.bool_]
-
-
-class RoomRequest(msgspec.Struct, frozen=True, eq=False):
-    """What a unit needs: `pods` pods like `record` on `eligible` nodes, in one domain of the topology key `key`."""
-
-    record: PodRecord
-    key: str
-    pods: int
-    eligible: Bools  # (node,)
-
-    @property
-    def wanted(self) -> Wanted:
-        return (self.record.shape.id, self.key, self.pods)
-
-
-class UnitRequest(msgspec.Struct, frozen=True, eq=False):
-    """The request of a waiting unit, valid while its pods are unchanged."""
-
-    records: list[PodRecord]
-    history: int  # version of the run times that `span` was computed from
-    group: tuple[object, object] | None  # its object and policy
-    asked: RoomRequest
-    span: float  # expected duration in seconds
-
-
-Asking = list[tuple[SchedulingUnit, UnitRequest]]
-Slack = Callable[[str], float]
-Allows = Callable[[PlannedUnit], bool]
-Wanted = tuple[int, str, int]  # shape (by id), topology key and number of pods
-Failed = tuple[str, Wanted, float]  # namespace, request, and expected duration in seconds
+Failed = tuple[str, tuple[int, str, int], float]  # namespace, request, and expected duration in seconds
 
 
 class QueuePlan:
@@ -74,28 +38,32 @@ class QueuePlan:
     ) -> None:
         self._cluster = state
         self._run_times = run_times
-        self._group_of = group_of
         self._room = RoomOverTime(state, run_times)
+        self._requests = UnitRequests(state, run_times, group_of)
+        self.book: LiveBook | None = None
         self.units: dict[str, PlannedUnit] = {}  # by key
         self.on: dict[str, list[PlannedUnit]] = {}  # by node
         self.tried: set[str] = set()  # keys of units that the last plan examined
-        self.unfinished = False  # the last plan did not search the starts of all units
-        self.lost: dict[str, Reason] = {}  # by key of the unit: why the last plan dropped its start
+        self.promises: list[StartPromise] = []  # starts that the last plan promised, moved or withdrew
         self._keys: list[str] = []  # topology keys that units require one domain of
         self._nodes: list[Any] = []  # Node objects from which `_topology` was made
         self._topology = TopologyLevels([], 0)
-        self._requests: dict[str, UnitRequest] = {}  # by key of the unit
-        self._rids: list[int] = []
-        self._asked: dict[Wanted, RoomRequest | None] = {}
-        self._demands: dict[int, Demand] = {}  # by shape, topology key and number of pods
+        self._demands: dict[int, Demand] = {}  # by number of the request
         self._failed: set[Failed] = set()
-        self._masks_due = 0.0  # when to call the filters again
-        self.searches = 0  # searches left in the present plan
         self.due = 0.0
-        self.lasts_until = 0.0  # when a pod ends or a unit starts by plan
         self._fingerprint: tuple[object, ...] = ()
 
     # ---- planning
+
+    @property
+    def lasts_until(self) -> float:
+        """Return when a pod ends or a unit starts by plan."""
+        return min(self._room.next_end(), self.book.next_time()) if self.book is not None else FOREVER
+
+    @property
+    def unfinished(self) -> bool:
+        """Return True if the last plan did not search the starts of all units."""
+        return self.book is not None and self.book.unfinished
 
     def is_current(self, waiting: Sequence[SchedulingUnit]) -> bool:
         """Return True if nothing has happened since the last plan that could change it."""
@@ -111,57 +79,93 @@ class QueuePlan:
         return same
 
     def make(
-        self, waiting: Sequence[SchedulingUnit], held: Iterable[ReservedPod], slack_of: Slack, allows: Allows
+        self, waiting: Sequence[SchedulingUnit], held: Iterable[ReservedPod], allows: Callable[[PlannedUnit], bool]
     ) -> None:
-        """Plan all of `waiting`, which are in queue order.
-
-        `slack_of`: by scheduler name, the tolerated delay of a start as a share of the unit's wait. `allows`: returns
-        whether another start may be promised. If possible, only units affected by a change are planned again.
-        """
+        """Plan all of `waiting`, which are in queue order. `allows`: returns whether another start may be promised."""
         now = self._cluster.now
-        self.searches, self.unfinished, self.lost = SEARCHES_PER_PLAN, False, {}
+        self.due, self.promises = now + 1.0, []
         if not waiting:  # running pods need not be examined
             self._clear()
             self._failed = set()
-            self.due, self.lasts_until = now + 1.0, FOREVER
             return
-        held, self.due, before = list(held), now + 1.0, dict(self.units)
-        rows = self._room.changed(held) if before else None
-        asking = self._asking(waiting) if rows is not None and self._same_nodes() else []
-        todo = self._affected(asking, rows, before) if rows is not None else None
-        if todo is None:
-            asking = self._begin(waiting, held, before)
-            todo = [unit for unit, _ in asking]
-            if not asking:
+        held = list(held)
+        rows = self._room.changed(held, self.book.plan.n) if self.book is not None else None
+        if rows is None or not self._same_nodes():
+            asking = self._requests.of(waiting)
+            if not self._build(asking, held):
                 return
-        self.tried = {unit.key for unit, _ in asking}
-        self._plan(asking, todo, before, slack_of, allows)
-        starts = (each.start for each in self.units.values())
-        self.lasts_until = min((self._room.next_end(), *starts))
+        else:
+            asking = self._requests.of(waiting)
+            if not self._is_known():
+                if not self._build(asking, held):
+                    return
+            else:
+                self._update(asking, rows)
+        self.tried = set(asking)
+        self._decide(asking, allows)
 
     def _clear(self) -> None:
-        self._room.forget()
+        self.book = None
         self.on.clear()
         self.units, self.tried = {}, set()
-        self._requests, self._asked, self._demands = {}, {}, {}
+        self._requests.forget()
+        self._demands = {}
 
-    def _begin(
-        self, waiting: Sequence[SchedulingUnit], held: list[ReservedPod], before: dict[str, PlannedUnit]
-    ) -> Asking:
-        """Build the table of free room and return the units to plan; none if no end is known."""
+    def _build(self, asking: Asking, held: list[ReservedPod]) -> bool:
+        """Build a new book; return False if no unit can be planned or no end is known."""
+        before, waiting = self.units, [unit for unit, _ in asking.values()]
         self._clear()
-        running, self.lasts_until = self._room.running(), FOREVER
+        asking.clear()
+        asking.update(self._requests.of(waiting))
+        running = self._room.running()
         self.due += max(0.0, (len(running) + 10 * len(waiting)) / PODS_PER_SECOND - 1.0)
-        if not before and all(end == FOREVER for _, end in running):
-            return []
-        asking = self._asking(waiting)
-        if asking:
-            self._set_columns()
-            self._room.build(running, self._rids, self._topology, held, [each.start for each in before.values()])
-        return asking
+        if not asking or (not before and all(end == FOREVER for _, end in running)):
+            return False
+        rids = self._set_columns()
+        self.book = LiveBook(self._room.build(running, rids, self._topology, held), self._settings())
+        for row in sorted(self._room.rows_with_reservations()):
+            self.book.set_row(row, *self._room.on(row), Reason.OVERRAN)
+        for key, planned in sorted(before.items(), key=lambda each: self._promised_order(each[1])):
+            if key in asking:
+                self._restore(*asking[key], planned)
+        return True
+
+    @staticmethod
+    def _promised_order(planned: PlannedUnit) -> tuple[float, ...]:
+        return (-planned.unit.priority, planned.promise, planned.unit.asked, planned.unit.order)
+
+    def _restore(self, unit: SchedulingUnit, request: UnitRequest, old: PlannedUnit) -> None:
+        """Keep the reservation of a unit in a new book, if its room is still there."""
+        assert self.book is not None
+        made, row_of = self._unit(unit, request), self._cluster.columns.row_of
+        rows = np.array([row_of.get(name, -1) for name in old.nodes], dtype=np.intp)
+        eligible, demand = made.demand.eligible, old.entry.unit.demand
+        gone = bool((rows < 0).any()) or (eligible is not None and not eligible[rows].all())
+        same = demand.pods == made.demand.pods and demand.level < 0 == (made.demand.level < 0)
+        where = Assignment(rows, np.array(list(old.nodes.values()), dtype=np.int64)) if not gone and same else None
+        place = None
+        if where is not None and max(old.start, self._cluster.now) < old.entry.until:
+            place = (old.start, max(old.entry.until, old.start + made.expected), where)
+        lost = Reason.NODE_LOST if gone else Reason.HIGHER_PRIORITY if old.outranked else Reason.OVERRAN
+        self.book.restore(made, old.entry.promise, place, lost)
+
+    def _settings(self) -> PlanSettings:
+        """Return the settings of the first profile that promises starts."""
+        profiles = [profile.reservations for profile in self._cluster.profiles.values()]
+        chosen = next((each for each in profiles if each.backfill != Backfill.NONE), ReservationSettings())
+        easy = chosen.backfill == Backfill.EASY
+        return PlanSettings(
+            Backfill(chosen.backfill),
+            chosen.size_exponent,
+            chosen.duration_exponent,
+            work_per_event=WORK_PER_EVENT,
+            work_per_later_event=WORK_PER_EVENT,
+            drift=DRIFT_SECONDS,
+            promise_slack=chosen.promise_slack if easy else 0.0,
+        )
 
     def _same_nodes(self) -> bool:
-        """Return True if no node came or left since the table was built. Mark the filters as stale if one changed."""
+        """Return True if no node came or left since the table was built. Call the filters again if one changed."""
         nodes, rows = self._cluster.columns.nodes, self._room.changed_nodes
         for row in rows:
             old, new = self._nodes[row], nodes[row]
@@ -170,47 +174,12 @@ class QueuePlan:
             if any(old.metadata.labels.get(key) != new.metadata.labels.get(key) for key in self._keys):
                 return False
             self._nodes[row] = new
-        if rows or self._cluster.now >= self._masks_due:
-            self._masks_due = self._cluster.now + MASK_SECONDS
-            for wanted, asked in list(self._asked.items()):
-                eligible = self._eligible(asked.record) if asked is not None else None
-                if asked is None or eligible is None or not np.array_equal(eligible, asked.eligible):
-                    del self._asked[wanted]
-                    self._requests = {k: r for k, r in self._requests.items() if r.asked is not asked}
+        self._requests.check(changed=bool(rows))
         return True
 
-    def _affected(self, asking: Asking, rows: set[int], before: dict[str, PlannedUnit]) -> list[SchedulingUnit] | None:
-        """Remove affected units from the plan. Return the units to plan; None: plan all of them again."""
-        if not asking or not self._is_known():
-            return None
-        now, requests = self._cluster.now, {unit.key: request for unit, request in asking}
-        for key in [key for key in self.units if key not in requests]:
-            self.forget(key)
-        for planned in list(self.units.values()):
-            request = requests[planned.unit.key]
-            late = planned.start + DRIFT_SECONDS < now
-            if late or planned.span != request.span or not self._same(planned, request.asked):
-                self.forget(planned.unit.key)
-        self._drop_last(self._room.compute(rows | self._room.touched(), self.on))
-        todo = [unit for unit, _ in asking if unit.key not in self.units]
-        lowest = min((float(planned.unit.priority) for planned in self.units.values()), default=FOREVER)
-        profile = self._room.profile
-        assert profile is not None
-        for unit in sorted((unit for unit in todo if unit.key in before), key=lambda each: self._order(each, before)):
-            old, request = before[unit.key], requests[unit.key]
-            if not self._keeps(profile, old, self._demand(request.asked), request.span):
-                return None  # units with a later promised start may have to move
-            self._put(profile, old)
-        todo = [unit for unit in todo if unit.key not in before]
-        outranks = (u for u in todo if u.priority > lowest and self._failure(u, requests[u.key]) not in self._failed)
-        return todo if next(outranks, None) is None else None  # a new unit goes before planned ones: plan again
-
-    def _same(self, planned: PlannedUnit, asked: RoomRequest) -> bool:
-        return planned.demand is self._demands.get(id(asked))
-
     def _is_known(self) -> bool:
-        """Return True if the table has columns for every requested resource and topology key."""
-        for asked in self._asked.values():
+        """Return True if the book counts every requested resource and knows every topology key."""
+        for asked in self._requests.asked.values():
             if asked is None:
                 continue
             if asked.key and asked.key not in self._keys:
@@ -219,280 +188,168 @@ class QueuePlan:
                 return False
         return True
 
-    def _drop_last(self, short: Iterable[str]) -> None:
-        """Remove the last units in queue order from nodes where less is free than planned."""
-        lost: dict[str, PlannedUnit] = {}
-        for node in short:
-            kept: list[PlannedUnit] = []
-            for planned in sorted(self.on.get(node, ()), key=lambda each: self._order(each.unit, self.units)):
-                if planned.unit.key not in lost:
-                    if self._room.beside(node, [*kept, planned]):
-                        kept.append(planned)
-                    else:
-                        lost[planned.unit.key] = planned
-        for key in lost:
+    def _update(self, asking: Asking, rows: Iterable[int]) -> None:
+        """Tell the book what happened since the last plan."""
+        book = self.book
+        assert book is not None
+        for key in [key for key in book.waiting if key not in asking]:
             self.forget(key)
-        self._room.compute(self._room.touched(), self.on)
-
-    def _plan(
-        self,
-        asking: Asking,
-        todo: Sequence[SchedulingUnit],
-        before: dict[str, PlannedUnit],
-        slack_of: Slack,
-        allows: Allows,
-    ) -> None:
-        """Place units in order: each keeps its earlier start, or gets the earliest one that delays no other."""
-        profile = self._room.profile
-        assert profile is not None
-        requests = {unit.key: request for unit, request in asking}
-        heads, largest = set[str](), 0.0
-        retries, again = RETRIES_PER_PLAN, set[Failed]()
-        for unit in sorted(todo, key=lambda each: self._order(each, before)):
-            request, old = requests[unit.key], before.get(unit.key)
-            demand, failure = self._demand(request.asked), self._failure(unit, request)
-            if old is not None and self._keeps(profile, old, demand, request.span):
-                self._put(profile, old)
+        columns = self._cluster.columns
+        for row in sorted(rows):
+            book.set_row(row, *self._room.on(row), self._why_less(row, columns.names[row]))
+        for key, (unit, request) in asking.items():
+            entry = book.waiting.get(key)
+            if entry is None or (
+                entry.unit.demand is self._demands.get(request.asked.number) and entry.unit.expected == request.span
+            ):
                 continue
-            if old is None and failure in self._failed:
+            made = self._unit(unit, request)
+            if made.demand.request == entry.unit.demand.request and made.demand.pods == entry.unit.demand.pods:
+                book.replace(made)
+            else:
+                self.forget(key)
+
+    def _why_less(self, row: int, node: str) -> Reason:
+        if row in self._room.changed_nodes:
+            return Reason.NODE_LOST
+        outranked = any(planned.outranked for planned in self.on.get(node, ()))
+        return Reason.HIGHER_PRIORITY if outranked else Reason.OVERRAN
+
+    def _decide(self, asking: Asking, allows: Callable[[PlannedUnit], bool]) -> None:
+        book, retries = self.book, RETRIES_PER_PLAN
+        assert book is not None
+        again = set[Failed]()
+        for key, (unit, request) in asking.items():
+            if key in book.waiting:
+                continue
+            failure = _failure(unit, request)
+            if failure in self._failed:
                 if not retries or failure in again:
                     continue
                 retries -= 1
-            self.unfinished = self.unfinished or not self.searches
-            if not self.searches:
-                continue
-            if not heads:
-                heads = self._heads([unit for unit, _ in asking], before)
-                largest = max(unit_size(self._demand(request.asked)) for _, request in asking)
-            planned = self._place(unit, demand, request.span, 0.0 if unit.key in heads else largest, slack_of)
-            if planned is None or (old is None and not allows(planned)):
-                self._failed.add(failure)
                 again.add(failure)
-                if old is not None:
-                    self.lost[unit.key] = self._why_lost(demand, old)
+            book.submit(self._unit(unit, request))
+        out = book.decide(self._cluster.now)
+        for key in list(book.changed):
+            self._read(key, asking)
+        book.changed.clear()
+        for key in list(book.unplaced):
+            self._failed.add(_failure(*asking[key]))
+            self.forget(key)
+        for promise in out.promises:
+            key = promise.name
+            if promise.moved_from is None and key in self.units and not allows(self.units[key]):
+                self._failed.add(_failure(*asking[key]))
+                self.forget(key)
                 continue
-            if old is not None:
-                self._move(planned, old)
-            self._failed.discard(failure)
-            self._put(profile, planned)
+            if key in asking and promise.where is not None:
+                self._failed.discard(_failure(*asking[key]))
+            self.promises.append(promise)
 
-    def _place(
-        self, unit: SchedulingUnit, demand: Demand, span: float, largest: float, slack_of: Slack
-    ) -> PlannedUnit | None:
-        """Search the first start. `largest`: size of the largest unit; 0: its start is promised exactly."""
-        self.searches -= 1
-        now, profile = self._cluster.now, self._room.profile
-        place = profile.earliest(demand, span, now) if profile is not None else None
-        if place is None:
-            return None
-        share = max(0.0, 1.0 - LARGE * unit_size(demand) / largest) if largest else 0.0
-        slack = share * slack_of(next(iter(unit.records.values())).scheduler_name)
-        planned = PlannedUnit(unit, demand, span, *place, {}, place[0] + slack * (place[0] - now))
-        self._name_nodes(planned)
-        return planned
+    def _read(self, key: str, asking: Asking) -> None:
+        """Take over the reservation of a unit from the book."""
+        assert self.book is not None
+        entry, old = self.book.waiting.get(key), self.units.get(key)
+        if entry is None or entry.where is None:
+            self._drop(key)
+            return
+        names = self._cluster.columns.names
+        pairs = zip(entry.where.rows.tolist(), entry.where.counts.tolist(), strict=True)
+        nodes = {names[row]: count for row, count in pairs}
+        if old is None or old.entry is not entry:
+            self._drop(key)
+            self.units[key] = old = PlannedUnit(asking[key][0], entry, {})
+        if nodes != old.nodes:
+            self._leave_nodes(old)
+            old.nodes = nodes
+            for node in nodes:
+                self.on.setdefault(node, []).append(old)
 
-    @staticmethod
-    def _failure(unit: SchedulingUnit, request: UnitRequest) -> Failed:
-        return (unit.key.split("/", 2)[1], request.asked.wanted, request.span)
-
-    def _heads(self, units: Iterable[SchedulingUnit], before: dict[str, PlannedUnit]) -> set[str]:
-        """Return the key of the first unit of each priority."""
-        first: dict[int, tuple[tuple[int, float, float, int], str]] = {}
-        for unit in units:
-            mine = (self._order(unit, before), unit.key)
-            if unit.priority not in first or mine < first[unit.priority]:
-                first[unit.priority] = mine
-        return {key for _, key in first.values()}
-
-    def forget(self, key: str) -> None:
-        """Remove a unit from the plan."""
-        planned = self.units.pop(key, None)
-        for node in planned.nodes if planned is not None else ():
+    def _leave_nodes(self, planned: PlannedUnit) -> None:
+        for node in planned.nodes:
             left = [each for each in self.on.get(node, ()) if each is not planned]
             if left:
                 self.on[node] = left
             else:
                 self.on.pop(node, None)
+
+    def _drop(self, key: str) -> None:
+        planned = self.units.pop(key, None)
         if planned is not None:
-            self._room.touch(planned.nodes)
+            self._leave_nodes(planned)
 
-    def delay(self, planned: PlannedUnit, start: float) -> None:
-        """Start a unit later than planned, on the same nodes."""
-        planned.start = start
-        self._room.touch(planned.nodes)
-
-    @staticmethod
-    def _order(unit: SchedulingUnit, before: dict[str, PlannedUnit]) -> tuple[int, float, float, int]:
-        old = before.get(unit.key)
-        return (-unit.priority, old.promise if old is not None else FOREVER, unit.asked, unit.order)
-
-    def _keeps(self, profile: CapacityProfile, old: PlannedUnit, demand: Demand, span: float) -> bool:
-        """Take over the earlier start of a unit if the room exists, or will within `DRIFT_SECONDS`."""
-        names, rows = self._cluster.columns.row_of, []
-        for name in old.nodes:
-            row = names.get(name, -1)
-            if row < 0 or (demand.eligible is not None and not demand.eligible[row]):
-                return False
-            rows.append(row)
-        same = old.demand.pods == demand.pods and old.demand.request == demand.request
-        if not same or old.demand.level != demand.level:
-            return False
-        old.demand, old.where = demand, Assignment(np.array(rows, dtype=np.intp), np.array(list(old.nodes.values())))
-        old.span = span
-        start, last = max(old.start, self._cluster.now), max(old.promise, self._cluster.now) + DRIFT_SECONDS
-        times = profile.times[(profile.times > start) & (profile.times <= min(start + DRIFT_SECONDS, last))]
-        for at in (start, *times.tolist()):
-            if profile.holds(demand, old.where, at, at + span):
-                old.start = at
-                return True
-        return False
-
-    def _name_nodes(self, planned: PlannedUnit) -> None:
-        names = self._cluster.columns.names
-        pairs = zip(planned.where.rows.tolist(), planned.where.counts.tolist(), strict=True)
-        planned.nodes = {names[row]: count for row, count in pairs}
-
-    def _put(self, profile: CapacityProfile, planned: PlannedUnit) -> None:
-        self.units[planned.unit.key] = planned
-        for node in planned.nodes:
-            self.on.setdefault(node, []).append(planned)
-        start = max(planned.start, self._cluster.now)
-        profile.change(start, self._rounded_end(profile, start + planned.span), planned.demand, planned.where, -1)
-
-    @staticmethod
-    def _rounded_end(profile: CapacityProfile, until: float) -> float:
-        """Return the end of a reservation, rounded up if the profile has many pieces."""
-        if until == FOREVER or profile.n < MOST_PIECES:
-            return until
-        at = int(profile.times.searchsorted(until))
-        return float(profile.times[at]) if at < profile.n else FOREVER
-
-    def _move(self, planned: PlannedUnit, old: PlannedUnit) -> None:
-        """Keep the earlier promise if the new start is not later; otherwise record why it moves."""
-        if planned.start <= old.promise:
-            planned.promise = old.promise
-        else:
-            planned.moved = self._why_lost(planned.demand, old)
-
-    def _why_lost(self, demand: Demand, old: PlannedUnit) -> Reason:
-        rows = [self._cluster.columns.row_of.get(name, -1) for name in old.nodes]
-        if min(rows) < 0 or (demand.eligible is not None and not demand.eligible[rows].all()):
-            return Reason.NODE_LOST
-        if old.outranked or all(self._room.beside(node, [old]) for node in old.nodes):
-            return Reason.HIGHER_PRIORITY
-        return Reason.OVERRAN
+    def forget(self, key: str) -> None:
+        """Remove a unit from the plan."""
+        self._drop(key)
+        if self.book is not None and key in self.book.waiting:
+            self.book.begun(key)
 
     # ---- questions
 
+    def assignment(self, planned: PlannedUnit) -> list[tuple[PodRecord, int]]:
+        """Return the planned node, by row, of every pod that is planned."""
+        records = sorted(planned.unit.records.values(), key=PodRecord.sort_key)
+        row_of = self._cluster.columns.row_of
+        rows = [row_of[name] for name, count in planned.nodes.items() for _ in range(count) if name in row_of]
+        return list(zip(records, rows, strict=False))
+
+    def describe(self, planned: PlannedUnit) -> Planned:
+        """Return the promised start of a unit, for messages."""
+        assignment, columns = self.assignment(planned), self._cluster.columns
+        rows, level = sorted({row for _, row in assignment}), planned.entry.unit.demand.level
+        where = place_name(columns, rows, self._keys[level] if level >= 0 else "")
+        return Planned(assignment, planned.promise, where, sum(len(columns.pods[row]) for row in rows))
+
     def first_start(self, records: Sequence[PodRecord], group: Group | None) -> tuple[float, Assignment] | None:
         """Return when and where a unit that is not in the queue would start; None: unknown."""
-        profile, asked = self._room.profile, self._asked_by(records, group)
-        if profile is None or asked is None or (asked.key and asked.key not in self._keys):
+        asked = self._requests.asked_by(records, group)
+        if self.book is None or asked is None or (asked.key and asked.key not in self._keys):
             return None
         if any(rid not in self._room.rids for rid, _ in asked.record.shape.requests):
             return None
         span = self._run_times.expected_of(records)
-        return profile.earliest(self._demand(asked), span, self._cluster.now)
+        return self.book.first_start(Unit("", self._demand(asked), expected=span))
 
     # ---- requests of units
 
-    def _asking(self, waiting: Iterable[SchedulingUnit]) -> Asking:
-        """Return the units that are planned here with their requests."""
-        known, self._requests, found = self._requests, {}, []
-        nominated = self._nominated()
-        for unit in waiting:
-            group, records = self._group_of(unit), list(unit.records.values())
-            if unit.kind != "Pod" and group is None:
-                continue
-            old = known.get(unit.key)
-            same = old is not None and old.records == records and _is_same(old, group)
-            same = same and not (nominated and any(key in unit.records for key in nominated))
-            if old is None or not same or old.history != self._run_times.version:
-                asked = self._asked_by(records, group)
-                if asked is None:
-                    continue
-                span = self._run_times.expected_of(records)
-                made_of = (group.source, group.policy) if group is not None else None
-                old = UnitRequest(records, self._run_times.version, made_of, asked, span)
-            self._requests[unit.key] = old
-            found.append((unit, old))
-        return found
-
-    def _nominated(self) -> list[str]:
-        """Return the keys of the nominated pods, without placeholders."""
-        return [record.key for _, record in self._cluster.nominations.all() if record.uid]
-
-    def _asked_by(self, records: Sequence[PodRecord], group: Group | None) -> RoomRequest | None:
-        """Return the request of a unit; None: it is not planned here."""
-        if not records or records[0].shape_epoch not in (self._cluster.interest.epoch, -1):
-            return None
-        shape, pods, key = records[0].shape, len(records), ""
-        if shape.claims or any(record.shape is not shape or record.nominated for record in records):
-            return None
-        if group is not None:
-            if not _is_plain(group):
-                return None
-            assert group.spec is not None
-            pods, key = max(1, min(pods, group.spec.minimum)), group.spec.topology_key or ""
-        known = (shape.id, key, pods)
-        before = self._asked.get(known)
-        if known not in self._asked or (before is not None and before.record.shape is not shape):
-            eligible = self._eligible(records[0])
-            self._asked[known] = RoomRequest(records[0], key, pods, eligible) if eligible is not None else None
-        return self._asked[known]
-
-    def _eligible(self, record: PodRecord) -> Bools | None:
-        """Return (node,) the nodes that the filters allow apart from free room; None: the verdict is not per node."""
-        try:
-            evaluation = self._cluster.evaluation(record)
-        except PluginFailure:
-            return None
-        if evaluation.reaches_beyond or evaluation.cap() is not None or evaluation.pre_filter() is not None:
-            return None
-        columns = self._cluster.columns
-        eligible = columns.alive[: columns.n].copy()
-        for plugin, tracker in evaluation.filters:
-            if not traits_of(plugin).room:
-                eligible &= tracker.mask[: columns.n]
-        return eligible
+    def _unit(self, unit: SchedulingUnit, request: UnitRequest) -> Unit:
+        demand = self._demand(request.asked)
+        return Unit(
+            unit.key,
+            demand,
+            unit.priority,
+            unit.asked,
+            unit.order,
+            request.span,
+            _size(request.asked.record) * demand.pods,
+        )
 
     def _demand(self, asked: RoomRequest) -> Demand:
-        known = self._demands.get(id(asked))
+        known = self._demands.get(asked.number)
         if known is None:
             level = self._keys.index(asked.key) if asked.key else -1
-            known = self._demands[id(asked)] = Demand(
-                asked.pods, self._room.request_of(asked.record), level, asked.eligible
-            )
+            request = self._room.request_of(asked.record)
+            known = Demand(asked.pods, request, level, asked.eligible, asked.eligible_id)
+            self._demands[asked.number] = known
         return known
 
-    def _set_columns(self) -> None:
-        """Set the resources and topology keys that the units of this plan request."""
-        asked = [each for each in self._asked.values() if each is not None]
-        self._rids = sorted({rid for each in asked for rid, _ in each.record.shape.requests})
+    def _set_columns(self) -> list[int]:
+        """Set the topology keys that the units of this plan request, and return the resources."""
+        asked = [each for each in self._requests.asked.values() if each is not None]
+        rids = sorted({rid for each in asked for rid, _ in each.record.shape.requests})
         keys = sorted({each.key for each in asked if each.key})
         columns = self._cluster.columns
-        if keys == self._keys and self._nodes == columns.nodes and self._topology.nodes == columns.n:
-            return
-        self._keys, self._nodes = keys, list(columns.nodes)
-        labels = [node.metadata.labels if node is not None else {} for node in columns.nodes]
-        self._topology = TopologyLevels([[each.get(key, "") for each in labels] for key in keys], columns.n)
+        if keys != self._keys or self._nodes != columns.nodes or self._topology.nodes != columns.n:
+            self._keys, self._nodes = keys, list(columns.nodes)
+            labels = [node.metadata.labels if node is not None else {} for node in columns.nodes]
+            self._topology = TopologyLevels([[each.get(key, "") for each in labels] for key in keys], columns.n)
+        return rids
 
 
-def unit_size(demand: Demand) -> float:
-    return float(demand.pods)
+def _failure(unit: SchedulingUnit, request: UnitRequest) -> Failed:
+    return (unit.key.split("/", 2)[1], request.asked.wanted, request.span)
 
 
-def _is_same(old: UnitRequest, group: Group | None) -> bool:
-    """Return True if the group of a unit is unchanged."""
-    if group is None or old.group is None:
-        return group is None and old.group is None
-    return old.group[0] is group.source and old.group[1] is group.policy and not group.placed
-
-
-def _is_plain(group: Group) -> bool:
-    """Return True if a group is one gang without rules beyond one topology domain and without members on nodes."""
-    if group.composite or group.spec is None or group.placed or group.policy.has_counts or group.policy.co_place_with:
-        return False
-    if group.policy.rank_placement != ANY:
-        return False
-    return expected_pods.announced_by(group) is None and not completion.wanted(group)
+def _size(record: PodRecord) -> float:
+    """Return how large one pod is in the order of the plan: its devices, or 1 if it has none."""
+    return max((amount for rid, amount in record.shape.requests if rid > PODS and amount >= 1.0), default=1.0)

@@ -1,54 +1,32 @@
-"""Free capacity of every node over time, after running pods and reservations.
+"""Free capacity of every node over time, after running pods and reservations outside the plan of the queue.
 
-The whole table is built when nodes came or left. Otherwise only affected nodes are computed again: pods came, left,
-started or run longer than expected, or reservations changed. Each plan also computes some other nodes in turn, because
-the expected durations of their pods may have changed.
+The whole table is built when nodes came or left. Otherwise only affected nodes are read again: pods came, left, started
+or run longer than expected, or reservations changed. With every plan some other nodes are read in turn, because the
+expected durations of their pods may have changed.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
 from phalanx.engine.framework.cluster_state import ClusterState
-from phalanx.engine.reservations import FOREVER, Assignment, CapacityProfile, Demand, Reason, TopologyLevels
-from phalanx.engine.reservations.capacity import Ints
+from phalanx.engine.reservations import FOREVER, CapacityProfile, TopologyLevels
 from phalanx.engine.scheduling.attempt.run_times import RunTimes
-from phalanx.engine.scheduling.queue.units import SchedulingUnit
 from phalanx.engine.state.records import PodRecord
 
-MOST_ENDS = 48  # end times of running pods; an end between two of them is rounded up
-MOST_PIECES = 160  # pieces of the table; beyond it an end is rounded up to the next existing time
-ROWS_IN_TURN = 16  # nodes that are computed again with each plan
-REBUILD_PIECES = 2 * MOST_PIECES
+MOST_ENDS = 48  # end times of running pods in a new table; an end between two of them is rounded up
+ROWS_IN_TURN = 16  # nodes that are read again with each plan
+REBUILD_PIECES = 1_000
 REBUILD_SHARE = 0.25  # of the nodes: if more of them changed, the whole table is built
 REBUILD_ROWS = 64  # changed nodes up to which the table is never rebuilt
+LARGEST_AMOUNT = 2**29  # of a resource on one node; larger ones are counted in multiples of their unit
 
-
-class PlannedUnit(msgspec.Struct, eq=False):
-    """The planned start of a waiting unit. `promise`: the latest promised start."""
-
-    unit: SchedulingUnit
-    demand: Demand
-    span: float  # expected duration in seconds
-    start: float
-    where: Assignment
-    nodes: dict[str, int]  # node -> pods
-    promise: float
-    moved: Reason | None = None  # why the promise moved later
-    outranked: bool = False  # a unit of higher priority was placed on its nodes
-
-    @property
-    def until(self) -> float:
-        return self.start + self.span
-
-    @property
-    def requests(self) -> Sequence[tuple[int, float]]:
-        """Return what one pod requests: (resource, amount)."""
-        return next(iter(self.unit.records.values())).shape.requests
+Floats = npt.NDArray[np.float64]
 
 
 class ReservedPod(msgspec.Struct, frozen=True):
@@ -67,33 +45,26 @@ class RoomOverTime:
     def __init__(self, state: ClusterState, run_times: RunTimes) -> None:
         self._cluster = state
         self._run_times = run_times
-        self.profile: CapacityProfile | None = None
         self.rids: list[int] = []  # resources that are counted
+        self._index: dict[int, int] = {}  # resource -> its position
+        self._units: Floats = np.ones(0)  # (resource,) what is counted as one
         self._position = 0  # in the log of the columns
-        self._epoch = 0
-        self._generation = 0
-        self._turn = 0  # the next row to compute in turn
+        self._made_of: tuple[object, ...] = ()
+        self._turn = 0  # the next row to read in turn
         self.changed_nodes: set[int] = set()  # rows of nodes that changed since the last plan
         self._held: dict[str, list[ReservedPod]] = {}  # by node
         self._ends: list[tuple[float, int]] = []  # heap of (first known end of a pod on a row, row)
         self._starting: dict[str, PodRecord] = {}  # pods on nodes whose start is not reported yet
-        self._touched: set[str] = set()  # nodes whose planned starts changed
-
-    def forget(self) -> None:
-        self.profile = None
-
-    def touch(self, nodes: Iterable[str]) -> None:
-        """Compute nodes again: what is planned there has changed."""
-        self._touched.update(nodes)
-
-    def touched(self) -> set[int]:
-        """Return the rows of nodes touched since the last call."""
-        nodes, self._touched = self._touched, set()
-        return {self._cluster.columns.row_of[node] for node in nodes if node in self._cluster.columns.row_of}
 
     def next_end(self) -> float:
         """Return when the first running pod is expected to end."""
         return self._ends[0][0] if self._ends else FOREVER
+
+    def request_of(self, record: PodRecord) -> tuple[int, ...]:
+        amounts = dict(record.shape.requests)
+        return tuple(
+            int(np.ceil(amounts.get(rid, 0.0) / unit)) for rid, unit in zip(self.rids, self._units, strict=True)
+        )
 
     # ---- the whole table
 
@@ -103,23 +74,17 @@ class RoomOverTime:
         return [(record, end_of(record)) for pods in self._cluster.columns.pods for record in pods.values()]
 
     def build(
-        self,
-        running: Running,
-        rids: list[int],
-        topology: TopologyLevels,
-        held: Iterable[ReservedPod],
-        starts: Iterable[float],
+        self, running: Running, rids: list[int], topology: TopologyLevels, held: Iterable[ReservedPod]
     ) -> CapacityProfile:
-        """Build the whole table. `starts`: planned starts; ends are not rounded across them."""
-        columns, now = self._cluster.columns, self._cluster.now
-        self.rids, n = rids, columns.n
+        """Build the whole table, without the reservations in `held`: their nodes are to be read again."""
+        columns, now, n = self._cluster.columns, self._cluster.now, self._cluster.columns.n
+        self.rids, self._index = rids, {rid: number for number, rid in enumerate(rids)}
+        largest = columns.alloc[rids, :n].max(axis=1, initial=0.0)
+        self._units = np.maximum(1.0, np.ceil(largest / LARGEST_AMOUNT))
         ends = np.unique(np.array([end for _, end in running if end != FOREVER]))
         if len(ends) > MOST_ENDS:
             ends = ends[np.ceil(np.linspace(0, len(ends) - 1, MOST_ENDS)).astype(np.intp)]
-            between = {start for start in starts if now < start < ends[-1]}
-            ends = np.unique(np.concatenate((ends, sorted(between))))
-        gained = np.zeros((len(ends) + 1, len(rids), n), dtype=np.int64)
-        index = {rid: number for number, rid in enumerate(rids)}
+        gained = np.zeros((len(ends) + 1, len(rids), n))
         first = dict[int, float]()
         for record, end in running:
             if end == FOREVER:
@@ -127,39 +92,33 @@ class RoomOverTime:
             first[record.row] = min(end, first.get(record.row, FOREVER))
             at = int(ends.searchsorted(end)) + 1
             for rid, amount in record.shape.requests:
-                if rid in index:
-                    gained[at, index[rid], record.row] += int(amount)
-        gained[0] = np.floor(columns.alloc[rids, :n] - columns.used[rids, :n]).astype(np.int64)
+                if rid in self._index:
+                    gained[at, self._index[rid], record.row] += amount
+        gained[0] = columns.alloc[rids, :n] - columns.used[rids, :n]
         gained[0][:, ~columns.alive[:n]] = 0
-        self.profile = CapacityProfile.over(np.concatenate(([now], ends)), gained.cumsum(axis=0), topology)
+        free = np.floor(gained.cumsum(axis=0) / self._units[:, None]).astype(np.int32)
         self._held = _by_node(held)
-        for each in (each for many in self._held.values() for each in many):
-            row = columns.row_of.get(each.node, -1)
-            if row >= 0:
-                where = Assignment(np.array([row]), np.array([1]))
-                self.profile.change(each.start, each.until, Demand(1, self.request_of(each.record)), where, -1)
         self._ends = sorted((end, row) for row, end in first.items())
         self._starting = {record.key: record for record, _ in running if record.start_time is None}
-        self._touched.clear()
-        self._position, self._epoch = columns.log.position, self._cluster.interest.epoch
-        self._generation = columns.generation
-        return self.profile
+        self._position, self._made_of = columns.log.position, self._now_made_of()
+        return CapacityProfile.over(np.concatenate(([now], ends)), free, topology)
 
-    def request_of(self, record: PodRecord) -> tuple[int, ...]:
-        amounts = dict(record.shape.requests)
-        return tuple(int(np.ceil(amounts.get(rid, 0.0))) for rid in self.rids)
+    def _now_made_of(self) -> tuple[object, ...]:
+        columns = self._cluster.columns
+        return (self._cluster.interest.epoch, columns.generation, columns.n)
+
+    def rows_with_reservations(self) -> set[int]:
+        row_of = self._cluster.columns.row_of
+        return {row_of[node] for node in self._held if node in row_of}
 
     # ---- node by node
 
-    def changed(self, held: Iterable[ReservedPod]) -> set[int] | None:
-        """Return the rows to compute again; None: build the whole table."""
-        profile, columns, now = self.profile, self._cluster.columns, self._cluster.now
-        if profile is None or profile.n > REBUILD_PIECES or columns.n != profile.topology.nodes:
-            return None
+    def changed(self, held: Iterable[ReservedPod], pieces: int) -> set[int] | None:
+        """Return the rows to read again; None: build the whole table. `pieces`: that it has."""
+        columns = self._cluster.columns
         placed = self._placed()
-        if placed is None or (self._epoch, self._generation) != (self._cluster.interest.epoch, columns.generation):
+        if placed is None or pieces > REBUILD_PIECES or self._made_of != self._now_made_of():
             return None
-        profile.advance(now)
         rows = placed | self._overdue()
         before, self._held = self._held, _by_node(held)
         nodes = {node for node in before.keys() | self._held.keys() if before.get(node) != self._held.get(node)}
@@ -195,62 +154,35 @@ class RoomOverTime:
                 rows.add(record.row)
         return rows
 
-    def compute(self, rows: Iterable[int], planned: Mapping[str, Sequence[PlannedUnit]]) -> list[str]:
-        """Compute rows again. Return the nodes where less is free at some time than planned."""
-        profile, names, short = self.profile, self._cluster.columns.names, []
-        assert profile is not None
-        for row in sorted(rows):
-            units = planned.get(names[row], ())
-            free = self._free(profile, row)
-            taken = self._taken(profile, row, units)
-            profile.set_node(row, free - taken)
-            if units and bool(((free < taken) & (taken > 0)).any()):
-                short.append(names[row])
-        return short
-
-    def beside(self, node: str, planned: Sequence[PlannedUnit]) -> bool:
-        """Return True if a node has room for these units next to running pods and other reservations."""
-        assert self.profile is not None
-        row = self._cluster.columns.row_of[node]
-        free = self._free(self.profile, row)
-        taken = self._taken(self.profile, row, planned)
-        return not ((free < taken) & (taken > 0)).any()
-
-    def _taken(self, profile: CapacityProfile, row: int, planned: Sequence[PlannedUnit]) -> Ints:
-        """Return the room that planned units take of a node over time, (piece, resource)."""
-        taken = np.zeros((profile.n, len(self.rids)), dtype=np.int64)
-        for unit in planned:
-            start = max(unit.start, self._cluster.now)
-            i, k = profile.window(start, start + unit.span)
-            taken[i:k] += np.array(unit.demand.request, dtype=np.int64) * unit.nodes[self._cluster.columns.names[row]]
-        return taken
-
-    def _free(self, profile: CapacityProfile, row: int) -> Ints:
-        """Return the free room of a node over time after running pods and other reservations, (piece, resource)."""
-        columns, index = self._cluster.columns, {rid: i for i, rid in enumerate(self.rids)}
-        ends = []
+    def on(self, row: int) -> tuple[Floats, list[tuple[float, Floats]]]:
+        """Return what is free on a node now, (resource,), and how much more or less from which times on."""
+        columns, now = self._cluster.columns, self._cluster.now
+        free = np.zeros(len(self.rids))
+        if columns.alive[row]:
+            free += (columns.alloc[self.rids, row] - columns.used[self.rids, row]) / self._units
+        changes: dict[float, Floats] = {}
         for record in columns.pods[row].values():
-            end = self._run_times.end_of(record)
             if record.start_time is None:
                 self._starting[record.key] = record
+            end = self._run_times.end_of(record)
             if end != FOREVER:
-                ends.append((end, record))
-                if profile.n < MOST_PIECES or end > profile.times[-1]:
-                    profile.piece_at(end)
-        column = np.zeros((profile.n, len(self.rids)), dtype=np.int64)
-        if columns.alive[row]:
-            column += np.floor(columns.alloc[self.rids, row] - columns.used[self.rids, row]).astype(np.int64)
-        for end, record in ends:
-            at = int(profile.times.searchsorted(end))
-            for rid, amount in record.shape.requests:
-                if rid in index:
-                    column[at:, index[rid]] += int(amount)
-        if ends:
-            heapq.heappush(self._ends, (min(end for end, _ in ends), row))
+                self._add(changes, end, record, +1.0)
+        if changes:
+            heapq.heappush(self._ends, (min(changes), row))
         for each in self._held.get(columns.names[row], ()):
-            i, k = profile.window(each.start, each.until)
-            column[i:k] -= self.request_of(each.record)
-        return column
+            if each.start > now:
+                self._add(changes, each.start, each.record, -1.0)
+            elif each.until > now:
+                free -= self.request_of(each.record)
+            if now < each.until != FOREVER:
+                self._add(changes, each.until, each.record, +1.0)
+        return free, sorted(changes.items(), key=lambda change: change[0])
+
+    def _add(self, changes: dict[float, Floats], at: float, record: PodRecord, sign: float) -> None:
+        amounts = changes.setdefault(at, np.zeros(len(self.rids)))
+        for rid, amount in record.shape.requests:
+            if rid in self._index:
+                amounts[self._index[rid]] += sign * amount / self._units[self._index[rid]]
 
 
 def _by_node(held: Iterable[ReservedPod]) -> dict[str, list[ReservedPod]]:

@@ -13,6 +13,7 @@ from phalanx.base.clock import parse_rfc3339
 from phalanx.engine.framework.cluster_state import ClusterState
 from phalanx.engine.placement.outcome import plural
 from phalanx.engine.reservations import FOREVER, expected_seconds
+from phalanx.engine.reservations.book import EXTENSION, LEAST_EXTENSION_SECONDS
 from phalanx.engine.state.records import PodRecord, workload_of
 from phalanx.model.groups import Group
 from phalanx.model.objects import Pod
@@ -103,12 +104,17 @@ class RunTimes:
             self._first_seen[record.key] = self._cluster.now
 
     def end_of(self, record: PodRecord) -> float:
-        """Return when a running pod is expected to end; no known end if it has run longer than expected."""
+        """Return when a running pod is expected to end.
+
+        One that runs longer than expected is expected to run for another quarter of its time then.
+        """
         seconds, now = self.expected(record), self._cluster.now
         if seconds == FOREVER:
             return FOREVER
-        end = self.began(record) + seconds
-        return end if end > now else FOREVER
+        began = self.began(record)
+        while began + seconds <= now:
+            seconds += max(LEAST_EXTENSION_SECONDS, EXTENSION * seconds)
+        return began + seconds
 
     def began(self, record: PodRecord) -> float:
         """Return when a pod started: as its kubelet reports, else when it was first seen bound."""

@@ -19,6 +19,7 @@ from phalanx.engine.placement.outcome import plural
 from phalanx.engine.reservations import FOREVER
 from phalanx.engine.scheduling.attempt.run_times import RunTimes
 from phalanx.engine.scheduling.queue.units import SchedulingUnit
+from phalanx.engine.state.columns import Columns
 from phalanx.engine.state.records import PodRecord
 from phalanx.model.groups import Group, GroupKey
 
@@ -116,13 +117,17 @@ class StartTimes:
 
     def where(self, rows: Sequence[int], key: str) -> str:
         """Return the domain of the topology key that these nodes are in; without a key some node names."""
-        columns = self._cluster.columns
-        names = [columns.names[row] for row in rows]
-        node = columns.nodes[rows[0]] if key else None
-        if node is not None and (domain := node.metadata.labels.get(key)):
-            return domain
-        more = f" and {plural(len(names) - SHOWN_NODES, 'node')}" if len(names) > SHOWN_NODES else ""
-        return ", ".join(names[:SHOWN_NODES]) + more
+        return place_name(self._cluster.columns, rows, key)
+
+
+def place_name(columns: Columns, rows: Sequence[int], key: str) -> str:
+    """Return the domain of the topology key that these nodes are in; without a key some node names."""
+    names = [columns.names[row] for row in rows]
+    node = columns.nodes[rows[0]] if key and rows else None
+    if node is not None and (domain := node.metadata.labels.get(key)):
+        return domain
+    more = f" and {plural(len(names) - SHOWN_NODES, 'node')}" if len(names) > SHOWN_NODES else ""
+    return ", ".join(names[:SHOWN_NODES]) + more
 
 
 def _levels(ends: list[float]) -> list[int]:

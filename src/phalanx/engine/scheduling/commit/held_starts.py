@@ -13,10 +13,10 @@ from phalanx.engine.placement.outcome import plural
 from phalanx.engine.reservations import FOREVER, Reason
 from phalanx.engine.reservations.holders import DELAYED_MARK, WAITING_MARK, waiting_pod
 from phalanx.engine.scheduling.attempt.queue_plan import QueuePlan
-from phalanx.engine.scheduling.attempt.room_over_time import PlannedUnit
 from phalanx.engine.scheduling.attempt.start_times import Planned, StartTimes
+from phalanx.engine.scheduling.attempt.unit_requests import PlannedUnit
 from phalanx.engine.scheduling.commit.overtaking import Overtaking, completes_gang, in_line, settings_of
-from phalanx.engine.scheduling.commit.promised_room import PromisedRoom, Shift
+from phalanx.engine.scheduling.commit.promised_room import PromisedRoom
 from phalanx.engine.scheduling.lifecycle.members import Members
 from phalanx.engine.scheduling.lifecycle.pod_lifecycle import PodLifecycle
 from phalanx.engine.scheduling.queue.units import SchedulingUnit
@@ -34,11 +34,24 @@ class HeldStart(msgspec.Struct):
     """The reservation of one waiting unit."""
 
     unit: SchedulingUnit
-    planned: Planned
+    fixed: Planned | None  # of a unit that is planned without the others
     placeholders: list[PodRecord]  # empty if the room is only checked by `PromisedRoom`
     reason: Reason
     until: float = FOREVER  # expiry of a reservation of arriving nodes
     entry: PlannedUnit | None = None  # None: planned without the other units
+    describe: Callable[[PlannedUnit], Planned] | None = None
+
+    @property
+    def planned(self) -> Planned:
+        if self.entry is not None and self.describe is not None:
+            return self.describe(self.entry)
+        assert self.fixed is not None
+        return self.fixed
+
+    @property
+    def start(self) -> float | None:
+        """Return the promised start; None: the unit starts as soon as the room is free."""
+        return self.entry.promise if self.entry is not None else self.planned.start
 
     @property
     def begin(self) -> float | None:
@@ -55,7 +68,6 @@ class HeldStarts:
         self._room = PromisedRoom(state, self.times.run_times, self.plan.on)
         self.held: dict[str, HeldStart] = {}  # by key of the unit
         self.overtaking = Overtaking()
-        self._shifts: dict[str, list[Shift]] = {}  # by key of a placed pod: units that it delays
         self._moved: dict[str, Reason] = {}  # by key of the unit: why its last promise was broken
         state.promises = self
 
@@ -105,43 +117,33 @@ class HeldStarts:
         until = self._end(records, own)
         priority = min(record.priority for record in records)
         keys = {own.unit.key} if own is not None else set()
-        delayed, shifts = self._room.delayed(assignment, keys, priority, until)
-        self._shifts = {records[0].key: shifts} if shifts and not delayed else {}
-        temporary_nominations = []
-        for planned in delayed:
-            for placeholder in self._place_holders(self.held[planned.unit.key].planned.assignment, mark=DELAYED_MARK):
-                temporary_nominations.append((placeholder, placeholder.nominated))
-        return temporary_nominations
+        return self._nominate_planned(self._room.delayed(assignment, keys, priority, until))
+
+    def _nominate_planned(self, units: Iterable[PlannedUnit]) -> list[tuple[PodRecord, str]]:
+        made = [each for unit in units for each in self._place_holders(self.plan.assignment(unit), mark=DELAYED_MARK)]
+        return [(placeholder, placeholder.nominated) for placeholder in made]
 
     def _nominate_all_planned(self, line: tuple[int, float, int]) -> list[tuple[PodRecord, str]]:
         """Nominate the nodes of every planned start that a unit at this place in the order must not delay."""
-        temporary_nominations = []
-        for key, planned in self.plan.units.items():
-            if key in self.held and in_line(planned.unit)[0] <= line[0]:
-                made = self._place_holders(self.held[key].planned.assignment, mark=DELAYED_MARK)
-                temporary_nominations += [(placeholder, placeholder.nominated) for placeholder in made]
-        return temporary_nominations
+        units = [planned for planned in self.plan.units.values() if in_line(planned.unit)[0] <= line[0]]
+        return self._nominate_planned(units)
 
     def withdraw_planned_starts(self, temporary_nominations: Iterable[tuple[PodRecord, str]]) -> None:
         for placeholder, _ in temporary_nominations:
             self._pod_lifecycle.nominate(placeholder, "", write=False, wake=False)
             self._cluster.shapes.drop(placeholder.shape)
 
-    def _own(self, records: Sequence[PodRecord]) -> HeldStart | None:
+    def _own(self, records: Sequence[PodRecord]) -> PlannedUnit | None:
         """Return the planned start of the unit with these pods."""
         first = records[0]
-        key = f"podgroup/{first.namespace}/{first.group}" if first.group else f"pod/{first.key}"
-        held = self.held.get(key)
-        return held if held is not None and held.entry is not None else None
+        return self.plan.units.get(f"podgroup/{first.namespace}/{first.group}" if first.group else f"pod/{first.key}")
 
-    def _end(self, records: Collection[PodRecord], own: HeldStart | None) -> float:
+    def _end(self, records: Collection[PodRecord], own: PlannedUnit | None) -> float:
         """Return the expected end of pods that start now. A unit that is due ends as planned: others are planned after
         it."""
         end = self._cluster.now + self.times.run_times.expected_of(records)
-        return min(end, own.entry.until) if own is not None and own.entry is not None and self._is_due(own) else end
-
-    def _is_due(self, held: HeldStart) -> bool:
-        return held.begin is not None and held.begin <= self._cluster.now <= held.begin + KEPT_WITHIN
+        due = own is not None and own.start <= self._cluster.now <= own.start + KEPT_WITHIN
+        return min(end, own.until) if own is not None and due else end
 
     def alone(self, records: Sequence[PodRecord]) -> bool:
         """Return True if a unit may fit where equal ones do not: it has a reservation or a known end."""
@@ -216,9 +218,9 @@ class HeldStarts:
         """Return when and where a unit with a reservation starts, as text; "" if that is unknown because it lacks
         nodes."""
         held = self.held.get(unit.key)
-        if held is None or held.planned.start is None:
+        if held is None or held.start is None:
             return ""
-        return f"starts by {rfc3339(held.planned.start)} on {held.planned.where}, where room is reserved for it"
+        return f"starts by {rfc3339(held.start)} on {held.planned.where}, where room is reserved for it"
 
     def sentence(self, unit: SchedulingUnit) -> str:
         """Return what a unit with a reservation waits for, as text; "" if it has none."""
@@ -241,7 +243,7 @@ class HeldStarts:
         if held is not None and held.reason is Reason.NODES_TO_COME:
             parts.append(self._nodes_text(held))
         elif held is not None:
-            start = held.planned.start
+            start = held.start
             begin = f"from {rfc3339(start)}" if start is not None else "as soon as it is free"
             parts.append(f"reserved {held.planned.where} {begin}")
             if held.planned.waits_for:

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Mapping, Sequence
 
 from phalanx.engine.framework.cluster_state import ClusterState
-from phalanx.engine.scheduling.attempt.room_over_time import PlannedUnit
 from phalanx.engine.scheduling.attempt.run_times import RunTimes
+from phalanx.engine.scheduling.attempt.unit_requests import PlannedUnit
 from phalanx.engine.state.records import PodRecord
 
 Amounts = dict[int, float]  # by resource
-Shift = tuple[PlannedUnit, float]  # a unit that may start later without breaking its promise, and its new start
 
 
 class PromisedRoom:
@@ -31,9 +30,10 @@ class PromisedRoom:
 
     def delayed(
         self, assignment: Iterable[tuple[PodRecord, int]], own: Container[str], priority: int, until: float
-    ) -> tuple[list[PlannedUnit], list[Shift]]:
-        """Return the units of at least this priority whose promise these pods would break if they run until `until`,
-        then those that only start later. `own`: keys of units to ignore.
+    ) -> list[PlannedUnit]:
+        """Return the units of at least this priority that these pods would delay if they run until `until`.
+
+        `own`: keys of units to ignore.
         """
         names, wanted = self._cluster.columns.names, dict[str, Amounts]()
         for record, row in assignment:
@@ -50,9 +50,7 @@ class PromisedRoom:
                 at = self._begin(planned)
                 if at < until and not self._fits(node, running, others, amounts, at):
                     delayed[planned.unit.key] = planned
-        shifts = [(p, until) for p in delayed.values() if until <= p.promise and self._may_start(p, until)]
-        late = {planned.unit.key for planned, _ in shifts}
-        return [p for key, p in delayed.items() if key not in late], shifts
+        return list(delayed.values())
 
     def _begin(self, planned: PlannedUnit) -> float:
         return max(planned.start, self._cluster.now)
@@ -86,13 +84,3 @@ class PromisedRoom:
             for rid, amount in each.requests if begin <= at < begin + each.span else ():
                 used[rid] = used.get(rid, 0.0) + amount * each.nodes[node]
         return all(amount <= columns.alloc[rid, row] for rid, amount in used.items())
-
-    def _may_start(self, planned: PlannedUnit, start: float) -> bool:
-        """Return True if a unit can start later on its nodes without delaying any other."""
-        for node, count in planned.nodes.items():
-            amounts = {rid: amount * count for rid, amount in planned.requests}
-            others, running = [p for p in self._on[node] if p is not planned], self._running(node)
-            times = [start, *(b for p in others if start < (b := self._begin(p)) < start + planned.span)]
-            if not all(self._fits(node, running, others, amounts, at) for at in times):
-                return False
-        return True

@@ -11,7 +11,7 @@ from phalanx.engine.framework.cluster_state import ClusterState
 from phalanx.engine.framework.settings import ReservationSettings
 from phalanx.engine.groups.quota_room import exceeded
 from phalanx.engine.reservations.reservation import Rows
-from phalanx.engine.scheduling.attempt.room_over_time import PlannedUnit
+from phalanx.engine.scheduling.attempt.unit_requests import PlannedUnit
 from phalanx.engine.scheduling.commit.overtaking import namespace_of
 from phalanx.engine.scheduling.queue.units import SchedulingUnit
 from phalanx.engine.state.records import PodRecord
@@ -86,7 +86,8 @@ class PromiseLimits:
         """Count another promised start unless it would keep too many nodes empty. The first one is always allowed."""
         promised, self._promised = self._promised or (), None
         for each in promised:  # computed late: most plans add none
-            self._count(each, self._counted(each))
+            if each.entry.where is not None:
+                self._count(each, self._counted(each))
         rows, count = self._counted(planned), self._cluster.columns.count
         mine = self._of.get(namespace_of(planned.unit), self._none())
         fits = all(

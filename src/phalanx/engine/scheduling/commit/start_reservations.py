@@ -21,10 +21,11 @@ from collections.abc import Hashable, Iterable
 from phalanx.engine.framework import ClusterChange, Wake
 from phalanx.engine.framework.cluster_state import ClusterState
 from phalanx.engine.groups.quota_room import exceeded
-from phalanx.engine.reservations import FOREVER, Reason
+from phalanx.engine.reservations import FOREVER, Reason, StartPromise
 from phalanx.engine.scheduling.attempt.partial_placement import partial_placement
-from phalanx.engine.scheduling.attempt.room_over_time import PlannedUnit, ReservedPod
+from phalanx.engine.scheduling.attempt.room_over_time import ReservedPod
 from phalanx.engine.scheduling.attempt.start_times import Planned
+from phalanx.engine.scheduling.attempt.unit_requests import PlannedUnit
 from phalanx.engine.scheduling.commit.held_starts import KEPT_WITHIN, WHY_MOVED, HeldStart, HeldStarts
 from phalanx.engine.scheduling.commit.overtaking import REFUSED, StrictOrder, in_line, namespace_of, settings_of
 from phalanx.engine.scheduling.commit.reservation_limits import PromiseLimits, refusal_of, room_at
@@ -87,15 +88,14 @@ class StartReservations(HeldStarts):
         pods = list(pods)
         if self._room:
             self.times.run_times.placed(pods)
-        for planned, later in self._shifts.pop(pods[0].key, ()) if pods and self._shifts else ():
-            self.plan.delay(planned, later)
         if unit.key in self.held:
-            start = self.held[unit.key].planned.start
+            start = self.held[unit.key].start
             if start is not None and self._cluster.now > start + KEPT_WITHIN:
                 self.late += 1
             else:
                 self.kept += 1
             self._release(unit.key, started=True)
+        self.plan.forget(unit.key)
         if self.held:
             self._note_taken(unit, pods)
         if self._queue.units:
@@ -151,8 +151,8 @@ class StartReservations(HeldStarts):
         for held in self.held.values():
             if held.entry is not None:
                 due = min(due, held.entry.promise + KEPT_WITHIN)
-            elif held.planned.start is not None:
-                due = min(due, held.planned.start + SWEEP_SECONDS + 0.001)
+            elif held.start is not None:
+                due = min(due, held.start + SWEEP_SECONDS + 0.001)
             due = min(due, held.until)
         return due
 
@@ -214,7 +214,7 @@ class StartReservations(HeldStarts):
 
     def _fits(self, held: HeldStart) -> bool:
         """Return True if the reserved room still exists. Pods without a known end may leave it at any time."""
-        start = held.planned.start
+        start = held.start
         if held.reason is Reason.NODES_TO_COME:
             return room_at(self._cluster, held.placeholders, lambda record: False)
         end_of = self.times.run_times.end_of
@@ -232,7 +232,7 @@ class StartReservations(HeldStarts):
             group = self._members.group_of(unit)
             if not rows or group is None or not seconds or unit.key in self._had_nodes:
                 continue
-            if held is not None and (held.planned.start is not None or held.entry is not None):
+            if held is not None and (held.start is not None or held.entry is not None):
                 continue  # it has a promised start
             own = [p for p in held.placeholders if held.reason is Reason.NODES_TO_COME] if held is not None else []
             mine = {columns.row_of[p.nominated] for p in own if p.nominated in columns.row_of}
@@ -297,10 +297,9 @@ class StartReservations(HeldStarts):
         now = self._cluster.now
         asking = []
         for unit in waiting:
-            held = self.held.get(unit.key)
-            if held is None and unit.place not in REFUSED:
+            held, known = self.held.get(unit.key), unit.key in self.plan.units
+            if held is None and not known and unit.place not in REFUSED:
                 continue
-            known = held is not None and held.entry is not None
             if held is not None and held.entry is not None and now > held.entry.promise + KEPT_WITHIN:
                 self._planned_alone_until[unit.key] = now + PLAN_AGAIN_SECONDS  # something other than room prevents it
             backfill = settings_of(self._cluster, unit).backfill
@@ -313,21 +312,18 @@ class StartReservations(HeldStarts):
         if self.plan.is_current(asking) and not self._planned_alone_until:
             return
         self._planned_alone_until = {key: until for key, until in self._planned_alone_until.items() if until > now}
-        slack = {
-            name: profile.reservations.promise_slack if profile.reservations.backfill == "Easy" else 0.0
-            for name, profile in self._cluster.profiles.items()
-        }
         limits = PromiseLimits(self._cluster, (held.entry for held in self.held.values()))
         self.plan.make(
             asking,
             self._held_otherwise(),
-            slack.__getitem__,
             lambda planned: self._may_hold(planned, limits),
         )
+        lost = {promise.name: promise.reason for promise in self.plan.promises if promise.where is None}
         for key in [key for key, held in self.held.items() if held.entry is not None and key not in self.plan.units]:
-            self._release(key, self.plan.lost.get(key, Reason.OVERRAN) if key in self._queue.units else None)
-        for key, planned in self.plan.units.items():
-            self._report_plan(key, planned)
+            self._release(key, lost.get(key, Reason.OVERRAN) if key in self._queue.units else None)
+        for promise in self.plan.promises:
+            if promise.name in self.plan.units:
+                self._report_plan(self.plan.units[promise.name], promise)
         for planned in self.plan.units.values():  # other units of its class may have been refused since
             if planned.start <= now and planned.unit.place is QueueName.WAITING:
                 self._unit_lifecycle.admit(planned.unit)
@@ -343,7 +339,7 @@ class StartReservations(HeldStarts):
     def _held_otherwise(self) -> list[ReservedPod]:
         """Return the room reserved for units outside the plan."""
         start_of = {
-            id(p): (held.planned.start, self.times.run_times.expected_of(held.unit.records.values()))
+            id(p): (held.start, self.times.run_times.expected_of(held.unit.records.values()))
             for held in self.held.values()
             if held.entry is None
             for p in held.placeholders
@@ -357,28 +353,18 @@ class StartReservations(HeldStarts):
             found.append(ReservedPod(node, record, begin, begin + span))
         return found
 
-    def _report_plan(self, key: str, planned: PlannedUnit) -> None:
-        """Hold the room of a planned start, and report it if it is new or moved later."""
+    def _report_plan(self, planned: PlannedUnit, promise: StartPromise) -> None:
+        """Report a start that is new or moved later."""
+        key = planned.unit.key
         held = self.held.get(key)
-        if held is not None and held.entry is planned:
-            return
-        if planned.moved is not None:
-            self._moved[key] = planned.moved
-            self.late += planned.moved is Reason.OVERRAN
-            self.withdrawn += planned.moved is not Reason.OVERRAN
-        moved = held is None or planned.moved is not None
-        records = sorted(planned.unit.records.values(), key=PodRecord.sort_key)
-        rows = [row for name, count in planned.nodes.items() for row in [self._cluster.columns.row_of[name]] * count]
-        topology = self._members.group_of(planned.unit)
-        level = (topology.spec.topology_key if topology is not None and topology.spec is not None else "") or ""
-        waits_for = sum(len(self._cluster.columns.pods[row]) for row in set(rows))
-        where = self.times.where(sorted(set(rows)), level)
-        start = Planned(list(zip(records, rows, strict=False)), planned.promise, where, waits_for)
+        if promise.moved_from is not None:
+            self._moved[key] = promise.reason
+            self.late += promise.reason is Reason.OVERRAN
+            self.withdrawn += promise.reason is not Reason.OVERRAN
         reason = held.reason if held is not None else Reason.PROMISED
-        self.held[key] = HeldStart(planned.unit, start, [], reason, entry=planned)
+        self.held[key] = HeldStart(planned.unit, None, [], reason, entry=planned, describe=self.plan.describe)
         self.given += held is None
-        if moved:
-            self._announce(planned.unit)
+        self._announce(planned.unit)
 
     def _has_new_units(self) -> bool:
         """Return True if a queued unit may get a promised start; without a known end there is none."""
@@ -396,7 +382,7 @@ class StartReservations(HeldStarts):
 
     def _is_late(self, held: HeldStart) -> bool:
         """Return True if the promised start has passed, because running pods take longer than expected."""
-        start = held.planned.start
+        start = held.start
         return start is not None and start + SWEEP_SECONDS < self._cluster.now
 
     def _start_free(self) -> None:
@@ -469,12 +455,12 @@ class StartReservations(HeldStarts):
         self._limited.clear()
         self._tried.pop(key, None)
         self._seen.discard(key)
-        if lost is not None and held.planned.start is not None:
+        if lost is not None and held.start is not None:
             self._moved[key] = lost
         self._free(held)
         if held.entry is not None:
             self.plan.forget(key)
-            for name in held.entry.nodes:  # other units could use it only until then
+            for name in held.entry.nodes if not started else ():  # other units could use it only until then
                 self._queue.wake(ClusterChange(Wake.NOMINATION, self._cluster.columns.row_of.get(name, -1)))
         group = self._members.group_of(held.unit)
         if group is not None:
@@ -488,7 +474,7 @@ class StartReservations(HeldStarts):
     def _repeat_unschedulable(self, held: HeldStart) -> None:
         """Report pending pods as unschedulable again: an autoscaler may help them now."""
         unit = held.unit
-        if held.planned.start is None or unit.state is not UnitState.QUEUED:
+        if held.start is None or unit.state is not UnitState.QUEUED:
             return
         waits = unit.equivalence_class
         message = unit.refusal.message if unit.refusal is not None else waits.message if waits is not None else ""

@@ -1,0 +1,217 @@
+"""What waiting units request of the plan, and what is reserved for them.
+
+Only a unit of equal pods without rules about other pods is planned with the others: free resources and the verdicts of
+the filters per node decide where it fits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from phalanx.engine.framework.adapters import PluginFailure
+from phalanx.engine.framework.cluster_state import ClusterState
+from phalanx.engine.framework.traits import traits_of
+from phalanx.engine.groups import completion, expected_pods
+from phalanx.engine.reservations import Assignment
+from phalanx.engine.reservations.units import WaitingUnit
+from phalanx.engine.scheduling.attempt.run_times import RunTimes
+from phalanx.engine.scheduling.queue.units import SchedulingUnit
+from phalanx.engine.state.records import PodRecord
+from phalanx.model.groups import Group
+from phalanx.model.groups.policy import ANY
+
+CHECK_SECONDS = 60.0  # after which the filters are called again and all pods of the units are compared
+
+Bools = npt.NDArray[np.bool_]
+Wanted = tuple[int, str, int]  # shape (by id), topology key and number of pods
+
+
+class RoomRequest(msgspec.Struct, frozen=True, eq=False):
+    """What a unit needs: `pods` pods like `record` on `eligible` nodes, in one domain of the topology key `key`."""
+
+    record: PodRecord
+    key: str
+    pods: int
+    eligible: Bools  # (node,)
+    number: int  # differs for every request, also for an equal one with other eligible nodes
+    eligible_id: int  # equal for requests with the same eligible nodes
+
+    @property
+    def wanted(self) -> Wanted:
+        return (self.record.shape.id, self.key, self.pods)
+
+
+class UnitRequest(msgspec.Struct, frozen=True, eq=False):
+    """The request of a waiting unit, valid while its pods are unchanged."""
+
+    records: list[PodRecord]
+    history: int  # version of the run times that `span` was computed from
+    group: tuple[object, object] | None  # its object and policy
+    asked: RoomRequest
+    span: float  # expected duration in seconds
+
+
+class PlannedUnit(msgspec.Struct, eq=False):
+    """The reservation of a waiting unit."""
+
+    unit: SchedulingUnit
+    entry: WaitingUnit
+    nodes: dict[str, int]  # node -> pods
+    outranked: bool = False  # a unit of higher priority was placed on its nodes
+
+    @property
+    def start(self) -> float:
+        return self.entry.start
+
+    @property
+    def span(self) -> float:
+        return self.entry.span
+
+    @property
+    def until(self) -> float:
+        return self.start + self.span
+
+    @property
+    def promise(self) -> float:
+        """Return the latest start that was promised; its planned start if it may start now."""
+        return self.entry.start if self.entry.promise is None else self.entry.promise
+
+    @property
+    def where(self) -> Assignment:
+        assert self.entry.where is not None
+        return self.entry.where
+
+    @property
+    def requests(self) -> Sequence[tuple[int, float]]:
+        """Return what one pod requests: (resource, amount)."""
+        return next(iter(self.unit.records.values())).shape.requests
+
+
+Asking = dict[str, tuple[SchedulingUnit, UnitRequest]]  # by key of the unit, in queue order
+
+
+class UnitRequests:
+    def __init__(
+        self, state: ClusterState, run_times: RunTimes, group_of: Callable[[SchedulingUnit], Group | None]
+    ) -> None:
+        self._cluster = state
+        self._run_times = run_times
+        self._group_of = group_of
+        self._requests: dict[str, UnitRequest] = {}  # by key of the unit
+        self.asked: dict[Wanted, RoomRequest | None] = {}
+        self._numbers = 0
+        self._eligible_ids: dict[bytes, int] = {}
+        self._check_due = 0.0
+
+    def forget(self) -> None:
+        self._requests, self.asked, self._eligible_ids = {}, {}, {}
+
+    def of(self, waiting: Iterable[SchedulingUnit]) -> Asking:
+        """Return the units that are planned together, with their requests."""
+        known, self._requests = self._requests, {}
+        found: Asking = {}
+        nominated = self._nominated()
+        for unit in waiting:
+            group = self._group_of(unit)
+            if unit.kind != "Pod" and group is None:
+                continue
+            old = known.get(unit.key)
+            same = old is not None and _is_same(old, unit, group) and nominated.isdisjoint(unit.records)
+            if old is None or not same or old.history != self._run_times.version:
+                records = list(unit.records.values())
+                asked = self.asked_by(records, group)
+                if asked is None:
+                    continue
+                span = self._run_times.expected_of(records)
+                made_of = (group.source, group.policy) if group is not None else None
+                old = UnitRequest(records, self._run_times.version, made_of, asked, span)
+            self._requests[unit.key] = old
+            found[unit.key] = (unit, old)
+        return found
+
+    def _nominated(self) -> set[str]:
+        """Return the keys of the nominated pods, without placeholders."""
+        return {record.key for _, record in self._cluster.nominations.all() if record.uid}
+
+    def asked_by(self, records: Sequence[PodRecord], group: Group | None) -> RoomRequest | None:
+        """Return the request of a unit; None: it is not planned with the others."""
+        if not records or records[0].shape_epoch not in (self._cluster.interest.epoch, -1):
+            return None
+        shape, pods, key = records[0].shape, len(records), ""
+        if shape.claims or any(record.shape is not shape or record.nominated for record in records):
+            return None
+        if group is not None:
+            if not _is_plain(group):
+                return None
+            assert group.spec is not None
+            pods, key = max(1, min(pods, group.spec.minimum)), group.spec.topology_key or ""
+        wanted = (shape.id, key, pods)
+        before = self.asked.get(wanted)
+        if wanted not in self.asked or (before is not None and before.record.shape is not shape):
+            eligible = self._eligible(records[0])
+            self.asked[wanted] = self._request(records[0], key, pods, eligible) if eligible is not None else None
+        return self.asked[wanted]
+
+    def _request(self, record: PodRecord, key: str, pods: int, eligible: Bools) -> RoomRequest:
+        self._numbers += 1
+        eligible_id = self._eligible_ids.setdefault(eligible.tobytes(), self._numbers)
+        return RoomRequest(record, key, pods, eligible, self._numbers, eligible_id)
+
+    def check(self, *, changed: bool) -> None:
+        """Call the filters again if nodes changed, or after a while."""
+        if not changed and self._cluster.now < self._check_due:
+            return
+        self._check_due = self._cluster.now + CHECK_SECONDS
+        again: set[int] = set()
+        for wanted, asked in list(self.asked.items()):
+            eligible = self._eligible(asked.record) if asked is not None else None
+            if asked is None or eligible is None or not np.array_equal(eligible, asked.eligible):
+                del self.asked[wanted]
+                again.add(id(asked))
+        self._requests = {
+            key: request
+            for key, request in self._requests.items()
+            if id(request.asked) not in again and all(r.shape is request.records[0].shape for r in request.records)
+        }
+
+    def _eligible(self, record: PodRecord) -> Bools | None:
+        """Return (node,) the nodes that the filters allow apart from free room; None: the verdict is not per node."""
+        try:
+            evaluation = self._cluster.evaluation(record)
+        except PluginFailure:
+            return None
+        if evaluation.reaches_beyond or evaluation.cap() is not None or evaluation.pre_filter() is not None:
+            return None
+        columns = self._cluster.columns
+        eligible = columns.alive[: columns.n].copy()
+        for plugin, tracker in evaluation.filters:
+            if not traits_of(plugin).room:
+                eligible &= tracker.mask[: columns.n]
+        return eligible
+
+
+def _is_same(old: UnitRequest, unit: SchedulingUnit, group: Group | None) -> bool:
+    """Return True if the pods and the group of a unit are unchanged. Compares the first and the last pod."""
+    records = unit.records
+    if len(records) != len(old.records) or not records:
+        return False
+    if next(iter(records.values())) is not old.records[0] or next(reversed(records.values())) is not old.records[-1]:
+        return False
+    if old.asked.record.shape is not old.records[0].shape:
+        return False
+    if group is None or old.group is None:
+        return group is None and old.group is None
+    return old.group[0] is group.source and old.group[1] is group.policy and not group.placed
+
+
+def _is_plain(group: Group) -> bool:
+    """Return True if a group is one gang without rules beyond one topology domain and without members on nodes."""
+    if group.composite or group.spec is None or group.placed or group.policy.has_counts or group.policy.co_place_with:
+        return False
+    if group.policy.rank_placement != ANY:
+        return False
+    return expected_pods.announced_by(group) is None and not completion.wanted(group)
