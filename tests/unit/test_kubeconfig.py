@@ -14,7 +14,6 @@ from phalanx.base.errors import ConfigProblem
 from phalanx.kube.config import in_cluster, load
 from support.manual_clock import ManualClock
 
-
 HTTPS = "https://127.0.0.1:1"
 
 
