@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from phalanx.base.errors import ConfigProblem
 from phalanx.local.nodes.fleet import node_body, node_ip, node_name
-from phalanx.local.nodes.topology import BLOCK, GPU, RACK, ZONE, Topology, parse_topology
+from phalanx.local.nodes.topology import BLOCK, GPU, RACK, ZONE, Topology, parse_topology, usual_topology
 
 
 def test_the_spec_of_the_documentation() -> None:
@@ -25,6 +25,14 @@ def test_a_level_left_out_follows_the_one_above() -> None:
     assert parse_topology("zones=3") == Topology(3, 3, 3)
     assert parse_topology("racks=6") == Topology(1, 1, 6)
     assert parse_topology("") == Topology(1, 1, 1)
+
+
+def test_a_large_cluster_has_racks_without_being_asked_for() -> None:
+    assert usual_topology(64) == Topology(1, 1, 1)
+    topology = usual_topology(2_000)
+    assert (topology.zones, topology.blocks, topology.racks) == (1, 16, 128)
+    racks = Counter(topology.labels(index, 2_000)[RACK] for index in range(2_000))
+    assert len(racks) == 128 and set(racks.values()) == {15, 16}
 
 
 def test_no_gpus() -> None:

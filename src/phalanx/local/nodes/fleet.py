@@ -22,7 +22,7 @@ from phalanx.base.clock import Clock, rfc3339
 from phalanx.base.errors import AlreadyExists, ApiProblem
 from phalanx.base.resources import NODES
 from phalanx.base.retry import delay, verdict
-from phalanx.local.nodes.topology import Topology
+from phalanx.local.nodes.topology import Topology, usual_topology
 from phalanx.model.groups.keys import HOSTNAME
 from phalanx.model.kinds import Json
 
@@ -154,7 +154,7 @@ async def _complete_fleet(
     if count is None:
         count = 0 if existing else usual
     _report_differences(existing, count, topology)
-    wanted = topology or Topology()
+    wanted = topology or usual_topology(count)
     indexes = (index for index in range(count) if node_name(index) not in existing)
     now = clock.now()
     missing = sum(node_name(index) not in existing for index in range(count))

@@ -7,6 +7,8 @@ fill racks in order; racks differ by at most one node.
 
 from __future__ import annotations
 
+from math import ceil
+
 import msgspec
 
 from phalanx.base.errors import ConfigProblem
@@ -25,6 +27,9 @@ GPU_LABELS = {
     f"{GPU}.memory": "81559",
 }
 
+FEW_NODES = 64  # up to this number they are in one rack
+NODES_PER_RACK = 16  # at most
+RACKS_PER_BLOCK = 8
 LEVELS = ("zones", "blocks", "racks")
 CAPACITY = {"cpu": "cpu", "memory": "memory", "gpus": GPU, "pods": "pods", "storage": "ephemeral-storage"}
 _HELP = f"write it like zones=2,blocks=4,racks=8,gpus=8; known are {', '.join((*LEVELS, *CAPACITY))}"
@@ -57,6 +62,14 @@ class Topology(msgspec.Struct, frozen=True):
     def instance_type(self) -> str:
         gpus = self.capacity.get(GPU)
         return f"simulated-gpu{gpus}" if gpus else f"simulated-cpu{self.capacity.get('cpu', '0')}"
+
+
+def usual_topology(nodes: int) -> Topology:
+    """Return the topology of a cluster for which none was requested: one rack, or racks of 16 in blocks of 8 racks."""
+    if nodes <= FEW_NODES:
+        return Topology()
+    blocks = ceil(nodes / (NODES_PER_RACK * RACKS_PER_BLOCK))
+    return Topology(blocks=blocks, racks=blocks * RACKS_PER_BLOCK)
 
 
 def parse_topology(spec: str, path: str = "--topology") -> Topology:

@@ -45,6 +45,11 @@ export function eventList(events) {
   );
 }
 
+function placed(found, key) {
+  if (found.node) return "where it runs, and since when";
+  return key.startsWith("pod/") ? "why it is pending" : "its state, or why it is pending";
+}
+
 export function objectView(app) {
   let key = "",
     element,
@@ -84,16 +89,7 @@ export function objectView(app) {
         found.phase ? [h("dt", {}, "Phase"), h("dd", {}, found.phase)] : "",
         found.node ? [h("dt", {}, "Node"), h("dd", {}, h("a", { href: `#/node/${found.node}` }, found.node))] : "",
         owner ? [h("dt", {}, "Owner"), h("dd", {}, `${owner.kind} ${owner.name}`)] : "",
-        node
-          ? ""
-          : [
-              h("dt", {}, "Scheduling"),
-              h(
-                "dd",
-                {},
-                h("a", { href: `#/why/${key}` }, found.node ? "where it runs, and since when" : "why it is pending"),
-              ),
-            ],
+        node ? "" : [h("dt", {}, "Scheduling"), h("dd", {}, h("a", { href: `#/why/${key}` }, placed(found, key)))],
       ),
       h("h3", {}, "In a terminal"),
       (found.kubectl ?? []).map(copyable),

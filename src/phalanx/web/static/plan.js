@@ -129,7 +129,7 @@ export function planView(app) {
         h(
           "p",
           { class: "muted" },
-          "Who would be evicted to make room, computed by the scheduler and not carried out. What is gated can be planned before it is let go.",
+          "The pods that would be evicted to make room. The scheduler computes this now and evicts nothing. It works for units that are held at a gate, too.",
         ),
         h("label", { class: "wide" }, h("span", { class: "muted" }, "Make room for"), picker),
         body,

@@ -62,8 +62,9 @@ export const capital = (text) => text.slice(0, 1).toUpperCase() + text.slice(1);
 export const middle = (name, most = 26) =>
   name.length <= most ? name : `${name.slice(0, most - 1 - Math.floor(most / 3))}…${name.slice(-Math.floor(most / 3))}`;
 
-// "Job train" in a narrow column: only "Job" beside an object that is called train.
+// "Job train" in a narrow column: only "Job" beside an object that is called train, or train-0.
 export function ownerBeside(owner, name) {
   const [kind, ...rest] = owner.split(" ");
-  return short(rest.join(" ")) === short(name) ? kind : middle(short(owner), 20);
+  const of = short(rest.join(" "));
+  return short(name) === of || name.startsWith(`${of}-`) ? kind : middle(short(owner), 20);
 }
