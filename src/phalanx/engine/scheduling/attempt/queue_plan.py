@@ -284,6 +284,15 @@ class QueuePlan:
         if self.book is not None and key in self.book.waiting:
             self.book.begun(key)
 
+    def may_start(self) -> list[PlannedUnit]:
+        """Return the units that may start now by plan."""
+        return [self.units[key] for key in self.book.proposed if key in self.units] if self.book is not None else []
+
+    def is_stuck(self, key: str, seconds: float) -> bool:
+        """Return True if a unit has not started for so long although it may start by plan."""
+        since = self.book.proposed.get(key) if self.book is not None else None
+        return since is not None and since + seconds < self._cluster.now
+
     # ---- questions
 
     def assignment(self, planned: PlannedUnit) -> list[tuple[PodRecord, int]]:

@@ -294,19 +294,7 @@ class StartReservations(HeldStarts):
 
     def _plan(self, waiting: list[SchedulingUnit]) -> None:
         """Plan all plain units again, and report new or moved starts."""
-        now = self._cluster.now
-        asking = []
-        for unit in waiting:
-            held, known = self.held.get(unit.key), unit.key in self.plan.units
-            if held is None and not known and unit.place not in REFUSED:
-                continue
-            if held is not None and held.entry is not None and now > held.entry.promise + KEPT_WITHIN:
-                self._planned_alone_until[unit.key] = now + PLAN_AGAIN_SECONDS  # something other than room prevents it
-            backfill = settings_of(self._cluster, unit).backfill
-            if self._planned_alone_until.get(unit.key, 0.0) > now or backfill == "None":
-                continue
-            if known or (held is None and not self._over_quota(unit)):
-                asking.append(unit)
+        now, asking = self._cluster.now, self._to_plan(waiting)
         if not asking and not self.plan.units:
             return
         if self.plan.is_current(asking) and not self._planned_alone_until:
@@ -324,9 +312,27 @@ class StartReservations(HeldStarts):
         for promise in self.plan.promises:
             if promise.name in self.plan.units:
                 self._report_plan(self.plan.units[promise.name], promise)
-        for planned in self.plan.units.values():  # other units of its class may have been refused since
-            if planned.start <= now and planned.unit.place is QueueName.WAITING:
+        for planned in self.plan.may_start():  # other units of its class may have been refused since
+            if planned.unit.place is QueueName.WAITING:
                 self._unit_lifecycle.admit(planned.unit)
+
+    def _to_plan(self, waiting: list[SchedulingUnit]) -> list[SchedulingUnit]:
+        """Return the units that are planned together, if they are plain."""
+        now, found = self._cluster.now, []
+        for unit in waiting:
+            key = unit.key
+            held, known = self.held.get(key), key in self.plan.units
+            if held is None and not known and unit.place not in REFUSED:
+                continue
+            if known and self.plan.is_stuck(key, KEPT_WITHIN):
+                self._planned_alone_until[key] = now + PLAN_AGAIN_SECONDS  # something other than room prevents it
+            if self._planned_alone_until and self._planned_alone_until.get(key, 0.0) > now:
+                continue
+            if settings_of(self._cluster, unit).backfill == "None":
+                continue
+            if known or (held is None and not self._over_quota(unit)):
+                found.append(unit)
+        return found
 
     def _may_hold(self, planned: PlannedUnit, limits: PromiseLimits) -> bool:
         """Return True if a start may be promised; the limits do not apply to starving units."""
