@@ -23,3 +23,9 @@ def test_the_sample_runs_as_printed(tmp_path: Path) -> None:
         cwd=tmp_path, text=True, capture_output=True, timeout=300, check=False,
     )  # fmt: skip
     assert done.returncode == 0 and "1 passed" in done.stdout, done.stdout + done.stderr
+
+
+def test_the_page_installs_what_its_sample_is_run_with() -> None:
+    """Phalanx itself does not need pytest, so that installing it alone is not enough."""
+    (line,) = re.findall(r"^    pip install (.*?) +#", PAGE.read_text(), re.MULTILINE)
+    assert line.split() == [".", "pytest"]
