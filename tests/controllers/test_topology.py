@@ -30,9 +30,9 @@ def test_a_level_left_out_follows_the_one_above() -> None:
 def test_a_large_cluster_has_racks_without_being_asked_for() -> None:
     assert usual_topology(64) == Topology(1, 1, 1)
     topology = usual_topology(2_000)
-    assert (topology.zones, topology.blocks, topology.racks) == (1, 16, 128)
+    assert (topology.zones, topology.blocks, topology.racks) == (1, 16, 125)
     racks = Counter(topology.labels(index, 2_000)[RACK] for index in range(2_000))
-    assert len(racks) == 128 and set(racks.values()) == {15, 16}
+    assert len(racks) == 125 and set(racks.values()) == {16}
 
 
 def test_no_gpus() -> None:

@@ -68,8 +68,8 @@ def usual_topology(nodes: int) -> Topology:
     """Return the topology of a cluster for which none was requested: one rack, or racks of 16 in blocks of 8 racks."""
     if nodes <= FEW_NODES:
         return Topology()
-    blocks = ceil(nodes / (NODES_PER_RACK * RACKS_PER_BLOCK))
-    return Topology(blocks=blocks, racks=blocks * RACKS_PER_BLOCK)
+    racks = ceil(nodes / NODES_PER_RACK)
+    return Topology(blocks=ceil(racks / RACKS_PER_BLOCK), racks=racks)
 
 
 def parse_topology(spec: str, path: str = "--topology") -> Topology:

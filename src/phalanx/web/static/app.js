@@ -82,6 +82,7 @@ function route() {
   if (current && current.view !== views[chosen]) current.view?.close?.();
   if (app.recorded() && !["time", "map", "use", "node"].includes(chosen)) app.backToLive(); // never both on one screen
   map.lay(null);
+  map.mark(chosen === "node" ? argument : null);
   document.body.dataset.view = chosen;
   document.body.removeAttribute("data-dense"); // views with long tables set it: they get more room beside the map
   const tab = UNDER[chosen] ?? chosen;

@@ -23,7 +23,7 @@ export class ClusterMap extends EventTarget {
     this.width = this.height = 0;
     this.ratio = 1;
     /** @type {any} Names of nodes. */
-    this.hover = this.focus = null;
+    this.hover = this.focus = this.opened = null;
     /** @type {Map<string, number> | null} */
     this.chosen = null;
     /** @type {any[]} */
@@ -127,6 +127,12 @@ export class ClusterMap extends EventTarget {
     if (this.chosen && !this.chosen.size) this.chosen = null;
     this.hue = key ? this.cluster.hue(key) : 0;
     this.draw();
+  }
+
+  // The node whose details are open is ringed.
+  mark(name) {
+    this.opened = name;
+    this.drawOver();
   }
 
   // Marks: node -> {tone, text, goes}. null takes them away.

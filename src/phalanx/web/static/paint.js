@@ -154,6 +154,7 @@ function below(cell) {
   return { x: cell.x + edge, y: cell.y + top, w: cell.size - 2 * edge, h: cell.size - top - edge };
 }
 
+const SEEN = 7; // pixels from the middle of a node to the ring around it, at least
 const PIPS = 26; // and from here on devices are shown one by one
 
 function base(ctx, cell) {
@@ -328,9 +329,11 @@ function caption(ctx, cell, node) {
 // ---- laid over
 
 export function paintOver(ctx, view) {
-  const { layout, chosen, members, overlay, hover, focus, hue } = view;
+  const { layout, chosen, members, overlay, hover, focus, opened, hue } = view;
   if (chosen && members.length) ranks(ctx, layout, members, gang(hue), view.scale);
   if (overlay) marks(ctx, layout, overlay, view.scale);
+  const cell = layout.cells.get(opened);
+  if (cell) ring(ctx, cell, colour("accent"), 2.5 / view.scale, Math.max(1.5, SEEN / view.scale - cell.size / 2));
   if (hover) ring(ctx, layout.cells.get(hover), colour("ink"), 1.5 / view.scale);
   if (focus) ring(ctx, layout.cells.get(focus), colour("accent"), 2.5 / view.scale, 3);
 }

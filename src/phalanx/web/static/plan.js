@@ -41,7 +41,7 @@ export function planView(app) {
           "p",
           { class: "empty" },
           cluster.queue.total
-            ? "Choose who should get room."
+            ? "Choose what should get room."
             : [
                 h("b", {}, "Nothing is pending, so nothing has to be evicted."),
                 " Plan for what is not there yet: choose the urgent example in ",
@@ -51,6 +51,7 @@ export function planView(app) {
         ),
       );
     const asked = ++stamp;
+    if (!body.childElementCount) show(body, h("p", { class: "muted" }, "asking the scheduler …"));
     let plan,
       problem = "";
     try {
