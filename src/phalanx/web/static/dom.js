@@ -58,7 +58,7 @@ export const knowsNothing = () =>
     "p",
     { class: "empty" },
     h("b", {}, "This scheduler stands by."),
-    " Who waits and what runs is known to the one that leads: see above.",
+    " What waits and what runs is known to the one that leads: see above.",
   );
 
 let teller;

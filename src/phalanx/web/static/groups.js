@@ -154,7 +154,7 @@ export function groupsView(app) {
         workloads.get(name).push(key);
       }
     }
-    // Who waits comes first, then who runs, then what is over.
+    // What waits comes first, then what runs, then what is over.
     const rank = (key) => {
       const group = cluster.groups.get(key);
       return !group.known || (group.done && group.done >= group.placed)

@@ -1,4 +1,4 @@
-// One node: what it has, what is on it, who has been promised room there.
+// One node: what it has, what is on it, which pods have been promised room there.
 
 import { nodeDevices } from "./devices.js";
 import { h, show } from "./dom.js";

@@ -1,4 +1,4 @@
-// A preemption before it happens: who would go and why each, what it costs part by part, whether that is proved.
+// A preemption before it happens: which pods would go and why each, what it costs part by part, whether that is proved.
 
 import { h, knowsNothing, refresh, show } from "./dom.js";
 import { cost, mapKey, marks, victims } from "./victims.js";

@@ -290,7 +290,7 @@ export class Recording {
     } else this.pods.delete(key);
   }
 
-  // Who waits at this moment: roots by priority, then by when they came; what is held at a gate comes last.
+  // What waits at this moment: roots by priority, then by when they came; what is held at a gate comes last.
   queue() {
     const found = new Map();
     for (const [name, pod] of this.pods) {

@@ -7,7 +7,7 @@ import { age, clock, number, parts, percent, plural, resourceName, short } from 
 
 const TONES = ["a", "b", "c"];
 const LARGEST = 512 << 20;
-const QUEUED = 12; // of those who wait at a moment of a recording
+const QUEUED = 12; // of those that wait at a moment of a recording
 
 export function timeView(app) {
   const { cluster } = app;
