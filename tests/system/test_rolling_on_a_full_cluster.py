@@ -273,7 +273,7 @@ def test_a_replica_that_restarts_gets_its_room_again(how: str, policy: str) -> N
             await end_one(cluster, how)
             await cluster.settle(30)
             assert len(placed(cluster, "serve-")) == 6 and not placed(cluster, "waits-")
-            assert len(before - {pod["metadata"]["uid"] for pod in cluster.all("Pod")}) == 2, "the replica, no other pod"
+            assert len(before - {pod["metadata"]["uid"] for pod in cluster.all("Pod")}) == 2, "the replica only"
 
     run(main)
 
