@@ -103,10 +103,7 @@ def test_a_tree_ends_as_a_whole() -> None:
 
 def test_replace_reserves_the_room_of_a_lost_member_until_its_replacement_comes() -> None:
     cluster = running(rescheduling={"policy": "Replace"}, nodes=1, size=4)
-    lost = cluster.pods["g-3"]
-    conditions = [PodCondition(type="DisruptionTarget", status="True", reason="EvictionByEvictionAPI")]
-    cluster.see(msgspec.structs.replace(lost, status=msgspec.structs.replace(lost.status, conditions=conditions)))
-    lose(cluster, "g-3")
+    lose(cluster, "g-3", "EvictionByEvictionAPI")
     cluster.see(pod("other").cpu("1").created(START + 1))
     cluster.step(5)
     assert "other" not in cluster.bound, "the room is reserved"
@@ -115,13 +112,15 @@ def test_replace_reserves_the_room_of_a_lost_member_until_its_replacement_comes(
     assert cluster.bound["again"] == "n0"
 
 
-def test_what_is_reserved_for_a_replacement_that_never_comes_is_free_again() -> None:
+@pytest.mark.parametrize(("reason", "seconds"), [("", 60), ("EvictionByEvictionAPI", 600)])
+def test_what_is_reserved_for_a_replacement_that_never_comes_is_free_again(reason: str, seconds: int) -> None:
+    """The controller of a pod that was just deleted may want fewer: it is suspended, or scaled down."""
     cluster = running(rescheduling={"policy": "Replace"}, nodes=1, size=4)
-    lose(cluster, "g-3")
+    lose(cluster, "g-3", reason)
     cluster.see(pod("other").cpu("1").created(START + 1))
-    cluster.step(300)
+    cluster.step(seconds - 1)
     assert "other" not in cluster.bound
-    cluster.step(400)
+    cluster.step(2)
     assert "other" in cluster.bound
 
 
@@ -285,6 +284,20 @@ def test_a_replacement_of_a_member_that_was_never_ready_has_its_room() -> None:
     cluster.see(member("g-9"))
     cluster.step(1)
     assert cluster.bound.get("g-9") == "n0" and "waits" not in cluster.bound
+
+
+def test_room_is_not_reserved_a_second_time_when_a_replaced_member_is_gone() -> None:
+    cluster = running(size=1, nodes=1, timeouts={"readySeconds": 30}, rescheduling={"policy": "Replace"})
+    cluster.step(31)
+    assert cluster.evicted == ["g-0"]
+    cluster.see(member("g-9", created=cluster.now))
+    cluster.step(1)
+    assert cluster.bound["g-9"] == "n0", "beside the old one, which terminates"
+    cluster.update("g-0", phase="Failed", ending=True).step(1)
+    cluster.finish()
+    cluster.see(pod("other").cpu("3"))
+    cluster.step(1)
+    assert cluster.bound.get("other") == "n0" and healthy(cluster)[1] == "Running"
 
 
 def test_a_member_that_is_lost_for_two_reasons_is_named_once() -> None:

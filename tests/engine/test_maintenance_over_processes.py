@@ -126,7 +126,7 @@ def room_reserved(cluster: Cluster, name: str = "g") -> tuple[str, str]:
 
 def test_room_reserved_for_a_replacement_stays_reserved() -> None:
     cluster = running(rescheduling={"policy": "Replace"}, nodes=1, size=4)
-    lose(cluster, "g-0")
+    lose(cluster, "g-0", "EvictionByEvictionAPI")
     assert room_reserved(cluster) == ("True", "Replacement")
     cluster.restart()
     cluster.see(pod("other").cpu("1"))
@@ -143,7 +143,7 @@ def test_room_reserved_for_a_replacement_stays_reserved() -> None:
 
 def test_room_reserved_by_an_earlier_process_is_free_again_at_the_same_time() -> None:
     cluster = running(rescheduling={"policy": "Replace"}, nodes=1, size=4)
-    lose(cluster, "g-0")
+    lose(cluster, "g-0", "EvictionByEvictionAPI")
     cluster.step(400)
     cluster.restart().see(pod("other").cpu("1"))
     cluster.step(190)

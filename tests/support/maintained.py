@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
+
+from phalanx.model.objects.pod import PodCondition
 from phalanx.testing.builders import node, pod, pod_group, workload_policy
 from phalanx.testing.cluster import Cluster
 
@@ -34,6 +37,11 @@ def running(size: int = 3, nodes: int = 2, **parts: Any) -> Cluster:
     return cluster
 
 
-def lose(cluster: Cluster, name: str) -> None:
+def lose(cluster: Cluster, name: str, reason: str = "") -> None:
+    """Delete a pod; reason: of its condition DisruptionTarget."""
+    if reason:
+        lost = cluster.pods[name]
+        target = PodCondition(type="DisruptionTarget", status="True", reason=reason)
+        cluster.see(msgspec.structs.replace(lost, status=msgspec.structs.replace(lost.status, conditions=[target])))
     cluster.gone("Pod", name)
     cluster.step()

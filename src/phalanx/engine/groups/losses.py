@@ -89,9 +89,7 @@ class Losses:
         self, leaf: GroupKey, old: Member | None, new: Member | None, now: float, nodes: Iterable[str]
     ) -> Loss | None:
         """Record a changed member (`new` None: deleted); return the loss if this is a new one."""
-        if old is None or old.state not in (*PLACED, MemberState.ENDING):
-            return None
-        if new is not None and new.state not in LOST:
+        if old is None or (new is not None and new.state not in LOST):
             return None
         pod = (new or old).pod
         uid = pod.metadata.uid
@@ -99,15 +97,17 @@ class Losses:
         if new is None:
             self._noted.pop(uid, None)
             self._preemptors.pop(uid, None)
-        if uid in self._lost.get(leaf, {}) or (new is None and old.state is MemberState.ENDING and noted):
+        if old.state not in (*PLACED, MemberState.ENDING):
+            return None
+        if new is not None:
+            self._noted[uid] = None  # the pod still exists: that it fails or is deleted is not a second loss
+        if uid in self._lost.get(leaf, {}) or (old.state is MemberState.ENDING and noted):
             return None
         cause, detail = cause_of(pod, pod.spec.node_name in nodes if pod.spec.node_name else True)
         if preemptor is not None:
             cause, detail = LossCause.PREEMPTED, f"by {preemptor}"
         loss = Loss(pod.metadata.name, uid, old.node, cause, detail, now)
         self.add(leaf, loss)
-        if new is not None:
-            self._noted[uid] = None  # the pod still exists; its deletion is not a second loss
         return loss
 
     def add(self, leaf: GroupKey, loss: Loss) -> None:

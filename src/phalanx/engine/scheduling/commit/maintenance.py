@@ -17,7 +17,12 @@ from phalanx.engine.groups.group_state import HEALTHY, GroupState, Phase
 from phalanx.engine.groups.health import NO_RESTARTS, Restarts, seconds_of
 from phalanx.engine.groups.losses import GANG_TERMINATED, NEVER_READY, Loss, LossCause
 from phalanx.engine.scheduling.commit.group_reservations import GroupReservations
-from phalanx.engine.scheduling.commit.replacements import Replacements, Rollouts
+from phalanx.engine.scheduling.commit.replacements import (
+    RESERVED_SECONDS,
+    Replacements,
+    Rollouts,
+    recreation_seconds,
+)
 from phalanx.engine.scheduling.lifecycle.members import Members, root_key
 from phalanx.engine.scheduling.lifecycle.pod_lifecycle import PodLifecycle
 from phalanx.model.groups import Group, GroupKey, Member, MemberState
@@ -334,7 +339,7 @@ class Maintenance:
         elif deleted and group.present >= group.spec.minimum:
             return
         elif loss.cause is not LossCause.PREEMPTED or self._forest.disruption_unit(key) is None:
-            self.replacements.reserve(group, pod, loss.node)
+            self.replacements.reserve(group, pod, loss.node, recreation_seconds(pod) if deleted else RESERVED_SECONDS)
 
     # ---- readiness
 

@@ -225,7 +225,7 @@ class Rollouts:
         owner = _owner(group)
         if owner is None or owner.kind not in RESTARTS or _is_terminating(group) or loss.cause is LossCause.PREEMPTED:
             return
-        self._replacements.reserve(group, lost, loss.node, _recreation_seconds(lost), rolls=True)
+        self._replacements.reserve(group, lost, loss.node, recreation_seconds(lost), rolls=True)
 
     def _successor(self, group: Group) -> Group | None:
         """Return the youngest group of the same replica that is below its minimum."""
@@ -249,7 +249,7 @@ class Rollouts:
         return self._by_replica
 
 
-def _recreation_seconds(lost: Pod) -> float:
+def recreation_seconds(lost: Pod) -> float:
     """Return how long room is reserved for the successor of a deleted pod: some controllers wait until it is gone."""
     return RESTART_SECONDS + min(lost.metadata.deletion_grace_period_seconds or 0, RESERVED_SECONDS - RESTART_SECONDS)
 
