@@ -118,6 +118,7 @@ isCIDR('::/0') && !isCIDR('10.0.0.0') && cidr('10.1.2.3/8').ip() == ip('10.1.2.3
 url('https://u@example.com:80/a%20b?x=1&x=2').getHost() == 'example.com:80' && url('https://example.com:80/').getPort() == '80'
 url('HTTPS://[::1]:80/').getHostname() == '::1' && url('HTTPS://[::1]:80/').getScheme() == 'https' && url('/a').getEscapedPath() == '/a'
 url('https://h/?x=1&x=2&y=a+b').getQuery() == {'x': ['1', '2'], 'y': ['a b']} && isURL('https://h') && !isURL('h')
+type(ip('::1')) == net.IP && type(cidr('10.0.0.0/8')) == net.CIDR && net.IP != net.CIDR
 format.dns1123Label().validate('a-b') == optional.none() && format.dns1123Label().validate('A').hasValue()
 format.named('uuid').value().validate('x').value() == ['does not match the UUID format'] && !format.named('none').hasValue()
 format.date().validate('2020-01-02') == optional.none() && format.datetime().validate('x').hasValue() && format.byte().validate('YQ==') == optional.none()
@@ -189,6 +190,7 @@ REFUSED = {
     "l.map(1, x)": "argument must be a simple name",
     "duration('x') > duration('1s')": "invalid duration argument",
     "timestamp('x') == timestamp('x')": "invalid timestamp argument",
+    "timestamp(-62135596801) == timestamp(0)": "invalid timestamp argument",
     "s.matches('[')": "invalid matches argument",
     "x +": "Syntax error: mismatched input '<EOF>' expecting {'[', '{',",
     "x)": "Syntax error: extraneous input ')' expecting <EOF>",

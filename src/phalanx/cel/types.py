@@ -101,4 +101,6 @@ NAMED_TYPES: dict[str, Type] = {
     "optional_type": optional_of(DYN),
     "google.protobuf.Timestamp": TIMESTAMP,
     "google.protobuf.Duration": DURATION,
+    "net.IP": opaque("net.IP"),
+    "net.CIDR": opaque("net.CIDR"),
 }

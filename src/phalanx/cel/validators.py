@@ -7,14 +7,19 @@ from typing import Any
 
 from .checker import Checked
 from .functions.standard import compiled
-from .functions.times import parse_duration, parse_timestamp
+from .functions.times import checked_timestamp, parse_duration, parse_timestamp
 from .syntax import CallExpression, Const, ExpressionProblem, Fold, Ident, ListExpr, MapExpr, Node, Select, StructExpr
 from .types import Type, is_optional
 from .values import EvaluationError
 
+
+def _timestamp(value: str | int) -> object:
+    return parse_timestamp(value) if isinstance(value, str) else checked_timestamp(value * 10**9)
+
+
 _CHECKS: dict[tuple[str, bool], tuple[Callable[[str], Any], str]] = {
     ("duration", False): (parse_duration, "invalid duration argument"),
-    ("timestamp", False): (parse_timestamp, "invalid timestamp argument"),
+    ("timestamp", False): (_timestamp, "invalid timestamp argument"),
     ("matches", True): (compiled, "invalid matches argument"),
 }
 
@@ -71,7 +76,8 @@ def _argument_problems(node: CallExpression) -> list[ExpressionProblem]:
         return []
     found = _CHECKS.get((node.function, node.target is not None))
     literal = node.args[-1]
-    if found is None or not isinstance(literal.value, str):
+    texts = str if node.function != "timestamp" else (str, int)
+    if found is None or not isinstance(literal.value, texts):
         return []
     parse, message = found
     try:
