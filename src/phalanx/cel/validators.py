@@ -13,7 +13,7 @@ from .types import Type, is_optional
 from .values import EvaluationError
 
 
-def _timestamp(value: str | int) -> object:
+def _timestamp(value: Any) -> object:
     return parse_timestamp(value) if isinstance(value, str) else checked_timestamp(value * 10**9)
 
 
