@@ -10,7 +10,7 @@ import pytest
 from phalanx.engine import decisions as d
 from phalanx.engine.explain import why
 from phalanx.model import objects as o
-from support.device_world import DRIVER, World, asks, claim, consumer, device, device_node, published
+from support.device_world import DRIVER, World, asks, claim, consumer, device, device_node, gang_group, published
 
 Json = dict[str, Any]
 ATTRIBUTES = f'device.attributes["{DRIVER}"]'
@@ -69,6 +69,15 @@ def test_a_class_that_does_not_exist_is_awaited() -> None:
     spec = {"selectors": [{"cel": {"expression": f'device.driver == "{DRIVER}"'}}]}
     world.see(msgspec.convert({"metadata": {"name": "later"}, "spec": spec}, o.DeviceClass)).run()
     assert world.bound["early"] == "a"
+
+
+def test_members_of_a_gang_and_why_name_the_class_that_does_not_exist() -> None:
+    unknown = asks(deviceClassName="late")
+    world = cluster(claim("c", unknown), claim("d", unknown), gang_group("g", 2))
+    world.see(consumer("p", "c", group="g"), consumer("q", "d", group="g")).run()
+    assert {"request r: device class late does not exist" in world.messages[name] for name in "pq"} == {True}
+    (found,) = why(world.engine.scheduler, "PodGroup", "default", "g").items
+    assert found.headline == "DeviceClass late does not exist (request r of its ResourceClaim)"
 
 
 def test_a_class_whose_selector_does_not_compile() -> None:

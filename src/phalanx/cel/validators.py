@@ -17,7 +17,7 @@ def _timestamp(value: Any) -> object:
     return parse_timestamp(value) if isinstance(value, str) else checked_timestamp(value * 10**9)
 
 
-_CHECKS: dict[tuple[str, bool], tuple[Callable[[str], Any], str]] = {
+_CHECKS: dict[tuple[str, bool], tuple[Callable[[Any], Any], str]] = {
     ("duration", False): (parse_duration, "invalid duration argument"),
     ("timestamp", False): (_timestamp, "invalid timestamp argument"),
     ("matches", True): (compiled, "invalid matches argument"),
@@ -76,7 +76,7 @@ def _argument_problems(node: CallExpression) -> list[ExpressionProblem]:
         return []
     found = _CHECKS.get((node.function, node.target is not None))
     literal = node.args[-1]
-    texts = str if node.function != "timestamp" else (str, int)
+    texts = (str,) if node.function != "timestamp" else (str, int)
     if found is None or not isinstance(literal.value, texts):
         return []
     parse, message = found

@@ -83,6 +83,8 @@ def _name_reasons(built: Built) -> None:
     room: set[int] = set()
     for row, evaluation in zip(built.problem.shapes, built.evaluations, strict=True):
         codes = np.full(evaluation.columns.n, -1, dtype=np.int16)
+        if (status := evaluation.pre_filter()) is not None:
+            codes[:] = names.setdefault(status.message, len(names))
         about_room = {plugin.name for plugin, _ in evaluation.filters if traits_of(plugin).room}
         for plugin, finding in evaluation.diagnose().findings:
             fresh = finding.rows[codes[finding.rows] < 0]

@@ -13,6 +13,7 @@ import msgspec
 
 from phalanx.engine.framework import ClusterChange, Wake
 from phalanx.engine.framework.cluster_state import ClusterState
+from phalanx.engine.framework.diagnosis import Diagnosis
 from phalanx.engine.framework.traits import traits_of
 from phalanx.engine.groups import messages
 from phalanx.engine.groups.admission import shortages_of
@@ -421,9 +422,9 @@ class Refusals:
     def _own_message(self, record: PodRecord, group_message: str) -> str:
         """Use the pod's own diagnosis if it fits no node, else the group's."""
         evaluation = self._cluster.evaluation(record)
-        if evaluation.best() >= 0 and evaluation.pre_filter() is None:
-            return group_message
-        return evaluation.diagnose().message
+        if (status := evaluation.pre_filter()) is not None:
+            return Diagnosis(self._columns.count, pre_filter=status).message
+        return group_message if evaluation.best() >= 0 else evaluation.diagnose().message
 
     def _conditions(self, group: Group, reason: str, message: str, headline: str = "") -> None:
         for member in self.members.forest.tree(group.key):
