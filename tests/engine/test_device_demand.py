@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from phalanx.cli.demand import render
 from phalanx.engine.explain.demand import demand
 from phalanx.engine.explain.node_pools import DeclaredPool
-from phalanx.engine.explain.values import GroupDemand
+from phalanx.engine.explain.values import GroupDemand, NodeDemand
 from phalanx.testing import builders as b
 from support.device_world import (
     World,
@@ -36,6 +37,8 @@ def test_a_gang_asks_for_as_many_nodes_as_its_devices_need() -> None:
     waiting_gang(world, "train", 10)
     (group,) = lacking(world)
     assert [(each.shape, each.count) for each in group.nodes] == [("like-n0", 2)]
+    assert [(each.pods, each.devices) for each in group.requests] == [(10, {"gpu": 1})]
+    assert "cpu=1, gpu=1 device " in render(NodeDemand([group], []))
     assert not world.bound
 
 

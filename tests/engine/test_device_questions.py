@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from phalanx.engine.explain import plan, why
 from phalanx.engine.explain.device_table import device_table
 from phalanx.serve.variant import MoreNodes, Variant
+from phalanx.testing import builders as b
 from support.device_world import (
     DRIVER,
     World,
@@ -17,6 +20,7 @@ from support.device_world import (
     claiming_job,
     consumer,
     device,
+    device_class,
     device_cluster,
     device_node,
     published,
@@ -116,6 +120,18 @@ def test_a_plan_says_which_devices_each_victim_frees():
     (victim,) = found.victims
     where = world.bound[victim.name.rpartition("/")[2]]
     assert victim.devices == [f"{DRIVER}/{where}/d0", f"{DRIVER}/{where}/d1"]
+
+
+@pytest.mark.parametrize("extended", [False, True])
+def test_why_names_the_devices_of_a_placed_pod(extended: bool):
+    world = device_cluster(nodes=1, devices=2)
+    world.see(device_class("gpu", extendedResourceName="example.com/gpu"))
+    if extended:
+        world.see(b.pod("p").uid("p").cpu("1").resource("example.com/gpu", "2").build()).run()
+    else:
+        world.see(claim("c", asks(count=2)), consumer("p", "c")).run()
+    (found,) = why(world.engine.scheduler, "Pod", "default", "p").items
+    assert found.summary == f"is on node n0, with {DRIVER}/n0/d0, {DRIVER}/n0/d1"
 
 
 def test_free_devices_are_counted_by_class_and_domain():

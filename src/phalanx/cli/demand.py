@@ -8,7 +8,7 @@ import msgspec
 from phalanx.cli.output import CommandResult, say, table, watch_option
 from phalanx.cli.scheduler_client import SchedulerClient, Where, asking_options, run
 from phalanx.engine.explain.values import GroupDemand, NodeDemand
-from phalanx.engine.placement.outcome import amount_word
+from phalanx.engine.placement.outcome import amount_word, plural
 
 _HEADS = ("GROUP", "PODS", "ASKS FOR", "NODES", "SHAPE", "DOMAIN")
 NOTHING = "no group lacks nodes"
@@ -59,6 +59,7 @@ def _rows(group: GroupDemand) -> list[tuple[str, ...]]:
         ", ".join(
             [
                 *(f"{name}={_quantity(name, amount)}" for name, amount in each.requests.items()),
+                *(f"{name}={plural(count, 'device')}" for name, count in each.devices.items()),
                 *(f"{key}={value}" for key, value in each.node_selector.items()),
             ]
         )

@@ -15,7 +15,7 @@ from phalanx.engine.devices.inventory import Device
 from phalanx.engine.devices.requests import AllocationRequest
 from phalanx.engine.devices.state import ALL_ROWS, DeviceState, extended_key
 from phalanx.engine.explain.device_hints import ruled_out
-from phalanx.engine.explain.device_table import any_of, device_table
+from phalanx.engine.explain.device_table import any_of, asked_devices, device_table
 from phalanx.engine.state.claims import ClaimKey
 from phalanx.engine.state.records import PodRecord
 from phalanx.engine.state.shapes import Shape
@@ -128,15 +128,8 @@ class DeviceView:
 
     def asked(self, shape: Shape) -> dict[str, int]:
         """Return the number of devices of each column that a pod requests; of alternatives, the first."""
-        found: dict[str, int] = {}
-        for claim in self._state.specs_of(shape):
-            for request in claim.requests:
-                for first in [request.exactly, *request.first_available][:2]:
-                    if first is not None:
-                        name = IMPLICIT_RESOURCE_PREFIX + first.device_class_name
-                        found[name] = found.get(name, 0) + max(1, first.count)
-                        break
-        return found
+        asked = asked_devices(self._state, shape)
+        return {IMPLICIT_RESOURCE_PREFIX + name: count for name, count in asked.items()}
 
     def free(self, keys: Sequence[str], shapes: Iterable[Shape]) -> list[Json]:
         """Return the `device_table` rows of the classes in the claims of these shapes."""

@@ -81,10 +81,7 @@ class ClaimUses:
     # ---- uses
 
     def of(self, pod: Pod) -> tuple[ClaimUse, ...]:
-        entries = claim_names(pod)
-        if len(entries) > 1:  # a claim that is named twice is allocated once
-            entries = list({name or (entry,): (entry, name) for entry, name in reversed(entries)}.values())[::-1]
-        found = [self._use(pod, entry, name) for entry, name in entries]
+        found = [self._use(pod, entry, name) for entry, name in claim_names(pod)]
         if self.classes and (extended := self._extended(pod)) is not None:
             found.append(extended)
         return tuple(found)

@@ -12,7 +12,7 @@ import msgspec
 
 from phalanx.base.clock import rfc3339
 from phalanx.engine.explain import hints
-from phalanx.engine.explain.device_hints import for_devices
+from phalanx.engine.explain.device_hints import for_devices, with_devices
 from phalanx.engine.explain.levels import levels_of, placed_enough, pods_of
 from phalanx.engine.explain.pending import held
 from phalanx.engine.explain.relax import for_pod, relaxations
@@ -164,7 +164,8 @@ class _Asked:
     def _placed(self, record: PodRecord) -> Why:
         word = "is being bound to" if record.assumed else "is on"
         held = self._engine.pod_lifecycle.holding.get(record.key)
-        more = f", {held.words}" if held is not None and held.stage != TURN else ""
+        more = with_devices(self._engine.indexes.devices, record)
+        more += f", {held.words}" if held is not None and held.stage != TURN else ""
         return Why(
             kind="Pod",
             namespace=record.namespace,

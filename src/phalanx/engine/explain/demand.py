@@ -14,6 +14,7 @@ from collections.abc import Collection, Sequence
 from math import ceil
 from typing import TYPE_CHECKING
 
+from phalanx.engine.explain.device_table import asked_devices
 from phalanx.engine.explain.new_devices import NewDevices
 from phalanx.engine.explain.node_pools import DeclaredPool, NodePool, pools_of
 from phalanx.engine.explain.pending import PendingReasons
@@ -279,12 +280,18 @@ class _Demand:
     def _described(self, target: AttemptUnit, nodes: Candidates, message: str) -> GroupDemand:
         key = _key_of(target)
         kind, namespace, name = target.key.split("/", 2)
+        state = self._scheduler.indexes.devices
         alike = Counter(
-            (tuple(sorted(self._request(r).items())), tuple(sorted(_selector(r).items()))) for r in target.records
+            (
+                tuple(sorted(self._request(record).items())),
+                tuple(sorted(_selector(record).items())),
+                tuple(sorted(asked_devices(state, record.shape).items())),
+            )
+            for record in target.records
         )
         requests = [
-            PodDemand(count, {name: _text(name, value) for name, value in amounts}, dict(selector))
-            for (amounts, selector), count in alike.items()
+            PodDemand(count, {name: _text(name, value) for name, value in amounts}, dict(selector), dict(devices))
+            for (amounts, selector, devices), count in alike.items()
         ]
         by_place: dict[tuple[str, str], list[tuple[NodePool, Node]]] = {}
         for pool, node in nodes:

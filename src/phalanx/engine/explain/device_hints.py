@@ -13,6 +13,7 @@ from phalanx.engine.state.records import PodRecord
 from phalanx.engine.state.shapes import Shape
 
 MOST_POOLS = 3  # maximum number of pools that are named because none of their devices may be used
+MOST_DEVICES = 8  # maximum number of devices that are named
 MOST_SHAPES = 4  # maximum number of shapes that are explained
 
 
@@ -63,10 +64,18 @@ def devices_of(state: DeviceState, records: Iterable[PodRecord]) -> list[str]:
     """Return the devices ("driver/pool/device") that the claims of these pods hold, assumed allocations included."""
     state.sync()
     found: dict[str, None] = {}
-    for key in dict.fromkeys(key for record in records for key in (*record.claims, extended_key(record))):
+    keys = [(*record.claims, extended_key(record), state.made_for(record.uid)) for record in records]
+    for key in dict.fromkeys(key for some in keys for key in some):
         if (held := state.holdings.claims.get(key)) is not None:
             found.update(dict.fromkeys("/".join(device) for device, _ in held.devices))
     return sorted(found)
+
+
+def with_devices(state: DeviceState, record: PodRecord) -> str:
+    """Return the devices of a placed pod as the end of a sentence; "" if it has none."""
+    found = devices_of(state, [record]) if record.shape.claims or record.claims else []
+    more = f" and {len(found) - MOST_DEVICES} more" if len(found) > MOST_DEVICES else ""
+    return f", with {', '.join(found[:MOST_DEVICES])}{more}" if found else ""
 
 
 def freed_by(state: DeviceState, pods: Iterable[PodRecord], leaving: Iterable[PodRecord]) -> list[str]:
@@ -74,7 +83,7 @@ def freed_by(state: DeviceState, pods: Iterable[PodRecord], leaving: Iterable[Po
     keeps its devices. Read from the objects, so that a trial without the pods does not change the answer."""
     gone = {record.uid for record in leaving}
     found: dict[str, None] = {}
-    for key in dict.fromkeys(key for record in pods for key in record.claims):
+    for key in dict.fromkeys(key for record in pods for key in (*record.claims, state.made_for(record.uid))):
         claim = state.claim(key)
         allocation = claim.status.allocation if claim is not None else None
         if claim is None or allocation is None or any(each.uid not in gone for each in claim.status.reserved_for):

@@ -9,6 +9,7 @@ import msgspec
 from phalanx.engine.devices.requests import AllocationRequest
 from phalanx.engine.devices.state import DeviceState
 from phalanx.engine.explain.device_hints import ruled_out
+from phalanx.engine.state.shapes import Shape
 from phalanx.model.objects import DeviceClass
 from phalanx.model.objects.devices import DeviceClaim, DeviceRequest, ExactDeviceRequest, ResourceClaimSpec
 
@@ -36,6 +37,17 @@ def device_table(state: DeviceState, keys: Sequence[str]) -> list[DeviceCounts]:
         request = any_of(state, name)
         if request is not None:
             found += _counts(state, name, request, keys)
+    return found
+
+
+def asked_devices(state: DeviceState, shape: Shape) -> dict[str, int]:
+    """Return the number of devices of each class that a pod requests; of alternatives, the first."""
+    found: dict[str, int] = {}
+    for claim in state.specs_of(shape):
+        for request in claim.requests:
+            first = next((each for each in (request.exactly, *request.first_available) if each is not None), None)
+            if first is not None:
+                found[first.device_class_name] = found.get(first.device_class_name, 0) + max(1, first.count)
     return found
 
 

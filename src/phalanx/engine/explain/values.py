@@ -288,6 +288,7 @@ class PodDemand(_Value, frozen=True):
     pods: int
     requests: dict[str, str]
     node_selector: dict[str, str] = {}
+    devices: dict[str, int] = {}  # of its claims, by device class
 
 
 class NodesNeeded(_Value, frozen=True):

@@ -38,7 +38,7 @@ class ClaimUse(NamedTuple):
 
 def claim_names(pod: Pod) -> list[tuple[str, str | None]]:
     """Return (entry, claim name) for every entry of spec.resourceClaims. The name is None if the claim is not created
-    yet. Entries for which the status says that no claim is needed are left out."""
+    yet. Entries for which the status says that no claim is needed are left out, and others of the same claim."""
     entries = pod.spec.resource_claims
     if not entries:
         return []
@@ -51,6 +51,8 @@ def claim_names(pod: Pod) -> list[tuple[str, str | None]]:
             found.append((entry.name, None))
         elif (name := made[entry.name]) is not None:
             found.append((entry.name, name))
+    if len(found) > 1:
+        found = list({name or (entry,): (entry, name) for entry, name in reversed(found)}.values())[::-1]
     return found
 
 
