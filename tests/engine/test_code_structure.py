@@ -48,6 +48,17 @@ def test_constructors_of_the_engine_take_at_most_six_arguments():
     assert long == []
 
 
+def test_constructors_take_at_most_six_arguments_besides_optional_keywords():
+    long = []
+    for path in sorted(SRC.rglob("*.py")):
+        for made in ast.walk(ast.parse(path.read_text())):
+            if isinstance(made, ast.FunctionDef) and made.name == "__init__":
+                required = sum(default is None for default in made.args.kw_defaults)
+                if (count := len(made.args.args) + required - 1) > 6:  # without self
+                    long.append(f"{path.relative_to(SRC)}:{made.lineno} takes {count}")
+    assert long == []
+
+
 def test_the_glossary_stays_small():
     page = SRC.parents[1] / "docs" / "architecture.md"
     table = page.read_text().partition("### Words")[2].partition("\n## ")[0]

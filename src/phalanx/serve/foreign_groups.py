@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -43,6 +43,11 @@ class GroupName(NamedTuple):
     name: str
 
 
+class UsedDialects(NamedTuple):
+    names: Sequence[str]  # other schedulers whose PodGroups are used
+    profiles: Collection[str]  # scheduler names of the pods that use them: ours
+
+
 class _State(msgspec.Struct):
     """One foreign PodGroup."""
 
@@ -60,19 +65,17 @@ class _State(msgspec.Struct):
 class ForeignGroups:
     def __init__(
         self,
-        dialects: Iterable[str],
+        dialects: UsedDialects,
         client: Client,
         clock: Clock,
         rng: random.Random,
         recorder: Recorder,
-        *,
-        profiles: Iterable[str],
         report: Callable[[events.Outcome], None],
     ) -> None:
-        """profiles: our scheduler names; report: called with outcomes of decisions about foreign groups."""
-        self.dialects = [DIALECTS[name] for name in dialects]
+        """report: called with outcomes of decisions about foreign groups."""
+        self.dialects = [DIALECTS[name] for name in dialects.names]
         self._client, self._clock, self._rng, self._recorder = client, clock, rng, recorder
-        self._profiles, self._report = frozenset(profiles), report
+        self._profiles, self._report = frozenset(dialects.profiles), report
         self._groups: dict[GroupName, _State] = {}
         self._uids: dict[str, GroupName] = {}  # uid of a translated group -> foreign group
         self._pods: dict[tuple[str, str], tuple[GroupName, objects.Pod]] = {}

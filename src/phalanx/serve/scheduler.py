@@ -31,7 +31,7 @@ from phalanx.kube.placement_lease import PlacementLease
 from phalanx.kube.recorder import Recorder
 from phalanx.model import objects
 from phalanx.model.gates import Gates
-from phalanx.serve.foreign_groups import ForeignGroups
+from phalanx.serve.foreign_groups import ForeignGroups, UsedDialects
 from phalanx.serve.plugin_times import PluginSamples, PluginTimes
 from phalanx.serve.recording import RecordedEngine
 from phalanx.serve.turns import LINGER, Turns
@@ -137,9 +137,8 @@ class SchedulerService:
         self._informers: list[Informer[Any]] = []
         self._foreign: ForeignGroups | None = None
         if options.dialects:
-            self._foreign = ForeignGroups(
-                options.dialects, client, clock, rng, self.recorder, profiles=engine.profiles, report=self._outcome
-            )
+            dialects = UsedDialects(options.dialects, engine.profiles)
+            self._foreign = ForeignGroups(dialects, client, clock, rng, self.recorder, self._outcome)
             for resource, type_, translate in self._foreign.resources:
                 self._follow_foreign(client, resource, type_, translate, rng)
         for resource, type_ in _CORE:
