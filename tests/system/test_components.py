@@ -106,7 +106,7 @@ def test_a_supervised_part_that_dies_is_made_again_and_says_what_was_wrong(monke
             lives.append(Loop("part", run))
             return lives[-1]
 
-        part = Supervised(make, lambda: troubles.append(part.trouble))
+        part = Supervised(make, lambda: troubles.append(part.failure))
         group = ComponentGroup([part])
         await group.start()
         async with asyncio.timeout(60):

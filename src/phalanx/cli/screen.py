@@ -63,7 +63,7 @@ class Screen:
     view: int = 0
     search: str = ""
     typing: bool = False
-    trouble: str = ""  # why the picture is old
+    failure: str = ""  # why the picture is old
     detail: list[str] | None = None
     title: str = ""
     wide: bool = False  # also show the scheduler's message, as in the condition
@@ -307,8 +307,8 @@ class Screen:
                 parts.append("nothing waits")
             title.append("  " + " · ".join([self.where, *parts] if width >= 100 else parts), style="not bold")
         lines = [title]
-        if self.trouble:
-            lines.append(Text(self.trouble, style="red"))
+        if self.failure:
+            lines.append(Text(self.failure, style="red"))
         return lines
 
     def _tabs(self) -> Text:

@@ -114,9 +114,9 @@ async def _look(asker: SchedulerClient, screen: Screen, every: float, namespace:
         await asyncio.sleep(every)
         try:
             screen.state = msgspec.json.decode(await asker.ask_listing("state", namespace))
-            screen.trouble = ""
+            screen.failure = ""
         except (ApiProblem, SchedulerUnavailable) as problem:
-            screen.trouble = f"no answer, trying again: {problem}"
+            screen.failure = f"no answer, trying again: {problem}"
         _draw(screen)
 
 

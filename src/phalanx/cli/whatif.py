@@ -179,8 +179,8 @@ def render(item: WhatIfUnit, paint: Colours, *, wide: bool = False) -> str:
         lines.append(f"  {item.when}")
     for relaxation in item.relaxations:
         if relaxation.fits is not False:
-            unsure = "" if relaxation.checked else " (by counting, not checked by the filters)"
-            lines.append(f"  would help: {relaxation.text}{unsure}")
+            unchecked = "" if relaxation.checked else " (by counting, not checked by the filters)"
+            lines.append(f"  would help: {relaxation.text}{unchecked}")
     return "\n".join(lines)
 
 

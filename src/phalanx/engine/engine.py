@@ -23,7 +23,7 @@ from phalanx.engine.scheduling.attempt.attempt import EVALUATION, ROWS_PER_STEP
 from phalanx.engine.scheduling.commit.cycle import ROW_WORK
 from phalanx.engine.scheduling.commit.overtaking import in_line
 from phalanx.engine.scheduling.lifecycle.isolation import Isolation, ObjectKey, room_only
-from phalanx.engine.scheduling.lifecycle.pod_lifecycle import TURN
+from phalanx.engine.scheduling.lifecycle.pod_lifecycle import LATER
 from phalanx.engine.scheduling.lifecycle.pod_status import SCHEDULER_ERROR, UNSCHEDULABLE
 from phalanx.engine.scheduling.queue.units import QueueName, SchedulingUnit
 from phalanx.engine.scheduling.scheduler import Scheduler, Watch
@@ -486,7 +486,7 @@ class Engine:
 
         A pod that waits for a plugin (Permit, PreBind), perhaps for minutes, does not count once its node is written.
         """
-        held = sum(each.stage != TURN for each in self.pod_lifecycle.holding.values())
+        held = sum(each.stage != LATER for each in self.pod_lifecycle.holding.values())
         return len(self.pod_lifecycle.unit_of) > held or not self._binding.all_announced
 
     def validate(self) -> None:

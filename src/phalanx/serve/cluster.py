@@ -87,7 +87,7 @@ class ServedCluster:
         return {part.name: part.restarts for part in self._supervised}
 
     def _report_ready(self) -> None:
-        self.server.ready = self._started and not any(part.trouble for part in self._supervised)
+        self.server.ready = self._started and not any(part.failure for part in self._supervised)
 
     async def stop(self) -> None:
         self._started = False

@@ -120,7 +120,7 @@ class Supervised:
 
     def __init__(self, make: Callable[[], Component], on_change: Callable[[], None] = lambda: None) -> None:
         self.name = "a part"  # replaced by the part's name
-        self.trouble = ""  # the failure, until the part works again
+        self.failure = ""  # the failure, until the part works again
         self.restarts = 0
         self._make, self._on_change = make, on_change
         self._part: Component | None = None
@@ -152,8 +152,8 @@ class Supervised:
                 delay = FIRST_RESTART
             while True:
                 self.restarts += 1
-                self.trouble = f"{type(cause := died.exception()).__name__}: {cause}"
-                log.error("%s failed (%s) and is started again in %.1f s", self.name, self.trouble, delay)
+                self.failure = f"{type(cause := died.exception()).__name__}: {cause}"
+                log.error("%s failed (%s) and is started again in %.1f s", self.name, self.failure, delay)
                 self._on_change()
                 await self._stop_part()
                 await asyncio.sleep(delay)
@@ -165,7 +165,7 @@ class Supervised:
                 except Exception as problem:
                     died = loop.create_future()
                     died.set_exception(root_cause(problem))
-            self.trouble = ""
+            self.failure = ""
             self._on_change()
 
     async def _stop_part(self) -> None:

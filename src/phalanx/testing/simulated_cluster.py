@@ -37,7 +37,7 @@ from phalanx.testing.virtual_time import VirtualClock, VirtualLoop
 
 MOST_DECODED = 5000  # objects
 # Written by the clock, not because something happened.
-RESTLESS = frozenset({"leases.coordination.k8s.io", "events", "events.events.k8s.io"})
+ALWAYS_CHANGING = frozenset({"leases.coordination.k8s.io", "events", "events.events.k8s.io"})
 
 
 class _Part(Protocol):
@@ -186,20 +186,20 @@ class SimulatedCluster:
         """Run until nothing was written for `quiet` seconds (except heartbeats, Events); False: not within `most`."""
         end = self.loop.time() + most
         while self.loop.time() < end:
-            before = self._restful_revision()
+            before = self._settled_revision()
             await asyncio.sleep(quiet)
             self.check_alive()
-            if self._restful_revision() == before:
+            if self._settled_revision() == before:
                 return True
         return False
 
-    def _restful_revision(self) -> tuple[int, int]:
+    def _settled_revision(self) -> tuple[int, int]:
         """Return the newest revision and the number of objects: a deletion shows in the second."""
         if self.store.revision == self._rested[0]:
             return self._rested[1]
         newest = count = 0
         for kind in self._stored():
-            if kind.storage_key in RESTLESS:
+            if kind.storage_key in ALWAYS_CHANGING:
                 continue
             for entry in self.store.list(kind.storage_key):
                 newest = max(newest, entry.revision)

@@ -26,7 +26,7 @@ SHARE = 20  # of the loop's time: one part in so many
 SLICE = 400  # nodes read between two looks at the sockets
 KEPT_CHANGES = 600
 KEPT_BYTES = 8 << 20
-PULSE = 15.0  # seconds: a comment, so that dead connections are noticed
+KEEPALIVE_SECONDS = 15.0  # seconds: a comment, so that dead connections are noticed
 
 
 class Feed:
@@ -220,7 +220,7 @@ class Feed:
                 if found:
                     continue
                 try:
-                    async with asyncio.timeout(PULSE), self._updates:
+                    async with asyncio.timeout(KEEPALIVE_SECONDS), self._updates:
                         await self._updates.wait_for(lambda: self._closed or self.number > seen)  # noqa: B023 - awaited here
                 except TimeoutError:
                     yield b": here\n\n"

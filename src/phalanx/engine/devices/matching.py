@@ -15,7 +15,7 @@ from phalanx.engine.devices.inventory import CounterKey, Device
 from phalanx.engine.devices.requests import AllocationRequest
 from phalanx.engine.devices.selectors import SelectorFailure
 
-Thing = TypeVar("Thing", bound=Hashable)
+Item = TypeVar("Item", bound=Hashable)
 
 
 class Usage(Protocol):
@@ -91,13 +91,13 @@ def unit(demand: int, options: list[Option]) -> RequestUnit:
     )
 
 
-def matching(needs: Sequence[tuple[Iterable[Thing], int]]) -> list[list[Thing]] | None:
+def matching(needs: Sequence[tuple[Iterable[Item], int]]) -> list[list[Item]] | None:
     """Assign to every need the requested number of its things, each thing once; None if impossible.
 
     Earlier needs and earlier things have preference; an assignment changes only if another need has no other choice.
     """
     choices = [(list(things), count) for things, count in needs]
-    owner: dict[Thing, int] = {}
+    owner: dict[Item, int] = {}
     for number, (things, count) in enumerate(choices):
         if len(things) < count:
             return None
@@ -111,16 +111,16 @@ def matching(needs: Sequence[tuple[Iterable[Thing], int]]) -> list[list[Thing]] 
         for _ in range(left):
             if not _augment(choices, owner, number):
                 return None
-    found: list[list[Thing]] = [[] for _ in choices]
+    found: list[list[Item]] = [[] for _ in choices]
     for number, (things, _) in enumerate(choices):
         found[number] = [thing for thing in things if owner.get(thing) == number]
     return found
 
 
-def _augment(choices: Sequence[tuple[list[Thing], int]], owner: dict[Thing, int], number: int) -> bool:
+def _augment(choices: Sequence[tuple[list[Item], int]], owner: dict[Item, int], number: int) -> bool:
     """Find one more thing for a need along an augmenting path."""
-    reached: dict[Thing, int] = {}  # thing -> need it was reached from
-    through: dict[int, Thing | None] = {number: None}  # need -> its thing that it would give up
+    reached: dict[Item, int] = {}  # thing -> need it was reached from
+    through: dict[int, Item | None] = {number: None}  # need -> its thing that it would give up
     queue = [number]
     for at in queue:
         for thing in choices[at][0]:
@@ -137,8 +137,8 @@ def _augment(choices: Sequence[tuple[list[Thing], int]], owner: dict[Thing, int]
     return False
 
 
-def _shift(thing: Thing, reached: dict[Thing, int], through: dict[int, Thing | None], owner: dict[Thing, int]) -> None:
-    at: Thing | None = thing
+def _shift(thing: Item, reached: dict[Item, int], through: dict[int, Item | None], owner: dict[Item, int]) -> None:
+    at: Item | None = thing
     while at is not None:
         taker = reached[at]
         owner[at] = taker

@@ -112,12 +112,12 @@ class DeviceSearch:
             step.place = -1
         for place in step.choices:
             device = unit.candidates[place]
-            likeness = self._equivalence_key(device)
-            if likeness in step.tried:
+            equivalent = self._equivalence_key(device)
+            if equivalent in step.tried:
                 continue
             self._spend(1)
             if self._take(unit, device):
-                step.tried.add(likeness)
+                step.tried.add(equivalent)
                 step.place = place
                 return True
         return False

@@ -44,7 +44,7 @@ from phalanx.engine.placement.rule_words import rules_of
 from phalanx.engine.scheduling.attempt.answers import Placed, Refused
 from phalanx.engine.scheduling.lifecycle.history import Note
 from phalanx.engine.scheduling.lifecycle.members import root_key
-from phalanx.engine.scheduling.lifecycle.pod_lifecycle import TURN
+from phalanx.engine.scheduling.lifecycle.pod_lifecycle import LATER
 from phalanx.engine.scheduling.queue.units import GroupTree, QueueName, SchedulingUnit, SinglePod
 from phalanx.engine.state.records import PodRecord
 from phalanx.model.groups import COMPOSITE, POD_GROUP, WORKLOAD, Group, GroupKey, MemberState, PodKey
@@ -165,7 +165,7 @@ class _Asked:
         word = "is being bound to" if record.assumed else "is on"
         held = self._engine.pod_lifecycle.holding.get(record.key)
         more = with_devices(self._engine.indexes.devices, record)
-        more += f", {held.words}" if held is not None and held.stage != TURN else ""
+        more += f", {held.words}" if held is not None and held.stage != LATER else ""
         return Why(
             kind="Pod",
             namespace=record.namespace,

@@ -32,7 +32,7 @@ EVERY = 512  # units processed without a pause
 LOOK = 3  # work per unit on a row to find the blocking units
 LOOK_BEYOND = 15  # the same for a filter that also reads other rows
 FOLLOWED = 32  # rows after which the victim index reads the log of trial changes
-MOST_HINDERED = 20_000  # checks for blocking units
+MOST_BLOCKER_CHECKS = 20_000  # checks for blocking units
 Blockers = dict[tuple[int, int], tuple[int, ...]]  # see PreemptionProblem
 
 
@@ -91,7 +91,7 @@ class PreemptionProblemBuilder:
         self._pause()
         self._numbers = {unit.key: number for number, unit in enumerate(self.units)}
         self._pause()
-        self._looks = 0
+        self._blocker_checks = 0
         self.openings = self._openings()
 
     def stage(self, root: Subtree, origin: dict[int, int], budget: int) -> Stage:
@@ -271,9 +271,9 @@ class PreemptionProblemBuilder:
             filters = [each for each in evaluation.filters if not traits_of(each[0]).room]
             mask = self._open(evaluation, filters)
             resolvable = evaluation.diagnose().resolvable[: len(mask)]
-            hindered = np.flatnonzero(self._allowed[: len(mask)] & ~mask & resolvable)
+            rejected_rows = np.flatnonzero(self._allowed[: len(mask)] & ~mask & resolvable)
             openings.exact &= self._rows_feasible_after_eviction(
-                RowFilters(evaluation, filters), number, mask, hindered, openings.blockers
+                RowFilters(evaluation, filters), number, mask, rejected_rows, openings.blockers
             )
             openings.shapes.append(_with_mask(row, mask))
         return openings
@@ -286,9 +286,9 @@ class PreemptionProblemBuilder:
             filters = [each for each in evaluation.filters if not traits_of(each[0]).room]
             local = [each for each in filters if isinstance(each[1], RowFilter) and not traits_of(each[0]).ties]
             mask = self._open(evaluation, local)
-            hindered = np.flatnonzero(self._allowed[: len(mask)] & ~mask)
+            rejected_rows = np.flatnonzero(self._allowed[: len(mask)] & ~mask)
             if not self._rows_feasible_after_eviction(
-                RowFilters(evaluation, local), number, mask, hindered, openings.blockers
+                RowFilters(evaluation, local), number, mask, rejected_rows, openings.blockers
             ):
                 for at in [at for at in openings.blockers if at[0] == number]:
                     openings.blockers[at] = ()  # not exact: ignoring blockers keeps the lower bound
@@ -315,7 +315,7 @@ class PreemptionProblemBuilder:
         return mask
 
     def _rows_feasible_after_eviction(
-        self, gate: RowFilters, shape: int, mask: Bools, hindered: Ints, blockers: Blockers
+        self, gate: RowFilters, shape: int, mask: Bools, rejected_rows: Ints, blockers: Blockers
     ) -> bool:
         """Find rejected rows that become feasible after evictions on the row, and the blocking victims.
 
@@ -323,7 +323,7 @@ class PreemptionProblemBuilder:
         or if the blocking victims are not exact.
         """
         exact = True
-        for number, row in enumerate(hindered.tolist()):
+        for number, row in enumerate(rejected_rows.tolist()):
             here: dict[int, list[PodRecord]] = {}
             for key in self.victim_index.on_row.get(row, {}):
                 if (unit := self._numbers.get(key)) is not None:
@@ -332,11 +332,11 @@ class PreemptionProblemBuilder:
             if number % FOLLOWED == 0:
                 self.victim_index.refresh()  # trials fill the log: the index must not fall behind
             gate.approach(row)  # a pause may have passed
-            guilty, sure = self._blockers_of_row(gate, row, here)
+            responsible, sure = self._blockers_of_row(gate, row, here)
             exact &= sure
-            if guilty is not None:
+            if responsible is not None:
                 mask[row] = True
-                blockers[shape, row] = tuple(guilty)
+                blockers[shape, row] = tuple(responsible)
         gate.evaluation.refresh()
         return exact
 
@@ -351,7 +351,7 @@ class PreemptionProblemBuilder:
                     self.columns.unplace(pod)
             if gate.passes(row):
                 return self._bisect_blockers(gate, row, list(here), here)
-            return None, gate.shut(row)
+            return None, gate.rejects(row)
         finally:
             self.columns.journal.rewind(mark)
 
@@ -360,16 +360,16 @@ class PreemptionProblemBuilder:
     ) -> tuple[list[int], bool]:
         """Find the blocking units by bisection. Return all units if only several together block, or at the check
         limit."""
-        if self._looks >= MOST_HINDERED:
+        if self._blocker_checks >= MOST_BLOCKER_CHECKS:
             return units, False
-        self._looks += 1
+        self._blocker_checks += 1
         inner = self.columns.journal.mark()
         for unit in units:
             for pod in here[unit]:
                 self.columns.place(pod, row)
-        shut = not gate.passes(row)
+        rejects = not gate.passes(row)
         self.columns.journal.rewind(inner)
-        if not shut:
+        if not rejects:
             return [], True
         if len(units) == 1:
             return units, True

@@ -50,11 +50,11 @@ def symmetry(built: Built) -> NDArray[np.int64]:
     facts += [tracker.mask[:n] for evaluation in built.evaluations for _, tracker in evaluation.filters]
     facts += [ids for ids in (columns.label(key).ids[:n] for key in _keys(built)) if not _one_each(ids)]
     # A row with reservations is not symmetric to any other row.
-    residents = [tuple(sorted(record.shape.id for record in columns.pods[row].values())) for row in range(n)]
+    pods_of_row = [tuple(sorted(record.shape.id for record in columns.pods[row].values())) for row in range(n)]
     for row in built.reserved:
-        residents[row] = (-1, row)
+        pods_of_row[row] = (-1, row)
     numbers: dict[tuple[object, ...], int] = {}
-    table = zip(residents, *(fact.tolist() for fact in facts), strict=True)
+    table = zip(pods_of_row, *(fact.tolist() for fact in facts), strict=True)
     return np.array([numbers.setdefault(fact, len(numbers)) for fact in table], dtype=np.int64)
 
 

@@ -54,15 +54,15 @@ def fits_still(state: ClusterState, assignment: Assignment, known: Mapping[Shape
     `known`: earlier evaluations of these pods.
     """
     rows: dict[Shape, list[int]] = {}
-    someone: dict[Shape, PodRecord] = {}
+    record_of: dict[Shape, PodRecord] = {}
     for record, row in assignment:
         if row >= state.columns.n:
             return False
         rows.setdefault(record.shape, []).append(row)
-        someone[record.shape] = record
+        record_of[record.shape] = record
     alone = True  # except for resources, feasibility does not depend on other members
     for shape, where in rows.items():
-        evaluation = known.get(shape) or state.evaluation(someone[shape])
+        evaluation = known.get(shape) or state.evaluation(record_of[shape])
         if evaluation.reaches_beyond or evaluation.cap() is not None or shape.host_ports or shape.anti_affinity:
             alone = False
         elif not evaluation.passes(where, state.evaluations.quiet):

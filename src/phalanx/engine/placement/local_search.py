@@ -46,7 +46,7 @@ def _other_domains(problem: PlacementProblem, first: SearchOutcome) -> SearchOut
             budget = Budget(min(allowance.left, 4 * len(groups(root))))
             state = SearchState(problem, budget)
             state.areas, state.area_ids = list(probe.state.areas), dict(probe.state.area_ids)
-            outcome = _assign(Search(state, False, budget, more, generous=True), root, area, inside=True)
+            outcome = _assign(Search(state, False, budget, more, largest_first=True), root, area, inside=True)
             allowance.used += max(1, budget.used)
             if outcome is not None and _pods(outcome) > most:
                 best, most = outcome, _pods(outcome)
@@ -103,12 +103,12 @@ class Climb:
         replaced.
         """
         children = self.root.children
-        seated = {id(leaf): 0 for leaf in leaves(self.root)}
+        placed_pods = {id(leaf): 0 for leaf in leaves(self.root)}
         for share in self.best.shares:
-            seated[id(share.leaf)] += int(share.counts.sum())
+            placed_pods[id(share.leaf)] += int(share.counts.sum())
         inside = [leaf for i in sorted(choice.children) for leaf in leaves(children[i])]
-        short = [leaf for leaf in inside if seated[id(leaf)] < leaf.total and id(leaf) not in choice.whole]
-        short.sort(key=lambda leaf: seated[id(leaf)] - leaf.total)
+        short = [leaf for leaf in inside if placed_pods[id(leaf)] < leaf.total and id(leaf) not in choice.whole]
+        short.sort(key=lambda leaf: placed_pods[id(leaf)] - leaf.total)
         for leaf in short:
             yield Choice(choice.children, choice.whole | {id(leaf)})
         for leaf in short:
@@ -118,7 +118,7 @@ class Climb:
         for i in others:
             yield Choice(choice.children | {i}, choice.whole)
         leaving = [i for i in choice.children if not done(children[i])]
-        leaving.sort(key=lambda i: sum(seated[id(leaf)] for leaf in leaves(children[i])))
+        leaving.sort(key=lambda i: sum(placed_pods[id(leaf)] for leaf in leaves(children[i])))
         for gone in leaving:
             rest = choice.whole - {id(leaf) for leaf in leaves(children[gone])}
             if len(choice.children) > self.root.minimum:

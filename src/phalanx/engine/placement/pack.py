@@ -16,7 +16,7 @@ from phalanx.engine.placement.residual_capacity import ResidualCapacity
 from phalanx.engine.slices import worked
 
 NODES_PER_EXPANSION = 512
-CHOOSY = 256  # up to this many nodes the best of several packings is taken, else the first
+MOST_NODES_COMPARED = 256  # up to this many nodes the best of several packings is taken, else the first
 
 
 class Item(msgspec.Struct, eq=False):
@@ -141,7 +141,12 @@ def _worth_left(area: Area, worth: ResidualCapacity, items: list[Item], placed: 
 
 
 def pack(
-    area: Area, items: list[Item], passes: int = 24, *, choosy: bool = True, spend: Callable[[int], None] | None = None
+    area: Area,
+    items: list[Item],
+    passes: int = 24,
+    *,
+    compare: bool = True,
+    spend: Callable[[int], None] | None = None,
 ) -> Ints | None:
     """Return the best-fit pass with the most residual capacity, or None if all passes fail.
 
@@ -149,8 +154,8 @@ def pack(
     """
     best: tuple[float, Ints] | None = None
     price = 1 + area.free.shape[1] // NODES_PER_EXPANSION
-    choosy = choosy and area.free.shape[1] <= CHOOSY and len(items) > 1 and items[0].score is None
-    worth = ResidualCapacity(area.free, area.plain, area.devices) if choosy else None
+    compare = compare and area.free.shape[1] <= MOST_NODES_COMPARED and len(items) > 1 and items[0].score is None
+    worth = ResidualCapacity(area.free, area.plain, area.devices) if compare else None
     for number, order in enumerate(_orders(area, items, passes)):
         if spend is not None and number:
             spend(price)  # the first order is paid for by the calling step

@@ -19,7 +19,7 @@ SIZES = 4  # device counts per pod: powers of two, up to the most free on a node
 DEMAND_SIZES = np.arange(3, 11) / 10.0  # cpu and memory per device, as shares of the node's amount per device
 PIECES = (0.25, 0.5, 1.0)  # pod sizes, as shares of the largest node, by resource
 PLAIN_SHARE = 0.1  # weight of pods without devices; each kind of device has weight 1
-CRUMB_SHARE = 0.05  # weight of capacity that no usual pod could use; breaks ties
+UNUSABLE_SHARE = 0.05  # weight of capacity that no usual pod could use; breaks ties
 ROUNDING = 1e-9
 
 
@@ -42,10 +42,10 @@ class ResidualCapacity:
         self._weights = [1.0 / max(1.0, float(hosts.pods(free).sum())) for hosts in self._hosts]
         self._plain_weight = PLAIN_SHARE / max(1.0, float(self._plain_pods(free).sum()))
         self._devices = [hosts.row for hosts in self._hosts]
-        self._crumb_weight = CRUMB_SHARE / max(ROUNDING, float(self._residual_shares(free).sum()))
+        self._unusable_weight = UNUSABLE_SHARE / max(ROUNDING, float(self._residual_shares(free).sum()))
 
     def __call__(self, left: Floats) -> Floats:
-        worth = self._plain_weight * self._plain_pods(left) + self._crumb_weight * self._residual_shares(left)
+        worth = self._plain_weight * self._plain_pods(left) + self._unusable_weight * self._residual_shares(left)
         for hosts, weight in zip(self._hosts, self._weights, strict=True):
             worth += weight * hosts.pods(left)
         return worth

@@ -19,7 +19,7 @@ from phalanx.engine.placement.bounds import Bounds, wanted
 from phalanx.engine.placement.problem import Composite, Ints, Leaf, Subtree, done, leaves
 from phalanx.engine.placement.state import Budget, Exhausted, SearchState, Slot
 
-GENEROUS_CHOICES = 512  # combinations of children that are sorted
+SORTED_CHOICES = 512  # combinations of children that are sorted
 
 
 class Task(msgspec.Struct, frozen=True, eq=False):
@@ -42,13 +42,13 @@ class Search:
     """Run one mode of the search: full (all pods) or only the minimums."""
 
     def __init__(
-        self, state: SearchState, full: bool, budget: Budget, more: int = 0, *, generous: bool = False
+        self, state: SearchState, full: bool, budget: Budget, more: int = 0, *, largest_first: bool = False
     ) -> None:
         self.state = state
         self.full = full
         self.budget = budget
         self.bounds = Bounds(state, full, more)
-        self.generous = generous  # try children with many pods first instead of cheap ones
+        self.largest_first = largest_first  # try children with many pods first instead of cheap ones
         self.decisions: list[tuple[Subtree, int]] = []  # (group, its area)
         self._failed: set[tuple[object, ...]] = set()
         self._backtracked = False
@@ -203,7 +203,7 @@ class Search:
         cheap = sorted(pending, key=lambda c: (round(size[id(c)], 9), position[id(c)]))
         options = {id(c): len(self.bounds.domains(c, area)) if c.key is not None else 1 << 30 for c in pending}
         choices: Iterable[tuple[Subtree, ...]] = combinations(cheap, missing)
-        if self.generous and comb(len(cheap), missing) <= GENEROUS_CHOICES:
+        if self.largest_first and comb(len(cheap), missing) <= SORTED_CHOICES:
             pods = {id(c): sum(leaf.total for leaf in leaves(c)) for c in cheap}
             choices = sorted(choices, key=lambda chosen: -sum(pods[id(c)] for c in chosen))
         for chosen in choices:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from phalanx.engine.placement.exact import TooLarge, solve, solve_most
 from phalanx.engine.placement.exact_packing import choose_alike, solve_best
-from phalanx.engine.placement.pack import CHOOSY, Area, Item, fill, make_area, pack, smallest
+from phalanx.engine.placement.pack import MOST_NODES_COMPARED, Area, Item, fill, make_area, pack, smallest
 from phalanx.engine.placement.problem import Floats, Ints, Leaf, PlacementProblem, base_slots, count_slots
 from phalanx.engine.placement.residual_capacity import split_resources
 from phalanx.engine.slices import worked
@@ -193,9 +193,9 @@ class SearchState:
             bounds.append(bound)
             some |= bound > 0
         useful = np.flatnonzero(some)
-        if len(useful) > CHOOSY:
+        if len(useful) > MOST_NODES_COMPARED:
             few = self._shortlist(shapes, nodes, counts, bounds)
-            found = self._pack_on(few, shapes, nodes, counts, bounds) if len(few) <= CHOOSY else None
+            found = self._pack_on(few, shapes, nodes, counts, bounds) if len(few) <= MOST_NODES_COMPARED else None
             if found is not None:
                 return found
         return self._pack_on(useful, shapes, nodes, counts, bounds)
@@ -206,7 +206,7 @@ class SearchState:
         Shapes prefer the same nodes, so each shape gets as many nodes as there are pods of all shapes.
         """
         leftover = self._leftover(nodes)
-        pods = min(sum(counts[shape] for shape in shapes), CHOOSY // len(shapes))
+        pods = min(sum(counts[shape] for shape in shapes), MOST_NODES_COMPARED // len(shapes))
         picks = []
         for shape, bound in zip(shapes, bounds, strict=True):
             worked(1 + len(nodes) // 250)
@@ -239,7 +239,7 @@ class SearchState:
 
     def _pack(self, area: Area, items: list[Item]) -> Ints | None:
         """Return the best packing if all can be enumerated, else a good one. None is no proof."""
-        if len(area.rank) <= CHOOSY and items[0].score is None:
+        if len(area.rank) <= MOST_NODES_COMPARED and items[0].score is None:
             try:
                 return solve_best(area, items)
             except TooLarge:
@@ -327,7 +327,7 @@ class SearchState:
         if task in self._proofs:
             return self._proofs[task]
         area = make_area(free, self.kinds, self.rank[union])
-        placed = pack(area, items, choosy=False, spend=self.budget.spend) if greedy else None
+        placed = pack(area, items, compare=False, spend=self.budget.spend) if greedy else None
         if placed is None:
             try:
                 placed, spent = solve(area, items, self.budget.left)

@@ -117,16 +117,16 @@ class BranchAndBound:
 
     def cases(self, stand: BranchDecisions, relaxed: Relaxed) -> list[BranchDecisions]:
         """Return the branches to search, the more promising last; empty if the bound is attained."""
-        units = self.blame(stand.out, relaxed)
+        units = self.responsible(stand.out, relaxed)
         if not units:
-            return self.freeing.prices.blame(stand, relaxed.units)
+            return self.freeing.prices.responsible(stand, relaxed.units)
         settled = self.freeing.prices.settled
         return [
             settled(BranchDecisions(stand.out, stand.kept | {units[0]}, stand.paid, stand.whole)),
             settled(BranchDecisions(stand.out | {units[0]}, stand.kept, stand.paid, stand.whole)),
         ]
 
-    def blame(self, out: frozenset[int], relaxed: Relaxed) -> list[int]:
+    def responsible(self, out: frozenset[int], relaxed: Relaxed) -> list[int]:
         """Return the units whose real cost exceeds the cost in the bound, largest difference first."""
         units = self.units
         partly = [u for u in relaxed.share if u not in out and relaxed.share[u] < units.pods[u]]
@@ -134,8 +134,8 @@ class BranchAndBound:
             return sorted(partly, key=lambda u: (-relaxed.share[u] / units.pods[u], -units.pods[u], u))
         all_pods = sorted(out | relaxed.units)
         over = units.hits[:, all_pods].sum(axis=1) > units.allowed
-        guilty = [u for u in relaxed.share if u not in out and units.hits[over, u].any()]
-        return sorted(guilty, key=lambda u: (-int(units.hits[over, u].sum()), u))
+        responsible = [u for u in relaxed.share if u not in out and units.hits[over, u].any()]
+        return sorted(responsible, key=lambda u: (-int(units.hits[over, u].sum()), u))
 
     def spare(self, chosen: frozenset[int], placed: dict[int, list[tuple[int, int]]]) -> frozenset[int]:
         """Reprieve victims in descending cost while the members still fit where they are placed."""

@@ -228,7 +228,7 @@ class CostBounds:
             else stand
         )
 
-    def blame(self, stand: BranchDecisions, touched: Iterable[int]) -> list[BranchDecisions]:
+    def responsible(self, stand: BranchDecisions, touched: Iterable[int]) -> list[BranchDecisions]:
         """Return the branches to search if the bound is below the real cost of these units."""
         touched = sorted(set(touched) - stand.out)
         all_pods = stand.out.union(touched)

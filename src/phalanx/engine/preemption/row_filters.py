@@ -40,12 +40,12 @@ class RowFilters:
         """Return True if a row that fails with all candidates evicted fails for every victim set."""
         return all(self._relieved(plugin) for plugin, _ in self._beyond)
 
-    def shut(self, row: int) -> bool:
+    def rejects(self, row: int) -> bool:
         """Return True if a filter that depends on this row alone fails."""
         return not all(tracker.verdict(row) for tracker in self._rows)
 
     def passes(self, row: int) -> bool:
-        if self.shut(row):
+        if self.rejects(row):
             return False
         if self._asked:
             self.evaluation.refresh()

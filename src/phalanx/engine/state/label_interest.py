@@ -25,7 +25,7 @@ Mentions = dict[str, set[str] | None]
 
 _MANY_VALUES = 10_000  # a key with more values keeps every value, so that memory stays bounded
 _MANY_HIDDEN = 20_000
-_MANY_SURPRISES = 8  # if values of a key are often mentioned too late, keep every value: a new epoch is expensive
+_MANY_LATE_MENTIONS = 8  # if values of a key are often mentioned too late, keep every value: a new epoch is expensive
 
 _FEW = 1024  # keys and values of deleted selectors that are tolerated before collecting mentions again
 
@@ -34,7 +34,7 @@ Source = Callable[[], Iterable[Mentions]]
 
 
 class LabelInterest:
-    __slots__ = ("_hidden", "_lasting", "_most", "_size", "_surprises", "_values", "epoch", "restored", "sources")
+    __slots__ = ("_hidden", "_lasting", "_late_mentions", "_most", "_size", "_values", "epoch", "restored", "sources")
 
     def __init__(self) -> None:
         self.epoch = 0
@@ -45,7 +45,7 @@ class LabelInterest:
         self._most = _FEW
         self._values: Mentions = {}
         self._hidden: dict[str, set[str]] = {}  # values that were reported as OTHER in this epoch
-        self._surprises: dict[str, int] = {}
+        self._late_mentions: dict[str, int] = {}
 
     def add(self, keys: Iterable[str]) -> bool:
         """Add keys of which the caller reads every value. Return True if a new epoch begins."""
@@ -65,7 +65,7 @@ class LabelInterest:
     def relearn(self) -> None:
         """Remove what no selector mentions any more."""
         before, hidden, epoch = self._values, self._hidden, self.epoch
-        self._values, self._hidden, self._surprises, self._size = {}, {}, {}, 0
+        self._values, self._hidden, self._late_mentions, self._size = {}, {}, {}, 0
         self._learn(self._lasting)
         for source in self.sources:
             for mentions in source():
@@ -92,10 +92,10 @@ class LabelInterest:
                 fresh = wanted - known
                 if fresh and (len(hidden) >= _MANY_HIDDEN or not hidden.isdisjoint(fresh)):
                     again = True
-                    self._surprises[key] = self._surprises.get(key, 0) + 1
+                    self._late_mentions[key] = self._late_mentions.get(key, 0) + 1
                 known |= fresh
                 self._size += len(fresh)
-                whole = len(known) > _MANY_VALUES or self._surprises.get(key, 0) >= _MANY_SURPRISES
+                whole = len(known) > _MANY_VALUES or self._late_mentions.get(key, 0) >= _MANY_LATE_MENTIONS
             if whole:
                 self._values[key] = None
                 self._size -= len(known)
@@ -138,11 +138,11 @@ class LabelInterest:
         """Return a copy of everything, to `restore` after a query."""
         values: Mentions = {key: None if known is None else set(known) for key, known in self._values.items()}
         hidden = {key: set(some) for key, some in self._hidden.items()}
-        return values, hidden, dict(self._surprises), self._size, self.epoch
+        return values, hidden, dict(self._late_mentions), self._size, self.epoch
 
     def restore(self, state: State) -> None:
         self.restored += 1
-        self._values, self._hidden, self._surprises, self._size, self.epoch = state
+        self._values, self._hidden, self._late_mentions, self._size, self.epoch = state
 
 
 def of_selector(selector: LabelSelector | None) -> Mentions:

@@ -27,7 +27,7 @@ from phalanx.model.objects.devices import ADMIN_NAMESPACE_LABEL
 from phalanx.model.rules.devices import admin_access
 from phalanx.model.rules.jobset_policies import existing_claim_errors
 
-IMMORTAL_NAMESPACES = ("default", "kube-system", "kube-public")
+UNDELETABLE_NAMESPACES = ("default", "kube-system", "kube-public")
 POD_GROUP_FINALIZER = "scheduling.k8s.io/podgroup-protection"
 COMPOSITE_FINALIZER = "scheduling.k8s.io/compositepodgroup-protection"
 GROUP = "scheduling.k8s.io"
@@ -290,7 +290,7 @@ class Admission:
             raise forbidden(kind, str(new["metadata"].get("name") or ""), why)
 
     def delete(self, kind: Kind, name: str) -> None:
-        if kind.storage_key == "namespaces" and name in IMMORTAL_NAMESPACES:
+        if kind.storage_key == "namespaces" and name in UNDELETABLE_NAMESPACES:
             raise forbidden(kind, name, "this namespace may not be deleted")
 
 

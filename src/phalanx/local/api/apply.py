@@ -61,17 +61,17 @@ class Applier:
         others = [m for m in managers if m is not before]
         merged = merge(walker, tracked(kind, live, subresource), wanted)
         if before is not None:
-            kept = wished = mine
+            kept = configured = mine
             for other in others:
                 kept = union(kept, other.fields)
                 if other.operation == APPLY:
-                    wished = union(wished, other.fields)
-            prune(walker, merged, before.fields, kept, wished)
+                    configured = union(configured, other.fields)
+            prune(walker, merged, before.fields, kept, configured)
         result = self._overlay(live, merged, kind, subresource)
         changed, removed = self._fields.differences(kind, live, result, subresource)
         if not force:
-            calm = without_new_zeros(live, result)
-            asked = changed if calm == result else self._fields.differences(kind, live, calm, subresource)[0]
+            nonzero = without_new_zeros(live, result)
+            asked = changed if nonzero == result else self._fields.differences(kind, live, nonzero, subresource)[0]
             if manager == KUBECTL:
                 asked = difference(asked, self._applied_by_kubectl(kind, walker, live))
             refuse_disputes(others, asked)
@@ -240,16 +240,16 @@ def _merge_items(walker: Walker, live: list[Any], config: list[Any]) -> list[Any
     return out
 
 
-def prune(walker: Walker, value: Any, last: Fields, kept: Fields, wished: Fields) -> None:
+def prune(walker: Walker, value: Any, last: Fields, kept: Fields, configured: Fields) -> None:
     """Remove from `value` what the last configuration owned and no manager owns now. Edits `value` in place.
 
-    `wished` is the part of `kept` that configurations name: they may wish an empty map, an update cannot leave one.
+    `configured` is the part of `kept` that configurations name: they may wish an empty map, an update cannot leave one.
     """
     if walker.atomic:
         return
     if walker.key is not None:
         if isinstance(value, list):
-            _prune_items(walker, value, last, kept, wished)
+            _prune_items(walker, value, last, kept, configured)
         return
     if not isinstance(value, dict):
         return
@@ -266,11 +266,11 @@ def prune(walker: Walker, value: Any, last: Fields, kept: Fields, wished: Fields
         if walker.plain:
             known = walker.children().get(name)
             if known is not None:
-                prune(known[1], value[name], node, now, wished.get(element, {}))
-                if not value[name] and not known[1].plain and element not in wished:
+                prune(known[1], value[name], node, now, configured.get(element, {}))
+                if not value[name] and not known[1].plain and element not in configured:
                     del value[name]  # empty maps and lists are not stored, so they cannot stay owned
         else:
-            prune(walker.item(), value[name], node, now, wished.get(element, {}))
+            prune(walker.item(), value[name], node, now, configured.get(element, {}))
 
 
 def abandoned(last: Fields, kept: Fields) -> bool:
@@ -282,7 +282,7 @@ def abandoned(last: Fields, kept: Fields) -> bool:
     return owned(last) and not owned(kept)
 
 
-def _prune_items(walker: Walker, value: list[Any], last: Fields, kept: Fields, wished: Fields) -> None:
+def _prune_items(walker: Walker, value: list[Any], last: Fields, kept: Fields, configured: Fields) -> None:
     assert walker.key is not None
     inner, left = walker.item(), []
     for item in value:
@@ -292,7 +292,7 @@ def _prune_items(walker: Walker, value: list[Any], last: Fields, kept: Fields, w
             now = kept.get(element)
             if now is None or abandoned(node, now):
                 continue
-            prune(inner, item, node, now, wished.get(element, {}))
+            prune(inner, item, node, now, configured.get(element, {}))
         left.append(item)
     value[:] = left
 

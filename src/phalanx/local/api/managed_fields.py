@@ -19,7 +19,7 @@ from phalanx.model.memo import Memo
 APPLY = "Apply"
 UPDATE = "Update"
 MAX_UPDATE_MANAGERS = 10
-ANCIENT = "ancient-changes"
+ANCIENT_CHANGES = "ancient-changes"
 _TRACKED_METADATA = ("annotations", "finalizers", "generateName", "labels", "ownerReferences")
 
 Identity = tuple[str, str, str, str]  # manager, operation, apiVersion ("" for Apply), subresource
@@ -219,19 +219,19 @@ def record(
 
 def cap(managers: list[Manager]) -> list[Manager]:
     """Merge the oldest updaters into one if there are more than the server keeps by name."""
-    updaters = [m for m in managers if m.operation == UPDATE and m.fields and m.manager != ANCIENT]
+    updaters = [m for m in managers if m.operation == UPDATE and m.fields and m.manager != ANCIENT_CHANGES]
     surplus = len(updaters) - MAX_UPDATE_MANAGERS
     if surplus <= 0:
         return managers
     updaters.sort(key=lambda m: (m.time, m.manager))
     for old in updaters[: surplus + 1]:
         managers.remove(old)
-        ancient = next((m for m in managers if m.manager == ANCIENT and m.api_version == old.api_version), None)
-        if ancient is None:
-            managers.append(Manager(ANCIENT, UPDATE, old.api_version, old.time, old.fields))
+        merged = next((m for m in managers if m.manager == ANCIENT_CHANGES and m.api_version == old.api_version), None)
+        if merged is None:
+            managers.append(Manager(ANCIENT_CHANGES, UPDATE, old.api_version, old.time, old.fields))
         else:
-            ancient.fields = union(ancient.fields, old.fields)
-            ancient.time = max(ancient.time, old.time)
+            merged.fields = union(merged.fields, old.fields)
+            merged.time = max(merged.time, old.time)
     return managers
 
 

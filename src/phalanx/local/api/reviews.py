@@ -26,11 +26,11 @@ def review(request: Request, changes: Changes) -> Answer:
             _complain(request, _about(spec))
             obj["status"] = _access(rights, request.user, spec)
         case "SubjectAccessReview":
-            _complain(request, [*_about(spec), *_whom(spec)])
+            _complain(request, [*_about(spec), *_subject_errors(spec)])
             obj["status"] = _access(rights, _named(spec), spec)
         case "LocalSubjectAccessReview":
             inside = (spec.get("resourceAttributes") or {}).get("namespace") or ""
-            errors = [*_about(spec), *_whom(spec)]
+            errors = [*_about(spec), *_subject_errors(spec)]
             if inside != request.namespace and not errors:
                 errors = [invalid_value("spec.resourceAttributes.namespace", inside, "must match metadata.namespace")]
             _complain(request, errors)
@@ -61,7 +61,7 @@ def _about(spec: Json) -> list[FieldError]:
     return [invalid_value("spec.resourceAttributes", spec.get("resourceAttributes"), why)]
 
 
-def _whom(spec: Json) -> list[FieldError]:
+def _subject_errors(spec: Json) -> list[FieldError]:
     if spec.get("user") or spec.get("groups"):
         return []
     return [invalid_value("spec.user", "", "at least one of user or group must be specified")]

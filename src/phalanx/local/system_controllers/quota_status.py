@@ -15,7 +15,7 @@ from phalanx.local.api.quotas import Quotas
 
 log = logging.getLogger(__name__)
 RECOUNT = 300.0  # seconds between full recounts, as in kube-controller-manager
-CALM = 0.05  # seconds for which changes are collected into one write
+COLLECT_SECONDS = 0.05  # seconds for which changes are collected into one write
 
 
 class QuotaStatus:
@@ -32,7 +32,7 @@ class QuotaStatus:
                     await self._quotas.woken.wait()
             if not self._quotas.woken.is_set():
                 self._quotas.forget()
-            await asyncio.sleep(CALM)
+            await asyncio.sleep(COLLECT_SECONDS)
             self._quotas.woken.clear()
             dirty, self._quotas.dirty = self._quotas.dirty, set()
             for namespace in sorted(dirty):

@@ -27,9 +27,9 @@ def selector_errors(spec: Json, kind: str, path: str = "spec") -> list[FieldErro
     """Check that a selector exists, is not empty and matches the labels of its own template."""
     selector = spec.get("selector")
     labels = ((spec.get("template") or {}).get("metadata") or {}).get("labels")
-    stranger = invalid(f"{path}.template.metadata.labels", labels, "`selector` does not match template `labels`")
+    mismatch = invalid(f"{path}.template.metadata.labels", labels, "`selector` does not match template `labels`")
     if selector is None:
-        return [required(f"{path}.selector"), stranger]
+        return [required(f"{path}.selector"), mismatch]
     errors = placement.label_selector(selector, f"{path}.selector")
     if not selector.get("matchLabels") and not selector.get("matchExpressions"):
         errors.append(invalid(f"{path}.selector", selector, f"empty selector is invalid for {kind}"))
@@ -38,7 +38,7 @@ def selector_errors(spec: Json, kind: str, path: str = "spec") -> list[FieldErro
         fits = from_selector(selector).matches(labels or {})
     except BadSelector:
         return [*errors, invalid(f"{path}.selector", selector, "invalid label selector")]
-    return errors if fits or errors else [stranger]
+    return errors if fits or errors else [mismatch]
 
 
 def long_running(spec: Json, kind: str) -> list[FieldError]:

@@ -73,19 +73,19 @@ class DaemonSetController(Controller):
         await self._write(owner, by_node, wanted, digest)
 
     async def _arrange(self, owner: Json, by_node: dict[str, list[Json]], wanted: set[str], digest: str) -> None:
-        doomed: list[Json] = []
+        leaving: list[Json] = []
         for node, pods in by_node.items():
             alive = [pod for pod in pods if not deleting(pod)]
             ended = [pod for pod in alive if finished(pod)]
-            doomed += ended  # a daemon pod that ended is recreated
+            leaving += ended  # a daemon pod that ended is recreated
             alive = [pod for pod in alive if not finished(pod)]
             if node not in wanted:
-                doomed += alive
+                leaving += alive
             else:  # two on one node: the oldest stays
-                doomed += sorted(alive, key=lambda p: (p["metadata"]["creationTimestamp"], p["metadata"]["name"]))[1:]
+                leaving += sorted(alive, key=lambda p: (p["metadata"]["creationTimestamp"], p["metadata"]["name"]))[1:]
         missing = [node for node in sorted(wanted) if not by_node.get(node)]
-        doomed += self._outdated(owner, by_node, wanted, digest)
-        await together(self._delete(pod) for pod in doomed)
+        leaving += self._outdated(owner, by_node, wanted, digest)
+        await together(self._delete(pod) for pod in leaving)
         await together(self._create(owner, node, digest) for node in missing)
 
     def _outdated(self, owner: Json, by_node: dict[str, list[Json]], wanted: set[str], digest: str) -> list[Json]:

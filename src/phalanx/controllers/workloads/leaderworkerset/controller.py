@@ -367,11 +367,11 @@ class LeaderWorkerSetController(Controller):
             await self._delete(leader)
             return
         lost = [pod for maker in (workers, leader) for pod in self._pop_lost(maker)]
-        culprit = must_recreate(then, leader, self._pods_of(workers, leader), lost)
-        if culprit is not None:
+        recreated = must_recreate(then, leader, self._pods_of(workers, leader), lost)
+        if recreated is not None:
             # The uid makes repeated Events different: equal Events are recorded once.
             which = f"leader {name}, uid {leader['metadata']['uid'][:8]}"
-            note = f"Recreating group {index} ({which}): pod {culprit['metadata']['name']} was lost or restarted"
+            note = f"Recreating group {index} ({which}): pod {recreated['metadata']['name']} was lost or restarted"
             self._events.normal(lws, self.name, "RecreateGroup", note)
             await self._delete(leader)
             return

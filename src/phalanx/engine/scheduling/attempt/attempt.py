@@ -42,7 +42,7 @@ from phalanx.engine.scheduling.attempt.answers import (
 )
 from phalanx.engine.scheduling.attempt.preemption import Preemption
 from phalanx.engine.scheduling.lifecycle.gang_commits import Commits
-from phalanx.engine.scheduling.lifecycle.reserve_permit import gate_of, permit, rehearse, reserve, unreserve
+from phalanx.engine.scheduling.lifecycle.reserve_permit import gate_of, permit, reserve, reserve_and_permit, unreserve
 from phalanx.engine.scheduling.queue.units import AttemptUnit, GroupTree, SinglePod
 from phalanx.engine.slices import in_slices, worked
 from phalanx.engine.state.claims import ClaimKey, claims_renamed
@@ -444,7 +444,7 @@ class Attempts:
         """
         if isinstance(unit, SinglePod):
             return self._reserve_pod(unit.record, placed)
-        refused = rehearse(self._cluster, placed.assignment, waiting_is_refusal=True)
+        refused = reserve_and_permit(self._cluster, placed.assignment, waiting_is_refusal=True)
         if refused is None:
             return placed
         record, status = refused

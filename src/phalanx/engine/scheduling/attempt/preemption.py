@@ -162,14 +162,14 @@ class Preemption:
         hopeless = int((columns.alive & ~resolvable).sum())
         if hopeless:
             counts[NOT_HELPFUL] = hopeless
-        lonely = np.zeros(columns.capacity, dtype=np.bool_)
+        without_victims = np.zeros(columns.capacity, dtype=np.bool_)
         for row in np.flatnonzero(columns.alive & resolvable).tolist():
             here = victim_index.on_row.get(row, {})
-            lonely[row] = not any(victim_index.units[key].priority < record.priority for key in here)
-        if lonely.any():
-            counts[NO_VICTIMS] = int(lonely.sum())
+            without_victims[row] = not any(victim_index.units[key].priority < record.priority for key in here)
+        if without_victims.any():
+            counts[NO_VICTIMS] = int(without_victims.sum())
         for _, finding in diagnosis.findings:
-            rows = finding.rows[resolvable[finding.rows] & ~lonely[finding.rows]]
+            rows = finding.rows[resolvable[finding.rows] & ~without_victims[finding.rows]]
             if len(rows):
                 counts[finding.reason] = counts.get(finding.reason, 0) + len(rows)
         return _sentence(diagnosis.nodes, counts)

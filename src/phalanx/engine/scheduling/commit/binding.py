@@ -13,7 +13,7 @@ from phalanx.engine.framework.profile import Profile
 from phalanx.engine.groups.trial import Assignment
 from phalanx.engine.scheduling.attempt.answers import Placed
 from phalanx.engine.scheduling.lifecycle.members import Members
-from phalanx.engine.scheduling.lifecycle.pod_lifecycle import TURN, OnHold, PodLifecycle
+from phalanx.engine.scheduling.lifecycle.pod_lifecycle import LATER, OnHold, PodLifecycle
 from phalanx.engine.scheduling.lifecycle.pod_status import SCHEDULER_ERROR, UNSCHEDULABLE, PodStatusWriter
 from phalanx.engine.scheduling.lifecycle.reserve_permit import ask
 from phalanx.engine.scheduling.queue.units import SchedulingUnit
@@ -33,16 +33,16 @@ class Binding:
         members: Members,
         status: PodStatusWriter,
         emit: Emit,
-        catch_up: Callable[[PodRecord], None],
+        apply_later_version: Callable[[PodRecord], None],
     ) -> None:
-        """`catch_up`: apply changes of a pod that arrived while it was assumed."""
+        """`apply_later_version`: apply changes of a pod that arrived while it was assumed."""
         self._cluster = state
         self._pod_lifecycle = pods
         self._unit_lifecycle = pods.units
         self._members = members
         self._status = status
         self._emit = emit
-        self._catch_up = catch_up
+        self._apply_later_version = apply_later_version
         self.permit_waits: deque[tuple[float, str]] = deque(maxlen=1000)  # seconds and result, for metrics
 
     def commit(self, unit: SchedulingUnit, placed: Placed) -> None:
@@ -68,7 +68,7 @@ class Binding:
             if status is not None:
                 self.refuse(unit, record, status)
         for record, _ in assignment[most:]:
-            self._pod_lifecycle.line_up(unit, record)
+            self._pod_lifecycle.queue_bind(unit, record)
 
     def _advance(self, unit: SchedulingUnit, record: PodRecord, stage: str, deadline: float) -> Status | None:
         """Run Permit, PreBind and Bind as far as plugins allow; return the Status of a plugin that rejects."""
@@ -114,7 +114,7 @@ class Binding:
         """
         most, turns = self._cluster.settings.search_slice, 0
         for held in list(self._pod_lifecycle.holding.values()):
-            if held.stage == TURN:
+            if held.stage == LATER:
                 if turns >= most:
                     continue
                 turns += 1
@@ -136,7 +136,7 @@ class Binding:
 
     def _needs_message(self, held: OnHold) -> bool:
         pods, key = self._pod_lifecycle, held.record.key
-        return held.stage != TURN and key not in pods.announced and key in pods.holding
+        return held.stage != LATER and key not in pods.announced and key in pods.holding
 
     def next_time(self) -> float | None:
         """Return when `poll` has something to do even if no plugin becomes ready."""
@@ -153,7 +153,7 @@ class Binding:
         record = held.record
         if record.row < 0:
             return Status(Code.UNSCHEDULABLE, (f"node {record.node_name} is gone",))
-        if held.stage == TURN:
+        if held.stage == LATER:
             if not self._members.whole(record):
                 return Status(Code.UNSCHEDULABLE, (NO_LONGER_WHOLE,))
             return self._advance(held.unit, record, PRE_BIND, 0.0)
@@ -204,4 +204,4 @@ class Binding:
                 unit = SchedulingUnit("Pod", f"pod/{record.key}", record.priority, record.created, record.order)
             unit.records[record.key] = record
             self._unit_lifecycle.back_off(unit)
-        self._catch_up(record)
+        self._apply_later_version(record)

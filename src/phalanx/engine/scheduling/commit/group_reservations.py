@@ -280,7 +280,7 @@ class GroupReservations:
         assert times == sorted(times), "reservations are not in the order of expiry"
         for key, kept in self.kept.items():
             group = self._members.forest.group(key)
-            if self.recheck or key in self._members.notes.dirty or group is None:
+            if self.recheck or key in self._members.notes.changed_leaves or group is None:
                 continue  # checked before the next attempt
             assert self._has_started(group), f"room is reserved for {key}, which has not started"
             whole = announced_by(group)

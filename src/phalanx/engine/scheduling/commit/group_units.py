@@ -74,7 +74,7 @@ class GroupUnits:
         if not self.members.busy:
             return
         notes = self.members.take()
-        self.room.follow(notes.dirty)
+        self.room.follow(notes.changed_leaves)
         newcomers: Newcomers = {}
         changed: dict[str, list[GroupKey]] = {}  # leaf groups whose pods came or went, by the key of their unit
         for key, helps in self._move_changed_to_roots(notes, newcomers, changed).items():
@@ -89,11 +89,11 @@ class GroupUnits:
             came = newcomers.get(key, {})
             if not self._admit_or_hold(unit, came, changed.get(key, ()), helps=helps) and (helps or not held):
                 assert unit.group is not None
-                notes.touched[unit.group] = None
+                notes.roots_of_changed_objects[unit.group] = None
         trees: dict[GroupKey, InvalidTree | None] = {}
-        for head in {**notes.touched, **notes.judged}:
+        for head in {**notes.roots_of_changed_objects, **notes.roots_of_changed_members}:
             self._check_or_report(head, trees)
-        for leaf in notes.dirty:
+        for leaf in notes.changed_leaves:
             if leaf not in self.members.waiting_pods and (top := self.forest.root_of(leaf)) is not None:
                 self.members.settle(top)
 
@@ -101,18 +101,18 @@ class GroupUnits:
         self, notes: Notes, newcomers: Newcomers, changed: dict[str, list[GroupKey]]
     ) -> dict[str, bool]:
         """Return the keys of changed units, with True if the change can help the unit."""
-        for top in {self._root_key(head): None for head in notes.touched}:
+        for top in {self._root_key(head): None for head in notes.roots_of_changed_objects}:
             for leaf in self.forest.leaves(top):
-                notes.dirty[leaf.key] = True
+                notes.changed_leaves[leaf.key] = True
         units: dict[str, bool] = {}
-        for leaf_key, helps in notes.dirty.items():
+        for leaf_key, helps in notes.changed_leaves.items():
             old = self.members.unit_key_of.get(leaf_key)
             new = self._move_to_root(leaf_key, notes.arrived.get(leaf_key, {}), newcomers)
             for key in (old, new):
                 if key is not None:
                     changed.setdefault(key, []).append(leaf_key)
                     units[key] = units.get(key, False) or helps or old != new
-        for head in notes.judged:
+        for head in notes.roots_of_changed_members:
             units[root_key(head)] = True
         return units
 
@@ -201,7 +201,7 @@ class GroupUnits:
         """Admit a held unit again after its backoff, or after a PreEnqueue plugin changed its answer."""
         if not self._admit(unit, None, helps=True):
             assert unit.group is not None
-            self.members.notes.judged[unit.group] = None
+            self.members.notes.roots_of_changed_members[unit.group] = None
 
     def _check_tree(self, head: GroupKey, trees: dict[GroupKey, InvalidTree | None]) -> None:
         """Check a tree and report its problems, whether or not it has pending pods.

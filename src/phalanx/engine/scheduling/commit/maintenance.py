@@ -96,7 +96,7 @@ class Maintenance:
         for root in [root for root, until in self._members.restart_after.items() if until <= now]:
             del self._members.restart_after[root]
             self._backoffs.pop(root, None)
-            self._members.notes.judged[root] = None
+            self._members.notes.roots_of_changed_members[root] = None
 
     def _restore(self) -> None:
         """Restore the reservations of an earlier process, also for members that terminate since then."""
@@ -124,7 +124,7 @@ class Maintenance:
         for root in [root for root, group in self._backoffs.items() if group == key]:
             del self._backoffs[root]
             if self._members.restart_after.pop(root, None) is not None:
-                self._members.notes.judged[root] = None
+                self._members.notes.roots_of_changed_members[root] = None
 
     def _at(self, key: GroupKey, when: float) -> None:
         self._due[key] = min(self._due.get(key, when), when)
@@ -174,7 +174,7 @@ class Maintenance:
         if group.counts[MemberState.PENDING] and root is not None:
             self._at(group.key, self._cluster.now + EXTRAS_SECONDS)
             if group.key in self._tried:
-                self._members.notes.judged[root] = None
+                self._members.notes.roots_of_changed_members[root] = None
             self._tried[group.key] = None
         else:
             self._tried.pop(group.key, None)
@@ -234,7 +234,7 @@ class Maintenance:
             if record.nominated:
                 self._pods.nominate(record, "")
         unit.asked = self._cluster.now
-        self._members.notes.judged[root] = None
+        self._members.notes.roots_of_changed_members[root] = None
 
     # ---- loss
 

@@ -49,9 +49,9 @@ class Notes(msgspec.Struct):
     """Changes since the last `settle`."""
 
     arrived: dict[GroupKey, dict[str, PodRecord]]  # leaf -> arrived pods
-    dirty: dict[GroupKey, bool]  # leaf -> whether anything but arrivals and deletions of pods happened
-    touched: dict[GroupKey, None]  # roots of trees whose objects changed
-    judged: dict[GroupKey, None]  # roots of trees whose members changed
+    changed_leaves: dict[GroupKey, bool]  # leaf -> whether anything but arrivals and deletions of pods happened
+    roots_of_changed_objects: dict[GroupKey, None]  # roots of trees whose objects changed
+    roots_of_changed_members: dict[GroupKey, None]  # roots of trees whose members changed
 
 
 class Members:
@@ -90,7 +90,7 @@ class Members:
         self.statuses.again(decision)
         key = GroupKey(decision.kind, decision.namespace, decision.name)
         if (head := self.forest.root_of(key)) is not None:
-            self.notes.judged[head] = None
+            self.notes.roots_of_changed_members[head] = None
 
     # ---- events
 
@@ -131,7 +131,7 @@ class Members:
         if (leaf == before and self._as_before(old, new, group)) or _is_queued_next(old, new):
             return
         for head in heads:
-            self.notes.judged[head] = None
+            self.notes.roots_of_changed_members[head] = None
         self._mark((leaf, before), helps=True)
 
     def note_loss(self, leaf: GroupKey | None, old: Member | None, new: Member | None) -> None:
@@ -220,7 +220,7 @@ class Members:
         if member is not None:
             self.commits.released(member.pod.metadata.uid)
         for head in heads:
-            self.notes.judged[head] = None
+            self.notes.roots_of_changed_members[head] = None
         self._mark((leaf,), helps=placed)
 
     def observe(self, kind: str, old: Any | None, new: Any | None) -> None:
@@ -234,7 +234,7 @@ class Members:
         else:
             heads = self._group_changed(GroupKey(kind, meta.namespace, meta.name), old, new)
         for head in heads:
-            self.notes.touched[head] = None
+            self.notes.roots_of_changed_objects[head] = None
 
     def _workload_changed(self, namespace: str, name: str, old: Any | None, new: Any | None) -> Iterable[GroupKey]:
         """Return the roots of the trees affected by a changed Workload."""
@@ -289,7 +289,7 @@ class Members:
         if _is_another_object(old, new):
             self._assign_to_successor(key)
         below |= {leaf.key: None for leaf in forest.leaves(key)}
-        self.notes.touched[key] = None
+        self.notes.roots_of_changed_objects[key] = None
         if _disrupted_as(old) != _disrupted_as(new):
             self._note_evictable(below)
         self._mark(below, helps=True)
@@ -321,7 +321,7 @@ class Members:
     def _mark(self, leaves: Iterable[GroupKey | None], *, helps: bool) -> None:
         for leaf in leaves:
             if leaf is not None:
-                self.notes.dirty[leaf] = helps or self.notes.dirty.get(leaf, False)
+                self.notes.changed_leaves[leaf] = helps or self.notes.changed_leaves.get(leaf, False)
 
     # ---- transitions of pods
 
@@ -406,7 +406,7 @@ class Members:
         leaf = self.forest.leaf_of(PodKey(record.namespace, record.name))
         if leaf is None or record.key not in self.waiting_pods.get(leaf, {}):
             return NOWHERE
-        if leaf in self.notes.dirty:
+        if leaf in self.notes.changed_leaves:
             return GATED  # arrived since the last step
         unit = self._unit_lifecycle.waiting(self.unit_key_of.get(leaf, ""))
         return unit.place if unit is not None and record.key in unit.records else NOWHERE
@@ -442,7 +442,9 @@ class Members:
     @property
     def busy(self) -> bool:
         """Return True if `settle` has changes to handle."""
-        return bool(self.notes.dirty or self.notes.touched or self.notes.judged)
+        return bool(
+            self.notes.changed_leaves or self.notes.roots_of_changed_objects or self.notes.roots_of_changed_members
+        )
 
     def say(self, key: GroupKey, reason: str, message: str) -> None:
         if (group := self.forest.group(key)) is not None:
@@ -462,7 +464,7 @@ class Members:
         if scheduled:
             self.settle(head)  # every condition is written
         else:
-            self.notes.judged[head] = None
+            self.notes.roots_of_changed_members[head] = None
 
 
 def _is_another_object(old: Any | None, new: Any | None) -> bool:

@@ -24,7 +24,7 @@ PENDING, ASSUMED, BINDING = PodState.PENDING, PodState.ASSUMED, PodState.BINDING
 CONFIRMED, BOUND, GONE = PodState.CONFIRMED, PodState.BOUND, PodState.GONE
 PLACED, LEFT, NOMINATION = Wake.POD_PLACED, Wake.POD_GONE, Wake.NOMINATION  # globals are faster than enum members
 
-TURN = "turn"  # stage of a pod of a large gang whose Bind is decided in a later step
+LATER = "a later step"  # stage of a pod of a large gang whose Bind is decided in a later step
 
 
 class OnHold(msgspec.Struct):
@@ -32,7 +32,7 @@ class OnHold(msgspec.Struct):
 
     unit: SchedulingUnit
     record: PodRecord
-    stage: str  # "permit", "preBind" or TURN
+    stage: str  # "permit", "preBind" or LATER
     deadline: float
     since: float = 0.0  # start of this wait
     reason: str = ""  # the plugin's message
@@ -131,7 +131,7 @@ class PodLifecycle:
     def assume(self, unit: SchedulingUnit, assignment: Sequence[tuple[PodRecord, int]]) -> None:
         """Count pods on rows before the API server knows: all or none.
 
-        The pods of a gang are counted already, because Reserve and Permit were called (`reserve_permit.rehearse`).
+        The pods of a gang are counted already, because Reserve and Permit were called (`reserve_and_permit`).
         """
         listens = self.queue.listens(PLACED)
         for record, row in assignment:
@@ -161,9 +161,9 @@ class PodLifecycle:
     def _write_nomination(self, record: PodRecord, node: str) -> None:
         self._emit(d.Nominate, namespace=record.namespace, name=record.name, uid=record.uid, node=node)
 
-    def line_up(self, unit: SchedulingUnit, record: PodRecord) -> None:
+    def queue_bind(self, unit: SchedulingUnit, record: PodRecord) -> None:
         """Queue a pod for PreBind and Bind in a later step; Permit has passed."""
-        self._transition(record, ASSUMED, OnHold(unit, record, TURN, 0.0))
+        self._transition(record, ASSUMED, OnHold(unit, record, LATER, 0.0))
 
     def binding(self, record: PodRecord, decision: int) -> None:
         self._transition(record, BINDING, decision)
@@ -365,9 +365,9 @@ class PodLifecycle:
             self.externally_filled_rows.add(row)
             self._placed(record.priority)
 
-    def node_vanished(self, name: str, stranded: list[PodRecord]) -> None:
-        if stranded:
-            self.pods_on_unknown_nodes[name] = {record.key: record for record in stranded}
+    def node_vanished(self, name: str, pods: list[PodRecord]) -> None:
+        if pods:
+            self.pods_on_unknown_nodes[name] = {record.key: record for record in pods}
 
 
 _L = PodLifecycle
@@ -376,7 +376,7 @@ TRANSITIONS: dict[tuple[PodState, PodState], Transition] = {
     (PENDING, ASSUMED): Transition(_L._assume, "placed by an attempt"),
     (PENDING, BOUND): Transition(_L._found, "bound by another scheduler"),
     (PENDING, GONE): Transition(_L._forget, "deleted or updated"),
-    (ASSUMED, ASSUMED): Transition(_L._hold, "waits for Permit, PreBind or its turn"),
+    (ASSUMED, ASSUMED): Transition(_L._hold, "waits for Permit, PreBind or a later step"),
     (ASSUMED, BINDING): Transition(_L._bind, "Bind decided"),
     (ASSUMED, PENDING): Transition(_L._roll_back, "refused by a plugin"),
     (ASSUMED, BOUND): Transition(_L._shown, "seen on its node"),

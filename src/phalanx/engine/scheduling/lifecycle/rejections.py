@@ -122,7 +122,7 @@ class Rejections:
         jitter = zlib.crc32(f"{group.spec.uid}/{count}".encode()) / 2**32
         until = self._cluster.now + min(LONGEST, SHORTEST * 2.0**count) * (0.5 + jitter)
         self._members.restart_after[root] = self._held[root] = until
-        self._members.notes.judged[root] = None
+        self._members.notes.roots_of_changed_members[root] = None
         self.returned.add(root_key(root))
 
 

@@ -78,7 +78,9 @@ def permit(state: ClusterState, record: PodRecord, row: int) -> Status | None:
     return None
 
 
-def ask_all(state: ClusterState, assignment: Assignment, *, waiting_is_refusal: bool = True) -> RefusedPod | None:
+def run_reserve_and_permit(
+    state: ClusterState, assignment: Assignment, *, waiting_is_refusal: bool = True
+) -> RefusedPod | None:
     """Call Reserve, then Permit, for every pod; return the first refused pod and the reason.
 
     Groups do not wait half-way: a plugin that is not ready refuses the attempt and is called again later.
@@ -102,10 +104,10 @@ def ask_all(state: ClusterState, assignment: Assignment, *, waiting_is_refusal: 
     return None
 
 
-def rehearse(state: ClusterState, assignment: Assignment, *, waiting_is_refusal: bool) -> RefusedPod | None:
+def reserve_and_permit(state: ClusterState, assignment: Assignment, *, waiting_is_refusal: bool) -> RefusedPod | None:
     """Count the pods on their rows and call Reserve and Permit; a refusal undoes all of it."""
     state.columns.place_all(assignment)
-    refused = ask_all(state, assignment, waiting_is_refusal=waiting_is_refusal)
+    refused = run_reserve_and_permit(state, assignment, waiting_is_refusal=waiting_is_refusal)
     if refused is not None:
         release(state, assignment)
         state.columns.unplace_all([record for record, _ in assignment])

@@ -47,10 +47,10 @@ class Waiting:
         self._columns = state.columns
         self.queue = queue
         self._victims = victims
-        self._floor = 1 << 40  # lowest priority ever placed: a unit at or below it has no victims
+        self._lowest_priority = 1 << 40  # lowest priority ever placed: a unit at or below it has no victims
         # Classes with their priority: no pod of lower priority is placed, so preemption cannot help them yet.
         self._without_victims: dict[int, tuple[EquivalenceClass, int]] = {}
-        self._sweep_at = FEW_CLASSES
+        self._clean_above = FEW_CLASSES
 
     def wait(
         self,
@@ -140,30 +140,30 @@ class Waiting:
                 helpers.append(plugin)
                 wakes |= after
         evicts = Wake.NOTHING
-        if profile.preempts and priority > self._floor:
+        if profile.preempts and priority > self._lowest_priority:
             evicts = HELPS_AFTER if asks is None else HELPS_AFTER & asks
         return Interest(shape, profile, priority, tuple(cross), tuple(helpers), evicts), wakes | evicts
 
     def await_lower_priority(self, equivalence_class: EquivalenceClass, priority: int) -> None:
         """Delay the wakes of a class until the first pod of lower priority is placed, if there is none now."""
-        if priority <= self._floor:
+        if priority <= self._lowest_priority:
             self._without_victims[id(equivalence_class)] = (equivalence_class, priority)
-            if len(self._without_victims) > self._sweep_at:
+            if len(self._without_victims) > self._clean_above:
                 self._without_victims = {
                     key: entry for key, entry in self._without_victims.items() if entry[0].is_waiting
                 }
-                self._sweep_at = max(FEW_CLASSES, 2 * len(self._without_victims))
+                self._clean_above = max(FEW_CLASSES, 2 * len(self._without_victims))
 
     def placed(self, priority: int) -> None:
         """Record the priority of a placed pod: a new lowest priority wakes the classes that could evict it."""
-        if priority < self._floor:
-            self._lower_floor(priority)
+        if priority < self._lowest_priority:
+            self._lower_lowest_priority(priority)
 
-    def _lower_floor(self, priority: int) -> None:
+    def _lower_lowest_priority(self, priority: int) -> None:
         """Lower the floor to a new lowest priority."""
-        self._floor = priority
-        patient, self._without_victims = self._without_victims, {}
-        for key, (equivalence_class, rank) in patient.items():
+        self._lowest_priority = priority
+        waiting_classes, self._without_victims = self._without_victims, {}
+        for key, (equivalence_class, rank) in waiting_classes.items():
             if not equivalence_class.is_waiting:
                 continue
             if rank > priority:
