@@ -251,7 +251,7 @@ def test_every_answer_about_a_waiting_unit_begins_with_the_same_sentence() -> No
         name = "ghost" if "ghost" in str(unit.records) else unit.key.rpartition("/")[2]
         item = run.why("Pod" if unit.group is None or name == "ghost" else "PodGroup", name)
         assert PendingReasons(run.engine).of(unit).headline == item.headline != "", unit.key
-        if unit.place is not QueueName.GATED:
+        if unit.queue_name is not QueueName.GATED:
             texts = [f"{text[:1].upper()}{text[1:]}" for text in item.blockers] or [item.headline]
             assert events(run, name)[0].startswith(". ".join(texts)), unit.key
     assert run.why("PodGroup", "few").headline == "Waits until pods are created: few has 1 of 3"

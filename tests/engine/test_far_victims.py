@@ -105,7 +105,7 @@ def test_small_pods_that_come_between_the_slices_do_not_make_the_plan_dearer(wor
     run.step()
     assert len(run.evicted) == MEMBERS, run.evicted
     assert sum(name.startswith("hard") for name in run.bound) == MEMBERS
-    assert all(root.place is not QueueName.SEARCH for root in run.engine.queue.units.values())
+    assert all(root.queue_name is not QueueName.SEARCH for root in run.engine.queue.units.values())
 
 
 @pytest.mark.parametrize("seed", range(10))

@@ -58,7 +58,7 @@ def one_step(run: Cluster) -> list[d.Decision]:
 
 def place_of(run: Cluster, key: str = "podgroup/default/hard") -> QueueName:
     root = run.engine.queue.units.get(key)
-    return root.place if root is not None else QueueName.NOWHERE
+    return root.queue_name if root is not None else QueueName.NOWHERE
 
 
 def begun(run: Cluster) -> None:

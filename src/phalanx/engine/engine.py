@@ -21,7 +21,7 @@ from phalanx.engine.framework.adapters import failure_of
 from phalanx.engine.framework.settings import EngineSettings
 from phalanx.engine.scheduling.attempt.attempt import EVALUATION, ROWS_PER_STEP
 from phalanx.engine.scheduling.commit.cycle import ROW_WORK
-from phalanx.engine.scheduling.commit.overtaking import in_line
+from phalanx.engine.scheduling.commit.overtaking import queue_order
 from phalanx.engine.scheduling.lifecycle.isolation import Isolation, ObjectKey, room_only
 from phalanx.engine.scheduling.lifecycle.pod_lifecycle import LATER
 from phalanx.engine.scheduling.lifecycle.pod_status import SCHEDULER_ERROR, UNSCHEDULABLE
@@ -363,7 +363,7 @@ class Engine:
             if Isolation.strict:
                 raise
             self._raised(root, records, problem)
-            if root.place is not QueueName.SEARCH:
+            if root.queue_name is not QueueName.SEARCH:
                 self.queue.attempted(root, came_from)
 
     def _raised(self, root: SchedulingUnit, records: list[PodRecord], problem: Exception) -> None:
@@ -377,15 +377,15 @@ class Engine:
                 self.columns.unplace(record)
             elif record.state is PodState.ASSUMED and record.key not in self.pod_lifecycle.holding:
                 self._binding.failed(record, message)
-        if root.place is not QueueName.ATTEMPT:
+        if root.queue_name is not QueueName.ATTEMPT:
             return
         if not root.records:
             self.unit_lifecycle.leave(root)
             return
         for record in root.records.values():
-            self._status.say(record, SCHEDULER_ERROR, message)
+            self._status.report(record, SCHEDULER_ERROR, message)
         if root.group is not None:
-            self.groups.members.say(root.group, SCHEDULER_ERROR, message)
+            self.groups.members.report(root.group, SCHEDULER_ERROR, message)
         self.unit_lifecycle.back_off(root)
 
     def _try(self, root: SchedulingUnit, records: list[PodRecord]) -> None:
@@ -398,7 +398,7 @@ class Engine:
             return
         places = self.places
         arrived = [(r, o) for r in root.records.values() if (o := places.owner_of(r))] if places.held else []
-        ignored = self.starts.ignore_reservations(records, in_line(root)) if self.starts.held else []
+        ignored = self.starts.ignore_reservations(records, queue_order(root)) if self.starts.held else []
         ignored += places.ignore_reservations(root) if arrived else []
         # without some reservations, this unit may fit where others of its equivalence class did not
         self.queue.shares_failures = not ignored and not self.starts.alone(records)
@@ -420,9 +420,9 @@ class Engine:
         came_from, root.equivalence_class, root.errors = root.equivalence_class, None, 0
         self.unit_lifecycle.notify(root, "refused", message)
         for record in root.records.values():
-            self._status.say(record, UNSCHEDULABLE, message, event=False)
+            self._status.report(record, UNSCHEDULABLE, message, event=False)
         if root.group is not None:
-            self.groups.members.say(root.group, UNSCHEDULABLE, message)
+            self.groups.members.report(root.group, UNSCHEDULABLE, message)
         self.unit_lifecycle.back_off(root)
         self.queue.attempted(root, came_from)
 
@@ -438,7 +438,7 @@ class Engine:
 
     def _go_on(self, first: SchedulingUnit) -> None:
         """Run one slice of a suspended attempt. Suspended attempts take turns."""
-        spent, root = self.searches.spent, first if first.place is QueueName.SEARCH else None
+        spent, root = self.searches.spent, first if first.queue_name is QueueName.SEARCH else None
         for _ in range(len(self.searches.unfinished) + 1):
             if root is None:
                 return

@@ -58,7 +58,7 @@ class QueueView:
             counts[place.value] = counts.get(place.value, 0) + 1
             total += 1
             pods += len(unit.records)
-            since = unit.asked if since is None or unit.asked < since else since
+            since = unit.queued_at if since is None or unit.queued_at < since else since
             share = shares.setdefault((_namespace(unit), unit.priority), [0, 0])
             share[0] += 1
             share[1] += len(unit.records)
@@ -76,7 +76,7 @@ class QueueView:
                 _ORDER.get(place.value, 2),
                 unit.expiry if place.value == "backoff" else 0.0,
                 -unit.priority,
-                unit.asked,
+                unit.queued_at,
                 unit.order,
                 unit.key,
                 unit,
@@ -110,11 +110,11 @@ class QueueView:
             "priority": unit.priority,
             "pods": len(unit.records),
             "of": self._size(unit, group),
-            "place": unit.place.value,
+            "place": unit.queue_name.value,
             "attempts": unit.attempts,
-            "asked": round(unit.asked, 1),
+            "asked": round(unit.queued_at, 1),
             "tried": reason.tried,
-            "until": round(unit.expiry, 1) if unit.place.value == "backoff" else 0,
+            "until": round(unit.expiry, 1) if unit.queue_name.value == "backoff" else 0,
             "reason": reason.reason,
             "words": reason.words,
             "headline": reason.headline,
@@ -149,11 +149,11 @@ class QueueView:
     def _message(self, unit: SchedulingUnit) -> str:
         """Return the scheduler's message, as in the condition."""
         waits, key = unit.equivalence_class, key_of(unit.key)
-        message = unit.gate[1] if unit.place.value == "gated" else (waits.message if waits is not None else "")
+        message = unit.gate[1] if unit.queue_name.value == "gated" else (waits.message if waits is not None else "")
         if key is not None:
             said = self._engine.groups.conditions.last_written(key)
             if said is not None and said[0] == "False" and said[2]:
                 message = said[2]
         elif len(unit.records) == 1:
-            message = message or unit.record.said.partition(": ")[2]
+            message = message or unit.record.last_condition.partition(": ")[2]
         return message

@@ -262,6 +262,6 @@ class _Trial:
     def _messages(self, keys: Iterable[str]) -> tuple[str, str, str] | None:
         for key in keys:
             record = self._engine.pods.records.get(key)
-            if record is not None and not record.node_name and record.said:
-                return ("", "", record.said.partition(": ")[2])
+            if record is not None and not record.node_name and record.last_condition:
+                return ("", "", record.last_condition.partition(": ")[2])
         return None

@@ -205,7 +205,7 @@ class Allocator:
         for number, demand in enumerate(self._demands):
             first = len(self._units)
             before = self._demands[number - 1] if number else None
-            same = before is not None and before.spec is demand.spec and before.devices is demand.devices
+            equal = before is not None and before.spec is demand.spec and before.devices is demand.devices
             for place, alternatives in enumerate(demand.spec.requests):
                 key = (id(alternatives), id(demand.devices))
                 options = self._options.get(key)
@@ -218,7 +218,7 @@ class Allocator:
                     raise options[0].failure
                 if len(options) > 1:
                     self._decisions.append(_Decision(number, unit=len(self._units)))
-                    if same:
+                    if equal:
                         self._same_unit[len(self._units)] = first - len(demand.spec.requests) + place
                 self._units.append(unit(number, options))
             for place, limit in enumerate(demand.spec.constraints):
@@ -272,12 +272,12 @@ class Allocator:
 
     def _least(self, at: int) -> int:
         """Return the first alternative to try: that of the preceding equal claim, if all units before are equal too."""
-        same = self._same_unit.get(at)
-        if same is None:
+        before = self._same_unit.get(at)
+        if before is None:
             return 0
         earlier = [each for each in self._same_unit if each < at and self._units[each].demand == self._units[at].demand]
         same = all(self._chosen[each] == self._chosen[self._same_unit[each]] for each in earlier)
-        return self._chosen[same] if same else 0
+        return self._chosen[before] if same else 0
 
     def _values(self, decision: _Decision) -> Iterator[list[RequestUnit]]:
         """Yield the units with each common value; interchangeable values only once."""

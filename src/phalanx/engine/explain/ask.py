@@ -110,7 +110,7 @@ class _Asked:
         if record.node_name:
             return self._placed(record)
         verdict, reasons, changes = self._judge(record)
-        said = record.said.partition(": ")[2]
+        said = record.last_condition.partition(": ")[2]
         queue = self._queue(root, [reason.reason for reason in reasons])
         blockers = self._blockers([record]) if verdict.result != "placed" else []
         summary = queue.message if queue.place == "gated" else said or verdict.message
@@ -211,7 +211,7 @@ class _Asked:
             line = PodLine(pod.name, state, member.node)
             return Why("Pod", pod.namespace, pod.name, root_key(leaf), True, where, pods=[line])
         whole = self._history_lines(leaf)
-        said = record.said.partition(": ")[2] if record is not None else ""
+        said = record.last_condition.partition(": ")[2] if record is not None else ""
         if member.state is MemberState.FOREIGN:
             name = member.pod.spec.scheduler_name
             said = f"is for the scheduler {name} (spec.schedulerName), not for this one; {leaf} does not count it"
@@ -343,7 +343,7 @@ class _Asked:
         assert self._groups is not None
         if blockers:
             return sentence_case(blockers[0])
-        if unit is None or unit.place is QueueName.NOWHERE:
+        if unit is None or unit.queue_name is QueueName.NOWHERE:
             forest = self._groups.forest
             known = forest.named(key)
             leaves = forest.leaves(forest.resolve(key).root or key) or ([known] if known is not None else [])
@@ -364,7 +364,7 @@ class _Asked:
             answer = trial_attempt.attempt(tree)
             if not self._relax or not isinstance(answer, Refused):
                 return verdict_of(answer), []
-            changes = relaxations(engine.cluster, tree.group, answer, engine.attempts.points(tree))
+            changes = relaxations(engine.cluster, tree.group, answer, engine.attempts.group_plugins(tree))
         return verdict_of(answer), changes
 
     def _summary(
@@ -437,18 +437,18 @@ class _Asked:
     ) -> QueuePlace:
         """Describe where a unit waits. `reasons` (of nodes) or `proof`: why it does not fit, if known, most frequent
         first."""
-        if root is None or root.place is QueueName.NOWHERE:
+        if root is None or root.queue_name is QueueName.NOWHERE:
             return QueuePlace("none")
         equivalence_class = root.equivalence_class
         position, until = 0, ""
         waits: list[str] = []
-        gate, message = root.gate if root.place is QueueName.GATED else ("", "")
-        if root.place is QueueName.ACTIVE:
+        gate, message = root.gate if root.queue_name is QueueName.GATED else ("", "")
+        if root.queue_name is QueueName.ACTIVE:
             ahead = [other for other, place in self._engine.queue.places() if place is QueueName.ACTIVE]
             position = 1 + sum(other.entry[:2] < root.entry[:2] for other in ahead)
-        elif root.place is QueueName.BACKOFF:
+        elif root.queue_name is QueueName.BACKOFF:
             until = rfc3339(root.expiry)
-        elif root.place is QueueName.WAITING and equivalence_class is not None:
+        elif root.queue_name is QueueName.WAITING and equivalence_class is not None:
             until = rfc3339(equivalence_class.deadline)
             needs = equivalence_class.needs
             named = reasons or proof is not None or not equivalence_class.wakes & _OBJECTS
@@ -456,7 +456,7 @@ class _Asked:
             known = (Wake.NODE_ADDED, Wake.NODE_CHANGED) if _ANY_NODE in waits else ()
             waits += [text for bit, text in _EVENTS.items() if bit & equivalence_class.wakes and bit not in known]
         overtaken = self._engine.starts.text(root)
-        return QueuePlace(root.place.value, position, root.attempts, until, waits, gate, message, overtaken)
+        return QueuePlace(root.queue_name.value, position, root.attempts, until, waits, gate, message, overtaken)
 
     def _change(self, needs: Needs, reasons: Sequence[str], proof: Proof | None) -> str:
         """Describe the node change that is waited for. Names only the requested resources that are missing."""

@@ -88,8 +88,8 @@ class _Demand:
 
     def answer(self) -> NodeDemand:
         units = self._scheduler.queue.units.values()
-        waiting = [unit for unit in units if unit.place in _WAITS and unit.state is UnitState.QUEUED]
-        waiting.sort(key=lambda unit: (-unit.priority, unit.asked, unit.order))
+        waiting = [unit for unit in units if unit.queue_name in _WAITS and unit.state is UnitState.QUEUED]
+        waiting.sort(key=lambda unit: (-unit.priority, unit.queued_at, unit.order))
         looked, left = waiting[:MOST_UNITS], len(waiting) - MOST_UNITS
         targets = [(unit, target) for unit in looked if (target := self._target(unit)) is not None]
         pending = PendingReasons(self._scheduler)

@@ -85,7 +85,7 @@ def pods_of(groups: GroupUnits, key: GroupKey, records: Mapping[str, PodRecord])
         of_group = (groups.conditions.last_written(leaf.key) or ("", "", ""))[2]
         for name, member in leaf.members.items():
             record = records.get(str(name))
-            said = record.said.partition(": ")[2] if record is not None and not record.node_name else ""
+            said = record.last_condition.partition(": ")[2] if record is not None and not record.node_name else ""
             if said == of_group:
                 said = ""  # omit what the group's message already says
             if member.state is MemberState.FOREIGN:

@@ -106,7 +106,7 @@ class PendingReasons:
 
     @staticmethod
     def _untried(unit: SchedulingUnit) -> PendingReason:
-        if unit.place is QueueName.SEARCH:
+        if unit.queue_name is QueueName.SEARCH:
             return _reason("Searching", "The search for a placement continues; other units are served in between", 0.0)
         if unit.attempts:
             return _reason("Retrying", "Is tried again when its turn comes", 0.0)
@@ -158,7 +158,7 @@ def held(engine: Scheduler, unit: SchedulingUnit, tried: float = 0.0) -> Pending
     if unit.plan is not None:
         left, size = len(unit.plan.victims), unit.plan.size
         return _reason("Preempting", f"Waits until {left} of {size} preempted pods have stopped", tried)
-    if unit.place is QueueName.GATED:
+    if unit.queue_name is QueueName.GATED:
         for leaf in state.forest.leaves(unit.group) if unit.group is not None else ():
             if sentence := missing_members(leaf):
                 return _reason("MembersMissing" if leaf.spec is not None else "GroupMissing", sentence, 0.0)

@@ -37,22 +37,29 @@ CORDON_TAINT = "node.kubernetes.io/unschedulable"
 INSTANCE_TYPE = "node.kubernetes.io/instance-type"
 
 
-def relaxations(state: ClusterState, group: Group, refused: Refused, points: GroupPlugins | None) -> list[Relaxation]:
+def relaxations(
+    state: ClusterState, group: Group, refused: Refused, group_plugins: GroupPlugins | None
+) -> list[Relaxation]:
     """Return changes that help a tree that does not fit, if the failure certificate names where it fails."""
     certificate = refused.outcome.certificate if refused.outcome is not None else None
     if certificate is None or refused.built is None:
         return []
-    relaxer = _Relaxer(state, group, refused.built, certificate, points)
+    relaxer = _Relaxer(state, group, refused.built, certificate, group_plugins)
     return [*relaxer.topology(), *relaxer.members(), *relaxer.filters(), *relaxer.nodes()]
 
 
 class _Relaxer:
     def __init__(
-        self, state: ClusterState, group: Group, built: Built, certificate: Certificate, points: GroupPlugins | None
+        self,
+        state: ClusterState,
+        group: Group,
+        built: Built,
+        certificate: Certificate,
+        group_plugins: GroupPlugins | None,
     ) -> None:
         self._cluster = state
         self._group = group
-        self._points = points
+        self._points = group_plugins
         self._columns = state.columns
         # Masks are shared with evaluations, which change with every trial.
         shapes = [replace(shape, mask=shape.mask.copy()) for shape in built.problem.shapes]

@@ -51,10 +51,10 @@ def verdict_of(answer: Answer) -> Verdict:
     return Verdict(outcome.verdict.value, answer.message, proof, outcome.expansions, reserved=answer.reserved)
 
 
-def fits(state: ClusterState, group: Group, built: Built, points: GroupPlugins | None = None) -> bool | None:
+def fits(state: ClusterState, group: Group, built: Built, group_plugins: GroupPlugins | None = None) -> bool | None:
     """Return whether a variant fits; None if it is unknown."""
     # Ranks are preferences: they never prevent a placement.
-    found = find(state, group, built, points, ranks=False)
+    found = find(state, group, built, group_plugins, ranks=False)
     if isinstance(found, Found):
         return True
     return False if isinstance(found, Status) or found.proved else None

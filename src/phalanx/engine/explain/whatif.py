@@ -352,7 +352,7 @@ class AskedUnits:
         if not isinstance(answer, Placed):
             changes: list[Relaxation] = []
             if self._relax and isinstance(answer, Refused):
-                changes = relaxations(state, group, answer, self._engine.attempts.points(tree))
+                changes = relaxations(state, group, answer, self._engine.attempts.group_plugins(tree))
             return self._no(root, answer, changes=changes, unit=tree)
         for record, row in answer.assignment:
             self.forest.assume(PodKey(record.namespace, record.name), state.columns.names[row])

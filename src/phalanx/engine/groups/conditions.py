@@ -20,7 +20,7 @@ QUIET = frozenset({"WaitingForMembers", "WaitingForParent"})  # reasons that do 
 class GroupConditions:
     def __init__(self, emit: Emit) -> None:
         self._emit = emit
-        self._said: dict[GroupKey, tuple[str, str, str]] = {}  # group -> (status, reason, message)
+        self._written_conditions: dict[GroupKey, tuple[str, str, str]] = {}  # group -> (status, reason, message)
         self._uids: dict[GroupKey, str] = {}
         self._implicit: dict[tuple[str, str], dict[GroupKey, None]] = {}  # (namespace, Workload) -> reported groups
         self._promised: dict[GroupKey, tuple[str, str]] = {}  # status and message of START_PROMISED
@@ -30,14 +30,14 @@ class GroupConditions:
         """Record the condition that the object has already (after a restart, or written by another scheduler)."""
         uid = obj.metadata.uid
         if self._uids.get(key, uid) != uid:
-            self._said.pop(key, None)  # recreated under the same name
+            self._written_conditions.pop(key, None)  # recreated under the same name
         self._uids[key] = uid
         self._targeted(key, obj)
-        if key in self._said:
+        if key in self._written_conditions:
             return
         for condition in obj.status.conditions or ():
             if condition.type == TYPE_OF.get(key.kind):
-                self._said[key] = (condition.status, condition.reason, condition.message)
+                self._written_conditions[key] = (condition.status, condition.reason, condition.message)
 
     def _targeted(self, key: GroupKey, obj: PodGroup | CompositePodGroup) -> None:
         self.targets.pop(key, None)
@@ -116,21 +116,21 @@ class GroupConditions:
 
     def forget(self, key: GroupKey) -> None:
         self.targets.pop(key, None)
-        self._said.pop(key, None)
+        self._written_conditions.pop(key, None)
         self._promised.pop(key, None)
         self._uids.pop(key, None)
 
     def forget_implicit(self, namespace: str, workload: str) -> None:
         """Forget the implicit groups of a deleted Workload, so that a recreated one is reported again."""
         for key in self._implicit.pop((namespace, workload), ()):
-            self._said.pop(key, None)
+            self._written_conditions.pop(key, None)
 
     def last_written(self, key: GroupKey) -> tuple[str, str, str] | None:
         """Return (status, reason, message) as last written or seen."""
-        return self._said.get(key)
+        return self._written_conditions.get(key)
 
     def is_true(self, key: GroupKey) -> bool:
-        return self._said.get(key, ("",))[0] == "True"
+        return self._written_conditions.get(key, ("",))[0] == "True"
 
     def not_written(self, key: GroupKey, write: d.SetGroupCondition, obj: Any) -> None:
         """Handle a failed write: the condition is written again on the next occasion.
@@ -140,18 +140,18 @@ class GroupConditions:
         if write.type == TARGET:
             if isinstance(obj, PodGroup | CompositePodGroup):
                 self._targeted(key, obj)
-        elif self._said.get(key) == (write.status, write.reason, write.message):
-            self._said.pop(key)
+        elif self._written_conditions.get(key) == (write.status, write.reason, write.message):
+            self._written_conditions.pop(key)
 
-    def say(
+    def report(
         self, group: Group, status: str, reason: str, message: str, *, headline: str = "", event: bool = True
     ) -> None:
         """Set the condition of a group. `headline`: a plain sentence that the event has instead of the message."""
         key = group.key
-        known = self._said.get(key)
+        known = self._written_conditions.get(key)
         if known == (status, reason, message) or (known is not None and known[0] == "True" and status != "True"):
             return
-        self._said[key] = (status, reason, message)
+        self._written_conditions[key] = (status, reason, message)
         spec = group.spec
         if spec is None:
             return

@@ -53,18 +53,18 @@ class NoPlacement(msgspec.Struct, frozen=True):
 
 
 def find(
-    state: ClusterState, group: Group, built: Built, points: GroupPlugins | None = None, *, ranks: bool = True
+    state: ClusterState, group: Group, built: Built, group_plugins: GroupPlugins | None = None, *, ranks: bool = True
 ) -> Found | NoPlacement | Status:
     """Find a placement; return a Status if a plugin allows none. Raises PluginFailure.
 
     `ranks`: prefer placements that follow the ranks of members and their nominated nodes.
     """
-    if points is not None or not ranks:
-        return _find(state, group, built, points)  # plugins choose the candidate placements
+    if group_plugins is not None or not ranks:
+        return _find(state, group, built, group_plugins)  # plugins choose the candidate placements
     for variant in chain(together(state, built), spread(state.columns, built)) if built.has_policies else ():
-        patterned = _instead(state, group, variant)
-        if patterned is not None:
-            return patterned
+        following = _instead(state, group, variant)
+        if following is not None:
+            return following
     found = _find(state, group, built, None)
     if state.nominations and isinstance(found, Found) and any(record.nominated for record, _ in found.assignment):
         nominated = at_home(state.columns, built, found.assignment)
@@ -80,29 +80,35 @@ def _instead(state: ClusterState, group: Group, variant: tuple[RankVariant, Buil
     return Found(found.assignment, made.satisfied(found.satisfied), found.outcome)
 
 
-def _find(state: ClusterState, group: Group, built: Built, points: GroupPlugins | None) -> Found | NoPlacement | Status:
-    outcome = place(built.problem, explained=False) if points is None else points.search(group, built)
+def _find(
+    state: ClusterState, group: Group, built: Built, group_plugins: GroupPlugins | None
+) -> Found | NoPlacement | Status:
+    outcome = place(built.problem, explained=False) if group_plugins is None else group_plugins.search(group, built)
     if isinstance(outcome, Status):
         return outcome
     assignment = assignment_of(built, outcome, row_of=state.columns.row_of) if outcome.placed else []
     if not built.coupled or (outcome.placed and not assignment):
         return Found(assignment, outcome.satisfied, outcome) if outcome.placed else NoPlacement(outcome)
     try:
-        return _by_filters(state, built, outcome, assignment, points)
+        return _by_filters(state, built, outcome, assignment, group_plugins)
     finally:
         for evaluation in built.evaluations:
             evaluation.refresh()  # the trial has changed them
 
 
 def _by_filters(
-    state: ClusterState, built: Built, outcome: SearchOutcome, assignment: Assignment, points: GroupPlugins | None
+    state: ClusterState,
+    built: Built,
+    outcome: SearchOutcome,
+    assignment: Assignment,
+    group_plugins: GroupPlugins | None,
 ) -> Found | NoPlacement:
     if outcome.placed and holds(state, assignment):
         return Found(assignment, outcome.satisfied, outcome)
     # The backtracking search does not know the placements that a plugin generates.
-    free = points is None or not points.generates
-    careful = SequentialTrial(state, built)
-    found = careful.run() if free and (outcome.placed or open_to_members(state, built)) else None
+    free = group_plugins is None or not group_plugins.generates
+    sequential = SequentialTrial(state, built)
+    found = sequential.run() if free and (outcome.placed or open_to_members(state, built)) else None
     if found:
-        return Found(by_rank(state.columns, built, found), careful.satisfied, outcome)
-    return NoPlacement(outcome, rules=outcome.placed, used=careful.expansions if careful.exhausted else 0)
+        return Found(by_rank(state.columns, built, found), sequential.satisfied, outcome)
+    return NoPlacement(outcome, rules=outcome.placed, used=sequential.expansions if sequential.exhausted else 0)

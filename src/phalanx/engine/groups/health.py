@@ -59,7 +59,7 @@ class GroupHealth:
         self.unready: dict[GroupKey, dict[str, Loss]] = {}  # leaf -> members not ready in time, by uid
         self.changed: dict[GroupKey, None] = {}  # groups to check again, see `Maintenance`
         self.followed: dict[GroupKey, None] = {}  # groups that `Maintenance` has state of
-        self._said: dict[GroupKey, _Written] = {}
+        self._written_conditions: dict[GroupKey, _Written] = {}
         self._touched: dict[GroupKey, None] = {}
         self._later: dict[GroupKey, float] = {}  # time of a delayed write, in seconds
         self._due: list[tuple[float, GroupKey]] = []  # heap of the same; outdated entries are skipped
@@ -101,13 +101,13 @@ class GroupHealth:
 
     def unhealthy_since(self, key: GroupKey) -> float | None:
         """Return since when the condition is False, in seconds; None if it is not."""
-        said = self._said.get(key)
-        return said.since if said is not None and said.status == "False" else None
+        written = self._written_conditions.get(key)
+        return written.since if written is not None and written.status == "False" else None
 
-    def says(self, key: GroupKey, phase: Phase) -> bool:
+    def has_reason(self, key: GroupKey, phase: Phase) -> bool:
         """Return True if the written condition has this phase as its reason."""
-        said = self._said.get(key)
-        return said is not None and said.reason == phase
+        written = self._written_conditions.get(key)
+        return written is not None and written.reason == phase
 
     def _counted_restarts(self, key: GroupKey) -> dict[str, int | str]:
         found = self.restarts.get(key)
@@ -116,19 +116,19 @@ class GroupHealth:
     # ---- events
 
     def seen(self, key: GroupKey, obj: PodGroup | CompositePodGroup) -> None:
-        known = self._said.get(key)
+        known = self._written_conditions.get(key)
         self.touch(key)
         if known is not None and known.uid == obj.metadata.uid:
             return
-        said = self._said[key] = _Written(obj.metadata.uid)
+        written = self._written_conditions[key] = _Written(obj.metadata.uid)
         self.restarts.pop(key, None)
         if obj.status.restarts:
             self.restarts[key] = Restarts(obj.status.restarts, seconds_of(obj.status.last_restart_time) or 0.0)
         for condition in obj.status.conditions or ():
             if condition.type == HEALTHY:
-                said.status, said.reason, said.message = condition.status, condition.reason, condition.message
-                said.since = seconds_of(condition.last_transition_time)
-        if said.reason == Phase.TIMED_OUT or key in self.restarts:
+                written.status, written.reason, written.message = condition.status, condition.reason, condition.message
+                written.since = seconds_of(condition.last_transition_time)
+        if written.reason == Phase.TIMED_OUT or key in self.restarts:
             self.changed[key] = None  # continue before it is tried: its backoff may not be over
 
     def readiness(self, group: Group, old: Pod, new: Pod) -> None:
@@ -139,7 +139,7 @@ class GroupHealth:
             self.changed[group.key] = None
 
     def forget(self, key: GroupKey) -> None:
-        self._said.pop(key, None)
+        self._written_conditions.pop(key, None)
         self.timed_out.pop(key, None)
         self.restarts.pop(key, None)
         self.unready.pop(key, None)
@@ -159,8 +159,8 @@ class GroupHealth:
 
     def not_written(self, key: GroupKey) -> None:
         """Handle a failed write: the condition is written again on the next occasion."""
-        if key in self._said:
-            self._said[key].status = ""
+        if key in self._written_conditions:
+            self._written_conditions[key].status = ""
 
     def next_time(self) -> float | None:
         self._skip_superseded()
@@ -200,11 +200,11 @@ class GroupHealth:
                 continue
             if (group.policy is not DEFAULT and group.policy.maintained) or key in self.followed:
                 self.changed[key] = None
-            if not group.binding and (said := self._said.get(key)) is not None:
-                self._report(group, said)
+            if not group.binding and (written := self._written_conditions.get(key)) is not None:
+                self._report(group, written)
         return groups
 
-    def _report(self, group: Group, said: _Written) -> None:
+    def _report(self, group: Group, written: _Written) -> None:
         assert group.spec is not None
         key, leaves = group.key, self._forest.leaves(group.key) if group.composite else (group,)
         pending = on_nodes = 0
@@ -213,7 +213,7 @@ class GroupHealth:
                 return  # binds in progress are one change, written after the last one
             pending += leaf.counts[PENDING]
             on_nodes += leaf.on_nodes
-        if not said.status and not on_nodes and (not pending or self._untried(key, said)):
+        if not written.status and not on_nodes and (not pending or self._untried(key, written)):
             return
         state = self.state(group)
         if state.phase in GOOD:
@@ -221,15 +221,15 @@ class GroupHealth:
                 self.losses.forget(leaf.key)
         status = "True" if state.phase in GOOD else "False"
         message = self.message(group, state)
-        if said.same(status, state.phase, message):
+        if written.same(status, state.phase, message):
             return
         now = self._cluster.now
-        if (said.status, said.reason) == (status, state.phase) and now < said.at + QUIET_SECONDS:
-            self._delay(key, said.at + QUIET_SECONDS)
+        if (written.status, written.reason) == (status, state.phase) and now < written.at + QUIET_SECONDS:
+            self._delay(key, written.at + QUIET_SECONDS)
             return
-        if said.status != status:
-            said.since = now
-        said.status, said.reason, said.message, said.at = status, str(state.phase), message, now
+        if written.status != status:
+            written.since = now
+        written.status, written.reason, written.message, written.at = status, str(state.phase), message, now
         self._later.pop(key, None)
         self._emit(
             d.SetGroupCondition,
@@ -245,17 +245,17 @@ class GroupHealth:
             counts={"pods": state.pods, "scheduledPods": state.placed_pods, **self._counted_restarts(key)},
         )
 
-    def _untried(self, key: GroupKey, said: _Written) -> bool:
+    def _untried(self, key: GroupKey, written: _Written) -> bool:
         """Return True for a moment after its first pods arrived, unless it is known to wait.
 
         Most groups are placed at once and need no earlier condition.
         """
         if self._conditions.last_written(key) is not None:
             return False
-        if said.waits_since is None:
-            said.waits_since = self._cluster.now
-        self._delay(key, said.waits_since + QUIET_SECONDS)
-        return self._cluster.now < said.waits_since + QUIET_SECONDS
+        if written.waits_since is None:
+            written.waits_since = self._cluster.now
+        self._delay(key, written.waits_since + QUIET_SECONDS)
+        return self._cluster.now < written.waits_since + QUIET_SECONDS
 
 
 def seconds_of(text: str | None) -> float | None:

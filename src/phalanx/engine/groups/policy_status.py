@@ -18,7 +18,7 @@ KIND = "WorkloadPolicy"
 ACCEPTED = "Accepted"
 MOST_SHOWN = 5  # problems in one message
 
-Said = tuple[str, str, str, int, int]  # status, reason, message, generation, matched groups
+WrittenStatus = tuple[str, str, str, int, int]  # status, reason, message, generation, matched groups
 
 
 class PolicyStatuses:
@@ -27,7 +27,7 @@ class PolicyStatuses:
         self._chosen: dict[GroupKey, Name] = {}  # group -> its effective policy
         self._matched: Counter[Name] = Counter()
         self._found: dict[GroupKey, tuple[FieldProblem, ...]] = {}  # problems found when the policy was applied
-        self._said: dict[Name, tuple[str, Said | None]] = {}  # uid and last written status
+        self._written_statuses: dict[Name, tuple[str, WrittenStatus | None]] = {}  # uid and last written status
         self._reported: dict[GroupKey, tuple[str, ...]] = {}  # annotation problems already reported by an event
         self._touched: dict[Name, None] = {}
 
@@ -35,11 +35,11 @@ class PolicyStatuses:
         """Handle a policy that was added, changed or deleted (None)."""
         self._touched[name] = None
         if policy is None:
-            self._said.pop(name, None)
+            self._written_statuses.pop(name, None)
             return
-        known = self._said.get(name)
+        known = self._written_statuses.get(name)
         if known is None or known[0] != policy.metadata.uid:
-            self._said[name] = (policy.metadata.uid, _written(policy))
+            self._written_statuses[name] = (policy.metadata.uid, _written(policy))
         self._touch_same_target(policy)
 
     def _touch_same_target(self, policy: WorkloadPolicy) -> None:
@@ -65,8 +65,8 @@ class PolicyStatuses:
     def not_written(self, write: d.SetGroupCondition) -> None:
         """Handle a failed write: the status is written again on the next occasion."""
         name = (write.namespace, write.name)
-        if name in self._said:
-            self._said[name] = (self._said[name][0], None)
+        if name in self._written_statuses:
+            self._written_statuses[name] = (self._written_statuses[name][0], None)
 
     def again(self, name: Name) -> None:
         self._touched[name] = None
@@ -128,13 +128,13 @@ class PolicyStatuses:
         return []
 
     def _report(self, entry: PolicyEntry) -> None:
-        uid, before = self._said.get(entry.name, ("", None))
+        uid, before = self._written_statuses.get(entry.name, ("", None))
         status, reason, message = self._verdict(entry)
         generation, matched = entry.policy.metadata.generation, self._matched[entry.name]
-        new: Said = (status, reason, message, generation, matched)
+        new: WrittenStatus = (status, reason, message, generation, matched)
         if before == new:
             return
-        self._said[entry.name] = (uid, new)
+        self._written_statuses[entry.name] = (uid, new)
         self._emit(
             d.SetGroupCondition,
             namespace=entry.name[0],
@@ -167,7 +167,7 @@ class PolicyStatuses:
         return "True", ACCEPTED, "; ".join([text, *entry.parsed.notes])
 
 
-def _written(policy: WorkloadPolicy) -> Said | None:
+def _written(policy: WorkloadPolicy) -> WrittenStatus | None:
     for condition in policy.status.conditions or ():
         if condition.type == ACCEPTED:
             status = policy.status

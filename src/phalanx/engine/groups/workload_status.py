@@ -30,7 +30,7 @@ WORST_FIRST = (
     Phase.COMPLETED,
 )
 WorkloadKey = tuple[str, str]  # (namespace, name) of a Workload
-Said = tuple[str, str, str]  # status, reason, message
+WrittenCondition = tuple[str, str, str]  # status, reason, message
 # Contribution of a leaf: its Workload, its template, and counts by status field.
 Part = tuple[WorkloadKey, str, tuple[tuple[str, int], ...]]
 
@@ -40,24 +40,26 @@ class WorkloadStatuses:
         self._forest, self._phase, self._emit = forest, phase, emit
         self._parts: dict[GroupKey, Part] = {}
         self._sums: dict[WorkloadKey, dict[str, Counter[str]]] = {}  # Workload -> template -> numbers
-        self._said: dict[WorkloadKey, tuple[str, dict[str, Said]]] = {}  # uid, condition type -> condition last written
+        self._written_statuses: dict[
+            WorkloadKey, tuple[str, dict[str, WrittenCondition]]
+        ] = {}  # uid, condition type -> condition last written
         self._touched: dict[WorkloadKey, None] = {}
 
     def seen(self, place: WorkloadKey, workload: Workload | None) -> None:
         """Handle a Workload that was added, changed or deleted (None)."""
         self._touched[place] = None
         if workload is None:
-            self._said.pop(place, None)
+            self._written_statuses.pop(place, None)
             return
         uid = workload.metadata.uid
-        known = self._said.get(place)
+        known = self._written_statuses.get(place)
         if known is None or known[0] != uid:
             written = {c.type: (c.status, c.reason, c.message) for c in workload.status.conditions or ()}
-            self._said[place] = (uid, written)
+            self._written_statuses[place] = (uid, written)
 
     def not_written(self, write: d.SetGroupCondition) -> None:
         """Handle a failed write: the status is written again on the next occasion, except for values written since."""
-        _, said = self._said.get((write.namespace, write.name), ("", {}))
+        _, said = self._written_statuses.get((write.namespace, write.name), ("", {}))
         if said.get(write.type) == (write.status, write.reason, write.message):
             del said[write.type]
 
@@ -110,7 +112,7 @@ class WorkloadStatuses:
         sums = self._sums.get(place, {})
         if not sums:
             self._sums.pop(place, None)
-        known = self._said.get(place)
+        known = self._written_statuses.get(place)
         if known is None:
             return  # the groups name a missing Workload
         uid, said = known
@@ -142,7 +144,7 @@ class WorkloadStatuses:
                 )
 
 
-def _verdict(numbers: Counter[str], empty: list[str]) -> Said:
+def _verdict(numbers: Counter[str], empty: list[str]) -> WrittenCondition:
     groups, scheduled = numbers["groups"], numbers["scheduledGroups"]
     placed = f"{numbers['scheduledPods']} of {numbers['pods']} pods have a node"
     text = f"{scheduled} of {groups} groups have their minimum; {placed}"
@@ -153,7 +155,7 @@ def _verdict(numbers: Counter[str], empty: list[str]) -> Said:
     return "False", "WaitingForMembers" if not groups else "NotScheduled", text
 
 
-def _health(numbers: Counter[str], empty: list[str]) -> Said:
+def _health(numbers: Counter[str], empty: list[str]) -> WrittenCondition:
     """Return the condition scheduling.phalanx.dev/Healthy: the worst phase of any group, with counts of all phases."""
     found = [phase for phase in WORST_FIRST if numbers[phase]]
     text = ", ".join(f"{numbers[phase]} {phase}" for phase in found)

@@ -109,7 +109,7 @@ def _each_pending_pod_in_one_place(engine: SchedulerTables) -> None:
     found: dict[str, QueueName] = {}
     members = engine.groups.members
     for root, place in engine.queue.places():
-        assert root.place is place, f"{root} was found in {place}"
+        assert root.queue_name is place, f"{root} was found in {place}"
         assert engine.queue.units.get(root.key) is root, f"{root} is not registered"
         for key in root.records:
             assert key not in found, f"{key} is in two places: {found[key]} and {place}"
@@ -120,7 +120,7 @@ def _each_pending_pod_in_one_place(engine: SchedulerTables) -> None:
             pods_on_unknown_nodes = key in engine.pod_lifecycle.pods_on_unknown_nodes.get(record.node_name, {})
             assert (record.row >= 0) != pods_on_unknown_nodes, f"{record} is neither on a row nor waiting for its node"
         elif members.claims(record):
-            assert members.place_of(record) is not QueueName.NOWHERE, f"{record} is lost"
+            assert members.queue_of(record) is not QueueName.NOWHERE, f"{record} is lost"
         else:
             assert key in found, f"{record} is lost"
     for key in found:

@@ -78,6 +78,7 @@ class PodRecord:
         "group",
         "key",
         "labels",
+        "last_condition",
         "name",
         "namespace",
         "node_name",
@@ -88,7 +89,6 @@ class PodRecord:
         "preemption_policy",
         "priority",
         "row",
-        "said",
         "scheduler_name",
         "shape",
         "shape_epoch",
@@ -135,7 +135,7 @@ class PodRecord:
         self.state = _PENDING
         self.bind = 0  # id of the Bind decision under way
         self.nominated = pod.status.nominated_node_name
-        self.said = ""  # "reason: message" of the last PodScheduled condition sent or seen
+        self.last_condition = ""  # "reason: message" of the last PodScheduled condition sent or seen
 
     def starts(self, text: str | None) -> None:
         self.start_time = intern(text) if text is not None else None  # thousands of pods start in the same second

@@ -39,7 +39,7 @@ from phalanx.model.objects.groups import CompositePodGroup, PodGroup, Workload
 from phalanx.model.objects.pod import Pod
 from phalanx.model.objects.policy import WorkloadPolicy
 
-Heads = tuple[GroupKey, ...]
+Roots = tuple[GroupKey, ...]
 
 
 class GroupForest:
@@ -68,66 +68,66 @@ class GroupForest:
 
     # ---- events ----------------------------------------------------------------------------------------------
 
-    def put_pod_group(self, group: PodGroup) -> Heads:
+    def put_pod_group(self, group: PodGroup) -> Roots:
         return self.put(GroupKey(POD_GROUP, group.metadata.namespace, group.metadata.name), group)
 
-    def put_composite(self, group: CompositePodGroup) -> Heads:
+    def put_composite(self, group: CompositePodGroup) -> Roots:
         return self.put(GroupKey(COMPOSITE, group.metadata.namespace, group.metadata.name), group)
 
-    def drop_pod_group(self, namespace: str, name: str) -> Heads:
+    def drop_pod_group(self, namespace: str, name: str) -> Roots:
         return self.drop(GroupKey(POD_GROUP, namespace, name))
 
-    def drop_composite(self, namespace: str, name: str) -> Heads:
+    def drop_composite(self, namespace: str, name: str) -> Roots:
         return self.drop(GroupKey(COMPOSITE, namespace, name))
 
-    def put_workload(self, workload: Workload) -> Heads:
+    def put_workload(self, workload: Workload) -> Roots:
         return self._refresh_workload(self._workloads.put(workload))
 
-    def drop_workload(self, namespace: str, name: str) -> Heads:
+    def drop_workload(self, namespace: str, name: str) -> Roots:
         return self._refresh_workload(self._workloads.drop(namespace, name))
 
-    def put_policy(self, policy: WorkloadPolicy) -> Heads:
+    def put_policy(self, policy: WorkloadPolicy) -> Roots:
         self.policies.put(policy)
         return self._look_up_policies(self.in_namespace(policy.metadata.namespace))
 
-    def drop_policy(self, namespace: str, name: str) -> Heads:
+    def drop_policy(self, namespace: str, name: str) -> Roots:
         self.policies.drop(namespace, name)
         return self._look_up_policies(self.in_namespace(namespace))
 
-    def put_pod(self, pod: Pod) -> Heads:
+    def put_pod(self, pod: Pod) -> Roots:
         return self.put_member(pod_key(pod), group_of(pod), pod)[0]
 
-    def put_member(self, key: PodKey, leaf: GroupKey | None, pod: Pod) -> tuple[Heads, Member | None, Member | None]:
+    def put_member(self, key: PodKey, leaf: GroupKey | None, pod: Pod) -> tuple[Roots, Member | None, Member | None]:
         """Do what `put_pod` does, with the pod's key and group known. Return the member before and after as well."""
         before = self._leaf_of.get(key)
-        heads: Heads = ()
+        roots: Roots = ()
         old: Member | None = None
         if before is not None:
             old = self._groups[before].members[key]
             if old.pod.metadata.uid != pod.metadata.uid or pod.spec.node_name:
                 self._roster.placements.pop(key, None)
             if before != leaf:
-                heads = self._forget_member(key)
+                roots = self._forget_member(key)
         if leaf is None:
             self._roster.placements.pop(key, None)  # it must not count for the next pod of this name
-            return heads, old, None
+            return roots, old, None
         group = self._set_member(leaf, key, pod)
         if group.spec is not None and len(group.members) == 1:  # its first pod may ask for a topology
             group.spec = self._gate(with_topology_of_pods(group.spec, group.members.values()))
-        set_ = self._heads(group)
-        return (_union(heads, set_) if heads else set_), old, group.members[key]
+        set_ = self._roots_of(group)
+        return (_union(roots, set_) if roots else set_), old, group.members[key]
 
-    def drop_pod(self, namespace: str, name: str) -> Heads:
+    def drop_pod(self, namespace: str, name: str) -> Roots:
         key = PodKey(namespace, name)
         self._roster.placements.pop(key, None)
         return self._forget_member(key)
 
-    def assume(self, pod: PodKey, node: str) -> Heads:
+    def assume(self, pod: PodKey, node: str) -> Roots:
         """Record that this scheduler has placed the pod; its object does not say so yet."""
         leaf = self._leaf_of.get(pod)
         return self.assume_all(leaf, {pod: node}) if leaf is not None else ()
 
-    def assume_all(self, leaf: GroupKey, nodes: Mapping[PodKey, str]) -> Heads:
+    def assume_all(self, leaf: GroupKey, nodes: Mapping[PodKey, str]) -> Roots:
         """Record that this scheduler has placed these members of one leaf."""
         group = self._groups[leaf]
         alone = group.spec is None or group.spec.parent is None
@@ -137,7 +137,7 @@ class GroupForest:
             self._begin(group)
         if not alone:
             self._links.climb(group, *was)
-        return self._heads(group)
+        return self._roots_of(group)
 
     def confirm(self, pod: PodKey) -> Group | None:
         """Record that the API server has acknowledged the placement; return the leaf if this was not known."""
@@ -145,12 +145,12 @@ class GroupForest:
         group = self._groups[leaf] if leaf is not None else None
         return group if group is not None and self._roster.confirm(group, pod) else None
 
-    def forget(self, pod: PodKey) -> Heads:
+    def forget(self, pod: PodKey) -> Roots:
         """Forget the assumed placement of a pod."""
         if self._roster.placements.pop(pod, None) is None or pod not in self._leaf_of:
             return ()
         leaf = self._leaf_of[pod]
-        return self._heads(self._set_member(leaf, pod, self._groups[leaf].members[pod].pod))
+        return self._roots_of(self._set_member(leaf, pod, self._groups[leaf].members[pod].pod))
 
     # ---- questions -------------------------------------------------------------------------------------------
 
@@ -320,15 +320,15 @@ class GroupForest:
 
     # ---- groups ----------------------------------------------------------------------------------------------
 
-    def put(self, key: GroupKey, source: PodGroup | CompositePodGroup) -> Heads:
+    def put(self, key: GroupKey, source: PodGroup | CompositePodGroup) -> Roots:
         return self._set(key, spec_of_object(source), source)
 
     def _set(
         self, key: GroupKey, spec: GroupSpec | None, source: PodGroup | CompositePodGroup | Workload | None
-    ) -> Heads:
+    ) -> Roots:
         group = self._links.node(key)
         old = group.spec
-        before = self._heads(group)
+        before = self._roots_of(group)
         group.source = source
         policy = group.policy
         if spec is not None:
@@ -362,20 +362,20 @@ class GroupForest:
             if parent_after is not None:
                 self._groups[parent_after].resort()
         self._links.recheck(group, deep=old is None or spec is None or parent_before != parent_after)
-        heads = _union(before, self._heads(group))
+        roots = _union(before, self._roots_of(group))
         self._links.prune(group)
-        return heads
+        return roots
 
-    def _look_up_policies(self, groups: Iterable[Group]) -> Heads:
+    def _look_up_policies(self, groups: Iterable[Group]) -> Roots:
         """Look at groups again whose policies, or those of the groups above them, may have changed."""
-        heads: Heads = ()
+        roots: Roots = ()
         for group in list(groups):
             source = group.source
             if isinstance(source, PodGroup | CompositePodGroup):
-                heads = _union(heads, self._set(group.key, spec_of_object(source), source))
+                roots = _union(roots, self._set(group.key, spec_of_object(source), source))
             elif source is not None:
-                heads = _union(heads, self._set(group.key, *self._workloads.implicit(group.key)))
-        return heads
+                roots = _union(roots, self._set(group.key, *self._workloads.implicit(group.key)))
+        return roots
 
     def _expect(self, group: Group) -> None:
         size = expected(group.source)
@@ -396,16 +396,16 @@ class GroupForest:
             spec = msgspec.structs.replace(spec, topology_key=None, preferred_key=None)
         return spec if self._composites or spec.parent is None else msgspec.structs.replace(spec, parent=None)
 
-    def drop(self, key: GroupKey) -> Heads:
+    def drop(self, key: GroupKey) -> Roots:
         if key not in self._groups:
             return ()
         children = list(self._groups[key].children.values())
-        heads = self._set(key, None, None)
+        roots = self._set(key, None, None)
         for child in children:
-            heads = _union(heads, self._heads(child))
-        return heads
+            roots = _union(roots, self._roots_of(child))
+        return roots
 
-    def _heads(self, group: Group) -> Heads:
+    def _roots_of(self, group: Group) -> Roots:
         if group.spec is not None and group.spec.parent is None:
             return (group.key,)
         resolution = hierarchy.resolve(self._groups, group.key)
@@ -421,17 +421,17 @@ class GroupForest:
 
     # ---- workloads -------------------------------------------------------------------------------------------
 
-    def _refresh_workload(self, name: Name) -> Heads:
-        heads: Heads = ()
+    def _refresh_workload(self, name: Name) -> Roots:
+        roots: Roots = ()
         for key in self._workloads.groups(name):
             group = self._groups[key]
             if key.kind == WORKLOAD:
-                heads = _union(heads, self._set(key, *self._workloads.implicit(key)))
+                roots = _union(roots, self._set(key, *self._workloads.implicit(key)))
             else:
-                heads = _union(heads, self._look_up_policies((group,)))
+                roots = _union(roots, self._look_up_policies((group,)))
                 self._links.recheck(group, deep=False)
-                heads = _union(heads, self._heads(group))
-        return heads
+                roots = _union(roots, self._roots_of(group))
+        return roots
 
     # ---- pods ------------------------------------------------------------------------------------------------
 
@@ -450,7 +450,7 @@ class GroupForest:
             self._links.climb(group, *was)
         return group
 
-    def _forget_member(self, key: PodKey) -> Heads:
+    def _forget_member(self, key: PodKey) -> Roots:
         leaf = self._leaf_of.get(key)
         if leaf is None:
             return ()
@@ -460,13 +460,13 @@ class GroupForest:
         if leaf in self._expected:
             self._begin(group)
         self._links.climb(group, *was)
-        heads = self._heads(group)
+        roots = self._roots_of(group)
         if leaf.kind == WORKLOAD and not group.members:
             self._workloads.leave(leaf, leaf.name.split("/")[0])
             self._set(leaf, None, None)
         self._links.prune(group)
-        return heads
+        return roots
 
 
-def _union(a: Heads, b: Heads) -> Heads:
+def _union(a: Roots, b: Roots) -> Roots:
     return (*a, *(key for key in b if key not in a))

@@ -78,7 +78,7 @@ class Attempts:
         self._cluster = state
         self._preemption = preemption
         self._commits = commits
-        self._points: dict[str, GroupPlugins | None] = {}  # by scheduler name
+        self._group_plugins: dict[str, GroupPlugins | None] = {}  # by scheduler name
 
     def attempt(self, unit: AttemptUnit, how: AttemptOptions = SCHEDULE) -> Answer | None:
         """Try to place a single pod or a tree of groups; return None if the search continues in a later slice.
@@ -173,10 +173,12 @@ class Attempts:
             tree.priority,
             evaluated=self._evaluated(tree) if in_slices() else {},
         )
-        points = self.points(tree)
+        group_plugins = self.group_plugins(tree)
         whole = self._build_with_expected(tree)
         answer = (
-            self._place(tree, built, points) if whole is None else self._place_with_expected(tree, built, whole, points)
+            self._place(tree, built, group_plugins)
+            if whole is None
+            else self._place_with_expected(tree, built, whole, group_plugins)
         )
         if isinstance(answer, Refused) and answer.cause in _FOR_ROOM and not answer.hopeless and state.nominations:
             own = {leaf.key.name for leaf in tree.forest.leaves(tree.group.key)}
@@ -185,15 +187,15 @@ class Attempts:
             answer.reserved = len(others)
         if how.evict and isinstance(answer, Refused) and (answer.cause is not Cause.WHOLE or whole is not None):
             searched = whole if answer.cause is Cause.WHOLE and whole else built
-            return self._group_post_filter(tree, searched, answer, points)
+            return self._group_post_filter(tree, searched, answer, group_plugins)
         return answer
 
-    def points(self, tree: GroupTree) -> GroupPlugins | None:
+    def group_plugins(self, tree: GroupTree) -> GroupPlugins | None:
         """Return the group plugins of the pods' profile; None if there are none, as in the default profile."""
         name = tree.scheduler_name
-        if name not in self._points:
-            self._points[name] = GroupPlugins(self._cluster.profiles[name], self._cluster.columns) or None
-        return self._points[name]
+        if name not in self._group_plugins:
+            self._group_plugins[name] = GroupPlugins(self._cluster.profiles[name], self._cluster.columns) or None
+        return self._group_plugins[name]
 
     def place_by_counting(self, tree: GroupTree) -> Placed | None:
         """Return the answer if counting is sufficient: one group of equal pods without rules about each other.
@@ -202,7 +204,7 @@ class Attempts:
         """
         group, shape = tree.group, tree.records[0].shape
         spec = group.spec
-        if group.composite or spec is None or spec.preferred_key is not None or self.points(tree) is not None:
+        if group.composite or spec is None or spec.preferred_key is not None or self.group_plugins(tree) is not None:
             return None
         if any(record.shape is not shape for record in tree.records):
             return None
@@ -244,13 +246,13 @@ class Attempts:
         except PluginFailure:
             return False
 
-    def _place(self, tree: GroupTree, built: Built, points: GroupPlugins | None) -> Placed | Refused:
+    def _place(self, tree: GroupTree, built: Built, group_plugins: GroupPlugins | None) -> Placed | Refused:
         group = tree.group
         if not group.composite and (text := self._never_completes(tree, built)) is not None:
             return Refused(Cause.WHOLE, text, GroupSearch(built))
         pending = sum(len(records) for records in built.pending.values())
-        status = points.hopeless(group, pending) if points is not None else None
-        found = find(self._cluster, group, built, points) if status is None else status
+        status = group_plugins.hopeless(group, pending) if group_plugins is not None else None
+        found = find(self._cluster, group, built, group_plugins) if status is None else status
         if isinstance(found, Status):
             return refused_by_plugin(found, built, messages.UNSCHEDULABLE)
         if isinstance(found, NoPlacement):
@@ -267,11 +269,13 @@ class Attempts:
                 text = f"{messages.UNSCHEDULABLE}, {text}"
                 return Refused(Cause.EXTRAS, text, GroupSearch(built), hopeless=True, reason=messages.LIMITED)
             return Refused(Cause.EXTRAS, leftovers(group, built), GroupSearch(built))
-        return self._allowed(built, found, points)
+        return self._allowed(built, found, group_plugins)
 
-    def _allowed(self, built: Built, found: Found, points: GroupPlugins | None) -> Placed | Refused:
+    def _allowed(self, built: Built, found: Found, group_plugins: GroupPlugins | None) -> Placed | Refused:
         satisfied = [built.group_of[part] for part in built.group_of if part in found.satisfied]
-        refused = points.refused(satisfied, counter(built, found.assignment)) if points is not None else None
+        refused = (
+            group_plugins.refused(satisfied, counter(built, found.assignment)) if group_plugins is not None else None
+        )
         if refused is not None:
             return refused_by_plugin(refused, built, messages.UNSCHEDULABLE)
         if in_slices() and len(built.shapes) > FEW_SHAPES:
@@ -309,21 +313,21 @@ class Attempts:
         return isinstance(find(self._cluster, first, built), Found)
 
     def _place_with_expected(
-        self, tree: GroupTree, built: Built, whole: Built, points: GroupPlugins | None
+        self, tree: GroupTree, built: Built, whole: Built, group_plugins: GroupPlugins | None
     ) -> Placed | Refused:
         """Place the existing pods if all expected pods of the group fit as well."""
-        found = find(self._cluster, tree.group, whole, points)
+        found = find(self._cluster, tree.group, whole, group_plugins)
         if isinstance(found, Found):
             own_keys = {record.key for record in tree.records}
             assignment = [(record, row) for record, row in found.assignment if record.key in own_keys]
             satisfied = {id(built.part_of[g.key]) for part, g in whole.group_of.items() if part in found.satisfied
                          if g.key in built.part_of}  # fmt: skip
-            answer = self._allowed(built, replace(found, assignment=assignment, satisfied=satisfied), points)
+            answer = self._allowed(built, replace(found, assignment=assignment, satisfied=satisfied), group_plugins)
             if isinstance(answer, Placed):
                 return replace(answer, expected_placements=expected_placements(whole, found.assignment, own_keys))
             return answer
         if tree.group.placed or tree.group.composite or isinstance(found, Status):
-            return self._place(tree, built, points)  # it runs already: place the pods that fit
+            return self._place(tree, built, group_plugins)  # it runs already: place the pods that fit
         text = messages.whole(tree.group, len(next(iter(whole.pending.values()))))
         return Refused(Cause.WHOLE, text, GroupSearch(built))
 
@@ -371,23 +375,23 @@ class Attempts:
         return NominatedAfterPreemption(refused, found.units, found.assignment, found.plan)
 
     def _group_post_filter(
-        self, tree: GroupTree, built: Built, refused: Refused, points: GroupPlugins | None
+        self, tree: GroupTree, built: Built, refused: Refused, group_plugins: GroupPlugins | None
     ) -> NominatedAfterPreemption | Refused:
         """Call PodGroupPostFilter plugins, then try preemption."""
         if tree.forest is self._cluster.forest and self._commits.incomplete(tree.group):
             refused.releases, refused.notes = True, RELEASED
             return refused
-        if points is not None:
-            helped, notes, decisions = points.after_failure(tree.group, list(tree.records), refused)
+        if group_plugins is not None:
+            helped, notes, decisions = group_plugins.after_failure(tree.group, list(tree.records), refused)
             refused.decisions += decisions
             refused.notes += "".join(f", {note}" for note in notes)
             if helped:
                 return refused
-        if any(record.shape.claims for record in tree.records) and self._deallocate(tree, refused, points):
+        if any(record.shape.claims for record in tree.records) and self._deallocate(tree, refused, group_plugins):
             return refused
         if refused.hopeless or not self._cluster.profiles[tree.scheduler_name].preempts:
             return refused
-        found = refused.preemption = self._preemption.for_group(tree, built, points)
+        found = refused.preemption = self._preemption.for_group(tree, built, group_plugins)
         refused.nominate = found.nominate
         if found.message:
             refused.notes += f", pod group preemption: {found.message}"
@@ -399,18 +403,18 @@ class Attempts:
         expected = expected_placements(built, list(found.assignment), mine)
         return NominatedAfterPreemption(refused, found.units, assignment, found.plan, expected)
 
-    def _deallocate(self, tree: GroupTree, refused: Refused, points: GroupPlugins | None) -> bool:
+    def _deallocate(self, tree: GroupTree, refused: Refused, group_plugins: GroupPlugins | None) -> bool:
         """Deallocate claims of members without nodes if the unit fits only without these allocations.
 
         All of these claims are deallocated or none. A claim that the placement can use stays allocated.
         """
         for plugin in self._cluster.profiles[tree.scheduler_name].deallocators:
             keys = plugin.releasable(list(tree.records))
-            if not keys or not self._fits_without(tree, plugin, keys, points):
+            if not keys or not self._fits_without(tree, plugin, keys, group_plugins):
                 continue
             for key in keys[:CLAIMS_RECONSIDERED] if len(keys) > 1 else ():
                 rest = [each for each in keys if each != key]
-                if rest and self._fits_without(tree, plugin, rest, points):
+                if rest and self._fits_without(tree, plugin, rest, group_plugins):
                     keys = rest
             refused.decisions += plugin.deallocations(keys)
             refused.notes += f", waiting for the deallocation of {len(keys)} resource claims that no pod uses"
@@ -418,7 +422,7 @@ class Attempts:
         return False
 
     def _fits_without(
-        self, tree: GroupTree, plugin: DeallocatesClaims, keys: list[ClaimKey], points: GroupPlugins | None
+        self, tree: GroupTree, plugin: DeallocatesClaims, keys: list[ClaimKey], group_plugins: GroupPlugins | None
     ) -> bool:
         """Return True if the unit fits, perhaps after evictions, while these claims are not allocated."""
         state, journal = self._cluster, self._cluster.columns.journal
@@ -426,10 +430,10 @@ class Attempts:
         try:
             plugin.disregard(keys)
             built = build(state, tree.group, tree.pending, state.settings.search_budget, tree.priority)
-            answer = self._place(tree, built, points)
+            answer = self._place(tree, built, group_plugins)
             if isinstance(answer, Placed) or answer.hopeless or not state.profiles[tree.scheduler_name].preempts:
                 return isinstance(answer, Placed)
-            return self._preemption.plan(tree, built, points).found
+            return self._preemption.plan(tree, built, group_plugins).found
         except Unplaceable:
             return False
         finally:

@@ -176,7 +176,7 @@ class Preemption:
 
     # ---- groups
 
-    def for_group(self, tree: GroupTree, built: Built, points: GroupPlugins | None) -> PreemptionResult:
+    def for_group(self, tree: GroupTree, built: Built, group_plugins: GroupPlugins | None) -> PreemptionResult:
         """Return the plan, or the reason why there is none."""
         if tree.forest.preemption_policy(tree.group.key) == "Never":
             return PreemptionResult(NEVER, Hopeless(NEVER))
@@ -185,7 +185,7 @@ class Preemption:
         known: Planned | None = self._failed.get(tree.key, self._state(tree))
         if known is not None:
             return PreemptionResult(_note(known), known, nominate="")
-        found = self.plan(tree, built, points)
+        found = self.plan(tree, built, group_plugins)
         assert found.plan is not None and not isinstance(found.plan, Candidate)
         self.group_attempts[found.found] += 1
         if found.found:
@@ -200,21 +200,21 @@ class Preemption:
         pods = tuple(sorted((record.key, record.shape.id) for record in tree.records))
         return (*self.victim_index.circumstances, tree.priority, pods)
 
-    def plan(self, tree: GroupTree, built: Built, points: GroupPlugins | None) -> PreemptionResult:
+    def plan(self, tree: GroupTree, built: Built, group_plugins: GroupPlugins | None) -> PreemptionResult:
         """Return the cheapest plan for the unit's minimum, or for as many extra pods as possible if the minimum runs.
 
         If plugins name domains, use the first domain that has a plan.
         """
         priorities = tree.priorities
-        if points is None and self.victim_index.nothing_below(priorities[0]):
+        if group_plugins is None and self.victim_index.nothing_below(priorities[0]):
             return _plan_of(Hopeless(NO_LOWER_PRIORITY))
         worked(len(self.victim_index.units) // 8)  # updating the units is slow: do it in a new slice
         self._up_to_date()
         for evaluation in built.evaluations:
             evaluation.refresh()  # the search before this one may have been interrupted
         areas: Sequence[Bools | None] = (None,)
-        if points is not None and points.generates:
-            named = points.candidates(tree.group, built)
+        if group_plugins is not None and group_plugins.generates:
+            named = group_plugins.candidates(tree.group, built)
             if isinstance(named, Status):
                 return _plan_of(Hopeless(named.message))
             areas = [placement.mask for placement in named]
@@ -228,8 +228,8 @@ class Preemption:
                 break
         assignment = list(found.assignment)
         refused = (
-            points.refused(satisfied_by(built, assignment), counter(built, assignment))
-            if points and assignment
+            group_plugins.refused(satisfied_by(built, assignment), counter(built, assignment))
+            if group_plugins and assignment
             else None
         )
         return found if refused is None else _plan_of(Hopeless(f"{refused.message} ({refused.plugin})"))

@@ -132,7 +132,7 @@ class QueuePlan:
 
     @staticmethod
     def _promised_order(planned: PlannedUnit) -> tuple[float, ...]:
-        return (-planned.unit.priority, planned.promise, planned.unit.asked, planned.unit.order)
+        return (-planned.unit.priority, planned.promise, planned.unit.queued_at, planned.unit.order)
 
     def _restore(self, unit: SchedulingUnit, request: UnitRequest, old: PlannedUnit) -> None:
         """Keep the reservation of a unit in a new book, if its room is still there."""
@@ -327,7 +327,7 @@ class QueuePlan:
             unit.key,
             demand,
             unit.priority,
-            unit.asked,
+            unit.queued_at,
             unit.order,
             request.span,
             _size(request.asked.record) * demand.pods,

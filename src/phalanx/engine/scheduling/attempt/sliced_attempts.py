@@ -71,7 +71,7 @@ class SlicedAttempts:
     def alone(self) -> SchedulingUnit | None:
         """Return a unit that was disturbed too often: no unit of its priority or below is served before it."""
         for search in self.unfinished.values():
-            if search.again >= MAX_SEARCHES and search.unit.place is QueueName.SEARCH:
+            if search.again >= MAX_SEARCHES and search.unit.queue_name is QueueName.SEARCH:
                 return search.unit
         return None
 
@@ -218,7 +218,7 @@ class SlicedAttempts:
         gone = [
             key
             for key, search in self.unfinished.items()
-            if search.unit.place not in (QueueName.SEARCH, QueueName.ACTIVE)
+            if search.unit.queue_name not in (QueueName.SEARCH, QueueName.ACTIVE)
         ]
         for key in gone:
             self.unfinished.pop(key).sliced.drop()

@@ -133,7 +133,7 @@ def place_name(columns: Columns, rows: Sequence[int], key: str) -> str:
 def _levels(ends: list[float]) -> list[int]:
     """Return how many of the sorted ends are removed in each trial: from none to all."""
     known = sum(end != FOREVER for end in ends)
-    points = {0, known, len(ends)}
+    group_plugins = {0, known, len(ends)}
     for first, count in ((0, known), (known, len(ends) - known)):
-        points.update(first + count * i // LEVELS for i in range(1, LEVELS))
-    return sorted(points)
+        group_plugins.update(first + count * i // LEVELS for i in range(1, LEVELS))
+    return sorted(group_plugins)

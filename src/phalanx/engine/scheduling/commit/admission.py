@@ -68,7 +68,7 @@ class UnitAdmission:
         if missing is None or missing == key:
             return
         for group in (*forest.tree(key), *forest.above(key)):
-            self._members.say(group.key, PARENTLESS, forest.resolve(group.key).message)
+            self._members.report(group.key, PARENTLESS, forest.resolve(group.key).message)
 
     def admit(
         self,
@@ -86,17 +86,17 @@ class UnitAdmission:
         (another pod of the failed shape cannot).
         """
         forest, key = self._forest, group.key
-        before = (unit.priority, unit.asked)
+        before = (unit.priority, unit.queued_at)
         unit.priority = forest.priority(key)  # also of a held root: queries may try it
         if not self._in_order(unit, group, newcomers, changed):
             return False
-        unit.asked = min(unit.asked, self._repair_since(group, unit.asked))
-        place = unit.place
+        unit.queued_at = min(unit.queued_at, self._repair_since(group, unit.queued_at))
+        place = unit.queue_name
         if place is QueueName.BACKOFF and not unit.gate[0]:
             return True  # it was just refused
         if place is QueueName.WAITING and not helps and self._reuse_refusal(unit, newcomers):
             return True
-        if place is QueueName.ACTIVE and newcomers is not None and before == (unit.priority, unit.asked):
+        if place is QueueName.ACTIVE and newcomers is not None and before == (unit.priority, unit.queued_at):
             self._ask_gates(unit, newcomers.values())
         else:
             self._ask_gates(unit, None)
@@ -129,7 +129,7 @@ class UnitAdmission:
         if any(record.shape is not shape for record in newcomers.values()):
             return False
         for record in newcomers.values():
-            self._status.say(record, refusal.reason, text, event=refusal.reason == UNSCHEDULABLE)
+            self._status.report(record, refusal.reason, text, event=refusal.reason == UNSCHEDULABLE)
         return True
 
     def _repair_since(self, group: Group, otherwise: float) -> float:
@@ -179,14 +179,14 @@ class UnitAdmission:
         waits_for = quorum.message if few else quorum.message.partition(":")[0]
         for each in tree:
             short = forest.quorum(each.key, 1).shortages
-            said = self._members.conditions.last_written(each.key)
+            last_condition = self._members.conditions.last_written(each.key)
             if each.key == key:
                 continue
             if short and short[0].group == each.key:
-                self._members.say(each.key, WAITING, messages.lacking(short))
-            elif said is not None and said[1] == WAITING:
-                self._members.say(each.key, WAITING, waits_for)  # it was incomplete when its condition was written
-        self._members.say(key, WAITING, quorum.message)
+                self._members.report(each.key, WAITING, messages.lacking(short))
+            elif last_condition is not None and last_condition[1] == WAITING:
+                self._members.report(each.key, WAITING, waits_for)  # it was incomplete when its condition was written
+        self._members.report(key, WAITING, quorum.message)
         return quorum
 
     def _with_ancestors(self, leaves: Iterable[GroupKey]) -> Iterable[Group]:
@@ -212,7 +212,7 @@ class UnitAdmission:
         message: str,
     ) -> None:
         for key in groups:
-            self._members.say(key, group_reason, message)
+            self._members.report(key, group_reason, message)
         records: Iterable[PodRecord] = unit.records.values()
         if unit.state is UnitState.HELD and unit.gate == (GANG, message) and newcomers is not None:
             records = newcomers.values()  # the other pods have the message already
@@ -220,12 +220,12 @@ class UnitAdmission:
             self._unit_lifecycle.hold(unit, GANG, message)
         quiet = pod_reason in (WAITING, GATED, RESTART)
         for record in records:
-            if record.nominated and record.said.startswith(UNSCHEDULABLE):
+            if record.nominated and record.last_condition.startswith(UNSCHEDULABLE):
                 # KEP-4671: clear nominations made by attempts. A pod that was never tried keeps the nomination of
                 # another component.
                 self._pod_lifecycle.nominate(record, "")
             if record.pod is not None and record.pod.spec.scheduling_gates:
                 # The pod's own gate is its reason; a real API server has written that already.
-                self._status.say(record, GATED, GATED_MESSAGE, event=False)
+                self._status.report(record, GATED, GATED_MESSAGE, event=False)
                 continue
-            self._status.say(record, pod_reason, message, event=not quiet)
+            self._status.report(record, pod_reason, message, event=not quiet)

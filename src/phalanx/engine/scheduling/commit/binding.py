@@ -184,7 +184,7 @@ class Binding:
         """Handle a rejection by Reserve, Permit or PreBind after the pod was assumed."""
         self._pod_lifecycle.roll_back(record, status.message)
         self._pod_lifecycle.retract(record)
-        self._status.say(record, UNSCHEDULABLE if status.rejected else SCHEDULER_ERROR, status.message)
+        self._status.report(record, UNSCHEDULABLE if status.rejected else SCHEDULER_ERROR, status.message)
         self._retry(unit, record)
 
     def failed(self, record: PodRecord, message: str) -> None:
@@ -192,7 +192,7 @@ class Binding:
         unit = self._pod_lifecycle.roll_back(record, message or "the bind failed")
         self._pod_lifecycle.retract(record)
         if message:
-            self._status.say(record, SCHEDULER_ERROR, message)
+            self._status.report(record, SCHEDULER_ERROR, message)
         self._retry(unit, record)
 
     def _retry(self, unit: SchedulingUnit | None, record: PodRecord) -> None:

@@ -127,7 +127,7 @@ class Cycle:
                 if not isinstance(answer, Placed):
                     carry_out(answer, self._evictions.emit)
                 self._act(unit, target, answer)
-            if not unit.records and unit.place is ATTEMPT:
+            if not unit.records and unit.queue_name is ATTEMPT:
                 self._units.leave(unit)
         self._queue.attempted(unit, came_from)
 
@@ -136,7 +136,7 @@ class Cycle:
         if isinstance(target, SinglePod):
             return None if target.record.nominated else equivalence_key(target.record)
         # A group plugin may distinguish groups that the engine treats as equal.
-        alike = not target.group.composite and self._attempts.points(target) is None
+        alike = not target.group.composite and self._attempts.group_plugins(target) is None
         return group_equivalence_key(unit, target.group) if alike else None
 
     def _waits_for_representative(self, unit: SchedulingUnit, key: tuple[Any, ...] | None) -> bool:
@@ -247,7 +247,7 @@ class Cycle:
             short = member.composite or bool(built.pending.get(part))
             if short and member.key not in satisfied:
                 text = f"{messages.UNSCHEDULABLE}, its siblings were placed and left no room for {member.key}"
-                self._refusals.say(member, UNSCHEDULABLE, text)
+                self._refusals.report(member, UNSCHEDULABLE, text)
         self._units.admit(unit)
 
     def _clear_nominations(self, unit: SchedulingUnit, group: Group) -> None:
@@ -299,9 +299,9 @@ class Refusals:
         """Report why a pod waits. Use Unschedulable only for pods that lack room: autoscalers create nodes for
         these."""
         if promise := self._starts.promise(unit):
-            self._status.say(record, PROMISED, promise, event=False)
+            self._status.report(record, PROMISED, promise, event=False)
         else:
-            self._status.say(record, reason, message, headline=headline, event=reason == UNSCHEDULABLE)
+            self._status.report(record, reason, message, headline=headline, event=reason == UNSCHEDULABLE)
 
     def starts_soon(self, unit: SchedulingUnit, target: AttemptUnit) -> bool:
         """Return True if a unit waits without evictions because it starts within `preemptionPatienceSeconds`."""
@@ -312,7 +312,7 @@ class Refusals:
         if isinstance(target, GroupTree):
             self._report(unit, target.group, PROMISED, message)
         else:
-            self._status.say(target.record, PROMISED, message, event=False)
+            self._status.report(target.record, PROMISED, message, event=False)
             self._units.back_off(unit)
         return True
 
@@ -352,7 +352,9 @@ class Refusals:
         if refused.cause is Cause.PERMIT:
             self._units.history.note(record.key, "taken back", refused.message)
             self.pods.nominate(record, "", write=False)
-        self._status.say(record, UNSCHEDULABLE if refused.cause is Cause.PERMIT else SCHEDULER_ERROR, refused.message)
+        self._status.report(
+            record, UNSCHEDULABLE if refused.cause is Cause.PERMIT else SCHEDULER_ERROR, refused.message
+        )
         self._units.back_off(unit)
 
     # ---- groups
@@ -378,7 +380,7 @@ class Refusals:
 
     def _report(self, unit: SchedulingUnit, group: Group, reason: str, message: str) -> None:
         for record in unit.records.values():
-            self._status.say(record, reason, message, event=reason != PROMISED)
+            self._status.report(record, reason, message, event=reason != PROMISED)
         self._conditions(group, UNSCHEDULABLE if reason == PROMISED else reason, message)
         self._units.back_off(unit)
 
@@ -406,7 +408,7 @@ class Refusals:
         for record in unit.records.values():
             leaf = self.members.forest.leaf_of_pod(record.namespace, record.name) if short else None
             if leaf in short:
-                self._status.say(record, messages.WAITING, short[leaf], event=False)
+                self._status.report(record, messages.WAITING, short[leaf], event=False)
             else:
                 text = refusal.texts.get(record.shape, refusal.message)
                 own = f". {text}" if headline and text != refusal.message else ""
@@ -429,13 +431,13 @@ class Refusals:
     def _conditions(self, group: Group, reason: str, message: str, headline: str = "") -> None:
         for member in self.members.forest.tree(group.key):
             if member.spec is not None and not member.satisfied:
-                self.say(member, reason, message, headline)
+                self.report(member, reason, message, headline)
 
-    def say(self, group: Group, reason: str, message: str, headline: str = "") -> None:
+    def report(self, group: Group, reason: str, message: str, headline: str = "") -> None:
         """Set the condition of one group of a tree that was tried; a group that lacks members reports that instead."""
         if reason == UNSCHEDULABLE and (shortages := shortages_of(self.members.forest, group)):
             reason, message, headline = messages.WAITING, messages.lacking(shortages), ""
-        self.members.conditions.say(group, "False", reason, message, headline=headline)
+        self.members.conditions.report(group, "False", reason, message, headline=headline)
 
     def _wait_for_change(self, unit: SchedulingUnit, group: Group, built: Built, refusal: Refusal) -> None:
         wakes = Wake.NOTHING
@@ -463,7 +465,7 @@ class Refusals:
         if nodes:
             wakes |= Wake.NODE
         # A plan to make room belongs to one root; everything else is shared by equal gangs.
-        own = built.coupled or planned or self._attempts.points(tree) is not None
+        own = built.coupled or planned or self._attempts.group_plugins(tree) is not None
         equivalence_class = self.queue.wait(
             unit,
             ("root", unit.key) if own else group_equivalence_key(unit, group),

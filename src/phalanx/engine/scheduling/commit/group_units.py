@@ -91,8 +91,8 @@ class GroupUnits:
                 assert unit.group is not None
                 notes.roots_of_changed_objects[unit.group] = None
         trees: dict[GroupKey, InvalidTree | None] = {}
-        for head in {**notes.roots_of_changed_objects, **notes.roots_of_changed_members}:
-            self._check_or_report(head, trees)
+        for root in {**notes.roots_of_changed_objects, **notes.roots_of_changed_members}:
+            self._check_or_report(root, trees)
         for leaf in notes.changed_leaves:
             if leaf not in self.members.waiting_pods and (top := self.forest.root_of(leaf)) is not None:
                 self.members.settle(top)
@@ -101,7 +101,7 @@ class GroupUnits:
         self, notes: Notes, newcomers: Newcomers, changed: dict[str, list[GroupKey]]
     ) -> dict[str, bool]:
         """Return the keys of changed units, with True if the change can help the unit."""
-        for top in {self._root_key(head): None for head in notes.roots_of_changed_objects}:
+        for top in {self._root_key(root): None for root in notes.roots_of_changed_objects}:
             for leaf in self.forest.leaves(top):
                 notes.changed_leaves[leaf.key] = True
         units: dict[str, bool] = {}
@@ -112,8 +112,8 @@ class GroupUnits:
                 if key is not None:
                     changed.setdefault(key, []).append(leaf_key)
                     units[key] = units.get(key, False) or helps or old != new
-        for head in notes.roots_of_changed_members:
-            units[root_key(head)] = True
+        for root in notes.roots_of_changed_members:
+            units[root_key(root)] = True
         return units
 
     def _move_to_root(self, leaf: GroupKey, arrived: dict[str, PodRecord], newcomers: Newcomers) -> str | None:
@@ -173,13 +173,13 @@ class GroupUnits:
         found = self.forest.resolve(key)
         return min(found.cycle) if found.cycle else key
 
-    def _check_or_report(self, head: GroupKey, trees: dict[GroupKey, InvalidTree | None]) -> None:
+    def _check_or_report(self, root: GroupKey, trees: dict[GroupKey, InvalidTree | None]) -> None:
         try:
-            self._check_tree(head, trees)
+            self._check_tree(root, trees)
         except Exception as problem:
             if Isolation.strict:
                 raise
-            self._isolation.note(head.kind, f"{head.namespace}/{head.name}", problem)
+            self._isolation.note(root.kind, f"{root.namespace}/{root.name}", problem)
 
     def _admit(
         self,
@@ -203,47 +203,47 @@ class GroupUnits:
             assert unit.group is not None
             self.members.notes.roots_of_changed_members[unit.group] = None
 
-    def _check_tree(self, head: GroupKey, trees: dict[GroupKey, InvalidTree | None]) -> None:
+    def _check_tree(self, root: GroupKey, trees: dict[GroupKey, InvalidTree | None]) -> None:
         """Check a tree and report its problems, whether or not it has pending pods.
 
         `trees`: known problems by root, so that each tree is checked once however many of its groups changed.
         """
-        top = self._root_key(head)
+        top = self._root_key(root)
         if top in trees:
             invalid = trees[top]
         else:
-            invalid = trees[top] = self.forest.invalid(head)
+            invalid = trees[top] = self.forest.invalid(root)
             if invalid is not None:
                 for key in invalid.groups:
-                    self.members.say(key, INVALID, invalid.message)
-        group = self.forest.group(head)
+                    self.members.report(key, INVALID, invalid.message)
+        group = self.forest.group(root)
         if group is None or group.spec is None or group.spec.parent is not None:
-            if self.unit_lifecycle.waiting(root_key(head)) is None:
-                self.unit_lifecycle.settle(root_key(head), UnitState.NONE)
+            if self.unit_lifecycle.waiting(root_key(root)) is None:
+                self.unit_lifecycle.settle(root_key(root), UnitState.NONE)
             if group is not None and group.spec is not None and invalid is None:
-                self._admission.without_parent(head)
+                self._admission.without_parent(root)
             return
         if self.conditions.targets:
-            self._clear_disruption(head)
+            self._clear_disruption(root)
         if invalid is None:
             self.commits.notify(group)
-            if self.conditions.is_true(head):
-                self._errors.pop(root_key(head), None)
-            self.members.settle(head)
-        unit = self.unit_lifecycle.waiting(root_key(head))
+            if self.conditions.is_true(root):
+                self._errors.pop(root_key(root), None)
+            self.members.settle(root)
+        unit = self.unit_lifecycle.waiting(root_key(root))
         if invalid is None and (unit is None or (unit.state is UnitState.HELD and unit.gate[0] == GANG)):
-            self.commits.release(group, root_key(head))
-            if unit is None and not self.forest.ready(head) and self._had_members(head):
-                self._admission.short_of_members(head)
+            self.commits.release(group, root_key(root))
+            if unit is None and not self.forest.ready(root) and self._had_members(root):
+                self._admission.short_of_members(root)
 
-    def _had_members(self, head: GroupKey) -> bool:
+    def _had_members(self, root: GroupKey) -> bool:
         """Return whether a tree has pods, or its condition still reports missing ones."""
-        said = self.conditions.last_written(head)
-        return (said is not None and said[1] == WAITING) or any(leaf.members for leaf in self.forest.leaves(head))
+        said = self.conditions.last_written(root)
+        return (said is not None and said[1] == WAITING) or any(leaf.members for leaf in self.forest.leaves(root))
 
-    def _clear_disruption(self, head: GroupKey) -> None:
+    def _clear_disruption(self, root: GroupKey) -> None:
         """Clear DisruptionTarget of groups that were preempted and run again."""
-        for part in self.forest.tree(head):
+        for part in self.forest.tree(root):
             since = self.conditions.targets.get(part.key)
             if since is not None and self.commits.confirmed(part) and self._made_since(part.key, since):
                 self.conditions.spared(part)

@@ -15,7 +15,7 @@ from phalanx.engine.reservations.holders import DELAYED_MARK, WAITING_MARK, wait
 from phalanx.engine.scheduling.attempt.queue_plan import QueuePlan
 from phalanx.engine.scheduling.attempt.start_times import Planned, StartTimes
 from phalanx.engine.scheduling.attempt.unit_requests import PlannedUnit
-from phalanx.engine.scheduling.commit.overtaking import Overtaking, completes_gang, in_line, settings_of
+from phalanx.engine.scheduling.commit.overtaking import Overtaking, completes_gang, queue_order, settings_of
 from phalanx.engine.scheduling.commit.promised_room import PromisedRoom
 from phalanx.engine.scheduling.lifecycle.members import Members
 from phalanx.engine.scheduling.lifecycle.pod_lifecycle import PodLifecycle
@@ -125,7 +125,7 @@ class HeldStarts:
 
     def _nominate_all_planned(self, line: tuple[int, float, int]) -> list[tuple[PodRecord, str]]:
         """Nominate the nodes of every planned start that a unit at this place in the order must not delay."""
-        units = [planned for planned in self.plan.units.values() if in_line(planned.unit)[0] <= line[0]]
+        units = [planned for planned in self.plan.units.values() if queue_order(planned.unit)[0] <= line[0]]
         return self._nominate_planned(units)
 
     def withdraw_planned_starts(self, temporary_nominations: Iterable[tuple[PodRecord, str]]) -> None:
@@ -160,7 +160,7 @@ class HeldStarts:
 
         These are its own, those that begin after its expected end, and arriving nodes of units behind it. If the pods
         complete a gang that has started, these are all reservations of equal and lower priority. `line`: its place in
-        the order (`in_line`); by default that of its first pod.
+        the order (`queue_order`); by default that of its first pod.
         """
         end = self._end(records, self._own(list(records)) if records else None)
         own = {record.key for record in records}
@@ -173,7 +173,7 @@ class HeldStarts:
             if not own.isdisjoint(held.unit.records)
             or (completes and held.unit.priority <= priority)
             or self._begins_after(held, end)
-            or (held.reason is Reason.NODES_TO_COME and first is not None and first < in_line(held.unit))
+            or (held.reason is Reason.NODES_TO_COME and first is not None and first < queue_order(held.unit))
         ]
         nodes = [(placeholder, placeholder.nominated) for held in ignored for placeholder in held.placeholders]
         for placeholder, _ in nodes:

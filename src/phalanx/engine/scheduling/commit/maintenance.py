@@ -211,7 +211,7 @@ class Maintenance:
             self._health.timed_out[group.key] = passed
         if known != passed:
             self._health.touch(group.key)
-            if passed and (known or not self._health.says(group.key, Phase.TIMED_OUT)):
+            if passed and (known or not self._health.has_reason(group.key, Phase.TIMED_OUT)):
                 self._event(group, "TimedOut", f"{group.key} is {passed}; it is tried again when it can be")
 
     def _created(self, group: Group) -> Iterator[float]:
@@ -233,7 +233,7 @@ class Maintenance:
         for record in list(unit.records.values()):
             if record.nominated:
                 self._pods.nominate(record, "")
-        unit.asked = self._cluster.now
+        unit.queued_at = self._cluster.now
         self._members.notes.roots_of_changed_members[root] = None
 
     # ---- loss

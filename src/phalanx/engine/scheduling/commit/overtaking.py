@@ -15,9 +15,9 @@ from phalanx.engine.state.records import PodRecord
 REFUSED = (QueueName.BACKOFF, QueueName.WAITING)
 
 
-def in_line(unit: SchedulingUnit) -> tuple[int, float, int]:
+def queue_order(unit: SchedulingUnit) -> tuple[int, float, int]:
     """Return the place of a unit in the order: priority, then the time of its first request."""
-    return (-unit.priority, unit.asked, unit.order)
+    return (-unit.priority, unit.queued_at, unit.order)
 
 
 def settings_of(state: ClusterState, unit: SchedulingUnit) -> ReservationSettings:
@@ -64,12 +64,12 @@ class StrictOrder:
             return None
         name = _scheduler_of(unit)
         head = self._heads.get(name)
-        if head is None or head.place not in REFUSED or self._heads_of != self._cluster.now:
+        if head is None or head.queue_name not in REFUSED or self._heads_of != self._cluster.now:
             self._heads_of = self._cluster.now
-            waiting = (u for u in self._queue.units.values() if u.place in REFUSED and u.state is UnitState.QUEUED)
-            head = min((u for u in waiting if _scheduler_of(u) == name), key=in_line, default=None)
+            waiting = (u for u in self._queue.units.values() if u.queue_name in REFUSED and u.state is UnitState.QUEUED)
+            head = min((u for u in waiting if _scheduler_of(u) == name), key=queue_order, default=None)
             self._heads = {name: head} if head is not None else {}
-        if head is None or head is unit or in_line(head) > in_line(unit):
+        if head is None or head is unit or queue_order(head) > queue_order(unit):
             return None
         self._behind[unit.key] = unit
         return head
@@ -79,9 +79,9 @@ class StrictOrder:
         if not self._behind:
             return []
         present = self._queue.units
-        waiting = {k: u for k, u in self._behind.items() if present.get(k) is u and u.place is QueueName.BACKOFF}
+        waiting = {k: u for k, u in self._behind.items() if present.get(k) is u and u.queue_name is QueueName.BACKOFF}
         self._behind = waiting
-        return sorted(waiting.values(), key=in_line)[:1]
+        return sorted(waiting.values(), key=queue_order)[:1]
 
 
 def _scheduler_of(unit: SchedulingUnit) -> str:
@@ -104,7 +104,7 @@ class Overtaking:
 
     def place(self, unit: SchedulingUnit) -> None:
         """Count older waiting units as overtaken by a unit that was placed."""
-        self.placed.append((unit.priority, unit.asked, unit.order))
+        self.placed.append((unit.priority, unit.queued_at, unit.order))
 
     def count(self, waiting: Sequence[SchedulingUnit], now: float) -> None:
         """Update every waiting unit with the younger ones placed since the last count; forget other units."""
@@ -114,14 +114,14 @@ class Overtaking:
         if not placed or not waiting:
             return
         levels = {
-            level: sorted((asked, order) for each, asked, order in placed if each == level)
+            level: sorted((queued_at, order) for each, queued_at, order in placed if each == level)
             for level in {each for each, _, _ in placed}
         }
         for unit in waiting:
             count = 0
             for level, times in levels.items():
                 if level <= unit.priority:
-                    count += len(times) - bisect_right(times, (unit.asked, unit.order))
+                    count += len(times) - bisect_right(times, (unit.queued_at, unit.order))
             if count:
                 self.of.setdefault(unit.key, Overtaken(0, now)).count += count
 

@@ -27,7 +27,7 @@ from phalanx.engine.scheduling.attempt.room_over_time import ReservedPod
 from phalanx.engine.scheduling.attempt.start_times import Planned
 from phalanx.engine.scheduling.attempt.unit_requests import PlannedUnit
 from phalanx.engine.scheduling.commit.held_starts import KEPT_WITHIN, WHY_MOVED, HeldStart, HeldStarts
-from phalanx.engine.scheduling.commit.overtaking import REFUSED, StrictOrder, in_line, namespace_of, settings_of
+from phalanx.engine.scheduling.commit.overtaking import REFUSED, StrictOrder, namespace_of, queue_order, settings_of
 from phalanx.engine.scheduling.commit.reservation_limits import PromiseLimits, refusal_of, room_at
 from phalanx.engine.scheduling.lifecycle.members import Members
 from phalanx.engine.scheduling.lifecycle.pod_lifecycle import PodLifecycle
@@ -188,8 +188,8 @@ class StartReservations(HeldStarts):
 
     def _waiting(self) -> list[SchedulingUnit]:
         """Return the units that wait for room, in queue order."""
-        units = (u for u in self._queue.units.values() if u.place in _WAITS and u.state is UnitState.QUEUED)
-        return sorted(units, key=in_line)
+        units = (u for u in self._queue.units.values() if u.queue_name in _WAITS and u.state is UnitState.QUEUED)
+        return sorted(units, key=queue_order)
 
     def _withdraw_lost(self) -> None:
         """Release reservations that cannot be kept."""
@@ -237,7 +237,7 @@ class StartReservations(HeldStarts):
             own = [p for p in held.placeholders if held.reason is Reason.NODES_TO_COME] if held is not None else []
             mine = {columns.row_of[p.nominated] for p in own if p.nominated in columns.row_of}
             key = (group.spec.topology_key if group.spec is not None else "") or ""
-            ignored = self.ignore_reservations(list(unit.records.values()), in_line(unit))
+            ignored = self.ignore_reservations(list(unit.records.values()), queue_order(unit))
             found = partial_placement(self._cluster, list(unit.records.values()), rows | mine, key)
             self.put_back(ignored)
             used = {row for _, row in found}
@@ -262,7 +262,7 @@ class StartReservations(HeldStarts):
             due = FOREVER if not self.plan.units else max(self.plan.lasts_until, self.plan.due)
             due = self.plan.due if self.plan.unfinished else due
         for unit in waiting:
-            if unit.place not in REFUSED or unit.key in self.held:
+            if unit.queue_name not in REFUSED or unit.key in self.held:
                 continue
             backfill = settings_of(self._cluster, unit).backfill
             if backfill == "None":
@@ -287,7 +287,7 @@ class StartReservations(HeldStarts):
             self._tried[unit.key] = now
             self._reserve(unit, Reason.PROMISED)
         if plans and not self.plan.unfinished:
-            self._seen = {key for key, unit in self._queue.units.items() if unit.place not in _NEW}
+            self._seen = {key for key, unit in self._queue.units.items() if unit.queue_name not in _NEW}
         return due
 
     # ---- all units together
@@ -313,7 +313,7 @@ class StartReservations(HeldStarts):
             if promise.name in self.plan.units:
                 self._report_plan(self.plan.units[promise.name], promise)
         for planned in self.plan.may_start():  # other units of its class may have been refused since
-            if planned.unit.place is QueueName.WAITING:
+            if planned.unit.queue_name is QueueName.WAITING:
                 self._unit_lifecycle.admit(planned.unit)
 
     def _to_plan(self, waiting: list[SchedulingUnit]) -> list[SchedulingUnit]:
@@ -322,7 +322,7 @@ class StartReservations(HeldStarts):
         for unit in waiting:
             key = unit.key
             held, known = self.held.get(key), key in self.plan.units
-            if held is None and not known and unit.place not in REFUSED:
+            if held is None and not known and unit.queue_name not in REFUSED:
                 continue
             if known and self.plan.is_stuck(key, KEPT_WITHIN):
                 self._planned_alone_until[key] = now + PLAN_AGAIN_SECONDS  # something other than room prevents it
@@ -394,7 +394,7 @@ class StartReservations(HeldStarts):
     def _start_free(self) -> None:
         """Try the units whose reserved room is free: an event wakes only the first one of an equivalence class."""
         for held in self.held.values():
-            waits = held.unit.place is QueueName.WAITING and held.reason is not Reason.NODES_TO_COME
+            waits = held.unit.queue_name is QueueName.WAITING and held.reason is not Reason.NODES_TO_COME
             if waits and held.placeholders and room_at(self._cluster, held.placeholders, lambda record: False):
                 self._unit_lifecycle.admit(held.unit)
 
@@ -419,7 +419,7 @@ class StartReservations(HeldStarts):
 
         A promise needs a known time, a starving unit only nodes.
         """
-        temporary_nominations = self._nominate_all_planned(in_line(unit))
+        temporary_nominations = self._nominate_all_planned(queue_order(unit))
         planned = self.times.plan(unit)
         self.withdraw_planned_starts(temporary_nominations)
         if planned is None:
@@ -448,7 +448,7 @@ class StartReservations(HeldStarts):
         """Report the start on the pods of a unit."""
         if promise := self.promise(unit):
             for record in unit.records.values():
-                self._status.say(record, PROMISED, promise, event=False)
+                self._status.report(record, PROMISED, promise, event=False)
 
     def _limit(self, unit: SchedulingUnit, planned: Planned) -> str:
         """Return which limit forbids another reservation, as text; "" if none does."""
@@ -485,11 +485,11 @@ class StartReservations(HeldStarts):
         waits = unit.equivalence_class
         message = unit.refusal.message if unit.refusal is not None else waits.message if waits is not None else ""
         for record in unit.records.values() if message else ():
-            if record.said.startswith(PROMISED):
-                self._status.say(record, UNSCHEDULABLE, message, event=False)
+            if record.last_condition.startswith(PROMISED):
+                self._status.report(record, UNSCHEDULABLE, message, event=False)
 
 
 def _class_of(unit: SchedulingUnit) -> Hashable:
     """Return the key of units that an attempt cannot tell apart."""
-    waits_in = unit.equivalence_class if unit.place is QueueName.WAITING else None
+    waits_in = unit.equivalence_class if unit.queue_name is QueueName.WAITING else None
     return waits_in.key if waits_in is not None else unit.key

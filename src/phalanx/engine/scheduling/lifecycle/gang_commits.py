@@ -81,7 +81,7 @@ class Commits:
             updates = group.key in self._bound_here or any(
                 leaf.key in self._bound_here for leaf in self._forest.leaves(group.key)
             )
-            conditions.say(group, "True", "Scheduled", "", event=updates)
+            conditions.report(group, "True", "Scheduled", "", event=updates)
         return ours
 
     # ---- release

@@ -89,8 +89,8 @@ class Members:
         """Check a tree again whose condition could not be written: no other event may come."""
         self.statuses.again(decision)
         key = GroupKey(decision.kind, decision.namespace, decision.name)
-        if (head := self.forest.root_of(key)) is not None:
-            self.notes.roots_of_changed_members[head] = None
+        if (root := self.forest.root_of(key)) is not None:
+            self.notes.roots_of_changed_members[root] = None
 
     # ---- events
 
@@ -115,7 +115,7 @@ class Members:
             and not pod.spec.node_name
         ):
             return  # an unbound version of a bound pod is outdated
-        heads, old, new = forest.put_member(key, leaf, pod)
+        roots, old, new = forest.put_member(key, leaf, pod)
         if before is not None and leaf != before:
             self._leave_group(name, before, leaf)
         elif before is None and known is not None and known.assumed and known.uid == pod.metadata.uid:
@@ -130,8 +130,8 @@ class Members:
             self.health.readiness(group, old.pod, new.pod)
         if (leaf == before and self._as_before(old, new, group)) or _is_queued_next(old, new):
             return
-        for head in heads:
-            self.notes.roots_of_changed_members[head] = None
+        for root in roots:
+            self.notes.roots_of_changed_members[root] = None
         self._mark((leaf, before), helps=True)
 
     def note_loss(self, leaf: GroupKey | None, old: Member | None, new: Member | None) -> None:
@@ -179,8 +179,8 @@ class Members:
             return group is None
         if group.spec.parent is None:
             return True
-        head = self.forest.root_of(group.key)
-        above = self.forest.group(head) if head is not None else None
+        root = self.forest.root_of(group.key)
+        above = self.forest.group(root) if root is not None else None
         return above is None or above.satisfied
 
     def _member(self, leaf: GroupKey | None, key: PodKey) -> Member | None:
@@ -215,12 +215,12 @@ class Members:
             return
         member = self._member(leaf, key)
         self.note_loss(leaf, member, None)
-        heads = self.forest.drop_pod(namespace, name)
+        roots = self.forest.drop_pod(namespace, name)
         placed = member is not None and member.state is not PENDING
         if member is not None:
             self.commits.released(member.pod.metadata.uid)
-        for head in heads:
-            self.notes.roots_of_changed_members[head] = None
+        for root in roots:
+            self.notes.roots_of_changed_members[root] = None
         self._mark((leaf,), helps=placed)
 
     def observe(self, kind: str, old: Any | None, new: Any | None) -> None:
@@ -228,13 +228,13 @@ class Members:
             return
         meta = (new if new is not None else old).metadata  # type: ignore[union-attr]
         if kind == WORKLOAD:
-            heads = self._workload_changed(meta.namespace, meta.name, old, new)
+            roots = self._workload_changed(meta.namespace, meta.name, old, new)
         elif kind == POLICY:
-            heads = self._policy_changed(meta.namespace, meta.name, old, new)
+            roots = self._policy_changed(meta.namespace, meta.name, old, new)
         else:
-            heads = self._group_changed(GroupKey(kind, meta.namespace, meta.name), old, new)
-        for head in heads:
-            self.notes.roots_of_changed_objects[head] = None
+            roots = self._group_changed(GroupKey(kind, meta.namespace, meta.name), old, new)
+        for root in roots:
+            self.notes.roots_of_changed_objects[root] = None
 
     def _workload_changed(self, namespace: str, name: str, old: Any | None, new: Any | None) -> Iterable[GroupKey]:
         """Return the roots of the trees affected by a changed Workload."""
@@ -242,7 +242,7 @@ class Members:
         if _same(old, new):
             return ()  # only its status changed, probably written by us
         forest = self.forest
-        heads = forest.put_workload(new) if new is not None else forest.drop_workload(namespace, name)
+        roots = forest.put_workload(new) if new is not None else forest.drop_workload(namespace, name)
         # Without the Workload its implicit groups have no root.
         below = dict.fromkeys(forest.of_workload(namespace, name))
         self._mark(below, helps=True)
@@ -252,7 +252,7 @@ class Members:
                 self.commits.forget(leaf)
         if old is None or new is None or old.spec != new.spec:
             self._note_evictable(below)
-        return heads
+        return roots
 
     def _policy_changed(self, namespace: str, name: str, old: Any | None, new: Any | None) -> Iterable[GroupKey]:
         """Return the roots of the trees affected by a changed WorkloadPolicy."""
@@ -271,12 +271,12 @@ class Members:
         forest = self.forest
         below = {leaf.key: None for leaf in forest.leaves(key)}
         if new is None:
-            heads = forest.drop(key)
+            roots = forest.drop(key)
             self.conditions.forget(key)
             self.health.forget(key)
             self.commits.forget(key)
         else:
-            heads = forest.put(key, new)
+            roots = forest.put(key, new)
             self.conditions.seen(key, new)
             self.health.seen(key, new)
             parent = new.spec.parent_composite_pod_group_name
@@ -293,7 +293,7 @@ class Members:
         if _disrupted_as(old) != _disrupted_as(new):
             self._note_evictable(below)
         self._mark(below, helps=True)
-        return heads
+        return roots
 
     def _note_evictable(self, leaves: Iterable[GroupKey]) -> None:
         """Record that other units than before may evict placed members."""
@@ -398,10 +398,10 @@ class Members:
         if unit is not None:
             for name in names:
                 unit.records.pop(name, None)
-            if not unit.records and unit.place is not ATTEMPT:
+            if not unit.records and unit.queue_name is not ATTEMPT:
                 self._unit_lifecycle.leave(unit)
 
-    def place_of(self, record: PodRecord) -> QueueName:
+    def queue_of(self, record: PodRecord) -> QueueName:
         """Return the queue of a pending member, for validation; NOWHERE: it was lost."""
         leaf = self.forest.leaf_of(PodKey(record.namespace, record.name))
         if leaf is None or record.key not in self.waiting_pods.get(leaf, {}):
@@ -409,11 +409,11 @@ class Members:
         if leaf in self.notes.changed_leaves:
             return GATED  # arrived since the last step
         unit = self._unit_lifecycle.waiting(self.unit_key_of.get(leaf, ""))
-        return unit.place if unit is not None and record.key in unit.records else NOWHERE
+        return unit.queue_name if unit is not None and record.key in unit.records else NOWHERE
 
-    def settle(self, head: GroupKey) -> None:
+    def settle(self, root: GroupKey) -> None:
         """Set the state of a tree without pending pods."""
-        key, group = root_key(head), self.forest.group(head)
+        key, group = root_key(root), self.forest.group(root)
         if group is not None and self._unit_lifecycle.waiting(key) is None:
             self._unit_lifecycle.settle(key, self.commits.state_of(group))
 
@@ -446,9 +446,9 @@ class Members:
             self.notes.changed_leaves or self.notes.roots_of_changed_objects or self.notes.roots_of_changed_members
         )
 
-    def say(self, key: GroupKey, reason: str, message: str) -> None:
+    def report(self, key: GroupKey, reason: str, message: str) -> None:
         if (group := self.forest.group(key)) is not None:
-            self.conditions.say(group, "False", reason, message)
+            self.conditions.report(group, "False", reason, message)
 
     def _bind_answered(self, leaf: Group | None) -> None:
         """Handle an acknowledged bind of a member, reported by its outcome or by the informer."""
@@ -459,12 +459,12 @@ class Members:
         scheduled = self.conditions.is_true(leaf.key) and not self.conditions.targets
         if leaf.binding if scheduled else not self.commits.enough(leaf):
             return
-        if (head := self.forest.root_of(leaf.key)) is None:
+        if (root := self.forest.root_of(leaf.key)) is None:
             return
         if scheduled:
-            self.settle(head)  # every condition is written
+            self.settle(root)  # every condition is written
         else:
-            self.notes.roots_of_changed_members[head] = None
+            self.notes.roots_of_changed_members[root] = None
 
 
 def _is_another_object(old: Any | None, new: Any | None) -> bool:

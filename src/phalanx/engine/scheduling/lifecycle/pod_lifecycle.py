@@ -107,7 +107,7 @@ class PodLifecycle:
 
     def update(self, old: PodRecord, record: PodRecord) -> None:
         """Replace the record of a pending pod by a later version; its nomination is kept."""
-        record.said = old.said
+        record.last_condition = old.last_condition
         self._transition(old, GONE, record, False)
 
     def found_on(self, record: PodRecord, node: str, old: PodRecord | None = None) -> None:

@@ -60,25 +60,25 @@ class PodStatusWriter:
 
     def not_written(self, record: PodRecord, decision: d.SetPodCondition, problem: str) -> None:
         """Write a failed condition again later, even without another event of the pod."""
-        if record.said != _said(decision.reason, decision.message):
+        if record.last_condition != _condition_text(decision.reason, decision.message):
             return  # another condition was sent since
-        record.said = ""
+        record.last_condition = ""
         if problem != PERMANENT:  # retry after a 404 too: it may be wrong, and a deleted pod has no record
             self._status_writes.add(decision)
 
     def again(self, decision: d.SetPodCondition) -> None:
         """Write the condition again, unless another one was sent since or the pod is no longer pending."""
         record = self._cluster.records.get(f"{decision.namespace}/{decision.name}")
-        if record is not None and record.uid == decision.uid and not record.node_name and not record.said:
-            self.say(record, decision.reason, decision.message, event=False)
+        if record is not None and record.uid == decision.uid and not record.node_name and not record.last_condition:
+            self.report(record, decision.reason, decision.message, event=False)
 
-    def say(self, record: PodRecord, reason: str, message: str, *, headline: str = "", event: bool = True) -> None:
+    def report(self, record: PodRecord, reason: str, message: str, *, headline: str = "", event: bool = True) -> None:
         """Write PodScheduled=False, with an event, unless it is unchanged. `headline`: a plain sentence for the
         event."""
-        said = _said(reason, message)
-        if record.said == said:
+        said = _condition_text(reason, message)
+        if record.last_condition == said:
             return
-        record.said = intern(said)  # one text for all pods of a group
+        record.last_condition = intern(said)  # one text for all pods of a group
         self._history.note(record.key, reason, message)
         self._emit(
             d.SetPodCondition,
@@ -103,5 +103,5 @@ class PodStatusWriter:
         )
 
 
-def _said(reason: str, message: str) -> str:
+def _condition_text(reason: str, message: str) -> str:
     return f"{reason}: {message}"

@@ -183,7 +183,7 @@ class Pods:
             unit = SchedulingUnit("Pod", key, record.priority, record.created, record.order)
         unit.priority = record.priority
         unit.records = {record.key: record}
-        if failed and unit.place is BACKOFF:
+        if failed and unit.queue_name is BACKOFF:
             return
         unit.attempts = unit.errors = 0
         self.admit(unit)
@@ -197,12 +197,12 @@ class Pods:
         if held is not None:
             record, status, plugin = held
             if status.code is Code.ERROR:
-                self._status.say(record, SCHEDULER_ERROR, status.message)
+                self._status.report(record, SCHEDULER_ERROR, status.message)
                 self._unit_lifecycle.back_off(unit, (plugin, status.message))
                 return
             if record.pod is not None and record.pod.spec.scheduling_gates:
                 # kube-apiserver writes this condition itself; it is not repeated.
-                self._status.say(record, GATED, GATED_MESSAGE, event=False)
+                self._status.report(record, GATED, GATED_MESSAGE, event=False)
             self._unit_lifecycle.hold(unit, plugin, status.message)
             return
         if newcomers is None:
@@ -241,7 +241,7 @@ class Pods:
         record.shape_epoch = self._cluster.shapes.interest.epoch
         for condition in pod.status.conditions or ():
             if condition.type == "PodScheduled" and condition.status == "False":
-                record.said = f"{condition.reason}: {condition.message}"
+                record.last_condition = f"{condition.reason}: {condition.message}"
         return record
 
     def _queue_time(self, pod: Pod) -> float:

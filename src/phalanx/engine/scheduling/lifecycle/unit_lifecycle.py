@@ -210,7 +210,7 @@ class UnitLifecycle:
         # With a backoff: the same plan would be found and refused again at once.
         for unit in list(self._waited_for.get(pod, {}).values()):
             self._transition(unit, QUEUED, gate=unit.gate)
-            if unit.place in (QueueName.WAITING, QueueName.BACKOFF):
+            if unit.queue_name in (QueueName.WAITING, QueueName.BACKOFF):
                 self.queue.back_off(unit, self._cluster.now)
 
     def is_victim(self, pod: str) -> bool:
@@ -226,7 +226,7 @@ class UnitLifecycle:
             del unit.plan.victims[record.key]
             if not unit.plan.victims:
                 self._transition(unit, QUEUED)
-                if unit.place in (QueueName.WAITING, QueueName.BACKOFF):
+                if unit.queue_name in (QueueName.WAITING, QueueName.BACKOFF):
                     self.queue.activate(unit)
 
     # ---- without pending pods
@@ -262,7 +262,7 @@ class UnitLifecycle:
         waited_for: dict[str, set[str]] = {}
         for key, unit in self.queue.units.items():
             assert unit.state in (HELD, QUEUED, EVICTING), f"{unit} has pending pods but is {unit.state.value}"
-            assert (unit.state is HELD) == (unit.place is QueueName.GATED), f"{unit} is {unit.state.value}"
+            assert (unit.state is HELD) == (unit.queue_name is QueueName.GATED), f"{unit} is {unit.state.value}"
             assert (unit.state is EVICTING) == (unit.plan is not None), f"{unit} is {unit.state.value}"
             assert key not in self.placed, f"{unit} has pending pods but is {self.placed[key].value}"
             for victim in unit.plan.victims if unit.plan is not None else ():

@@ -28,9 +28,9 @@ from phalanx.engine.scheduling.queue.units import (
     SEARCH,
     WAITING,
     EquivalenceClass,
+    MayHelp,
     QueueName,
     SchedulingUnit,
-    WorthRetrying,
 )
 from phalanx.engine.state.capacity_index import CapacityIndex, Requests
 
@@ -45,8 +45,8 @@ RECOUNT_AFTER = 5.0  # seconds after a node is gone, so that a node group that s
 RECOUNT_EVERY = 0.25  # seconds between the groups that are tried again: others come first
 
 
-def by_priority(priority: int, asked: float, order: int) -> tuple[Any, ...]:
-    return (-priority, asked, order)
+def by_priority(priority: int, queued_at: float, order: int) -> tuple[Any, ...]:
+    return (-priority, queued_at, order)
 
 
 class QueueTimes(msgspec.Struct, frozen=True):
@@ -99,7 +99,7 @@ class Queue:
 
     def activate(self, unit: SchedulingUnit) -> None:
         """Move a unit to the active queue, from any other queue."""
-        event = ACTIVATED_BY.get(unit.place, "PodAdd")
+        event = ACTIVATED_BY.get(unit.queue_name, "PodAdd")
         self._leave(unit)
         self._into_active(unit, event)
 
@@ -109,7 +109,7 @@ class Queue:
         unit.errors += 1
         delay = min(self._times.initial_backoff * 2.0 ** min(unit.errors - 1, 30), self._times.max_backoff)
         unit.expiry = now + delay
-        unit.place = BACKOFF
+        unit.queue_name = BACKOFF
         self.incoming.count(unit, "backoff", "ScheduleAttemptFailure")
         self.units[unit.key] = unit
         unit.entry = (unit.expiry, self._next(), unit)
@@ -117,7 +117,7 @@ class Queue:
 
     def gate(self, unit: SchedulingUnit) -> None:
         self._leave(unit)
-        unit.place = GATED
+        unit.queue_name = GATED
         self.incoming.count(unit, "gated", "PodAdd")
         self.units[unit.key] = unit
         self._gated[unit.key] = unit
@@ -127,7 +127,7 @@ class Queue:
         unit: SchedulingUnit,
         key: Hashable,
         wakes: Wake,
-        may_help: WorthRetrying | None,
+        may_help: MayHelp | None,
         now: float,
         *,
         message: str = "",
@@ -190,7 +190,7 @@ class Queue:
         `representative_of`: the class whose units wait for the result of this attempt.
         """
         self._leave(unit)
-        unit.place = SEARCH
+        unit.queue_name = SEARCH
         unit.equivalence_class = representative_of
         self.units[unit.key] = unit
         self._suspended[unit.key] = unit
@@ -206,7 +206,7 @@ class Queue:
     def resume(self, unit: SchedulingUnit) -> None:
         """Remove a suspended unit. The caller then moves it to another queue and calls `attempted`."""
         del self._suspended[unit.key]
-        unit.place = ATTEMPT
+        unit.queue_name = ATTEMPT
 
     def wait_for_representative(self, unit: SchedulingUnit, representative: SchedulingUnit, key: Hashable) -> None:
         """Let a unit wait for the result of a suspended unit of the same class."""
@@ -222,7 +222,7 @@ class Queue:
     def remove(self, unit: SchedulingUnit) -> None:
         """Remove a unit that is bound, assumed or gone."""
         self._leave(unit)
-        unit.place = NOWHERE
+        unit.queue_name = NOWHERE
         self.units.pop(unit.key, None)
 
     def pop(self) -> SchedulingUnit | None:
@@ -232,9 +232,9 @@ class Queue:
         while self._active:
             entry = heapq.heappop(self._active)
             unit = entry[2]
-            if unit.entry is entry and unit.place is ACTIVE:
+            if unit.entry is entry and unit.queue_name is ACTIVE:
                 unit.entry = None
-                unit.place = ATTEMPT
+                unit.queue_name = ATTEMPT
                 unit.attempts += 1
                 return unit
         return None
@@ -252,7 +252,7 @@ class Queue:
         while self._backoff and self._backoff[0][0] <= now:
             entry = heapq.heappop(self._backoff)
             unit = entry[2]
-            if unit.entry is entry and unit.place is BACKOFF:
+            if unit.entry is entry and unit.queue_name is BACKOFF:
                 if unit.gate[0]:
                     self._readmit(unit)  # it failed at a gate: call the gate again
                 else:
@@ -391,7 +391,7 @@ class Queue:
     def _has_active(self) -> bool:
         while self._active:
             entry = self._active[0]
-            if entry[2].entry is entry and entry[2].place is ACTIVE:
+            if entry[2].entry is entry and entry[2].queue_name is ACTIVE:
                 return True
             heapq.heappop(self._active)
         return False
@@ -415,7 +415,7 @@ class Queue:
 
     def validate(self) -> None:
         """Check that every woken class with waiting units has one unit being tried."""
-        representatives = {id(r.equivalence_class) for r in self.units.values() if r.place in (ACTIVE, SEARCH)}
+        representatives = {id(r.equivalence_class) for r in self.units.values() if r.queue_name in (ACTIVE, SEARCH)}
         for equivalence_class in self._equivalence_classes.values():
             assert (
                 equivalence_class.is_waiting
@@ -435,17 +435,17 @@ class Queue:
         return self._ticket
 
     def _entry(self, unit: SchedulingUnit) -> tuple[tuple[Any, ...], int, SchedulingUnit]:
-        return (self._sort_key(unit.priority, unit.asked, unit.order), self._next(), unit)
+        return (self._sort_key(unit.priority, unit.queued_at, unit.order), self._next(), unit)
 
     def _into_active(self, unit: SchedulingUnit, event: str) -> None:
-        unit.place = ACTIVE
+        unit.queue_name = ACTIVE
         self.incoming.count(unit, "active", event)
         self.units[unit.key] = unit
         unit.entry = self._entry(unit)
         heapq.heappush(self._active, unit.entry)
 
     def _into_class(self, unit: SchedulingUnit, equivalence_class: EquivalenceClass) -> None:
-        unit.place = WAITING
+        unit.queue_name = WAITING
         self.incoming.count(unit, "unschedulable", "ScheduleAttemptFailure")
         unit.equivalence_class = equivalence_class
         self.units[unit.key] = unit
@@ -454,18 +454,18 @@ class Queue:
 
     def _leave(self, unit: SchedulingUnit) -> None:
         """Remove a unit from its queue. If it was the representative of a woken class, the next unit is activated."""
-        representative_of = unit.equivalence_class if unit.place in (ACTIVE, SEARCH) else None
+        representative_of = unit.equivalence_class if unit.queue_name in (ACTIVE, SEARCH) else None
         unit.entry = None
-        if unit.place is SEARCH:
+        if unit.queue_name is SEARCH:
             self._suspended.pop(unit.key, None)
-        elif unit.place is GATED:
+        elif unit.queue_name is GATED:
             self._gated.pop(unit.key, None)
-        if unit.place is WAITING and unit.equivalence_class is not None:
+        if unit.queue_name is WAITING and unit.equivalence_class is not None:
             unit.equivalence_class.leave()
             if unit.equivalence_class.first() is None:
                 self._drop(unit.equivalence_class)
         unit.equivalence_class = None
-        unit.place = NOWHERE
+        unit.queue_name = NOWHERE
         if representative_of is not None and not representative_of.is_waiting:
             self._activate_next(representative_of)
 

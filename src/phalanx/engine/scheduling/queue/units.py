@@ -18,7 +18,7 @@ from phalanx.model.groups import Group, GroupForest, GroupKey
 
 FEW_STALE = 64  # heap entries of units that left: no clean-up below this number
 
-WorthRetrying = Callable[["EquivalenceClass", ClusterChange], bool]
+MayHelp = Callable[["EquivalenceClass", ClusterChange], bool]
 
 
 class UnitState(enum.StrEnum):
@@ -75,7 +75,6 @@ class Refusal(msgspec.Struct, frozen=True):
 
 class SchedulingUnit:
     __slots__ = (
-        "asked",
         "attempts",
         "entry",
         "equivalence_class",
@@ -86,26 +85,29 @@ class SchedulingUnit:
         "key",
         "kind",
         "order",
-        "place",
         "plan",
         "priority",
+        "queue_name",
+        "queued_at",
         "records",
         "refusal",
         "state",
     )
 
-    def __init__(self, kind: str, key: str, priority: int, asked: float, order: int, state: UnitState = NONE) -> None:
+    def __init__(
+        self, kind: str, key: str, priority: int, queued_at: float, order: int, state: UnitState = NONE
+    ) -> None:
         self.kind = kind  # Pod, PodGroup, CompositePodGroup
         self.key = key  # "pod/ns/name", "podgroup/ns/name", "compositepodgroup/ns/name"
         self.priority = priority
-        self.asked = asked  # seconds, when it was first queued; failed attempts do not change it
+        self.queued_at = queued_at  # seconds, when it was first queued; failed attempts do not change it
         self.order = order  # arrival number
         self.records: dict[str, PodRecord] = {}  # pending pods by key
         self.group: GroupKey | None = None  # of group units; the leaf itself while its root is unknown ("waiting/…")
         self.state = state  # changed only by `UnitLifecycle`, like `gate` and `plan`
         self.plan: PreemptionInProgress | None = None  # while evicting
         self.refusal: Refusal | None = None  # of group units: why the last attempt failed
-        self.place = NOWHERE
+        self.queue_name = NOWHERE
         self.entry: Any = None  # the valid heap entry, if in a heap
         self.equivalence_class: EquivalenceClass | None = None  # where it waits, or where it was woken from
         self.attempts = 0
@@ -119,7 +121,7 @@ class SchedulingUnit:
         return next(iter(self.records.values()))
 
     def __repr__(self) -> str:
-        return f"<unit {self.key} {self.place.value}>"
+        return f"<unit {self.key} {self.queue_name.value}>"
 
 
 class EquivalenceClass:
@@ -144,9 +146,7 @@ class EquivalenceClass:
         "wakes",
     )
 
-    def __init__(
-        self, key: Hashable, wakes: Wake, may_help: WorthRetrying | None, message: str, waits_for: Any
-    ) -> None:
+    def __init__(self, key: Hashable, wakes: Wake, may_help: MayHelp | None, message: str, waits_for: Any) -> None:
         self.key = key
         self.wakes = wakes  # kinds of change that are checked
         self.may_help = may_help  # decides about one change; None: every change of those kinds helps
@@ -168,7 +168,7 @@ class EquivalenceClass:
         while self.heap:
             entry = self.heap[0]
             unit = entry[2]
-            if unit.entry is entry and unit.place is WAITING:
+            if unit.entry is entry and unit.queue_name is WAITING:
                 return unit
             heapq.heappop(self.heap)
             self.left -= 1
