@@ -43,6 +43,7 @@ class ApiProblem(Problem):
     ) -> None:
         super().__init__(message)
         self.message = message
+        self.reported = False  # an Event about it was recorded
         self.name = name
         self.group = group
         self.kind = kind  # the plural resource or the Kind, depending on the reason (as in kube-apiserver)

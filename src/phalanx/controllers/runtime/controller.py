@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 from abc import ABC, abstractmethod
 
+from phalanx.base.errors import BadRequest, Forbidden, Invalid
 from phalanx.base.work import WorkQueue
 from phalanx.controllers.runtime.cache import Cache, Caches, Handler, Json, Key
 from phalanx.controllers.runtime.events import Events
@@ -15,6 +16,7 @@ from phalanx.controllers.runtime.ownership import controller_of
 
 __all__ = ["Cache", "Caches", "Controller", "CustomController", "Json", "Key"]
 log = logging.getLogger(__name__)
+REFUSED = "RequestRefused"
 
 
 class Controller(ABC):
@@ -25,6 +27,7 @@ class Controller(ABC):
 
     def __init__(self) -> None:
         self.queue: WorkQueue[Key] = WorkQueue(self.name)
+        self._refusals: tuple[Cache, Events] | None = None
 
     def requeue(self, key: Key, new: Json | None = None, old: Json | None = None) -> None:
         """Reconcile the object of this key. May be registered with `Cache.on_change`."""
@@ -45,8 +48,22 @@ class Controller(ABC):
     async def reconcile(self, key: Key) -> None:
         """Bring the cluster one step nearer to the desired state of this key's object."""
 
+    def report_refusals(self, objects: Cache, events: Events) -> None:
+        """Record an Event on the object of a key if the API server refuses what `reconcile` asks for."""
+        self._refusals = (objects, events)
+
+    async def _attempt(self, key: Key) -> None:
+        try:
+            await self.reconcile(key)
+        except (BadRequest, Forbidden, Invalid) as problem:
+            if self._refusals is not None and not problem.reported:
+                objects, events = self._refusals
+                if (obj := objects.get(*key)) is not None:
+                    events.warning(obj, self.name, REFUSED, f"The API server refused a request for it: {problem}")
+            raise
+
     async def run(self) -> None:
-        await self.queue.run(self.reconcile, self.workers)
+        await self.queue.run(self._attempt, self.workers)
 
 
 MALFORMED = (AttributeError, IndexError, KeyError, TypeError, ValueError)

@@ -15,6 +15,7 @@ from typing import Any
 
 from phalanx.base.client import Resource
 from phalanx.base.clock import Clock, parse_rfc3339
+from phalanx.base.errors import ApiProblem
 from phalanx.controllers.runtime.events import Events
 from phalanx.controllers.runtime.ownership import controller_of, controller_reference
 from phalanx.model.annotation_values import MAX_INT32, BadValue, whole_number
@@ -204,6 +205,8 @@ class PodEvents:
         text = f"Error creating: {refusal_text(owner, problem)}"
         distinct = known.last_pod if known is not None else ""
         self._events.warning(owner, self._controller, "FailedCreate", text, distinct=distinct)
+        if isinstance(problem, ApiProblem):
+            problem.reported = True
 
     def _notify(self, pod: Json, reason: str, note: str, *, created: bool) -> None:
         meta, reference = pod["metadata"], controller_of(pod)

@@ -54,6 +54,7 @@ class SetGroupsController(Controller):
         self._pods.index("controller", index_by_controller, of_marks=True)
         self._pods.on_change(self._pod_changed, of=resource.kind)
         self._owners.on_change(self._owner_changed)
+        self.report_refusals(self._owners, events)
         groups.feed(resource.kind, self.queue)
         for cache in (groups.pod_groups, groups.workloads):
             cache.on_change(self._group_changed)

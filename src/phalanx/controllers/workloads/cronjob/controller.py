@@ -9,7 +9,7 @@ import msgspec
 
 from phalanx.base import resources as r
 from phalanx.base.clock import Clock, parse_rfc3339, rfc3339
-from phalanx.base.errors import AlreadyExists
+from phalanx.base.errors import AlreadyExists, Forbidden, Invalid
 from phalanx.controllers.runtime.controller import Caches, Controller, Json, Key
 from phalanx.controllers.runtime.events import Events
 from phalanx.controllers.runtime.ownership import (
@@ -35,6 +35,7 @@ class CronJobController(Controller):
         self._jobs = caches.of(r.JOBS)
         self._jobs.index("controller", index_by_controller)
         self._crons.on_change(self.requeue)
+        self.report_refusals(self._crons, events)
         self._jobs.on_change(self.requeue_owner("CronJob"))
 
     async def reconcile(self, key: Key) -> None:
@@ -123,6 +124,10 @@ class CronJobController(Controller):
         except AlreadyExists:  # created before a crash: its name contains its time
             made = msgspec.json.decode(await self._client.get(r.JOBS, _name(owner, due), meta["namespace"]))
             self._jobs.remember(made)
+        except (Invalid, Forbidden) as problem:
+            self._events.warning(owner, self.name, "FailedCreate", f"Error creating job: {problem}")
+            problem.reported = True
+            raise
         if controlled_by(made, meta["uid"]):
             self._events.normal(owner, self.name, "SuccessfulCreate", f"Created job {made['metadata']['name']}")
         if not controlled_by(made, meta["uid"]):

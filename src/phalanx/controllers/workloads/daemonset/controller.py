@@ -45,6 +45,7 @@ class DaemonSetController(Controller):
         self._claims = Claims(self._pods, r.DAEMON_SETS)
         self._sets.index("namespace", lambda obj: [obj["metadata"]["namespace"]])
         self._sets.on_change(self.requeue)
+        self.report_refusals(self._sets, events)
         self._pods.on_change(self.requeue_owner("DaemonSet"), of="DaemonSet")
         self._nodes.on_change(self._node_changed)
 

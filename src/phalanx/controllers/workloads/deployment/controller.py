@@ -8,7 +8,7 @@ import msgspec
 
 from phalanx.base import resources as r
 from phalanx.base.clock import Clock
-from phalanx.base.errors import AlreadyExists
+from phalanx.base.errors import AlreadyExists, Forbidden, Invalid
 from phalanx.base.ids import hash_of
 from phalanx.controllers.runtime.claiming import Claims
 from phalanx.controllers.runtime.controller import Caches, Controller, Json, Key
@@ -16,7 +16,7 @@ from phalanx.controllers.runtime.events import Events
 from phalanx.controllers.runtime.ownership import controlled_by, controller_of, controller_reference, deleting
 from phalanx.controllers.runtime.rollout import ReplicaSetShare, allowance, grown, scaled_down, shared_out
 from phalanx.controllers.runtime.status import write_status
-from phalanx.controllers.workloads.deployment.status import RolloutProgress, status_of
+from phalanx.controllers.workloads.deployment.status import CREATE_FAILED, RolloutProgress, status_of, status_without_set
 from phalanx.model.annotation_values import MAX_INT64, BadValue, whole_number
 from phalanx.model.selectors import from_selector
 
@@ -40,6 +40,7 @@ class DeploymentController(Controller):
         self._claims = Claims(self._sets, r.DEPLOYMENTS)
         self._deployments.index("namespace", lambda obj: [obj["metadata"]["namespace"]])
         self._deployments.on_change(self.requeue)
+        self.report_refusals(self._deployments, events)
         self._sets.on_change(self._set_changed)
         self._pods.on_change(self._pod_changed, of="ReplicaSet")
 
@@ -111,6 +112,12 @@ class DeploymentController(Controller):
                 await write_status(self._deployments, deployment, status)
                 raise
             self._sets.remember(made)
+        except (Invalid, Forbidden) as problem:
+            text = f'Failed to create new replica set "{body["metadata"]["name"]}": {problem}'
+            self._events.warning(deployment, self.name, CREATE_FAILED, text)
+            problem.reported = True
+            await write_status(self._deployments, deployment, status_without_set(deployment, text, self._clock))
+            raise
         self._report_scaled(deployment, made, 0, _wanted(made))
         await self._report_revision(deployment, newest)
         return made

@@ -9,6 +9,8 @@ from phalanx.controllers.runtime.rollout import allowance
 from phalanx.controllers.runtime.status import conditions_of, set_condition
 from phalanx.model.kinds import Json
 
+CREATE_FAILED = "ReplicaSetCreateError"
+
 _COUNTERS = ("replicas", "readyReplicas", "availableReplicas")
 _HAS_MINIMUM = "Deployment has minimum availability."
 _LACKS_MINIMUM = "Deployment does not have minimum availability."
@@ -118,6 +120,13 @@ def _failure(progress: RolloutProgress, conditions: list[Json], clock: Clock) ->
         _condition(conditions, "ReplicaFailure", "True", found.get("reason", ""), found.get("message", ""), clock)
     else:
         conditions[:] = [c for c in conditions if c["type"] != "ReplicaFailure"]
+
+
+def status_without_set(deployment: Json, text: str, clock: Clock) -> Json:
+    """Return the status of a Deployment whose ReplicaSet cannot be created."""
+    conditions = conditions_of(deployment)
+    _condition(conditions, "Progressing", "False", CREATE_FAILED, text, clock)
+    return {**(deployment.get("status") or {}), "conditions": conditions}
 
 
 def _condition(

@@ -36,6 +36,7 @@ class DisaggregatedSetController(Controller):
         self._scalers = caches.of(r.ROLE_SCALERS, optional=True)
         self._services = caches.of(r.SERVICES)
         self._owners.on_change(self.requeue)
+        self.report_refusals(self._owners, events)
         for cache in (self._sets, self._scalers, self._services):
             cache.index("controller", index_by_controller, of_marks=True)
             cache.on_change(self.requeue_owner(r.DISAGGREGATED_SETS.kind), of=r.DISAGGREGATED_SETS.kind)

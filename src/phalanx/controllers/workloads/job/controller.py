@@ -45,6 +45,7 @@ class JobController(Controller):
         self._groups = JobGroups(groups) if groups is not None else None
         self._streaks: dict[str, tuple[int, float]] = {}  # Job uid -> (consecutive failures, end of the last)
         self._jobs.on_change(self._job_changed)
+        self.report_refusals(self._jobs, events)
         self._pods.on_change(self._pod_changed, of=MARKED)
         if groups is not None:
             groups.feed("Job", self.queue)

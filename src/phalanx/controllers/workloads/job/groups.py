@@ -86,6 +86,7 @@ class JobGroups:
                 self._notify(job, reason, text)
         except ApiProblem as problem:
             self._notify(job, "FailedWorkloadCreate", f"Failed to create Workload for Job {_name(job)}: {problem}")
+            problem.reported = True
             raise
         return self._joined(job, grouping)
 

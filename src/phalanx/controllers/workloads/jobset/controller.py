@@ -69,6 +69,7 @@ class JobSetController(Controller):
         self._jobs.index("controller", index_by_controller)
         self._pods.index("controller", index_by_controller, of_marks=True)
         self._sets.on_change(self._set_changed)
+        self.report_refusals(self._sets, events)
         self._jobs.on_change(self._job_changed)
         self._services.on_change(self._service_changed)
         if groups is not None:
@@ -287,6 +288,7 @@ class JobSetController(Controller):
             except (Invalid, Forbidden) as problem:
                 text = f"Job {meta['name']} cannot be created: {problem}"
                 self._events.warning(look.jobset, NAME, "JobCreationFailed", text)
+                problem.reported = True
                 raise
             except AlreadyExists:
                 known = msgspec.json.decode(await self._client.get(r.JOBS, meta["name"], meta["namespace"]))

@@ -108,6 +108,7 @@ class LeaderWorkerSetController(Controller):
         self._pods.index("lws", _index_by_owner, of_marks=True)
         self._pods.index("controller", index_by_controller, of_marks=True)
         self._owners.on_change(self.requeue)
+        self.report_refusals(self._owners, events)
         self._pods.on_change(self._pod_gone, of=MARKED)
         self._sets.on_change(self._set_gone, of=MARKED)
         self._services.on_change(self._service_gone)

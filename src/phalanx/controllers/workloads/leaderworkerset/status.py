@@ -148,4 +148,5 @@ class ProgressEvents:
             yield
         except (Invalid, Forbidden) as problem:
             self._events.warning(lws, CONTROLLER, "FailedCreate", f"{what} cannot be created: {problem}")
+            problem.reported = True
             raise

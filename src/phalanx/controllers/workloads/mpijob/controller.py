@@ -46,6 +46,7 @@ class MPIJobController(CustomController):
             cache.index("controller", index_by_controller, of_marks=True)
             cache.on_change(self.requeue_owner(MPI_JOBS.kind), of=MPI_JOBS.kind)
         self._owners.on_change(self.requeue)
+        self.report_refusals(self._owners, events)
         if groups is not None:
             groups.feed(MPI_JOBS.kind, self.queue)
 

@@ -43,6 +43,7 @@ class ReplicaSetController(Controller):
         self._sets.index("namespace", lambda obj: [obj["metadata"]["namespace"]])
         self._going = Expectations(clock)
         self._sets.on_change(self.requeue)
+        self.report_refusals(self._sets, events)
         self._pods.on_change(self._pod_changed, of=MARKED)
 
     def _pod_changed(self, key: Key, new: Json | None, old: Json | None) -> None:

@@ -39,6 +39,7 @@ class StatefulSetController(Controller):
         self._claims = Claims(self._pods, r.STATEFUL_SETS)
         self._sets.index("namespace", lambda obj: [obj["metadata"]["namespace"]])
         self._sets.on_change(self.requeue)
+        self.report_refusals(self._sets, events)
         self._pods.on_change(self._pod_changed)
         claims.on_change(self._claim_changed)
 

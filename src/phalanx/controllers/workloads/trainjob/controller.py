@@ -55,6 +55,7 @@ class TrainJobController(CustomController):
         self._sets = caches.of(r.JOB_SETS, optional=True)
         self._runtimes = {resource.kind: caches.of(resource, optional=True) for resource in RUNTIMES}
         self._owners.on_change(self.requeue)
+        self.report_refusals(self._owners, events)
         self._sets.on_change(self.requeue_owner(TRAIN_JOBS.kind))
         for cache in self._runtimes.values():
             cache.on_change(self._runtime_changed)
