@@ -267,6 +267,13 @@ def test_pods_of_a_group_that_does_not_exist_are_listed_by_its_name_and_namespac
     assert QueueView(run.engine, lambda: 0.0).waiting()["by"] == [["default", 0, 1, 1]]
 
 
+def test_pods_that_were_not_created_are_not_counted_as_placed() -> None:
+    run = cluster().see(pod_group("g").gang(8), pod("g-0").gpu(1).group("g"))
+    run.step()
+    (unit,) = QueueView(run.engine, lambda: 0.0).units()["roots"]
+    assert (unit["placed"], unit["pods"], unit["of"]) == (0, 1, 8)
+
+
 def test_what_if_names_everything_that_is_in_the_way() -> None:
     run = cluster()
     answer = ask(run, pod("p").select("gpu", "h100").gpu(16))

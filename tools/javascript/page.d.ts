@@ -39,6 +39,7 @@ interface PageUnit {
   priority: number;
   pods: number;
   of: number;
+  placed: number;
   place: string;
   attempts: number;
   asked: number;

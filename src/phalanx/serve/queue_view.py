@@ -110,6 +110,7 @@ class QueueView:
             "priority": unit.priority,
             "pods": len(unit.records),
             "of": self._size(unit, group),
+            "placed": sum(leaf.placed for leaf in self._leaves(group)),
             "place": unit.queue_name.value,
             "attempts": unit.attempts,
             "asked": round(unit.queued_at, 1),

@@ -68,14 +68,28 @@ export function groupsView(app) {
           row.revision ? middle(row.name, 30) : middle(short(row.name), 22),
         ),
     },
-    { name: "namespace", head: "Namespace", by: (row) => row.namespace, cell: (row) => middle(row.namespace, 18) },
+    {
+      name: "namespace",
+      head: "Namespace",
+      roomy: true,
+      by: (row) => row.namespace,
+      cell: (row) => middle(row.namespace, 18),
+    },
     {
       name: "owner",
       head: "Owner",
+      roomy: true,
       by: (row) => row.owner,
       cell: (row) => h("span", { title: row.owner }, ownerBeside(row.owner, row.name)),
     },
-    { name: "priority", head: "Priority", num: true, by: (row) => -row.priority, cell: (row) => number(row.priority) },
+    {
+      name: "priority",
+      head: "Priority",
+      roomy: true,
+      num: true,
+      by: (row) => -row.priority,
+      cell: (row) => number(row.priority),
+    },
     {
       name: "pods",
       head: "Pods",
@@ -92,6 +106,7 @@ export function groupsView(app) {
     {
       name: "since",
       head: "Pending",
+      roomy: true,
       num: true,
       by: (row) => row.since ?? Infinity,
       cell: (row) => (row.since ? age(cluster.now - row.since) : ""),
@@ -99,6 +114,7 @@ export function groupsView(app) {
     {
       name: "attempts",
       head: "Tries",
+      roomy: true,
       num: true,
       by: (row) => -row.attempts,
       cell: (row) => (row.attempts ? number(row.attempts) : ""),

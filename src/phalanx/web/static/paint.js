@@ -333,7 +333,7 @@ export function paintOver(ctx, view) {
   if (chosen && members.length) ranks(ctx, layout, members, gang(hue), view.scale);
   if (overlay) marks(ctx, layout, overlay, view.scale);
   const cell = layout.cells.get(opened);
-  if (cell) ring(ctx, cell, colour("accent"), 2.5 / view.scale, Math.max(1.5, SEEN / view.scale - cell.size / 2));
+  if (cell) ring(ctx, cell, colour("ink"), 3 / view.scale, Math.max(1.5, SEEN / view.scale - cell.size / 2));
   if (hover) ring(ctx, layout.cells.get(hover), colour("ink"), 1.5 / view.scale);
   if (focus) ring(ctx, layout.cells.get(focus), colour("accent"), 2.5 / view.scale, 3);
 }

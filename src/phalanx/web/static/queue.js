@@ -29,7 +29,7 @@ export function queueView(app) {
 
   const orderOf = (root) => cluster.queue.roots.indexOf(root);
   const columns = [
-    { name: "order", head: "#", num: true, by: orderOf, cell: (root) => number(orderOf(root) + 1) },
+    { name: "order", head: "#", num: true, roomy: true, by: orderOf, cell: (root) => number(orderOf(root) + 1) },
     {
       name: "name",
       head: "Name",
@@ -37,10 +37,17 @@ export function queueView(app) {
       cell: (root) =>
         h("a", { href: `#/why/${root.key}`, title: root.name, tabindex: "-1" }, middle(short(root.name), 24)),
     },
-    { name: "namespace", head: "Namespace", by: (root) => root.namespace, cell: (root) => middle(root.namespace, 18) },
+    {
+      name: "namespace",
+      head: "Namespace",
+      roomy: true,
+      by: (root) => root.namespace,
+      cell: (root) => middle(root.namespace, 18),
+    },
     {
       name: "owner",
       head: "Owner",
+      roomy: true,
       by: ownerOf,
       cell: (root) => h("span", { title: ownerOf(root) }, ownerBeside(ownerOf(root), root.name)),
     },
@@ -48,6 +55,7 @@ export function queueView(app) {
       name: "priority",
       head: "Priority",
       num: true,
+      roomy: true,
       by: (root) => -root.priority,
       cell: (root) => number(root.priority),
     },
@@ -56,7 +64,7 @@ export function queueView(app) {
       head: "Pods",
       num: true,
       by: (root) => -root.of,
-      cell: (root) => `${number(root.of - root.pods)}/${number(root.of)}`,
+      cell: (root) => `${number(root.placed)}/${number(root.of)}`,
     },
     {
       name: "since",
@@ -65,7 +73,14 @@ export function queueView(app) {
       by: (root) => root.asked,
       cell: (root) => age(cluster.now - root.asked),
     },
-    { name: "attempts", head: "Tries", num: true, by: (root) => -root.attempts, cell: (root) => number(root.attempts) },
+    {
+      name: "attempts",
+      head: "Tries",
+      num: true,
+      roomy: true,
+      by: (root) => -root.attempts,
+      cell: (root) => number(root.attempts),
+    },
     {
       name: "reason",
       head: "Reason",

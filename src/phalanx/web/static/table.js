@@ -6,7 +6,8 @@ import { number } from "./words.js";
 const SHOWN = 200; // rows drawn; a search finds the others
 const STEP = { ArrowDown: 1, j: 1, ArrowUp: -1, k: -1, PageDown: 10, PageUp: -10, Home: -1e9, End: 1e9 };
 
-// columns: [{name, head, cell(row) -> node or text, by(row) -> what it is sorted by, wide}]. `key(row)` names a row.
+// columns: [{name, head, cell(row) -> node or text, by(row) -> what it is sorted by, wide, roomy}]; a roomy one is left out
+// on phones. `key(row)` names a row.
 export class Table {
   /** @param {any} settings */
   constructor({ label, columns, key, text, open, sort, placeholder, filters = () => /** @type {any[]} */ ([]) }) {
@@ -78,13 +79,13 @@ export class Table {
       h(
         "tr",
         {},
-        this.columns.map(({ name, head, wide }) => {
+        this.columns.map(({ name, head, wide, roomy }) => {
           const on = this.sort.name === name;
           return h(
             "th",
             {
               scope: "col",
-              class: wide ? "wide" : "",
+              class: `${wide ? "wide" : ""}${roomy ? " roomy" : ""}`,
               "aria-sort": on ? (this.sort.down ? "ascending" : "descending") : "none",
             },
             h(
@@ -114,8 +115,8 @@ export class Table {
             class: key === this.chosen ? "chosen" : "",
             onclick: (event) => this.clicked(event, key),
           },
-          this.columns.map(({ cell, wide, num }) =>
-            h("td", { class: `${wide ? "wide" : ""}${num ? " num" : ""}` }, cell(row)),
+          this.columns.map(({ cell, wide, num, roomy }) =>
+            h("td", { class: `${wide ? "wide" : ""}${num ? " num" : ""}${roomy ? " roomy" : ""}` }, cell(row)),
           ),
         );
       }),
