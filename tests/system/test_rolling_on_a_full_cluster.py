@@ -13,7 +13,7 @@ from phalanx.engine.explain import why
 from phalanx.serve.engine_view import EngineReader
 from phalanx.testing.simulated_cluster import SimulatedCluster, simulated_cluster
 from phalanx.testing.virtual_time import VirtualLoop, run
-from support.manifests import GANG, job, leader_worker_set, template
+from support.manifests import GANG, apps_set, job, leader_worker_set, template
 
 Json = dict[str, Any]
 
@@ -274,6 +274,29 @@ def test_a_replica_that_restarts_gets_its_room_again(how: str, policy: str) -> N
             await cluster.settle(30)
             assert len(placed(cluster, "serve-")) == 6 and not placed(cluster, "waits-")
             assert len(before - {pod["metadata"]["uid"] for pod in cluster.all("Pod")}) == 2, "the replica only"
+
+    run(main)
+
+
+def test_a_stateful_set_that_is_a_gang_rolls_on_a_full_cluster() -> None:
+    def shards(image: str) -> Json:
+        pods = template("2", app="serve", image=image)
+        notes = {"annotations": {GANG: "true"}}
+        return apps_set("StatefulSet", "serve", pods, metadata=notes, replicas=4, podManagementPolicy="Parallel")
+
+    async def main(loop: VirtualLoop) -> None:
+        async with simulated_cluster(2, topology="cpu=4") as cluster:
+            await cluster.apply(shards("one"))
+            await cluster.settle()
+            for number in range(4):
+                await cluster.apply(waiting(number))
+            await cluster.settle()
+            await cluster.patch("StatefulSet", "serve", {"spec": {"template": shards("two")["spec"]["template"]}})
+            await cluster.settle()
+            assert len(placed(cluster, "serve-", "two")) == 4 and not placed(cluster, "waits-")
+            await cluster.patch("StatefulSet", "serve", {"spec": {"replicas": 2}})
+            await cluster.settle()
+            assert len(placed(cluster, "waits-")) == 4, "two shards that go for good leave their room"
 
     run(main)
 

@@ -29,7 +29,7 @@ from phalanx.model.objects.pod import bound_since
 RESERVED_SECONDS = 600.0
 UNCLAIMED = ("", "")
 REPLICA_INDEX = "leaderworkerset.sigs.k8s.io/group-index"
-RESTARTS = ("JobSet", "LeaderWorkerSet")  # kinds of owners that delete all pods of a group and create them again
+RESTARTS = ("JobSet", "LeaderWorkerSet", "StatefulSet")  # kinds of owners that delete pods and create them again
 RESTART_SECONDS = 60.0  # for deleted pods after their grace period: their controller may also want fewer
 Replica = tuple[str, str, str, str]  # namespace, uid of the owner, index, and subgroup
 
