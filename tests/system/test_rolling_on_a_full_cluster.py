@@ -301,6 +301,28 @@ def test_a_stateful_set_that_is_a_gang_rolls_on_a_full_cluster() -> None:
     run(main)
 
 
+def test_a_gang_that_was_drained_goes_before_younger_pods_when_its_node_returns() -> None:
+    async def main(loop: VirtualLoop) -> None:
+        async with simulated_cluster(4, topology="cpu=4") as cluster:
+            await cluster.apply(training("Replace"))
+            await cluster.settle()
+            for number in range(12):
+                await cluster.apply(waiting(number))
+            await cluster.settle()
+            assert len(placed(cluster, "waits-")) == 8
+            before = placed(cluster, "train-")
+            name = min(before)
+            await cluster.patch("Node", before[name], {"spec": {"unschedulable": True}})
+            await end_one(cluster, "evict")
+            await cluster.settle(30)
+            assert not placed(cluster, "train-")
+            await cluster.patch("Node", before[name], {"spec": {"unschedulable": None}})
+            await cluster.settle(30)
+            assert len(placed(cluster, "train-")) == 4
+
+    run(main)
+
+
 def test_a_suspended_gang_with_replace_leaves_its_room_within_two_minutes() -> None:
     async def main(loop: VirtualLoop) -> None:
         async with simulated_cluster(2, topology="cpu=4") as cluster:

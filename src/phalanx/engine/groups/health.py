@@ -14,7 +14,7 @@ from phalanx.engine.framework.cluster_state import ClusterState
 from phalanx.engine.groups.conditions import GroupConditions
 from phalanx.engine.groups.group_state import HEALTHY as GOOD
 from phalanx.engine.groups.group_state import Facts, GroupState, Phase, group_state
-from phalanx.engine.groups.losses import Loss, Losses
+from phalanx.engine.groups.losses import NOT_REPLACED, Loss, Losses
 from phalanx.model.groups import Group, GroupKey
 from phalanx.model.groups.group import PENDING
 from phalanx.model.groups.policy import DEFAULT
@@ -98,6 +98,13 @@ class GroupHealth:
         for leaf in self._forest.leaves(group.key):
             lost |= self.unready.get(leaf.key, {}) | {loss.uid: loss for loss in self.losses.of(leaf.key)}
         return lost_in_words(lost.values())
+
+    def returns(self, leaf: GroupKey) -> bool:
+        """Return True if the pods of a group come again because members were lost, not because it was started again.
+
+        A group that has timed out goes behind the others instead.
+        """
+        return leaf not in self.timed_out and any(loss.cause not in NOT_REPLACED for loss in self.losses.of(leaf))
 
     def unhealthy_since(self, key: GroupKey) -> float | None:
         """Return since when the condition is False, in seconds; None if it is not."""

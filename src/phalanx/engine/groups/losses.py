@@ -29,6 +29,7 @@ class LossCause(enum.StrEnum):
     RELEASED = "ended with the gang"  # evicted by this scheduler together with its gang
 
 
+NOT_REPLACED = (LossCause.DELETED, LossCause.RELEASED)  # the controller that deleted the pod may want fewer
 # Reasons of DisruptionTarget written by policies: TerminateAll, Replace.
 GANG_TERMINATED, NEVER_READY = "GangTerminated", "NeverReady"
 # Reasons of the pod condition DisruptionTarget.

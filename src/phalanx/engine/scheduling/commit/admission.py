@@ -133,8 +133,8 @@ class UnitAdmission:
         return True
 
     def _repair_since(self, group: Group, otherwise: float) -> float:
-        """Return the queue time of a gang with too few members on nodes: its creation; of one that replaces an older
-        revision: the creation of its Workload.
+        """Return the queue time of a gang that has lost members and is below its minimum: its creation; of one that
+        replaces an older revision: the creation of its Workload.
 
         Replacements come before new work. Timestamps are whole seconds, so such a gang also precedes units of the same
         second.
@@ -142,11 +142,13 @@ class UnitAdmission:
         for leaf in self._forest.leaves(group.key):
             if leaf.spec is None or leaf.placed >= leaf.spec.minimum:
                 continue
-            since = leaf.spec.created if leaf.placed else self._rolled_since(leaf)
-            try:
-                return parse_rfc3339(since) - 0.5 if since else otherwise
-            except ValueError:
-                return otherwise
+            lost = leaf.placed or self._members.health.returns(leaf.key)
+            since = leaf.spec.created if lost else self._rolled_since(leaf)
+            if since:
+                try:
+                    return parse_rfc3339(since) - 0.5
+                except ValueError:
+                    return otherwise
         return otherwise
 
     def _rolled_since(self, leaf: Group) -> str | None:

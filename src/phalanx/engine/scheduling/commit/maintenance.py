@@ -15,7 +15,7 @@ from phalanx.engine.framework import Emit
 from phalanx.engine.framework.cluster_state import ClusterState
 from phalanx.engine.groups.group_state import HEALTHY, GroupState, Phase
 from phalanx.engine.groups.health import NO_RESTARTS, Restarts, seconds_of
-from phalanx.engine.groups.losses import GANG_TERMINATED, NEVER_READY, Loss, LossCause
+from phalanx.engine.groups.losses import GANG_TERMINATED, NEVER_READY, NOT_REPLACED, Loss, LossCause
 from phalanx.engine.scheduling.commit.group_reservations import GroupReservations
 from phalanx.engine.scheduling.commit.replacements import (
     RESERVED_SECONDS,
@@ -34,7 +34,6 @@ EXTRAS_SECONDS = 10.0  # between two attempts of members beyond `desired`
 EVICTION_SECONDS = 30.0  # after which a member that does not terminate is evicted again
 MOST_DOUBLED = 30  # exponent limit of a backoff
 LONGEST_BACKOFF = 600.0  # seconds between two restarts, unless the policy asks for more
-NOT_REPLACED = (LossCause.DELETED, LossCause.RELEASED)  # the controller that deleted the pod may want fewer
 RUNNING = MemberState.RUNNING
 NODE_LOST_TAINTS = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 _NO_IMAGE = ("ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull")
