@@ -272,6 +272,25 @@ def test_a_member_that_is_not_ready_because_its_node_is_lost_is_lost_with_its_no
     assert healthy(cluster)[1] == "Running", "at once, not at the next time limit"
 
 
+@pytest.mark.parametrize(
+    ("taints", "cause"),
+    [
+        ((), "(node lost)"),
+        (("node.kubernetes.io/unreachable",), "(node lost)"),
+        (("repair",), "(drained by the taint repair)"),
+        (("repair", "node.kubernetes.io/not-ready"), "(node lost)"),
+    ],
+)
+def test_a_member_that_a_taint_evicts_is_drained_unless_the_node_is_lost(taints: tuple[str, ...], cause: str) -> None:
+    cluster = running()
+    lost = node(cluster.bound["g-1"]).cpu("4")
+    for key in taints:
+        lost.taint(key, effect="NoExecute")
+    cluster.see(lost)
+    lose(cluster, "g-1", "DeletionByTaintManager")
+    assert f"g-1 {cause}" in healthy(cluster)[2]
+
+
 def test_a_replacement_of_a_member_that_was_never_ready_has_its_room() -> None:
     cluster = running(size=2, nodes=1, timeouts={"readySeconds": 30}, rescheduling={"policy": "Replace"})
     cluster.see(pod("other").cpu("2").node("n0"), pod("waits").cpu("1"))

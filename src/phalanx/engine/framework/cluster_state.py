@@ -65,6 +65,12 @@ class ClusterState:
         self.promises: KeepsPromises | None = None  # where starts are promised
         self.forest = self.new_forest()
 
+    def evicting_taints(self, name: str) -> list[str] | None:
+        """Return the keys of a node's NoExecute taints; None if the node does not exist."""
+        row = self.columns.row_of.get(name, -1)
+        node = self.columns.nodes[row] if row >= 0 else None
+        return [taint.key for taint in node.spec.taints or () if taint.effect == "NoExecute"] if node else None
+
     def new_forest(self) -> GroupForest:
         """Return an empty forest configured for this scheduler. This is the only place that sets these options."""
         return GroupForest(

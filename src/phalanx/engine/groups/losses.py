@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable
+from collections.abc import Callable, Collection
 
 import msgspec
 
@@ -45,6 +45,13 @@ _TARGETS = {
 }
 
 
+NODE_LOST_TAINTS = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
+
+
+def node_is_lost(taints: Collection[str]) -> bool:
+    return any(key in NODE_LOST_TAINTS for key in taints)
+
+
 class Loss(msgspec.Struct, frozen=True):
     pod: str
     uid: str
@@ -58,17 +65,20 @@ class Loss(msgspec.Struct, frozen=True):
         return f"{self.cause} {self.detail}".rstrip()
 
 
-def cause_of(pod: Pod, node_known: bool) -> tuple[LossCause, str]:
-    """Return why a pod that had a node is gone or terminating."""
+def cause_of(pod: Pod, taints: Collection[str] | None) -> tuple[LossCause, str]:
+    """Return why a pod that had a node is gone or terminating. `taints`: keys of those of its node; None: no node."""
     for condition in pod.status.conditions or ():
         if condition.type == "DisruptionTarget" and condition.status == "True" and condition.reason in _TARGETS:
-            return _TARGETS[condition.reason], ""
+            cause = _TARGETS[condition.reason]
+            if condition.reason == "DeletionByTaintManager" and taints and not node_is_lost(taints):
+                return LossCause.DRAINED, f"by the taint {min(taints)}" if len(taints) == 1 else "by a taint"
+            return cause, ""
     reason = pod.status.reason
     if reason == "Evicted":
         return LossCause.PRESSURE, ""
     if reason.startswith(KUBELET_REJECTIONS):
         return LossCause.REJECTED, reason
-    if reason in ("NodeLost", "NodeShutdown", "Terminated") or not node_known:
+    if reason in ("NodeLost", "NodeShutdown", "Terminated") or (taints is None and pod.spec.node_name):
         return LossCause.NODE_LOST, f"({pod.spec.node_name})" if pod.spec.node_name else ""
     if pod.status.phase == "Failed":
         return LossCause.FAILED, f"({reason})" if reason else ""
@@ -87,9 +97,17 @@ class Losses:
         self._preemptors[uid] = preemptor
 
     def note(
-        self, leaf: GroupKey, old: Member | None, new: Member | None, now: float, nodes: Iterable[str]
+        self,
+        leaf: GroupKey,
+        old: Member | None,
+        new: Member | None,
+        now: float,
+        taints_of: Callable[[str], Collection[str] | None],
     ) -> Loss | None:
-        """Record a changed member (`new` None: deleted); return the loss if this is a new one."""
+        """Record a changed member (`new` None: deleted); return the loss if this is a new one.
+
+        `taints_of`: returns the keys of the taints of a node, None if the node does not exist.
+        """
         if old is None or (new is not None and new.state not in LOST):
             return None
         pod = (new or old).pod
@@ -104,7 +122,7 @@ class Losses:
             self._noted[uid] = None  # the pod still exists: that it fails or is deleted is not a second loss
         if uid in self._lost.get(leaf, {}) or (old.state is MemberState.ENDING and noted):
             return None
-        cause, detail = cause_of(pod, pod.spec.node_name in nodes if pod.spec.node_name else True)
+        cause, detail = cause_of(pod, taints_of(pod.spec.node_name))
         if preemptor is not None:
             cause, detail = LossCause.PREEMPTED, f"by {preemptor}"
         loss = Loss(pod.metadata.name, uid, old.node, cause, detail, now)

@@ -16,7 +16,12 @@ from phalanx.controllers.runtime.events import Events
 from phalanx.controllers.runtime.ownership import controlled_by, controller_of, controller_reference, deleting
 from phalanx.controllers.runtime.rollout import ReplicaSetShare, allowance, grown, scaled_down, shared_out
 from phalanx.controllers.runtime.status import write_status
-from phalanx.controllers.workloads.deployment.status import CREATE_FAILED, RolloutProgress, status_of, status_without_set
+from phalanx.controllers.workloads.deployment.status import (
+    CREATE_FAILED,
+    RolloutProgress,
+    status_of,
+    status_without_set,
+)
 from phalanx.model.annotation_values import MAX_INT64, BadValue, whole_number
 from phalanx.model.selectors import from_selector
 

@@ -15,7 +15,7 @@ from phalanx.engine.framework import Emit
 from phalanx.engine.framework.cluster_state import ClusterState
 from phalanx.engine.groups.group_state import HEALTHY, GroupState, Phase
 from phalanx.engine.groups.health import NO_RESTARTS, Restarts, seconds_of
-from phalanx.engine.groups.losses import GANG_TERMINATED, NEVER_READY, NOT_REPLACED, Loss, LossCause
+from phalanx.engine.groups.losses import GANG_TERMINATED, NEVER_READY, NOT_REPLACED, Loss, LossCause, node_is_lost
 from phalanx.engine.scheduling.commit.group_reservations import GroupReservations
 from phalanx.engine.scheduling.commit.replacements import (
     RESERVED_SECONDS,
@@ -35,7 +35,6 @@ EVICTION_SECONDS = 30.0  # after which a member that does not terminate is evict
 MOST_DOUBLED = 30  # exponent limit of a backoff
 LONGEST_BACKOFF = 600.0  # seconds between two restarts, unless the policy asks for more
 RUNNING = MemberState.RUNNING
-NODE_LOST_TAINTS = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 _NO_IMAGE = ("ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull")
 
 
@@ -365,10 +364,8 @@ class Maintenance:
             self._replace_unready(leaf, late, times)
 
     def _unready_cause(self, member: Member) -> LossCause:
-        columns = self._cluster.columns
-        row = columns.row_of.get(member.node, -1)
-        node = columns.nodes[row] if row >= 0 else None
-        if node is None or any(taint.key in NODE_LOST_TAINTS for taint in node.spec.taints or ()):
+        taints = self._cluster.evicting_taints(member.node)
+        if taints is None or node_is_lost(taints):
             return LossCause.NODE_LOST
         return LossCause.NEVER_PULLED if _image_missing(member.pod) else LossCause.NEVER_READY
 

@@ -138,7 +138,7 @@ class Members:
         """Record the loss of a member, if it is one. `new` None: deleted."""
         if leaf is not None and self.conditions.is_true(leaf):
             state = self._cluster
-            if old and (loss := self.health.losses.note(leaf, old, new, state.now, state.columns.row_of)):
+            if old and (loss := self.health.losses.note(leaf, old, new, state.now, state.evicting_taints)):
                 self.lost_members.append((leaf, loss, old.pod))
 
     def _as_before(self, old: Member | None, new: Member | None, leaf: Group | None) -> bool:
