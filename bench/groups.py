@@ -68,10 +68,10 @@ def pending(gangs: int, *, fit: bool) -> float:
     return made / gangs * 1e6
 
 
-def beside(sleepers: int, gangs: int = 500) -> float:
+def beside(waiting: int, gangs: int = 500) -> float:
     """Microseconds per gang of three that is placed while so many gangs sleep."""
     runner = cluster()
-    runner.run([{"createPodGroups": {"count": sleepers, "podsPerGroup": 3, "podTemplate": asking("5")}}])
+    runner.run([{"createPodGroups": {"count": waiting, "podsPerGroup": 3, "podTemplate": asking("5")}}])
     runner.run([{"createPodGroups": {"count": gangs, "podsPerGroup": 3, "measure": True}}])
     return float(runner.figures[0]["per_pod_us"]) * 3
 
@@ -105,8 +105,8 @@ def main() -> None:
     for fit, gangs in counted((fit, gangs) for fit in (True, False) for gangs in (1000, 10_000)):
         word = "fit" if fit else "do not fit"
         print(f"{gangs:6} pending gangs that {word:10}: {pending(gangs, fit=fit):7.0f} us per gang, objects included")
-    for sleepers in counted((1, 1000, 10_000)):
-        print(f"a gang is placed beside {sleepers:6} that sleep: {beside(sleepers):7.0f} us")
+    for waiting in counted((1, 1000, 10_000)):
+        print(f"a gang is placed beside {waiting:6} that wait: {beside(waiting):7.0f} us")
     for size in counted((10, 16)):
         taken, moved = repaired(size)
         print(f"repair plan of a gang of {size:3} in racks of 16: {taken:7.2f} ms, {moved} pods move")

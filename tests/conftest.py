@@ -41,7 +41,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """An exception in an engine ends the test: only tests of hostile objects have it set the object aside."""
+    """An exception in an engine ends the test: only tests of malformed objects have it set the object aside."""
     from phalanx.engine.scheduling.lifecycle.isolation import Isolation
 
     Isolation.strict = True

@@ -34,10 +34,10 @@ def test_what_a_deleted_object_owned_goes_with_it() -> None:
             root = await cluster.create("ConfigMap", "root")
             child = await owned(cluster, "child", owner(root))
             await owned(cluster, "grandchild", owner(child))
-            await cluster.create("ConfigMap", "stranger")
+            await cluster.create("ConfigMap", "unrelated")
             await cluster.delete("ConfigMap", "root", propagation="Background")
             await cluster.gone("ConfigMap", "grandchild")
-            assert cluster.look("ConfigMap", "child") is None and cluster.look("ConfigMap", "stranger") is not None
+            assert cluster.look("ConfigMap", "child") is None and cluster.look("ConfigMap", "unrelated") is not None
 
     asyncio.run(scenario())
 

@@ -68,5 +68,5 @@ def test_a_lost_worker_of_an_earlier_revision_is_no_reason_to_recreate_the_group
     for revision, found in (("old", None), ("new", "vllm-0-1")):
         meta = {"name": "vllm-0-1", "labels": {**labels, f"{P}template-revision-hash": revision}}
         worker = {"metadata": meta, "status": {"phase": "Running"}}
-        culprit = must_recreate(set_, leader, [], [worker])
-        assert (culprit and culprit["metadata"]["name"]) == found
+        recreated = must_recreate(set_, leader, [], [worker])
+        assert (recreated and recreated["metadata"]["name"]) == found

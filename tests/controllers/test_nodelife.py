@@ -238,14 +238,14 @@ def test_a_node_that_died_while_no_controller_listened_is_found_out_afterwards()
 def test_pods_leave_a_node_with_a_taint_they_do_not_tolerate() -> None:
     async def scenario() -> None:
         async with world(1) as cluster:
-            await cluster.apply(held(pod("stranger", "100m")))
+            await cluster.apply(held(pod("unrelated", "100m")))
             await cluster.apply(held(pod("guest", "100m", tolerations=[tolerate("maintenance", 1)])))
             await cluster.apply(pod("resident", "100m", tolerations=[tolerate("maintenance")]))
-            for name in ("stranger", "guest", "resident"):
+            for name in ("unrelated", "guest", "resident"):
                 await cluster.until("Pod", name, when=running)
             taint = {"key": "maintenance", "value": "now", "effect": "NoExecute"}
             await cluster.patch("Node", "node-00000", {"spec": {"taints": [taint]}})
-            leaving_now = await cluster.until("Pod", "stranger", when=leaving)
+            leaving_now = await cluster.until("Pod", "unrelated", when=leaving)
             target = condition(leaving_now, "DisruptionTarget")
             assert (target["status"], target["reason"]) == ("True", "DeletionByTaintManager")
             guest = cluster.look("Pod", "guest")

@@ -44,7 +44,7 @@ REAL = {
 }
 
 
-def test_a_twin_has_the_room_labels_and_taints_of_its_node_and_nothing_that_names_it() -> None:
+def test_a_copy_has_the_room_labels_and_taints_of_its_node_and_nothing_that_names_it() -> None:
     made = copy_of(REAL, 3, 0.0)
     assert made["metadata"]["name"] == "twin-00003"
     assert made["status"]["allocatable"] == REAL["status"]["allocatable"]

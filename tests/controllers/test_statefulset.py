@@ -239,16 +239,16 @@ def test_whose_the_claims_are_follows_a_policy_that_changes() -> None:
     asyncio.run(scenario())
 
 
-def test_a_stranger_with_the_name_of_a_pod_is_waited_for() -> None:
+def test_an_unrelated_pod_with_the_name_of_a_pod_is_waited_for() -> None:
     async def scenario() -> None:
         async with world() as cluster:
-            stranger = {
+            unrelated = {
                 "apiVersion": "v1",
                 "kind": "Pod",
                 "metadata": {"name": "db-0"},
                 "spec": template("100m", app="other")["spec"],
             }
-            before = await cluster.apply(stranger)
+            before = await cluster.apply(unrelated)
             await cluster.apply(stateful_set("db", 1))
             await cluster.until("StatefulSet", "db", when=lambda s: "updateRevision" in s.get("status", {}))
             found = cluster.look("Pod", "db-0")

@@ -156,8 +156,11 @@ def test_what_is_unused_goes_although_it_is_protected() -> None:
         async with world() as cluster:
             await cluster.apply(volume("free", "1Gi"))
             await cluster.until("PersistentVolume", "free", when=phase("Available"))
-            await cluster.apply(claim("lonely", "9Gi"))
-            for kind, name, where in (("PersistentVolume", "free", ""), ("PersistentVolumeClaim", "lonely", "default")):
+            await cluster.apply(claim("unbound", "9Gi"))
+            for kind, name, where in (
+                ("PersistentVolume", "free", ""),
+                ("PersistentVolumeClaim", "unbound", "default"),
+            ):
                 found = cluster.look(kind, name, where)
                 assert found is not None and len(found["metadata"]["finalizers"]) == 1
                 await cluster.delete(kind, name, where)

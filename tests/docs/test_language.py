@@ -22,7 +22,7 @@ MOST_WORDS = 46_000  # with a letter or a digit: bars of tables and rules do not
 MOST_CHARACTERS = 150  # of a line that is neither a row of a table nor has a link
 BANNED = re.compile(
     r"\b(whom|whoever|nobody|somebody|anybody|told|anew|fellows|dearest|in vain|makes? way|asleep|sent away"
-    r"|wishes|twins|homeless)\b",
+    r"|wishes|twins|homeless|hostile|sieves?|sleepers?|furnish\w*|doomed|strangers?|culprits?|lonely|crumbs?|choosy)\b",
     re.I,
 )
 TESTS = ROOT / "tests"

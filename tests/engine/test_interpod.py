@@ -30,10 +30,10 @@ def test_pods_that_keep_apart_take_a_node_each_and_the_rest_waits():
 
 
 def test_the_rules_of_running_pods_hold_against_newcomers():
-    run = two_zones().see(pod("lonely").node("z0-0").anti_affinity(ZONE, {"app": "noisy"}))
+    run = two_zones().see(pod("alone").node("z0-0").anti_affinity(ZONE, {"app": "noisy"}))
     run.see(pod("p").label("app", "noisy"))
     assert binds(run.step())["p"].startswith("z1")
-    run.see(pod("lonely2").node("z1-0").anti_affinity(ZONE, {"app": "noisy"}), pod("q").label("app", "noisy"))
+    run.see(pod("alone2").node("z1-0").anti_affinity(ZONE, {"app": "noisy"}), pod("q").label("app", "noisy"))
     assert binds(run.step()) == {}
     assert run.messages("q") == [
         no_victims("0/4 nodes are available: 4 node(s) didn't satisfy existing pods anti-affinity rules.")

@@ -17,7 +17,7 @@ from phalanx.engine.scheduling.attempt import sliced_attempts
 from phalanx.engine.scheduling.queue.units import QueueName
 from phalanx.testing.builders import node, pod, pod_group
 from phalanx.testing.cluster import Cluster
-from support.tied_members import case_of
+from support.cross_node_constraints import case_of
 
 ZONE = "topology.kubernetes.io/zone"
 SLICE = 60

@@ -120,7 +120,7 @@ def test_a_gated_pod_is_not_tried_and_keeps_its_turn(evaluations):
     assert binds(run.step()) == {"gated": "n"}
 
 
-def test_a_deleted_scout_hands_over_to_its_twin():
+def test_an_equal_pod_follows_a_deleted_representative():
     run = Cluster().see(node("n").cpu("1"), *(pod(f"p{i}").cpu("2").created(i) for i in range(3)))
     run.step()
     run.see(node("m").cpu("2"))

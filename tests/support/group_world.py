@@ -94,7 +94,7 @@ class GroupWorld:
         self.deliver()
         self.step()
         if rng.random() < 0.1:
-            self.check_sleepers()
+            self.check_waiting_classes()
 
     def put_node(self) -> None:
         rng = self.rng
@@ -376,7 +376,7 @@ class GroupWorld:
         assert known == ours
         assert not engine.queue.has_active()
         self.check_nothing_half_done()
-        self.check_sleepers()
+        self.check_waiting_classes()
 
     def check_nothing_half_done(self) -> None:
         groups, forest = self.engine.groups, self.forest()
@@ -391,7 +391,7 @@ class GroupWorld:
             if groups.commits.confirmed(group) and any(leaf.marked for leaf in forest.leaves(head)):
                 assert groups.conditions.is_true(head), f"{head} is scheduled, but its condition does not say so"
 
-    def check_sleepers(self) -> None:
+    def check_waiting_classes(self) -> None:
         groups = self.engine.groups
         assert isinstance(groups, GroupUnits)
         for root, place_ in self.engine.queue.places():

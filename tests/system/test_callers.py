@@ -72,7 +72,7 @@ def test_a_server_that_is_away_is_asked_again_at_once() -> None:
     asyncio.run(main())
 
 
-def test_strangers_who_guess_do_not_make_the_api_server_work_without_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_guessed_tokens_do_not_make_the_api_server_work_without_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MOST_REMEMBERED", 10)
 
     async def main() -> None:

@@ -1,4 +1,4 @@
-"""A stranger cannot fill the log: the same message of a library is written a few times a minute."""
+"""An unauthenticated client cannot fill the log: the same message of a library is written a few times a minute."""
 
 from __future__ import annotations
 

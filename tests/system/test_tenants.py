@@ -29,7 +29,7 @@ class Tenants:
     def __init__(self, cluster: LocalCluster, data: Path) -> None:
         self.cluster, self.data = cluster, data
         self.alice = add_user(data / FILE, "alice", ())
-        self.stranger = add_user(data / FILE, "stranger", ())
+        self.unrelated = add_user(data / FILE, "unrelated", ())
 
     def ask(self, path: str, body: Json | None = None, *, token: str = "", **query: str) -> Any:
         method = "GET" if body is None else "POST"
@@ -95,7 +95,7 @@ def test_a_reader_of_a_namespace_asks_about_its_groups_only(tenants: Tenants) ->
             f'podgroups.scheduling.k8s.io "{name}" is forbidden: User "alice" cannot get resource "podgroups" in API '
             f'group "scheduling.k8s.io" in the namespace "{THEIRS}"'
         )
-    assert tenants.ask(WHY, kind="podgroup", namespace=OURS, name="urgent", token=tenants.stranger).code == 403
+    assert tenants.ask(WHY, kind="podgroup", namespace=OURS, name="urgent", token=tenants.unrelated).code == 403
     assert tenants.ask(WHY, kind="podgroup", namespace=OURS, name="urgent", token="wrong").code == 401
 
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from phalanx.model.annotation_values import MAX_CHARACTERS, BadValue, json_object, json_value, number, whole_number
 
-HOSTILE = [
+INVALID = [
     "[" * 2000,
     '{"a":' * 2000,
     "[" * 2000 + "]" * 2000,
@@ -23,8 +23,8 @@ HOSTILE = [
 ]
 
 
-@pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))
-def test_hostile_json_is_one_kind_of_problem(text: str) -> None:
+@pytest.mark.parametrize("text", INVALID, ids=range(len(INVALID)))
+def test_malformed_json_is_one_kind_of_problem(text: str) -> None:
     with pytest.raises(BadValue):
         json_object(text)
 

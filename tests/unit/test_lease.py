@@ -202,11 +202,11 @@ def test_a_process_that_lost_the_lease_waits_as_long_as_any_other_and_no_longer(
         settings = LeaseSettings("sched", namespace, duration=15.0, renew_deadline=10.0, retry=0.01)
         before = Elector(client, settings, "first life", clock)
         assert await before._try() == "held"
-        again, stranger = before.successor(client, "second life"), Elector(client, settings, "stranger", clock)
+        again, unrelated = before.successor(client, "second life"), Elector(client, settings, "unrelated", clock)
         for waited, outcome in ((0.0, "taken"), (14.9, "taken"), (0.2, "held")):
             clock.advance(waited)
             assert await again._try() == outcome
-        assert await stranger._try() == "taken"
+        assert await unrelated._try() == "taken"
         # A renewal whose answer got lost is news, and counts from when it was seen.
         body = json.loads(await client.get(LEASES, "sched", namespace))
         body["spec"]["renewTime"] = "2030-01-01T00:00:00.000000Z"

@@ -60,7 +60,7 @@ class User:
             self._lose_a_group: 2,
             self._scale: 5,
             self._cordon: 2,
-            self._hostile_group: 4,
+            self._group_with_bad_annotation: 4,
             self._remove: 20,
         }
         self._devices = devices
@@ -119,15 +119,15 @@ class User:
         self._made.append(Made([(w.GROUPS, name)], pods))
         return f"makes the{' urgent' if priority else ''} gang {name} of {size} with devices"
 
-    async def _hostile_group(self) -> str:
+    async def _group_with_bad_annotation(self) -> str:
         """Create a gang whose object carries an annotation that no program of ours would write."""
-        name, key, value = self._name, self._rng.choice(w.READ_ANNOTATIONS), self._rng.choice(w.HOSTILE_VALUES)
+        name, key, value = self._name, self._rng.choice(w.READ_ANNOTATIONS), self._rng.choice(w.INVALID_VALUES)
         group = w.group(name, 1, self._rng)
         group["metadata"]["annotations"] = {key: value}
         await self._create(w.GROUPS, group)
         pods = await self._members(name, 1, "1")
         self._made.append(Made([(w.GROUPS, name)], pods))
-        return f"makes the gang {name} with a hostile {key}"
+        return f"makes the gang {name} with an invalid {key}"
 
     async def _tree(self) -> str:
         name, cpu = self._name, self._rng.choice(("1", "2"))

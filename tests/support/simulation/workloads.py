@@ -22,7 +22,7 @@ DEVICES = "gpu.example.com:4,nvlink=2"  # of every node
 LINKED = "linked"  # template: two devices of one NVLink domain
 
 READ_ANNOTATIONS = (TO_COME, MIN_RESOURCES)
-HOSTILE_VALUES = (
+INVALID_VALUES = (
     "[" * 2000,
     '{"size":1e999,"template":{}}',
     '{"size":10000,"template":{"spec":{"containers":[{"resources":{"requests":{"cpu":"-1"}}}]}}}',

@@ -109,19 +109,19 @@ def _retain_keys(target: dict[str, Any], patch: dict[str, Any]) -> None:
 
 def _merge_list(old: list[Any], patch: list[Any], parent: dict[str, Any], name: str, schema: Type | None) -> list[Any]:
     order = parent.get(SET_ORDER + name)
-    doomed = parent.get(DELETE_PRIMITIVES + name)
+    to_delete = parent.get(DELETE_PRIMITIVES + name)
     if order is not None and not isinstance(order, list):
         raise bad_request(f"{SET_ORDER}{name} must be a list")
-    if doomed is not None and not isinstance(doomed, list):
+    if to_delete is not None and not isinstance(to_delete, list):
         raise bad_request(f"{DELETE_PRIMITIVES}{name} must be a list")
     if not isinstance(schema, ListOf) or not schema.patch_merge:
-        if order is None and doomed is None:
+        if order is None and to_delete is None:
             return [_fresh(item, schema.item if isinstance(schema, ListOf) else None) for item in patch]
         if name not in parent:  # directives on a list that is only ever replaced change nothing
             return old
         return [_fresh(item, schema.item if isinstance(schema, ListOf) else None) for item in patch]
     if not schema.patch_key:
-        return _merge_scalars(old, patch, order, doomed or [])
+        return _merge_scalars(old, patch, order, to_delete or [])
     return _merge_keyed(old, patch, order, schema)
 
 
@@ -129,12 +129,12 @@ def _fresh(item: Any, schema: Type | None) -> Any:
     return _fresh_object(item, schema) if isinstance(item, dict) else clone(item)
 
 
-def _merge_scalars(old: list[Any], patch: list[Any], order: list[Any] | None, doomed: list[Any]) -> list[Any]:
-    for value in [*patch, *(order or []), *doomed]:
+def _merge_scalars(old: list[Any], patch: list[Any], order: list[Any] | None, to_delete: list[Any]) -> list[Any]:
+    for value in [*patch, *(order or []), *to_delete]:
         if isinstance(value, CONTAINERS):
             raise bad_request("invalid patch format of primitive list: only scalars are allowed")
     # Sets throughout: lists of a 3 MiB body may be long, and the server serves others meanwhile.
-    gone = {_distinguished(value) for value in doomed}
+    gone = {_distinguished(value) for value in to_delete}
     merged = [value for value in old if not _plain(value) or _distinguished(value) not in gone]
     there = {_distinguished(value) for value in merged if _plain(value)}
     for value in patch:

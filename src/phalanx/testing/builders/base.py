@@ -83,11 +83,11 @@ class Builder(Generic[T]):
         return msgspec.convert(body, self.view)
 
     def copy(self, name: str | None = None) -> Self:
-        twin = copy.copy(self)
-        twin.body = copy.deepcopy(self.body)
+        copied = copy.copy(self)
+        copied.body = copy.deepcopy(self.body)
         if name is not None:
-            twin.metadata["name"] = name
-        return twin
+            copied.metadata["name"] = name
+        return copied
 
     def ns(self, namespace: str) -> Self:
         self.metadata["namespace"] = namespace

@@ -136,12 +136,12 @@ class StatefulSetController(Controller):
 
     async def _scale_down(self, owner: Json, extra: list[Json], *, ordered: bool) -> None:
         """Delete surplus pods. `ordered`: from the highest ordinal, one after the other."""
-        doomed = [pod for pod in extra if not deleting(pod)]
+        to_delete = [pod for pod in extra if not deleting(pod)]
         if ordered:
-            doomed = doomed[:1] if len(doomed) == len(extra) else []
-        for pod in doomed:
+            to_delete = to_delete[:1] if len(to_delete) == len(extra) else []
+        for pod in to_delete:
             await self._volumes.delete_with_pod(owner, pod)
-        await together(self._delete(pod) for pod in doomed)
+        await together(self._delete(pod) for pod in to_delete)
 
     def _healthy(self, owner: Json, pod: Json) -> bool:
         minimum = int(owner["spec"].get("minReadySeconds") or 0)
@@ -167,7 +167,7 @@ class StatefulSetController(Controller):
         name = update["metadata"]["name"]
         # A missing pod, or a new one, is unavailable too.
         unavailable = int(spec.get("replicas", 1)) - sum(self._healthy(owner, pod) for pod in pods.values())
-        doomed = []
+        to_delete = []
         for ordinal in sorted((o for o in pods if o >= lowest), reverse=True):
             pod = pods[ordinal]
             if (pod["metadata"].get("labels") or {}).get(HASH_LABEL) == name:
@@ -177,13 +177,13 @@ class StatefulSetController(Controller):
             if deleting(pod):
                 continue
             if not self._healthy(owner, pod):
-                doomed.append(pod)  # it is not available: replacing it costs nothing
+                to_delete.append(pod)  # it is not available: replacing it costs nothing
             elif unavailable < budget:
-                doomed.append(pod)
+                to_delete.append(pod)
                 unavailable += 1
             else:
                 break
-        await together(self._delete(pod) for pod in doomed)
+        await together(self._delete(pod) for pod in to_delete)
 
     async def _create(self, owner: Json, ordinal: int, revision: Json) -> None:
         meta, spec = owner["metadata"], owner["spec"]

@@ -1,4 +1,4 @@
-"""Who may ask a scheduler directly: the API server reviews the caller's token and rights."""
+"""Access to the diagnostics of a scheduler: the API server reviews the caller's token and rights."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_the_api_server_reviews_the_callers_token_and_rights() -> None:
 
                 assert await ask() == 401
                 assert await ask(Authorization="Basic boss") == 401
-                assert await ask(Authorization="Bearer stranger") == 401
+                assert await ask(Authorization="Bearer unrelated") == 401
                 assert await ask(Authorization="Bearer boss") == 404  # let in: the engine knows no such pod
                 assert authority.seen == [("boss", {"path": "/phalanx/v1/why", "verb": "get"})]
                 # Who may not use the path may still ask about what it may read.

@@ -1,4 +1,4 @@
-"""What is remembered about objects that come and go ends with its use: a cluster that runs for long does not grow."""
+"""Caches about objects that come and go stay bounded: a cluster that runs for long does not grow."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A process ends when asked, whatever stands in the way, and when a part of it ends that should not: with its cause."""
+"""A process ends when a signal requests it, and with its cause when a part of it ends unexpectedly."""
 
 from __future__ import annotations
 

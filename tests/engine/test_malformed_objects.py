@@ -16,7 +16,7 @@ from phalanx.model.groups.forest import GroupForest
 from phalanx.model.groups.links import GroupLinks
 from phalanx.testing import Cluster
 from phalanx.testing.builders import composite, node, pod, pod_group
-from support.hostile_objects import KINDS, announcement, hostile
+from support.malformed_objects import KINDS, announcement, malformed
 
 ROUNDS = 12  # objects of each kind in one run
 
@@ -39,7 +39,7 @@ def test_no_field_of_any_kind_raises(kind: str, seed: int) -> None:
     rng = random.Random(f"{kind} {seed}")
     run = a_cluster()
     for number in range(ROUNDS):
-        obj = hostile(rng, kind)
+        obj = malformed(rng, kind)
         if obj is None:
             continue
         run.engine.apply(CHANGED_BY_KIND[kind](obj))  # type: ignore[call-arg]
@@ -48,19 +48,19 @@ def test_no_field_of_any_kind_raises(kind: str, seed: int) -> None:
         if kind != "Node":
             assert f"canary-{number}" in run.placed
         if rng.random() < 0.3:
-            run.gone(kind, "hostile").step(1)
+            run.gone(kind, "malformed").step(1)
     run.step(60)
     run.engine.validate()
 
 
 @pytest.mark.parametrize("seed", range(10))
 def test_no_mixture_of_kinds_raises(seed: int) -> None:
-    """Groups that announce pods, with hostile objects of all kinds between them, and a restart among all of it."""
+    """Groups that announce pods, with malformed objects of all kinds between them, and a restart among all of it."""
     rng = random.Random(f"mixture {seed}")
     run = a_cluster()
     for number in range(25):
         kind = rng.choice([*(each for each in KINDS if each != "Node"), "Pod", "Pod", "PodGroup", "PodGroup"])
-        obj = hostile(rng, kind)
+        obj = malformed(rng, kind)
         if obj is not None:
             run.engine.apply(CHANGED_BY_KIND[kind](obj))  # type: ignore[call-arg]
         if rng.random() < 0.3:

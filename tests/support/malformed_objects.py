@@ -115,8 +115,8 @@ _SPEC: Json = {
     ],
     "volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": "pvc"}}, {"name": "e", "ephemeral": {}}],
     "schedulingGates": [{"name": "g"}],
-    "schedulingGroup": {"podGroupName": "hostile"},
-    "workloadRef": {"name": "hostile", "podGroup": "workers", "podGroupReplicaKey": "0"},
+    "schedulingGroup": {"podGroupName": "malformed"},
+    "workloadRef": {"name": "malformed", "podGroup": "workers", "podGroupReplicaKey": "0"},
 }
 _CONDITION: Json = {
     "type": "PodScheduled",
@@ -154,7 +154,7 @@ SAMPLES: dict[str, Json] = {
         },
     },
     "PodGroup": {
-        "spec": {**_POLICY, "parentCompositePodGroupName": "hostile", "workloadRef": {"workloadName": "hostile"}},
+        "spec": {**_POLICY, "parentCompositePodGroupName": "malformed", "workloadRef": {"workloadName": "malformed"}},
         "status": {"conditions": [{**_CONDITION, "type": "DisruptionTarget", "status": "True"}]},
     },
     "CompositePodGroup": {
@@ -171,7 +171,7 @@ SAMPLES: dict[str, Json] = {
     },
     "WorkloadPolicy": {
         "spec": {
-            "targetRef": {"apiGroup": "scheduling.k8s.io", "kind": "PodGroup", "name": "hostile"},
+            "targetRef": {"apiGroup": "scheduling.k8s.io", "kind": "PodGroup", "name": "malformed"},
             "counts": {"min": 1, "desired": 2, "max": 3},
             "ranks": {"from": "label", "key": "a", "placement": "adjacent", "topologyKey": "zone", "coPlaceWith": "x"},
             "rescheduling": {"policy": "replace", "graceSeconds": 5, "maxRestarts": 3, "backoffSeconds": 5},
@@ -235,7 +235,7 @@ SAMPLES: dict[str, Json] = {
                     {
                         "name": "r",
                         "exactly": {
-                            "deviceClassName": "hostile",
+                            "deviceClassName": "malformed",
                             "selectors": [{"cel": {"expression": "true"}}],
                             "allocationMode": "ExactCount",
                             "count": 1,
@@ -243,7 +243,7 @@ SAMPLES: dict[str, Json] = {
                             "capacity": {"requests": {"memory": "1Gi"}},
                         },
                     },
-                    {"name": "f", "firstAvailable": [{"name": "s", "deviceClassName": "hostile", "count": 2}]},
+                    {"name": "f", "firstAvailable": [{"name": "s", "deviceClassName": "malformed", "count": 2}]},
                 ],
                 "constraints": [{"requests": ["r"], "matchAttribute": "d/a"}],
             }
@@ -253,7 +253,7 @@ SAMPLES: dict[str, Json] = {
                 "devices": {"results": [{"request": "r", "driver": "d", "pool": "p", "device": "x"}]},
                 "nodeSelector": {"nodeSelectorTerms": [{"matchExpressions": [_REQUIREMENT]}]},
             },
-            "reservedFor": [{"resource": "pods", "name": "hostile", "uid": "u"}],
+            "reservedFor": [{"resource": "pods", "name": "malformed", "uid": "u"}],
         },
     },
     "ResourceSlice": {
@@ -295,7 +295,7 @@ SAMPLES: dict[str, Json] = {
 }
 
 
-def sample(kind: str, name: str = "hostile") -> Json:
+def sample(kind: str, name: str = "malformed") -> Json:
     """An object of the kind with every field that the engine reads."""
     meta: Json = {
         "name": name,
@@ -327,7 +327,7 @@ def put(root: Json, path: tuple[Any, ...], value: Any) -> None:
     at[path[-1]] = value
 
 
-def hostile(rng: random.Random, kind: str) -> Any | None:
+def malformed(rng: random.Random, kind: str) -> Any | None:
     """A random object of a kind; None: the API server's own types, or an informer, would not let it through."""
     body = sample(kind)
     identity = {("metadata",), ("metadata", "name"), ("metadata", "namespace"), ("metadata", "uid")}

@@ -1,4 +1,4 @@
-"""A group that is gone, of which the controllers have not heard yet: no new pod is put into it."""
+"""No new pod is put into a deleted group whose deletion the controllers have not seen yet."""
 
 from __future__ import annotations
 

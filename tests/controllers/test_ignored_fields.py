@@ -1,4 +1,4 @@
-"""What has no effect says so: gangs of JobSets whose gate is off, and Workloads of sets that ask for no group."""
+"""A field without effect is reported: gangs of JobSets whose gate is off, Workloads of sets that request no group."""
 
 from __future__ import annotations
 

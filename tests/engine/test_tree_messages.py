@@ -1,4 +1,4 @@
-"""What the groups of a tree say: by what they lack themselves, by what their siblings lack, in their own words."""
+"""Messages of the groups of a tree: what a group lacks itself, or what its siblings lack."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from phalanx.testing.builders import node, pod, pod_group
 TO_COME = "scheduling.phalanx.dev/pods-to-come"
 MIN_RESOURCES = "scheduling.phalanx.dev/min-resources"
 
-HOSTILE = [
+INVALID = [
     "[" * 2000,
     '{"size":1e999,"template":{}}',
     '{"size":-1,"template":{}}',
@@ -28,8 +28,8 @@ HOSTILE = [
 
 
 @pytest.mark.parametrize("key", [TO_COME, MIN_RESOURCES])
-@pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))
-def test_a_hostile_annotation_is_ignored_and_reported(key: str, text: str) -> None:
+@pytest.mark.parametrize("text", INVALID, ids=range(len(INVALID)))
+def test_an_invalid_annotation_is_ignored_and_reported(key: str, text: str) -> None:
     run = Cluster().see(node("n0").cpu("8"))
     group = pod_group("g").gang(1).annotate(key, text).written_by("phalanx-controllers", key)
     run.see(group, pod("g-0").group("g").cpu("1"), pod("other").cpu("1"))

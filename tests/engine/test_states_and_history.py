@@ -1,4 +1,4 @@
-"""One life: states and transitions of pods and group roots, and the story that is kept of them."""
+"""States and transitions of pods and scheduling units, and the history kept of them."""
 
 from __future__ import annotations
 
@@ -148,17 +148,17 @@ def test_validate_looks_at_every_table(table: str) -> None:
 
 def test_a_group_goes_through_its_states_and_why_tells_the_story() -> None:
     run = Asked().see(node("n").cpu("2"), pod("low").cpu("2").priority(1).node("n"))
-    lives = run.engine.unit_lifecycle
+    lifecycle = run.engine.unit_lifecycle
     group, first, second = (
         pod_group("g").gang(2).priority(9),
         *(pod(f"g-{i}").cpu("1").priority(9).group("g") for i in range(2)),
     )
     run.see(group, first).step()
-    assert lives.of("podgroup/default/g") is UnitState.HELD
+    assert lifecycle.of("podgroup/default/g") is UnitState.HELD
     run.see(second).step()
-    assert lives.of("podgroup/default/g") is UnitState.EVICTING
+    assert lifecycle.of("podgroup/default/g") is UnitState.EVICTING
     run.gone("Pod", "low").step(1.0)
-    assert lives.of("podgroup/default/g") is UnitState.SCHEDULED
+    assert lifecycle.of("podgroup/default/g") is UnitState.SCHEDULED
     story = [(line.what, line.detail) for line in run.why("PodGroup", "g").story]
     assert [what for what, _ in story] == ["held", "queued", "evicting", "refused", "queued", "committing", "scheduled"]
     assert ("evicting", "1 pod has to go") in story and ("committing", "2 pods") in story

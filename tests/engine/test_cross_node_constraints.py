@@ -9,7 +9,7 @@ from phalanx.engine.engine import Engine
 from phalanx.engine.framework.settings import EngineSettings
 from phalanx.testing import Cluster
 from phalanx.testing.builders import node, pod, pod_group
-from support.tied_members import HOST, ZONE, Case, Gang, Rules, case_of
+from support.cross_node_constraints import HOST, ZONE, Case, Gang, Rules, case_of
 
 
 @pytest.mark.parametrize("block", range(6))

@@ -1,4 +1,4 @@
-"""Questions never hold up deciding: they are thought about aside, one at a time, and not for ever."""
+"""Queries run one at a time in a forked process with a time limit, so decisions never wait for them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""LeaderWorkerSets when something goes wrong: specs that cannot work, groups deleted, controllers that die."""
+"""LeaderWorkerSets under failures: invalid specs, deleted groups, controllers that stop."""
 
 from __future__ import annotations
 

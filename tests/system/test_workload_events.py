@@ -1,6 +1,6 @@
-"""Whatever happens to a workload: nothing restarts, strands, doubles or goes silent because something changed.
+"""Random changes to workloads: nothing restarts, blocks, is duplicated or stops reporting.
 
-`make fuzz-workloads SEQUENCES=…` runs more stories of every kind.
+`make fuzz-workloads SEQUENCES=…` runs more sequences of every kind.
 """
 
 from __future__ import annotations

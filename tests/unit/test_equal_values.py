@@ -1,4 +1,4 @@
-"""What is remembered of values that are alike is what asking again would have said."""
+"""Cached results for equal values are those of a new computation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever is asked for in whatever order: evictions serve a pod of higher priority, which then runs; and they end."""
+"""Evictions serve a pod of higher priority, which then runs, and they end, in any order of requests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hostile expressions: whatever the text, it compiles or it does not, and an evaluation ends within its limits."""
+"""A malformed expression is rejected, or compiles; every evaluation ends within its limits."""
 
 from __future__ import annotations
 

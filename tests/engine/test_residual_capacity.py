@@ -1,4 +1,4 @@
-"""What a placement leaves to others: cpu beside devices, whole pieces, and never more than before."""
+"""Residual capacity of a placement: cpu beside devices, whole pieces, and never more than before."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The sieve finds exactly the sleepers a row has room for, whatever they ask for."""
+"""The capacity index finds exactly the waiting classes for whose requests a row has room."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ steps = st.lists(st.tuples(requests, st.booleans(), st.integers(0, 200)), max_si
 
 @settings(max_examples=60, deadline=None)
 @given(steps=steps, offer=st.dictionaries(st.sampled_from(RESOURCES), st.integers(0, 5)))
-def test_the_sieve_agrees_with_asking_each_sleeper(steps, offer):
+def test_the_index_agrees_with_a_check_of_each_class(steps, offer):
     columns = Columns()
     built = node("n")
     for name in RESOURCES:
         built.resource(name, f"{offer.get(name, 0)}m" if name == "cpu" else offer.get(name, 0))
     rids = {name: columns.resource(name) for name in RESOURCES}
     row = columns.set_node(built.build())
-    sieve = CapacityIndex(columns)
-    sleepers: dict[int, tuple[EquivalenceClass, tuple[tuple[int, float], ...]]] = {}
+    index = CapacityIndex(columns)
+    waiting: dict[int, tuple[EquivalenceClass, tuple[tuple[int, float], ...]]] = {}
     for number, (wanted, leaves, who) in enumerate(steps):
         needs = tuple(sorted((rids[name], float(amount)) for name, amount in wanted.items()))
-        bucket = EquivalenceClass(number, Wake.NOTHING, None, "", None)
-        sleepers[number] = (bucket, needs)
-        sieve.add(bucket, needs)
+        waiting_class = EquivalenceClass(number, Wake.NOTHING, None, "", None)
+        waiting[number] = (waiting_class, needs)
+        index.add(waiting_class, needs)
         if leaves:
-            gone = list(sleepers)[who % len(sleepers)]
-            sieve.remove(sleepers.pop(gone)[0])
+            gone = list(waiting)[who % len(waiting)]
+            index.remove(waiting.pop(gone)[0])
     expected = {
-        key for key, (_, needs) in sleepers.items() if all(amount <= columns.alloc[rid, row] for rid, amount in needs)
+        key for key, (_, needs) in waiting.items() if all(amount <= columns.alloc[rid, row] for rid, amount in needs)
     }
-    assert {bucket.key for bucket in sieve.passing(row)} == expected
-    assert len(sieve) == len(sleepers)
+    assert {waiting_class.key for waiting_class in index.passing(row)} == expected
+    assert len(index) == len(waiting)

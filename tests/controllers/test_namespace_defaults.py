@@ -1,4 +1,4 @@
-"""What every namespace has by itself."""
+"""Objects that every new namespace has."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ async def complete(cluster: Inside, namespace: str) -> None:
     )
 
 
-def test_a_namespace_is_furnished_and_what_is_deleted_comes_back() -> None:
+def test_a_namespace_has_its_objects_and_what_is_deleted_comes_back() -> None:
     async def scenario() -> None:
         async with inside(duties=False) as cluster:
             duties = SystemControllers(cluster.client, cluster.registry, ca=b"CA")

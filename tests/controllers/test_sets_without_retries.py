@@ -1,4 +1,4 @@
-"""Sets that cannot or need not do anything are quiet: while they go, and while their pods are refused."""
+"""Sets that cannot or need not act make no requests: while they are deleted, and while their pods are rejected."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """What gangs that do not fit cost while they sleep, and how soon one is placed when a node makes it fit. Engine only.
 
-    python bench/sleepers.py                        100,000 gangs of 3
-    python bench/sleepers.py --gangs 10000 --shapes 100
+    python bench/waiting_gangs.py                        100,000 gangs of 3
+    python bench/waiting_gangs.py --gangs 10000 --shapes 100
 
 Objects are handed over as an informer would: decoded one by one, nothing shared. Memory is what the process grew by,
 resident; time is process time, from the event of the node to the last Bind of the gang.
@@ -25,14 +25,14 @@ SIZE = 3
 STEP = 200  # roots per step
 
 
-class Sleepers:
+class WaitingGangs:
     def __init__(self, nodes: int = 1000) -> None:
         self.runner = Runner({})
         self.runner.op_createNodes(nodes, {"status": {"allocatable": {"cpu": "1"}}})
         self._pod = msgspec.json.Decoder(model.Pod).decode
         self._group = msgspec.json.Decoder(model.PodGroup).decode
 
-    def fall_asleep(self, gangs: int, shapes: int) -> None:
+    def wait(self, gangs: int, shapes: int) -> None:
         """Gangs of pods of 2 cpu and a little more, `shapes` different ones; no node has more than 1."""
         engine = self.runner.engine
         for i in range(gangs):
@@ -79,16 +79,16 @@ def main() -> None:
     parser.add_argument("--gangs", type=int, default=100_000)
     parser.add_argument("--shapes", type=int, default=1, help="how many different pods there are among them")
     options = parser.parse_args()
-    sleepers = Sleepers()
+    gangs = WaitingGangs()
     gc.collect()
     before = resident()
-    sleepers.fall_asleep(options.gangs, options.shapes)
+    gangs.wait(options.gangs, options.shapes)
     gc.collect()
     kilobytes = (resident() - before) * 1024 / options.gangs
     print(f"{options.gangs:,} gangs of {SIZE}, {options.shapes} shapes, unschedulable: {kilobytes:.1f} kB each")
     announced(1, 3)
     for number, (name, cpu) in enumerate((("small", "1"), ("large", "7")), 2):
-        took, bound = sleepers.node(name, cpu)
+        took, bound = gangs.node(name, cpu)
         print(f"a node of {cpu} cpu comes: {bound} pods bound after {took:.1f} ms")
         announced(number, 3)
 

@@ -1,4 +1,4 @@
-"""A Workload that its author made for a workload object is used, under the rules its author wrote."""
+"""A Workload that a user created for a workload object is used as it is."""
 
 from __future__ import annotations
 
