@@ -9,6 +9,7 @@ import pytest
 
 from phalanx.base.errors import ConfigProblem
 from phalanx.local.nodes.devices import parse_devices
+from support.controller_world import Json, World, play
 from support.local_cluster import LocalCluster
 
 
@@ -36,6 +37,25 @@ def test_the_nodes_of_a_domain_share_its_channels():
     second = driver.domain_slice(1, ["n2"])
     term = second["spec"]["nodeSelector"]["nodeSelectorTerms"][0]["matchExpressions"][0]
     assert term["values"] == ["n2"] and second["metadata"]["name"] == "gpu-domain-1"
+
+
+def test_a_pod_runs_with_devices_for_its_extended_resources():
+    async def scenario(cluster: World) -> None:
+        (driver,) = parse_devices("gpu.example.com:2")
+        for body in driver.slices("node-00000", 0):
+            await cluster.create("ResourceSlice", body["metadata"]["name"], "", spec=body["spec"])
+        spec: Json = {"extendedResourceName": "example.com/gpu"}
+        spec["selectors"] = [{"cel": {"expression": 'device.driver == "gpu.example.com"'}}]
+        await cluster.create("DeviceClass", "gpu", "", spec=spec)
+        amount = {"example.com/gpu": "1"}
+        container = {"name": "c", "image": "i", "resources": {"requests": amount, "limits": amount}}
+        await cluster.create(
+            "Pod", "p", spec={"containers": [container], "initContainers": [{**container, "name": "i"}]}
+        )
+        pod = await cluster.until("Pod", "p", when=lambda each: each["status"].get("phase") in ("Running", "Failed"))
+        assert pod["status"]["phase"] == "Running", pod["status"]
+
+    play(scenario, nodes=1)
 
 
 WRONG = """gpu gpu.example.com:0 gpu.example.com:x gpu.example.com:8,nvlink gpu.example.com:8,colour=red

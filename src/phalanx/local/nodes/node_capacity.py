@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from phalanx.local.nodes.views import KubeletNode, KubeletPod
+from phalanx.local.nodes.views import KubeletContainer, KubeletNode, KubeletPod
 from phalanx.model.objects.pod import ResourceRequirements, Resources
 from phalanx.model.pod_amounts import add, effective
 from phalanx.model.quantity import NANO, BadQuantity, parse
@@ -44,10 +44,20 @@ def _requests(resources: ResourceRequirements) -> Amounts:
 
 
 def pod_requests(pod: KubeletPod) -> Amounts:
-    """Return what a pod requests: the larger of all containers and the peak during initialization, plus overhead."""
+    """Return what a pod requests: the larger of all containers and the peak during initialization, plus overhead.
+
+    Resources that a claim of the pod serves (KEP-5004) are not those of the node.
+    """
+    claim = pod.status.extended_resource_claim_status
+    by_claim = {(each.container_name, each.resource_name) for each in claim.request_mappings} if claim else ()
+
+    def of(container: KubeletContainer) -> Amounts:
+        found = _requests(container.resources)
+        return {n: amount for n, amount in found.items() if (container.name, n) not in by_claim} if by_claim else found
+
     total = effective(
-        (_requests(container.resources) for container in pod.spec.containers),
-        ((each.restart_policy == "Always", _requests(each.resources)) for each in pod.spec.init_containers or ()),
+        (of(container) for container in pod.spec.containers),
+        ((each.restart_policy == "Always", of(each)) for each in pod.spec.init_containers or ()),
     )
     if pod.spec.resources is not None:
         total |= _requests(pod.spec.resources)  # pod-level amounts replace the sum of the containers

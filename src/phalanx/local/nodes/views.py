@@ -106,12 +106,22 @@ class ConditionView(Struct, frozen=True, gc=False):
     reason: str = ""
 
 
+class MappingView(Struct, frozen=True, gc=False):
+    container_name: str = ""
+    resource_name: str = ""
+
+
+class ExtendedClaimView(Struct, frozen=True, gc=False):
+    request_mappings: list[MappingView] = msgspec.field(default_factory=list)
+
+
 class PodStatusView(Struct, frozen=True, gc=False):
     phase: str = ""
     observed_generation: int = 0
     start_time: str | None = None
     container_statuses: list[ContainerStatusView] | None = None
     conditions: list[ConditionView] | None = None
+    extended_resource_claim_status: ExtendedClaimView | None = None  # extended resources that are devices of a claim
 
 
 class KubeletPod(Struct, frozen=True, gc=False):
