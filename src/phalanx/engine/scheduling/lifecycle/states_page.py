@@ -1,6 +1,6 @@
-"""Write docs/states.md and its diagrams from the tables of transitions.
+"""Write the states of pods and groups, with diagrams, into docs/architecture.md from the tables of transitions.
 
-`python -m phalanx.engine.scheduling.lifecycle.states_page DOCS` writes the page and the images into that folder.
+`python -m phalanx.engine.scheduling.lifecycle.states_page DOCS` writes the section and the images into that folder.
 """
 
 from __future__ import annotations
@@ -32,8 +32,9 @@ _UNITS = {
     UnitState.COMMITTING: "groups only: every pod has a node, not every Bind has an outcome",
     UnitState.SCHEDULED: "groups only: the Binds that make its minimum are confirmed",
 }
-_HEAD = """<!-- Written by `make docs` from the tables of transitions. Do not edit. -->
-# States of pods and groups
+PAGE = "architecture.md"
+_BEGIN, _END = "<!-- Written by `make docs` from the tables of transitions: begin -->", "<!-- end -->"
+_HEAD = """## States of pods and groups
 
 The scheduler changes a state only by these tables (`scheduling.lifecycle`). A transition that is not in the table is a
 defect: it is not made, it is logged, and `phalanx_illegal_transitions_total` counts it.
@@ -47,7 +48,13 @@ _ARC = 34  # pixels of height of an arc for each box that it spans
 S = TypeVar("S", bound=Enum)
 
 
-def page() -> str:
+def written_into(page: str) -> str:
+    """Return the page with the present section between the two marks."""
+    before, _, rest = page.partition(_BEGIN)
+    return f"{before}{_BEGIN}\n{section()}{_END}{rest.partition(_END)[2]}"
+
+
+def section() -> str:
     pods = _section("Pod", "What the scheduler knows of one pod.", "pod", _PODS, pod_lifecycle.TRANSITIONS)
     text = "A unit is what the queue holds: a pod of no group, a PodGroup, or the root of a tree of groups."
     units = _section("Scheduling unit", text, "unit", _UNITS, unit_lifecycle.TRANSITIONS)
@@ -65,7 +72,7 @@ def diagrams() -> dict[str, str]:
 def _section(
     title: str, text: str, image: str, states: Mapping[S, str], table: Mapping[tuple[S, S], Transition]
 ) -> str:
-    lines = [f"## {title}", "", text, "", "| state | meaning |", "|---|---|"]
+    lines = [f"### {title}", "", text, "", "| state | meaning |", "|---|---|"]
     lines += [f"| `{state.name}` | {meaning} |" for state, meaning in states.items()]
     lines += ["", f"![Transitions; the numbers are those of the table](images/states-{image}.svg)", ""]
     lines += ["| | from | to | when |", "|---|---|---|---|"]
@@ -114,6 +121,6 @@ def _arc(number: int, x: int, span: int, y: int) -> list[str]:
 
 if __name__ == "__main__":
     folder = Path(sys.argv[1])
-    (folder / "states.md").write_text(page())
+    (folder / PAGE).write_text(written_into((folder / PAGE).read_text()))
     for name, image in diagrams().items():
         (folder / "images" / name).write_text(image)

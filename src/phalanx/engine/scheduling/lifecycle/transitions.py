@@ -14,7 +14,7 @@ class Transition(NamedTuple):
     """An entry of a table (state before, state after) -> transition."""
 
     function: Callable[..., None]  # changes what belongs to the states
-    when: str  # for the state diagram in docs/states.md
+    when: str  # for the state diagram in docs/architecture.md
 
 
 class IllegalTransition(Exception):
