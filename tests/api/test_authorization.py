@@ -402,3 +402,23 @@ def test_the_audit_log_says_who_did_what_and_nothing_secret(guarded: Guarded) ->
     assert read["objectRef"] == {"resource": "secrets", "namespace": here, "name": "s", "apiVersion": "v1"}
     assert acted["user"]["username"] == "phalanx:admin" and acted["impersonatedUser"]["username"] == "watched"
     assert not any("requestObject" in event or "responseObject" in event for event in events)
+
+
+@pytest.mark.parametrize("key", ["scheduling.phalanx.dev/pods-to-come", "scheduling.phalanx.dev/replaces"])
+def test_a_tenant_cannot_reserve_room_under_the_name_of_our_controllers(guarded: Guarded, key: str) -> None:
+    space = guarded.namespace()
+    token = guarded.user(f"tenant-{space}")
+    guarded.bind(space, "ClusterRole", "edit", person(f"tenant-{space}"))
+    base = f"/apis/scheduling.k8s.io/v1beta1/namespaces/{space}/podgroups"
+    plain: Json = {"metadata": {"name": "g"}, "spec": {"schedulingPolicy": {"gang": {"minCount": 1}}}}
+    greedy = {**plain, "metadata": {"name": "g", "annotations": {key: "{}"}}}
+    reply = guarded.cluster.ask("POST", f"{base}?fieldManager=phalanx-controllers", greedy, token=token)
+    assert (reply.code, "may only be written by the Phalanx controllers" in reply.json["message"]) == (403, True)
+    assert guarded.code("POST", base, plain, token=token) == 201
+    change = {"metadata": {"annotations": {key: "{}"}}}
+    merge = {"content_type": "application/merge-patch+json"}
+    manager = f"{base}/g?fieldManager=phalanx-controllers"
+    assert guarded.code("PATCH", manager, change, token=token, **merge) == 403
+    assert guarded.code("PATCH", manager, change, **merge) == 200  # an administrator
+    more = {"metadata": {"labels": {"a": "b"}}}
+    assert guarded.code("PATCH", f"{base}/g", more, token=token, **merge) == 200  # what is there may stay

@@ -14,11 +14,13 @@ from phalanx.local.api.limit_ranges import claim_complaints, fill_pod, pod_compl
 from phalanx.local.api.priority import Priorities
 from phalanx.local.api.problems import forbidden, invalid, not_found
 from phalanx.local.api.request import User
+from phalanx.local.api.rights import MASTERS
 from phalanx.local.api.service_accounts import ServiceAccounts
 from phalanx.local.api.service_addresses import ServiceAddresses
 from phalanx.local.api.view import decode
 from phalanx.model.annotation_values import BadValue
 from phalanx.model.fieldpath import forbidden as field_forbidden
+from phalanx.model.groups import REPLACES, TO_COME
 from phalanx.model.groups.keys import AFTER_GROUP
 from phalanx.model.kinds import Json, Kind
 from phalanx.model.leaderworkerset.pods import complete_pod
@@ -56,6 +58,22 @@ _INGRESSES, _INGRESS_CLASSES = "ingresses.networking.k8s.io", "ingressclasses.ne
 _DEFAULT_CLASS, _OLD_CLASS = "ingressclass.kubernetes.io/is-default-class", "kubernetes.io/ingress.class"
 _DEFAULT_TOLERATIONS = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 _TOLERATION_SECONDS = 300
+
+
+# The account of `phalanx controllers`, and annotations of PodGroups that no other may write (as in deploy/base).
+_CONTROLLERS = "system:serviceaccount:phalanx-system:phalanx-controllers"
+_OF_CONTROLLERS = {TO_COME: "reserves room", REPLACES: "changes the order of the queue"}
+
+
+def _only_controllers(kind: Kind, obj: Json, before: Json, user: User) -> None:
+    """Refuse annotations that only our controllers may write: a field manager is a name that any client can give."""
+    if kind.storage_key != _POD_GROUPS or user.name == _CONTROLLERS or MASTERS in user.groups:
+        return
+    after = obj["metadata"].get("annotations") or {}
+    for key, effect in _OF_CONTROLLERS.items():
+        if key in after and after[key] != before.get(key):
+            text = f"annotation {key}, which {effect}, may only be written by the Phalanx controllers"
+            raise forbidden(kind, str(obj["metadata"].get("name") or ""), text)
 
 
 class Admission:
@@ -116,6 +134,7 @@ class Admission:
         elif key in _FINALIZER_OF:
             if kind.group == GROUP:
                 self.priorities.group(kind, obj)
+            _only_controllers(kind, obj, {}, user)
             _protect(obj["metadata"], _FINALIZER_OF[key])
         elif key == _PRIORITY_CLASSES:
             self.priorities.only_one_default(kind, obj, creating=True)
@@ -255,6 +274,8 @@ class Admission:
                         spec[name] = before[name]
                 if spec.get("tolerations") != before.get("tolerations"):
                     _pod_defaults(new)  # who writes a new list need not repeat what every pod gets
+        elif key == _POD_GROUPS:
+            _only_controllers(kind, new, old["metadata"].get("annotations") or {}, user)
         elif key == "services":
             self._assign(kind, new, str(old["metadata"].get("namespace") or ""), old)
         elif key == _PRIORITY_CLASSES:
