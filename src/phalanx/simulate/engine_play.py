@@ -34,7 +34,8 @@ GPU = "nvidia.com/gpu"
 MOST_ATTEMPTS = 100_000  # units per step
 LAST_WAKE_SECONDS = 3600.0  # seconds after the last event of a trace in which the engine may still act
 LEAST_WAIT_SECONDS = 0.001  # minimum time between two steps
-NEVER_FLUSH = EngineSettings(flush_after=1e12)  # no event is lost here, so no retry by time is needed
+# no event is lost here, so no retry by time is needed, and pods start at once
+PLAYED = EngineSettings(flush_after=1e12, start_drift=0.0)
 KEYS = tuple(next(key for key in TOPOLOGY_KEYS if key.endswith("/" + level)) for level in LEVELS)
 Json = dict[str, Any]
 
@@ -53,7 +54,7 @@ class EnginePlayer:
         self.stranded: list[float] = []
         self.used = 0.0
         self.steps = 0
-        self.engine = Engine(config.engine(NEVER_FLUSH))
+        self.engine = Engine(config.engine(PLAYED))
         self._heap: list[tuple[float, int, int, int]] = []
         self._waiting: dict[str, JobRun] = {}  # by unit key
         self._pods: dict[str, tuple[JobRun, int, Pod]] = {}  # by uid: job, pod number and latest version

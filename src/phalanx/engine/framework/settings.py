@@ -53,6 +53,8 @@ class EngineSettings:
     max_backoff: float = 10.0
     # Seconds after which a waiting unit is retried even if no event woke it. Costs one evaluation per shape.
     flush_after: float = 300.0
+    # Seconds that a start may be later than promised before the promise moves: pods start with a delay.
+    start_drift: float = 10.0
     search_budget: int = 20_000  # expansions of the bounded group search
     # Work after which a group's attempt yields to other units, in units of about ten microseconds; 0: never.
     search_slice: int = 1_000

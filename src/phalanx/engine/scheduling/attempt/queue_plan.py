@@ -25,7 +25,6 @@ from phalanx.engine.state.records import PodRecord
 from phalanx.model.groups import Group
 
 RETRIES_PER_PLAN = 1  # units that are planned although equal ones found no place before
-DRIFT_SECONDS = 10.0  # a start may be this much later than promised before the promise moves: pods start with a delay
 PODS_PER_SECOND = 10_000  # pods examined: running pods, and tenths of waiting units
 WORK_PER_EVENT = 300  # searches of the smallest size that one plan may take
 
@@ -160,7 +159,7 @@ class QueuePlan:
             chosen.duration_exponent,
             work_per_event=WORK_PER_EVENT,
             work_per_later_event=WORK_PER_EVENT,
-            drift=DRIFT_SECONDS,
+            drift=self._cluster.settings.start_drift,
             promise_slack=chosen.promise_slack if easy else 0.0,
         )
 

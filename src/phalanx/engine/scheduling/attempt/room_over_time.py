@@ -20,7 +20,8 @@ from phalanx.engine.scheduling.attempt.run_times import RunTimes
 from phalanx.engine.state.records import PodRecord
 
 MOST_ENDS = 48  # end times of running pods in a new table; an end between two of them is rounded up
-ROWS_IN_TURN = 16  # nodes that are read again with each plan
+ROWS_IN_TURN = 16  # nodes that are read again with each plan, at most
+PLANS_PER_TURN = 64  # after so many plans every node of a small cluster was read again
 REBUILD_PIECES = 1_000
 REBUILD_SHARE = 0.25  # of the nodes: if more of them changed, the whole table is built
 REBUILD_ROWS = 64  # changed nodes up to which the table is never rebuilt
@@ -125,8 +126,9 @@ class RoomOverTime:
         rows.update(columns.row_of[node] for node in nodes if node in columns.row_of)
         if len(rows) > max(REBUILD_ROWS, REBUILD_SHARE * columns.n):
             return None
-        first, self._turn = self._turn, self._turn + ROWS_IN_TURN if self._turn + ROWS_IN_TURN < columns.n else 0
-        return rows.union(range(first, min(first + ROWS_IN_TURN, columns.n)))
+        count = min(ROWS_IN_TURN, 1 + columns.n // PLANS_PER_TURN)
+        first, self._turn = self._turn, self._turn + count if self._turn + count < columns.n else 0
+        return rows.union(range(first, min(first + count, columns.n)))
 
     def _placed(self) -> set[int] | None:
         """Return the rows whose pods or node changed; None: unknown."""

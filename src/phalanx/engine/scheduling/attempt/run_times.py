@@ -60,14 +60,23 @@ class RunTimes:
     def expected(self, record: PodRecord) -> float:
         """Return the expected duration of a pod in seconds: its activeDeadlineSeconds, else its group's policy,
         else that of earlier runs, else FOREVER."""
+        seconds = self._given(record)
+        if seconds != FOREVER or not self._runs:
+            return seconds
+        return max(self._earlier(record).values(), default=FOREVER)
+
+    def _given(self, record: PodRecord) -> float:
+        """Return the duration that a pod or its group states."""
         if record.deadline and (seconds := expected_seconds(record.deadline)) != FOREVER:
             return seconds
         group = self._group(record.namespace, record.name) if record.group else None
         if group is not None and group.policy.expected_duration_seconds:
-            seconds = expected_seconds(group.policy.expected_duration_seconds)
-            if seconds != FOREVER:
-                return seconds
-        return max(self._earlier(record).values(), default=FOREVER) if self._runs else FOREVER
+            return expected_seconds(group.policy.expected_duration_seconds)
+        return FOREVER
+
+    def learned(self, records: Iterable[PodRecord]) -> bool:
+        """Return True if the expected duration of one of these pods depends on earlier runs."""
+        return any(self._given(record) == FOREVER for record in records)
 
     def expected_of(self, records: Iterable[PodRecord]) -> float:
         """Return the longest expected duration of these pods in seconds; FOREVER if one of them has none."""

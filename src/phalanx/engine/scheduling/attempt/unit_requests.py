@@ -24,6 +24,7 @@ from phalanx.engine.state.records import PodRecord
 from phalanx.model.groups import Group
 from phalanx.model.groups.policy import ANY
 
+NO_HISTORY = -1
 CHECK_SECONDS = 60.0  # after which the filters are called again and all pods of the units are compared
 
 Bools = npt.NDArray[np.bool_]
@@ -49,7 +50,7 @@ class UnitRequest(msgspec.Struct, frozen=True, eq=False):
     """The request of a waiting unit, valid while its pods are unchanged."""
 
     records: list[PodRecord]
-    history: int  # version of the run times that `span` was computed from
+    history: int  # version of the run times that `span` was computed from; -1: it does not depend on them
     group: tuple[object, object] | None  # its object and policy
     asked: RoomRequest
     span: float  # expected duration in seconds
@@ -106,6 +107,7 @@ class UnitRequests:
         self._numbers = 0
         self._eligible_ids: dict[bytes, int] = {}
         self._check_due = 0.0
+        self._checked: object = None  # version of the objects when the filters were called
 
     def forget(self) -> None:
         self._requests, self.asked, self._eligible_ids = {}, {}, {}
@@ -121,14 +123,15 @@ class UnitRequests:
                 continue
             old = known.get(unit.key)
             same = old is not None and _is_same(old, unit, group) and nominated.isdisjoint(unit.records)
-            if old is None or not same or old.history != self._run_times.version:
+            if old is None or not same or old.history not in (self._run_times.version, NO_HISTORY):
                 records = list(unit.records.values())
                 asked = self.asked_by(records, group)
                 if asked is None:
                     continue
                 span = self._run_times.expected_of(records)
                 made_of = (group.source, group.policy) if group is not None else None
-                old = UnitRequest(records, self._run_times.version, made_of, asked, span)
+                history = self._run_times.version if self._run_times.learned(records) else NO_HISTORY
+                old = UnitRequest(records, history, made_of, asked, span)
             self._requests[unit.key] = old
             found[unit.key] = (unit, old)
         return found
@@ -163,9 +166,10 @@ class UnitRequests:
 
     def check(self, *, changed: bool) -> None:
         """Call the filters again if nodes changed, or after a while."""
-        if not changed and self._cluster.now < self._check_due:
+        objects = self._cluster.objects.version
+        if not changed and (self._cluster.now < self._check_due or objects == self._checked):
             return
-        self._check_due = self._cluster.now + CHECK_SECONDS
+        self._check_due, self._checked = self._cluster.now + CHECK_SECONDS, objects
         again: set[int] = set()
         for wanted, asked in list(self.asked.items()):
             eligible = self._eligible(asked.record) if asked is not None else None
