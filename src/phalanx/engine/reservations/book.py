@@ -389,20 +389,25 @@ class PromiseBook:
 
     def _start_beside(self, out: Decisions, cost: int) -> None:
         """Start units that fit now without delaying any reservation."""
-        free = at_first = self.free.sum(axis=1).tolist()
+        free: list[int] = self.free.sum(axis=1).tolist()
         failed: dict[PodDemand, list[tuple[int, float]]] = {}  # (pods, span) that do not fit now
         closed: set[Kind] = set()
         tries = max(LEAST_BESIDE, self._credit // cost)
-        for entry in self._alike.in_order(self._rank, lambda e: could_fit(e, at_first), closed):
+        slots: dict[PodDemand, int] = {}  # for how many pods there is room now
+
+        def possible(entry: WaitingUnit) -> bool:
+            demand = entry.unit.demand
+            if demand.pod not in slots:
+                slots[demand.pod] = self.plan.slots_now(demand)
+            return demand.pods <= slots[demand.pod] and could_fit(entry, free)
+
+        for entry in self._alike.in_order(self._rank, possible, closed):
             if tries <= 0:
                 break
             demand = entry.unit.demand
             known = failed.setdefault(demand.pod, [])
-            if any(pods <= demand.pods and span <= entry.span for pods, span in known) or not could_fit(entry, free):
+            if any(pods <= demand.pods and span <= entry.span for pods, span in known) or not possible(entry):
                 closed.add(kind_of(entry))
-                continue
-            if not self.plan.has_slots_now(demand):
-                known.append((demand.pods, 0.0))
                 continue
             if entry.where is not None:
                 self.plan.change(entry.start, entry.until, demand, entry.where, +1)
@@ -413,7 +418,8 @@ class PromiseBook:
             if where is not None:
                 entry.start, entry.where = self.now, where
                 self._start(entry, out, reserved=False)
-                free = self.free.sum(axis=1).tolist()
+                free[:] = self.free.sum(axis=1).tolist()
+                slots.clear()
             else:
                 known.append((demand.pods, entry.span))
                 if entry.where is not None:

@@ -222,13 +222,17 @@ class CapacityProfile:
 
     def has_slots_now(self, demand: Demand) -> bool:
         """Whether the first piece alone has room for the demand, in one domain of its level."""
-        return self._has_slots(demand, self.rows[0])
+        return self.slots_now(demand) >= demand.pods
 
-    def _has_slots(self, demand: Demand, free: Ints) -> bool:
+    def slots_now(self, demand: Demand) -> int:
+        """Return for how many pods of the demand the first piece alone has room, in one domain of its level."""
+        return self._most_slots(demand, self.rows[0])
+
+    def _most_slots(self, demand: Demand, free: Ints) -> int:
         slots = self._slots(demand, free)
         if demand.level < 0:
-            return int(slots.sum(dtype=np.int64)) >= demand.pods
-        return int(self.topology.per_domain(demand.level, slots).max()) >= demand.pods
+            return int(slots.sum(dtype=np.int64))
+        return int(self.topology.per_domain(demand.level, slots).max())
 
     def _choose_in(self, demand: Demand, i: int, k: int) -> Assignment | None:
         """Choose nodes for the pieces from `i` to `k`. Only nodes with room in the first one are looked at further."""
@@ -331,7 +335,7 @@ class CapacityProfile:
         while fits - fails > 1:
             middle = fits - step if fits - step > fails else (fits + fails) // 2
             lower: Ints = np.minimum(least, self.rows[middle:fits].min(axis=0))
-            if self._has_slots(demand, lower):
+            if self._most_slots(demand, lower) >= demand.pods:
                 fits, least, step = middle, lower, 2 * step
             else:
                 fails, step = middle, 1 + (fits - middle) // 2

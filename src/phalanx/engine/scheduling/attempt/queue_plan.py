@@ -191,18 +191,16 @@ class QueuePlan:
         """Tell the book what happened since the last plan."""
         book = self.book
         assert book is not None
-        for key in [key for key in book.waiting if key not in asking]:
+        for key in sorted(book.waiting.keys() - asking.keys()):
             self.forget(key)
         columns = self._cluster.columns
         for row in sorted(rows):
             book.set_row(row, *self._room.on(row), self._why_less(row, columns.names[row]))
-        for key, (unit, request) in asking.items():
+        for key in self._requests.changed:
             entry = book.waiting.get(key)
-            if entry is None or (
-                entry.unit.demand is self._demands.get(request.asked.number) and entry.unit.expected == request.span
-            ):
+            made = self._unit(*asking[key])
+            if entry is None or (entry.unit.demand is made.demand and entry.unit.expected == made.expected):
                 continue
-            made = self._unit(unit, request)
             if made.demand.request == entry.unit.demand.request and made.demand.pods == entry.unit.demand.pods:
                 book.replace(made)
             else:
@@ -218,9 +216,8 @@ class QueuePlan:
         book, retries = self.book, RETRIES_PER_PLAN
         assert book is not None
         again = set[Failed]()
-        for key, (unit, request) in asking.items():
-            if key in book.waiting:
-                continue
+        for key in [key for key in asking if key not in book.waiting]:
+            unit, request = asking[key]
             failure = _failure(unit, request)
             if failure in self._failed:
                 if not retries or failure in again:
@@ -287,10 +284,10 @@ class QueuePlan:
         """Return the units that may start now by plan."""
         return [self.units[key] for key in self.book.proposed if key in self.units] if self.book is not None else []
 
-    def is_stuck(self, key: str, seconds: float) -> bool:
-        """Return True if a unit has not started for so long although it may start by plan."""
-        since = self.book.proposed.get(key) if self.book is not None else None
-        return since is not None and since + seconds < self._cluster.now
+    def stuck(self, seconds: float) -> set[str]:
+        """Return the keys of units that have not started for so long although they may start by plan."""
+        proposed = self.book.proposed if self.book is not None else {}
+        return {key for key, since in proposed.items() if since + seconds < self._cluster.now}
 
     # ---- questions
 

@@ -14,11 +14,13 @@ from phalanx.engine.framework.cluster_state import ClusterState
 from phalanx.engine.placement.outcome import plural
 from phalanx.engine.reservations import FOREVER, expected_seconds
 from phalanx.engine.reservations.book import EXTENSION, LEAST_EXTENSION_SECONDS
+from phalanx.engine.reservations.units import Stretch
 from phalanx.engine.state.records import PodRecord, workload_of
 from phalanx.model.groups import Group
 from phalanx.model.objects import Pod
 
 MOST_WORKLOADS = 10_000  # remembered workloads; the one that ended longest ago is dropped first
+OVERRUN_QUANTILE = 0.9  # of the pods that ended, as many shall end within a stretched duration
 MOST_RUNS = 5  # remembered runs of each workload, the last ones
 
 
@@ -27,6 +29,8 @@ class RunTimes:
         self._cluster = state
         self._runs: dict[str, dict[str, float]] = {}  # workload -> uid of its run -> seconds; the latest last
         self.version = 0  # +1 with every run that ended
+        self._stretch = Stretch(OVERRUN_QUANTILE)
+        self._stretched: dict[str, float] = {}  # by key of a running pod: the stretch when it started
         self._first_seen: dict[str, float] = {}  # bound pods whose kubelet has not reported a start yet
 
     # ---- events
@@ -47,6 +51,9 @@ class RunTimes:
         run = owner or (group.spec.uid if group is not None and group.spec is not None else "") or meta.uid
         name = workload_of(pod) or _by_name(meta.namespace, meta.name)
         runs = self._runs.pop(name, {})
+        self._stretched.pop(f"{meta.namespace}/{meta.name}", None)
+        if run not in runs and record is not None and (given := self._given(record)) != FOREVER:
+            self._stretch.learn((end - began) / given)
         self.version += 1
         runs[run] = max(end - began, runs.pop(run, 0.0))
         if len(runs) > MOST_RUNS:
@@ -80,12 +87,17 @@ class RunTimes:
 
     def expected_of(self, records: Iterable[PodRecord]) -> float:
         """Return the longest expected duration of these pods in seconds; FOREVER if one of them has none."""
-        return max((self.expected(record) for record in records), default=FOREVER)
+        return max((self.expected(record) for record in records), default=FOREVER) * self.stretch
+
+    @property
+    def stretch(self) -> float:
+        """Return by how much expected durations are stretched, because pods that ended ran longer than expected."""
+        return self._stretch.factor
 
     def in_words(self, records: Iterable[PodRecord]) -> str:
         """Return the expected duration of these pods with its source as text; "" if unknown."""
         pods = list(records)
-        seconds = self.expected_of(pods)
+        seconds = max((self.expected(record) for record in pods), default=FOREVER)
         if seconds == FOREVER:
             return ""
         longest = next(record for record in pods if self.expected(record) == seconds)
@@ -111,6 +123,8 @@ class RunTimes:
         """Count pods as started until their kubelets report the start times."""
         for record in pods:
             self._first_seen[record.key] = self._cluster.now
+            if self.stretch != 1.0:
+                self._stretched[record.key] = self.stretch
 
     def end_of(self, record: PodRecord) -> float:
         """Return when a running pod is expected to end.
@@ -120,6 +134,7 @@ class RunTimes:
         seconds, now = self.expected(record), self._cluster.now
         if seconds == FOREVER:
             return FOREVER
+        seconds *= self._stretched.get(record.key, 1.0)
         began = self.began(record)
         while began + seconds <= now:
             seconds += max(LEAST_EXTENSION_SECONDS, EXTENSION * seconds)
@@ -132,8 +147,9 @@ class RunTimes:
 
     def forget_all_but(self, running: Iterable[PodRecord]) -> None:
         """Forget the first-seen times of pods that are gone."""
-        keys = {record.key for record in running} if self._first_seen else set()
+        keys = {record.key for record in running} if self._first_seen or self._stretched else set()
         self._first_seen = {key: at for key, at in self._first_seen.items() if key in keys}
+        self._stretched = {key: factor for key, factor in self._stretched.items() if key in keys}
 
 
 def _by_name(namespace: str, name: str) -> str:

@@ -53,7 +53,7 @@ class UnitRequest(msgspec.Struct, frozen=True, eq=False):
     history: int  # version of the run times that `span` was computed from; -1: it does not depend on them
     group: tuple[object, object] | None  # its object and policy
     asked: RoomRequest
-    span: float  # expected duration in seconds
+    span: float  # expected duration in seconds, stretched when the unit came
 
 
 class PlannedUnit(msgspec.Struct, eq=False):
@@ -103,6 +103,7 @@ class UnitRequests:
         self._run_times = run_times
         self._group_of = group_of
         self._requests: dict[str, UnitRequest] = {}  # by key of the unit
+        self.changed: list[str] = []  # keys of units whose request is not that of the last call of `of`
         self.asked: dict[Wanted, RoomRequest | None] = {}
         self._numbers = 0
         self._eligible_ids: dict[bytes, int] = {}
@@ -116,6 +117,7 @@ class UnitRequests:
         """Return the units that are planned together, with their requests."""
         known, self._requests = self._requests, {}
         found: Asking = {}
+        self.changed = []
         nominated = self._nominated()
         for unit in waiting:
             group = self._group_of(unit)
@@ -132,6 +134,7 @@ class UnitRequests:
                 made_of = (group.source, group.policy) if group is not None else None
                 history = self._run_times.version if self._run_times.learned(records) else NO_HISTORY
                 old = UnitRequest(records, history, made_of, asked, span)
+                self.changed.append(unit.key)
             self._requests[unit.key] = old
             found[unit.key] = (unit, old)
         return found

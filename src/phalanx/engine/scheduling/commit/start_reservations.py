@@ -163,8 +163,8 @@ class StartReservations(HeldStarts):
         """
         now, due, without = self._cluster.now, FOREVER, dict[Hashable, SchedulingUnit]()
         for unit in waiting if self.overtaking.of else ():
-            known, settings = self.overtaking.of.get(unit.key), settings_of(self._cluster, unit)
-            if known is None or not settings.starvation_seconds:
+            known = self.overtaking.of.get(unit.key)
+            if known is None or not (settings := settings_of(self._cluster, unit)).starvation_seconds:
                 continue
             if not self.overtaking.is_starving(unit, settings, now):
                 due = min(due, known.since + settings.starvation_seconds)
@@ -262,12 +262,10 @@ class StartReservations(HeldStarts):
             due = FOREVER if not self.plan.units else max(self.plan.lasts_until, self.plan.due)
             due = self.plan.due if self.plan.unfinished else due
         for unit in waiting:
-            if unit.queue_name not in REFUSED or unit.key in self.held:
+            if unit.key in self.plan.tried or unit.key in self.held or unit.queue_name not in REFUSED:
                 continue
             backfill = settings_of(self._cluster, unit).backfill
-            if backfill == "None":
-                continue
-            if unit.key in self.plan.tried or any(record.nominated for record in unit.records.values()):
+            if backfill == "None" or any(record.nominated for record in unit.records.values()):
                 continue  # it waits for its victims
             first = unit.priority not in heads
             heads.add(unit.priority)
@@ -318,21 +316,21 @@ class StartReservations(HeldStarts):
 
     def _to_plan(self, waiting: list[SchedulingUnit]) -> list[SchedulingUnit]:
         """Return the units that are planned together, if they are plain."""
-        now, found = self._cluster.now, []
+        now, planned, found = self._cluster.now, self.plan.units, []
+        for key in self.plan.stuck(KEPT_WITHIN):
+            self._planned_alone_until[key] = now + PLAN_AGAIN_SECONDS  # something other than room prevents it
+        alone = {key for key, until in self._planned_alone_until.items() if until > now}
         for unit in waiting:
-            key = unit.key
-            held, known = self.held.get(key), key in self.plan.units
-            if held is None and not known and unit.queue_name not in REFUSED:
+            if unit.key in alone:
                 continue
-            if known and self.plan.is_stuck(key, KEPT_WITHIN):
-                self._planned_alone_until[key] = now + PLAN_AGAIN_SECONDS  # something other than room prevents it
-            if self._planned_alone_until and self._planned_alone_until.get(key, 0.0) > now:
-                continue
-            if settings_of(self._cluster, unit).backfill == "None":
-                continue
-            if known or (held is None and not self._over_quota(unit)):
+            if unit.key in planned or (unit.queue_name in REFUSED and self._may_plan(unit)):
                 found.append(unit)
         return found
+
+    def _may_plan(self, unit: SchedulingUnit) -> bool:
+        if unit.key in self.held or settings_of(self._cluster, unit).backfill == "None":
+            return False
+        return not self._over_quota(unit)
 
     def _may_hold(self, planned: PlannedUnit, limits: PromiseLimits) -> bool:
         """Return True if a start may be promised; the limits do not apply to starving units."""
@@ -350,7 +348,7 @@ class StartReservations(HeldStarts):
             if held.entry is None
             for p in held.placeholders
         }
-        found = []
+        found: list[ReservedPod] = []
         for node, record in self._cluster.nominations.all():
             if record.row >= 0:
                 continue
