@@ -29,6 +29,7 @@ COMPONENTS = {  # of deploy/components, with the values that install the same
     "dialects": {"dialects": ["volcano", "coscheduling", "kai"]},
     "provisioning-requests": {"provisioningRequests": "best-effort-atomic-scale-up"},
     "gang-budgets": {"gangBudgets": True},
+    "default-gangs": {"defaultGangs": True},
 }
 
 
