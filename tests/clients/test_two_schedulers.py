@@ -70,7 +70,7 @@ def job(name: str, scheduler: str, pods: int, **annotations: str) -> Json:
 def test_every_gang_gets_whole_and_nothing_waits_for_ever(cluster: LocalCluster) -> None:
     """No node runs more than it has, no gang's Job pays for a rejection, and ours never evicts a pod of the other."""
     faulthandler.cancel_dump_traceback_later()  # 200 gangs take minutes
-    changes: list[tuple[str, Json]] = []
+    changes: list[tuple[str, Json, float]] = []
     threading.Thread(target=lambda: read(cluster, changes), daemon=True).start()
     for number in range(GANGS):
         gang = job(f"gang-{number}", "phalanx", MEMBERS, **{"scheduling.phalanx.dev/gang": "true"})
@@ -84,20 +84,36 @@ def test_every_gang_gets_whole_and_nothing_waits_for_ever(cluster: LocalCluster)
     failed = {each["metadata"]["name"]: each["status"].get("failed", 0) for each in cluster.list(JOBS)}
     assert {name for name, count in failed.items() if count and name.startswith("gang")} == set()
     seen = changes.copy()  # the last ones may be on their way, and end what ran
-    rejected = {pod["metadata"]["name"] for _, pod in seen if is_rejected(pod)}
-    evicted = {pod["metadata"]["name"] for _, pod in seen if is_evicted(pod)}
+    rejected = {pod["metadata"]["name"] for _, pod, _ in seen if is_rejected(pod)}
+    evicted = {pod["metadata"]["name"] for _, pod, _ in seen if is_evicted(pod)}
+    waits = seconds_until_returned(seen)
     print(f"{len(rejected)} pods rejected, {len(evicted)} returned, of {GANGS * MEMBERS + SINGLES}")
+    print(f"returned after {', '.join(f'{wait:.2f}' for wait in waits)} s")
     assert not {name for name in evicted if name.startswith("single")}
     assert 0 < most_used(seen) <= milli("64")
 
 
-def read(cluster: LocalCluster, changes: list[tuple[str, Json]]) -> None:
-    """Collect events until the server goes away."""
+def read(cluster: LocalCluster, changes: list[tuple[str, Json, float]]) -> None:
+    """Collect events, with the time of each, until the server goes away."""
     with (
         contextlib.suppress(AttributeError, OSError, ValueError),
         cluster.watch(PODS, timeout=SECONDS, timeoutSeconds=SECONDS) as watch,
     ):
-        changes.extend(iter(watch.next, None))
+        changes.extend((*change, time.monotonic()) for change in iter(watch.next, None))
+
+
+def seconds_until_returned(changes: list[tuple[str, Json, float]]) -> list[float]:
+    """How long each gang waited, from its first rejected pod to the deletion of the last of its other pods."""
+    rejected: dict[str, float] = {}
+    returned: dict[str, dict[str, float]] = defaultdict(dict)  # gang -> its pods
+    for change, pod, when in changes:
+        meta = pod["metadata"]
+        gang = meta["labels"]["job-name"]
+        if is_rejected(pod) and (gang not in rejected or when > rejected[gang] + 10):  # later: of another attempt
+            rejected[gang] = when
+        elif is_evicted(pod) and "deletionTimestamp" in meta and change != "DELETED" and gang in rejected:
+            returned[gang].setdefault(meta["name"], when - rejected[gang])
+    return sorted(max(pods.values()) for pods in returned.values())
 
 
 def is_done(found: Json) -> bool:
@@ -113,11 +129,11 @@ def is_evicted(pod: Json) -> bool:
     return any(each["type"] == "DisruptionTarget" and each["status"] == "True" for each in conditions)
 
 
-def most_used(changes: list[tuple[str, Json]]) -> float:
+def most_used(changes: list[tuple[str, Json, float]]) -> float:
     """The most cpu that running pods of one node requested at one time."""
     running_on: dict[str, set[str]] = defaultdict(set)
     most: Counter[str] = Counter()
-    for change, pod in changes:
+    for change, pod, _ in changes:
         node, name = pod["spec"].get("nodeName", ""), pod["metadata"]["name"]
         runs = change != "DELETED" and pod["status"].get("phase") == "Running"
         (running_on[node].add if runs else running_on[node].discard)(name)

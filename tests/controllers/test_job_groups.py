@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 
+from phalanx.base.client import Call, Client, Resource, WatchEvent
 from support.controller_world import World, play
 from support.manifests import GANG_POLICY, job
 from support.states import end, job_done, running
@@ -247,3 +250,48 @@ def test_the_last_pod_of_a_gang_is_replaced_though_the_completed_ones_were_delet
         await job_done(cluster, "train")
 
     play(scenario)
+
+
+def test_a_replaced_pod_does_not_wait_for_members_that_succeeded_while_they_were_returned() -> None:
+    """They are gone when they are counted, and nothing but that count changes then."""
+
+    async def scenario(cluster: World) -> None:
+        await cluster.start_controllers(SlowAnswers(cluster.client))
+        await cluster.apply(job("train", 4, completions=4, scheduling=GANG_POLICY))
+        first, *others = await running(cluster, 4)
+        await cluster.delete("Pod", first["metadata"]["name"])
+
+        def replaced(found: list[Json]) -> bool:
+            return len(found) == 4 and first["metadata"]["uid"] not in {pod["metadata"]["uid"] for pod in found}
+
+        await cluster.eventually("Pod", replaced)
+        await end(cluster, others)
+        await cluster.eventually("Pod", lambda found: sum(p["status"]["phase"] == "Succeeded" for p in found) == 3)
+        for pod in others:  # before the Job controller has counted them
+            await cluster.delete("Pod", pod["metadata"]["name"])
+        (left,) = await cluster.eventually("Pod", lambda found: len(found) == 1)
+        name = left["spec"]["schedulingGroup"]["podGroupName"]
+        await cluster.until(
+            "PodGroup", name, when=lambda found: found["spec"]["schedulingPolicy"]["gang"]["minCount"] == 1
+        )
+
+    play(scenario, controllers=False)
+
+
+class SlowAnswers(Client):
+    """A client that gets the answer of a patch of a pod after the watch showed the change, as from a busy server."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
+    async def call(self, call: Call) -> bytes:
+        answer = await self._client.call(call)
+        if call.resource.plural == "pods" and call.verb == "patch":
+            await asyncio.sleep(0.3)
+        return answer
+
+    async def served(self, resource: Resource) -> bool:
+        return await self._client.served(resource)
+
+    def events(self, call: Call) -> AsyncIterator[WatchEvent]:
+        return self._client.events(call)

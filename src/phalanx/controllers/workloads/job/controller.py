@@ -16,6 +16,7 @@ from phalanx.controllers.runtime.groups import Groups
 from phalanx.controllers.runtime.ownership import controller_of, deleting
 from phalanx.controllers.runtime.pods import PodEvents, condition, ready, removal_rank
 from phalanx.controllers.runtime.status import conditions_of, follow_refusal, set_condition, together, write_status
+from phalanx.controllers.workloads.job.grouping import vacant
 from phalanx.controllers.workloads.job.groups import NAME, NOT_GROUPED, JobGroups, Membership, is_new
 from phalanx.controllers.workloads.job.pods import PodMaker, complete_for_good, run_of, updates
 from phalanx.controllers.workloads.job.policy import JobVerdict, judge
@@ -53,9 +54,10 @@ class JobController(Controller):
             groups.workloads.on_change(self._workload_changed)
 
     def _job_changed(self, key: Key, new: Json | None, old: Json | None) -> None:
-        if new is not None and old is not None and new.get("status", {}).get("startTime") and same_requests(new, old):
-            return  # an echo of our own status write
-        self.queue.add(key)
+        if new is None or old is None or not new.get("status", {}).get("startTime") or not same_requests(new, old):
+            self.queue.add(key)  # not for echoes of our own status writes
+        elif vacant(new) != vacant(old):
+            self.queue.add(key)  # its gang needs fewer pods
 
     def _pod_changed(self, key: Key, new: Json | None, old: Json | None) -> None:
         if new is not None and old is not None and updates(new) == updates(old):
