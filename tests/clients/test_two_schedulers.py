@@ -103,14 +103,19 @@ def read(cluster: LocalCluster, changes: list[tuple[str, Json, float]]) -> None:
 
 
 def seconds_until_returned(changes: list[tuple[str, Json, float]]) -> list[float]:
-    """How long each gang waited, from its first rejected pod to the deletion of the last of its other pods."""
+    """How long each gang waited, from a rejected pod to the deletion of the last of its other pods.
+
+    Rejections within a second are one attempt to run it.
+    """
     rejected: dict[str, float] = {}
     returned: dict[str, dict[str, float]] = defaultdict(dict)  # gang -> its pods
+    known: set[str] = set()
     for change, pod, when in changes:
         meta = pod["metadata"]
         gang = meta["labels"]["job-name"]
-        if is_rejected(pod) and (gang not in rejected or when > rejected[gang] + 10):  # later: of another attempt
-            rejected[gang] = when
+        if is_rejected(pod) and meta["name"] not in known:
+            known.add(meta["name"])
+            rejected[gang] = when if when > rejected.get(gang, 0) + 1 else rejected[gang]
         elif is_evicted(pod) and "deletionTimestamp" in meta and change != "DELETED" and gang in rejected:
             returned[gang].setdefault(meta["name"], when - rejected[gang])
     return sorted(max(pods.values()) for pods in returned.values())

@@ -5,44 +5,21 @@ from __future__ import annotations
 import pytest
 
 from support.programs import program
-from support.real_cluster import GATES, Json, Process, RealCluster
+from support.real_cluster import GANG, GATES, Process, RealCluster, pod_template
 from support.waiting import eventually
-
-GANG = {"scheduling.phalanx.dev/gang": "true"}
-
-
-def start_controller_manager(cluster: RealCluster) -> Process:
-    gates = [f"--feature-gates={GATES}"] if cluster.groups else []
-    process = Process(
-        cluster.directory / "kube-controller-manager.log",
-        program("kube-controller-manager"),
-        f"--kubeconfig={cluster.kubeconfig}",
-        f"--service-account-private-key-file={cluster.directory / 'accounts.key'}",
-        "--leader-elect=false",
-        "--secure-port=0",
-        "--controllers=*,-nodelifecycle",  # nodes here have no kubelet that renews a lease
-        *gates,
-    )
-    cluster.parts.append(process)
-    return process
 
 
 @pytest.fixture(scope="module")
 def whole(real: RealCluster) -> RealCluster:
     """With kube-controller-manager and all parts of ours."""
-    start_controller_manager(real)
+    real.start_controller_manager()
     real.start("scheduler")
     real.webhook_at(real.start("controllers"))
     return real
 
 
-def template(**spec: object) -> Json:
-    container = {"name": "c", "image": "i", "resources": {"requests": {"cpu": "1"}}}
-    return {"spec": {"containers": [container], "restartPolicy": "Never", **spec}}
-
-
 def create_job(cluster: RealCluster, space: str, name: str, size: int, annotations: dict[str, str]) -> None:
-    spec = {"parallelism": size, "completions": size, "completionMode": "Indexed", "template": template()}
+    spec = {"parallelism": size, "completions": size, "completionMode": "Indexed", "template": pod_template()}
     body = {
         "apiVersion": "batch/v1",
         "kind": "Job",

@@ -5,20 +5,15 @@ Kueue's webhooks are not installed: they fill in defaults, and the objects here 
 
 from __future__ import annotations
 
-import datetime
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import yaml
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import rsa
-from cryptography.x509.oid import NameOID
 
 from phalanx.controllers.cluster_mode.kueue import CONTROLLER
 from support.programs import program
-from support.real_cluster import Json, Process, RealCluster, free_port
+from support.real_cluster import Json, Process, RealCluster, free_port, serving_certificate
 from support.rights import DEPLOY
 from support.waiting import eventually
 
@@ -29,15 +24,7 @@ METRICS = Path("/etc/kueue/metrics/certs/tls.crt")  # read by kueue-manager also
 
 def settings(directory: Path) -> Path:
     """The configuration of kueue-manager, with a certificate that nothing looks at."""
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "kueue")])
-    key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
-    day = datetime.datetime(2026, 1, 1)
-    made = x509.CertificateBuilder(name, name, key.public_key(), 1, day, day + datetime.timedelta(days=3650))
-    encoded = key.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    )
-    (directory / "tls.key").write_bytes(encoded)
-    (directory / "tls.crt").write_bytes(made.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM))
+    serving_certificate(directory)
     config = {
         "apiVersion": "config.kueue.x-k8s.io/v1beta2",
         "kind": "Configuration",

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import base64
+import datetime
+import ipaddress
 import json
 import os
 import re
@@ -19,8 +22,10 @@ from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 import yaml
-from cryptography.hazmat.primitives import serialization
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
+from cryptography.x509.oid import NameOID
 
 from phalanx.model.quantity import milli
 from support.programs import program
@@ -33,6 +38,7 @@ APIS = "scheduling.k8s.io/v1alpha3=true,scheduling.k8s.io/v1beta1=true,resource.
 NATIVE, CUSTOM = "scheduling.k8s.io", "scheduling.phalanx.dev"
 LABEL = "scheduling.phalanx.dev/pod-group"
 TOKEN = "token-of-an-administrator"
+GANG = {"scheduling.phalanx.dev/gang": "true"}  # annotation of a workload
 _TRUST = ssl._create_unverified_context()  # the server makes its certificate at its start
 
 
@@ -42,6 +48,27 @@ class Refused(Exception):
     def __init__(self, code: int, text: str) -> None:
         super().__init__(f"{code}: {text[:500]}")
         self.code = code
+
+
+def pod_template() -> Json:
+    container = {"name": "c", "image": "i", "resources": {"requests": {"cpu": "1"}}}
+    return {"spec": {"containers": [container], "restartPolicy": "Never"}}
+
+
+def serving_certificate(directory: Path) -> str:
+    """Write `tls.key` and `tls.crt` for 127.0.0.1 as the webhooks of other projects want them; return the bundle."""
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "127.0.0.1")])
+    key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+    day = datetime.datetime(2026, 1, 1)
+    address = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.IPv4Address("127.0.0.1"))])
+    made = x509.CertificateBuilder(name, name, key.public_key(), 1, day, day + datetime.timedelta(days=3650))
+    encoded = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    certificate = made.add_extension(address, critical=False).sign(key, hashes.SHA256())
+    (directory / "tls.key").write_bytes(encoded)
+    (directory / "tls.crt").write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+    return base64.b64encode(certificate.public_bytes(serialization.Encoding.PEM)).decode()
 
 
 class Process:
@@ -240,6 +267,22 @@ class RealCluster:
         self.parts.append(process)
         return process
 
+    def start_controller_manager(self) -> Process:
+        """Start kube-controller-manager, which makes pods of workloads."""
+        gates = [f"--feature-gates={GATES}"] if self.groups else []
+        process = Process(
+            self.directory / "kube-controller-manager.log",
+            program("kube-controller-manager"),
+            f"--kubeconfig={self.kubeconfig}",
+            f"--service-account-private-key-file={self.directory / 'accounts.key'}",
+            "--leader-elect=false",
+            "--secure-port=0",
+            "--controllers=*,-nodelifecycle",  # nodes here have no kubelet that renews a lease
+            *gates,
+        )
+        self.parts.append(process)
+        return process
+
     def webhook_at(self, controllers: Process) -> None:
         """Let the API server call the webhook of a process instead of a Service, which has no pods here."""
         port = controllers.said(r"webhook=https://127\.0\.0\.1:(\d+)")[1]
@@ -249,6 +292,15 @@ class RealCluster:
             service = hook["clientConfig"].pop("service")
             hook["clientConfig"]["url"] = f"https://localhost:{port}{service['path']}"
         self.ask("PUT", path, configuration)
+
+    def webhooks_of(self, manifests: Path, port: int, bundle: str) -> None:
+        """Apply the webhook configurations of another project; its webhook listens on a port here."""
+        for body in yaml.safe_load_all(manifests.read_text()):
+            body["metadata"]["name"] = f"{manifests.parent.name}-{body['kind'].lower()}"
+            for hook in body["webhooks"]:
+                path = hook["clientConfig"]["service"]["path"]
+                hook["clientConfig"] = {"url": f"https://127.0.0.1:{port}{path}", "caBundle": bundle}
+            self.kubectl("apply", "-f", "-", text=json.dumps(body))
 
     def forbidden(self) -> list[str]:
         """What our accounts asked for and were not allowed, by the audit log."""
