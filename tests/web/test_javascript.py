@@ -114,3 +114,31 @@ def test_without_node_one_line_says_why() -> None:
     run = subprocess.run([shell, str(TOOLS / "lint")], env={"PATH": ""}, capture_output=True, text=True, check=False)
     assert run.returncode == 0
     assert run.stdout == "JavaScript not linted: node and npm are not installed (apt-get install nodejs npm)\n"
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="no node on PATH")
+def test_an_answer_that_takes_longer_than_the_time_between_changes_arrives(tmp_path: Path) -> None:
+    """Each change asked again and threw the answer before it away, so that a busy cluster never gave one."""
+    script = """
+        import { oneAtATime } from "./feed.mjs";
+        const answers = [];
+        const gates = [];
+        let asked = 0;
+        const ask = oneAtATime(async () => {
+            const number = ++asked;
+            await new Promise((done) => gates.push(done));
+            answers.push(number);
+        });
+        const first = ask();
+        for (let change = 0; change < 5; change++) ask();
+        gates.shift()();
+        await new Promise((done) => setImmediate(done));
+        const early = [...answers];
+        gates.shift()();
+        await first;
+        console.log(JSON.stringify([early, answers, asked]));
+    """
+    (tmp_path / "feed.mjs").write_text(PAGES["feed.js"])
+    (tmp_path / "asked.mjs").write_text(script)
+    done = subprocess.run(["node", str(tmp_path / "asked.mjs")], capture_output=True, text=True, check=True, timeout=60)
+    assert json.loads(done.stdout) == [[1], [1, 2], 2]

@@ -46,6 +46,25 @@ export const ask = {
   whatif: (question) => post("api/whatif", question),
 };
 
+// A question that is asked again with every change, but never twice at once: an answer that takes longer than the time
+// between two changes would otherwise never be shown. What changes meanwhile is asked after it.
+export function oneAtATime(question) {
+  let running = false,
+    again = false;
+  return async () => {
+    if (running) return (again = true);
+    running = true;
+    try {
+      do {
+        again = false;
+        await question();
+      } while (again);
+    } finally {
+      running = false;
+    }
+  };
+}
+
 export class Feed extends EventTarget {
   constructor(cluster) {
     super();

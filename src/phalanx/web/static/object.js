@@ -52,8 +52,7 @@ function placed(found, key) {
 
 export function objectView(app) {
   let key = "",
-    element,
-    stamp = 0;
+    element;
 
   const settled = async (answer) => {
     try {
@@ -63,14 +62,13 @@ export function objectView(app) {
     }
   };
 
-  async function update() {
-    const asked = ++stamp;
+  async function update(asked) {
     const node = key.startsWith("node/");
     const [found, happened] = await Promise.all([
       settled(app.ask.object(key)),
       node ? { events: [] } : settled(app.ask.events(key)),
     ]);
-    if (asked !== stamp || !element?.isConnected) return;
+    if (asked !== element || !asked.isConnected) return;
     const { kind, namespace, name } = node ? { kind: "Node", namespace: "", name: key.slice(5) } : parts(key);
     const owner = (found.owners ?? []).find((each) => each.controller) ?? found.owners?.[0];
     show(
@@ -126,7 +124,7 @@ export function objectView(app) {
       key = argument;
       element = h("div", { class: "object" }, h("p", { class: "muted" }, "reading …"));
       show(view, element);
-      update();
+      update(element);
     },
   };
 }

@@ -1,6 +1,7 @@
 // A preemption before it happens: which pods would go and why each, what it costs part by part, whether that is proved.
 
 import { h, knowsNothing, refresh, show } from "./dom.js";
+import { oneAtATime } from "./feed.js";
 import { cost, mapKey, marks, victims } from "./victims.js";
 import { number, parts, plural, short } from "./words.js";
 
@@ -29,10 +30,10 @@ export function planView(app) {
     body,
     picker,
     key = "",
-    stamp = 0,
+    update,
     state = "";
 
-  async function update() {
+  async function question(asked) {
     if (cluster.standby !== null) return show(body, knowsNothing());
     if (!key)
       return show(
@@ -50,7 +51,6 @@ export function planView(app) {
               ],
         ),
       );
-    const asked = ++stamp;
     if (!body.childElementCount) show(body, h("p", { class: "muted" }, "asking the scheduler …"));
     let plan,
       problem = "";
@@ -59,7 +59,7 @@ export function planView(app) {
     } catch (wrong) {
       problem = wrong.message;
     }
-    if (asked !== stamp || !element?.isConnected) return;
+    if (asked !== element || !asked.isConnected) return;
     if (!plan) {
       app.map.lay(null);
       return show(body, h("p", { class: "problem" }, problem));
@@ -138,6 +138,8 @@ export function planView(app) {
       show(view, element);
       choices();
       app.light(null);
+      const opened = element;
+      update = oneAtATime(() => question(opened));
       update();
     },
     change(change) {

@@ -4,6 +4,7 @@
 import { QUEUE_NAMES } from "./constants.js";
 import { freeDevices } from "./devices.js";
 import { h, show } from "./dom.js";
+import { oneAtATime } from "./feed.js";
 import { progress, story } from "./groups.js";
 import { age, capital, levelName, middle, number, parts, plural, resourceName, short } from "./words.js";
 
@@ -259,7 +260,22 @@ function said({ headline, summary, last }) {
 export function whyView(app) {
   let key = "",
     element,
-    stamp = 0;
+    update;
+
+  function heading() {
+    const { kind, namespace, name } = parts(key);
+    return [
+      h("a", { class: "back", href: "#/queue" }, "‹ Queue"),
+      h("h2", {}, short(name)),
+      h("p", { class: "muted small" }, `${kind} ${name} in ${namespace}`),
+    ];
+  }
+
+  // What the queue knows, until the scheduler has answered.
+  function known() {
+    const root = app.cluster.queue.roots.find((entry) => entry.key === key);
+    return root?.headline ? h("p", { class: "verdict", "data-ok": "0" }, h("b", {}, "Waits"), " ", root.headline) : "";
+  }
 
   function card(item, devices) {
     const root = item.root;
@@ -330,8 +346,7 @@ export function whyView(app) {
     );
   }
 
-  async function update() {
-    const asked = ++stamp;
+  async function question(asked) {
     let report,
       devices,
       problem = "";
@@ -340,13 +355,10 @@ export function whyView(app) {
     } catch (wrong) {
       problem = wrong.message;
     }
-    if (asked !== stamp || !element?.isConnected) return;
-    const { kind, namespace, name } = parts(key);
+    if (asked !== element || !asked.isConnected) return;
     show(
-      element,
-      h("a", { class: "back", href: "#/queue" }, "‹ Queue"),
-      h("h2", {}, short(name)),
-      h("p", { class: "muted small" }, `${kind} ${name} in ${namespace}`),
+      asked,
+      heading(),
       problem ? h("p", { class: "problem" }, problem) : "",
       report?.items.map((item) => card(item, devices)),
     );
@@ -355,7 +367,8 @@ export function whyView(app) {
   return {
     open(view, argument) {
       key = argument;
-      element = h("div", {}, h("p", { class: "muted" }, "asking the scheduler …"));
+      const opened = (element = h("div", {}, heading(), known(), h("p", { class: "muted" }, "asking the scheduler …")));
+      update = oneAtATime(() => question(opened));
       show(view, element);
       app.light(key.startsWith("pod/") ? null : key);
       update();
