@@ -73,6 +73,7 @@ def test_the_guide_leads_from_a_waiting_gang_to_a_planned_preemption(up: Up, tmp
         page.keyboard.press("Enter")
         page.locator(".verdict", has_text="Needs 24 pods").wait_for()
         assert page.locator(".pips .out").count() == 4
+        assert page.locator(".exact summary").count() == 1  # kube-scheduler's words are there for those who look
         next_one.press("Enter")
 
         step(page, "What would help").click()

@@ -312,6 +312,7 @@ def scrubs_a_recording(page: Any, up: Up) -> None:
     scrub.fill(str(most // 2))
     waits = page.locator(".played .card", has_text="evaluation")
     waits.get_by_text("Needs 24 pods at once").wait_for()  # why it waited then
+    assert page.evaluate("phalanx.map.cluster.use().reduce((sum, row) => sum + row.pending, 0)") >= 24
     page.locator("#view").evaluate("(view) => view.scrollTo(0, 0)")
     shot(page, "time")
     accessible(page, "a recording")

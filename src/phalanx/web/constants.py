@@ -16,6 +16,7 @@ from phalanx.engine.scheduling.queue.units import QueueName
 from phalanx.model.groups.keys import GROUP_LABEL, HOSTNAME, TOPOLOGY_KEYS
 from phalanx.model.names import GENERATED_NAME, HASH_AT_END
 from phalanx.model.objects.devices import IMPLICIT_RESOURCE_PREFIX
+from phalanx.model.printing.groups import HEALTHY
 from phalanx.model.quantity import SUFFIXES
 from phalanx.serve.demo import GPU
 from phalanx.serve.engine_view import ALONE, FLAGS, HIDDEN_RESOURCES, NOT_READY_TAINTS, RESOURCE_ORDER
@@ -32,6 +33,7 @@ CONSTANTS: dict[str, tuple[Any, str]] = {
     "HOSTNAME": (HOSTNAME, "The node label of its own name."),
     "GPU": (GPU, "The device of the examples."),
     "DEVICE_CLASS_PREFIX": (IMPLICIT_RESOURCE_PREFIX, "Resources that stand for a class of devices begin so."),
+    "HEALTHY": (HEALTHY, "The condition of a group that says what its pods do, not why it waits."),
     "GROUP_LABEL": (GROUP_LABEL, "The label by which a pod without the field says its group."),
     "NOT_READY_TAINTS": (NOT_READY_TAINTS, "Taints of a node that does not answer."),
     "CORDON_TAINT": (CORDON_TAINT, "The taint of a cordoned node."),

@@ -15,6 +15,9 @@ export const GPU = "nvidia.com/gpu";
 /** Resources that stand for a class of devices begin so. */
 export const DEVICE_CLASS_PREFIX = "deviceclass.resource.kubernetes.io/";
 
+/** The condition of a group that says what its pods do, not why it waits. */
+export const HEALTHY = "scheduling.phalanx.dev/Healthy";
+
 /** The label by which a pod without the field says its group. */
 export const GROUP_LABEL = "scheduling.phalanx.dev/pod-group";
 

@@ -8,6 +8,7 @@ import {
   CORDON_TAINT,
   FLAG,
   GROUP_LABEL,
+  HEALTHY,
   HIDDEN_RESOURCES,
   NOT_READY_TAINTS,
   RECORDING_FORMAT,
@@ -15,6 +16,7 @@ import {
   SUFFIXES,
   TOPOLOGY_KEYS,
 } from "./constants.js";
+import { parts } from "./words.js";
 
 export function quantity(text) {
   const found = /^([+-]?[\d.]+(?:[eE][+-]?\d+)?)([a-zA-Z]*)$/.exec(String(text));
@@ -53,6 +55,8 @@ export class Recording {
     this.pods = new Map();
     this.groups = new Map();
     this.reasons = new Map(); // root or group -> why it waits, as last reported
+    /** @type {Map<string, [string, number, number]>} */
+    this.evicted = new Map(); // namespace, priority, pods evicted up to this moment
     this.placed = this.waiting = 0;
   }
 
@@ -129,6 +133,7 @@ export class Recording {
               needs: before?.uid === object.metadata.uid ? before.needs : requests(object),
               priority: object.spec?.priority ?? 0,
               leaving: Boolean(object.metadata.deletionTimestamp),
+              evicted: before?.uid === object.metadata.uid && Boolean(before.evicted),
               asked: object.metadata.creationTimestamp ?? "",
               gated: Boolean(object.spec?.schedulingGates?.length),
             },
@@ -203,8 +208,8 @@ export class Recording {
       ],
       Evict: () => {
         const pod = this.pods.get(of);
-        if (pod) this.swap(this.pods, of, { ...pod, leaving: true }, "pod");
-        return [`${decision.name} has to go`, decision.message];
+        if (pod) this.swap(this.pods, of, { ...pod, leaving: true, evicted: true }, "pod");
+        return [`${decision.name} is evicted`, decision.message];
       },
       SetPodCondition: () => {
         const group = this.pods.get(of)?.group;
@@ -212,7 +217,7 @@ export class Recording {
         return [`${decision.name}: ${decision.reason}`, decision.message];
       },
       SetGroupCondition: () => {
-        this.tell(`${(decision.kind ?? "PodGroup").toLowerCase()}/${of}`, decision);
+        if (decision.type !== HEALTHY) this.tell(`${(decision.kind ?? "PodGroup").toLowerCase()}/${of}`, decision);
         return [`${decision.kind ?? "PodGroup"} ${decision.name}: ${decision.reason}`, decision.message];
       },
     }[decision.decision];
@@ -250,6 +255,7 @@ export class Recording {
     this.nodes = new Map();
     this.pods = new Map();
     this.reasons = new Map();
+    this.evicted = new Map();
     this.placed = this.waiting = 0;
     this.done = 0;
   }
@@ -262,6 +268,7 @@ export class Recording {
     while (this.done > upto) this.turn(this.changes[--this.done], this.changes[this.done].before);
     if (far) this.cluster.fresh.clear(); // a jump is no news of each node
     this.cluster.now = this.moment?.now ?? 0;
+    this.sums();
     this.cluster.dispatchEvent(new Event("change"));
   }
 
@@ -283,11 +290,34 @@ export class Recording {
       this.cluster.paint();
     }
     const before = this.pods.get(key);
+    if (Boolean(before?.evicted) !== Boolean(value?.evicted) && before && value)
+      this.evict(value, value.evicted ? 1 : -1);
     if (before) this.count(before, -1);
     if (value) {
       this.pods.set(key, value);
       this.count(value, 1);
     } else this.pods.delete(key);
+  }
+
+  // The same sums as of the live cluster, for the view of use.
+  sums() {
+    const by = new Map();
+    for (const root of this.queue()) {
+      const { namespace } = parts(root.key);
+      const sum = by.get(`${namespace} ${root.priority}`) ?? [namespace, root.priority, 0, 0];
+      sum[2] += 1;
+      sum[3] += root.pods;
+      by.set(`${namespace} ${root.priority}`, sum);
+    }
+    this.cluster.queue = { ...this.cluster.queue, by: [...by.values()] };
+    this.cluster.evicted = [...this.evicted.values()];
+  }
+
+  evict(pod, sign) {
+    const key = `${pod.namespace} ${pod.priority}`;
+    const sum = this.evicted.get(key) ?? [pod.namespace, pod.priority, 0];
+    sum[2] += sign;
+    this.evicted.set(key, sum);
   }
 
   // What waits at this moment: roots by priority, then by when they came; what is held at a gate comes last.

@@ -109,7 +109,9 @@ export function useView(app) {
         h(
           "p",
           { class: "muted small" },
-          "Pods on nodes, pods that are pending, and pods evicted in the last 24 hours.",
+          app.recorded()
+            ? "Pods on nodes, pods that are pending, and pods evicted, at this moment of the recording."
+            : "Pods on nodes, pods that are pending, and pods evicted in the last 24 hours.",
         ),
         h(
           "fieldset",

@@ -250,11 +250,14 @@ function queueLine(queue) {
   return h("p", { class: "muted" }, words.join(" · "));
 }
 
-// The plain sentence; below it the message of the last attempt, as in the condition, with its time.
+// The plain sentence; on demand the message of the last attempt, as in the condition, with its time.
 function said({ headline, summary, last }) {
-  if (!headline) return summary;
-  const when = last?.at ? `when tried ${age(Date.now() / 1000 - last.at)} ago: ` : "";
-  return [headline, summary === headline ? "" : h("span", { class: "exact" }, when, summary)];
+  if (!headline || summary === headline) return summary;
+  const when = last?.at ? `, tried ${age(Date.now() / 1000 - last.at)} ago` : "";
+  return [
+    headline,
+    h("details", { class: "exact" }, h("summary", {}, `The condition's message${when}`), h("span", {}, summary)),
+  ];
 }
 
 export function whyView(app) {
@@ -274,7 +277,7 @@ export function whyView(app) {
   // What the queue knows, until the scheduler has answered.
   function known() {
     const root = app.cluster.queue.roots.find((entry) => entry.key === key);
-    return root?.headline ? h("p", { class: "verdict", "data-ok": "0" }, h("b", {}, "Waits"), " ", root.headline) : "";
+    return root?.headline ? h("p", {}, h("b", {}, "Waits"), " ", root.headline) : "";
   }
 
   function card(item, devices) {
@@ -284,7 +287,7 @@ export function whyView(app) {
       "article",
       { class: "why-card" },
       h(
-        "p",
+        "div",
         { class: "verdict", "data-ok": item.scheduled ? "1" : "0" },
         h("b", {}, item.scheduled ? "Scheduled" : "Waits"),
         " ",
