@@ -1,4 +1,4 @@
-"""Gangs of every kind after pods, nodes and schedulers are lost: whole again, reported truly, nothing stays reserved."""
+"""Gangs of every kind after pods, nodes and schedulers are lost: whole again, truly reported, nothing reserved."""
 
 from __future__ import annotations
 
