@@ -341,10 +341,11 @@ class Members:
         back = bool(self.forest.forget(key))
         self.waiting_pods.setdefault(leaf, {})[record.key] = record
         self.notes.arrived.setdefault(leaf, {})[record.key] = record
-        unit = self._unit_lifecycle.waiting(self.unit_key_of.get(leaf, ""))
-        if unit is not None and record.key in unit.records:
-            unit.records[record.key] = record
-            back = True  # changed, not new
+        if (unit_key := self.unit_key_of.get(leaf)) is not None:
+            unit = self._unit_lifecycle.waiting(unit_key)
+            if unit is not None and record.key in unit.records:
+                unit.records[record.key] = record
+                back = True  # changed, not new
         if failed:
             self.groups_with_failed_binds[leaf] = None
         self._mark((leaf,), helps=back)

@@ -88,13 +88,12 @@ class UnitLifecycle:
             self._note(unit.key, before, state, detail)
 
     def _note(self, key: str, before: UnitState, state: UnitState, detail: str = "") -> None:
-        if before is state:
-            if detail:
-                self.history.follow(key, state.value, detail)
-        elif state is HELD or state is EVICTING:
+        if before is not state and (state is HELD or state is EVICTING):
             self.history.note(key, state.value, detail)
-        elif state is not NONE:  # most gangs are placed at once and have no history
-            self.history.follow(key, state.value, detail)
+        elif key not in self.history.announced:
+            return  # most gangs are placed at once and have no history
+        elif state is not NONE and (before is not state or detail):
+            self.history.note(key, state.value, detail)
 
     def _wait(self, unit: SchedulingUnit, gate: Gate, plan: PreemptionInProgress | None) -> None:
         """Set the gate of a unit with pending pods; NO_GATE: it may be tried."""
