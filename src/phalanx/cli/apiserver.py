@@ -1,4 +1,4 @@
-"""`phalanx apiserver`: the API server alone, with its background duties."""
+"""`phalanx apiserver`: the API server alone, with its background controllers."""
 
 from __future__ import annotations
 

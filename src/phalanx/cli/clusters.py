@@ -1,4 +1,4 @@
-"""`phalanx list`, `status`, `down`, `kubeconfig`: local clusters as things with a name."""
+"""`phalanx list`, `status`, `down`, `kubeconfig`: local clusters, found by name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the API server alone can say about an object that waits: its conditions and events, word for word."""
+"""Show the conditions and events of a waiting object as the API server has them, when no scheduler answers."""
 
 from __future__ import annotations
 

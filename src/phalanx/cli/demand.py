@@ -1,4 +1,4 @@
-"""`phalanx demand`: which waiting groups lack nodes, and which nodes would be enough. Only asks; changes nothing."""
+"""`phalanx demand`: which waiting groups lack nodes, and which nodes would be enough. Read-only."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Manifests that people name on the command line."""
+"""Read the manifests named on the command line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Keys of a terminal, one by one: raw enough to hear them, and given back as it was whatever happens."""
+"""Read single keys from a terminal without waiting for Enter, and restore its settings at the end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Options that several commands share, declared once so that they mean and say the same everywhere."""
+"""Options that several commands share, declared once with one meaning and one help text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How commands print what they found: one option with kubectl's words, one printer, and printing again on changes."""
+"""Print the results of commands: `-o` with kubectl's formats, one printer, and repeated printing on changes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Signs of life for whatever takes longer than two seconds: on a terminal's standard error, and only there."""
+"""Show the progress of operations that take longer than two seconds, on a terminal's standard error only."""
 
 from __future__ import annotations
 

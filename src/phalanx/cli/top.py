@@ -1,4 +1,4 @@
-"""`phalanx top`: queue, groups and racks of a cluster in a terminal, for people on ssh. Only asks; changes nothing."""
+"""`phalanx top`: queue, groups and racks of a cluster in a terminal. Read-only."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Job, JobSet, LeaderWorkerSet and friends, and the grouping of workloads. Knows only the Client."""
+"""Controllers of Job, JobSet, LeaderWorkerSet and other workloads, and their grouping. Uses only the Client."""

@@ -1,4 +1,4 @@
-"""The built-in kinds: what is served where, under which names, and with which update rules.
+"""The built-in kinds: API group, version, names, and update rules of each.
 
 Shapes come from `model.tables`, rules from `model.rules`, columns from `model.printing`. This file must not contain
 either: it only says which kinds exist.

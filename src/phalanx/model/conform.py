@@ -1,4 +1,4 @@
-"""Brings a decoded object into the form its schema describes, in place: types checked, unknown fields found.
+"""Convert a decoded object in place to the form of its schema: types checked, unknown fields reported.
 
 The result is what a Go client would send back after reading the object: no nulls, no zero values in fields that are
 not pointers, no empty records where a record is optional, quantities and times in canonical notation. So a read and

@@ -1,4 +1,4 @@
-"""Turns a request body into JSON values: JSON, YAML or Kubernetes protobuf, whatever the content type says.
+"""Decode request bodies to JSON values by content type: JSON, YAML or Kubernetes protobuf.
 
 Only bytes to values: what the values mean is `conform`'s and the rules' business. Broken input is a BadRequest, never
 another exception.

@@ -1,4 +1,4 @@
-"""Field errors in Kubernetes' words: one constructor per kind of complaint.
+"""Field errors with Kubernetes' texts: one constructor per kind of error.
 
 A path is text ("spec.containers[0].name"); callers build it only where a rule reports a problem or descends.
 """

@@ -1,4 +1,4 @@
-"""The registry of kinds: one entry says everything the API server needs to serve a kind.
+"""The registry of kinds: one entry has all that the API server needs to serve a kind.
 
 Discovery, decoding, defaulting, validation, printing, merge keys, field selectors and OpenAPI all start here.
 A kind is stored once, in its storage version; the other versions are views made by `convert`.

@@ -1,4 +1,4 @@
-"""What was found out about a JSON value, for the next one that is alike: pods come in thousands with one spec.
+"""Cache results of checks of JSON values for equal values: thousands of pods have the same spec.
 
 For pure questions only, whose answer depends on nothing but the value; answers are shared and must not be changed.
 Bounded in number and size: values that are never alike cost one encoding each, and nothing is kept of large ones.

@@ -1,4 +1,4 @@
-"""What names may look like: DNS labels and subdomains, label keys and values, path segments.
+"""Validate names: DNS labels and subdomains, label keys and values, path segments.
 
 Every function returns the complaints about a value in Kubernetes' words; an empty list means it is fine.
 Declarative rules count "bytes" where hand-written ones say "characters", hence the `unit`.

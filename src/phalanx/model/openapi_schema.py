@@ -1,4 +1,4 @@
-"""Schemas of an OpenAPI document: every record a kind reaches, with its words and its merge rules."""
+"""Schemas of an OpenAPI document: every record of a kind, with descriptions and merge rules."""
 
 from __future__ import annotations
 

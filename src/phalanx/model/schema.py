@@ -1,4 +1,4 @@
-"""The shape of objects as data: fields, types, merge rules and protobuf numbers.
+"""Schemas of objects as data: fields, types, merge rules and protobuf numbers.
 
 Everything that must agree about an object's shape (decoding, field validation, strategic merge, server-side apply,
 protobuf, OpenAPI, explain) reads these values and nothing else. Tables that fill them live in `model/tables/`.

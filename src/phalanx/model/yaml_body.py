@@ -167,7 +167,7 @@ class _Builder:
         self._count(1)
         self._frames.append(_Frame(value, event.anchor, self._values - 1))
         if event.anchor is not None:
-            self._anchors.pop(event.anchor, None)  # until it ends, the name stands for nothing
+            self._anchors.pop(event.anchor, None)  # the alias is unknown until the anchored value ends
 
     def _end(self) -> None:
         frame = self._frames.pop()

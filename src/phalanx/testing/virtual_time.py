@@ -20,7 +20,7 @@ START = 1_700_000_000.0  # the time of a fresh loop: seconds since the epoch
 
 
 class NothingScheduled(RuntimeError):
-    """Nothing is ready and no timer is set: every waiting task waits for ever."""
+    """Raised when no task is ready and no timer is set: every task would wait for ever."""
 
 
 class EndlessTurns(RuntimeError):

@@ -1,1 +1,1 @@
-"""The dashboard: one page that shows what the scheduler knows. Reads the engine and asks it; never writes anywhere."""
+"""The dashboard: one page with the state of the scheduler. Reads the engine and queries it; never writes."""

@@ -1,4 +1,4 @@
-"""What a request must look like before it is answered, the right Host and the same Origin, and how answers are sealed.
+"""Check Host and Origin of requests, and add security headers to answers.
 
 Other pages in the same browser can reach a loopback port. They cannot read our cookie (HttpOnly, SameSite=Strict), but
 pages on other loopback ports count as the same site, and a name of theirs may point here: so Host and Origin are

@@ -1,4 +1,4 @@
-"""Samples of the last hour, day and week: how full, how fragmented, how long the queue, how long pods waited.
+"""Samples of the last hour, day and week: use, fragmentation, queue length and waiting times of pods.
 
 Bounded: a sample every five seconds for an hour, one for every minute of a day, one for every ten minutes of a week.
 """

@@ -1,4 +1,4 @@
-"""The dashboard of a scheduler in a cluster: below /dashboard/ at its health address, for people the API server knows.
+"""The dashboard of a scheduler in a cluster: below /dashboard/ at its health address, for users of the API server.
 
 A login needs a bearer token. The API server says whether it is genuine and what its owner may do: `get` on
 /phalanx/v1/dashboard lets look, `post` on /phalanx/v1/whatif lets ask. It is asked again every minute, and the login

@@ -1,4 +1,4 @@
-"""Who may look: links that work once, and the signed cookie they are exchanged for.
+"""Logins: links that work once, and the signed cookie they are exchanged for.
 
 A cookie says until when it is good and what its owner may do, signed with a private key; nothing is kept per
 session but who logged out (`web.logouts`), so a server that restarts with the same key lets open pages go on.

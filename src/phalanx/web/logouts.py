@@ -1,4 +1,4 @@
-"""Logins that ended before their time: a copy of such a cookie is good no longer, also after a restart.
+"""Logouts: a cookie that was logged out is rejected, also after a restart.
 
 Names of logins are kept as hashes, in a file only its owner may read, until they would have run out anyway.
 """

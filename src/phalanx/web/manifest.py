@@ -1,4 +1,4 @@
-"""Manifests for what-if: that of a root which waits, changed as a remedy says, and the numbers in any manifest.
+"""Manifests for what-if: that of a waiting root with a remedy applied, and the numbers of any manifest.
 
 A waiting root is written as its groups and one ReplicaSet for each kind of pod, from what the scheduler knows of it:
 requests, rules and tolerations. The scheduler never reads environment, commands or Secrets, so none can get here.

@@ -1,4 +1,4 @@
-"""One object for the dashboard: its YAML without what may be secret, its owner, its node and kubectl lines for it.
+"""One object for the dashboard: its YAML without secret values, its owner, its node and kubectl lines for it.
 
 A login may look at the dashboard without the right to read pods, so environment, commands and arguments are left out.
 """

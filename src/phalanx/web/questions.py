@@ -1,4 +1,4 @@
-"""What a page asks beyond the feed: a node, a group, why, plan, what-if, events. JSON in, JSON out, nothing written."""
+"""Queries of a page besides the feed: a node, a group, why, plan, what-if, events. Read-only."""
 
 from __future__ import annotations
 

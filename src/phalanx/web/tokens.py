@@ -1,4 +1,4 @@
-"""Logins with a token of the API server, which is asked again and again whether it still lets its owner in.
+"""Logins with a token of the API server, which reviews it again every minute.
 
 For that the token must be there. It is kept locked, and the key is in the cookie alone: neither this process' memory
 nor the browser has the token by itself. A session whose token is no longer valid ends within a minute.

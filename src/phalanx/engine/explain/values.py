@@ -201,7 +201,7 @@ class WhatIfUnit(_Value, frozen=True):
 
     root: str
     fits: bool
-    summary: str  # the scheduler's message, as it would stand in the condition
+    summary: str  # the scheduler's message, as in the condition
     headline: str = ""  # the same for users: one plain sentence; "" if it fits
     blockers: list[str] = []  # facts that rule out every node
     priority: int = 0

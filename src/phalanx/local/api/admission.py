@@ -1,4 +1,4 @@
-"""Built-in admission: what the server adds to or refuses of new objects beyond the rules of their kinds.
+"""Built-in admission: defaults and checks of new objects beyond the rules of their kinds.
 
 Everything it looks up (namespaces, priority classes) comes straight from the store and is remembered by revision, so
 that admission costs next to nothing per pod.

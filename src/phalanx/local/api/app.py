@@ -1,4 +1,4 @@
-"""The ASGI application: HTTP in, answers out. Knows paths, bodies and headers; knows nothing about objects."""
+"""The ASGI application: HTTP in, answers out. Handles paths, bodies and headers, never objects."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ Extension = Callable[[str, str, Mapping[str, str], bytes], Awaitable[bytes]]
 Question = Callable[[str, str, Mapping[str, str], bytes, Access | None], Awaitable[bytes]]
 
 log = logging.getLogger("phalanx.api")
-LEASES = "/apis/coordination.k8s.io/"  # who leads must be able to say so whatever else goes on
+LEASES = "/apis/coordination.k8s.io/"  # a leader must be able to renew its lease under any load
 YIELD_BYTES = 32 << 10
 _NOTHING: dict[str, str] = {}
 WITH_BODY = frozenset(("POST", "PUT", "PATCH", "DELETE"))

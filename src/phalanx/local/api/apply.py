@@ -1,4 +1,4 @@
-"""Server-side apply: merge a configuration into the live object and settle who owns what.
+"""Server-side apply: merge a configuration into the live object and decide which manager owns each field.
 
 Works in the storage version, on plain JSON, for any type of `model.schema`. Raises only API problems.
 """

@@ -1,4 +1,4 @@
-"""The audit log: who asked for what and what became of it, one audit.k8s.io/v1 Event per line, at level Metadata.
+"""The audit log: every request and its result, one audit.k8s.io/v1 Event per line, at level Metadata.
 
 Never contains bodies, tokens or messages (a message may repeat a value of a body). A line is written when an answer is
 complete, for watches also when it begins.

@@ -1,4 +1,4 @@
-"""Binding: gives an unassigned pod its node, once. The scheduler's hot path: what it does not look at stays encoded."""
+"""Binding: set the node of an unassigned pod, once. On the hot path only the fields it reads are decoded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reads the object in a request body and checks that it belongs where the request points."""
+"""Read the object in a request body and check that it matches the path of the request."""
 
 from __future__ import annotations
 

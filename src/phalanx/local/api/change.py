@@ -1,4 +1,4 @@
-"""Create and update: the pipeline from a decoded object to what is stored. Patches and subresources end here too."""
+"""Create and update: the steps from a decoded object to the stored one, also for patches and subresources."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every part of the API server shares. One instance per server; passed, never global."""
+"""Values that all parts of the API server share. One instance per server; passed, never global."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Custom resources in several versions: the webhook of their definition turns objects of one into another.
+"""Conversion of custom resources between versions by their definition's webhook.
 
 Only kinds whose definition says `strategy: Webhook` come here. Values of the store go through this before anything
 looks at them in another version than they are stored in; everything behind it is as for any other kind. Names and

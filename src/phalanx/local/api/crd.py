@@ -1,4 +1,4 @@
-"""CustomResourceDefinitions: a stored definition becomes a served kind at once, and goes with it.
+"""CustomResourceDefinitions: a kind is served as long as its definition is stored.
 
 Versions differ in apiVersion only, or are turned into each other by a webhook (conversion.py).
 """

@@ -1,4 +1,4 @@
-"""What a CustomResourceDefinition must look like: names, versions, and a schema that is structural."""
+"""Validate CustomResourceDefinitions: names, versions, and a structural schema."""
 
 from __future__ import annotations
 

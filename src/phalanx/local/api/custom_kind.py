@@ -1,4 +1,4 @@
-"""From a CustomResourceDefinition to a Kind like any other: versions, rules, columns, subresources."""
+"""Build a Kind from a CustomResourceDefinition: versions, rules, columns, subresources."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Delete: grace periods, finalizers, preconditions, propagation. An object goes only when nothing holds it.
+"""Delete: grace periods, finalizers, preconditions, propagation.
 
 The collection of what a deleted object owned is not done here; the finalizers set here tell the collector what to do.
 """

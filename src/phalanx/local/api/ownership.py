@@ -70,7 +70,7 @@ class Walker:
         # Object: name -> (path element, walker, plain struct?); filled on first use because types are recursive.
         self._children: dict[str, tuple[str, Walker, bool]] | None = None
         self._item: Walker | None = None  # of a list or map; likewise
-        self._plans: dict[tuple[str, ...], Plan] = {}  # names as they stand in a value -> how to walk them, sorted
+        self._plans: dict[tuple[str, ...], Plan] = {}  # names of the fields of a value -> how to walk them, sorted
         self.plain = isinstance(schema, Object) and not self.atomic
 
     def children(self) -> dict[str, tuple[str, Walker, bool]]:

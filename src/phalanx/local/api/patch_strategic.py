@@ -90,7 +90,7 @@ def _fresh_object(patch: dict[str, Any], schema: Type | None) -> dict[str, Any]:
         if value is None or name.startswith("$") or isinstance(value, CONTAINERS):
             break
     else:
-        return dict(patch)  # as most are that stand in lists, such as conditions
+        return dict(patch)  # the usual case of items of lists, such as conditions
     if patch.get(DIRECTIVE) == "delete":
         return {}
     return _merge_object({}, {key: value for key, value in patch.items() if key != DIRECTIVE}, schema)

@@ -37,7 +37,7 @@ MATCH, NOT_OLDER = "resourceVersionMatch", "NotOlderThan"
 MATCHES = ("Exact", NOT_OLDER, "")
 TOKEN_SECONDS = 300.0  # a token is good that long: elsewhere, revisions are compacted about as often
 LOG = "simulation.phalanx.dev/log"  # annotation: what `kubectl logs` prints of a pod
-FROM_NOW = -1  # revision in a continue token that goes on with whatever is there now
+FROM_NOW = -1  # revision in a continue token that continues at the latest revision
 
 
 class Continue(msgspec.Struct, frozen=True):
@@ -46,7 +46,7 @@ class Continue(msgspec.Struct, frozen=True):
     rv: int
     ns: str
     name: str
-    at: float = 0.0  # when the first page was read, seconds; 0: goes on with whatever is there now
+    at: float = 0.0  # when the first page was read, seconds; 0: continues at the latest revision
 
     def token(self) -> str:
         return base64.urlsafe_b64encode(encode(self)).decode().rstrip("=")
@@ -302,7 +302,7 @@ def too_old(asked: int, oldest: int) -> Expired:
 
 
 class ExpiredContinue(Expired):
-    """410 that also says how to go on with what is there now."""
+    """Return a 410 with a continue token for the latest revision."""
 
     def __init__(self, page: Continue) -> None:
         super().__init__(

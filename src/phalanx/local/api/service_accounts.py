@@ -1,4 +1,4 @@
-"""What the service account of a pod gives it: a volume with a token in every container, and pull secrets.
+"""Add what a pod's service account provides: a volume with a token in every container, and pull secrets.
 
 Never looks at anything but the account: whether something runs that could read the token is not its business.
 """

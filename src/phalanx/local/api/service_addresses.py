@@ -1,4 +1,4 @@
-"""Addresses and node ports of Services: given out once each, kept for as long as a Service has them.
+"""Allocate addresses and node ports of Services: each once, for as long as a Service has them.
 
 Who has what is read from the store on the first ask and followed from then on. Nothing routes to these; but two
 Services with one address, or a port that a manifest asks for and another one has, would be seen by users nowhere else.

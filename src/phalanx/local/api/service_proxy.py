@@ -1,4 +1,4 @@
-"""services/proxy: requests through the API server to what is behind a Service.
+"""services/proxy: forward requests through the API server to the endpoint of a Service.
 
 No traffic is routed to the addresses of Services in a local cluster. A Service is forwarded to where its annotation
 says, as for webhooks; the scheduler of `phalanx up` runs in this process and is answered without a Service.

@@ -1,4 +1,4 @@
-"""The key that signs tokens of service accounts, and what others need to verify them: ES256 and its JSON Web Key.
+"""The key that signs service account tokens, and its public part for verification: ES256 and JSON Web Key.
 
 The key is derived from a secret, so that nothing else has to be stored: the same secret gives the same key. Verifying
 costs about 100 µs, and a client sends the same token with every request: signatures found good are remembered.

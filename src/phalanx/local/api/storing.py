@@ -1,4 +1,4 @@
-"""Into the store and out of it: what an object may take, what counts for quotas, and what follows a definition.
+"""Write objects to the store and read them: size limits, counts for quotas, and effects of definitions.
 
 Everything that is written goes through here, whatever was done to it before; nothing here changes what it says, but for
 its revision.

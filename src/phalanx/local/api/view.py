@@ -1,4 +1,4 @@
-"""A stored object as the client wants to see it: its version, or only its metadata.
+"""Convert a stored object to the version a client requested, or to its metadata.
 
 The bytes of the store go out untouched when the client uses the storage version, which is nearly always.
 """

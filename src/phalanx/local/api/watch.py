@@ -1,4 +1,4 @@
-"""watch: the changes of a resource as a stream of lines, encoded once however many clients look on."""
+"""watch: the changes of a resource as a stream of lines, encoded once for all clients."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Admission webhooks: which of them a write concerns, what they are sent, and how their answers are applied.
+"""Admission webhooks: select those for a write, send the review, and apply the answer.
 
 Never called for the configurations of webhooks and policies: a mistake in one could not be undone.
 """

@@ -1,4 +1,4 @@
-"""Limit what a write may change: the whole object, or what its subresource is for; and when a changed object goes.
+"""Limit what a write may change: the whole object, or the fields of its subresource; and when it is deleted.
 
 Names, uids, timestamps and the generation are set by the server; clients cannot choose them.
 """

@@ -1,4 +1,4 @@
-"""Everything that changes objects: one door for create, update, patch, delete and the subresources.
+"""All writes of objects: create, update, patch, delete and the subresources.
 
 Order of a write, as clients of kube-apiserver expect it: decode, convert to the storage version, default, record who
 owns which field, admission, prepare, validate, store. Nothing between reading the latest state and handing the new

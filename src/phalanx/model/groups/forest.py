@@ -1,4 +1,4 @@
-"""All groups and their pods, fed object by object in any order: who is whose root, what is missing, what is wrong.
+"""All groups and their pods, added object by object in any order: roots, missing objects, and invalid trees.
 
 Every event costs the depth of a tree, not its size: a leaf counts its members (`roster`), a composite counts its ready
 and its faulty children (`links`). Never decides where a pod goes.

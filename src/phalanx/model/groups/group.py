@@ -1,4 +1,4 @@
-"""One group of a forest: what its object says, who belongs to it, and the sums its parent needs."""
+"""One group of a forest: its spec, its members, and the counts that its parent needs."""
 
 from __future__ import annotations
 

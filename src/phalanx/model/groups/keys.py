@@ -1,4 +1,4 @@
-"""Names of groups and pods inside a forest, and how a pod says which group it belongs to."""
+"""Names of groups and pods inside a forest, and how a pod names its group."""
 
 from __future__ import annotations
 

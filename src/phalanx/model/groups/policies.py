@@ -1,4 +1,4 @@
-"""Which policy is in effect for which group: WorkloadPolicies by target, annotations, defaults. Never changes a group.
+"""Find the policy of each group: WorkloadPolicies by target, annotations, defaults. Never changes a group.
 
 The nearest wins, field by field: a WorkloadPolicy before annotations before the scheduler's defaults; a policy for the
 group itself before one for the groups above it, for its Workload, and for the object that owns it.

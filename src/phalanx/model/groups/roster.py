@@ -1,4 +1,4 @@
-"""Keep the members of leaves and count them by state. Knows leaves, never the tree above them."""
+"""Keep the members of leaves and count them by state, without the tree above them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""WorkloadPolicy (scheduling.phalanx.dev/v1alpha1) as its readers see it. None: the author did not set the field."""
+"""WorkloadPolicy (scheduling.phalanx.dev/v1alpha1) for readers. None: the field is not set."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `kubectl get` shows of every kind."""
+"""Columns of `kubectl get` for every kind."""
 
 from __future__ import annotations
 

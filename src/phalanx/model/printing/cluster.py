@@ -1,4 +1,4 @@
-"""Columns of what a cluster consists of: nodes, namespaces, events, leases, budgets, quotas, configuration, roles."""
+"""Columns of nodes, namespaces, events, leases, budgets, quotas, configuration and roles."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Columns of what stands between a client and a pod, and of kinds that are stored only."""
+"""Printed columns of Services, Endpoints, Ingresses and network policies, and of kinds that are only stored."""
 
 from __future__ import annotations
 

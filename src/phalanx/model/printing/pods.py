@@ -1,4 +1,4 @@
-"""The columns of Pod: readiness, the one word kubectl uses for a pod's state, restarts, and where it is."""
+"""Columns of Pod: readiness, STATUS, restarts, and node."""
 
 from __future__ import annotations
 

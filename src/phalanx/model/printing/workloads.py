@@ -1,4 +1,4 @@
-"""Columns of what makes pods: Deployment, ReplicaSet, StatefulSet, DaemonSet, Job, CronJob, JobSet, LeaderWorkerSet."""
+"""Columns of workloads: Deployment, ReplicaSet, StatefulSet, DaemonSet, Job, CronJob, JobSet, LeaderWorkerSet."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Deployment, ReplicaSet, StatefulSet, DaemonSet: defaults, selectors that match their templates, what is fixed."""
+"""Deployment, ReplicaSet, StatefulSet, DaemonSet: defaults, selectors that match their templates, fixed fields."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Builds the Rules of an ordinary kind from its few peculiar parts: metadata and status are handled alike in all."""
+"""Build the rules of an ordinary kind from its own parts; metadata and status are the same for all."""
 
 from __future__ import annotations
 

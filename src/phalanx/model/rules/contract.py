@@ -1,4 +1,4 @@
-"""What the rules of a kind can say. Every hook is optional and works on the storage version of an object."""
+"""The hooks of the rules of a kind. Every hook is optional and works on the storage version of an object."""
 
 from __future__ import annotations
 

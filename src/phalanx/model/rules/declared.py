@@ -1,4 +1,4 @@
-"""Judge objects by what their tables declare: required, bounds, enums, formats, one-of, immutable, gates.
+"""Validate objects by their tables: required, bounds, enums, formats, one-of, immutable, gates.
 
 This follows declarative validation of Kubernetes 1.37: the order of complaints is the order of fields, a field that
 did not change is not checked again, and "immutable" is said once, before the content is looked at.

@@ -1,4 +1,4 @@
-"""Policies of a JobSet, and what else refers to its ReplicatedJobs: coordinator and shared volume claims."""
+"""Policies of a JobSet, and its other references to ReplicatedJobs: coordinator and shared volume claims."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a JobSet says about gangs: KEP-1068's gangConfig, and `spec.scheduling` of KEP-969."""
+"""Gang settings of a JobSet: KEP-1068's gangConfig, and `spec.scheduling` of KEP-969."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ def spec_default(spec: Json) -> None:
 
 
 def schema_default(spec: Json) -> None:
-    """Complete a spec as its definition does, also where it stands in another kind."""
+    """Complete a spec with the defaults of its definition, also inside another kind."""
     if spec.get("replicas") is None:
         spec["replicas"] = 1
     template: Json = spec.setdefault("leaderWorkerTemplate", {})
@@ -118,7 +118,7 @@ def _scheduling(found: Json | None, size: int, gates: Gates) -> list[FieldError]
 
 
 def spec_errors(spec: Json, gates: Gates, path: str = "spec") -> list[FieldError]:
-    """Check the spec of a LeaderWorkerSet, wherever it stands."""
+    """Check the spec of a LeaderWorkerSet, also inside another kind."""
     template: Json = spec.get("leaderWorkerTemplate") or {}
     replicas, size = spec.get("replicas", 1), template.get("size", 1)
     errors = _how_many(replicas, size)

@@ -1,4 +1,4 @@
-"""Endpoints, EndpointSlice, Ingress, IngressClass, NetworkPolicy, IPAddress, ServiceCIDR: shapes that must hold.
+"""Endpoints, EndpointSlice, Ingress, IngressClass, NetworkPolicy, IPAddress, ServiceCIDR: validation.
 
 Nothing routes here; what is refused is what a client could not have meant.
 """

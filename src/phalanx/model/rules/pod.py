@@ -1,4 +1,4 @@
-"""Pod: defaults, what a new pod may say, and the few things that may change afterwards."""
+"""Pod: defaults, validation of new pods, and the fields that may change later."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`pods/resize` and `pods/ephemeralcontainers`: the two doors to what a running pod cannot otherwise change."""
+"""`pods/resize` and `pods/ephemeralcontainers`: the subresources that change fixed fields of a running pod."""
 
 from __future__ import annotations
 

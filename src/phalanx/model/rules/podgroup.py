@@ -1,4 +1,4 @@
-"""PodGroup and CompositePodGroup: what their tables do not say."""
+"""PodGroup and CompositePodGroup: rules that their tables cannot express."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a pod spec may say, in pods and in pod templates. Cheap checks first: this runs on every pod that is written."""
+"""Validate pod specs of pods and pod templates. Cheap checks first: this runs for every pod that is written."""
 
 from __future__ import annotations
 

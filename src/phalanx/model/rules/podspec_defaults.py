@@ -1,4 +1,4 @@
-"""Defaults of pod specs, as a user sees them with `kubectl get -o yaml`. Pod templates get the same, with fewer."""
+"""Defaults of pod specs, as in `kubectl get -o yaml`. Pod templates get most of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Roles and their bindings: rules that name something, subjects that can exist.
+"""Roles and their bindings: validation of rules and subjects.
 
 Who asks is held against them elsewhere (local.api.rights). Their names may have colons.
 """

@@ -1,4 +1,4 @@
-"""Amounts of resources: names, signs, requests against limits, and the quality of service that follows from them."""
+"""Validate amounts of resources: names, signs, requests against limits, and quality of service."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""MutatingWebhookConfiguration and ValidatingWebhookConfiguration: defaults, and what no call could work without."""
+"""MutatingWebhookConfiguration and ValidatingWebhookConfiguration: defaults and required fields."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Workload through KEP-4671's eyes (v1alpha1: `podGroups[].policy`), over the one stored form (v1beta1).
+"""Workload v1alpha1 as KEP-4671 defines it (`podGroups[].policy`), over the stored v1beta1.
 
 What v1alpha1 cannot say survives twice over. While an object is viewed as v1alpha1 it travels in a reserved annotation,
 so that `to_storage(from_storage(x)) == x` and a dump can be restored; and an update through v1alpha1, whose

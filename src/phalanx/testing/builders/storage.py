@@ -1,4 +1,4 @@
-"""Builders of volumes, claims, storage classes and what CSI drivers say about nodes."""
+"""Builders of volumes, claims, storage classes and CSI objects."""
 
 from __future__ import annotations
 

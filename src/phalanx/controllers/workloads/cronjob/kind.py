@@ -1,4 +1,4 @@
-"""The descriptor of CronJobs: one run stands for all."""
+"""The descriptor of CronJobs: the groups of one run."""
 
 from __future__ import annotations
 

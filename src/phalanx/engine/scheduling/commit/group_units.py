@@ -155,7 +155,7 @@ class GroupUnits:
     def _admit_or_hold(
         self, unit: SchedulingUnit, newcomers: dict[str, PodRecord], changed: Collection[GroupKey], *, helps: bool
     ) -> bool:
-        """Admit a unit; hold it after an exception, until its next event, so that other units go on."""
+        """Admit a unit; hold it after an exception, until its next event, so that other units are served."""
         try:
             return self._admit(unit, newcomers, changed, helps=helps)
         except Exception as problem:
