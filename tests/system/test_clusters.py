@@ -7,7 +7,7 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 import pytest
@@ -22,16 +22,22 @@ OPTIONS = ("--no-controllers", "--nodes", "2")
 class Commands:
     def __init__(self, home: Path) -> None:
         self.home = home
-        self.environment = {**os.environ, "XDG_STATE_HOME": str(home), "KUBECONFIG": str(home / "merged")}
+        self.environment = {
+            **os.environ,
+            "XDG_STATE_HOME": str(home),
+            "KUBECONFIG": str(home / "merged"),
+            "HOME": str(home),
+        }
 
-    def __call__(self, *arguments: str, code: int = 0) -> str:
+    def __call__(self, *arguments: str, code: int = 0, without: Collection[str] = ()) -> str:
+        """Run a command and return what it prints. `without`: environment variables that are not set."""
         done = subprocess.run(
             [sys.executable, "-m", "phalanx", *arguments],
             text=True,
             capture_output=True,
             timeout=90,
             check=False,
-            env=self.environment,
+            env={name: value for name, value in self.environment.items() if name not in without},
             cwd=self.home,
         )
         assert done.returncode == code, done.stdout + done.stderr
@@ -71,6 +77,9 @@ def test_two_clusters_run_in_the_background_each_with_a_name(phalanx: Commands) 
     merged = yaml.safe_load((phalanx.home / "merged").read_text())
     assert [context["name"] for context in merged["contexts"]] == ["phalanx-a", "phalanx-b"]
     assert merged["current-context"] == "phalanx-b"
+
+    unnamed = phalanx("why", "job/train", code=2, without=("KUBECONFIG",))
+    assert "running here: a, b; choose one with: --name a" in unnamed
 
     # Every command takes the name of a cluster, and answers programs as well.
     assert str(first["url"]) in phalanx("status", "--name", "a")

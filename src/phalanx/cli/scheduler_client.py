@@ -100,6 +100,20 @@ def default_kubeconfig() -> str:
     return os.environ.get("KUBECONFIG", "").split(os.pathsep)[0] or (str(home) if home.exists() else "")
 
 
+def _local_cluster() -> str:
+    """Return how to name a local cluster that is there, or how to start one."""
+    from phalanx.serve.clusters import all_homes
+
+    here = Path("data", "kubeconfig")
+    if here.exists():
+        return f"the one started here: export KUBECONFIG={here}"
+    names = [home.name for home in all_homes() if home.running()]
+    if names:
+        running = f"{', '.join(names[:3])}{' and others' if len(names) > 3 else ''}"
+        return f"running here: {running}; choose one with: --name {names[0]}"
+    return "start one with: phalanx up"
+
+
 def connection_of(kubeconfig: str, context: str) -> Connection:
     """Return the connection of a kubeconfig, of the default one, or of the pod's own cluster.
 
@@ -107,9 +121,7 @@ def connection_of(kubeconfig: str, context: str) -> Connection:
     """
     path = kubeconfig or default_kubeconfig()
     if not path and "KUBERNETES_SERVICE_HOST" not in os.environ:
-        here = Path("data", "kubeconfig")
-        found = f"the one started here: export KUBECONFIG={here}" if here.exists() else "start one with: phalanx up"
-        raise ConfigProblem("", f"which cluster? There is no $KUBECONFIG and no ~/.kube/config; {found}")
+        raise ConfigProblem("", f"which cluster? There is no $KUBECONFIG and no ~/.kube/config; {_local_cluster()}")
     return load(path, context) if path else in_cluster()
 
 
