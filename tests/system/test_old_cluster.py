@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from phalanx.base.errors import NotFound
+from phalanx.base.resources import NODES, PODS
 from phalanx.cli import owners
 from phalanx.cli.conditions import from_conditions
 from phalanx.cli.output import CommandResult
@@ -289,11 +290,23 @@ def test_conditions_are_found_where_groups_are_custom_resources() -> None:
         (group,) = await cluster.eventually("PodGroup", _scheduled)
         name = group["metadata"]["name"]
         answer = await from_conditions(cluster.client, "PodGroup", "default", name, "nobody answers")
-        assert answer.code == 0 and f"podgroup/{name} in default: scheduled" in answer.text
+        assert answer.code == 0 and f"podgroup/{name} in default: scheduled (Running)" in answer.text
+        for node in cluster.all("Node", ""):
+            await cluster.client.patch(NODES, node["metadata"]["name"], {"spec": {"unschedulable": True}})
+        pod = cluster.all("Pod")[0]["metadata"]["name"]
+        await cluster.client.delete(PODS, pod, "default")
+        await cluster.eventually("PodGroup", _degraded)
+        answer = await from_conditions(cluster.client, "PodGroup", "default", name, "nobody answers")
+        assert answer.code == 1 and "pending (Degraded)" in answer.text and f"{pod} (deleted)" in answer.text
         with pytest.raises(NotFound, match='"nobody" not found in default'):
             await from_conditions(cluster.client, "PodGroup", "default", "nobody", "nobody answers")
 
     play(scenario)
+
+
+def _degraded(groups: list[Json]) -> bool:
+    conditions = (groups[0].get("status") or {}).get("conditions") or ()
+    return any(condition["reason"] == "Degraded" for condition in conditions)
 
 
 def _scheduled(groups: list[Json]) -> bool:

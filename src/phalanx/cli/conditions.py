@@ -10,6 +10,7 @@ from phalanx.base.errors import ApiProblem, NotFound
 from phalanx.base.resources import EVENTS, PODS
 from phalanx.cli.output import CommandResult
 from phalanx.kube.group_api import CUSTOM, NATIVE
+from phalanx.model.printing.groups import HEALTHY
 
 _GROUPS = (NATIVE, CUSTOM)  # those of a cluster that serves them itself, and custom resources
 
@@ -25,7 +26,7 @@ RESOURCES = {
     "CompositePodGroup": _served("CompositePodGroup", "v1alpha3"),
     "Workload": _served("Workload", "v1beta1", "v1alpha1"),
 }
-_SCHEDULED = ("PodScheduled", "PodGroupInitiallyScheduled", "CompositePodGroupInitiallyScheduled")
+_SHOWN = ("PodScheduled", "PodGroupInitiallyScheduled", "CompositePodGroupInitiallyScheduled", HEALTHY)
 MOST_EVENTS = 3
 
 
@@ -47,11 +48,13 @@ async def from_conditions(client: Client, kind: str, namespace: str, name: str, 
             listed = f"kubectl get {RESOURCES[kind][0].plural} -n {namespace}"
             raise NotFound(f"{last} in {namespace}; see what is there with: {listed}", name=name, kind=kind)
         raise last
-    conditions = [c for c in (found.get("status") or {}).get("conditions") or () if c["type"] in _SCHEDULED]
+    conditions = [c for c in (found.get("status") or {}).get("conditions") or () if c["type"] in _SHOWN]
     fields = f"involvedObject.kind={kind},involvedObject.name={name}"
     events = json.loads(await client.list(EVENTS, namespace, fields=fields)).get("items") or []
     events.sort(key=lambda event: event.get("lastTimestamp") or event.get("eventTime") or "")
-    scheduled = any(condition["status"] == "True" for condition in conditions)
+    states = {condition["type"]: condition for condition in conditions}
+    health = states.pop(HEALTHY, {"status": "True", "reason": ""})  # a gang that was scheduled may have lost members
+    scheduled = health["status"] == "True" and any(condition["status"] == "True" for condition in states.values())
     note = f"{problem}. This is what the API server knows"
     answer = {
         "kind": kind,
@@ -62,7 +65,8 @@ async def from_conditions(client: Client, kind: str, namespace: str, name: str, 
         "conditions": conditions,
         "events": [{key: event.get(key) for key in ("type", "reason", "message")} for event in events],
     }
-    lines = [f"{kind.lower()}/{name} in {namespace}: {'scheduled' if scheduled else 'pending'}"]
+    state = f" ({health['reason']})" if health["reason"] else ""
+    lines = [f"{kind.lower()}/{name} in {namespace}: {'scheduled' if scheduled else 'pending'}{state}"]
     for condition in conditions:
         text = condition.get("message") or condition.get("reason") or ""
         lines.append(f"  {condition['type']}={condition['status']}: {text}")

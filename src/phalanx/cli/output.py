@@ -89,7 +89,9 @@ async def say(ask: Callable[[], Awaitable[list[CommandResult]]], output: str, wa
             answers = await ask()
             text = shown(answers, output)
             people = [answer for answer in answers if answer.data is None or not for_programs(output)]
-            notes = [note for answer in people for note in answer.notes]  # programs find them in the data
+            notes = list(
+                dict.fromkeys(note for answer in people for note in answer.notes)
+            )  # programs find them in the data
         except (ApiProblem, SchedulerUnavailable) as problem:
             if not watch or before is None:
                 raise
