@@ -17,6 +17,33 @@ START_PROMISED = "scheduling.phalanx.dev/StartPromised"
 QUIET = frozenset({"WaitingForMembers", "WaitingForParent"})  # reasons that do not produce an event
 
 
+def set_condition(
+    emit: Emit,
+    group: Group,
+    type_: str,
+    status: str,
+    reason: str,
+    message: str,
+    counts: dict[str, int | str] | None = None,
+) -> None:
+    """Decide to write a condition of a group's object. `counts`: fields of the status beside it."""
+    key, spec = group.key, group.spec
+    assert spec is not None
+    emit(
+        d.SetGroupCondition,
+        namespace=key.namespace,
+        name=key.name,
+        uid=spec.uid,
+        kind=key.kind,
+        type=type_,
+        status=status,
+        reason=reason,
+        message=message,
+        observed_generation=spec.generation,
+        counts=counts,
+    )
+
+
 class GroupConditions:
     def __init__(self, emit: Emit) -> None:
         self._emit = emit
@@ -50,21 +77,8 @@ class GroupConditions:
 
     def spared(self, group: Group) -> None:
         """Clear DisruptionTarget: the evicted pods were recreated and have nodes."""
-        key, spec = group.key, group.spec
-        assert spec is not None
-        self.targets.pop(key, None)
-        self._emit(
-            d.SetGroupCondition,
-            namespace=key.namespace,
-            name=key.name,
-            uid=spec.uid,
-            kind=key.kind,
-            type=TARGET,
-            status="False",
-            reason="Rescheduled",
-            message="its pods were made again and have nodes",
-            observed_generation=spec.generation,
-        )
+        self.targets.pop(group.key, None)
+        set_condition(self._emit, group, TARGET, "False", "Rescheduled", "its pods were created again and have nodes")
 
     def promise(self, group: Group, status: str, reason: str, message: str) -> None:
         """Write whether room is reserved for a pending group, and from when."""
@@ -74,18 +88,7 @@ class GroupConditions:
         if status == "False" and key not in self._promised:
             return
         self._promised[key] = (status, message)
-        self._emit(
-            d.SetGroupCondition,
-            namespace=key.namespace,
-            name=key.name,
-            uid=spec.uid,
-            kind=key.kind,
-            type=START_PROMISED,
-            status=status,
-            reason=reason,
-            message=message,
-            observed_generation=spec.generation,
-        )
+        set_condition(self._emit, group, START_PROMISED, status, reason, message)
 
     def parent_ignored(self, key: GroupKey, uid: str, parent: str) -> None:
         """Report that the parent group is ignored because the feature gate is off; each group is scheduled alone."""
@@ -158,18 +161,7 @@ class GroupConditions:
         if key.kind == WORKLOAD:  # an implicit group is not an API object and has no status
             self._implicit.setdefault((key.namespace, key.name.partition("/")[0]), {})[key] = None
         else:
-            self._emit(
-                d.SetGroupCondition,
-                namespace=key.namespace,
-                name=key.name,
-                uid=spec.uid,
-                kind=key.kind,
-                type=TYPE_OF[key.kind],
-                status=status,
-                reason=reason,
-                message=message,
-                observed_generation=spec.generation,
-            )
+            set_condition(self._emit, group, TYPE_OF[key.kind], status, reason, message)
         if event and reason not in QUIET:
             self._event(group, status, headline or message)
 

@@ -8,10 +8,9 @@ from collections.abc import Iterable, Iterator
 import msgspec
 
 from phalanx.base.clock import parse_rfc3339, rfc3339
-from phalanx.engine import decisions as d
 from phalanx.engine.framework import Emit
 from phalanx.engine.framework.cluster_state import ClusterState
-from phalanx.engine.groups.conditions import GroupConditions
+from phalanx.engine.groups.conditions import GroupConditions, set_condition
 from phalanx.engine.groups.group_state import HEALTHY as GOOD
 from phalanx.engine.groups.group_state import Facts, GroupState, Phase, group_state
 from phalanx.engine.groups.losses import NOT_REPLACED, Loss, Losses
@@ -238,19 +237,8 @@ class GroupHealth:
             written.since = now
         written.status, written.reason, written.message, written.at = status, str(state.phase), message, now
         self._later.pop(key, None)
-        self._emit(
-            d.SetGroupCondition,
-            namespace=key.namespace,
-            name=key.name,
-            uid=group.spec.uid,
-            kind=key.kind,
-            type=HEALTHY,
-            status=status,
-            reason=str(state.phase),
-            message=message,
-            observed_generation=group.spec.generation,
-            counts={"pods": state.pods, "scheduledPods": state.placed_pods, **self._counted_restarts(key)},
-        )
+        counts = {"pods": state.pods, "scheduledPods": state.placed_pods, **self._counted_restarts(key)}
+        set_condition(self._emit, group, HEALTHY, status, str(state.phase), message, counts)
 
     def _untried(self, key: GroupKey, written: _Written) -> bool:
         """Return True for a moment after its first pods arrived, unless it is known to wait.

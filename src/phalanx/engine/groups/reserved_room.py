@@ -11,8 +11,8 @@ from collections.abc import Iterable
 import msgspec
 
 from phalanx.base.clock import rfc3339
-from phalanx.engine import decisions as d
 from phalanx.engine.framework import Emit
+from phalanx.engine.groups.conditions import set_condition
 from phalanx.engine.groups.health import seconds_of
 from phalanx.engine.state.records import PodRecord
 from phalanx.engine.state.requests import CPU, PODS, pod_request
@@ -94,9 +94,9 @@ class RoomConditions:
             if each.leaf in found:
                 found[each.leaf].append(each)
         for leaf, held in found.items():
-            self._say(leaf, held, now)
+            self._report(leaf, held, now)
 
-    def _say(self, leaf: GroupKey, held: list[Reserved], now: float) -> None:
+    def _report(self, leaf: GroupKey, held: list[Reserved], now: float) -> None:
         group = self._forest.group(leaf)
         if group is None or group.spec is None or group.source is None or leaf.kind != POD_GROUP:
             self._written.pop(leaf, None)
@@ -109,18 +109,8 @@ class RoomConditions:
         if not places:
             del self._written[leaf]
         reason = (ROLLOUT if any(each.rolls for each in held) else REPLACEMENT) if places else NONE
-        self._emit(
-            d.SetGroupCondition,
-            namespace=leaf.namespace,
-            name=leaf.name,
-            uid=group.spec.uid,
-            kind=leaf.kind,
-            type=ROOM_RESERVED,
-            status="True" if places else "False",
-            reason=reason,
-            message=_text(places, now) if places else "",
-            observed_generation=group.spec.generation,
-        )
+        status, message = ("True", _text(places, now)) if places else ("False", "")
+        set_condition(self._emit, group, ROOM_RESERVED, status, reason, message)
 
 
 def _places(held: Iterable[Reserved]) -> tuple[Place, ...]:
