@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
+from phalanx.base.errors import TooManyRequests
 from phalanx.base.resources import PODS
 from phalanx.engine.explain import why
 from phalanx.serve.engine_view import EngineReader
@@ -63,6 +64,11 @@ def victim(cluster: SimulatedCluster) -> tuple[str, str]:
     return found["metadata"]["name"], found["spec"]["nodeName"]
 
 
+async def evict(cluster: SimulatedCluster, name: str) -> None:
+    body = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": name, "namespace": "default"}}
+    await cluster.client.create(PODS, body, "default", name=name, subresource="eviction")
+
+
 async def deleted(cluster: SimulatedCluster) -> None:
     await cluster.delete("Pod", victim(cluster)[0])
 
@@ -79,8 +85,7 @@ async def drained(cluster: SimulatedCluster) -> None:
     _, node = victim(cluster)
     await cluster.patch("Node", node, {"spec": {"unschedulable": True}})
     while names := [each["metadata"]["name"] for each in members(cluster) if each["spec"]["nodeName"] == node]:
-        body = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": names[0], "namespace": "default"}}
-        await cluster.client.create(PODS, body, "default", name=names[0], subresource="eviction")
+        await evict(cluster, names[0])
     await cluster.settle()
     await cluster.patch("Node", node, {"spec": {"unschedulable": None}})
 
@@ -160,5 +165,33 @@ def test_a_gang_is_whole_again_after_every_loss(kind: str, policy: str) -> None:
                 await event(cluster)
                 await cluster.settle(80)
                 check(cluster, event.__name__)
+
+    run(main)
+
+
+def test_no_more_replicas_of_a_job_set_are_evicted_than_its_policy_allows() -> None:
+    """Each Job is a gang of a v1alpha1 Workload, so that there are no PodGroup objects (KEP-1068)."""
+    made = restarting(jobset("w", 3, 2, CPU))
+    made["spec"]["replicatedJobs"][0]["gangConfig"] = {"gangMode": "ReplicatedGang"}
+    del made["metadata"]["annotations"]
+    target = {"apiGroup": "jobset.x-k8s.io", "kind": "JobSet", "name": "w"}
+    policy = {
+        "apiVersion": "scheduling.phalanx.dev/v1alpha1",
+        "kind": "WorkloadPolicy",
+        "metadata": {"name": "p"},
+        "spec": {"targetRef": target, "disruption": {"maxUnavailableReplicas": 1}},
+    }
+
+    async def main(loop: VirtualLoop) -> None:
+        async with simulated_cluster(3, topology="cpu=4") as cluster:
+            await cluster.apply(policy)
+            await cluster.apply(made)
+            await cluster.settle()
+            for node in cluster.all("Node"):
+                await cluster.patch("Node", node["metadata"]["name"], {"spec": {"unschedulable": True}})
+            of_job = {each["metadata"]["labels"]["jobset.sigs.k8s.io/job-index"]: each for each in cluster.all("Pod")}
+            await evict(cluster, of_job["0"]["metadata"]["name"])
+            with pytest.raises(TooManyRequests):
+                await evict(cluster, of_job["1"]["metadata"]["name"])
 
     run(main)

@@ -42,13 +42,17 @@ class GangMembers:
         if leaf is None or not self._store.list(_KINDS[WorkloadPolicy], leaf.namespace):
             return ""
         forest = self._forest(leaf.namespace)
+        if not forest.policies.limited():
+            return ""
+        for entry in self._store.list(
+            "pods", leaf.namespace
+        ):  # the groups of a v1alpha1 Workload exist with their pods
+            forest.put_pod(msgspec.json.decode(entry.value, type=Pod))
         chosen = {key: found.object for key, found in forest.policies.take_looked_up().items()}
         group = forest.group(leaf)
         allowed = group.policy.max_unavailable_replicas if group is not None else None
         if group is None or allowed is None or chosen.get(leaf) is None:
             return ""
-        for entry in self._store.list("pods", leaf.namespace):
-            forest.put_pod(msgspec.json.decode(entry.value, type=Pod))
         own = forest.root_of(leaf)
         roots = {forest.root_of(key) for key, name in chosen.items() if name == chosen[leaf]} - {own, None}
         down = sum(any(not each.satisfied for each in forest.leaves(root)) for root in roots if root is not None)
