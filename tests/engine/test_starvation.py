@@ -268,6 +268,19 @@ def test_whatif_says_that_a_start_depends_on_reservations() -> None:
     assert len(run.engine.starts.reserved_nodes) == 4
 
 
+def test_whatif_promises_no_start_behind_a_planned_unit_without_a_known_end() -> None:
+    """Seen: the answer was the time at which another gang was promised the same nodes."""
+    run = cluster(4)
+    submit(run, "runs", 4, seconds=1000)
+    submit(run, "endless", 1)
+    run.step(2.0)
+    assert promised(run, "endless")[0] == "True"
+    pods = [pod(f"ask-{i}").cpu(1).group("ask").build() for i in range(4)]
+    question = Question(pods=pods, pod_groups=[pod_group("ask").gang(4).build()])
+    (item,) = whatif(run.engine.scheduler, question, when=True).items
+    assert item.when == "no start is known: it fits only after units that have a reservation"
+
+
 def test_with_strict_fifo_no_gang_overtakes_an_older_one() -> None:
     run = cluster(8, "strictFIFO: true")
     submit(run, "runs", 6)

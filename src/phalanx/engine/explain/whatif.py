@@ -35,6 +35,7 @@ from phalanx.engine.groups.trial import Assignment
 from phalanx.engine.placement.blockers import blockers_of, leaf_demands
 from phalanx.engine.placement.plain import of_group, of_nodes, sentence_case
 from phalanx.engine.placement.rule_words import rules_of
+from phalanx.engine.reservations import FOREVER
 from phalanx.engine.scheduling.attempt.answers import Cause, NominatedAfterPreemption, Placed, Refused
 from phalanx.engine.scheduling.attempt.attempt import AttemptOptions
 from phalanx.engine.scheduling.commit.admitted_places import Place
@@ -48,6 +49,8 @@ from phalanx.model.objects import CompositePodGroup, Pod, PodGroup, Workload, Wo
 
 if TYPE_CHECKING:
     from phalanx.engine.scheduling.scheduler import Scheduler
+
+BEHIND_RESERVATIONS = "no start is known: it fits only after units that have a reservation"
 
 
 class Question(msgspec.Struct):
@@ -292,12 +295,15 @@ class AskedUnits:
         key = group.spec.topology_key if group is not None and group.spec is not None else ""
         starts = self._engine.starts
         own = {r.key for r in root.records}
-        if (known := starts.plan.first_start(root.records, group)) is not None:
+        known = starts.plan.first_start(root.records, group)
+        if known is not None and known[0] == FOREVER:
+            return BEHIND_RESERVATIONS, ""
+        if known is not None:
             time, rows = rfc3339(known[0]), sorted(known[1].rows.tolist())
             return f"would start by {time} on {starts.times.where(rows, key or '')}", time
         planned_start = starts.times.first(attempt, own, key or "")
         if planned_start is None and starts.held and starts.without(lambda: starts.times.first(attempt, own)):
-            return "no start is known: it fits only after units that have a reservation", ""
+            return BEHIND_RESERVATIONS, ""
         if planned_start is None:
             return "fits at no time: not even when everything that runs has ended", ""
         where = f"on {planned_start.where}, when {planned_start.waits_for} pods there have ended"

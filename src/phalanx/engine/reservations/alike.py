@@ -18,6 +18,9 @@ def kind_of(entry: WaitingUnit) -> Kind:
     return (demand.pod, demand.pods, entry.unit.size, entry.span, entry.unit.priority)
 
 
+FEW_ALIKE = 2  # units per group, on average
+
+
 class AlikeUnits:
     """Waiting units in groups; each group is in the order of creation, which is every order within a group."""
 
@@ -58,7 +61,14 @@ class AlikeUnits:
         groups = [(kind, group) for kind, group in self._groups.items() if possible is None or possible(group[0])]
         if len(groups) == 1:
             return _members(*groups[0], closed)
+        if sum(len(group) for _, group in groups) <= FEW_ALIKE * len(groups):  # to sort all is faster than to merge
+            every = sorted(((key(entry), kind, entry) for kind, group in groups for entry in group), key=_key)
+            return (entry for _, kind, entry in every if kind not in closed)
         return heapq.merge(*(_members(kind, group, closed) for kind, group in groups), key=key)
+
+
+def _key(item: tuple[Any, Kind, WaitingUnit]) -> Any:
+    return item[0]
 
 
 def _order(entry: WaitingUnit) -> tuple[int, float, int]:

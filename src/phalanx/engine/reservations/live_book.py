@@ -263,8 +263,11 @@ class LiveBook(PromiseBook):
         return entry.until <= self.now or self.plan.over_committed(where, self._begin_of(entry), entry.until)
 
     def first_start(self, unit: Unit) -> tuple[float, Assignment] | None:
-        """Return when and where a unit that does not wait would start."""
-        return self.plan.earliest(unit.demand, unit.expected, self.now)
+        """Return when and where a unit that does not wait would start; FOREVER: reserved room would have to end."""
+        found = self.plan.earliest(unit.demand, unit.expected, self.now)
+        if found is None and (without := self.base.earliest(unit.demand, unit.expected, self.now)) is not None:
+            return FOREVER, without[1]
+        return found
 
     def next_time(self) -> float:
         """Return when `decide` has to be called again if nothing happens before."""

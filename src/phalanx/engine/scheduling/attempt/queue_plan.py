@@ -306,7 +306,10 @@ class QueuePlan:
         return Planned(assignment, planned.promise, where, sum(len(columns.pods[row]) for row in rows))
 
     def first_start(self, records: Sequence[PodRecord], group: Group | None) -> tuple[float, Assignment] | None:
-        """Return when and where a unit that is not in the queue would start; None: unknown."""
+        """Return when and where a unit that is not in the queue would start; None: unknown.
+
+        The time is FOREVER if only planned units are in its way, and one of them has no known end.
+        """
         asked = self._requests.asked_by(records, group)
         if self.book is None or asked is None or (asked.key and asked.key not in self._keys):
             return None
