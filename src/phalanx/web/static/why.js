@@ -277,7 +277,7 @@ export function whyView(app) {
   // What the queue knows, until the scheduler has answered.
   function known() {
     const root = app.cluster.queue.roots.find((entry) => entry.key === key);
-    return root?.headline ? h("p", {}, h("b", {}, "Waits"), " ", root.headline) : "";
+    return root?.headline ? h("p", {}, h("b", {}, "Pending"), " ", root.headline) : "";
   }
 
   function card(item, devices) {
@@ -289,7 +289,7 @@ export function whyView(app) {
       h(
         "div",
         { class: "verdict", "data-ok": item.scheduled ? "1" : "0" },
-        h("b", {}, item.scheduled ? "Scheduled" : "Waits"),
+        h("b", {}, item.scheduled ? "Scheduled" : "Pending"),
         " ",
         said(item),
       ),
