@@ -9,6 +9,7 @@ from phalanx.model.groups.group import (
     ASSUMED,
     CONFIRMED,
     KNOWN,
+    OURS,
     PENDING,
     PLACED,
     PREEMPT_LOWER,
@@ -46,8 +47,11 @@ class MemberIndex:
             self.leaf_of[key] = group.key  # one for all, not the pod's own
         elif old.state in KNOWN and member.state in KNOWN and _alike(old.pod, pod):
             # The way of nearly every pod, pending to assumed to running, changes neither quorum nor traits.
-            self._count_state(group, key, old, -1)
-            self._count_state(group, key, member, +1)
+            if old.state in OURS and member.state is RUNNING:
+                self._count_bound(group, old, member)
+            else:
+                self._count_state(group, key, old, -1)
+                self._count_state(group, key, member, +1)
         else:
             self._count(group, key, old, -1)
             self._count(group, key, member, +1)
@@ -112,6 +116,14 @@ class MemberIndex:
         elif member.state is SUCCEEDED and COMPLETED_IN in annotations:
             _tally(group.ended, annotations[COMPLETED_IN], sign)
         group.complete()
+
+    def _count_bound(self, group: Group, old: Member, member: Member) -> None:
+        """Count a member that the informer shows on a node after this scheduler placed it."""
+        group.counts[old.state] -= 1
+        group.counts[RUNNING] += 1
+        self.changed[group.key] = None
+        if BOUND_IN_GROUP in member.pod.metadata.annotations:
+            group.marked += 1
 
     def _count_state(self, group: Group, key: PodKey, member: Member, sign: int) -> None:
         state = member.state
