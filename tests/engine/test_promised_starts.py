@@ -177,6 +177,20 @@ def test_every_node_cordoned_leaves_no_promise() -> None:
     assert condition(run, "wait")[:2] == ("False", "NodeLost")
 
 
+def test_a_gang_that_starts_after_it_lost_its_promise_does_not_say_that_a_node_is_gone() -> None:
+    """Seen in a local cluster whose nodes were cordoned and uncordoned."""
+    run = cluster(4, "backfill: Conservative")
+    submit(run, "runs", 4, seconds=100)
+    submit(run, "wait", 4, seconds=50)
+    run.step(2.0)
+    run.see(*(node(f"n{i:02}").cpu(1).label("rack", "r0").unschedulable() for i in range(4))).step(2.0)
+    assert condition(run, "wait")[:2] == ("False", "NodeLost")
+    end(run, "runs")
+    run.see(*(node(f"n{i:02}").cpu(1).label("rack", "r0") for i in range(4))).step(2.0)
+    assert runs(run, "wait")
+    assert condition(run, "wait") == ("False", "Started", "it has its nodes")
+
+
 def test_a_unit_that_never_fits_is_promised_nothing() -> None:
     run = cluster(4, "backfill: Conservative")
     submit(run, "runs", 4, seconds=100)

@@ -44,6 +44,7 @@ PLAN_AGAIN_SECONDS = 30.0  # after which a unit without a start is planned again
 NEVER_AGAIN_SECONDS = 120.0  # the same for starving units that never fit: nodes must change first
 _NEW = (QueueName.ACTIVE, QueueName.SEARCH)
 _WAITS = _NEW + REFUSED
+STARTED = ("Started", "it has its nodes")
 GANGS_PER_NODE = 8  # first gangs in order for which arriving nodes are tried
 
 
@@ -95,6 +96,8 @@ class StartReservations(HeldStarts):
             else:
                 self.kept += 1
             self._release(unit.key, started=True)
+        elif unit.key in self._moved and (group := self._members.group_of(unit)) is not None:
+            self._members.conditions.promise(group, "False", *STARTED)
         self.plan.forget(unit.key)
         if self.held:
             self._note_taken(unit, pods)
@@ -470,9 +473,7 @@ class StartReservations(HeldStarts):
         if group is not None:
             message = "no room is reserved for it" + (f"; {WHY_MOVED[lost]}" if lost is not None else "")
             reason = "NotReserved" if lost is None else str(lost)
-            if started:
-                reason, message = "Started", "it has its nodes"
-            self._members.conditions.promise(group, "False", reason, message)
+            self._members.conditions.promise(group, "False", *(STARTED if started else (reason, message)))
         self._repeat_unschedulable(held)
 
     def _repeat_unschedulable(self, held: HeldStart) -> None:
