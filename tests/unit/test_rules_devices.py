@@ -44,3 +44,89 @@ def test_node_selectors_of_slices_and_devices_are_read(more: Json, path: str) ->
     validate = rules_for("resourceslices.resource.k8s.io", Gates()).validate_create
     assert validate is not None
     assert [str(error) for error in validate(made)] == [f"{path}.{OPERATOR}: {PROBLEM}"]
+
+
+def capacity(value: str, **policy: Any) -> Json:
+    return {"allowMultipleAllocations": True, "capacity": {"m": {"value": value, "requestPolicy": policy}}}
+
+
+POLICY = "capacity[m].requestPolicy"
+
+
+@pytest.mark.parametrize(
+    ("device", "path"),
+    [
+        (capacity("10", default="4", validRange={"min": "2", "max": "8", "step": "2"}), ""),
+        (capacity("10", default="2500m", validRange={"min": "500m", "step": "500m"}), ""),
+        (capacity("10", default="4", validValues=["2", "4", "8"]), ""),
+        ({**capacity("10", default="4"), "allowMultipleAllocations": False}, POLICY),
+        (capacity("10", default="1", validRange={"min": "2"}), f"{POLICY}.validRange.default"),
+        (capacity("10", default="3", validRange={"min": "2", "step": "2"}), f"{POLICY}.validRange.step"),
+        (capacity("10", default="2", validRange={"min": "2", "max": "5", "step": "2"}), f"{POLICY}.validRange.step"),
+        (capacity("10", default="2", validRange={"min": "2", "max": "20"}), f"{POLICY}.validRange.max"),
+        (capacity("10", default="2", validRange={"max": "8"}), f"{POLICY}.validRange.min"),
+        (capacity("10", default="2", validRange={"min": "2", "step": "0"}), f"{POLICY}.validRange.step"),
+        (capacity("10", default="2", validRange={"min": "x"}), f"{POLICY}.validRange.min"),
+        (capacity("10", validRange={"min": "2"}), f"{POLICY}.default"),
+        (capacity("10", validValues=["2"]), f"{POLICY}.default"),
+        (capacity("10", default="3", validValues=["2", "4"]), f"{POLICY}.validValues"),
+        (capacity("10", default="2", validValues=["4", "2"]), f"{POLICY}.validValues[1]"),
+        (capacity("10", default="2", validValues=["2", "2"]), f"{POLICY}.validValues[1]"),
+        (capacity("10", default="2", validValues=["2", "20"]), f"{POLICY}.validValues[1]"),
+        (capacity("10", default="2", validValues=["2"], validRange={"min": "2"}), POLICY),
+        ({"attributes": {"9a": {"int": 1}}}, "attributes"),
+        ({"attributes": {"/a": {"int": 1}}}, "attributes"),
+        ({"attributes": {"a" * 33: {"int": 1}}}, "attributes"),
+        ({"attributes": {"a": {"version": "1.0"}}}, "attributes[a].version"),
+        ({"attributes": {"a": {"version": "1.0.0-rc.1+build"}}}, ""),
+        ({"bindingConditions": ["a"]}, "bindingFailureConditions"),
+        ({"bindingFailureConditions": ["a"]}, "bindingConditions"),
+        ({"bindingConditions": ["a", "a"], "bindingFailureConditions": ["b"]}, "bindingConditions[1]"),
+        ({"bindingConditions": ["a"], "bindingFailureConditions": ["a"]}, "bindingFailureConditions[0]"),
+        ({"consumesCounters": [{"counterSet": "g", "counters": {"m": {"value": "1"}}}] * 2},
+         "consumesCounters[1].counterSet"),
+        ({"consumesCounters": [{"counterSet": "g"}]}, "consumesCounters[0].counters"),
+        ({"taints": [{"key": "a", "value": "-", "effect": "None"}]}, "taints[0].value"),
+    ],
+)  # fmt: skip
+def test_a_device_that_contradicts_itself_is_refused(device: Json, path: str) -> None:
+    pool = {"name": "p", "generation": 1, "resourceSliceCount": 1}
+    spec = {"driver": "d.example.com", "pool": pool, "nodeName": "n", "devices": [{"name": "d", **device}]}
+    validate = rules_for("resourceslices.resource.k8s.io", Gates()).validate_create
+    assert validate is not None
+    errors = [str(error).split(": ")[0] for error in validate({"metadata": {"name": "s"}, "spec": spec})]
+    assert errors == ([f"spec.devices[0].{path}"] if path else [])
+
+
+def test_fields_of_gates_that_are_off_are_dropped_from_slices() -> None:
+    device = {"name": "d", "attributes": {"a": {"ints": [1]}}, "nodeAllocatableResources": {"cpu": {}}}
+    obj: Json = {"spec": {"devices": [device], "partitionTypeAttribute": "a"}}
+    prepare = rules_for("resourceslices.resource.k8s.io", Gates()).prepare_create
+    assert prepare is not None
+    prepare(obj)
+    assert obj == {"spec": {"devices": [{"name": "d", "attributes": {"a": {}}}]}}
+
+
+@pytest.mark.parametrize(
+    ("used", "path"),
+    [
+        ([{"name": "a"}, {"name": "b", "request": "x"}, {"name": "b", "request": "y"}], ""),
+        ([{"name": "a"}, {"name": "a"}], "[1]"),
+        ([{"name": "a"}, {"name": "a", "request": "x"}], "[1]"),
+        ([{"name": "a", "request": "x"}, {"name": "a"}], "[1]"),
+        ([{"name": "a", "request": "X"}], "[0].request"),
+        ([{"name": "none"}], "[0]"),
+    ],
+)
+def test_a_container_uses_every_claim_or_request_once(used: list[Json], path: str) -> None:
+    container = {"name": "c", "image": "i", "resources": {"claims": used}}
+    claims = [{"name": name, "resourceClaimName": name} for name in "ab"]
+    pod: Json = {
+        "metadata": {"name": "p", "namespace": "n"},
+        "spec": {"containers": [container], "resourceClaims": claims},
+    }
+    rules = rules_for("pods", Gates())
+    assert rules.validate_create is not None and rules.default is not None
+    rules.default(pod)
+    errors = [str(error).split(": ")[0] for error in rules.validate_create(pod)]
+    assert errors == ([f"spec.containers[0].resources.claims{path}"] if path else [])

@@ -5,6 +5,8 @@ Cheap looks first: this runs on every pod that is written, and most containers h
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from phalanx.model import names
 from phalanx.model.fieldpath import all_invalid, duplicate, forbidden, invalid, not_found, not_supported, required
 from phalanx.model.kinds import FieldError, Json
@@ -100,13 +102,27 @@ def _container(container: Json, path: str, known: set[str], claims: set[str]) ->
         errors.append(not_supported(f"{path}.imagePullPolicy", policy, _PULL_POLICIES))
     if found := container.get("resources"):
         errors += resources.requirements(found, f"{path}.resources")
-        errors += [
-            not_found(f"{path}.resources.claims[{index}].name", claim.get("name") or "")
-            for index, claim in enumerate(found.get("claims") or ())
-            if claim.get("name") not in claims
-        ]
+        errors += _claims_used(found.get("claims") or (), claims, f"{path}.resources.claims")
     if found := container.get("securityContext"):
         errors += user_ids(found, f"{path}.securityContext", "runAsUser", "runAsGroup")
+    return errors
+
+
+def _claims_used(used: Iterable[Json], claims: set[str], path: str) -> list[FieldError]:
+    """Check the claims of a container: entries of the pod, each claim or each request of it once."""
+    errors: list[FieldError] = []
+    known: set[tuple[str, str]] = set()
+    for index, each in enumerate(used):
+        at, name, request = f"{path}[{index}]", each.get("name") or "", each.get("request") or ""
+        if not name:
+            errors.append(required(at))
+        elif (name, "") in known or (name, request) in known or (not request and name in {n for n, _ in known}):
+            errors.append(duplicate(at, f"{name}/{request}" if (name, request) in known and request else name))
+        if request:
+            errors += all_invalid(f"{at}.request", request, names.dns_label(request))
+        if name not in claims:
+            errors.append(not_found(at, name))
+        known.add((name, request))
     return errors
 
 

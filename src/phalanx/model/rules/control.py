@@ -26,7 +26,6 @@ _BEHAVIOR: dict[str, Json] = {
     },
     "scaleDown": {"selectPolicy": "Max", "policies": [_PERCENT]},
 }
-_TAINT_EFFECTS = ("NoExecute", "NoSchedule", "None")
 
 
 def _autoscaler_default(obj: Json) -> None:
@@ -170,17 +169,3 @@ def runtime_class(gates: Gates) -> Rules:
         return errors + resources.resource_list((obj.get("overhead") or {}).get("podFixed"), "overhead.podFixed")
 
     return assemble("node/v1.RuntimeClass", create=create, namespaced=False, status_apart=False)
-
-
-def device_taint_rule(gates: Gates) -> Rules:
-    def errors_of(obj: Json) -> list[FieldError]:
-        taint: Json = (obj.get("spec") or {}).get("taint") or {}
-        key, effect = taint.get("key") or "", taint.get("effect") or ""
-        errors = all_invalid("spec.taint.key", key, names.label_key(key))
-        if not effect:
-            errors.append(required("spec.taint.effect"))
-        elif effect not in _TAINT_EFFECTS:
-            errors.append(not_supported("spec.taint.effect", effect, _TAINT_EFFECTS))
-        return errors
-
-    return assemble(create=errors_of, update=lambda new, old: errors_of(new), namespaced=False)

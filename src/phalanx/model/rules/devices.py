@@ -1,4 +1,4 @@
-"""Dynamic resource allocation (resource.k8s.io/v1): claims and their templates, device classes, resource slices."""
+"""Dynamic resource allocation (resource.k8s.io/v1): claims and their templates, device classes."""
 
 from __future__ import annotations
 
@@ -25,18 +25,12 @@ from phalanx.model.rules import placement
 from phalanx.model.rules.assembly import assemble, frozen
 from phalanx.model.rules.contract import Rules
 from phalanx.model.rules.declared import same
+from phalanx.model.rules.slices import EFFECTS, identifier, pool_name
 
 MAX_REQUESTS = MAX_CONSTRAINTS = MAX_CONFIGS = MAX_SELECTORS = 32
 MAX_ALTERNATIVES = 8
-MAX_DEVICES = 128  # of one slice
-MAX_DEVICES_TAINTED = 64  # of one slice with taints or consumed counters
-MAX_ATTRIBUTES = 32  # attributes and capacities of one device
-MAX_TAINTS = 16
-MAX_CONDITIONS = 4  # binding conditions of one device
 MAX_EXPRESSION = 10 * 1024  # bytes
-MAX_VALUE = 64  # characters of a string or version attribute
 _MODES = ("ExactCount", "All")
-_EFFECTS = ("NoSchedule", "NoExecute", "None")
 _OPERATORS = ("Equal", "Exists")
 
 # ---- requests of a claim
@@ -87,8 +81,8 @@ def _tolerations(found: Iterable[Json], path: str) -> list[FieldError]:
         if operator == "Exists" and toleration.get("value"):
             errors.append(invalid(f"{at}.value", toleration["value"], "must be empty when operator is `Exists`"))
         effect = toleration.get("effect") or ""
-        if effect and effect not in _EFFECTS:
-            errors.append(not_supported(f"{at}.effect", effect, _EFFECTS))
+        if effect and effect not in EFFECTS:
+            errors.append(not_supported(f"{at}.effect", effect, EFFECTS))
     return errors
 
 
@@ -167,12 +161,7 @@ def _constraint(limit: Json, known: set[str], path: str) -> list[FieldError]:
         errors.append(invalid(at, name, "must include a domain"))
         return errors
     domain, _, short = name.partition("/")
-    return [*errors, *all_invalid(at, domain, names.dns_subdomain(domain)), *_identifier(short, at)]
-
-
-def _identifier(name: str, path: str) -> list[FieldError]:
-    good = name.isascii() and name.replace("_", "a").isalnum() and not name[:1].isdigit() and len(name) <= 32
-    return [] if good else [invalid(path, name, "must be a C identifier of at most 32 characters")]
+    return [*errors, *all_invalid(at, domain, names.dns_subdomain(domain)), *identifier(short, at)]
 
 
 def _config(found: Iterable[Json], known: set[str] | None, path: str) -> list[FieldError]:
@@ -191,9 +180,14 @@ def _config(found: Iterable[Json], known: set[str] | None, path: str) -> list[Fi
             if driver
             else [required(f"{at}.opaque.driver")]
         )
-        if not isinstance(opaque.get("parameters"), dict):
-            errors.append(required(f"{at}.opaque.parameters"))
+        errors += _parameters(opaque.get("parameters"), f"{at}.opaque.parameters")
     return errors
+
+
+def _parameters(found: Any, path: str) -> list[FieldError]:
+    if found is None:
+        return [required(path)]
+    return [] if isinstance(found, dict) else [invalid(path, "<value omitted>", "must be a valid JSON object")]
 
 
 def _spec_errors(spec: Json, path: str) -> list[FieldError]:
@@ -268,125 +262,12 @@ def _allocation_errors(allocation: Json, devices: Json) -> list[FieldError]:
             errors.append(
                 invalid(f"{at}.request", result.get("request") or "", "must be the name of a request in the claim")
             )
-        for field, problems in (("driver", names.dns_subdomain), ("pool", _pool_name), ("device", names.dns_label)):
+        for field, problems in (("driver", names.dns_subdomain), ("pool", pool_name), ("device", names.dns_label)):
             value = result.get(field) or ""
             path_of = f"{at}.{field}"
             errors += all_invalid(path_of, value, problems(value)) if value else [required(path_of)]
     if (selector := allocation.get("nodeSelector")) is not None:
         errors += placement.node_selector(selector, "status.allocation.nodeSelector")
-    return errors
-
-
-def _pool_name(name: str) -> list[str]:
-    return [problem for part in name.split("/") for problem in names.dns_subdomain(part)]
-
-
-# ---- what drivers publish
-
-
-def _slice_errors(obj: Json) -> list[FieldError]:
-    spec: Json = obj.get("spec") or {}
-    driver, pool = spec.get("driver") or "", spec.get("pool") or {}
-    errors = all_invalid("spec.driver", driver, names.dns_subdomain(driver)) if driver else [required("spec.driver")]
-    if not pool.get("name"):
-        errors.append(required("spec.pool.name"))
-    if (pool.get("resourceSliceCount") or 0) <= 0:
-        text = "must be greater than zero"
-        errors.append(invalid("spec.pool.resourceSliceCount", pool.get("resourceSliceCount") or 0, text))
-    if (pool.get("generation") or 0) < 0:
-        errors.append(invalid("spec.pool.generation", pool["generation"], "must be greater than or equal to zero"))
-    fields = ("nodeName", "nodeSelector", "allNodes", "perDeviceNodeSelection")
-    if sum(bool(spec.get(field)) for field in fields) != 1:
-        text = "exactly one of `nodeName`, `nodeSelector`, `allNodes`, `perDeviceNodeSelection` is required"
-        errors.append(required("spec", text))
-    errors += _node_selector(spec.get("nodeSelector"), "spec.nodeSelector")
-    devices, counters = spec.get("devices") or (), spec.get("sharedCounters") or ()
-    if devices and counters:
-        errors.append(forbidden("spec.sharedCounters", "only one of `sharedCounters` or `devices` is allowed"))
-    heavy = any(device.get("taints") or device.get("consumesCounters") for device in devices)
-    limit = MAX_DEVICES_TAINTED if heavy else MAX_DEVICES
-    if len(devices) > limit:
-        errors.append(too_many("spec.devices", len(devices), limit))
-    return errors + _devices(devices, bool(spec.get("perDeviceNodeSelection"))) + _counter_sets(counters)
-
-
-def _node_selector(selector: Json | None, path: str) -> list[FieldError]:
-    if selector is None:
-        return []
-    if len(selector.get("nodeSelectorTerms") or ()) != 1:
-        return [invalid(f"{path}.nodeSelectorTerms", None, "must have exactly one node selector term")]
-    return placement.node_selector(selector, path)
-
-
-def _devices(devices: Iterable[Json], apart: bool) -> list[FieldError]:
-    errors: list[FieldError] = []
-    known: set[str] = set()
-    for index, device in enumerate(devices):
-        at, name = f"spec.devices[{index}]", device.get("name") or ""
-        errors += all_invalid(f"{at}.name", name, names.dns_label(name)) if name else [required(f"{at}.name")]
-        if name in known:
-            errors.append(duplicate(f"{at}.name", name))
-        known.add(name)
-        own = sum(bool(device.get(field)) for field in ("nodeName", "nodeSelector", "allNodes"))
-        if own != int(apart):
-            text = "exactly one of `nodeName`, `nodeSelector`, or `allNodes` is required"
-            text += " when `perDeviceNodeSelection` is true"
-            errors.append(required(at, text) if apart else forbidden(at, text))
-        if (selector := device.get("nodeSelector")) is not None:
-            errors += placement.node_selector(selector, f"{at}.nodeSelector")
-        errors += _device(device, at)
-    return errors
-
-
-def _device(device: Json, path: str) -> list[FieldError]:
-    errors: list[FieldError] = []
-    attributes, capacity = device.get("attributes") or {}, device.get("capacity") or {}
-    if len(attributes) + len(capacity) > MAX_ATTRIBUTES:
-        errors.append(too_many(path, len(attributes) + len(capacity), MAX_ATTRIBUTES))
-    for name, value in attributes.items():
-        at = f"{path}.attributes[{name}]"
-        kinds = [kind for kind in ("bool", "int", "string", "version") if value.get(kind) is not None]
-        if len(kinds) != 1:
-            errors.append(invalid(at, None, "exactly one value must be specified"))
-        elif kinds[0] in ("string", "version") and len(value[kinds[0]]) > MAX_VALUE:
-            errors.append(too_long(f"{at}.{kinds[0]}", MAX_VALUE))
-    for name, value in capacity.items():
-        if not is_valid(value.get("value", "0")):
-            errors.append(invalid(f"{path}.capacity[{name}].value", value.get("value"), "must be a quantity"))
-        elif value.get("requestPolicy") and not device.get("allowMultipleAllocations"):
-            text = "only allowed when `allowMultipleAllocations` is set"
-            errors.append(forbidden(f"{path}.capacity[{name}].requestPolicy", text))
-    for field in ("bindingConditions", "bindingFailureConditions"):
-        if len(device.get(field) or ()) > MAX_CONDITIONS:
-            errors.append(too_many(f"{path}.{field}", len(device[field]), MAX_CONDITIONS))
-    return errors + _taints(device.get("taints") or (), path)
-
-
-def _taints(taints: Sequence[Json], path: str) -> list[FieldError]:
-    errors: list[FieldError] = []
-    if len(taints) > MAX_TAINTS:
-        errors.append(too_many(f"{path}.taints", len(taints), MAX_TAINTS))
-    for index, taint in enumerate(taints):
-        effect = taint.get("effect") or ""
-        errors += all_invalid(
-            f"{path}.taints[{index}].key", taint.get("key") or "", names.label_key(taint.get("key") or "")
-        )
-        if effect not in _EFFECTS:
-            errors.append(not_supported(f"{path}.taints[{index}].effect", effect, _EFFECTS))
-    return errors
-
-
-def _counter_sets(counters: Iterable[Json]) -> list[FieldError]:
-    errors: list[FieldError] = []
-    known: set[str] = set()
-    for index, each in enumerate(counters):
-        at, name = f"spec.sharedCounters[{index}]", each.get("name") or ""
-        errors += all_invalid(f"{at}.name", name, names.dns_label(name)) if name else [required(f"{at}.name")]
-        if name in known:
-            errors.append(duplicate(f"{at}.name", name))
-        known.add(name)
-        if not each.get("counters"):
-            errors.append(required(f"{at}.counters"))
     return errors
 
 
@@ -422,16 +303,6 @@ def device_class(gates: Gates) -> Rules:
         return errors
 
     return assemble(create=errors_of, update=lambda new, old: errors_of(new), namespaced=False, status_apart=False)
-
-
-def resource_slice(gates: Gates) -> Rules:
-    def update(new: Json, old: Json) -> list[FieldError]:
-        spec, before = new.get("spec") or {}, old.get("spec") or {}
-        fixed = frozen(spec, before, "spec", "driver", "nodeName")
-        fixed += frozen(spec.get("pool") or {}, before.get("pool") or {}, "spec.pool", "name")
-        return _slice_errors(new) + fixed
-
-    return assemble(create=_slice_errors, update=update, namespaced=False, status_apart=False)
 
 
 def expressions(obj: Json, kind: str) -> Iterator[tuple[str, str]]:
