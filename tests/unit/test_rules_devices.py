@@ -14,6 +14,7 @@ Json = dict[str, Any]
 FIELD = {"key": "metadata.name", "operator": "Foo", "values": ["a"]}
 UNREADABLE: Json = {"nodeSelectorTerms": [{"matchFields": [FIELD]}]}
 OPERATOR = "nodeSelector.nodeSelectorTerms[0].matchFields[0].operator"
+SAID = {"status": "True", "reason": "Seen", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z"}
 PROBLEM = 'Invalid value: "Foo": not a valid selector operator'
 
 
@@ -121,12 +122,34 @@ def test_fields_of_gates_that_are_off_are_dropped_from_slices() -> None:
 def test_a_container_uses_every_claim_or_request_once(used: list[Json], path: str) -> None:
     container = {"name": "c", "image": "i", "resources": {"claims": used}}
     claims = [{"name": name, "resourceClaimName": name} for name in "ab"]
-    pod: Json = {
-        "metadata": {"name": "p", "namespace": "n"},
-        "spec": {"containers": [container], "resourceClaims": claims},
-    }
+    spec = {"containers": [container], "resourceClaims": claims}
+    pod: Json = {"metadata": {"name": "p", "namespace": "n"}, "spec": spec}
     rules = rules_for("pods", Gates())
     assert rules.validate_create is not None and rules.default is not None
     rules.default(pod)
     errors = [str(error).split(": ")[0] for error in rules.validate_create(pod)]
     assert errors == ([f"spec.containers[0].resources.claims{path}"] if path else [])
+
+
+ALLOCATED = {"driver": "d.example.com", "pool": "p", "device": "d0"}
+
+
+@pytest.mark.parametrize(
+    ("devices", "paths"),
+    [
+        ([ALLOCATED], []),
+        ([{**ALLOCATED, "device": "d1"}], ["[0]"]),
+        ([ALLOCATED, ALLOCATED], ["[1]"]),
+        ([{**ALLOCATED, "driver": "D"}], ["[0].driver", "[0]"]),
+        ([{**ALLOCATED, "conditions": [{"type": f"c{n}", **SAID} for n in range(9)]}], ["[0].conditions"]),
+        ([{**ALLOCATED, "data": "text"}], ["[0].data"]),
+    ],
+)
+def test_a_driver_reports_only_about_devices_of_the_claim(devices: list[Json], paths: list[str]) -> None:
+    spec = {"devices": {"requests": [{"name": "gpu", "exactly": {"deviceClassName": "gpu"}}]}}
+    allocation = {"devices": {"results": [{"request": "gpu", **ALLOCATED}]}}
+    old: Json = {"metadata": {"name": "c", "uid": "u"}, "spec": spec, "status": {"allocation": allocation}}
+    validate = rules_for("resourceclaims.resource.k8s.io", Gates()).validate_status
+    assert validate is not None
+    errors = validate({**old, "status": {"allocation": allocation, "devices": devices}}, old)
+    assert [str(error).split(": ")[0] for error in errors] == [f"status.devices{path}" for path in paths]

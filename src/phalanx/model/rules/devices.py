@@ -21,7 +21,7 @@ from phalanx.model.gates import Gates
 from phalanx.model.kinds import FieldError, Json
 from phalanx.model.objects.devices import MAX_CONSUMERS, MAX_RESULTS
 from phalanx.model.quantity import is_valid
-from phalanx.model.rules import placement
+from phalanx.model.rules import meta, placement
 from phalanx.model.rules.assembly import assemble, frozen
 from phalanx.model.rules.contract import Rules
 from phalanx.model.rules.declared import same
@@ -30,6 +30,8 @@ from phalanx.model.rules.slices import EFFECTS, identifier, pool_name
 MAX_REQUESTS = MAX_CONSTRAINTS = MAX_CONFIGS = MAX_SELECTORS = 32
 MAX_ALTERNATIVES = 8
 MAX_EXPRESSION = 10 * 1024  # bytes
+MAX_REPORTED = 8  # conditions of one allocated device
+_DEVICE = ("driver", "pool", "device", "shareID")
 _MODES = ("ExactCount", "All")
 _OPERATORS = ("Equal", "Exists")
 
@@ -228,6 +230,30 @@ def _status_errors(new: Json, old: Json) -> list[FieldError]:
     errors += _reserved_errors(reserved, before.get("reservedFor") or (), new)
     if reserved and allocation is None:
         errors.append(forbidden("status.reservedFor", "may not be specified when `allocated` is not set"))
+    return errors + _reported_errors(status.get("devices") or (), allocation or {})
+
+
+def _reported_errors(found: Iterable[Json], allocation: Json) -> list[FieldError]:
+    """Check what drivers report about the devices of a claim."""
+    errors: list[FieldError] = []
+    results = (allocation.get("devices") or {}).get("results") or ()
+    allocated = {tuple(result.get(field) for field in _DEVICE) for result in results}
+    known: set[tuple[Any, ...]] = set()
+    for index, each in enumerate(found):
+        at = f"status.devices[{index}]"
+        errors += _device_name(each, at)
+        identity = tuple(each.get(field) for field in _DEVICE)
+        if identity not in allocated:
+            errors.append(invalid(at, "/".join(map(str, identity[:3])), "must be an allocated device in the claim"))
+        elif identity in known:
+            errors.append(duplicate(at, "/".join(map(str, identity[:3]))))
+        known.add(identity)
+        conditions = each.get("conditions") or []
+        if len(conditions) > MAX_REPORTED:
+            errors.append(too_many(f"{at}.conditions", len(conditions), MAX_REPORTED))
+        errors += meta.conditions(conditions, f"{at}.conditions")
+        if each.get("data") is not None:
+            errors += _parameters(each["data"], f"{at}.data")
     return errors
 
 
@@ -262,12 +288,17 @@ def _allocation_errors(allocation: Json, devices: Json) -> list[FieldError]:
             errors.append(
                 invalid(f"{at}.request", result.get("request") or "", "must be the name of a request in the claim")
             )
-        for field, problems in (("driver", names.dns_subdomain), ("pool", pool_name), ("device", names.dns_label)):
-            value = result.get(field) or ""
-            path_of = f"{at}.{field}"
-            errors += all_invalid(path_of, value, problems(value)) if value else [required(path_of)]
+        errors += _device_name(result, at)
     if (selector := allocation.get("nodeSelector")) is not None:
         errors += placement.node_selector(selector, "status.allocation.nodeSelector")
+    return errors
+
+
+def _device_name(found: Json, path: str) -> list[FieldError]:
+    errors: list[FieldError] = []
+    for field, problems in (("driver", names.dns_subdomain), ("pool", pool_name), ("device", names.dns_label)):
+        value = found.get(field) or ""
+        errors += all_invalid(f"{path}.{field}", value, problems(value)) if value else [required(f"{path}.{field}")]
     return errors
 
 
