@@ -99,13 +99,19 @@ def test_a_device_that_contradicts_itself_is_refused(device: Json, path: str) ->
     assert errors == ([f"spec.devices[0].{path}"] if path else [])
 
 
-def test_fields_of_gates_that_are_off_are_dropped_from_slices() -> None:
+def test_fields_of_gates_that_are_off_are_dropped() -> None:
     device = {"name": "d", "attributes": {"a": {"ints": [1]}}, "nodeAllocatableResources": {"cpu": {}}}
     obj: Json = {"spec": {"devices": [device], "partitionTypeAttribute": "a"}}
     prepare = rules_for("resourceslices.resource.k8s.io", Gates()).prepare_create
     assert prepare is not None
     prepare(obj)
     assert obj == {"spec": {"devices": [{"name": "d", "attributes": {"a": {}}}]}}
+    request = {"name": "r", "exactly": {"deviceClassName": "gpu", "derivedAttributes": [{"name": "a"}]}}
+    claim: Json = {"metadata": {}, "spec": {"devices": {"requests": [request]}}}
+    prepare = rules_for("resourceclaims.resource.k8s.io", Gates()).prepare_create
+    assert prepare is not None
+    prepare(claim)
+    assert claim["spec"]["devices"]["requests"][0]["exactly"] == {"deviceClassName": "gpu"}
 
 
 @pytest.mark.parametrize(

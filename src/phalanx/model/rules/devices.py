@@ -50,6 +50,14 @@ def _spec_default(spec: Json) -> None:
                 toleration.setdefault("operator", "Equal")
 
 
+def _drop_gated(spec: Json) -> None:
+    """Drop the fields of feature gates that are off by default in 1.37 and that we do not have."""
+    for request in (spec.get("devices") or {}).get("requests") or ():
+        for part in (request.get("exactly"), *(request.get("firstAvailable") or ())):
+            if part is not None:
+                part.pop("derivedAttributes", None)
+
+
 def _selectors(found: Iterable[Json], path: str) -> list[FieldError]:
     errors: list[FieldError] = []
     selectors = list(found)
@@ -308,6 +316,7 @@ def _device_name(found: Json, path: str) -> list[FieldError]:
 def resource_claim(gates: Gates) -> Rules:
     return assemble(
         default=lambda obj: _spec_default(obj.setdefault("spec", {})),
+        prepare=lambda new, old: _drop_gated(new.get("spec") or {}),
         create=lambda obj: _spec_errors(obj.get("spec") or {}, "spec"),
         update=lambda new, old: frozen(new, old, "", "spec"),
         status=_status_errors,
@@ -317,6 +326,7 @@ def resource_claim(gates: Gates) -> Rules:
 def resource_claim_template(gates: Gates) -> Rules:
     return assemble(
         default=lambda obj: _spec_default(obj.setdefault("spec", {}).setdefault("spec", {})),
+        prepare=lambda new, old: _drop_gated((new.get("spec") or {}).get("spec") or {}),
         create=lambda obj: _spec_errors((obj.get("spec") or {}).get("spec") or {}, "spec.spec"),
         update=lambda new, old: frozen(new, old, "", "spec"),
         status_apart=False,
