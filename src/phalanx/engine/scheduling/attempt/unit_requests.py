@@ -6,7 +6,7 @@ the filters per node decide where it fits.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 import numpy as np
@@ -25,6 +25,7 @@ from phalanx.model.groups import Group
 from phalanx.model.groups.policy import ANY
 
 NO_HISTORY = -1
+CHECKED_PER_PLAN = 100  # units whose pods and group are compared with those of the last plan
 CHECK_SECONDS = 60.0  # after which the filters are called again and all pods of the units are compared
 
 Bools = npt.NDArray[np.bool_]
@@ -108,32 +109,39 @@ class UnitRequests:
         self._numbers = 0
         self._eligible_ids: dict[bytes, int] = {}
         self._check_due = 0.0
+        self._turn = 0  # which of the units are compared in the next plan
         self._checked: object = None  # version of the objects when the filters were called
 
     def forget(self) -> None:
         self._requests, self.asked, self._eligible_ids = {}, {}, {}
 
-    def of(self, waiting: Iterable[SchedulingUnit]) -> Asking:
-        """Return the units that are planned together, with their requests."""
+    def of(self, waiting: Sequence[SchedulingUnit]) -> Asking:
+        """Return the units that are planned together, with their requests. If many wait, some are checked in turn."""
         known, self._requests = self._requests, {}
         found: Asking = {}
         self.changed = []
-        nominated = self._nominated()
-        for unit in waiting:
+        nominated, history = self._nominated(), (self._run_times.version, NO_HISTORY)
+        turns = 1 + len(waiting) // CHECKED_PER_PLAN
+        self._turn = (self._turn + 1) % turns
+        for position, unit in enumerate(waiting):
+            old = known.get(unit.key)
+            if old is not None and position % turns != self._turn and not nominated and old.history in history:
+                self._requests[unit.key] = old
+                found[unit.key] = (unit, old)
+                continue
             group = self._group_of(unit)
             if unit.kind != "Pod" and group is None:
                 continue
-            old = known.get(unit.key)
             same = old is not None and _is_same(old, unit, group) and nominated.isdisjoint(unit.records)
-            if old is None or not same or old.history not in (self._run_times.version, NO_HISTORY):
+            if old is None or not same or old.history not in history:
                 records = list(unit.records.values())
                 asked = self.asked_by(records, group)
                 if asked is None:
                     continue
                 span = self._run_times.expected_of(records)
                 made_of = (group.source, group.policy) if group is not None else None
-                history = self._run_times.version if self._run_times.learned(records) else NO_HISTORY
-                old = UnitRequest(records, history, made_of, asked, span)
+                version = self._run_times.version if self._run_times.learned(records) else NO_HISTORY
+                old = UnitRequest(records, version, made_of, asked, span)
                 self.changed.append(unit.key)
             self._requests[unit.key] = old
             found[unit.key] = (unit, old)

@@ -65,6 +65,8 @@ class PromiseLimits:
 
     def _count(self, planned: PlannedUnit, rows: Rows) -> None:
         self._any = True
+        if not len(rows):
+            return
         self._all[rows] = True
         self._of.setdefault(namespace_of(planned.unit), self._none())[rows] = True
 
