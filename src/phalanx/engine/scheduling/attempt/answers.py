@@ -51,8 +51,8 @@ class PreemptionResult:
     units: Sequence[EvictionUnit] = ()  # the victims
     assignment: Assignment = field(default_factory=list)
     nominate: str | None = None  # node of a single pod; "" clears the nominations of the unit; None keeps them
-    alike: bool = False  # units of the same equivalence class get the same result until something changes
-    asks: Wake | None = None  # of the changes after which preemption may help, only these matter; None: all
+    same_for_class: bool = False  # units of the same equivalence class get the same result until something changes
+    helpful_changes: Wake | None = None  # of the changes after which preemption may help, only these matter; None: all
     waits: bool = False  # for victims of an earlier plan that are terminating
     leaving: Sequence[PodRecord] = ()  # terminating pods that are not victims of a known plan
 
@@ -72,7 +72,7 @@ class Refused(msgspec.Struct, eq=False):
     decisions: tuple[Decision, ...] = ()  # decisions that PostFilter plugins asked for
     preemption: PreemptionResult | None = None  # where it was tried
     nominate: str | None = None  # as in PreemptionResult; a PostFilter plugin may have set it
-    alike: bool = False  # as in PreemptionResult
+    same_for_class: bool = False  # as in PreemptionResult
     releases: bool = False  # members bound in an attempt that cannot be completed have to be evicted first
     again: bool = False  # no verdict: the cluster changed too often during the search
 

@@ -157,7 +157,7 @@ class Attempts:
             if blocked:
                 nodes = {state.columns.names[int(row)] for _, finding in blocked for row in finding.rows}
                 diagnosis.reserved_for = holders(state.nominations, record.namespace, record.priority, nodes)
-        refused = Refused(Cause.ROOM, "", diagnosis, alike=True)
+        refused = Refused(Cause.ROOM, "", diagnosis, same_for_class=True)
         if how.evict:
             return self._post_filter(record, refused, diagnosis, how.rows)
         refused.message = diagnosis.message
@@ -353,13 +353,13 @@ class Attempts:
             if traits_of(plugin).preempts:
                 found = self._preemption.for_pod(record, diagnosis, rows)
                 status = Status(Code.SUCCESS if found.found else Code.UNSCHEDULABLE)
-                result = PostFilterResult(status, found.nominate, found.message, found.alike)
+                result = PostFilterResult(status, found.nominate, found.message, found.same_for_class)
             else:
                 found = None
                 result = guarded(plugin, plugin.post_filter, record, diagnosis)
                 if not isinstance(result, PostFilterResult):
                     raise PluginFailure(plugin.name, f"post_filter() returned {type(result).__name__}")
-            refused.nominate, refused.alike = result.nominate, result.hopeless
+            refused.nominate, refused.same_for_class = result.nominate, result.hopeless
             refused.decisions += result.decisions
             if result.message:
                 notes.append(result.message)

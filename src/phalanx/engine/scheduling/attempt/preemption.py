@@ -116,7 +116,7 @@ class Preemption:
     def for_pod(self, record: PodRecord, diagnosis: Diagnosis, rows: int | None = None) -> PreemptionResult:
         """Choose the cheapest node. Raise MoreRows if more than `rows` rows have to be checked."""
         if record.preemption_policy == "Never":
-            return PreemptionResult(f"preemption: {NEVER}", alike=True, asks=Wake.NOTHING)
+            return PreemptionResult(f"preemption: {NEVER}", same_for_class=True, helpful_changes=Wake.NOTHING)
         if rows is not None and not self.chooser.ready(2 * rows):
             raise MoreRows
         leaving = self._leaving(record, diagnosis)
@@ -125,7 +125,8 @@ class Preemption:
         self.pod_attempts += 1
         if diagnosis.pre_filter is not None or not diagnosis.resolvable.any():
             return replace(
-                _no_victims(record, _sentence(diagnosis.nodes, {NOT_HELPFUL: diagnosis.nodes})), asks=Wake.NODE
+                _no_victims(record, _sentence(diagnosis.nodes, {NOT_HELPFUL: diagnosis.nodes})),
+                helpful_changes=Wake.NODE,
             )
         self.victim_index.refresh()
         key = (record.shape.id, record.priority)
@@ -424,4 +425,4 @@ def _sentence(nodes: int, counts: dict[str, int]) -> str:
 
 
 def _no_victims(record: PodRecord, text: str) -> PreemptionResult:
-    return PreemptionResult(f"preemption: {text}", alike=True, nominate="" if record.nominated else None)
+    return PreemptionResult(f"preemption: {text}", same_for_class=True, nominate="" if record.nominated else None)

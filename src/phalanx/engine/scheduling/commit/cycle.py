@@ -72,7 +72,7 @@ class GroupWait(msgspec.Struct, frozen=True):
 
     interests: tuple[Interest, ...]
     refusal: Refusal
-    nodes: bool  # any change of nodes may help: members there determine a domain, or a plan uses them
+    any_node_change: bool  # any change of nodes may help: members there determine a domain, or a plan uses them
 
 
 class Cycle:
@@ -111,8 +111,8 @@ class Cycle:
             # 1. An equal unit failed, and no event since then can help.
             target = self._members.tree(unit, group) if group is not None else SinglePod(unit.record)
             # Most units arrive when none waits: skip the key.
-            alike = self._queue.has_classes or self._searches.unfinished
-            key = self._equivalence_key(unit, target) if alike else None
+            others_wait = self._queue.has_classes or self._searches.unfinished
+            key = self._equivalence_key(unit, target) if others_wait else None
             known = self._queue.waiting_class(key) if key is not None else None
             if known is not None:
                 self._refusals.join(unit, group, known)
@@ -136,8 +136,8 @@ class Cycle:
         if isinstance(target, SinglePod):
             return None if target.record.nominated else equivalence_key(target.record)
         # A group plugin may distinguish groups that the engine treats as equal.
-        alike = not target.group.composite and self._attempts.group_plugins(target) is None
-        return group_equivalence_key(unit, target.group) if alike else None
+        comparable = not target.group.composite and self._attempts.group_plugins(target) is None
+        return group_equivalence_key(unit, target.group) if comparable else None
 
     def _waits_for_representative(self, unit: SchedulingUnit, key: tuple[Any, ...] | None) -> bool:
         representative = self._searches.representative(key) if key is not None else None
@@ -335,7 +335,7 @@ class Refusals:
         if (victims_leave or preemption.waits) and only_rows:
             self._waiting.wait_for_victims(unit, diagnosis, refused.message)
             return
-        shared = refused.alike and not record.nominated
+        shared = refused.same_for_class and not record.nominated
         self._waiting.wait(
             unit,
             record,
@@ -344,7 +344,7 @@ class Refusals:
             refused.message,
             self._cluster.now,
             shared=shared,
-            asks=preemption.asks,
+            helpful_changes=preemption.helpful_changes,
         )
 
     def _refuse_after_filters(self, unit: SchedulingUnit, record: PodRecord, refused: Refused) -> None:
@@ -490,6 +490,6 @@ class Refusals:
         if self._units.expects(equivalence_class.key[1], change):  # type: ignore[index]
             return False  # an own victim: the unit is tried after the last one
         waits: GroupWait = equivalence_class.waits_for
-        if waits.nodes and change.kind & Wake.NODE:
+        if waits.any_node_change and change.kind & Wake.NODE:
             return True
         return any(self._waiting.helps(interest, change) for interest in waits.interests)

@@ -25,18 +25,18 @@ _Note = tuple[float, str, str, int]  # a Note as stored: a plain tuple takes hal
 class History:
     def __init__(self, state: ClusterState) -> None:
         self._cluster = state
-        self.announced: dict[
+        self.notes_of: dict[
             str, list[_Note]
         ] = {}  # "ns/name" of a pod, or root key -> notes; dict order is order of first note
         self.exists: Callable[[str], bool] = lambda key: True
         self._next_sweep = 2 * MOST_GONE  # entries
 
     def note(self, key: str, what: str, detail: str = "") -> None:
-        notes = self.announced.get(key)
+        notes = self.notes_of.get(key)
         if notes is None:
-            if len(self.announced) >= self._next_sweep:
+            if len(self.notes_of) >= self._next_sweep:
                 self._sweep()
-            self.announced[key] = [(self._cluster.now, what, detail, 1)]
+            self.notes_of[key] = [(self._cluster.now, what, detail, 1)]
             return
         time, before, said, times = notes[-1]
         if before == what and said == detail:
@@ -49,28 +49,28 @@ class History:
     def _sweep(self) -> None:
         """Drop the histories of objects that are gone for the longest time. The next sweep comes when there are twice
         as many, so that each entry costs O(1)."""
-        gone = [key for key in self.announced if not self.exists(key)]
+        gone = [key for key in self.notes_of if not self.exists(key)]
         for key in gone[: max(0, len(gone) - MOST_GONE)]:
-            del self.announced[key]
-        if len(self.announced) > MOST_OBJECTS * 7 // 8:
-            for key in list(self.announced)[: len(self.announced) - MOST_OBJECTS * 7 // 8]:
-                del self.announced[key]
-        self._next_sweep = min(MOST_OBJECTS, max(2 * MOST_GONE, 2 * len(self.announced)))
+            del self.notes_of[key]
+        if len(self.notes_of) > MOST_OBJECTS * 7 // 8:
+            for key in list(self.notes_of)[: len(self.notes_of) - MOST_OBJECTS * 7 // 8]:
+                del self.notes_of[key]
+        self._next_sweep = min(MOST_OBJECTS, max(2 * MOST_GONE, 2 * len(self.notes_of)))
 
     def follow(self, key: str, what: str, detail: str = "") -> None:
         """Add an entry only if the object has a history already."""
-        if key in self.announced:
+        if key in self.notes_of:
             self.note(key, what, detail)
 
     def of(self, key: str) -> list[Note]:
-        return [Note(*note) for note in self.announced.get(key, ())]
+        return [Note(*note) for note in self.notes_of.get(key, ())]
 
     def forget(self, key: str) -> None:
-        self.announced.pop(key, None)
+        self.notes_of.pop(key, None)
 
     def __len__(self) -> int:
-        return len(self.announced)
+        return len(self.notes_of)
 
     def validate(self) -> None:
-        assert len(self.announced) <= MOST_OBJECTS
-        assert all(0 < len(notes) <= MOST_NOTES for notes in self.announced.values())
+        assert len(self.notes_of) <= MOST_OBJECTS
+        assert all(0 < len(notes) <= MOST_NOTES for notes in self.notes_of.values())

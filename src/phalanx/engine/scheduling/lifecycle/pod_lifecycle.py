@@ -74,7 +74,7 @@ class PodLifecycle:
         self.units = units
         self._emit = emit
         # Most pods are bound at once and have no history.
-        self._note, self._noted = units.history.note, units.history.announced
+        self._note, self._noted = units.history.note, units.history.notes_of
         self.illegal = units.illegal
         self.records = state.records
         self.holding: dict[str, OnHold] = {}  # pods waiting for Permit, PreBind or a later step

@@ -90,7 +90,7 @@ class UnitLifecycle:
     def _note(self, key: str, before: UnitState, state: UnitState, detail: str = "") -> None:
         if before is not state and (state is HELD or state is EVICTING):
             self.history.note(key, state.value, detail)
-        elif key not in self.history.announced:
+        elif key not in self.history.notes_of:
             return  # most gangs are placed at once and have no history
         elif state is not NONE and (before is not state or detail):
             self.history.note(key, state.value, detail)

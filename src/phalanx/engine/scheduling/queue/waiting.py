@@ -62,11 +62,11 @@ class Waiting:
         now: float,
         *,
         shared: bool,
-        asks: Wake | None = None,
+        helpful_changes: Wake | None = None,
     ) -> None:
         """Let a unit wait for a change that can make its shape fit.
 
-        `shared`: other pods of the same equivalence class wait with it; `asks`: see PostFilterResult.
+        `shared`: other pods of the same equivalence class wait with it; `helpful_changes`: see PostFilterResult.
         """
         wakes = Wake.NOTHING
         cross = []
@@ -77,7 +77,7 @@ class Waiting:
             cross.append(plugin)
             wakes |= traits_of(plugin).wakes_on
         key = equivalence_key(record) if shared else ("root", unit.key)
-        interest, more = self.interest(profile, record.shape, record.priority, cross, asks)
+        interest, more = self.interest(profile, record.shape, record.priority, cross, helpful_changes)
         needs = record.shape.requests if profile.fit_is_strict else ()
         equivalence_class = self.queue.wait(
             unit,
@@ -126,11 +126,11 @@ class Waiting:
         return all(left[rid] >= amount for rid, amount in shape.requests)
 
     def interest(
-        self, profile: Profile, shape: Shape, priority: int, cross: Iterable[Any], asks: Wake | None = None
+        self, profile: Profile, shape: Shape, priority: int, cross: Iterable[Any], helpful_changes: Wake | None = None
     ) -> tuple[Interest, Wake]:
         """Return what a unit waits for, and the changes after which a PostFilter plugin or preemption may help it.
 
-        `asks`: limits the changes after which preemption is tried.
+        `helpful_changes`: limits the changes after which preemption is tried.
         """
         helpers = []
         wakes = Wake.NOTHING
@@ -141,7 +141,7 @@ class Waiting:
                 wakes |= after
         evicts = Wake.NOTHING
         if profile.preempts and priority > self._lowest_priority:
-            evicts = HELPS_AFTER if asks is None else HELPS_AFTER & asks
+            evicts = HELPS_AFTER if helpful_changes is None else HELPS_AFTER & helpful_changes
         return Interest(shape, profile, priority, tuple(cross), tuple(helpers), evicts), wakes | evicts
 
     def await_lower_priority(self, equivalence_class: EquivalenceClass, priority: int) -> None:
