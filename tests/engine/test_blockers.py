@@ -267,6 +267,12 @@ def test_pods_of_a_group_that_does_not_exist_are_listed_by_its_name_and_namespac
     assert QueueView(run.engine, lambda: 0.0).waiting()["by"] == [["default", 0, 1, 1]]
 
 
+def test_a_label_with_many_values_is_counted() -> None:
+    run = Asked().see(*(node(f"n{i}").cpu("4").label("host", f"n{i}") for i in range(30)))
+    run.see(pod("p").select("host", "gone"))
+    assert headline_of(run, "p") == "No node has label host=gone (nodeSelector; nodes have 30 other values of it)"
+
+
 def test_pods_that_were_not_created_are_not_counted_as_placed() -> None:
     run = cluster().see(pod_group("g").gang(8), pod("g-0").gpu(1).group("g"))
     run.step()

@@ -36,6 +36,7 @@ from phalanx.model.tolerations import NO_SCHEDULE, tolerated, untolerated
 
 _CORDON = Taint(key="node.kubernetes.io/unschedulable", effect=NO_SCHEDULE)
 MOST_BLOCKERS = 6
+MOST_VALUES = 20  # of a label that are sorted to name the first of them
 
 
 class Blocker(NamedTuple):
@@ -147,7 +148,10 @@ def _labels(columns: Columns, shape: Shape) -> Iterator[str]:
 
 def _known(columns: Columns, key: str) -> str:
     column = columns.label(key)
-    values = sorted(column.values[found] for found in np.unique(column.ids[: columns.n]) if found)
+    found = [value_id for value_id in np.unique(column.ids[: columns.n]).tolist() if value_id]
+    if len(found) > MOST_VALUES:
+        return f"nodes have {len(found)} other values of it"
+    values = sorted(column.values[value_id] for value_id in found)
     return f"nodes have {key}={few(values, 'or')}" if values else f"no node has a label {key}"
 
 
