@@ -212,6 +212,11 @@ def explains_many_gangs(page: Any) -> None:
         "namespace" if gangs > 30 else "gang"
     )
     page.evaluate("phalanx.map.zoom(6)")
+    # Names and devices are drawn by the size that a node has on the screen, not by that in the whole map.
+    assert page.evaluate(
+        "() => { const {map} = phalanx, [name, cell] = [...map.layout.cells][0];"
+        " return map.pixels().layout.cells.get(name).size / cell.size === map.scale && map.scale > 1 }"
+    )
     assert not page.evaluate("phalanx.map.bars")
     page.get_by_role("tab", name="Groups").click()
     rows = page.locator("#view .dense tbody tr")

@@ -157,8 +157,8 @@ export class ClusterMap extends EventTarget {
       this.drawing = 0;
       const ctx = this.ready(this.cells);
       paintBoxes(ctx, this.layout, this.scale);
-      const glowing = this.bars ? paintBars(ctx, this) : paintCells(ctx, this, now);
-      paintOver(this.ready(this.over), this);
+      const glowing = this.bars ? paintBars(ctx, this) : paintCells(this.inPixels(ctx), this.pixels(), now);
+      this.paintOver();
       if (!this.painted && this.cluster.nodes.size) {
         this.painted = true;
         performance.mark("map"); // the first picture of the cluster; a test reads it
@@ -172,8 +172,32 @@ export class ClusterMap extends EventTarget {
     if (this.drawing || this.overing) return;
     this.overing = requestAnimationFrame(() => {
       this.overing = 0;
-      paintOver(this.ready(this.over), this);
+      this.paintOver();
     });
+  }
+
+  paintOver() {
+    paintOver(this.inPixels(this.ready(this.over)), this.pixels());
+  }
+
+  // Cells and what lies over them are drawn in pixels of the screen, so that zooming in shows names and devices.
+  inPixels(ctx) {
+    ctx.setTransform(this.ratio, 0, 0, this.ratio, this.shift[0] * this.ratio, this.shift[1] * this.ratio);
+    return ctx;
+  }
+
+  pixels() {
+    const { layout, scale, shift, width, height } = this;
+    if (scale === 1) return this;
+    const cells = new Map();
+    for (const [name, cell] of layout.cells) {
+      const [x, y, size] = [cell.x * scale, cell.y * scale, cell.size * scale];
+      const off = x + size + shift[0] < 0 || y + size + shift[1] < 0 || x + shift[0] > width || y + shift[1] > height;
+      cells.set(name, { name, x, y, size, off });
+    }
+    const { cluster, mode, resource, chosen, members, overlay, hover, focus, opened, hue, still } = this;
+    const seen = { cluster, mode, resource, chosen, members, overlay, hover, focus, opened, hue, still };
+    return { ...seen, layout: { cells }, scale: 1 };
   }
 
   ready(canvas) {

@@ -51,7 +51,7 @@ export function paintCells(ctx, view, now) {
   const priorities = mode === "priority" ? levels(cluster) : [];
   let glowing = false;
   for (const cell of layout.cells.values()) {
-    const node = cluster.nodes.get(cell.name);
+    const node = cell.off ? null : cluster.nodes.get(cell.name);
     if (!node) continue;
     const dim = (chosen && !chosen.has(cell.name)) || (overlay && !overlay.marks.has(cell.name));
     ctx.globalAlpha = dim ? (isDark() ? 0.28 : 0.34) : 1;
