@@ -1,4 +1,4 @@
-"""What a controller cannot create because the API server refuses it is reported on the user's object, for every kind."""
+"""What the API server refuses to create for a controller is reported on the user's object, for every kind."""
 
 from __future__ import annotations
 
