@@ -6,6 +6,7 @@ import pytest
 
 from phalanx.engine.events import TimePassed
 from phalanx.engine.framework.evaluation import Evaluation
+from phalanx.engine.scheduling.attempt.unit_requests import UnitRequests
 from phalanx.testing import Cluster
 from phalanx.testing.builders import node, pod, pvc, service
 from support.verdicts import binds, not_helpful
@@ -13,10 +14,18 @@ from support.verdicts import binds, not_helpful
 
 @pytest.fixture
 def evaluations(monkeypatch):
-    """How often an attempt looked at the nodes."""
+    """How often an attempt looked at the nodes. What the plan of starts looks at is not counted."""
     looked = []
-    real = Evaluation.pre_filter
+    real, eligible = Evaluation.pre_filter, UnitRequests._eligible
+
+    def plan(self, record):
+        before = len(looked)
+        found = eligible(self, record)
+        del looked[before:]
+        return found
+
     monkeypatch.setattr(Evaluation, "pre_filter", lambda self: looked.append(self.shape.id) or real(self))
+    monkeypatch.setattr(UnitRequests, "_eligible", plan)
     return looked
 
 
