@@ -191,3 +191,20 @@ def test_an_inner_group_that_loses_a_child_says_what_it_lacks() -> None:
     run.gone("PodGroup", "b").step()
     for kind, name in (("CompositePodGroup", "inner"), ("PodGroup", "a")):
         assert "inner has 1 of 2 child groups" in run.said(name, kind)[2], name
+
+
+def test_a_complete_group_names_the_gates_of_a_pod_of_its_sibling() -> None:
+    run = world(composite("root").gang(2), *(pod_group(name).gang(2).parent("root") for name in ("full", "short")))
+    run.see(*members("full", 0), *members("short", 0)).step()
+    run.see(*members("full", 1)).step()
+    run.see(pod("short-1").cpu("1").group("short").gate("example.com/later")).step()
+    names = (("CompositePodGroup", "root"), ("PodGroup", "full"), ("PodGroup", "short"))
+    assert [run.said(name, kind)[2] for kind, name in names] == ["waiting for scheduling gates of default/short-1"] * 3
+
+
+def test_a_group_whose_sibling_loses_a_pod_after_an_attempt_says_what_is_missing_now() -> None:
+    run = world(composite("root").gang(2), *(pod_group(name).gang(2).parent("root") for name in ("full", "short")))
+    run.see(*members("full", 0, 1), *members("short", 0, 1, cpu="100")).step()
+    assert all(run.said(name)[1] == "Unschedulable" for name in ("full", "short"))
+    run.gone("Pod", "short-0").step()
+    assert all("short has 1 of 2 pods" in run.said(name)[2] for name in ("full", "short")), run.said("full")

@@ -116,8 +116,15 @@ class UnitAdmission:
         if hold.by is HeldBy.MEMBERS:
             self._below_quorum(unit, newcomers, changed, group.key)
         else:
-            self._hold(unit, newcomers, hold.groups, *_REASONS[hold.by], hold.message)
+            groups = {**dict.fromkeys(hold.groups), **dict.fromkeys(self._with_condition(group.key))}
+            self._hold(unit, newcomers, groups, *_REASONS[hold.by], hold.message)
         return False
+
+    def _with_condition(self, key: GroupKey) -> list[GroupKey]:
+        """Return the groups of a small tree that have a condition, which may be about what was missing earlier."""
+        tree = list(islice(self._forest.tree(key), FEW_GROUPS + 1))
+        written = self._members.conditions.last_written
+        return [each.key for each in tree if written(each.key) is not None] if len(tree) <= FEW_GROUPS else []
 
     def _reuse_refusal(self, unit: SchedulingUnit, newcomers: Newcomers | None) -> bool:
         """Report the known refusal to new pods of the shape that failed; the unit keeps waiting."""
@@ -186,8 +193,8 @@ class UnitAdmission:
                 continue
             if short and short[0].group == each.key:
                 self._members.report(each.key, WAITING, messages.lacking(short))
-            elif last_condition is not None and last_condition[1] == WAITING:
-                self._members.report(each.key, WAITING, waits_for)  # it was incomplete when its condition was written
+            elif last_condition is not None:
+                self._members.report(each.key, WAITING, waits_for)  # its condition was about earlier counts
         self._members.report(key, WAITING, quorum.message)
         return quorum
 
