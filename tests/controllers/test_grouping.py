@@ -196,6 +196,33 @@ def test_a_whole_set_gang_is_split_where_parts_start_in_turn() -> None:
     }
 
 
+@pytest.mark.parametrize("leaves", ["Job", "ReplicatedJob"])
+def test_parts_of_a_tree_that_start_together_after_another_one_are_below_one_gang(leaves: str) -> None:
+    after = {"dependsOn": [{"name": "x", "status": "Ready"}]}
+    parts = (part("x", 1, 2), part("y", 1, 3, **after), part("z", 2, 1, **after))
+    found = of(jobset("a", *parts, annotations={TREE: leaves}))
+    by_name = {made["metadata"]["name"]: made["spec"] for made in [*found.composites, *found.groups]}
+    (turn,) = (name for name in by_name if name.startswith("a-y-z"))
+    assert by_name["a"]["schedulingPolicy"] == {"basic": {}}
+    assert by_name[turn]["schedulingPolicy"] == {"gang": {"minGroupCount": 2}}
+    parents = {name: by_name[name].get("parentCompositePodGroupName") for name in ("a", turn, "a-x", "a-y", "a-z")}
+    assert parents == {"a": None, turn: "a", "a-x": "a", "a-y": turn, "a-z": turn}
+    (template,) = found.workload["spec"]["compositePodGroupTemplates"]
+    (stage,) = (each for each in template["compositePodGroupTemplates"] if each["name"].startswith("y-z"))
+    assert [each["name"] for each in stage.get("podGroupTemplates") or stage["compositePodGroupTemplates"]] == [
+        "y",
+        "z",
+    ]
+    basic = of(jobset("a", *parts, annotations={TREE: leaves, ASKED: "false"}))
+    assert {made["spec"].get("parentCompositePodGroupName") for made in [*basic.composites, *basic.groups]} <= {
+        None,
+        "a",
+        "a-x",
+        "a-y",
+        "a-z",
+    }
+
+
 def test_pods_that_name_a_group_themselves_are_left_alone() -> None:
     by_hand = {"pod": {"workloadRef": {"name": "w-a", "podGroup": "pg-a"}}}
     assert not of(jobset("a", part("x", 2, 4, **by_hand), part("y", 2, 4, **by_hand), gangConfig={"gangMode": "Gang"}))
@@ -310,6 +337,24 @@ REFUSED = {
     "basic and all": (
         jobset("a", part("x", 1, 1), scheduling={"schedulingPolicy": {"basic": {}}, "disruptionMode": {"all": {}}}),
         "needs a gang",
+    ),
+    "minimum in sequence": (
+        jobset(
+            "a",
+            part("x", 1, 1),
+            part("y", 1, 1, dependsOn=[{"name": "x", "status": "Ready"}]),
+            annotations={ASKED: "true", "scheduling.phalanx.dev/min-count": "1"},
+        ),
+        "start one after another",
+    ),
+    "minimum of a tree in sequence": (
+        jobset(
+            "a",
+            part("x", 1, 1),
+            part("y", 1, 1, dependsOn=[{"name": "x", "status": "Ready"}]),
+            annotations={TREE: "Job", "scheduling.phalanx.dev/min-groups": "1"},
+        ),
+        "start one after another",
     ),
     "tree value": (jobset("a", part("x", 1, 1), annotations={TREE: "Pod"}), "is not one of Job, ReplicatedJob"),
     "single below all": (

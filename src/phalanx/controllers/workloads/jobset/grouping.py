@@ -15,13 +15,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from phalanx.controllers.grouping.annotations import workload_annotations
+from phalanx.controllers.grouping.annotations import DOMAIN, workload_annotations
 from phalanx.controllers.grouping.core import Grouping, GroupingRefused, Json
 from phalanx.controllers.grouping.parts import disruption_of, gang
 from phalanx.controllers.grouping.user_workload import with_hand_made
 from phalanx.controllers.workloads.jobset.gang_config import by_gang_config, uses_gang_config
 from phalanx.controllers.workloads.jobset.scheduling import by_scheduling
-from phalanx.controllers.workloads.jobset.shape import shape_of
+from phalanx.controllers.workloads.jobset.shape import NOT_IN_SEQUENCE, shape_of
 from phalanx.controllers.workloads.jobset.tree import TREE, by_tree
 
 
@@ -50,6 +50,8 @@ def _group(jobset: Json, related: Sequence[Json]) -> Grouping:
     if tree:
         return by_tree(jobset, shape)
     if asked.gang:
+        if asked.min_count and shape.sequenced:
+            raise GroupingRefused(f"the JobSet: {DOMAIN}/min-count {NOT_IN_SEQUENCE}")
         whole: Json = {"gang": {"minCount": asked.min_count} if asked.min_count else {}}
         level: Json = {
             "schedulingPolicy": whole,

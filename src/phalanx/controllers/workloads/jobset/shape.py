@@ -11,6 +11,7 @@ from phalanx.controllers.workloads.job.grouping import size_of
 from phalanx.model.annotation_values import MAX_INT32
 
 EXCLUSIVE = "alpha.jobset.sigs.k8s.io/exclusive-topology"
+NOT_IN_SEQUENCE = "may not be set when replicatedJobs start one after another"
 
 
 class ReplicatedJobShape(msgspec.Struct, frozen=True):

@@ -7,13 +7,15 @@ Annotations are read from
 * the JobSet: the whole set;
 * a Job template, with the prefix `replicated-job-`: all Jobs of the ReplicatedJob together;
 * a Job template: each of its Jobs.
+
+Where ReplicatedJobs start one after another, the root is basic, and those that start together are below one gang.
 """
 
 from __future__ import annotations
 
 from phalanx.controllers.grouping.annotations import DOMAIN, WorkloadAnnotations, workload_annotations
 from phalanx.controllers.grouping.core import Grouping, GroupingRefused, Json, Link
-from phalanx.controllers.grouping.names import fitting, hashed
+from phalanx.controllers.grouping.names import fitting, hashed, joined
 from phalanx.controllers.grouping.parts import (
     BASIC,
     LeafTemplate,
@@ -25,7 +27,7 @@ from phalanx.controllers.grouping.parts import (
     pod_group,
     workload,
 )
-from phalanx.controllers.workloads.jobset.shape import JobSetShape, ReplicatedJobShape
+from phalanx.controllers.workloads.jobset.shape import NOT_IN_SEQUENCE, JobSetShape, ReplicatedJobShape, turns
 
 TREE = f"{DOMAIN}/group-tree"
 BY_JOB, BY_REPLICATED_JOB = "Job", "ReplicatedJob"
@@ -43,16 +45,18 @@ def by_tree(jobset: Json, shape: JobSetShape) -> Grouping:
     if not parts:
         return Grouping()
     top = workload_annotations(jobset["metadata"].get("annotations"))
+    if shape.sequenced and top.min_groups is not None:
+        raise GroupingRefused(f"the JobSet: {DOMAIN}/min-groups {NOT_IN_SEQUENCE}")
     policy = _group_policy(top, len(parts), "the JobSet", basic=shape.sequenced)
     mode = top.disruption or ("" if any(map(_one_by_one, parts)) else _mode(policy))
     names = _template_names(shape, parts, leaves)
+    stages = turns(parts) if shape.sequenced and top.gang is not False else [[part] for part in parts]
     children: list[TemplateNode | LeafTemplate] = []
-    for part in parts:
-        if leaves == BY_JOB:
-            children.append(_part_node(part, names, mode))
+    for members in stages:
+        if len(members) == 1:
+            children.append(_node(members[0], names, mode))
         else:
-            requested = workload_annotations(part.annotations, MIDDLE)
-            children.append(_leaf(names["ReplicatedJob", part.name], part, part.pods, requested, mode))
+            children.append(_turn(shape, members, top, names))
     root = TemplateNode(
         names["JobSet", ""],
         policy,
@@ -61,28 +65,70 @@ def by_tree(jobset: Json, shape: JobSetShape) -> Grouping:
         {mode: {}} if mode else None,
         parts[0].priority_class,
     )
-    return _objects(jobset, shape, parts, root)
+    return _objects(jobset, shape, stages, root)
 
 
-def _objects(jobset: Json, shape: JobSetShape, parts: list[ReplicatedJobShape], root: TemplateNode) -> Grouping:
+def _objects(jobset: Json, shape: JobSetShape, stages: list[list[ReplicatedJobShape]], root: TemplateNode) -> Grouping:
     name = hashed(shape.name, "JobSet", shape.namespace, shape.name)
-    result = Grouping(workload=workload(jobset, name, [root]))
-    top = shape.name
-    result.composites.append(composite(jobset, top, name, root))
-    for part, child in zip(parts, root.children, strict=True):
-        own = fitting(f"{shape.name}-{part.name}")
-        if isinstance(child, LeafTemplate):
-            result.groups.append(pod_group(jobset, own, name, child, parent=top))
-            link = Link(pod_group=own, template=child.name, parent=top)
-            result.links.update(dict.fromkeys(shape.jobs(part), link))
+    result = Grouping(workload=workload(jobset, name, [root]), composites=[composite(jobset, shape.name, name, root)])
+    for members, child in zip(stages, root.children, strict=True):
+        if len(members) == 1:
+            _add_part(result, jobset, shape, members[0], child, shape.name)
             continue
-        result.composites.append(composite(jobset, own, name, child, parent=top))
-        (leaf,) = child.children
-        assert isinstance(leaf, LeafTemplate)
-        for job in shape.jobs(part):
-            result.groups.append(pod_group(jobset, job, name, leaf, parent=own))
-            result.links[job] = Link(pod_group=job, template=leaf.name, parent=own)
+        assert isinstance(child, TemplateNode)
+        turn = joined(shape.name, child.name)
+        result.composites.append(composite(jobset, turn, name, child, parent=shape.name))
+        for part, node in zip(members, child.children, strict=True):
+            _add_part(result, jobset, shape, part, node, turn)
     return result
+
+
+def _add_part(
+    result: Grouping,
+    jobset: Json,
+    shape: JobSetShape,
+    part: ReplicatedJobShape,
+    node: TemplateNode | LeafTemplate,
+    parent: str,
+) -> None:
+    """Add the groups of one ReplicatedJob."""
+    name = hashed(shape.name, "JobSet", shape.namespace, shape.name)
+    own = fitting(f"{shape.name}-{part.name}")
+    if isinstance(node, LeafTemplate):
+        result.groups.append(pod_group(jobset, own, name, node, parent=parent))
+        link = Link(pod_group=own, template=node.name, parent=parent)
+        result.links.update(dict.fromkeys(shape.jobs(part), link))
+        return
+    result.composites.append(composite(jobset, own, name, node, parent=parent))
+    (leaf,) = node.children
+    assert isinstance(leaf, LeafTemplate)
+    for job in shape.jobs(part):
+        result.groups.append(pod_group(jobset, job, name, leaf, parent=own))
+        result.links[job] = Link(pod_group=job, template=leaf.name, parent=own)
+
+
+def _turn(
+    shape: JobSetShape, members: list[ReplicatedJobShape], top: WorkloadAnnotations, names: Names
+) -> TemplateNode:
+    """Return the gang of ReplicatedJobs that start together in a set whose parts start one after another."""
+    label = "-".join(part.name for part in members)
+    policy = gang_of_groups(len(members))
+    mode = top.disruption or ("" if any(map(_one_by_one, members)) else _mode(policy))
+    return TemplateNode(
+        hashed(label, "ReplicatedJobGroup", shape.namespace, f"{shape.name}/{label}"),
+        policy,
+        [_node(part, names, mode) for part in members],
+        None,
+        {mode: {}} if mode else None,
+        members[0].priority_class,
+    )
+
+
+def _node(part: ReplicatedJobShape, names: Names, above: str) -> TemplateNode | LeafTemplate:
+    if ("Job", part.name) in names:
+        return _part_node(part, names, above)
+    requested = workload_annotations(part.annotations, MIDDLE)
+    return _leaf(names["ReplicatedJob", part.name], part, part.pods, requested, above)
 
 
 def _part_node(part: ReplicatedJobShape, names: Names, above: str) -> TemplateNode:
