@@ -38,7 +38,7 @@ PODS = Resource("", "v1", "pods", "Pod")
 NODES = Resource("", "v1", "nodes", "Node", namespaced=False)
 JOBS = Resource("batch", "v1", "jobs", "Job")
 CALLERS = 40
-DURATION = 15.0  # seconds of a lease, where nothing else is said
+DURATION = 15.0  # seconds of a lease, where nothing else is configured
 
 
 def node(name: str, cpu: str) -> Json:
@@ -147,11 +147,11 @@ async def outage(seconds: float, seed: int = 1, longest: float = 25.0, duration:
         for caller in callers:
             caller.cancel()
         await asyncio.gather(*callers, return_exceptions=True)
-        lost = scheduler.said().count("standing by to lead again")
+        lost = scheduler.log_text().count("standing by to lead again")
         ended = {part.name: round(await part.terminate(), 1) for part in parts}
         for part in parts:
-            if "Traceback" in part.said():
-                raise Broken(f"{part.name} logged a traceback:\n{part.said()[-3000:]}")
+            if "Traceback" in part.log_text():
+                raise Broken(f"{part.name} logged a traceback:\n{part.log_text()[-3000:]}")
         if not lost:
             raise Broken("the lease was never lost: the server was not away for long enough")
         back.sort()
@@ -370,16 +370,16 @@ async def question(nodes: int, pods: int, seed: int = 1) -> None:
         scheduler.check_alive()
         if await _transitions(client):
             raise Broken("the lease was lost while a question was thought about")
-        said = (await answer)[0].decode().strip()
+        printed = (await answer)[0].decode().strip()
         print(f"whatif of {pods} spread pods on {nodes} nodes: code {asking.returncode} after {took:.1f} s")
-        print(f"  it said: {said.splitlines()[0][:160]} … {len(said)} characters")
+        print(f"  it printed: {printed.splitlines()[0][:160]} … {len(printed)} characters")
         print(
             f"  {len(meanwhile)} pods bound meanwhile, median {_median(meanwhile):.3f} s, worst {max(meanwhile):.3f} s"
         )
         print(f"  alone: median {_median(alone):.3f} s, worst {max(alone):.3f} s")
         print(f"  lease: {len(renewals) - 1} renewals, at most {longest:.1f} s apart")
-        if asking.returncode not in (0, 1) and "too large" not in said:
-            raise Broken(f"the question was neither answered nor bounded: {said[-2000:]}")
+        if asking.returncode not in (0, 1) and "too large" not in printed:
+            raise Broken(f"the question was neither answered nor bounded: {printed[-2000:]}")
 
 
 def _median(values: list[float]) -> float:

@@ -38,14 +38,14 @@ class Part:
         assert self.process.stdout is not None
         self.line = await asyncio.to_thread(self.process.stdout.readline)
         if not self.line.startswith("ready"):
-            raise Broken(f"{self.name} did not start: {self.said()[-2000:]}")
+            raise Broken(f"{self.name} did not start: {self.log_text()[-2000:]}")
 
-    def said(self) -> str:
+    def log_text(self) -> str:
         return self._log.read_text()
 
     def check_alive(self) -> None:
         if self.process is not None and self.process.poll() is not None:
-            raise Broken(f"{self.name} ended with code {self.process.returncode}:\n{self.said()[-3000:]}")
+            raise Broken(f"{self.name} ended with code {self.process.returncode}:\n{self.log_text()[-3000:]}")
 
     def kill(self) -> None:
         if self.process is not None:
@@ -62,7 +62,7 @@ class Part:
         except subprocess.TimeoutExpired:
             raise Broken(f"{self.name} ignores SIGTERM") from None
         if code != 0:
-            raise Broken(f"{self.name} ended with code {code} after SIGTERM:\n{self.said()[-3000:]}")
+            raise Broken(f"{self.name} ended with code {code} after SIGTERM:\n{self.log_text()[-3000:]}")
         return time.monotonic() - began
 
 

@@ -35,7 +35,7 @@ def pod(name: str, size: int, *containers: Json, leader_too: bool = True, subgro
     return made
 
 
-def said(made: Json, place: int = 0) -> dict[str, str]:
+def environment(made: Json, place: int = 0) -> dict[str, str]:
     env = {entry["name"]: entry["value"] for entry in made["spec"]["containers"][place]["env"]}
     return {name: value for name, value in env.items() if name.startswith("TPU_")}
 
@@ -43,7 +43,7 @@ def said(made: Json, place: int = 0) -> dict[str, str]:
 def test_every_pod_of_a_group_has_the_same_list_and_its_own_number() -> None:
     hosts = "s-0.d,s-0-1.d,s-0-2.d"
     for number, name in enumerate(("s-0", "s-0-1", "s-0-2")):
-        assert said(pod(name, 3)) == {
+        assert environment(pod(name, 3)) == {
             "TPU_WORKER_HOSTNAMES": hosts,
             "TPU_WORKER_ID": str(number),
             "TPU_NAME": "s-0",
@@ -54,15 +54,15 @@ def test_every_pod_of_a_group_has_the_same_list_and_its_own_number() -> None:
 
 def test_a_leader_without_tpus_is_no_worker() -> None:
     leader = pod("s-0", 3, {"name": "c", "image": "i"})
-    assert said(leader) == {}
-    worker = said(pod("s-0-1", 3, leader_too=False))
+    assert environment(leader) == {}
+    worker = environment(pod("s-0-1", 3, leader_too=False))
     assert (worker["TPU_WORKER_ID"], worker["TPU_WORKER_HOSTNAMES"]) == ("0", "s-0-1.d,s-0-2.d")
 
 
 def test_each_container_is_a_worker_of_its_own() -> None:
     made = pod("s-0-1", 2, container("a"), {"name": "plain", "image": "i"}, container("b"))
-    first, second = said(made, 0), said(made, 2)
-    assert said(made, 1) == {}
+    first, second = environment(made, 0), environment(made, 2)
+    assert environment(made, 1) == {}
     assert (first["TPU_WORKER_ID"], second["TPU_WORKER_ID"]) == ("2", "3")
     assert first["TPU_WORKER_HOSTNAMES"] == "s-0.d,s-0.d,s-0-1.d,s-0-1.d"
     assert first["TPU_PROCESS_ADDRESSES"] == "s-0.d:8476,s-0.d:8477,s-0-1.d:8476,s-0-1.d:8477"
@@ -70,14 +70,14 @@ def test_each_container_is_a_worker_of_its_own() -> None:
 
 
 def test_ports_that_the_author_chose_are_kept() -> None:
-    made = said(pod("s-0", 2, container("a", "9000"), container("b", "9001")))
+    made = environment(pod("s-0", 2, container("a", "9000"), container("b", "9001")))
     assert made["TPU_PROCESS_ADDRESSES"] == "s-0.d:9000,s-0.d:9001,s-0-1.d:9000,s-0-1.d:9001"
     assert made["TPU_PROCESS_PORT"] == "9000"
 
 
 def test_a_list_that_the_author_wrote_is_left_alone() -> None:
     own = container(env=[{"name": "TPU_WORKER_ID", "value": "7"}])
-    assert said(pod("s-0", 2, own)) == {"TPU_WORKER_ID": "7"}
+    assert environment(pod("s-0", 2, own)) == {"TPU_WORKER_ID": "7"}
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ def test_a_list_that_the_author_wrote_is_left_alone() -> None:
 def test_subgroups_have_lists_of_their_own(
     name: str, size: int, subgroup: int, leader_too: bool, kind: str, number: str, hosts: str
 ) -> None:
-    made = said(pod(name, size, leader_too=leader_too, subgroup=subgroup, kind=kind))
+    made = environment(pod(name, size, leader_too=leader_too, subgroup=subgroup, kind=kind))
     assert (made["TPU_WORKER_ID"], made["TPU_WORKER_HOSTNAMES"]) == (number, hosts)
 
 

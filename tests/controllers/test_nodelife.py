@@ -192,7 +192,7 @@ def test_a_node_whose_lease_is_not_renewed_becomes_unknown() -> None:
     asyncio.run(scenario())
 
 
-async def said_of_nodes(watching: StoreWatcher) -> list[tuple[str, str]]:
+async def ready_of_nodes(watching: StoreWatcher) -> list[tuple[str, str]]:
     """Every state that nodes were said to be in since the watch began."""
     watching.close()
     changes = [change.entry async for batch in watching for change in batch]
@@ -210,7 +210,7 @@ def test_a_machine_that_slept_loses_no_node_and_no_pod() -> None:
             before = {p["metadata"]["uid"]: condition(p, "Ready")["lastTransitionTime"] for p in cluster.all("Pod")}
             loop.jump(600)
             await asyncio.sleep(400)
-            assert all(status == "True" for _, status in await said_of_nodes(watching))
+            assert all(status == "True" for _, status in await ready_of_nodes(watching))
             after = {p["metadata"]["uid"]: condition(p, "Ready")["lastTransitionTime"] for p in cluster.all("Pod")}
             assert before == after and len(before) == 1
 
@@ -229,7 +229,7 @@ def test_a_node_that_died_while_no_controller_listened_is_found_out_afterwards()
             there = {n["metadata"]["name"]: condition(n, "Ready")["status"] for n in cluster.all("Node")}
             assert set(there.values()) == {"True"}, "silent for less than a lease lasts, as far as was heard"
             await asyncio.sleep(40)
-            assert ("node-00001", "Unknown") in (said := await said_of_nodes(watching))
+            assert ("node-00001", "Unknown") in (said := await ready_of_nodes(watching))
             assert ("node-00000", "Unknown") not in said
 
     run(scenario)

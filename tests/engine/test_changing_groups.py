@@ -30,10 +30,10 @@ def test_a_pod_that_joins_a_group_while_it_is_being_bound_counts_as_placed_but_n
     run.see(pod("b").label(GROUP_LABEL, "g").cpu("1")).step()
     assert binds(run, "a") == 1, "it has a node already"
     assert run.bound == {"b": "n"}, "one beside the one that is being bound makes two"
-    assert run.said("g")[0] != "True", "one of the two binds is not answered"
+    assert run.condition("g")[0] != "True", "one of the two binds is not answered"
     run.answer_held().step()
     assert run.bound == {"a": "n", "b": "n"}
-    assert run.said("g") == ("True", "Scheduled", "")
+    assert run.condition("g") == ("True", "Scheduled", "")
 
 
 def test_a_pod_that_joins_a_group_while_it_is_being_bound_waits_with_the_group_when_the_bind_fails():
@@ -46,7 +46,7 @@ def test_a_pod_that_joins_a_group_while_it_is_being_bound_waits_with_the_group_w
     run.refuse = {}
     run.see(pod("b").label(GROUP_LABEL, "g").cpu("1")).step(11)
     assert run.bound.keys() == {"a", "b"}
-    assert run.said("g") == ("True", "Scheduled", "")
+    assert run.condition("g") == ("True", "Scheduled", "")
 
 
 def test_a_pod_that_leaves_its_group_while_it_is_being_bound_is_tried_alone_when_the_bind_fails():
@@ -76,7 +76,7 @@ def test_a_group_that_is_scheduled_is_tried_again_with_a_pod_that_joined_it_and_
     run = Cluster().see(node("n").cpu("4"), pod_group("g").gang(1), pod("b").group("g").cpu("1"), pod("a").cpu("1"))
     run.hold, run.refuse = {"a"}, {"a": TRANSIENT}
     run.step()
-    assert run.said("g") == ("True", "Scheduled", "")
+    assert run.condition("g") == ("True", "Scheduled", "")
     relabel(run, "a", "g")
     run.step()
     run.answer_held().step()

@@ -62,7 +62,7 @@ def test_nodes_are_taken_at_once_and_binds_follow_step_by_step() -> None:
     assert sorted(itertools.chain(*slices)) == sorted(f"g-{i}" for i in range(SIZE))
     assert len(set(run.placed.values())) == SIZE
     run.step()
-    assert run.said("g") == ("True", "Scheduled", "")
+    assert run.condition("g") == ("True", "Scheduled", "")
 
 
 def test_between_two_slices_the_gang_is_committing_and_no_other_pod_gets_its_nodes() -> None:
@@ -71,7 +71,7 @@ def test_between_two_slices_the_gang_is_committing_and_no_other_pod_gets_its_nod
     assert run.engine.unit_lifecycle.of("podgroup/default/g") is UnitState.COMMITTING
     states = [run.engine.pods.records[f"default/g-{i}"].state for i in range(SIZE)]
     assert states.count(PodState.ASSUMED) == SIZE - SLICE and states.count(PodState.BOUND) == SLICE
-    assert run.said("g")[0] != "True", "four of ten are not a gang"
+    assert run.condition("g")[0] != "True", "four of ten are not a gang"
     late = next(name for name in (f"g-{i}" for i in range(SIZE)) if name not in run.placed)
     assert why(run.engine, "Pod", "default", late).items[0].summary == "its pods are being bound"
     assert run.engine.next_wake() == run.now, "it goes on by itself"
@@ -95,7 +95,7 @@ def test_several_large_gangs_do_not_share_one_step() -> None:
         counts.append(len(one_step(run)))
     assert max(counts) <= 2 * SLICE, counts
     run.step()
-    assert all(run.said(name)[0] == "True" for name in "abc")
+    assert all(run.condition(name)[0] == "True" for name in "abc")
 
 
 def bound(run: Cluster) -> set[str]:
@@ -110,10 +110,10 @@ def test_when_a_member_is_deleted_in_between_no_other_is_bound_and_the_gang_is_g
     run.step()
     assert bound(run) == set(first), "nine of ten are not a gang: no further Bind"
     assert run.placed == {} and sorted(run.evicted) == sorted(first)
-    assert run.said("g")[1] == "WaitingForMembers"
+    assert run.condition("g")[1] == "WaitingForMembers"
     run.see(*(pod(f"new-{i}").group("g").cpu("1") for i in range(SLICE + 1))).step(11)
     assert len(run.placed) == SIZE
-    assert run.said("g") == ("True", "Scheduled", "")
+    assert run.condition("g") == ("True", "Scheduled", "")
 
 
 def test_when_more_is_asked_for_in_between_no_other_member_is_bound() -> None:
@@ -171,7 +171,7 @@ def test_a_node_that_goes_before_the_turn_of_its_pod_gets_no_pod() -> None:
     run.step()
     run.step(11)
     assert len(run.placed) == SIZE and lost not in run.placed.values()
-    assert run.said("g") == ("True", "Scheduled", "")
+    assert run.condition("g") == ("True", "Scheduled", "")
 
 
 @pytest.mark.parametrize("steps", [1, 2])
@@ -182,7 +182,7 @@ def test_a_new_process_completes_what_was_begun(steps: int) -> None:
     assert len(run.placed) == steps * SLICE
     run.restart(engine()).step(11)
     assert len(run.placed) == SIZE and not run.evicted
-    assert run.said("g") == ("True", "Scheduled", "")
+    assert run.condition("g") == ("True", "Scheduled", "")
 
 
 def test_a_new_process_that_cannot_complete_it_gives_everything_back() -> None:
@@ -201,10 +201,10 @@ def test_a_bind_that_fails_in_a_later_slice_is_tried_again() -> None:
     late = [f"g-{i}" for i in range(SIZE) if f"g-{i}" not in run.placed]
     run.refuse = {late[-1]: PERMANENT}
     run.step()
-    assert len(run.placed) == SIZE - 1 and run.said("g")[0] != "True"
+    assert len(run.placed) == SIZE - 1 and run.condition("g")[0] != "True"
     run.refuse = {}
     run.step(1.5)
-    assert len(run.placed) == SIZE and run.said("g") == ("True", "Scheduled", "")
+    assert len(run.placed) == SIZE and run.condition("g") == ("True", "Scheduled", "")
 
 
 def test_without_slices_everybody_is_bound_in_one_step() -> None:

@@ -50,7 +50,7 @@ def test_a_write_that_fails_after_more_was_said_takes_nothing_back():
     run.step()
     late = run.of(d.SetGroupCondition, "g")[0]
     run.see(pod("b").group("g").cpu("1")).step()
-    assert run.said("g") == ("True", "Scheduled", "")
+    assert run.condition("g") == ("True", "Scheduled", "")
     run.engine.apply(Outcome(late.id, TRANSIENT))
     run.gone("Pod", "a").gone("Pod", "b").see(pod("c").group("g").cpu("1")).step(11)
     assert statuses(run, "g", "PodGroupInitiallyScheduled") == ["False", "True"]

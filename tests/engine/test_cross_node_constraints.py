@@ -66,17 +66,17 @@ def tied(count: int) -> list[object]:
 
 
 def test_a_search_that_gives_up_says_so_and_one_that_does_not_has_tried_everything() -> None:
-    def said(budget: int) -> str:
+    def message(budget: int) -> str:
         run = Cluster(Engine(EngineSettings(search_budget=budget)))
         for number in range(6):
             run.see(node(f"n{number}").cpu(8 if number else 1).label(ZONE, "ab"[number > 0]))
         run.see(pod_group("g").gang(6), *tied(6)).step()
         assert run.placed == {}
-        return run.said("g")[2]
+        return run.condition("g")[2]
 
-    assert "(search budget of 10 expansions used up, not proved impossible)" in said(10)
-    assert "no placement was found that also keeps the pods' affinity, spreading" in said(20_000)
-    assert "used up" not in said(20_000)
+    assert "(search budget of 10 expansions used up, not proved impossible)" in message(10)
+    assert "no placement was found that also keeps the pods' affinity, spreading" in message(20_000)
+    assert "used up" not in message(20_000)
 
 
 def test_room_promised_to_others_is_not_taken_by_tied_members() -> None:

@@ -151,7 +151,7 @@ def test_a_pod_kept_out_by_a_pod_that_stays_evicts_no_pod(monkeypatch: pytest.Mo
     hard = sum(name.startswith("hard") for name in run.bound)
     if stays:
         assert not run.evicted and hard == 0
-        assert "no set of victims was found" in run.said("hard")[2]
+        assert "no set of victims was found" in run.condition("hard")[2]
         assert max(taken) <= 2 * 12, "of 90"
     else:
         assert hard == MEMBERS and "low-0-1" in run.evicted and len(run.evicted) == MEMBERS

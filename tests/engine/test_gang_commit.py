@@ -33,14 +33,14 @@ def test_a_bind_that_fails_is_tried_again_after_a_while_and_the_gang_completes(p
     run.refuse = {"g-1": problem}
     run.step()
     assert run.placed.keys() == {"g-0", "g-2"}
-    assert run.said("g")[0] != "True", "two of three are not a gang"
+    assert run.condition("g")[0] != "True", "two of three are not a gang"
     binds = sum(isinstance(each, d.Bind) for each in run.log)
     run.step()
     assert sum(isinstance(each, d.Bind) for each in run.log) == binds, "not at once: the API server is in trouble"
     run.refuse = {}
     run.step(1.5)
     assert run.placed.keys() == {"g-0", "g-1", "g-2"}
-    assert run.said("g") == ("True", "Scheduled", "")
+    assert run.condition("g") == ("True", "Scheduled", "")
     assert run.evicted == []
 
 
@@ -73,7 +73,7 @@ def test_a_gang_that_cannot_be_completed_any_more_is_released_and_tried_again_wh
     assert run.placed.keys() == {"thief"}
     run.gone("Pod", "thief").step(11)
     assert run.placed.keys() == {"g-0b", "g-1", "g-2b"}
-    assert run.said("g") == ("True", "Scheduled", "")
+    assert run.condition("g") == ("True", "Scheduled", "")
 
 
 def half_bound(created: float) -> Cluster:
@@ -111,7 +111,7 @@ def test_members_that_run_are_not_released_while_their_gang_waits_for_a_later_me
 def test_a_gang_that_was_complete_once_is_repaired_not_released():
     run = Cluster().see(*three_nodes(), *gang("g", 3))
     run.step()
-    assert run.said("g")[0] == "True"
+    assert run.condition("g")[0] == "True"
     run.gone("Pod", "g-1")
     run.see(pod("thief").cpu("1").node(({"n0", "n1", "n2"} - set(run.placed.values())).pop()))
     run.see(pod("g-3").group("g").cpu("1")).step(60)
@@ -122,7 +122,7 @@ def test_a_gang_that_was_complete_once_is_repaired_not_released():
 def test_a_group_made_again_with_a_larger_minimum_does_not_release_what_ran_before(restart):
     run = Cluster().see(*three_nodes(), *gang("g", 2))
     run.step()
-    assert run.said("g")[0] == "True"
+    assert run.condition("g")[0] == "True"
     run.gone("PodGroup", "g").step()
     run.see(pod_group("g").uid("another").gang(4), *(pod(f"new-{i}").group("g").cpu("1") for i in range(2)))
     if restart:
@@ -152,7 +152,7 @@ def test_an_answer_that_is_lost_does_not_matter_once_the_pod_is_seen_bound():
     for bind in run.held:
         run.bind(bind, answer=False)
     run.step()
-    assert run.said("g") == ("True", "Scheduled", "")
+    assert run.condition("g") == ("True", "Scheduled", "")
 
 
 def test_answers_that_come_twice_or_for_pods_that_are_gone_change_nothing():
@@ -171,8 +171,8 @@ def test_an_optional_child_that_failed_is_released_and_the_rest_of_the_tree_stay
         run.see(pod_group(name).gang(2).parent("job"), *(pod(f"{name}-{i}").group(name).cpu("1") for i in range(2)))
     run.refuse = {"b-1": PERMANENT}
     run.step()
-    assert run.said("job", "CompositePodGroup")[0] == run.said("a")[0] == "True"
-    assert run.said("b")[0] != "True"
+    assert run.condition("job", "CompositePodGroup")[0] == run.condition("a")[0] == "True"
+    assert run.condition("b")[0] != "True"
     run.see(pod("thief").cpu("1").node(({f"n{i}" for i in range(4)} - set(run.placed.values())).pop()))
     run.step(1.5)
     assert run.evicted == ["b-0"]
@@ -185,7 +185,7 @@ def test_a_tree_that_cannot_be_completed_is_released_with_its_complete_children(
         run.see(pod_group(name).gang(2).parent("job"), *(pod(f"{name}-{i}").group(name).cpu("1") for i in range(2)))
     run.refuse = {"b-1": PERMANENT}
     run.step()
-    assert run.said("a")[0] != "True", "its parent is not complete"
+    assert run.condition("a")[0] != "True", "its parent is not complete"
     run.see(pod("thief").cpu("1").node(({f"n{i}" for i in range(4)} - set(run.placed.values())).pop()))
     run.step(1.5)
     assert sorted(run.evicted) == ["a-0", "a-1", "b-0"]
@@ -229,10 +229,10 @@ def test_a_crash_between_the_first_and_the_last_bind_is_repaired_by_the_next_pro
     ours = {name for name in run.placed if name.startswith("g")}
     if room or landed == 3:
         assert ours == {"g-0", "g-1", "g-2"} and run.evicted == []
-        assert run.said("g") == ("True", "Scheduled", "")
+        assert run.condition("g") == ("True", "Scheduled", "")
     else:
         assert ours == set() and len(run.evicted) == landed
-        assert run.said("g")[0] == "False"
+        assert run.condition("g")[0] == "False"
 
 
 @pytest.mark.parametrize("order", list(itertools.islice(itertools.permutations(range(7)), 0, 5040, 233)))
@@ -243,7 +243,7 @@ def test_what_a_new_process_sees_first_does_not_matter(order):
     run.bind(run.held[0], answer=False, show=False)
     run.hold = set()
     run.restart(order=order).step()
-    assert len(run.placed) == 3 and run.evicted == [] and run.said("g")[0] == "True"
+    assert len(run.placed) == 3 and run.evicted == [] and run.condition("g")[0] == "True"
 
 
 def test_pods_that_others_placed_are_left_alone_after_a_restart():
@@ -302,7 +302,7 @@ def test_one_refused_reservation_takes_the_whole_gang_back():
     run = Cluster(engine_with(plugin)).see(*three_nodes(), *gang("g", 3))
     run.step()
     assert run.placed == {} and plugin.reserved == []
-    assert "pod default/g-2: no licence left" in run.said("g")[2]
+    assert "pod default/g-2: no licence left" in run.condition("g")[2]
     assert sum(isinstance(each, d.Bind) for each in run.log) == 0
     plugin.refused = set()
     run.step()
@@ -330,7 +330,7 @@ def test_permit_is_for_the_group_as_a_whole():
     run = Cluster(engine_with(plugin)).see(*three_nodes(), *gang("g", 3))
     run.step()
     assert run.placed == {}
-    assert "is not ready: quota is being counted" in run.said("g")[2]
+    assert "is not ready: quota is being counted" in run.condition("g")[2]
     assert not run.engine.pod_lifecycle.holding, "no pod keeps room while others are not ready"
     plugin.ready = True
     run.step(1.5)
@@ -353,10 +353,10 @@ def test_a_member_whose_prebind_fails_comes_back_and_the_gang_completes():
     plugin = PreBinding()
     run = Cluster(engine_with(plugin)).see(*three_nodes(), *gang("g", 3))
     run.step()
-    assert len(run.placed) == 2 and run.said("g")[0] != "True"
+    assert len(run.placed) == 2 and run.condition("g")[0] != "True"
     plugin.broken = False
     run.step(1.5)
-    assert len(run.placed) == 3 and run.said("g")[0] == "True"
+    assert len(run.placed) == 3 and run.condition("g")[0] == "True"
 
 
 def test_a_gang_that_a_plugin_turns_down_was_never_on_a_node_and_keeps_its_promise() -> None:

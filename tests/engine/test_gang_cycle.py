@@ -31,21 +31,22 @@ def test_nothing_is_bound_until_the_minimum_exists_and_the_group_says_how_many_a
     run = Cluster().see(*nodes(5), pod_group("g").gang(3), *members("g", 2))
     run.step()
     assert run.placed == {}
-    assert run.said("g")[:2] == ("False", "WaitingForMembers")
-    assert "PodGroup g has 2 of 3 pods, 1 missing" in run.said("g")[2]
+    assert run.condition("g")[:2] == ("False", "WaitingForMembers")
+    assert "PodGroup g has 2 of 3 pods, 1 missing" in run.condition("g")[2]
     assert (
-        run.announced("g-0") == "WaitingForMembers: waiting for minCount pods from a gang to appear in scheduling queue"
+        run.pod_condition("g-0")
+        == "WaitingForMembers: waiting for minCount pods from a gang to appear in scheduling queue"
     )
     run.see(*members("g", 1, start=2)).step()
     assert len(run.placed) == 3
-    assert run.said("g") == ("True", "Scheduled", "")
+    assert run.condition("g") == ("True", "Scheduled", "")
 
 
 def test_a_gang_that_does_not_fit_binds_no_pod_and_wakes_when_room_appears():
     run = Cluster().see(*nodes(2), pod_group("g").gang(3), *members("g", 3))
     run.step()
     assert run.placed == {}
-    status, reason, message = run.said("g")
+    status, reason, message = run.condition("g")
     assert (status, reason) == ("False", "Unschedulable")
     assert message.startswith("pod group is unschedulable, minCount (3) cannot be satisfied: 2 scheduled, 0 remaining")
     assert "needs 3 pods; room for 2 (limited by cpu)" in message
@@ -71,7 +72,7 @@ def test_objects_may_come_in_any_order():
         for part in parts[shift:] + parts[:shift]:
             run.see(part.copy())
             run.step()
-        assert run.said("job", "CompositePodGroup")[:2] == ("True", "Scheduled")
+        assert run.condition("job", "CompositePodGroup")[:2] == ("True", "Scheduled")
         results.add(len(run.placed))
     assert results == {3}
 
@@ -79,9 +80,9 @@ def test_objects_may_come_in_any_order():
 def test_a_pod_whose_group_or_ancestor_is_missing_says_which():
     run = Cluster().see(*nodes(3), pod("p").group("g"))
     run.step()
-    assert run.announced("p") == "WaitingForMembers: waiting for PodGroup g to appear"
+    assert run.pod_condition("p") == "WaitingForMembers: waiting for PodGroup g to appear"
     run.see(pod_group("g").parent("job")).step()
-    assert "waiting for CompositePodGroup job, an ancestor of PodGroup g, to appear" in run.announced("p")
+    assert "waiting for CompositePodGroup job, an ancestor of PodGroup g, to appear" in run.pod_condition("p")
     run.see(composite("job")).step()
     assert run.placed == {"p": "n0"}
 
@@ -90,7 +91,7 @@ def test_deleting_the_group_sends_pending_pods_back_to_waiting():
     run = Cluster().see(*nodes(1), pod_group("g").gang(2), *members("g", 2))
     run.step()
     run.gone("PodGroup", "g").step()
-    assert run.announced("g-0") == "WaitingForMembers: waiting for PodGroup g to appear"
+    assert run.pod_condition("g-0") == "WaitingForMembers: waiting for PodGroup g to appear"
     run.see(node("n1").cpu("1"))
     run.step()
     assert run.placed == {}
@@ -107,13 +108,13 @@ def test_deleting_the_group_while_binds_are_under_way_does_no_harm():
     run.answer_held().step()
     assert len(run.placed) == 2 and run.evicted == []
     run.see(pod_group("g").gang(2).uid("again")).step()
-    assert run.said("g")[:2] == ("True", "Scheduled"), "its members carry the mark of their binds"
+    assert run.condition("g")[:2] == ("True", "Scheduled"), "its members carry the mark of their binds"
 
 
 def test_members_beyond_the_minimum_go_to_sleep_and_wake_when_one_fits():
     run = Cluster().see(*nodes(2), pod_group("g").gang(2), *members("g", 4))
     run.step()
-    assert len(run.placed) == 2 and run.said("g") == ("True", "Scheduled", "")
+    assert len(run.placed) == 2 and run.condition("g") == ("True", "Scheduled", "")
     assert all(c.status == "True" for c in run.log if isinstance(c, d.SetGroupCondition)), "never False in between"
     left = run.attempts("podgroup/default/g")
     run.step(30)
@@ -130,7 +131,7 @@ def test_arrivals_of_the_shape_that_failed_do_not_cause_attempts():
     for i in range(5):
         run.see(*members("g", 1, start=10 + i)).step()
     assert run.attempts("podgroup/default/g") == before
-    assert run.announced("g-14") == run.announced("g-0")
+    assert run.pod_condition("g-14") == run.pod_condition("g-0")
     run.see(*members("g", 3, cpu="100m", start=20)).step()
     assert len(run.placed) >= 3, "small ones make the minimum"
 
@@ -141,7 +142,7 @@ def test_equal_gangs_share_one_failure_and_are_woken_one_after_the_other():
         run.see(pod_group(f"g{g}").gang(2), *members(f"g{g}", 2))
     run.step()
     assert run.placed == {}
-    assert all("needs 2 pods; room for 1" in run.said(f"g{g}")[2] for g in range(5))
+    assert all("needs 2 pods; room for 1" in run.condition(f"g{g}")[2] for g in range(5))
     run.see(node("n1").cpu("1"), node("n2").cpu("2")).step()
     assert sorted({name[:2] for name in run.placed}) == ["g0", "g1"]
 
@@ -154,7 +155,7 @@ def test_a_smaller_minimum_wakes_the_group_and_a_larger_one_makes_it_wait():
     run = Cluster().see(pod_group("g").gang(2), *members("g", 2))
     run.step()
     run.see(pod_group("g").gang(4).generation(2)).step()
-    assert run.said("g")[1] == "WaitingForMembers"
+    assert run.condition("g")[1] == "WaitingForMembers"
     run.see(*nodes(4)).step()
     assert run.placed == {}
 
@@ -248,18 +249,18 @@ def test_a_scheduled_group_grows():
 def test_a_basic_group_takes_what_fits():
     run = Cluster().see(*nodes(2), pod_group("g"), *members("g", 4))
     run.step()
-    assert len(run.placed) == 2 and run.said("g")[:2] == ("True", "Scheduled")
+    assert len(run.placed) == 2 and run.condition("g")[:2] == ("True", "Scheduled")
     run = Cluster().see(pod_group("g"), *members("g", 4))
     run.step()
-    assert run.said("g")[:2] == ("False", "Unschedulable")
+    assert run.condition("g")[:2] == ("False", "Unschedulable")
 
 
 def test_one_gated_member_holds_the_group_and_is_named():
     run = Cluster().see(*nodes(3), pod_group("g").gang(2), *members("g", 2), pod("slow").group("g").cpu("1").gate("x"))
     run.step()
     assert run.placed == {}
-    assert run.announced("g-0") == "SchedulingGated: waiting for scheduling gates of default/slow"
-    assert run.announced("slow") == "SchedulingGated: Scheduling is blocked due to non-empty scheduling gates"
+    assert run.pod_condition("g-0") == "SchedulingGated: waiting for scheduling gates of default/slow"
+    assert run.pod_condition("slow") == "SchedulingGated: Scheduling is blocked due to non-empty scheduling gates"
     run.see(pod("slow").group("g").cpu("1")).step()
     assert len(run.placed) == 3
 
@@ -267,16 +268,19 @@ def test_one_gated_member_holds_the_group_and_is_named():
 def test_the_condition_names_a_gated_member_once_no_member_is_missing():
     run = Cluster().see(*nodes(3), pod_group("g").gang(2), pod("slow").group("g").cpu("1").gate("x"))
     run.step()
-    assert run.said("g") == ("False", "WaitingForMembers", run.said("g")[2]) and "1 missing" in run.said("g")[2]
+    assert (
+        run.condition("g") == ("False", "WaitingForMembers", run.condition("g")[2])
+        and "1 missing" in run.condition("g")[2]
+    )
     run.see(*members("g", 1)).step()
-    assert run.said("g") == ("False", "WaitingForMembers", "waiting for scheduling gates of default/slow")
+    assert run.condition("g") == ("False", "WaitingForMembers", "waiting for scheduling gates of default/slow")
 
 
 def test_a_gated_latecomer_leaves_a_scheduled_group_scheduled():
     run = Cluster().see(*nodes(3), pod_group("g").gang(2), *members("g", 2))
     run.step()
     run.see(pod("slow").group("g").cpu("1").gate("x")).step()
-    assert run.said("g")[:2] == ("True", "Scheduled")
+    assert run.condition("g")[:2] == ("True", "Scheduled")
 
 
 def test_a_pod_moves_between_groups_with_its_label():
@@ -288,7 +292,7 @@ def test_a_pod_moves_between_groups_with_its_label():
     run.see(pod("p2").label(GROUP_LABEL, "b").cpu("1")).step()
     run.see(*nodes(4)).step()
     assert len(run.placed) == 4
-    assert run.said("a")[0] == run.said("b")[0] == "True"
+    assert run.condition("a")[0] == run.condition("b")[0] == "True"
     run.see(pod("alone").label(GROUP_LABEL, "c").cpu("1")).step()
     run.see(node("n9").cpu("1"), pod("alone").cpu("1")).step()
     assert "alone" in run.placed, "without the label it is a pod like any other"
@@ -297,8 +301,8 @@ def test_a_pod_moves_between_groups_with_its_label():
 def test_pods_that_disagree_are_a_scheduler_error_that_heals():
     run = Cluster().see(*nodes(3), pod_group("g").gang(2), *members("g", 1), pod("odd").group("g").cpu("1").priority(7))
     run.step()
-    assert run.said("g")[1] == "SchedulerError"
-    assert "same priority as the pod group's priority" in run.announced("odd")
+    assert run.condition("g")[1] == "SchedulerError"
+    assert "same priority as the pod group's priority" in run.pod_condition("odd")
     run.gone("Pod", "odd").see(*members("g", 1, start=1)).step()
     assert len(run.placed) == 2
 
@@ -314,13 +318,13 @@ def test_several_profiles_each_schedule_their_groups_and_do_not_share_one():
         run.see(pod(f"m-{name}").group("m").scheduler(name).cpu("1"))
     run.step()
     assert run.placed.keys() == {"g-0", "g-1", "h-0", "h-1"}
-    assert "should have the same .spec.schedulerName" in run.said("m")[2]
+    assert "should have the same .spec.schedulerName" in run.condition("m")[2]
 
 
 def test_members_of_another_scheduler_do_not_count():
     run = Cluster().see(*nodes(3), pod_group("g").gang(2), *members("g", 1), pod("f").group("g").scheduler("other"))
     run.step()
-    assert run.placed == {} and run.said("g")[1] == "WaitingForMembers"
+    assert run.placed == {} and run.condition("g")[1] == "WaitingForMembers"
 
 
 def test_each_replica_of_a_workload_of_kep_4671_is_a_gang_with_the_priority_of_its_pods():
@@ -375,7 +379,7 @@ def test_a_group_made_again_under_the_same_name_gets_its_own_condition():
     run.step()
     run.gone("Pod", "g-0").gone("Pod", "g-1")
     run.see(pod_group("g").gang(3).uid("second"), *members("g", 2, start=5)).step()
-    assert run.said("g")[1] == "WaitingForMembers"
+    assert run.condition("g")[1] == "WaitingForMembers"
 
 
 def test_what_is_kept_of_a_failure_does_not_grow_with_the_cluster():
@@ -393,7 +397,7 @@ def test_a_written_condition_that_was_refused_is_said_again():
     run.engine.apply(Outcome(first[0].id, TRANSIENT))
     run.see(*members("g", 1, start=5), *members("g", 1, start=6)).step()
     run.gone("Pod", "g-5").gone("Pod", "g-6").step()
-    assert run.said("g")[1] == "WaitingForMembers"
+    assert run.condition("g")[1] == "WaitingForMembers"
 
 
 def test_members_that_want_company_go_where_all_of_them_fit() -> None:
@@ -416,7 +420,7 @@ def test_members_on_vanished_nodes_keep_the_gang_out_of_other_racks_until_they_a
     )
     run.gone("Node", "n0").see(*members("g", 2)).step()
     assert run.placed.keys() == {"old-0", "old-1"}
-    assert run.announced("g-0") == "SchedulerError: no topology domain found for pod default/old-0: node n0 is gone"
+    assert run.pod_condition("g-0") == "SchedulerError: no topology domain found for pod default/old-0: node n0 is gone"
     run.gone("Pod", "old-0").gone("Pod", "old-1").step(60)
     assert run.placed == {"g-0": "n1", "g-1": "n1"}
 

@@ -51,7 +51,7 @@ def test_a_gang_below_its_minimum_is_degraded_and_says_which_member_was_lost_and
     cluster.gone("Pod", "g-1")
     cluster.step(5)
     assert healthy(cluster)[1] == "Degraded"
-    assert cluster.said("g")[:2] == ("True", "Scheduled")  # KEP-4671: initially scheduled, for good
+    assert cluster.condition("g")[:2] == ("True", "Scheduled")  # KEP-4671: initially scheduled, for good
     cluster.see(pod("again").group("g").cpu("1"))
     cluster.step(5)
     assert healthy(cluster) == ("True", "Running", "3 of 3 pods have a node")

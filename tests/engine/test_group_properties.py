@@ -95,7 +95,7 @@ def check(run: Cluster, *, scheduled_before: bool = False) -> None:
         if not scheduled_before and below:
             found = next(g for g in forest.tree(forest.roots()[0]) if g.key.name == name and g.key.kind == kind)
             assert found.satisfied, f"{name} is there in part"
-            assert run.said(name, kind)[0] == "True"
+            assert run.condition(name, kind)[0] == "True"
 
 
 @quick
@@ -112,6 +112,6 @@ def test_what_failed_for_want_of_room_is_placed_as_soon_as_the_room_is_there(nod
     fresh.step()
     if fresh.placed:
         assert run.placed, "it fits, but nothing woke it"
-        assert run.said("job", CPG)[0] == fresh.said("job", CPG)[0] == "True"
+        assert run.condition("job", CPG)[0] == fresh.condition("job", CPG)[0] == "True"
     else:
         assert not run.placed

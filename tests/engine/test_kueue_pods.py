@@ -52,4 +52,4 @@ def test_a_gang_that_kueue_has_not_admitted_says_so_and_is_not_unschedulable() -
     run.see(*gated).step()
     (item,) = why(run.engine.scheduler, "PodGroup", "default", "train").items
     assert "Kueue has not admitted it" in item.summary
-    assert not any("Unschedulable" in run.announced(f"train-{i}") for i in range(2))
+    assert not any("Unschedulable" in run.pod_condition(f"train-{i}") for i in range(2))

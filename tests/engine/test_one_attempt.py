@@ -38,7 +38,7 @@ def test_a_group_short_of_what_the_whole_needs_does_not_fit_in_any_answer() -> N
     group.metadata.annotations["scheduling.phalanx.dev/min-resources"] = '{"cpu": "10"}'
     (would,) = ask(run, group, leader).items
     run.see(group, leader).step()
-    said = run.condition("g")
+    said = run.last_message("g")
     assert "all that are to follow would not" in said
     assert not would.fits and would.summary == said
     now = run.why("PodGroup", "g").now

@@ -26,7 +26,7 @@ def test_where_no_block_holds_the_whole_no_leader_starts_and_it_says_why() -> No
     run = Cluster().see(*blocks(2)).see(replica("a", 4, "4", topology="block"), leader("a", "2"))
     run.step()
     assert run.placed == {}
-    assert "no room for all 5 pods that it will have in one domain of block" in run.said("a")[2]
+    assert "no room for all 5 pods that it will have in one domain of block" in run.condition("a")[2]
     run.see(*(node(f"m{i}").cpu("16").label("block", "large") for i in range(2))).step(60)
     assert run.placed["a-0"].startswith("m")
 

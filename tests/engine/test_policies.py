@@ -21,7 +21,7 @@ def policy_of(cluster: Cluster, name: str, kind: str = POD_GROUP) -> Policy:
 
 def accepted(cluster: Cluster, name: str) -> tuple[str, str, str]:
     cluster.step()
-    return cluster.said(name, "WorkloadPolicy")
+    return cluster.condition(name, "WorkloadPolicy")
 
 
 def test_a_policy_reaches_the_group_that_it_names() -> None:

@@ -35,7 +35,13 @@ def test_every_group_of_a_tree_says_that_it_is_scheduled():
     for name in ("a", "b"):
         run.see(pod_group(name).gang(2).parent("mid"), *members(name, 2))
     run.step()
-    assert run.said("top", CPG) == run.said("mid", CPG) == run.said("a") == run.said("b") == ("True", "Scheduled", "")
+    assert (
+        run.condition("top", CPG)
+        == run.condition("mid", CPG)
+        == run.condition("a")
+        == run.condition("b")
+        == ("True", "Scheduled", "")
+    )
 
 
 def test_a_tree_below_its_quorum_names_the_groups_that_lack_members():
@@ -43,10 +49,10 @@ def test_a_tree_below_its_quorum_names_the_groups_that_lack_members():
     run.see(pod_group("b").gang(2).parent("job"), *members("b", 1))
     run.step()
     assert run.placed == {}
-    assert run.said("job", CPG)[:2] == ("False", "WaitingForMembers")
-    assert 'waiting for composite pod group "job" tree to meet quorum' in run.said("job", CPG)[2]
-    assert "PodGroup b has 1 of 2 pods, 1 missing" in run.said("b")[2]
-    assert run.said("a")[0] == "", "it has all it needs"
+    assert run.condition("job", CPG)[:2] == ("False", "WaitingForMembers")
+    assert 'waiting for composite pod group "job" tree to meet quorum' in run.condition("job", CPG)[2]
+    assert "PodGroup b has 1 of 2 pods, 1 missing" in run.condition("b")[2]
+    assert run.condition("a")[0] == "", "it has all it needs"
 
 
 def test_a_child_that_finds_no_room_is_reported_and_the_others_run():
@@ -57,13 +63,13 @@ def test_a_child_that_finds_no_room_is_reported_and_the_others_run():
     assert len(run.placed) == 2
     placed = {name[0] for name in run.placed}.pop()
     other = "b" if placed == "a" else "a"
-    assert run.said("job", CPG)[0] == run.said(placed)[0] == "True"
-    assert run.said(other)[:2] == ("False", "Unschedulable")
+    assert run.condition("job", CPG)[0] == run.condition(placed)[0] == "True"
+    assert run.condition(other)[:2] == ("False", "Unschedulable")
     sleeping = run.attempts("compositepodgroup/default/job")
     run.step(60)
     assert run.attempts("compositepodgroup/default/job") == sleeping
     run.see(*rack("s", 2)).step()
-    assert len(run.placed) == 4 and run.said(other)[0] == "True"
+    assert len(run.placed) == 4 and run.condition(other)[0] == "True"
 
 
 def test_nothing_of_a_tree_is_bound_when_its_root_cannot_be_met():
@@ -73,7 +79,7 @@ def test_nothing_of_a_tree_is_bound_when_its_root_cannot_be_met():
     run.step()
     assert run.placed == {}
     for kind, name in ((CPG, "job"), ("PodGroup", "a"), ("PodGroup", "b")):
-        assert run.said(name, kind)[:2] == ("False", "Unschedulable")
+        assert run.condition(name, kind)[:2] == ("False", "Unschedulable")
     run.see(*rack("s", 1)).step()
     assert len(run.placed) == 4
 
@@ -102,10 +108,10 @@ def test_a_broken_tree_is_invalid_on_every_group_and_heals_when_it_is_repaired(p
     run = Cluster().see(*rack("r", 2), pod_group("g").gang(2).parent("job"), *members("g", 2), *parts)
     run.step()
     assert run.placed == {}
-    assert run.said("g")[:2] == ("False", "Invalid") and words in run.said("g")[2]
-    assert run.said("job", CPG)[:2] == ("False", "Invalid")
+    assert run.condition("g")[:2] == ("False", "Invalid") and words in run.condition("g")[2]
+    assert run.condition("job", CPG)[:2] == ("False", "Invalid")
     run.see(*repair).step()
-    assert len(run.placed) == 2 and run.said("g")[0] == "True"
+    assert len(run.placed) == 2 and run.condition("g")[0] == "True"
 
 
 def test_groups_below_a_basic_group_may_have_different_priorities():
@@ -116,7 +122,7 @@ def test_groups_below_a_basic_group_may_have_different_priorities():
     run.step()
     assert run.placed.keys() == {"high-0", "low-0"}
     run.see(pod("odd").group("low").cpu("1").priority(3)).step()
-    assert "same priority as the pod group's priority" in run.announced("odd")
+    assert "same priority as the pod group's priority" in run.pod_condition("odd")
 
 
 def two_priorities(root=5, high=9, low=1):
@@ -170,7 +176,7 @@ def test_a_tree_of_five_levels_is_invalid():
     for level in (2, 3, 4):
         run.see(composite(f"l{level}").parent(f"l{level - 1}"))
     run.see(pod_group("leaf").parent("l4"), *members("leaf", 1)).step()
-    assert run.placed == {} and "not be deeper than 4 levels" in run.said("leaf")[2]
+    assert run.placed == {} and "not be deeper than 4 levels" in run.condition("leaf")[2]
     run.see(composite("l4").parent("l2")).step()
     assert len(run.placed) == 1
 
@@ -195,7 +201,7 @@ def test_min_group_count_may_change():
     run.step()
     assert run.placed == {}
     run.see(composite("job").gang(1).generation(2)).step()
-    assert len(run.placed) == 2 and run.said("job", CPG)[0] == "True"
+    assert len(run.placed) == 2 and run.condition("job", CPG)[0] == "True"
 
 
 # ---- topology
@@ -213,7 +219,7 @@ def test_growth_and_replacements_stay_where_the_group_runs():
     assert racks_of(run, "g") == {"a"}
     run.see(*members("g", 2, start=2)).step()
     assert racks_of(run, "g") == {"a"} and len(run.placed) == 3, "rack b has room, but it is another rack"
-    assert "no further member of PodGroup g fits in rack a, where its running members are" in run.announced("g-3")
+    assert "no further member of PodGroup g fits in rack a, where its running members are" in run.pod_condition("g-3")
     run.gone("Pod", "g-0").step()
     assert racks_of(run, "g") == {"a"} and len(run.placed) == 3
 
@@ -223,7 +229,7 @@ def test_a_running_member_on_a_node_without_the_label_is_a_scheduler_error_until
     run.step()
     at = run.placed["g-0"]
     run.see(node(at).cpu("1"), *members("g", 1, start=1)).step()
-    assert f"node {at} has no label rack" in run.announced("g-1")
+    assert f"node {at} has no label rack" in run.pod_condition("g-1")
     run.see(node(at).cpu("1").label("rack", "a")).step(2)
     assert racks_of(run, "g") == {"a"} and len(run.placed) == 2
 
@@ -254,7 +260,7 @@ def test_the_diagnosis_names_level_domain_and_limit():
         *rack("r7", 5, cpu="1"), *rack("r8", 3), pod_group("g").gang(8).topology("rack"), *members("g", 8)
     )
     run.step()
-    assert "needs 8 pods in one rack; best rack r7 fits 5 (limited by cpu)" in run.said("g")[2]
+    assert "needs 8 pods in one rack; best rack r7 fits 5 (limited by cpu)" in run.condition("g")[2]
     events = [e for e in run.log if isinstance(e, d.RecordEvent) and e.kind == "PodGroup"]
     assert [e.reason for e in events] == ["FailedScheduling"] and events[0].message == (
         "Needs 8 pods at once in one rack; the best one, r7, has room for 5 (short of CPU)"
@@ -268,7 +274,7 @@ def test_members_with_spreading_and_affinity_rules_still_make_a_gang_or_nothing(
     )
     run.step()
     assert run.placed == {}
-    assert "keeps the pods' affinity, spreading and volume rules" in run.said("g")[2]
+    assert "keeps the pods' affinity, spreading and volume rules" in run.condition("g")[2]
     run.see(*rack("c", 1, cpu="4")).step()
     assert racks_of(run, "g") == {"a", "b", "c"}
 
@@ -278,7 +284,7 @@ def test_single_below_all_is_invalid_until_it_is_mended():
     run.see(pod_group("g").gang(1).parent("root"), *members("g", 1)).step()
     assert run.placed == {}
     for key in (("root", CPG), ("g",)):
-        status, reason, message = run.said(*key)
+        status, reason, message = run.condition(*key)
         assert (status, reason) == ("False", "Invalid")
         assert "PodGroup g has disruption mode Single below CompositePodGroup root with mode All" in message
     run.see(composite("root").gang(1).generation(2)).step()
@@ -293,14 +299,14 @@ def test_a_child_of_a_missing_parent_says_what_it_waits_for(pods):
     run = Cluster().see(*rack("r", 2), pod_group("g").gang(1).parent("mid"), composite("mid").gang(1).parent("root"))
     run.see(*members("g", pods)).step()
     for key in (("g",), ("mid", CPG)):
-        status, reason, message = run.said(*key)
+        status, reason, message = run.condition(*key)
         assert (status, reason) == ("False", "WaitingForParent")
         assert "waiting for CompositePodGroup root" in message
     run.see(composite("root").gang(1)).step()
     if pods:
-        assert run.said("g")[0] == run.said("mid", CPG)[0] == run.said("root", CPG)[0] == "True"
+        assert run.condition("g")[0] == run.condition("mid", CPG)[0] == run.condition("root", CPG)[0] == "True"
     else:
-        assert run.said("g")[1] == "WaitingForParent", "no group needs it: nothing new to say"
+        assert run.condition("g")[1] == "WaitingForParent", "no group needs it: nothing new to say"
 
 
 def test_a_parent_that_a_gate_ignores_is_reported():
@@ -320,7 +326,7 @@ def test_a_search_that_gives_up_says_so():
         run.see(pod_group(name).gang(size).topology("rack").parent("job"), *members(name, size))
     run.step()
     assert run.placed == {}
-    assert "(search budget of 2 expansions used up, not proved impossible)" in run.said("job", CPG)[2]
+    assert "(search budget of 2 expansions used up, not proved impossible)" in run.condition("job", CPG)[2]
 
 
 def test_more_members_of_a_gang_whose_first_ones_have_finished_may_go_to_another_rack():

@@ -33,7 +33,7 @@ def test_a_gang_that_does_not_fit_gets_the_sentence_of_its_condition() -> None:
     (would,) = ask(run, *rack_gang("g", 3)).items
     assert not would.fits
     run.see(*rack_gang("g", 3)).step()
-    assert run.condition("g").startswith(would.summary)
+    assert run.last_message("g").startswith(would.summary)
     assert next(change.text for change in would.relaxations if change.fits) == "rack→block fits now"
 
 

@@ -23,7 +23,7 @@ def test_a_gang_too_large_for_a_rack_names_rack_shortage_and_remedies() -> None:
     run.step()
     item = run.why("PodGroup", "g")
     assert not item.scheduled
-    assert item.summary == run.condition("g")
+    assert item.summary == run.last_message("g")
     assert "needs 3 pods in one rack; best rack r0 fits 2 (limited by cpu)" in item.summary
     assert item.last is not None and item.last.result == "impossible"
     proof = item.last.proof
@@ -144,7 +144,7 @@ def test_a_lone_pod_gets_a_histogram_and_the_filter_that_stands_alone_in_its_way
     )
     run.see(pod("p").cpu("4").select("disk", "ssd")).step()
     item = run.why("Pod", "p")
-    assert item.summary == run.condition("p")
+    assert item.summary == run.last_message("p")
     assert sum(reason.nodes for reason in item.node_reasons) == item.nodes == 3
     assert texts(item) == ["1 node (wrong) would do without its nodeSelector and node affinity"]
     assert item.queue is not None and item.queue.place == "waiting" and item.queue.attempts == 1

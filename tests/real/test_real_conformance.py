@@ -53,7 +53,7 @@ def _start(directory: Path, *, groups: bool, gates: str = GATES) -> RealCluster:
             *("--health", "127.0.0.1:0"),
             *("--kubeconfig", str(cluster.account("phalanx-scheduler"))),
         )
-        scheduler.said("caches are filled")
+        scheduler.wait_for_log("caches are filled")
     except BaseException:
         cluster.close()
         raise

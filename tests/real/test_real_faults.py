@@ -70,7 +70,7 @@ def test_the_standby_takes_over_when_the_leader_is_killed(native: RealCluster, r
     settled(native, space, gangs)
     assert leader(native, replicas) is not first
     first.start()
-    first.said(r"(?m)^ready ")
+    first.wait_for_log(r"(?m)^ready ")
 
 
 def test_a_leader_that_stood_still_does_not_act_when_it_comes_back(
@@ -95,7 +95,7 @@ def test_a_scheduler_that_is_ended_hands_over_at_once(native: RealCluster, repli
     settled(native, space, submit(native, space, lambda: codes.append(first.end())))
     assert codes == [0]
     first.start()
-    first.said(r"(?m)^ready ")
+    first.wait_for_log(r"(?m)^ready ")
 
 
 @pytest.mark.parametrize("seconds", [3, 14])

@@ -48,7 +48,7 @@ def start_manager(cluster: RealCluster, name: str, api: str) -> Process:
         f"--kubeconfig={cluster.kubeconfig}",
     )
     cluster.parts.append(process)
-    process.said("Serving webhook server", 120)
+    process.wait_for_log("Serving webhook server", 120)
     cluster.webhooks_of(hooks, port, bundle)
     return process
 

@@ -26,7 +26,7 @@ class Asked(Cluster):
         assert fingerprint(self.engine) == before
         return item
 
-    def condition(self, name: str) -> str:
+    def last_message(self, name: str) -> str:
         """The message last written about an object."""
         written = [c for c in self.log if isinstance(c, d.SetPodCondition | d.SetGroupCondition)]
         return [c for c in written if c.name == name and "/" not in c.type][-1].message

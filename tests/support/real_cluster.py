@@ -106,7 +106,7 @@ class Process:
         self.signal(signal.SIGTERM)
         return self._process.wait(60)
 
-    def said(self, pattern: str, seconds: float = 60) -> re.Match[str]:
+    def wait_for_log(self, pattern: str, seconds: float = 60) -> re.Match[str]:
         def found() -> re.Match[str] | None:
             assert self.alive or re.search(pattern, self.text), self.text[-3000:]
             return re.search(pattern, self.text)
@@ -257,7 +257,7 @@ class RealCluster:
         arguments = [re.sub(r"(0\.0\.0\.0|127\.0\.0\.1):\d+", "127.0.0.1:0", text) for text in container["args"]]
         kubeconfig = self.account(f"phalanx-{part}")
         process = self.run(part, *arguments, "--kubeconfig", str(kubeconfig), *extra)
-        process.said(r"(?m)^ready ")
+        process.wait_for_log(r"(?m)^ready ")
         return process
 
     def run(self, name: str, *arguments: str) -> Process:
@@ -285,7 +285,7 @@ class RealCluster:
 
     def webhook_at(self, controllers: Process) -> None:
         """Let the API server call the webhook of a process instead of a Service, which has no pods here."""
-        port = controllers.said(r"webhook=https://127\.0\.0\.1:(\d+)")[1]
+        port = controllers.wait_for_log(r"webhook=https://127\.0\.0\.1:(\d+)")[1]
         path = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/phalanx"
         configuration = self.ask("GET", path)
         for hook in configuration["webhooks"]:

@@ -144,7 +144,7 @@ def test_a_server_that_no_client_or_any_client_can_reach_says_so() -> None:
     assert ServerSettings.of(":memory:", "127.0.0.1:7443", "kubeconfig").notes() == []
 
 
-def said_once(done: subprocess.CompletedProcess[str]) -> str:
+def message_shown_once(done: subprocess.CompletedProcess[str]) -> str:
     """A user's mistake is one line and exit code 2."""
     assert done.returncode == 2, done.stdout + done.stderr
     lines = done.stderr.strip().splitlines()
@@ -157,14 +157,14 @@ def test_a_port_in_use_is_one_clear_line(tmp_path: Path) -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         where = f"127.0.0.1:{taken.getsockname()[1]}"
-        line = said_once(phalanx("up", "--data", str(tmp_path), "--listen", where, "--nodes", "0"))
+        line = message_shown_once(phalanx("up", "--data", str(tmp_path), "--listen", where, "--nodes", "0"))
     assert where in line and "in use" in line
 
 
 def test_two_servers_do_not_share_a_directory(tmp_path: Path) -> None:
     options = ("--data", str(tmp_path), "--listen", "127.0.0.1:0")
     with running("apiserver", *options):
-        assert str(tmp_path) in said_once(phalanx("apiserver", *options))
+        assert str(tmp_path) in message_shown_once(phalanx("apiserver", *options))
 
 
 @pytest.mark.parametrize(
@@ -182,7 +182,7 @@ def test_two_servers_do_not_share_a_directory(tmp_path: Path) -> None:
 def test_a_wrong_setting_is_one_clear_line(tmp_path: Path, arguments: tuple[str, ...], word: str) -> None:
     data = () if "--data" in arguments else ("--data", str(tmp_path / "data"))
     listen = () if "--listen" in arguments else ("--listen", "127.0.0.1:0")
-    assert word in said_once(phalanx("up", *data, *listen, *arguments))
+    assert word in message_shown_once(phalanx("up", *data, *listen, *arguments))
 
 
 def test_help_has_examples_and_version_is_printed() -> None:

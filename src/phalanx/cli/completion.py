@@ -90,7 +90,7 @@ def _kinds() -> list[str]:
     return ["pod", "podgroup", "compositepodgroup", "workload", *(kind.names[0] for kind in KINDS)]
 
 
-async def _names(kind: str, said: dict[str, Any]) -> list[str]:
+async def _names(kind: str, options: dict[str, Any]) -> list[str]:
     import msgspec
 
     from phalanx.cli.conditions import RESOURCES
@@ -102,8 +102,8 @@ async def _names(kind: str, said: dict[str, Any]) -> list[str]:
     own = kind_of(kind)
     found = BY_NAME.get(kind.partition(".")[0].lower())
     resources = RESOURCES[own] if own is not None else (found.resource,) if found is not None else ()
-    connection = connection_of(said.get("kubeconfig") or "", said.get("context") or "")
-    namespace = said.get("namespace") or connection.namespace
+    connection = connection_of(options.get("kubeconfig") or "", options.get("context") or "")
+    namespace = options.get("namespace") or connection.namespace
     async with HttpClient(connection, user_agent="phalanx-cli") as client:
         for resource in resources[:1]:
             body = msgspec.json.decode(await client.list(resource, namespace, limit=MOST))

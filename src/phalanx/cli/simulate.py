@@ -94,18 +94,18 @@ def simulate(
     if out:
         _write(out, "".join(json.dumps(line) + "\n" for line in played[0].lines))
     data: Any = results[0]
-    said = reports.text(results[0])
+    text = reports.text(results[0])
     if compare:
         data = reports.compare((names[0], names[1]), (results[0], results[1]), (played[0], played[1]))
-        said = reports.compare_text(data)
+        text = reports.compare_text(data)
     if report:
-        made = said + "\n"
+        made = text + "\n"
         if report.endswith(".html"):
-            made = page.page(list(zip(names, results, strict=True)), said if compare else "")
+            made = page.page(list(zip(names, results, strict=True)), text if compare else "")
         elif report.endswith(".json"):
             made = encoded(data, "json")
         _write(report, made)
-    click.echo(encoded(data, output) if for_programs(output) else said)
+    click.echo(encoded(data, output) if for_programs(output) else text)
     return 1 if any(result["never_started"] for result in results) else 0
 
 

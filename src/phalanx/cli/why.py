@@ -115,8 +115,8 @@ def render(item: Why, paint: Colours, *, story: bool = False, wide: bool = False
     lines = [f"{title} in {item.namespace}: {state}"]
     tried = f"when tried {age(now - item.last.at)} ago: " if item.last is not None and item.last.at else ""
     fresh = item.now is not None  # then the sentence is of a trial at the time of the query
-    said = item.headline or item.summary
-    lines += [f"  {'' if fresh or item.scheduled else tried}{said}"] if said else []
+    message = item.headline or item.summary
+    lines += [f"  {'' if fresh or item.scheduled else tried}{message}"] if message else []
     if wide and item.headline and item.summary:
         lines += _section("message", [f"{tried}{item.summary}"])
     others = [text for text in item.blockers if sentence_case(text) != item.headline]
@@ -146,8 +146,8 @@ def render(item: Why, paint: Colours, *, story: bool = False, wide: bool = False
         remedies += [f"  {relaxation.how}"] if relaxation.how else []
     lines += _section("would help", remedies)
     lines += _section("would not", [r.text for r in item.relaxations if r.fits is False])
-    said = item.queue.message if item.queue is not None else ""
-    lines += _section("hint", [hint for hint in item.hints if hint != said])
+    queued = item.queue.message if item.queue is not None else ""
+    lines += _section("hint", [hint for hint in item.hints if hint != queued])
     shown = (item.summary, item.now.message) if item.now is not None else (item.summary,)
     lines += _section("pods", _pods(item.pods, shown, None if wide else MOST_PODS) if item.kind != "Pod" else [])
     if story:
@@ -213,7 +213,7 @@ def _pods(pods: list[PodLine], shown: tuple[str, ...], most: int | None) -> list
 
     Pods with the same message share a line unless `most` is None. `shown`: messages of the group.
     """
-    said: dict[str, list[str]] = {}
+    by_text: dict[str, list[str]] = {}
     for pod in pods:
         where = f" on {pod.node}" if pod.node else f", promised {pod.nominated}" if pod.nominated else ""
         filtered = most is not None and _FILTERED.match(pod.message)
@@ -221,9 +221,9 @@ def _pods(pods: list[PodLine], shown: tuple[str, ...], most: int | None) -> list
             text.startswith(pod.message) or (text and pod.message.startswith(text)) for text in shown
         )
         own = "" if repeats else f": {pod.message}"
-        said.setdefault(f"{pod.state if pod.state != 'foreign' else 'waits'}{where}{own}", []).append(pod.name)
+        by_text.setdefault(f"{pod.state if pod.state != 'foreign' else 'waits'}{where}{own}", []).append(pod.name)
     lines = []
-    for what, names in said.items():
+    for what, names in by_text.items():
         if most is None or len(names) < 3:
             lines += [f"{name} {what}" for name in names]
         else:

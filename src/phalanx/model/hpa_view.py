@@ -60,28 +60,28 @@ def to_v2(view: Json) -> Json:
     spec, status = dict(view.get("spec") or {}), dict(view.get("status") or {})
     metadata = dict(view.get("metadata") or {})
     annotations = dict(metadata.get("annotations") or {})
-    said = {key: _read(annotations.pop(key, None)) for key in (METRICS, CURRENT, CONDITIONS, BEHAVIOR)}
+    stored = {key: _read(annotations.pop(key, None)) for key in (METRICS, CURRENT, CONDITIONS, BEHAVIOR)}
     if annotations:
         metadata["annotations"] = annotations
     else:
         metadata.pop("annotations", None)
     share = spec.pop("targetCPUUtilizationPercentage", None)
-    metrics = [_newer(metric, "target") for metric in _listed(said[METRICS])]
+    metrics = [_newer(metric, "target") for metric in _listed(stored[METRICS])]
     if share is not None:
         target = {"type": "Utilization", "averageUtilization": share}
         metrics.insert(0, {"type": "Resource", "resource": {"name": "cpu", "target": target}})
     if metrics:
         spec["metrics"] = metrics
-    if isinstance(said[BEHAVIOR], dict):
-        spec["behavior"] = said[BEHAVIOR]
+    if isinstance(stored[BEHAVIOR], dict):
+        spec["behavior"] = stored[BEHAVIOR]
     seen = status.pop("currentCPUUtilizationPercentage", None)
-    current = [_newer(metric, "current") for metric in _listed(said[CURRENT])]
+    current = [_newer(metric, "current") for metric in _listed(stored[CURRENT])]
     if seen is not None and not current:
         current = [{"type": "Resource", "resource": {"name": "cpu", "current": {"averageUtilization": seen}}}]
     if current:
         status["currentMetrics"] = current
-    if _listed(said[CONDITIONS]):
-        status["conditions"] = said[CONDITIONS]
+    if _listed(stored[CONDITIONS]):
+        status["conditions"] = stored[CONDITIONS]
     out = {**view, "metadata": metadata, "spec": spec}
     if "status" in view or status:
         out["status"] = status

@@ -126,7 +126,7 @@ class Kind:
 
     def __post_init__(self) -> None:
         key = f"{self.plural}.{self.group}" if self.group else self.plural
-        object.__setattr__(self, "key", key)  # said once: every request asks several times
+        object.__setattr__(self, "key", key)  # computed once: every request asks several times
         object.__setattr__(self, "storage_key", self.stored_as or key)
 
     def version(self, name: str) -> Version:

@@ -1,6 +1,6 @@
 """docs/kinds.md, made from the registry: `make docs` writes it, a test fails when it is stale.
 
-What a kind does here cannot be read off the registry, so it is said below, for every kind: the page cannot be made
+What a kind does here cannot be read off the registry, so it is written below, for every kind: the page cannot be made
 while one is missing.
 """
 

@@ -54,7 +54,7 @@ class ForkedQueries:
         self.child = child
         try:
             async with asyncio.timeout(self._seconds):
-                said = await _read(ours)
+                answer = await _read(ours)
         except TimeoutError:
             raise Timeout(f"the query is too large: no answer within {self._seconds:.0f} s; ask about less") from None
         finally:
@@ -62,10 +62,10 @@ class ForkedQueries:
             self.child = 0
             os.kill(child, signal.SIGKILL)  # its answer is no longer needed
             os.waitpid(child, 0)  # noqa: ASYNC222 - returns at once after SIGKILL
-        if said[:1] == _GOOD:
-            return said[1:]
-        if said[:1] == _BAD:
-            raise problem_from_status(msgspec.json.decode(said[1:]))
+        if answer[:1] == _GOOD:
+            return answer[1:]
+        if answer[:1] == _BAD:
+            raise problem_from_status(msgspec.json.decode(answer[1:]))
         raise InternalError("the process that computed the answer ended without one; see the log")
 
 
@@ -107,16 +107,16 @@ def _child(compute: Callable[[], bytes], pipe: int, seconds: float) -> NoReturn:
         os.closerange(pipe + 1, os.sysconf("SC_OPEN_MAX"))
         os.nice(10)
         try:
-            said = _GOOD + compute()
+            answer = _GOOD + compute()
         except ApiProblem as problem:
-            said = _BAD + msgspec.json.encode(problem.status())
+            answer = _BAD + msgspec.json.encode(problem.status())
         except MemoryError:
-            said = _BAD + msgspec.json.encode(InternalError("the query needs too much memory").status())
+            answer = _BAD + msgspec.json.encode(InternalError("the query needs too much memory").status())
         except BaseException as error:
             log.exception("computing the answer to a query")
             text = f"{type(error).__name__} while computing the answer; see the log"
-            said = _BAD + msgspec.json.encode(InternalError(text).status())
-        view = memoryview(said)
+            answer = _BAD + msgspec.json.encode(InternalError(text).status())
+        view = memoryview(answer)
         while view:
             view = view[os.write(pipe, view) :]
     finally:

@@ -152,9 +152,7 @@ class QueueView:
         waits, key = unit.equivalence_class, key_of(unit.key)
         message = unit.gate[1] if unit.queue_name.value == "gated" else (waits.message if waits is not None else "")
         if key is not None:
-            said = self._engine.groups.conditions.last_written(key)
-            if said is not None and said[0] == "False" and said[2]:
-                message = said[2]
+            message = self._engine.groups.conditions.failure(key) or message
         elif len(unit.records) == 1:
-            message = message or unit.record.last_condition.partition(": ")[2]
+            message = message or unit.record.last_message
         return message

@@ -246,8 +246,7 @@ class _Trial:
         pods = sum(leaf.known for leaf in leaves)
         missing = ""
         if len(nodes) < len(keys):
-            said = self._messages(keys) or self._engine.groups.conditions.last_written(root) or ("", "", "no room")
-            missing = said[2] or "no room"
+            missing = self._message(keys, root) or "no room"
         return Move(
             f"{group.key.kind.lower()}/{group.key.namespace}/{group.key.name}",
             len(keys),
@@ -259,9 +258,10 @@ class _Trial:
             message=missing,
         )
 
-    def _messages(self, keys: Iterable[str]) -> tuple[str, str, str] | None:
+    def _message(self, keys: Iterable[str], root: GroupKey) -> str:
+        """Return the message of the first pending pod that has one, else of the group."""
         for key in keys:
             record = self._engine.pods.records.get(key)
             if record is not None and not record.node_name and record.last_condition:
-                return ("", "", record.last_condition.partition(": ")[2])
-        return None
+                return record.last_message
+        return self._engine.groups.conditions.last_written(root).message

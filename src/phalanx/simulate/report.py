@@ -98,12 +98,12 @@ def _why(a: JobRun, b: JobRun) -> str:
     slow, which = (a, "a") if wait_of(a) > wait_of(b) else (b, "b")
     if slow.evictions != (a.evictions if slow is b else b.evictions):
         return f"evicted {slow.evictions} times in {which}"
-    said = (
+    promise = (
         f"promised a start by {hours(slow.first_promise)}"
         if slow.first_promise is not None
         else "no start was promised"
     )
-    return f"passed by {slow.overtaken} younger jobs in {which}, {said}"
+    return f"passed by {slow.overtaken} younger jobs in {which}, {promise}"
 
 
 def compare_text(found: dict[str, Any]) -> str:

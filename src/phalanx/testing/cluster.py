@@ -221,13 +221,13 @@ class Cluster:
         self.engine.apply(Outcome(decision.id, "" if found is not None else NOT_FOUND))
         if found is None:
             return
-        said = msgspec.to_builtins(found.status).get("conditions") or []
-        before: dict[str, Any] = next((each for each in said if each["type"] == decision.type), {})
-        said = [each for each in said if each["type"] != decision.type]
+        conditions = msgspec.to_builtins(found.status).get("conditions") or []
+        before: dict[str, Any] = next((each for each in conditions if each["type"] == decision.type), {})
+        conditions = [each for each in conditions if each["type"] != decision.type]
         fields = ("type", "status", "reason", "message")
         since = before.get("lastTransitionTime") if before.get("status") == decision.status else rfc3339(self.now)
-        said.append({name: getattr(decision, name) for name in fields} | {"lastTransitionTime": since})
-        status = {**msgspec.to_builtins(found.status), **(decision.counts or {}), "conditions": said}
+        conditions.append({name: getattr(decision, name) for name in fields} | {"lastTransitionTime": since})
+        status = {**msgspec.to_builtins(found.status), **(decision.counts or {}), "conditions": conditions}
         self.see(msgspec.structs.replace(found, status=msgspec.convert(status, type(found.status))))
 
     # ---- what users see
@@ -260,12 +260,12 @@ class Cluster:
     def message(self, pod: str) -> str:
         return str(self.messages(pod)[-1])
 
-    def announced(self, pod: str) -> str:
+    def pod_condition(self, pod: str) -> str:
         """Return "reason: message" of the condition last set on a pod; "" if none."""
         found = self.of(d.SetPodCondition, pod)
         return f"{found[-1].reason}: {found[-1].message}" if found else ""
 
-    def said(self, name: str, kind: str = "PodGroup") -> tuple[str, str, str]:
+    def condition(self, name: str, kind: str = "PodGroup") -> tuple[str, str, str]:
         """Return (status, reason, message) of a group's first condition of those that Kubernetes has."""
         conditions = [c for c in self.objects[kind][name].status.conditions or () if "/" not in c.type]
         return next(((c.status, c.reason, c.message) for c in conditions), ("", "", ""))

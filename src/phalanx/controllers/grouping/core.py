@@ -125,8 +125,8 @@ def controller_ref(owner: Json) -> Json:
 def carried_annotations(owner: Json) -> dict[str, str]:
     """Return the annotations that scheduling objects copy from their owner."""
     meta = owner["metadata"]
-    said = meta.get("annotations") or {}
-    found = {key: str(said[key]) for key in SHORT_FORMS if key in said}
+    annotations = meta.get("annotations") or {}
+    found = {key: str(annotations[key]) for key in SHORT_FORMS if key in annotations}
     for reference in meta.get("ownerReferences") or ():
         if reference.get("controller"):
             group = str(reference["apiVersion"]).rpartition("/")[0]

@@ -72,7 +72,7 @@ class Heartbeat(NamedTuple):
     """The last observed heartbeat of a node."""
 
     renewed: str | None  # renew time of its Lease
-    said: tuple[str | None, str | None]  # its Ready condition: status, heartbeat time
+    ready: tuple[str | None, str | None]  # its Ready condition: status, heartbeat time
     when: float  # when we observed it, by `Responsiveness.now`
 
 
@@ -122,13 +122,13 @@ class NodeLifecycleController(Controller):
         """Return when the node last sent a heartbeat: a Lease renewal, or a status update."""
         lease, node = self._leases.get(LEASE_NAMESPACE, name), self._nodes.get("", name)
         entry = condition(node, "Ready") if node is not None else None
-        said = (entry.get("status"), entry.get("lastHeartbeatTime")) if entry is not None else ("Unknown", None)
+        ready = (entry.get("status"), entry.get("lastHeartbeatTime")) if entry is not None else ("Unknown", None)
         renewed = ((lease or {}).get("spec") or {}).get("renewTime")
         known = self._heartbeats.get(name)
         when = self._attention.now()
-        if known is not None and known.renewed == renewed and (known.said == said or said[0] == "Unknown"):
+        if known is not None and known.renewed == renewed and (known.ready == ready or ready[0] == "Unknown"):
             when = known.when  # Unknown is written by us and is no heartbeat
-        self._heartbeats[name] = Heartbeat(renewed, said, when)
+        self._heartbeats[name] = Heartbeat(renewed, ready, when)
         return when
 
     async def _set_unknown(self, node: Json) -> Json:

@@ -110,10 +110,10 @@ class _Asked:
         if record.node_name:
             return self._placed(record)
         verdict, reasons, changes = self._judge(record)
-        said = record.last_condition.partition(": ")[2]
+        message = record.last_message
         queue = self._queue(root, [reason.reason for reason in reasons])
         blockers = self._blockers([record]) if verdict.result != "placed" else []
-        summary = queue.message if queue.place == "gated" else said or verdict.message
+        summary = queue.message if queue.place == "gated" else message or verdict.message
         if verdict.result == "placed":
             summary = f"fits now on {verdict.message}; it is tried when its turn comes"
         return Why(
@@ -127,14 +127,14 @@ class _Asked:
             blockers=blockers,
             priority=record.priority,
             queue=queue,
-            last=Verdict("impossible" if said else "untried", said),
+            last=Verdict("impossible" if message else "untried", message),
             now=verdict,
             node_reasons=reasons,
             nodes=self._engine.columns.count,
             preemption=self._preempting(f"pod/{record.key}"),
             run_time=self._engine.starts.times.run_times.in_words([record]),
             relaxations=changes,
-            pods=[PodLine(name, "pending", nominated=record.nominated, message=said)],
+            pods=[PodLine(name, "pending", nominated=record.nominated, message=message)],
             hints=[
                 *(hints.for_pod(self._groups.forest, record) if self._groups is not None else ()),
                 *hints.kept(self._engine.nominations, record.priority, [record.key]),
@@ -211,16 +211,16 @@ class _Asked:
             line = PodLine(pod.name, state, member.node)
             return Why("Pod", pod.namespace, pod.name, root_key(leaf), True, where, pods=[line])
         whole = self._history_lines(leaf)
-        said = record.last_condition.partition(": ")[2] if record is not None else ""
+        message = record.last_message if record is not None else ""
         if member.state is MemberState.FOREIGN:
             name = member.pod.spec.scheduler_name
-            said = f"is for the scheduler {name} (spec.schedulerName), not for this one; {leaf} does not count it"
+            message = f"is for the scheduler {name} (spec.schedulerName), not for this one; {leaf} does not count it"
         reasons: list[NodeReason] = []
         if record is not None and not record.node_name:
             verdict, reasons, _ = self._judge(record)
             if verdict.result != "placed" and verdict.message and not whole.scheduled:
-                said = said or verdict.message
-        line = PodLine(pod.name, state, member.node, record.nominated if record is not None else "", said)
+                message = message or verdict.message
+        line = PodLine(pod.name, state, member.node, record.nominated if record is not None else "", message)
         return _with(
             whole,
             kind="Pod",
@@ -228,7 +228,7 @@ class _Asked:
             scheduled=False,
             summary=whole.summary
             if whole.queue is not None and whole.queue.place == "search"
-            else said or whole.summary,
+            else message or whole.summary,
             node_reasons=reasons,
             pods=[line],
         )
@@ -382,8 +382,7 @@ class _Asked:
         if satisfied and group is not None and group.spec is not None:
             return self._scheduled(group, group.spec.minimum, waiting)
         if queue.place == "gated":
-            said = self._groups.conditions.last_written(key)
-            return said[2] if said is not None and said[0] == "False" and said[2] else queue.message
+            return self._groups.conditions.failure(key) or queue.message
         if missing:
             return missing
         if queue.place == "search":
@@ -395,9 +394,8 @@ class _Asked:
             health = self._groups.members.health
             state = health.state(group)
             return f"{state}: {health.message(group, state)}"
-        said = self._groups.conditions.last_written(key)
-        if said is not None and said[0] == "False" and said[2]:
-            return said[2]  # the same text as in the object's condition
+        if failure := self._groups.conditions.failure(key):
+            return failure  # the same text as in the object's condition
         for verdict in (last, now):
             if verdict is not None and verdict.message:
                 return verdict.message

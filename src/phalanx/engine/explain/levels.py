@@ -36,7 +36,7 @@ def _level(groups: GroupUnits, group: Group, depth: int) -> Level:
     spec = group.spec
     if spec is None:
         return Level(group.key.kind, group.key.name, depth, policy="unknown", message="its object has not been seen")
-    said = groups.conditions.last_written(group.key) or ("", "", "")
+    condition = groups.conditions.last_written(group.key)
     leaves = list(groups.forest.leaves(group.key))
     return Level(
         kind=group.key.kind,
@@ -58,9 +58,9 @@ def _level(groups: GroupUnits, group: Group, depth: int) -> Level:
         lost=groups.members.health.lost(group),
         revision=revision_of(group),
         settings=settings_in_words(group),
-        status=said[0],
-        reason=said[1],
-        message=said[2],
+        status=condition.status,
+        reason=condition.reason,
+        message=condition.message,
     )
 
 
@@ -82,16 +82,16 @@ def pods_of(groups: GroupUnits, key: GroupKey, records: Mapping[str, PodRecord])
     """Return the members below a group: pending ones first, then by name with numbers in their order (2 before 10)."""
     found = []
     for leaf in groups.forest.leaves(key):
-        of_group = (groups.conditions.last_written(leaf.key) or ("", "", ""))[2]
+        of_group = groups.conditions.last_written(leaf.key).message
         for name, member in leaf.members.items():
             record = records.get(str(name))
-            said = record.last_condition.partition(": ")[2] if record is not None and not record.node_name else ""
-            if said == of_group:
-                said = ""  # omit what the group's message already says
+            message = record.last_message if record is not None and not record.node_name else ""
+            if message == of_group:
+                message = ""  # omit what the group's message already says
             if member.state is MemberState.FOREIGN:
-                said = f"for the scheduler {member.pod.spec.scheduler_name} (spec.schedulerName), not for this one"
+                message = f"for the scheduler {member.pod.spec.scheduler_name} (spec.schedulerName), not for this one"
             nominated = record.nominated if record is not None else ""
-            found.append(PodLine(name.name, member.state.name.lower(), member.node, nominated, said))
+            found.append(PodLine(name.name, member.state.name.lower(), member.node, nominated, message))
     found.sort(key=lambda line: (line.state != "pending", _with_numbers(line.name)))
     return found[:MOST_PODS]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from phalanx.base.clock import parse_rfc3339
 from phalanx.engine import decisions as d
@@ -44,10 +44,21 @@ def set_condition(
     )
 
 
+class WrittenCondition(NamedTuple):
+    """A condition as last written or seen; empty if there is none."""
+
+    status: str = ""
+    reason: str = ""
+    message: str = ""
+
+
+NOT_WRITTEN = WrittenCondition()
+
+
 class GroupConditions:
     def __init__(self, emit: Emit) -> None:
         self._emit = emit
-        self._written_conditions: dict[GroupKey, tuple[str, str, str]] = {}  # group -> (status, reason, message)
+        self._written_conditions: dict[GroupKey, WrittenCondition] = {}
         self._uids: dict[GroupKey, str] = {}
         self._implicit: dict[tuple[str, str], dict[GroupKey, None]] = {}  # (namespace, Workload) -> reported groups
         self._promised: dict[GroupKey, tuple[str, str]] = {}  # status and message of START_PROMISED
@@ -64,7 +75,7 @@ class GroupConditions:
             return
         for condition in obj.status.conditions or ():
             if condition.type == TYPE_OF.get(key.kind):
-                self._written_conditions[key] = (condition.status, condition.reason, condition.message)
+                self._written_conditions[key] = WrittenCondition(condition.status, condition.reason, condition.message)
 
     def _targeted(self, key: GroupKey, obj: PodGroup | CompositePodGroup) -> None:
         self.targets.pop(key, None)
@@ -128,12 +139,16 @@ class GroupConditions:
         for key in self._implicit.pop((namespace, workload), ()):
             self._written_conditions.pop(key, None)
 
-    def last_written(self, key: GroupKey) -> tuple[str, str, str] | None:
-        """Return (status, reason, message) as last written or seen."""
-        return self._written_conditions.get(key)
+    def last_written(self, key: GroupKey) -> WrittenCondition:
+        return self._written_conditions.get(key, NOT_WRITTEN)
+
+    def failure(self, key: GroupKey) -> str:
+        """Return the message of a condition that is False; "" if it is not."""
+        condition = self.last_written(key)
+        return condition.message if condition.status == "False" else ""
 
     def is_true(self, key: GroupKey) -> bool:
-        return self._written_conditions.get(key, ("",))[0] == "True"
+        return self.last_written(key).status == "True"
 
     def not_written(self, key: GroupKey, write: d.SetGroupCondition, obj: Any) -> None:
         """Handle a failed write: the condition is written again on the next occasion.
@@ -151,10 +166,10 @@ class GroupConditions:
     ) -> None:
         """Set the condition of a group. `headline`: a plain sentence that the event has instead of the message."""
         key = group.key
-        known = self._written_conditions.get(key)
-        if known == (status, reason, message) or (known is not None and known[0] == "True" and status != "True"):
+        known, condition = self.last_written(key), WrittenCondition(status, reason, message)
+        if known == condition or (known.status == "True" and status != "True"):
             return
-        self._written_conditions[key] = (status, reason, message)
+        self._written_conditions[key] = condition
         spec = group.spec
         if spec is None:
             return

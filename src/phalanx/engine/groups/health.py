@@ -245,7 +245,7 @@ class GroupHealth:
 
         Most groups are placed at once and need no earlier condition.
         """
-        if self._conditions.last_written(key) is not None:
+        if self._conditions.last_written(key).status:
             return False
         if written.waits_since is None:
             written.waits_since = self._cluster.now

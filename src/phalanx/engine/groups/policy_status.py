@@ -171,6 +171,6 @@ def _written(policy: WorkloadPolicy) -> WrittenStatus | None:
     for condition in policy.status.conditions or ():
         if condition.type == ACCEPTED:
             status = policy.status
-            said = (condition.status, condition.reason, condition.message)
-            return (*said, status.observed_generation, status.matched_groups)
+            verdict = (condition.status, condition.reason, condition.message)
+            return (*verdict, status.observed_generation, status.matched_groups)
     return None

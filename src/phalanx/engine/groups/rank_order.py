@@ -35,8 +35,8 @@ def rank_of(record: PodRecord, policy: Policy) -> Rank | None:
     """Return the rank of a pod, or None if it has none. Raises BadRank."""
     labels = record.labels
     if policy.rank_source != INDEX:
-        said = labels if policy.rank_source != ANNOTATION else _annotations(record)
-        text = said.get(policy.rank_key)
+        values = labels if policy.rank_source != ANNOTATION else _annotations(record)
+        text = values.get(policy.rank_key)
         return None if text is None else (0, _number(text, policy.rank_key))
     for key in (COMPLETION, WORKER, REPLICA, ORDINAL):
         text = labels.get(key)

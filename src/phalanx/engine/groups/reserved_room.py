@@ -142,15 +142,15 @@ def stored_room(group: Group) -> StoredRoom | None:
     """Return the reservations of an earlier scheduler process for a group; None if there are none or they are
     invalid."""
     conditions = (group.source.status.conditions or ()) if group.source is not None else ()
-    said = next((each for each in conditions if each.type == ROOM_RESERVED and each.status == "True"), None)
-    if said is None:
+    condition = next((each for each in conditions if each.type == ROOM_RESERVED and each.status == "True"), None)
+    if condition is None:
         return None
     try:
-        room = msgspec.json.decode(said.message, type=_Room)
+        room = msgspec.json.decode(condition.message, type=_Room)
     except (msgspec.DecodeError, msgspec.ValidationError, RecursionError):
         return None
     at = seconds_of(room.at)
-    return StoredRoom(at, said.reason, room.places) if at is not None else None
+    return StoredRoom(at, condition.reason, room.places) if at is not None else None
 
 
 def ends(place: Place, now: float) -> float:

@@ -59,9 +59,9 @@ class WorkloadStatuses:
 
     def not_written(self, write: d.SetGroupCondition) -> None:
         """Handle a failed write: the status is written again on the next occasion, except for values written since."""
-        _, said = self._written_statuses.get((write.namespace, write.name), ("", {}))
-        if said.get(write.type) == (write.status, write.reason, write.message):
-            del said[write.type]
+        _, written = self._written_statuses.get((write.namespace, write.name), ("", {}))
+        if written.get(write.type) == (write.status, write.reason, write.message):
+            del written[write.type]
 
     def again(self, place: WorkloadKey) -> None:
         """Write the status again in the next step."""
@@ -115,7 +115,7 @@ class WorkloadStatuses:
         known = self._written_statuses.get(place)
         if known is None:
             return  # the groups name a missing Workload
-        uid, said = known
+        uid, written = known
         total: Counter[str] = Counter()
         for numbers in sums.values():
             total.update(numbers)
@@ -124,12 +124,12 @@ class WorkloadStatuses:
         announced = {f"{name}/{WHOLE}": _verdict(sums[name], []) for name in templates if name in sums}
         announced[WHOLE] = _verdict(total, empty)
         announced[HEALTHY] = _health(total, empty)
-        if not sums and not said:
+        if not sums and not written:
             return  # no group uses it yet
         counts = {name: total[name] for name in ("groups", "scheduledGroups", "pods", "scheduledPods")}
         for type_, verdict in announced.items():
-            if said.get(type_) != verdict:
-                said[type_] = verdict
+            if written.get(type_) != verdict:
+                written[type_] = verdict
                 self._emit(
                     d.SetGroupCondition,
                     namespace=place[0],

@@ -141,6 +141,11 @@ class PodRecord:
         self.start_time = intern(text) if text is not None else None  # thousands of pods start in the same second
 
     @property
+    def last_message(self) -> str:
+        """Return the message of the last PodScheduled condition."""
+        return self.last_condition.partition(": ")[2]
+
+    @property
     def assumed(self) -> bool:
         """Return True if our own decision counts it on a node and the informer has not delivered that yet."""
         return 0 < self.state < 4  # between PENDING and BOUND; enum names cost more than the comparison

@@ -171,8 +171,8 @@ class Admission:
         ):
             return
         entry = self._store.latest(("namespaces", "", namespace))
-        said = ((entry.index.labels if entry is not None else None) or {}).get(DEFAULT_GANGS)
-        if said == "true" or (said is None and self._gates("DefaultGangs")):
+        label = ((entry.index.labels if entry is not None else None) or {}).get(DEFAULT_GANGS)
+        if label == "true" or (label is None and self._gates("DefaultGangs")):
             meta["annotations"] = {**(meta.get("annotations") or {}), GANG: "true"}
 
     def _admin_access(self, kind: Kind, obj: Json, namespace: str) -> None:
@@ -285,12 +285,12 @@ class Admission:
 
     def status(self, kind: Kind, new: Json, old: Json) -> None:
         """Set since when a volume is in its phase; a time that the client writes is kept."""
-        said, before = new.get("status") or {}, old.get("status") or {}
+        after, before = new.get("status") or {}, old.get("status") or {}
         since = "lastPhaseTransitionTime"
-        if kind.storage_key != "persistentvolumes" or said.get("phase") == before.get("phase"):
+        if kind.storage_key != "persistentvolumes" or after.get("phase") == before.get("phase"):
             return
-        if said.get(since) in (None, before.get(since)):
-            new["status"] = {**said, since: rfc3339(self._clock.now())}
+        if after.get(since) in (None, before.get(since)):
+            new["status"] = {**after, since: rfc3339(self._clock.now())}
 
     def fill(self, kind: Kind, obj: Json, namespace: str) -> None:
         """Fill in the requests and limits that the LimitRanges of the namespace give to pods without them."""

@@ -244,13 +244,13 @@ def _check_budget(budget: Json, status: Json) -> None:
 
 def _why_not(name: str, status: Json) -> str:
     condition: Json = next((c for c in status.get("conditions") or [] if c.get("type") == "DisruptionAllowed"), {})
-    said = condition.get("message") if condition.get("status") == "False" else ""
+    problem = condition.get("message") if condition.get("status") == "False" else ""
     healthy, desired = status.get("currentHealthy") or 0, status.get("desiredHealthy") or 0
-    if said and condition.get("reason") == "SyncFailed":
-        return f"The disruption budget {name} does not allow evicting pods currently because it failed sync: {said}"
+    if problem and condition.get("reason") == "SyncFailed":
+        return f"The disruption budget {name} does not allow evicting pods currently because it failed sync: {problem}"
     if healthy <= desired:
         return f"The disruption budget {name} needs {desired} healthy pods and has {healthy} currently"
-    if said:
+    if problem:
         reason = condition.get("reason")
-        return f"The disruption budget {name} does not allow evicting pods currently ({reason}): {said}"
+        return f"The disruption budget {name} does not allow evicting pods currently ({reason}): {problem}"
     return f"The disruption budget {name} does not allow evicting pods currently"

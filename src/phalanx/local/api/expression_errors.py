@@ -124,11 +124,11 @@ def _validating(obj: Json) -> Iterator[FieldError]:
 def _validation(environment: AdmissionEnvironment, rule: Json, at: str) -> Iterator[FieldError]:
     yield from _compiled(environment, rule.get("expression"), f"{at}.expression", t.BOOL)
     expression, message = str(rule.get("expression") or "").strip(), str(rule.get("message") or "")
-    said = rule.get("messageExpression") or ""
-    if said and not said.strip():
-        yield invalid(f"{at}.messageExpression", said, "must be non-empty if specified")
+    message = rule.get("messageExpression") or ""
+    if message and not message.strip():
+        yield invalid(f"{at}.messageExpression", message, "must be non-empty if specified")
     else:
-        yield from _compiled(environment, said, f"{at}.messageExpression", t.STRING)
+        yield from _compiled(environment, message, f"{at}.messageExpression", t.STRING)
     if message and not message.strip():
         yield invalid(f"{at}.message", message, "must be non-empty if specified")
     elif "\n" in message.strip():

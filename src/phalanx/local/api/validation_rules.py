@@ -50,7 +50,7 @@ class ValidationRule:
         return str(self.body.get("rule") or "").strip()
 
     @property
-    def said(self) -> str:
+    def fixed_message(self) -> str:
         """Return the message of the rule, or the default message."""
         return str(self.body.get("message") or "").strip() or f"failed rule: {self.text}"
 
@@ -195,14 +195,14 @@ class RuleEvaluation:
 
     def _message(self, rule: ValidationRule, variables: Json) -> str:
         if not isinstance(rule.message, Program):
-            return rule.said
+            return rule.fixed_message
         try:
             text, cost = rule.message.evaluate(variables, min(CALL_LIMIT, max(self._budget, 0)))
         except EvaluationError:
-            return rule.said
+            return rule.fixed_message
         self._budget -= cost
         text = text.strip() if isinstance(text, str) else ""
-        return text if text and "\n" not in text and len(text.encode()) <= MESSAGE_BYTES else rule.said
+        return text if text and "\n" not in text and len(text.encode()) <= MESSAGE_BYTES else rule.fixed_message
 
 
 @dataclass(slots=True)

@@ -213,7 +213,7 @@ def _denied(name: str, status: Any) -> ApiProblem:
     code = given.get("code")
     given["code"] = code if isinstance(code, int) and 400 <= code < 600 else 400
     given["status"] = "Failure"
-    said = given.get("message") or given.get("reason")
+    explanation = given.get("message") or given.get("reason")
     denied = f'admission webhook "{name}" denied the request'
-    given["message"] = f"{denied}: {said}" if said else f"{denied} without explanation"
+    given["message"] = f"{denied}: {explanation}" if explanation else f"{denied} without explanation"
     return problem_from_status(given, given["code"])

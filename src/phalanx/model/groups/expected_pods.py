@@ -103,7 +103,7 @@ def expected(source: Source) -> int:
     """
     if source is None or not source.metadata.annotations:
         return 0
-    said = announced(source)
-    if said is not None:
-        return said[0]
+    count = announced(source)
+    if count is not None:
+        return count[0]
     return MOST if min_resources(source) else 0

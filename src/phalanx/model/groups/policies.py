@@ -49,8 +49,8 @@ class PolicyEntry(msgspec.Struct, frozen=True):
         return (self.policy.metadata.creation_timestamp or "", self.policy.metadata.name)
 
     def is_about(self, api_group: str) -> bool:
-        said = self.policy.spec.target_ref.api_group
-        return not said or said == api_group or (said in _GROUP_APIS and api_group in _GROUP_APIS)
+        wanted = self.policy.spec.target_ref.api_group
+        return not wanted or wanted == api_group or (wanted in _GROUP_APIS and api_group in _GROUP_APIS)
 
 
 class Effective(NamedTuple):
@@ -142,19 +142,19 @@ class Policies:
         if workload is not group.source:
             owners.append(workload)
         parsed = [parse_annotations(each.metadata.annotations) for each in owners if each is not None]
-        said = [each for each in parsed if each is not NOTHING]
+        annotated = [each for each in parsed if each is not NOTHING]
         entry = self._chosen(group.key, named, owners, above) if self._by_target else None
-        if not said and entry is None:
+        if not annotated and entry is None:
             return Effective(self.defaults)
         policy = self.defaults
-        for each in reversed(said):
+        for each in reversed(annotated):
             policy = policy.with_fields(each.fields)
         if entry is not None:
             policy = policy.with_fields(entry.parsed.fields)
         return Effective(
             policy,
             entry.name if entry is not None else None,
-            tuple(problem for each in said[:1] for problem in each.problems),
+            tuple(problem for each in annotated[:1] for problem in each.problems),
         )
 
     def _chosen(

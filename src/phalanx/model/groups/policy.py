@@ -173,16 +173,16 @@ def _counts(reader: _Reader, spec: WorkloadPolicySpec) -> None:
     if spec.counts is None:
         return
     before = len(reader.problems)
-    said = (("min", spec.counts.min), ("desired", spec.counts.desired), ("max", spec.counts.max))
-    for name, value in said:
+    counts = (("min", spec.counts.min), ("desired", spec.counts.desired), ("max", spec.counts.max))
+    for name, value in counts:
         reader.number(f"spec.counts.{name}", f"{name}_count", value, 1)
-    known = [(name, value) for name, value in said if value is not None]
+    known = [(name, value) for name, value in counts if value is not None]
     for (low_name, low), (high_name, high) in pairwise(known):
         if low > high and len(reader.problems) == before:
             reader.wrong(f"spec.counts.{low_name}", f"{low} is more than {high_name}, which is {high}")
     if len(reader.problems) > before:
         # A range with a wrong end says nothing: half of it could start or hold back pods that the author did not mean.
-        for name, _ in said:
+        for name, _ in counts:
             reader.fields.pop(f"{name}_count", None)
 
 

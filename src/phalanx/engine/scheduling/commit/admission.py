@@ -188,12 +188,11 @@ class UnitAdmission:
         waits_for = quorum.message if few else quorum.message.partition(":")[0]
         for each in tree:
             short = forest.quorum(each.key, 1).shortages
-            last_condition = self._members.conditions.last_written(each.key)
             if each.key == key:
                 continue
             if short and short[0].group == each.key:
                 self._members.report(each.key, WAITING, messages.lacking(short))
-            elif last_condition is not None:
+            elif self._members.conditions.last_written(each.key).status:
                 self._members.report(each.key, WAITING, waits_for)  # its condition was about earlier counts
         self._members.report(key, WAITING, quorum.message)
         return quorum

@@ -238,8 +238,8 @@ class GroupUnits:
 
     def _had_members(self, root: GroupKey) -> bool:
         """Return whether a tree has pods, or its condition still reports missing ones."""
-        said = self.conditions.last_written(root)
-        return (said is not None and said[1] == WAITING) or any(leaf.members for leaf in self.forest.leaves(root))
+        reported = self.conditions.last_written(root).reason == WAITING
+        return reported or any(leaf.members for leaf in self.forest.leaves(root))
 
     def _clear_disruption(self, root: GroupKey) -> None:
         """Clear DisruptionTarget of groups that were preempted and run again."""

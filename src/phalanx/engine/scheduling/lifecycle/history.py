@@ -38,8 +38,8 @@ class History:
                 self._sweep()
             self.notes_of[key] = [(self._cluster.now, what, detail, 1)]
             return
-        time, before, said, times = notes[-1]
-        if before == what and said == detail:
+        time, before, last_detail, times = notes[-1]
+        if before == what and last_detail == detail:
             notes[-1] = (time, what, detail, times + 1)
             return
         if len(notes) >= MOST_NOTES:

@@ -75,10 +75,10 @@ class PodStatusWriter:
     def report(self, record: PodRecord, reason: str, message: str, *, headline: str = "", event: bool = True) -> None:
         """Write PodScheduled=False, with an event, unless it is unchanged. `headline`: a plain sentence for the
         event."""
-        said = _condition_text(reason, message)
-        if record.last_condition == said:
+        text = _condition_text(reason, message)
+        if record.last_condition == text:
             return
-        record.last_condition = intern(said)  # one text for all pods of a group
+        record.last_condition = intern(text)  # one text for all pods of a group
         self._history.note(record.key, reason, message)
         self._emit(
             d.SetPodCondition,
