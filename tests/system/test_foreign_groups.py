@@ -76,6 +76,11 @@ def space(cluster: LocalCluster, name: str) -> str:
     return name
 
 
+def condition(pod: Any) -> str:
+    """The message of the condition PodScheduled."""
+    return next((str(c["message"]) for c in pod["status"].get("conditions") or () if c["type"] == "PodScheduled"), "")
+
+
 def phase(found: Any) -> str:
     return str((found.get("status") or {}).get("phase"))
 
@@ -86,7 +91,9 @@ def test_a_gang_waits_for_its_tasks_and_starts_together(cluster: LocalCluster) -
         cluster.apply(pod(here, name, task=task))
     cluster.apply(group(here, minMember=3, minTaskMember={"master": 1, "worker": 2}))
     path = GROUPS.format(here) + "/g"
-    cluster.wait(path, lambda found: phase(found) == "Inqueue")
+    found = cluster.wait(path, lambda found: bool((found.get("status") or {}).get("conditions")))
+    assert phase(found) == "Inqueue"
+    assert [c["reason"] for c in found["status"]["conditions"]] == ["NotEnoughTasks"]
     assert not any(pod["spec"].get("nodeName") for pod in cluster.get(f"/api/v1/namespaces/{here}/pods")["items"])
     cluster.apply(pod(here, "w1", task="worker"))
     found = cluster.wait(path, lambda found: phase(found) == "Running" and found["status"]["running"] == 3)
@@ -135,11 +142,16 @@ def test_a_group_with_nonsense_gets_an_event_and_its_pods_wait(cluster: LocalClu
     cluster.apply(group(here, minMember="many"), pod(here, "p"))
     events = cluster.wait(
         f"/api/v1/namespaces/{here}/events",
-        lambda found: any(event["reason"] == "Invalid" for event in found["items"]),
+        lambda found: any(event["involvedObject"]["kind"] == "PodGroup" for event in found["items"]),
     )["items"]
-    (event,) = (event for event in events if event["reason"] == "Invalid")
+    (event,) = (event for event in events if event["involvedObject"]["kind"] == "PodGroup")
     assert event["involvedObject"]["apiVersion"] == "scheduling.volcano.sh/v1beta1"
     assert "spec.minMember" in event["message"]
-    assert "nodeName" not in cluster.get(f"/api/v1/namespaces/{here}/pods/p")["spec"]
+    waiting = cluster.wait(f"/api/v1/namespaces/{here}/pods/p", condition)
+    assert "nodeName" not in waiting["spec"]
+    assert "spec.minMember: 'many'" in condition(waiting)
+    found = cluster.wait(GROUPS.format(here) + "/g", lambda found: bool((found.get("status") or {}).get("conditions")))
+    status = found["status"]
+    assert [(c["reason"], c["message"]) for c in status["conditions"]] == [("Invalid", condition(waiting))]
     cluster.apply(group(here, minMember=1))
     cluster.wait(GROUPS.format(here) + "/g", lambda found: phase(found) == "Running")

@@ -24,7 +24,7 @@ from phalanx.engine import decisions as d
 from phalanx.engine import events
 from phalanx.engine.groups.conditions import TYPE_OF
 from phalanx.kube.dialects import DIALECTS, Dialect, ForeignGroup, GroupProgress, Translation
-from phalanx.kube.dialects.contract import InvalidGroup
+from phalanx.kube.dialects.contract import InvalidGroup, unusable
 from phalanx.kube.dialects.hypernodes import RESOURCE as HYPERNODES
 from phalanx.kube.dialects.hypernodes import HyperNode, labels
 from phalanx.kube.recorder import ObjectRef, Recorder
@@ -197,7 +197,8 @@ class ForeignGroups:
                 translation = DIALECTS[name.dialect].translate(state.object)
                 problems = tuple(translation.ignored)
             except InvalidGroup as error:
-                problems = (str(error),)
+                state.reported = ()
+                return unusable(state.object, name.dialect, str(error))
         if problems != state.reported:
             state.reported = problems
             for problem in problems:

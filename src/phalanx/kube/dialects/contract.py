@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import msgspec
 
 from phalanx.base.client import Resource
-from phalanx.model.groups.keys import PREFERRED_TOPOLOGY
+from phalanx.model.groups.keys import PREFERRED_TOPOLOGY, UNUSABLE
 from phalanx.model.groups.policy import SCHEDULE_TIMEOUT
 from phalanx.model.kinds import Json as Json
 from phalanx.model.objects.groups import (
@@ -141,6 +141,14 @@ def leaf(
             disruption_mode=DisruptionMode(all=Empty()) if minimum else None,
         ),
     )
+
+
+def unusable(group: ForeignGroup, dialect: str, problem: str) -> Translation:
+    """Return a group that is never placed, so that its pods wait and say why."""
+    name = group.metadata.name
+    extra = {UNUSABLE: f"PodGroup {name} of {dialect} cannot be used: {problem}"}
+    metadata = PodGroupMeta(**_metadata(group, name, NOWHERE, extra))
+    return Translation([PodGroup(metadata, PodGroupSpec(scheduling_policy=gang(0)))], {"": name}, 0)
 
 
 def composite(

@@ -8,6 +8,7 @@ from phalanx.base.client import Resource
 from phalanx.kube.dialects.contract import (
     MOST_SUBGROUPS,
     NOWHERE,
+    UNSCHEDULABLE,
     ForeignGroup,
     GroupProgress,
     InvalidGroup,
@@ -24,6 +25,7 @@ from phalanx.model.objects.groups import CompositePodGroup, PodGroup
 
 GROUP_NAMES = ("scheduling.k8s.io/group-name", "scheduling.volcano.sh/group-name")
 TASK = "volcano.sh/task-spec"
+_REASONS = {UNSCHEDULABLE: "NotEnoughResources", "WaitingForMembers": "NotEnoughTasks"}
 
 
 class VolcanoDialect:
@@ -66,12 +68,13 @@ class VolcanoDialect:
             "failed": progress.failed,
         }
         scheduled = progress.placed >= max(1, progress.minimum)
-        if scheduled or progress.reason:
+        why = progress.reason
+        if scheduled or why:
             status["conditions"] = [
                 {
                     "type": "Scheduled" if scheduled else "Unschedulable",
                     "status": "True",
-                    "reason": "tasks in gang are ready to be scheduled" if scheduled else "NotEnoughResources",
+                    "reason": "tasks in gang are ready to be scheduled" if scheduled else _REASONS.get(why, why),
                     "message": "pod group is ready" if scheduled else progress.message,
                     "lastTransitionTime": progress.since,
                 }

@@ -16,6 +16,7 @@ from phalanx.model.groups.keys import (
     KUEUE_REQUIRED_TOPOLOGY,
     POD_GROUP,
     PREFERRED_TOPOLOGY,
+    UNUSABLE,
     GroupKey,
     PodKey,
     device_attribute,
@@ -109,6 +110,7 @@ class GroupSpec(msgspec.Struct, frozen=True):
     created: str
     uid: str = ""
     generation: int = 0
+    problem: str | None = None  # the object itself cannot be used
 
 
 class Group:
@@ -297,6 +299,7 @@ def spec_of_object(group: PodGroup | CompositePodGroup) -> GroupSpec:
         created=meta.creation_timestamp or "",
         uid=meta.uid,
         generation=meta.generation,
+        problem=meta.annotations.get(UNUSABLE),
     )
 
 

@@ -130,8 +130,8 @@ def shortages(group: Group) -> Iterator[QuorumShortage]:
 def check(groups: Mapping[GroupKey, Group], group: Group, templates: Templates | None) -> str | None:
     """Return what is wrong with one group, compared with its ancestors and templates; None if it is valid."""
     spec = group.spec
-    if spec is None:
-        return None
+    if spec is None or spec.problem is not None:
+        return spec.problem if spec is not None else None
     depth = sum(1 for _ in islice(ancestry(groups, group.key), LEVELS_CHECKED))
     if depth < LEVELS_CHECKED:
         resolution = resolve(groups, group.key)

@@ -34,6 +34,9 @@ COMPLETED_IN = "scheduling.phalanx.dev/completed-in-run"
 AFTER_GROUP = "scheduling.phalanx.dev/after-group"
 # Written by our controllers on a PodGroup that is made for a replica while one of an older revision is there: its name.
 REPLACES = "scheduling.phalanx.dev/replaces"
+# Only inside the scheduler, on the translation of an unusable PodGroup of another scheduler: what is wrong with it.
+# Annotations of objects do not begin with a slash.
+UNUSABLE = "/unusable"
 # A scheduling gate that the linking webhook puts on pods of a workload that grew, until its group asks for as many.
 SIZE_GATE = "scheduling.phalanx.dev/group-size"
 
