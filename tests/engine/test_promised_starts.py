@@ -57,6 +57,21 @@ def test_every_waiting_gang_is_promised_a_start_one_behind_the_other() -> None:
     run.engine.validate()
 
 
+def test_a_gang_that_comes_after_others_have_gone_is_promised_a_start() -> None:
+    run = cluster(4)
+    submit(run, "runs", 4, seconds=100)
+    for number in range(3):
+        submit(run, f"gone{number}", 5, seconds=50)  # no promise: it never fits
+    run.step(2.0)
+    for number in range(3):
+        for index in range(5):
+            run.gone("Pod", f"gone{number}-{index}")
+    run.step(2.0)
+    submit(run, "late", 4, seconds=50)
+    run.step(2.0)
+    assert promised(run, "late") is not None
+
+
 def test_they_start_in_time_and_in_order() -> None:
     run = cluster(4, "backfill: Conservative")
     submit(run, "runs", 4, seconds=100)

@@ -94,6 +94,7 @@ class Queue:
         self.shares_failures = True  # whether other units of the class of the unit being tried would fail alike
         # Called with every change while attempts are suspended.
         self.on_change: Callable[[ClusterChange], None] = lambda change: None
+        self.on_remove: Callable[[SchedulingUnit], None] = lambda unit: None
 
     # ---- moving units
 
@@ -223,7 +224,8 @@ class Queue:
         """Remove a unit that is bound, assumed or gone."""
         self._leave(unit)
         unit.queue_name = NOWHERE
-        self.units.pop(unit.key, None)
+        if self.units.pop(unit.key, None) is not None:
+            self.on_remove(unit)
 
     def pop(self) -> SchedulingUnit | None:
         """Return the next unit to attempt. The caller then moves it to another queue and calls `attempted`."""
