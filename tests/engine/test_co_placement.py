@@ -64,6 +64,13 @@ def test_equal_ranks_share_a_domain_of_the_topology_key() -> None:
     assert set(by_rank(cluster, "a", 4)).isdisjoint(by_rank(cluster, "b", 4))
 
 
+def test_equal_ranks_that_fill_whole_nodes_share_a_rack() -> None:
+    nodes = [node(f"n{i}").cpu("1").label(RACK, f"r{i // 4}") for i in range(12)]
+    cluster = Cluster().see(*nodes, composite("tree").gang(2), policy("b", "a", RACK), *group("a", 5), *group("b", 5))
+    cluster.step()
+    assert by_rank(cluster, "a", 5, RACK) == by_rank(cluster, "b", 5, RACK)
+
+
 def test_a_replacement_returns_to_the_node_of_its_rank() -> None:
     cluster = world().see(composite("tree").gang(2), policy("b", "a"), *group("a", 4, "3"), *group("b", 4))
     cluster.step()

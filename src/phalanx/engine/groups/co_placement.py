@@ -7,8 +7,9 @@ ignored.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -17,7 +18,7 @@ from phalanx.engine.groups.build import Built
 from phalanx.engine.groups.rank_order import Rank, ranks_of
 from phalanx.engine.groups.rank_placement import members_on_nodes, paths_of
 from phalanx.engine.groups.rank_variants import NODE, Pieces, RankVariant
-from phalanx.engine.placement.problem import Ints, Leaf, ShapeRow, Subtree, base_slots
+from phalanx.engine.placement.problem import Floats, Ints, Leaf, ShapeRow, Subtree, base_slots, count_slots
 from phalanx.engine.state.columns import Columns
 from phalanx.engine.state.records import PodRecord
 from phalanx.model.groups import Group, GroupForest, GroupKey
@@ -164,41 +165,79 @@ def _divide(columns: Columns, built: Built, bundle: _Bundle, area: Ints) -> Divi
     """Return the domain of every rank, domain by domain; None if the area has too little room."""
     division = dict(bundle.sitting)
     left = [rank for rank in bundle.ranks if rank not in division]
-    slots = _slots(built, bundle)[area]
-    ids = bundle.ids[area]
-    room = np.bincount(ids[ids >= 0], weights=slots[ids >= 0], minlength=1).astype(np.int64)
+    room = _room(built, bundle, area, len(left))
     chosen: list[int] = []
-    for domain in sorted(np.flatnonzero(room).tolist(), key=lambda each: (-room[each], each)):
-        if sum(int(room[each]) for each in chosen) >= len(left):
+    for domain in sorted(room, key=lambda each: (-room[each], each)):
+        if sum(room[each] for each in chosen) >= len(left):
             break
         chosen.append(domain)
-    if sum(int(room[each]) for each in chosen) < len(left):
+    if sum(room[each] for each in chosen) < len(left):
         return None
+    ids = bundle.ids[area]
     first_row = {int(domain): int(row) for domain, row in zip(ids[::-1], area[::-1], strict=True)}
     paths = paths_of(columns, [first_row[domain] for domain in chosen]) if chosen else {}
     places = iter(
-        domain for domain in sorted(chosen, key=lambda each: paths[first_row[each]]) for _ in range(int(room[domain]))
+        domain for domain in sorted(chosen, key=lambda each: paths[first_row[each]]) for _ in range(room[domain])
     )
     return division | dict(zip(left, places, strict=False))
 
 
-def _slots(built: Built, bundle: _Bundle) -> Ints:
-    """Return (N,) how many ranks fit on each node: one pod of the largest request of every pending group."""
-    problem = built.problem
+def _room(built: Built, bundle: _Bundle, area: Ints, most: int) -> dict[int, int]:
+    """Return how many ranks fit in each domain of the area, up to `most`: one pod of every pending group each."""
+    rows = [row for members in bundle.pending.values() if (row := _largest(built, members.values())) is not None]
+    if bundle.key == NODE:  # on a node requests add up
+        rows = [_together(rows, np.sum)] if rows else []
+    rows.sort(key=lambda row: int(base_slots(built.problem, row)[area].sum()))  # the hardest to place first
+    ids = bundle.ids[area]
+    upper = np.full(int(ids.max(initial=-1)) + 1, most)
+    for row in rows:
+        slots = np.minimum(base_slots(built.problem, row)[area], most)
+        upper = np.minimum(upper, np.bincount(ids[ids >= 0], weights=slots[ids >= 0], minlength=len(upper)))
+    if bundle.key == NODE:
+        return {int(domain): int(upper[domain]) for domain in np.flatnonzero(upper)}
+    room: dict[int, int] = {}
+    for domain in sorted(np.flatnonzero(upper).tolist(), key=lambda each: (-upper[each], each)):
+        if sum(room.values()) >= most and upper[domain] <= max(room.values()):
+            break
+        nodes = area[ids == domain]
+        fits = bisect_left(range(1, int(upper[domain]) + 1), True, key=lambda k: not _fits(built, rows, nodes, k))
+        if fits:
+            room[domain] = fits
+    return room
+
+
+def _fits(built: Built, rows: Iterable[ShapeRow], nodes: Ints, count: int) -> bool:
+    """Return whether `count` pods of each shape fit on these nodes; the nodes with least room are filled first."""
+    free = built.problem.free[:, nodes].copy()
+    for row in rows:
+        slots = np.where(row.mask[nodes], count_slots(row.request, free), 0)
+        if row.cap is not None:
+            slots = np.minimum(slots, row.cap[nodes])
+        order = np.argsort(slots, kind="stable")
+        before = np.cumsum(slots[order]) - slots[order]
+        taken = np.zeros(len(nodes))
+        taken[order] = np.clip(count - before, 0, slots[order])
+        if taken.sum() < count:
+            return False
+        free -= row.request[:, None] * taken
+    return True
+
+
+def _largest(built: Built, records: Iterable[PodRecord]) -> ShapeRow | None:
+    """Return a shape that is as large as each of these pods; None if there is no pod."""
     number = {shape: i for i, shape in enumerate(built.shapes)}
-    total: ShapeRow | None = None
-    for members in bundle.pending.values():
-        rows = [problem.shapes[number[shape]] for shape in {record.shape for record in members.values()}]
-        if not rows:
-            continue  # none of its pending pods has a rank
-        request = np.max([each.request for each in rows], axis=0)
-        mask = np.logical_and.reduce([each.mask for each in rows])
-        before = total if total is not None else ShapeRow(np.zeros_like(request), np.ones_like(mask))
-        caps = [each.cap for each in (*rows, before) if each.cap is not None]
-        cap = np.minimum.reduce(caps) if caps else None
-        total = replace(before, request=before.request + request, mask=before.mask & mask, cap=cap)
-    assert total is not None
-    return np.minimum(base_slots(problem, total), 1 << 20)
+    rows = [built.problem.shapes[number[shape]] for shape in {record.shape for record in records}]
+    return _together(rows, np.max) if rows else None
+
+
+def _together(rows: Sequence[ShapeRow], requests: Callable[..., Floats]) -> ShapeRow:
+    """Return one shape for nodes that allow all of these, with the sum or the largest of the requests."""
+    caps = [row.cap for row in rows if row.cap is not None]
+    return ShapeRow(
+        requests([row.request for row in rows], axis=0),
+        np.logical_and.reduce([row.mask for row in rows]),
+        np.minimum.reduce(caps) if caps else None,
+    )
 
 
 def _pieces(key: str, division: Division, members: Mapping[Rank, PodRecord], records: Iterable[PodRecord]) -> Pieces:
