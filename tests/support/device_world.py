@@ -92,6 +92,7 @@ class World:
         self.bound: dict[str, str] = {}
         self.evicted: list[str] = []
         self.messages: dict[str, str] = {}
+        self.events: dict[str, str] = {}  # the last of each object
         self.fail: set[str] = set()  # claims whose writes fail
         self.slow = False  # consumers that are gone are not taken out of their claims
         self.now = 1000.0
@@ -170,6 +171,8 @@ class World:
                 self.see(msgspec.structs.replace(old, status=status))
         elif isinstance(decision, d.SetPodCondition):
             self.messages[decision.name] = f"{decision.reason}: {decision.message}"
+        elif isinstance(decision, d.RecordEvent):
+            self.events[decision.name] = decision.message
         self.engine.apply(e.Outcome(decision.id, problem))
         if isinstance(decision, d.Bind):
             self.bound[decision.name] = decision.node

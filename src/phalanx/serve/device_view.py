@@ -11,10 +11,10 @@ from typing import NamedTuple
 
 import msgspec
 
+from phalanx.engine.devices.facts import ruled_out
 from phalanx.engine.devices.inventory import Device
 from phalanx.engine.devices.requests import AllocationRequest
 from phalanx.engine.devices.state import ALL_ROWS, DeviceState, extended_key
-from phalanx.engine.explain.device_hints import ruled_out
 from phalanx.engine.explain.device_table import any_of, asked_devices, device_table
 from phalanx.engine.state.claims import ClaimKey
 from phalanx.engine.state.records import PodRecord

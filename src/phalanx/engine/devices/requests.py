@@ -93,6 +93,8 @@ class ClaimSpec(msgspec.Struct, eq=False):
     config: tuple[ClaimConfiguration, ...]
     problem: str = ""  # why it cannot be allocated
     error: str = ""  # the same if a retry may help: SchedulerError
+    # (version of the inventory, (request, why no node can ever serve it)…): cache of `facts.device_facts`
+    facts: tuple[int, tuple[tuple[str, str], ...]] = (-1, ())
 
 
 Classes = Callable[[str], DeviceClass | None]

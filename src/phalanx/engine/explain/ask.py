@@ -12,6 +12,7 @@ import msgspec
 
 from phalanx.base.clock import rfc3339
 from phalanx.engine.explain import hints
+from phalanx.engine.explain.demand import enough_nodes
 from phalanx.engine.explain.device_hints import for_devices, with_devices
 from phalanx.engine.explain.levels import levels_of, placed_enough, pods_of
 from phalanx.engine.explain.pending import held
@@ -186,9 +187,7 @@ class _Asked:
             if isinstance(answer, Placed):
                 return Verdict("placed", state.columns.names[answer.assignment[0][1]]), [], []
             verdict = verdict_of(answer)
-            if not isinstance(answer, Refused) or answer.diagnosis is None:
-                return verdict, [], []
-            if answer.diagnosis.pre_filter is not None:
+            if not isinstance(answer, Refused) or answer.diagnosis is None or answer.diagnosis.pre_filter is not None:
                 return verdict, [], []
             changes = for_pod(state, state.evaluation(record)) if self._relax else []
             kind, _, name = (owner_of_pod(record.pod.metadata) if record.pod is not None else "").partition(" ")
@@ -312,7 +311,7 @@ class _Asked:
                 *hints.for_group(groups.forest, key, self._engine.pods.records.values()),
                 *hints.unconfirmed_ends(groups.forest, key, self._engine.columns),
                 *(hints.kept(self._engine.nominations, root.priority, root.records) if root is not None else ()),
-                *(self._device_hints(root) if root is not None and waits else ()),
+                *(for_devices(self._engine.indexes.devices, root.records.values()) if root and waits else ()),
             ],
         )
 
@@ -323,9 +322,6 @@ class _Asked:
         pods = (str(pod) for leaf in self._groups.forest.leaves(key) for pod in leaf.members)
         return self._engine.starts.times.run_times.in_words([records[pod] for pod in pods if pod in records])
 
-    def _device_hints(self, root: SchedulingUnit) -> list[str]:
-        return for_devices(self._engine.indexes.devices, root.records.values())
-
     def _group_blockers(self, key: GroupKey) -> list[str]:
         assert self._groups is not None
         records = self._engine.pods.records
@@ -335,7 +331,7 @@ class _Asked:
     def _blockers(self, records: Sequence[PodRecord]) -> list[str]:
         """Return facts that rule out every node for one of these pods, or the whole cluster for their group."""
         leaves = leaf_demands(self._engine.cluster.forest, records)
-        return [each.text for each in blockers_of(self._engine.columns, self._engine.objects, leaves)]
+        return [each.text for each in blockers_of(self._engine.cluster, leaves)]
 
     def _group_headline(
         self, key: GroupKey, unit: SchedulingUnit | None, verdict: Verdict | None, blockers: list[str]
@@ -365,7 +361,7 @@ class _Asked:
             if not self._relax or not isinstance(answer, Refused):
                 return verdict_of(answer), []
             changes = relaxations(engine.cluster, tree.group, answer, engine.attempts.group_plugins(tree))
-        return verdict_of(answer), changes
+        return verdict_of(answer), changes + enough_nodes(engine, tree)
 
     def _summary(
         self,

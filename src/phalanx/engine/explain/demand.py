@@ -18,8 +18,10 @@ from phalanx.engine.explain.device_table import asked_devices
 from phalanx.engine.explain.new_devices import NewDevices
 from phalanx.engine.explain.node_pools import DeclaredPool, NodePool, pools_of
 from phalanx.engine.explain.pending import PendingReasons
+from phalanx.engine.explain.relax import type_words
 from phalanx.engine.explain.trial import TrialAttempt
-from phalanx.engine.explain.values import GroupDemand, NodeDemand, NodesNeeded, PodDemand, ShapeDemand
+from phalanx.engine.explain.values import GroupDemand, NodeDemand, NodesNeeded, PodDemand, Relaxation, ShapeDemand
+from phalanx.engine.placement.outcome import domain_word, plural
 from phalanx.engine.scheduling.attempt.answers import Answer, Cause, NominatedAfterPreemption, Placed, Refused
 from phalanx.engine.scheduling.queue.units import (
     AttemptUnit,
@@ -56,6 +58,19 @@ def demand(scheduler: Scheduler, declared: Sequence[DeclaredPool] = ()) -> NodeD
     try:
         with TrialAttempt(scheduler) as kept:
             return _Demand(scheduler, declared, kept, devices).answer()
+    finally:
+        devices.withdraw()
+
+
+def enough_nodes(scheduler: Scheduler, target: AttemptUnit) -> list[Relaxation]:
+    """Return the smallest number of nodes like existing ones, with the same devices, with which a unit with claims
+    fits."""
+    if not any(record.shape.claims for record in target.records):
+        return []
+    devices = NewDevices(scheduler.indexes.devices.inventory, scheduler.objects.all(ResourceSlice))
+    try:
+        with TrialAttempt(scheduler) as kept:
+            return _Demand(scheduler, (), kept, devices).enough(target)
     finally:
         devices.withdraw()
 
@@ -99,6 +114,18 @@ class _Demand:
         notes = [f"{left} more units wait and were not checked"] if left > 0 else []
         idle, cordoned = unused(self._scheduler, self._declared, self._used)
         return NodeDemand(found, _by_shape(found), idle, cordoned, notes)
+
+    def enough(self, target: AttemptUnit) -> list[Relaxation]:
+        key = _key_of(target)
+        self._pools = pools_of(self._columns, (), filter(None, [key]))
+        nodes = self._cheapest(target, 1)
+        if not nodes or len({pool.name for pool, _ in nodes}) > 1:
+            return []
+        pool, domain = nodes[0][0], nodes[0][1].metadata.labels.get(key, "")
+        like = pool.like(key, domain) or pool.example
+        where = f" in {domain_word(key)} {domain}" if domain else ""
+        text = f"{plural(len(nodes), 'more free node')} {type_words(like)}{where} would do"
+        return [Relaxation("nodes", text, True, True, to=f"{len(nodes)} {like.metadata.name}")]
 
     def _target(self, unit: SchedulingUnit) -> AttemptUnit | None:
         if not unit.records:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from phalanx.engine.devices.facts import most_alike, ruled_out
 from phalanx.engine.devices.inventory import Device
 from phalanx.engine.devices.requests import AllocationRequest, AttributeConstraint
-from phalanx.engine.devices.selectors import SelectorFailure
 from phalanx.engine.devices.state import DeviceState, extended_key
 from phalanx.engine.state.claims import MISSING, NAMED, claim_names
 from phalanx.engine.state.records import PodRecord
@@ -114,51 +114,5 @@ def _request(state: DeviceState, request: AllocationRequest, limits: Sequence[At
         left += f", at most {most} on one node"
     for limit in limits:
         if not limit.distinct and limit.concerns(request) and usable and request.count > 1:
-            left += f", at most {_alike(usable, limit.attribute)} of them with the same {limit.attribute}"
+            left += f", at most {most_alike(usable, limit.attribute)} of them with the same {limit.attribute}"
     return text + ", ".join([*parts, left])
-
-
-def _alike(devices: Iterable[Device], attribute: str) -> int:
-    """Return how many devices of one node have the same value of an attribute, at most."""
-    counts: dict[object, int] = {}
-    for device in devices:
-        value = device.attributes.get(attribute)
-        if value is not None:
-            counts[device.reach.node, value] = counts.get((device.reach.node, value), 0) + 1
-    return max(counts.values(), default=0)
-
-
-def ruled_out(state: DeviceState, request: AllocationRequest, device: Device) -> str:
-    """Return why a device cannot serve a request now; "" if it can."""
-    for expression, where in request.selectors:
-        verdict = state.selectors.verdict(expression, device)
-        if isinstance(verdict, SelectorFailure):
-            return f"make {_place(where)} fail ({verdict})"
-        if not verdict:
-            return f"are ruled out by {_place(where)}"
-    if (request.capacity or device.multiple) and request.takes(device) is None:
-        return "lack the capacity"
-    if device.taints and not request.tolerates(device):
-        return "are tainted"
-    if not request.admin and state.holdings.in_use(device):
-        return "are in use"
-    if device.multiple and _full(state, request, device):
-        return "have too little capacity left"
-    limits = device.pool.counters
-    if not request.admin and any(state.holdings.counted(key) + amount > limits[key] for key, amount in device.counters):
-        return "exceed what is left of shared counters"
-    return ""
-
-
-def _place(where: str) -> str:
-    """Describe where a selector comes from. Claims with equal requests share their selectors; the name is that of the
-    first claim."""
-    owner, _, selector = where.rpartition(": ")
-    return where if owner.startswith("class ") else f"{selector} of the request"
-
-
-def _full(state: DeviceState, request: AllocationRequest, device: Device) -> bool:
-    takes = request.takes(device) or {}
-    return any(
-        state.holdings.consumed(device, name) + amount > device.capacity[name].value for name, amount in takes.items()
-    )

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import msgspec
 
+from phalanx.engine.devices.facts import ruled_out
 from phalanx.engine.devices.requests import AllocationRequest
 from phalanx.engine.devices.state import DeviceState
-from phalanx.engine.explain.device_hints import ruled_out
 from phalanx.engine.state.shapes import Shape
 from phalanx.model.objects import DeviceClass
 from phalanx.model.objects.devices import DeviceClaim, DeviceRequest, ExactDeviceRequest, ResourceClaimSpec

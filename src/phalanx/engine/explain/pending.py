@@ -132,7 +132,7 @@ class PendingReasons:
             return None
         shapes = list(dict.fromkeys(record.shape for record in unit.records.values()))
         for shape in shapes:
-            for found in object_blockers(self._engine.objects, shape):
+            for found in object_blockers(self._engine.cluster, shape):
                 return found
         for shape in shapes:
             for found in self._of_shape(shape):

@@ -22,7 +22,7 @@ from phalanx.engine.groups.build import Built
 from phalanx.engine.groups.group_plugins import GroupPlugins
 from phalanx.engine.placement import Certificate, Composite, Leaf, PlacementProblem, ShapeRow, Subtree
 from phalanx.engine.placement.outcome import domain_word, plural
-from phalanx.engine.placement.plain import code_of_filter, without
+from phalanx.engine.placement.plain import NO_DEVICES, code_of_filter, without
 from phalanx.engine.placement.problem import groups as parts_below
 from phalanx.engine.scheduling.attempt.answers import Refused
 from phalanx.engine.state.columns import Bools, Columns
@@ -187,6 +187,8 @@ class _Relaxer:
             if found is None:
                 continue
             trial, rows, reason = found
+            if code_of_filter(reason) == NO_DEVICES:
+                continue  # its pods would have no devices
             # The filters would still reject it, so only count resources.
             if self._fits(replace(trial, coupled=False)):
                 text = f"it would fit now {without(reason, name)}, on {plural(rows, 'more node')}"
@@ -216,6 +218,8 @@ class _Relaxer:
 
     def nodes(self) -> Iterator[Relaxation]:
         """Find the smallest number of additional empty nodes of a type, in the domain where it nearly fits."""
+        if any(shape.claims for shape in self._built.shapes):
+            return  # new nodes need devices: `demand.enough_nodes` publishes some
         rows, where = self._neighbourhood()
         for kind in self._types(rows)[:TYPES]:
             count = self._fewest(kind)
@@ -226,8 +230,8 @@ class _Relaxer:
             yield Relaxation("nodes", text, True, not self._ties(), to=f"{count} {kind.example}")
 
     def _ties(self) -> bool:
-        """Return True if members have rules about other pods or volumes, which need existing nodes."""
-        return any(s.affinity or s.anti_affinity or s.spread or s.volumes for s in self._built.shapes)
+        """Return True if members have rules about other pods, volumes or claims, which counting resources omits."""
+        return any(s.affinity or s.anti_affinity or s.spread or s.volumes or s.claims for s in self._built.shapes)
 
     def _neighbourhood(self) -> tuple[Sequence[int], str]:
         """Return the rows of the domain that comes closest at the innermost constrained level, and its description."""
@@ -257,7 +261,7 @@ class _Relaxer:
                 allowed = tuple(_takes_when_empty(columns, each, row) for each in self._built.evaluations)
                 node = columns.nodes[row]
                 if any(allowed) and node is not None:
-                    found.append(NodeType(row, allowed, _type_name(node), node.metadata.name))
+                    found.append(NodeType(row, allowed, type_words(node), node.metadata.name))
                     break
         return found
 
@@ -305,7 +309,7 @@ class NodeType(msgspec.Struct, frozen=True):
     example: str
 
 
-def _type_name(node: Node) -> str:
+def type_words(node: Node) -> str:
     kind = node.metadata.labels.get(INSTANCE_TYPE)
     return f"of type {kind}" if kind else f"like {node.metadata.name}"
 
@@ -354,14 +358,20 @@ def for_pod(state: ClusterState, evaluation: Evaluation) -> list[Relaxation]:
         if traits_of(plugin).room:  # a node that is too small would not fit even if it were empty
             for rid, amount in evaluation.shape.requests:
                 rows &= state.columns.alloc[rid] >= amount
+        reasons = tracker.explain(np.flatnonzero(rows)) if rows.any() else ()
+        if reasons and code_of_filter(reasons[0].reason) == NO_DEVICES:
+            # Without the filter the pod would have no devices: only the end of other pods may help.
+            reasons = [each for each in reasons if not each.unresolvable]
+            rows = np.isin(np.arange(len(rows)), np.concatenate([[-1], *(each.rows for each in reasons)]))
         count = int(rows.sum())
         if count:
             first = state.columns.names[int(np.flatnonzero(rows)[0])]
             example = first if count == 1 else f"{first} and {count - 1} more"
-            reason = tracker.explain(np.flatnonzero(rows))[0].reason
+            reason = reasons[0].reason
             text = f"{plural(count, 'node')} ({example}) would do {without(reason, plugin.name)}"
-            left_out = "" if traits_of(plugin).counted else plugin.name  # usage cannot be skipped in a query
             code = code_of_filter(reason)[0]
+            # usage cannot be skipped in a query
+            left_out = "" if traits_of(plugin).counted or code == "Insufficient" else plugin.name
             how = f"kubectl uncordon {first}" if code == "Cordoned" else ""
             found.append(Relaxation("filter", text, True, True, to=left_out, reason=code, how=how))
     return found

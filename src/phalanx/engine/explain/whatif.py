@@ -15,6 +15,7 @@ import msgspec
 from phalanx.base.clock import rfc3339
 from phalanx.engine.events import PlaceRequested
 from phalanx.engine.explain.ask import reasons_of
+from phalanx.engine.explain.demand import enough_nodes
 from phalanx.engine.explain.device_hints import devices_of, for_devices
 from phalanx.engine.explain.plans import planned
 from phalanx.engine.explain.relax import for_pod, relaxations
@@ -274,7 +275,7 @@ class AskedUnits:
 
     def _blockers(self, root: _Root) -> list[str]:
         leaves = leaf_demands(self.forest, root.records)
-        return [each.text for each in blockers_of(self._engine.columns, self._engine.objects, leaves)]
+        return [each.text for each in blockers_of(self._cluster, leaves)]
 
     def _headline(self, root: _Root, verdict: Verdict, reasons: Sequence[NodeReason], blockers: Sequence[str]) -> str:
         columns, shapes = self._engine.columns, dict.fromkeys(record.shape for record in root.records)
@@ -359,6 +360,7 @@ class AskedUnits:
             changes: list[Relaxation] = []
             if self._relax and isinstance(answer, Refused):
                 changes = relaxations(state, group, answer, self._engine.attempts.group_plugins(tree))
+                changes += enough_nodes(self._engine, tree)
             return self._no(root, answer, changes=changes, unit=tree)
         for record, row in answer.assignment:
             self.forest.assume(PodKey(record.namespace, record.name), state.columns.names[row])

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import count
 from typing import Protocol
 
+from phalanx.engine.devices.state import DeviceState
 from phalanx.engine.framework.evaluation import Evaluation
 from phalanx.engine.framework.evaluations import Evaluations
 from phalanx.engine.framework.profile import Profile
@@ -48,6 +49,7 @@ class ClusterState:
         self.now = 0.0
         self.columns = Columns()
         self.objects = Objects()
+        self.devices: DeviceState | None = None  # None until the built-in plugins have made it
         self.interest = LabelInterest()
         self.shapes = ShapeTable(self.columns.resource, self.interest)
         self.asked_ids = count(FIRST_ASKED)

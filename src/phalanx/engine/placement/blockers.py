@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
+from phalanx.engine.devices.facts import device_facts
+from phalanx.engine.devices.state import DeviceState
 from phalanx.engine.placement.outcome import amount_word, plural
 from phalanx.engine.placement.rule_words import (
     MOST_NAMED,
@@ -64,7 +66,18 @@ def leaf_demands(forest: GroupForest, records: Iterable[PodRecord]) -> list[Leaf
     ]
 
 
-def blockers_of(columns: Columns, objects: Objects, leaves: Iterable[LeafDemand]) -> list[Blocker]:
+class ClusterTables(Protocol):
+    """The part of the cluster state that blockers are about."""
+
+    @property
+    def columns(self) -> Columns: ...
+    @property
+    def objects(self) -> Objects: ...
+    @property
+    def devices(self) -> DeviceState | None: ...
+
+
+def blockers_of(state: ClusterTables, leaves: Iterable[LeafDemand]) -> list[Blocker]:
     """Return the facts that rule out every node for one of the pods, or the whole cluster for the minimum of a group.
 
     Claims come first, then facts about nodes; without repeats.
@@ -73,19 +86,21 @@ def blockers_of(columns: Columns, objects: Objects, leaves: Iterable[LeafDemand]
     leaves = list(leaves)
     shapes = list(dict.fromkeys(shape for leaf in leaves for shape in leaf.shapes))
     for shape in shapes:
-        found |= dict.fromkeys(object_blockers(objects, shape))
+        found |= dict.fromkeys(object_blockers(state, shape))
     for shape in shapes:
-        found |= dict.fromkeys(node_blockers(columns, shape))
+        found |= dict.fromkeys(node_blockers(state.columns, shape))
     if not found:
         for leaf in leaves:
-            found |= dict.fromkeys(total_blockers(columns, leaf))
+            found |= dict.fromkeys(total_blockers(state.columns, leaf))
     return list(found)[:MOST_BLOCKERS]
 
 
-def object_blockers(objects: Objects, shape: Shape) -> Iterator[Blocker]:
-    """Yield the volumes and device classes that are missing."""
-    yield from (Blocker("VolumeMissing", text) for text in volume_facts(objects, shape))
-    yield from (Blocker("ClassMissing", text) for text in claim_facts(objects, shape))
+def object_blockers(state: ClusterTables, shape: Shape) -> Iterator[Blocker]:
+    """Yield the volumes and device classes that are missing, and claims that the published devices can never serve."""
+    yield from (Blocker("VolumeMissing", text) for text in volume_facts(state.objects, shape))
+    yield from (Blocker("ClassMissing", text) for text in claim_facts(state.objects, shape))
+    if state.devices is not None and shape.claims:
+        yield from (Blocker("NeverFits", text) for text in device_facts(state.devices, shape))
 
 
 def total_blockers(columns: Columns, leaf: LeafDemand) -> Iterator[Blocker]:

@@ -10,9 +10,11 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from phalanx.engine.placement.outcome import domain_word, plural
-from phalanx.engine.placement.problem import FEW_PER_NODE
+from phalanx.engine.placement.problem import DEVICES, FEW_PER_NODE
 
 _INSUFFICIENT = "Insufficient "
+CANNOT_ALLOCATE = "cannot allocate all claims"
+NO_DEVICES = ("Insufficient", DEVICES)  # its reason for programs
 # Beginning of a filter's fixed reason -> (reason for programs, the same for users).
 _FILTERS = (
     ("node(s) didn't match Pod's node affinity/selector", "NodeSelector", "do not match its node selector or affinity"),
@@ -176,6 +178,8 @@ def because(reason: str, nodes: int = 0, rules: RuleWords = NO_RULES) -> str:
         return verb + named.removeprefix(plural_verb) if nodes == 1 else named
     if reason.startswith(_INSUFFICIENT):
         return f"short of {resource_word(reason.removeprefix(_INSUFFICIENT))}"
+    if reason == CANNOT_ALLOCATE:
+        return "lacks free devices for its claims" if nodes == 1 else "lack free devices for its claims"
     words = next((words for start, _, words in _FILTERS if words and reason.startswith(start)), "")
     return words or reason.removeprefix("node(s) ")
 
@@ -188,6 +192,8 @@ def code_of_filter(reason: str) -> tuple[str, str]:
     """Return (reason for programs, resource if one is short) of a filter's reason."""
     if reason.startswith(_INSUFFICIENT):
         return "Insufficient", reason.removeprefix(_INSUFFICIENT)
+    if reason == CANNOT_ALLOCATE:
+        return NO_DEVICES
     return next((code for start, code, _ in _FILTERS if reason.startswith(start)), "DoesNotFit"), ""
 
 

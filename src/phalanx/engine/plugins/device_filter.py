@@ -11,13 +11,13 @@ from phalanx.engine.devices.selectors import SelectorFailure
 from phalanx.engine.devices.state import ALL_ROWS, DeviceState
 from phalanx.engine.framework import Bools, Finding, Floats, Rows
 from phalanx.engine.framework.adapters import ByMax
+from phalanx.engine.placement.plain import CANNOT_ALLOCATE
 from phalanx.engine.state.claims import EXTENDED, NAMED
 from phalanx.engine.state.columns import Columns
 from phalanx.engine.state.journal import Change
 from phalanx.engine.state.records import PodRecord
 from phalanx.engine.state.shapes import Shape
 
-CANNOT_ALLOCATE = "cannot allocate all claims"
 NOT_ON_NODE = "resourceclaim not available on the node"
 INVALID_POOLS = "invalid resource pools were encountered"
 

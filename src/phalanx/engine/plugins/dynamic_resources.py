@@ -27,6 +27,7 @@ from phalanx.engine.framework import Code, Emit, Handle, PostFilterResult, Statu
 from phalanx.engine.framework.config_args import DynamicResourcesArgs
 from phalanx.engine.framework.diagnosis import Diagnosis
 from phalanx.engine.framework.interface import ClusterChange
+from phalanx.engine.placement.plain import CANNOT_ALLOCATE
 from phalanx.engine.plugins.device_filter import AlternativeScore, DeviceFilter
 from phalanx.engine.plugins.device_packing import PackingScore
 from phalanx.engine.state.claims import EXTENDED, MISSING, NAMED, OWN, ClaimKey, ClaimUse, claim_names
@@ -172,7 +173,7 @@ class DynamicResources:
         except (AllocationError, SelectorFailure) as problem:
             return Status(Code.ERROR, (str(problem),), self.name)
         if chosen is None:
-            return Status(Code.UNSCHEDULABLE, ("cannot allocate all claims",), self.name)
+            return Status(Code.UNSCHEDULABLE, (CANNOT_ALLOCATE,), self.name)
         node = state.columns.names[row]
         text = self._consumers(reservation, record, pod)
         if text:

@@ -112,7 +112,7 @@ class Scheduler:
         self.shapes, self.evaluations, self.nominations = state.shapes, state.evaluations, state.nominations
         self.profiles = state.profiles
         self.indexes = Indexes.of(state.columns, state.objects, state.interest, gates)
-        state.shapes.uses_of = self.indexes.claims.of
+        state.devices, state.shapes.uses_of = self.indexes.devices, self.indexes.claims.of
         self._make_profiles(plugins, watch)
         self.queue = self._make_queue()
         queue, emit = self.queue, self.outbox.emit

@@ -53,7 +53,7 @@ class EventTexts:
 
     def _blockers(self, leaves: list[LeafDemand]) -> str:
         """Return what no change of other pods can help, all of it."""
-        found = blockers_of(self._cluster.columns, self._cluster.objects, leaves)
+        found = blockers_of(self._cluster, leaves)
         return ". ".join(sentence_case(each.text) for each in found)
 
     def _nodes(self, shape: Shape, counts: Mapping[str, int]) -> str:
