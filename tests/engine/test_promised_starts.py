@@ -226,8 +226,8 @@ def test_many_units_that_never_fit_cost_one_search() -> None:
     submit(run, "wait", 4, seconds=50)
     run.step(2.0)
     assert promised(run, "wait") is not None
-    book = run.engine.starts.plan.book
-    assert book is not None and book.searches <= 3
+    planner = run.engine.starts.plan.planner
+    assert planner is not None and planner.searches <= 3
 
 
 def test_a_deleted_owner_leaves_no_room_behind() -> None:

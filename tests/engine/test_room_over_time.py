@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from phalanx.engine.reservations.live_book import MOST_ENDS
+from phalanx.engine.reservations.live_start_planner import MOST_ENDS
 from phalanx.engine.scheduling.attempt import room_over_time
 from phalanx.engine.scheduling.attempt.queue_plan import QueuePlan
 from phalanx.engine.scheduling.attempt.room_over_time import RoomOverTime
@@ -40,29 +40,31 @@ def checked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 def check(plan: QueuePlan) -> None:
     """Compare the table with what runs and what is reserved, node by node and time by time."""
-    book, room = plan.book, plan._room
-    if book is None:
+    planner, room = plan.planner, plan._room
+    if planner is None:
         assert not plan.units
         return
     names = room._cluster.columns.names
-    exact = book.base.n < MOST_ENDS
+    exact = planner.base.n < MOST_ENDS
     for row in range(room._cluster.columns.n):
         free, changes = room.on(row)
-        runs = [np.floor(free + sum(more for at, more in changes if at <= time)) for time in book.base.times]
-        assert (book.base.rows[:, :, row] <= np.array(runs)).all(), names[row]
-        assert not exact or (book.base.rows[:, :, row] == np.array(runs)).all(), names[row]
-    expected = book.base.copy()
-    for entry in book.waiting.values():
+        runs = [np.floor(free + sum(more for at, more in changes if at <= time)) for time in planner.base.times]
+        assert (planner.base.rows[:, :, row] <= np.array(runs)).all(), names[row]
+        assert not exact or (planner.base.rows[:, :, row] == np.array(runs)).all(), names[row]
+    expected = planner.base.copy()
+    for entry in planner.waiting.values():
         if entry.where is not None:
             expected.change(entry.start, entry.until, entry.unit.demand, entry.where, -1)
-            late = book.now + 10.0 >= entry.start
-            assert late or not book.plan.over_committed(entry.where, entry.start + 10.0, entry.until), "promised twice"
-    for time in book.plan.times.tolist():
-        assert (expected.least(time, time) == book.plan.least(time, time)).all(), f"the plan differs at {time}"
-    for profile in (book.base, book.plan):
+            late = planner.now + 10.0 >= entry.start
+            assert late or not planner.plan.over_committed(entry.where, entry.start + 10.0, entry.until), (
+                "promised twice"
+            )
+    for time in planner.plan.times.tolist():
+        assert (expected.least(time, time) == planner.plan.least(time, time)).all(), f"the plan differs at {time}"
+    for profile in (planner.base, planner.plan):
         assert np.array_equal(profile.rows.sum(axis=2), profile._sum)
     assert {key for units in plan.on.values() for key in (each.unit.key for each in units)} == set(plan.units)
-    assert set(plan.units) == {name for name, entry in book.waiting.items() if entry.where is not None}
+    assert set(plan.units) == {name for name, entry in planner.waiting.items() if entry.where is not None}
 
 
 def machine(number: int, cpu: int = 2) -> Any:

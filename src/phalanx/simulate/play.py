@@ -14,7 +14,7 @@ from phalanx.engine.reservations import (
     Assignment,
     Demand,
     PlanSettings,
-    PromiseBook,
+    StartPlanner,
     TopologyLevels,
     Unit,
     expected_seconds,
@@ -83,7 +83,7 @@ class Player:
         )
         begin = min(job.submit for job in jobs)
         coarse = len(jobs) * len(cluster.nodes) > MOST_EXACT
-        self.book = PromiseBook(begin, self.free, topology, settings, coarse=coarse)
+        self.planner = StartPlanner(begin, self.free, topology, settings, coarse=coarse)
         self.levels: dict[tuple[int, int], int] = {}
         self.down: set[int] = set()
 
@@ -100,8 +100,8 @@ class Player:
             while self.heap and self.heap[0][0] == now:
                 ended += self._handle_event(now, heapq.heappop(self.heap))
             self._decide(now)
-            soon = self.book.next_wake()
-            if soon != wake and soon < FOREVER and self.book.waiting:
+            soon = self.planner.next_wake()
+            if soon != wake and soon < FOREVER and self.planner.waiting:
                 heapq.heappush(self.heap, (soon, WAKE, 0, 0))
                 wake = soon
             if notify is not None and ended // JOBS_PER_REPORT != before // JOBS_PER_REPORT:
@@ -115,13 +115,13 @@ class Player:
             self.settings,
             self.estimates,
             self.seed,
-            self.book.searches,
+            self.planner.searches,
         )
 
     def _handle_event(self, now: float, event: tuple[float, int, int, int]) -> int:
         _, kind, index, generation = event
         if kind == SUBMIT:
-            self.book.submit(self._unit(self.runs[index]))
+            self.planner.submit(self._unit(self.runs[index]))
         elif kind == NODE:
             self._node(now, index)
         elif kind == END:
@@ -141,7 +141,7 @@ class Player:
     def _end(self, now: float, run: JobRun, generation: int) -> int:
         if generation != run.generation:
             return 0
-        self.book.end(run.job.name, now)
+        self.planner.end(run.job.name, now)
         run.end = now
         self.used -= self.cluster.used_by(run.job)
         self.lines.append({"t": now, "job": run.job.name, "event": "end"})
@@ -153,20 +153,20 @@ class Player:
         if event.what == "join":
             if event.node in self.down:
                 self.down.discard(event.node)
-                self.book.change_capacity(event.node, self.free[:, event.node], now)
+                self.planner.change_capacity(event.node, self.free[:, event.node], now)
             return
         self.down.add(event.node)
         if event.what != "cordon":
-            running = [self.by_name[name] for name in self.book.running]
+            running = [self.by_name[name] for name in self.planner.running]
             for run in sorted(running, key=lambda run: run.job.index):
                 if event.node in run.nodes:
                     self._evict(now, run)
-        self.book.change_capacity(event.node, np.zeros_like(self.free[:, event.node]), now)
+        self.planner.change_capacity(event.node, np.zeros_like(self.free[:, event.node]), now)
 
     def _evict(self, now: float, run: JobRun) -> None:
         assert run.start is not None
         job = run.job
-        self.book.end(job.name, now, completed=False)
+        self.planner.end(job.name, now, completed=False)
         ran = now - run.start
         run.done_work += ran // job.checkpoint * job.checkpoint if job.checkpoint else 0.0
         run.start, run.promise, run.nodes = None, None, []
@@ -174,10 +174,10 @@ class Player:
         run.generation += 1
         self.used -= self.cluster.used_by(job)
         self.lines.append({"t": now, "job": job.name, "event": "evict"})
-        self.book.submit(self._unit(run))
+        self.planner.submit(self._unit(run))
 
     def _decide(self, now: float) -> None:
-        out = self.book.decide(now)
+        out = self.planner.decide(now)
         for promise in out.promises:
             run = self.by_name[promise.name]
             if run.first_promise is None:
@@ -192,13 +192,13 @@ class Player:
             run = self.by_name[start.name]
             run.overtaken = start.overtaken
             self._start(now, run, start.where)
-        self.samples.append((now, self.used, len(self.book.waiting)))
+        self.samples.append((now, self.used, len(self.planner.waiting)))
         self.stranded.append(self._free_on_partly_used_nodes())
 
     def _free_on_partly_used_nodes(self) -> float:
         """Return the free capacity of partly used nodes, which gangs of whole nodes cannot use."""
         row = 0 if self.cluster.gpus else 1
-        free, whole = self.book.free[row], self.book.capacity[row]
+        free, whole = self.planner.free[row], self.planner.capacity[row]
         return float(np.maximum(free, 0).sum(where=free < whole)) / (1 if row == 0 else MILLI)
 
     def _start(self, now: float, run: JobRun, where: Assignment) -> None:

@@ -1,8 +1,8 @@
 """Reservations: which room a unit may use, from when until when. Promised starts and backfill are planned here."""
 
-from phalanx.engine.reservations.book import PromiseBook
 from phalanx.engine.reservations.capacity import CapacityProfile, TopologyLevels
 from phalanx.engine.reservations.reservation import FOREVER, Assignment, Demand, Reason, Reservation
+from phalanx.engine.reservations.start_planner import StartPlanner
 from phalanx.engine.reservations.units import (
     Backfill,
     Decisions,
@@ -21,10 +21,10 @@ __all__ = [
     "Decisions",
     "Demand",
     "PlanSettings",
-    "PromiseBook",
     "Reason",
     "Reservation",
     "Start",
+    "StartPlanner",
     "StartPromise",
     "TopologyLevels",
     "Unit",

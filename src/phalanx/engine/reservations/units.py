@@ -1,4 +1,4 @@
-"""What the promise book knows about units: those that wait, those that run, and what was promised to them."""
+"""What the start planner knows about units: those that wait, those that run, and what was promised to them."""
 
 from __future__ import annotations
 
@@ -99,7 +99,6 @@ class Running:
     where: Assignment
     started: float
     until: float  # when its room is expected to be free
-    overran: bool = False
 
 
 class Stretch:
@@ -142,7 +141,7 @@ class Start:
 
 @dataclass(slots=True)
 class Decisions:
-    """What the book decided at one time."""
+    """What the planner decided at one time."""
 
     starts: list[Start] = field(default_factory=list)
     promises: list[StartPromise] = field(default_factory=list)

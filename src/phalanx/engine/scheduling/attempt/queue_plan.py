@@ -1,4 +1,4 @@
-"""Plan the starts of all waiting units together: tell the promise book what waits and what runs, read its reservations.
+"""Plan the starts of all waiting units together: pass what waits and runs to the start planner, read its reservations.
 
 Units that are not planned here (see `unit_requests`) are planned one by one by attempts (`StartTimes`).
 """
@@ -13,12 +13,18 @@ import numpy as np
 from phalanx.engine.framework.cluster_state import ClusterState
 from phalanx.engine.framework.settings import ReservationSettings
 from phalanx.engine.reservations import FOREVER, Assignment, Backfill, Demand, PlanSettings, Reason, TopologyLevels
-from phalanx.engine.reservations.live_book import LiveBook
+from phalanx.engine.reservations.live_start_planner import LiveStartPlanner
 from phalanx.engine.reservations.units import StartPromise, Unit
 from phalanx.engine.scheduling.attempt.room_over_time import ReservedPod, RoomOverTime
 from phalanx.engine.scheduling.attempt.run_times import RunTimes
 from phalanx.engine.scheduling.attempt.start_times import Planned, place_name
-from phalanx.engine.scheduling.attempt.unit_requests import Asking, PlannedUnit, RoomRequest, UnitRequest, UnitRequests
+from phalanx.engine.scheduling.attempt.unit_requests import (
+    PlannedUnit,
+    Requests,
+    RoomRequest,
+    UnitRequest,
+    UnitRequests,
+)
 from phalanx.engine.scheduling.queue.units import SchedulingUnit
 from phalanx.engine.state.columns import PODS
 from phalanx.engine.state.records import PodRecord
@@ -39,7 +45,7 @@ class QueuePlan:
         self._run_times = run_times
         self._room = RoomOverTime(state, run_times)
         self._requests = UnitRequests(state, run_times, group_of)
-        self.book: LiveBook | None = None
+        self.planner: LiveStartPlanner | None = None
         self.units: dict[str, PlannedUnit] = {}  # by key
         self.on: dict[str, list[PlannedUnit]] = {}  # by node
         self.tried: set[str] = set()  # keys of units that the last plan examined
@@ -57,12 +63,12 @@ class QueuePlan:
     @property
     def lasts_until(self) -> float:
         """Return when a pod ends or a unit starts by plan."""
-        return min(self._room.next_end(), self.book.next_time()) if self.book is not None else FOREVER
+        return min(self._room.next_end(), self.planner.next_time()) if self.planner is not None else FOREVER
 
     @property
     def unfinished(self) -> bool:
         """Return True if the last plan did not search the starts of all units."""
-        return self.book is not None and self.book.unfinished
+        return self.planner is not None and self.planner.unfinished
 
     def is_current(self, waiting: Sequence[SchedulingUnit]) -> bool:
         """Return True if nothing has happened since the last plan that could change it."""
@@ -88,45 +94,45 @@ class QueuePlan:
             self._failed = set()
             return
         held = list(held)
-        rows = self._room.changed(held, self.book.plan.n) if self.book is not None else None
+        rows = self._room.changed(held, self.planner.plan.n) if self.planner is not None else None
         if rows is None or not self._same_nodes():
-            asking = self._requests.of(waiting)
-            if not self._build(asking, held):
+            requests = self._requests.of(waiting)
+            if not self._build(requests, held):
                 return
         else:
-            asking = self._requests.of(waiting)
+            requests = self._requests.of(waiting)
             if not self._is_known():
-                if not self._build(asking, held):
+                if not self._build(requests, held):
                     return
             else:
-                self._update(asking, rows)
-        self.tried = set(asking)
-        self._decide(asking, allows)
+                self._update(requests, rows)
+        self.tried = set(requests)
+        self._decide(requests, allows)
 
     def _clear(self) -> None:
-        self.book = None
+        self.planner = None
         self.on.clear()
         self.units, self.tried = {}, set()
         self._requests.forget()
         self._demands = {}
 
-    def _build(self, asking: Asking, held: list[ReservedPod]) -> bool:
-        """Build a new book; return False if no unit can be planned or no end is known."""
-        before, waiting = self.units, [unit for unit, _ in asking.values()]
+    def _build(self, requests: Requests, held: list[ReservedPod]) -> bool:
+        """Build a new planner; return False if no unit can be planned or no end is known."""
+        before, waiting = self.units, [unit for unit, _ in requests.values()]
         self._clear()
-        asking.clear()
-        asking.update(self._requests.of(waiting))
+        requests.clear()
+        requests.update(self._requests.of(waiting))
         running = self._room.running()
         self.due += max(0.0, (len(running) + 10 * len(waiting)) / PODS_PER_SECOND - 1.0)
-        if not asking or (not before and all(end == FOREVER for _, end in running)):
+        if not requests or (not before and all(end == FOREVER for _, end in running)):
             return False
         rids = self._set_columns()
-        self.book = LiveBook(self._room.build(running, rids, self._topology, held), self._settings())
+        self.planner = LiveStartPlanner(self._room.build(running, rids, self._topology, held), self._settings())
         for row in sorted(self._room.rows_with_reservations()):
-            self.book.set_row(row, *self._room.on(row), Reason.OVERRAN)
+            self.planner.set_row(row, *self._room.on(row), Reason.OVERRAN)
         for key, planned in sorted(before.items(), key=lambda each: self._promised_order(each[1])):
-            if key in asking:
-                self._restore(*asking[key], planned)
+            if key in requests:
+                self._restore(*requests[key], planned)
         return True
 
     @staticmethod
@@ -134,8 +140,8 @@ class QueuePlan:
         return (-planned.unit.priority, planned.promise, planned.unit.queued_at, planned.unit.order)
 
     def _restore(self, unit: SchedulingUnit, request: UnitRequest, old: PlannedUnit) -> None:
-        """Keep the reservation of a unit in a new book, if its room is still there."""
-        assert self.book is not None
+        """Keep the reservation of a unit in a new planner, if its room is still there."""
+        assert self.planner is not None
         made, row_of = self._unit(unit, request), self._cluster.columns.row_of
         rows = np.array([row_of.get(name, -1) for name in old.nodes], dtype=np.intp)
         eligible, demand = made.demand.eligible, old.entry.unit.demand
@@ -146,7 +152,7 @@ class QueuePlan:
         if where is not None and max(old.start, self._cluster.now) < old.entry.until:
             place = (old.start, max(old.entry.until, old.start + made.expected), where)
         lost = Reason.NODE_LOST if gone else Reason.HIGHER_PRIORITY if old.outranked else Reason.OVERRAN
-        self.book.restore(made, old.entry.promise, place, lost)
+        self.planner.restore(made, old.entry.promise, place, lost)
 
     def _settings(self) -> PlanSettings:
         """Return the settings of the first profile that promises starts."""
@@ -177,32 +183,32 @@ class QueuePlan:
         return True
 
     def _is_known(self) -> bool:
-        """Return True if the book counts every requested resource and knows every topology key."""
-        for asked in self._requests.asked.values():
-            if asked is None:
+        """Return True if the planner counts every requested resource and knows every topology key."""
+        for request in self._requests.rooms.values():
+            if request is None:
                 continue
-            if asked.key and asked.key not in self._keys:
+            if request.key and request.key not in self._keys:
                 return False
-            if any(rid not in self._room.rids for rid, _ in asked.record.shape.requests):
+            if any(rid not in self._room.rids for rid, _ in request.record.shape.requests):
                 return False
         return True
 
-    def _update(self, asking: Asking, rows: Iterable[int]) -> None:
-        """Tell the book what happened since the last plan."""
-        book = self.book
-        assert book is not None
-        for key in sorted(book.waiting.keys() - asking.keys()):
+    def _update(self, requests: Requests, rows: Iterable[int]) -> None:
+        """Pass to the planner what happened since the last plan."""
+        planner = self.planner
+        assert planner is not None
+        for key in sorted(planner.waiting.keys() - requests.keys()):
             self.forget(key)
         columns = self._cluster.columns
         for row in sorted(rows):
-            book.set_row(row, *self._room.on(row), self._why_less(row, columns.names[row]))
+            planner.set_row(row, *self._room.on(row), self._why_less(row, columns.names[row]))
         for key in self._requests.changed:
-            entry = book.waiting.get(key)
-            made = self._unit(*asking[key])
+            entry = planner.waiting.get(key)
+            made = self._unit(*requests[key])
             if entry is None or (entry.unit.demand is made.demand and entry.unit.expected == made.expected):
                 continue
             if made.demand.request == entry.unit.demand.request and made.demand.pods == entry.unit.demand.pods:
-                book.replace(made)
+                planner.replace(made)
             else:
                 self.forget(key)
 
@@ -212,40 +218,40 @@ class QueuePlan:
         outranked = any(planned.outranked for planned in self.on.get(node, ()))
         return Reason.HIGHER_PRIORITY if outranked else Reason.OVERRAN
 
-    def _decide(self, asking: Asking, allows: Callable[[PlannedUnit], bool]) -> None:
-        book, retries = self.book, RETRIES_PER_PLAN
-        assert book is not None
+    def _decide(self, requests: Requests, allows: Callable[[PlannedUnit], bool]) -> None:
+        planner, retries = self.planner, RETRIES_PER_PLAN
+        assert planner is not None
         again = set[Failed]()
-        for key in [key for key in asking if key not in book.waiting]:
-            unit, request = asking[key]
+        for key in [key for key in requests if key not in planner.waiting]:
+            unit, request = requests[key]
             failure = _failure(unit, request)
             if failure in self._failed:
                 if not retries or failure in again:
                     continue
                 retries -= 1
                 again.add(failure)
-            book.submit(self._unit(unit, request))
-        out = book.decide(self._cluster.now)
-        for key in list(book.changed):
-            self._read(key, asking)
-        book.changed.clear()
-        for key in list(book.unplaced):
-            self._failed.add(_failure(*asking[key]))
+            planner.submit(self._unit(unit, request))
+        out = planner.decide(self._cluster.now)
+        for key in list(planner.changed):
+            self._read(key, requests)
+        planner.changed.clear()
+        for key in list(planner.unplaced):
+            self._failed.add(_failure(*requests[key]))
             self.forget(key)
         for promise in out.promises:
             key = promise.name
             if promise.moved_from is None and key in self.units and not allows(self.units[key]):
-                self._failed.add(_failure(*asking[key]))
+                self._failed.add(_failure(*requests[key]))
                 self.forget(key)
                 continue
-            if key in asking and promise.where is not None:
-                self._failed.discard(_failure(*asking[key]))
+            if key in requests and promise.where is not None:
+                self._failed.discard(_failure(*requests[key]))
             self.promises.append(promise)
 
-    def _read(self, key: str, asking: Asking) -> None:
-        """Take over the reservation of a unit from the book."""
-        assert self.book is not None
-        entry, old = self.book.waiting.get(key), self.units.get(key)
+    def _read(self, key: str, requests: Requests) -> None:
+        """Take over the reservation of a unit from the planner."""
+        assert self.planner is not None
+        entry, old = self.planner.waiting.get(key), self.units.get(key)
         if entry is None or entry.where is None:
             self._drop(key)
             return
@@ -254,7 +260,7 @@ class QueuePlan:
         nodes = {names[row]: count for row, count in pairs}
         if old is None or old.entry is not entry:
             self._drop(key)
-            self.units[key] = old = PlannedUnit(asking[key][0], entry, {})
+            self.units[key] = old = PlannedUnit(requests[key][0], entry, {})
         if nodes != old.nodes:
             self._leave_nodes(old)
             old.nodes = nodes
@@ -277,16 +283,18 @@ class QueuePlan:
     def forget(self, key: str) -> None:
         """Remove a unit from the plan."""
         self._drop(key)
-        if self.book is not None and key in self.book.waiting:
-            self.book.begun(key)
+        if self.planner is not None and key in self.planner.waiting:
+            self.planner.remove(key)
 
     def may_start(self) -> list[PlannedUnit]:
         """Return the units that may start now by plan."""
-        return [self.units[key] for key in self.book.proposed if key in self.units] if self.book is not None else []
+        return (
+            [self.units[key] for key in self.planner.proposed if key in self.units] if self.planner is not None else []
+        )
 
     def stuck(self, seconds: float) -> set[str]:
         """Return the keys of units that have not started for so long although they may start by plan."""
-        proposed = self.book.proposed if self.book is not None else {}
+        proposed = self.planner.proposed if self.planner is not None else {}
         return {key for key, since in proposed.items() if since + seconds < self._cluster.now}
 
     # ---- questions
@@ -310,18 +318,18 @@ class QueuePlan:
 
         The time is FOREVER if only planned units are in its way, and one of them has no known end.
         """
-        asked = self._requests.asked_by(records, group)
-        if self.book is None or asked is None or (asked.key and asked.key not in self._keys):
+        request = self._requests.room_request(records, group)
+        if self.planner is None or request is None or (request.key and request.key not in self._keys):
             return None
-        if any(rid not in self._room.rids for rid, _ in asked.record.shape.requests):
+        if any(rid not in self._room.rids for rid, _ in request.record.shape.requests):
             return None
         span = self._run_times.expected_of(records)
-        return self.book.first_start(Unit("", self._demand(asked), expected=span))
+        return self.planner.first_start(Unit("", self._demand(request), expected=span))
 
     # ---- requests of units
 
     def _unit(self, unit: SchedulingUnit, request: UnitRequest) -> Unit:
-        demand = self._demand(request.asked)
+        demand = self._demand(request.room)
         return Unit(
             unit.key,
             demand,
@@ -329,23 +337,23 @@ class QueuePlan:
             unit.queued_at,
             unit.order,
             request.span,
-            _size(request.asked.record) * demand.pods,
+            _size(request.room.record) * demand.pods,
         )
 
-    def _demand(self, asked: RoomRequest) -> Demand:
-        known = self._demands.get(asked.number)
+    def _demand(self, room: RoomRequest) -> Demand:
+        known = self._demands.get(room.number)
         if known is None:
-            level = self._keys.index(asked.key) if asked.key else -1
-            request = self._room.request_of(asked.record)
-            known = Demand(asked.pods, request, level, asked.eligible, asked.eligible_id)
-            self._demands[asked.number] = known
+            level = self._keys.index(room.key) if room.key else -1
+            request = self._room.request_of(room.record)
+            known = Demand(room.pods, request, level, room.eligible, room.eligible_id)
+            self._demands[room.number] = known
         return known
 
     def _set_columns(self) -> list[int]:
         """Set the topology keys that the units of this plan request, and return the resources."""
-        asked = [each for each in self._requests.asked.values() if each is not None]
-        rids = sorted({rid for each in asked for rid, _ in each.record.shape.requests})
-        keys = sorted({each.key for each in asked if each.key})
+        rooms = [each for each in self._requests.rooms.values() if each is not None]
+        rids = sorted({rid for each in rooms for rid, _ in each.record.shape.requests})
+        keys = sorted({each.key for each in rooms if each.key})
         columns = self._cluster.columns
         if keys != self._keys or self._nodes != columns.nodes or self._topology.nodes != columns.n:
             self._keys, self._nodes = keys, list(columns.nodes)
@@ -355,7 +363,7 @@ class QueuePlan:
 
 
 def _failure(unit: SchedulingUnit, request: UnitRequest) -> Failed:
-    return (unit.key.split("/", 2)[1], request.asked.wanted, request.span)
+    return (unit.key.split("/", 2)[1], request.room.wanted, request.span)
 
 
 def _size(record: PodRecord) -> float:

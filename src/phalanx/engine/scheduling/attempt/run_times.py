@@ -13,7 +13,7 @@ from phalanx.base.clock import parse_rfc3339
 from phalanx.engine.framework.cluster_state import ClusterState
 from phalanx.engine.placement.outcome import plural
 from phalanx.engine.reservations import FOREVER, expected_seconds
-from phalanx.engine.reservations.book import EXTENSION, LEAST_EXTENSION_SECONDS
+from phalanx.engine.reservations.start_planner import EXTENSION, LEAST_EXTENSION_SECONDS
 from phalanx.engine.reservations.units import Stretch
 from phalanx.engine.state.records import PodRecord, workload_of
 from phalanx.model.groups import Group

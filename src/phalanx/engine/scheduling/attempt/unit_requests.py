@@ -53,7 +53,7 @@ class UnitRequest(msgspec.Struct, frozen=True, eq=False):
     records: list[PodRecord]
     history: int  # version of the run times that `span` was computed from; -1: it does not depend on them
     group: tuple[object, object] | None  # its object and policy
-    asked: RoomRequest
+    room: RoomRequest
     span: float  # expected duration in seconds, stretched when the unit came
 
 
@@ -93,7 +93,7 @@ class PlannedUnit(msgspec.Struct, eq=False):
         return next(iter(self.unit.records.values())).shape.requests
 
 
-Asking = dict[str, tuple[SchedulingUnit, UnitRequest]]  # by key of the unit, in queue order
+Requests = dict[str, tuple[SchedulingUnit, UnitRequest]]  # by key of the unit, in queue order
 
 
 class UnitRequests:
@@ -105,7 +105,7 @@ class UnitRequests:
         self._group_of = group_of
         self._requests: dict[str, UnitRequest] = {}  # by key of the unit
         self.changed: list[str] = []  # keys of units whose request is not that of the last call of `of`
-        self.asked: dict[Wanted, RoomRequest | None] = {}
+        self.rooms: dict[Wanted, RoomRequest | None] = {}
         self._numbers = 0
         self._eligible_ids: dict[bytes, int] = {}
         self._check_due = 0.0
@@ -113,12 +113,12 @@ class UnitRequests:
         self._checked: object = None  # version of the objects when the filters were called
 
     def forget(self) -> None:
-        self._requests, self.asked, self._eligible_ids = {}, {}, {}
+        self._requests, self.rooms, self._eligible_ids = {}, {}, {}
 
-    def of(self, waiting: Sequence[SchedulingUnit]) -> Asking:
+    def of(self, waiting: Sequence[SchedulingUnit]) -> Requests:
         """Return the units that are planned together, with their requests. If many wait, some are checked in turn."""
         known, self._requests = self._requests, {}
-        found: Asking = {}
+        found: Requests = {}
         self.changed = []
         nominated, history = self._nominated(), (self._run_times.version, NO_HISTORY)
         turns = 1 + len(waiting) // CHECKED_PER_PLAN
@@ -135,13 +135,13 @@ class UnitRequests:
             same = old is not None and _is_same(old, unit, group) and nominated.isdisjoint(unit.records)
             if old is None or not same or old.history not in history:
                 records = list(unit.records.values())
-                asked = self.asked_by(records, group)
-                if asked is None:
+                room = self.room_request(records, group)
+                if room is None:
                     continue
                 span = self._run_times.expected_of(records)
                 made_of = (group.source, group.policy) if group is not None else None
                 version = self._run_times.version if self._run_times.learned(records) else NO_HISTORY
-                old = UnitRequest(records, version, made_of, asked, span)
+                old = UnitRequest(records, version, made_of, room, span)
                 self.changed.append(unit.key)
             self._requests[unit.key] = old
             found[unit.key] = (unit, old)
@@ -151,7 +151,7 @@ class UnitRequests:
         """Return the keys of the nominated pods, without placeholders."""
         return {record.key for _, record in self._cluster.nominations.all() if record.uid}
 
-    def asked_by(self, records: Sequence[PodRecord], group: Group | None) -> RoomRequest | None:
+    def room_request(self, records: Sequence[PodRecord], group: Group | None) -> RoomRequest | None:
         """Return the request of a unit; None: it is not planned with the others."""
         if not records or records[0].shape_epoch not in (self._cluster.interest.epoch, -1):
             return None
@@ -164,11 +164,11 @@ class UnitRequests:
             assert group.spec is not None
             pods, key = max(1, min(pods, group.spec.minimum)), group.spec.topology_key or ""
         wanted = (shape.id, key, pods)
-        before = self.asked.get(wanted)
-        if wanted not in self.asked or (before is not None and before.record.shape is not shape):
+        before = self.rooms.get(wanted)
+        if wanted not in self.rooms or (before is not None and before.record.shape is not shape):
             eligible = self._eligible(records[0])
-            self.asked[wanted] = self._request(records[0], key, pods, eligible) if eligible is not None else None
-        return self.asked[wanted]
+            self.rooms[wanted] = self._request(records[0], key, pods, eligible) if eligible is not None else None
+        return self.rooms[wanted]
 
     def _request(self, record: PodRecord, key: str, pods: int, eligible: Bools) -> RoomRequest:
         self._numbers += 1
@@ -182,15 +182,15 @@ class UnitRequests:
             return
         self._check_due, self._checked = self._cluster.now + CHECK_SECONDS, objects
         again: set[int] = set()
-        for wanted, asked in list(self.asked.items()):
-            eligible = self._eligible(asked.record) if asked is not None else None
-            if asked is None or eligible is None or not np.array_equal(eligible, asked.eligible):
-                del self.asked[wanted]
-                again.add(id(asked))
+        for wanted, room in list(self.rooms.items()):
+            eligible = self._eligible(room.record) if room is not None else None
+            if room is None or eligible is None or not np.array_equal(eligible, room.eligible):
+                del self.rooms[wanted]
+                again.add(id(room))
         self._requests = {
             key: request
             for key, request in self._requests.items()
-            if id(request.asked) not in again and all(r.shape is request.records[0].shape for r in request.records)
+            if id(request.room) not in again and all(r.shape is request.records[0].shape for r in request.records)
         }
 
     def _eligible(self, record: PodRecord) -> Bools | None:
@@ -216,7 +216,7 @@ def _is_same(old: UnitRequest, unit: SchedulingUnit, group: Group | None) -> boo
         return False
     if next(iter(records.values())) is not old.records[0] or next(reversed(records.values())) is not old.records[-1]:
         return False
-    if old.asked.record.shape is not old.records[0].shape:
+    if old.room.record.shape is not old.records[0].shape:
         return False
     if group is None or old.group is None:
         return group is None and old.group is None

@@ -18,10 +18,10 @@ def kind_of(entry: WaitingUnit) -> Kind:
     return (demand.pod, demand.pods, entry.unit.size, entry.span, entry.unit.priority)
 
 
-FEW_ALIKE = 2  # units per group, on average
+FEW_PER_GROUP = 2  # units per group, on average
 
 
-class AlikeUnits:
+class UnitsByDemand:
     """Waiting units in groups; each group is in the order of creation, which is every order within a group."""
 
     def __init__(self) -> None:
@@ -61,7 +61,7 @@ class AlikeUnits:
         groups = [(kind, group) for kind, group in self._groups.items() if possible is None or possible(group[0])]
         if len(groups) == 1:
             return _members(*groups[0], closed)
-        if sum(len(group) for _, group in groups) <= FEW_ALIKE * len(groups):  # to sort all is faster than to merge
+        if sum(len(group) for _, group in groups) <= FEW_PER_GROUP * len(groups):  # to sort all is faster than to merge
             every = sorted(((key(entry), kind, entry) for kind, group in groups for entry in group), key=_key)
             return (entry for _, kind, entry in every if kind not in closed)
         return heapq.merge(*(_members(kind, group, closed) for kind, group in groups), key=key)

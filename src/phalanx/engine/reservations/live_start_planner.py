@@ -1,4 +1,4 @@
-"""The promise book of the live scheduler: what runs is observed node by node, and a start is only proposed.
+"""The start planner of the live scheduler: what runs is observed node by node, and a start is only proposed.
 
 The scheduler places a unit with all its rules, perhaps elsewhere or later than proposed. A unit keeps its reservation
 until then, and a start that is a few seconds late moves no other one.
@@ -11,10 +11,10 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from phalanx.engine.reservations.book import PromiseBook
 from phalanx.engine.reservations.capacity import CapacityProfile
-from phalanx.engine.reservations.planner import Place, by_promise
 from phalanx.engine.reservations.reservation import FOREVER, Assignment, PodDemand, Reason
+from phalanx.engine.reservations.start_plan import Place, by_promise
+from phalanx.engine.reservations.start_planner import StartPlanner
 from phalanx.engine.reservations.units import Decisions, PlanSettings, Start, StartPromise, Unit, WaitingUnit
 
 MOST_PIECES = 160  # of the profile with reservations; beyond it ends of reservations are rounded up
@@ -26,9 +26,9 @@ Floats = npt.NDArray[np.float64]
 Change = tuple[float, Floats]  # when, and how much of every resource is free more from then on
 
 
-class LiveBook(PromiseBook):
+class LiveStartPlanner(StartPlanner):
     def __init__(self, observed: CapacityProfile, settings: PlanSettings) -> None:
-        """`observed`: free capacity after what runs and what is reserved outside this book."""
+        """`observed`: free capacity after what runs and what is reserved outside this planner."""
         super().__init__(observed.start, observed.rows[0], observed.topology, settings)
         observed.coarse, observed.exact_below, observed.per_wait = True, MOST_PIECES, PIECES_PER_WAIT
         self.base = self.plan = observed
@@ -46,13 +46,13 @@ class LiveBook(PromiseBook):
     # ---- in
 
     def restore(self, unit: Unit, promise: float | None, place: Place | None, lost: Reason) -> None:
-        """Add a unit that an earlier book planned. `lost`: why it has to move if its place is not free any more."""
+        """Add a unit that an earlier planner planned. `lost`: why it has to move if its place is not free any more."""
         self.submit(unit)
         entry = self._new.pop()
         entry.promise = promise
         if promise is not None:
             del self._unpromised[unit.name]
-            self._say(entry, promise)
+            self._set_promise(entry, promise)
             entry.start = promise
         if place is not None:
             entry.start, entry.until, entry.where = place
@@ -65,10 +65,10 @@ class LiveBook(PromiseBook):
     def replace(self, unit: Unit) -> None:
         """Change the eligible nodes or the expected duration of a waiting unit. It keeps its nodes if it may."""
         entry = self.waiting[unit.name]
-        self._alike.remove(entry)
+        self._by_demand.remove(entry)
         longer = unit.expected > entry.unit.expected
         entry.unit, entry.span = unit, unit.expected
-        self._alike.add(entry)
+        self._by_demand.add(entry)
         eligible = unit.demand.eligible
         if entry.where is None:
             return
@@ -77,7 +77,7 @@ class LiveBook(PromiseBook):
             entry.where = None
             self._displaced[unit.name] = Reason.OVERRAN if longer else Reason.NODE_LOST
 
-    def begun(self, name: str) -> None:
+    def remove(self, name: str) -> None:
         """Forget a unit that started or is gone. Others may use the room if it did not start as proposed."""
         freed = self._freed
         self.withdraw(name)
@@ -181,7 +181,7 @@ class LiveBook(PromiseBook):
         """Move a promise that cannot be kept, as soon as that is known."""
         if entry.start <= promise + self.settings.drift:
             return
-        self._say(entry, entry.start)
+        self._set_promise(entry, entry.start)
         entry.moves += 1
         reason = entry.why_moved or Reason.OVERRAN
         out.promises.append(StartPromise(entry.unit.name, entry.start, entry.where, reason, promise))

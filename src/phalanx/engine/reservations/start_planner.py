@@ -1,6 +1,6 @@
-"""The promise book: what runs until when, which unit waits, and which start each waiting unit was promised.
+"""The start planner: what runs until when, which unit waits, and which start each waiting unit was promised.
 
-The book never sees how long a unit will really run: an end is reported when it happens. Same calls, same answers.
+The planner never sees how long a unit will really run: an end is reported when it happens. Same calls, same answers.
 """
 
 from __future__ import annotations
@@ -12,10 +12,9 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from phalanx.engine.reservations.alike import AlikeUnits, Kind, kind_of
 from phalanx.engine.reservations.capacity import CapacityProfile, Ints, TopologyLevels
-from phalanx.engine.reservations.planner import Place, build, by_promise, could_fit, rank, without
 from phalanx.engine.reservations.reservation import FOREVER, Assignment, PodDemand, Reason, Reservation
+from phalanx.engine.reservations.start_plan import Place, build, by_promise, could_fit, rank, without
 from phalanx.engine.reservations.units import (
     Backfill,
     Decisions,
@@ -27,15 +26,16 @@ from phalanx.engine.reservations.units import (
     Unit,
     WaitingUnit,
 )
+from phalanx.engine.reservations.units_by_demand import Kind, UnitsByDemand, kind_of
 
 LEAST_EXTENSION_SECONDS = 60.0  # how much longer a unit over its expected duration is expected to run, at least
 EXTENSION = 0.25  # of what it has run so far
 CELLS_PER_SEARCH = 20_000  # of the profile (pieces times nodes) that a search counts as one unit of work
 LARGE = 4.0  # a unit of this part of the largest one is promised exactly its planned start
-LEAST_BESIDE = 10  # units that are tried beside the present plan at least
+LEAST_TRIED = 10  # units that are tried at least, without a new plan
 
 
-class PromiseBook:
+class StartPlanner:
     """Free capacity over time, with everything that runs and waits."""
 
     def __init__(
@@ -56,7 +56,7 @@ class PromiseBook:
         self.base = CapacityProfile(now, free, topology, coarse=coarse)  # without what runs, to its expected end
         self.plan = self.base  # also without what is reserved; the same profile while no unit waits
         self.waiting: dict[str, WaitingUnit] = {}
-        self._alike = AlikeUnits()  # the same units
+        self._by_demand = UnitsByDemand()  # the same units, grouped
         self.running: dict[str, Running] = {}
         self._stretch = Stretch(self.settings.overrun_quantile)
         self.searches = 0
@@ -83,14 +83,14 @@ class PromiseBook:
         entry = WaitingUnit(unit, unit.expected * self._stretch.factor)
         entry.passed_before = self._passed(unit)
         self.waiting[unit.name] = self._unpromised[unit.name] = entry
-        self._alike.add(entry)
+        self._by_demand.add(entry)
         self._new.append(entry)
         self._largest = max(self._largest, unit.size)
 
     def withdraw(self, name: str) -> None:
         """Forget a waiting unit: its reservation ends with it."""
         entry = self.waiting.pop(name)
-        self._alike.remove(entry)
+        self._by_demand.remove(entry)
         self._unpromised.pop(name, None)
         if any(new is entry for new in self._new):
             self._new = [new for new in self._new if new is not entry]
@@ -111,10 +111,10 @@ class PromiseBook:
             self._stretch.learn((now - run.started) / run.unit.expected)
 
     def run(self, unit: Unit, where: Assignment, now: float) -> None:
-        """Report that a unit runs which this book did not start."""
+        """Report that a unit runs which this planner did not start."""
         self.advance(now)
         if unit.name in self.waiting:
-            self._alike.remove(self.waiting.pop(unit.name))
+            self._by_demand.remove(self.waiting.pop(unit.name))
         self._unpromised.pop(unit.name, None)
         entry = WaitingUnit(unit, unit.expected * self._stretch.factor)
         entry.where = where
@@ -266,7 +266,7 @@ class PromiseBook:
         """Start what fits in order, without reservations; with STRICT the first that does not fit stops the rest."""
         self._new, self._freed = [], False
         closed: set[Kind] = set()
-        for entry in self._alike.in_order(lambda e: e.unit.order, closed=closed):
+        for entry in self._by_demand.in_order(lambda e: e.unit.order, closed=closed):
             where = self.base.fits(entry.unit.demand, self.now, self.now)
             if where is not None:
                 entry.start, entry.where = self.now, where
@@ -279,7 +279,7 @@ class PromiseBook:
     def _start(self, entry: WaitingUnit, out: Decisions, *, reserved: bool = True) -> None:
         assert entry.where is not None
         del self.waiting[entry.unit.name]
-        self._alike.remove(entry)
+        self._by_demand.remove(entry)
         self._unpromised.pop(entry.unit.name, None)
         self._begin(entry, self.now, reserved=reserved)
         out.starts.append(Start(entry.unit.name, entry.where, self._passed(entry.unit) - entry.passed_before))
@@ -305,7 +305,7 @@ class PromiseBook:
         if not new:
             return
         old = len(self.waiting) - len(new)
-        if old and new[0].unit.priority > self._alike.lowest_priority:
+        if old and new[0].unit.priority > self._by_demand.lowest_priority:
             self._plan_again()
             return
         for entry in new:
@@ -369,15 +369,15 @@ class PromiseBook:
         settings = self.settings
         cost = 1 + self.base.n * self.free.shape[1] // CELLS_PER_SEARCH
         if self._credit < cost * min(len(self.waiting), settings.depth):
-            self._start_beside(out, cost)
+            self._start_additional(out, cost)
             return
-        order = list(itertools.islice(self._alike.in_order(self._rank), settings.depth))
+        order = list(itertools.islice(self._by_demand.in_order(self._rank), settings.depth))
         room = self.base if len(order) == len(self.waiting) else without(self.plan, order)
         plan, searches, kept = build(room, self.now, order, settings, self.base.most())
         self._credit -= searches * cost + (0 if self._is_short() else kept)
         self.searches += searches
         if plan is None:
-            self._start_beside(out, cost)
+            self._start_additional(out, cost)
             return
         self.plan = plan.profile
         for entry in order:
@@ -387,12 +387,12 @@ class PromiseBook:
     def _rank(self, entry: WaitingUnit) -> tuple[float, float, float, int]:
         return rank(entry, self.now, self.settings)
 
-    def _start_beside(self, out: Decisions, cost: int) -> None:
+    def _start_additional(self, out: Decisions, cost: int) -> None:
         """Start units that fit now without delaying any reservation."""
         free: list[int] = self.free.sum(axis=1).tolist()
         failed: dict[PodDemand, list[tuple[int, float]]] = {}  # (pods, span) that do not fit now
         closed: set[Kind] = set()
-        tries = max(LEAST_BESIDE, self._credit // cost)
+        tries = max(LEAST_TRIED, self._credit // cost)
         slots: dict[PodDemand, int] = {}  # for how many pods there is room now
 
         def possible(entry: WaitingUnit) -> bool:
@@ -401,7 +401,7 @@ class PromiseBook:
                 slots[demand.pod] = self.plan.slots_now(demand)
             return demand.pods <= slots[demand.pod] and could_fit(entry, free)
 
-        for entry in self._alike.in_order(self._rank, possible, closed):
+        for entry in self._by_demand.in_order(self._rank, possible, closed):
             if tries <= 0:
                 break
             demand = entry.unit.demand
@@ -438,7 +438,7 @@ class PromiseBook:
                 self._unpromised[entry.unit.name] = entry
         for entry in [entry for entry in self._unpromised.values() if entry.where is not None]:
             del self._unpromised[entry.unit.name]
-            self._say(entry, entry.start + self._slack(entry))
+            self._set_promise(entry, entry.start + self._slack(entry))
             out.promises.append(StartPromise(entry.unit.name, entry.promise or 0.0, entry.where))
         lapsed, self._lapsed = self._lapsed, []
         for at_name in lapsed:
@@ -452,12 +452,12 @@ class PromiseBook:
             if late.start <= moved + self.settings.drift:  # its nodes are not free yet
                 lapsed.append((moved, name))
                 continue
-            self._say(late, self._later(late))
+            self._set_promise(late, self._later(late))
             late.moves += 1
             reason = late.why_moved or Reason.OVERRAN
             out.promises.append(StartPromise(name, late.promise or 0.0, late.where, reason, moved))
 
-    def _say(self, entry: WaitingUnit, start_by: float) -> None:
+    def _set_promise(self, entry: WaitingUnit, start_by: float) -> None:
         entry.promise = start_by
         heapq.heappush(self._promised, (start_by, entry.unit.name))
 
@@ -480,7 +480,6 @@ class PromiseBook:
             if run is None or run.until != at:
                 continue
             more = max(LEAST_EXTENSION_SECONDS, EXTENSION * (self.now - run.started))
-            run.overran = True
             for profile in self._profiles():
                 profile.change(self.now, self.now + more, run.unit.demand, run.where, -1)
             run.until = self.now + more
