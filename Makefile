@@ -13,8 +13,8 @@ runtime: $(RUNTIME)
 venv: $(STAMP)
 
 PIP := $(BIN)/pip install --disable-pip-version-check
-# One line per package while pip works.
-NAMES := | sed -un 's/^Collecting \([^ =<>;]*\).*/  \1/p'
+# One line per package while pip works: `Collecting` from an index, `Processing` from a folder; then one for the unpacking.
+NAMES := | sed -Eun 's/^Collecting ([^ =<>;]*).*/  \1/p; s|^Processing .*/([^/-]+)-[0-9].*|  \1|p; s/^Installing .*/  unpacking all/p'
 
 define CREATE_VENV
 @$(PYTHON) -c 'import ensurepip, sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \

@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 import tomllib
+import zipfile
 from importlib.metadata import PackageNotFoundError, metadata
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
 from phalanx import __version__
+from phalanx.serve.demo import MANIFEST, write_manifest
 
 ROOT = Path(__file__).parents[2]
 
@@ -91,6 +93,18 @@ def test_two_builds_of_the_wheel_are_the_same_bytes(tmp_path: Path) -> None:
         (wheel,) = (tmp_path / name).glob("*.whl")
         digests.add(hashlib.sha256(wheel.read_bytes()).hexdigest())
     assert len(digests) == 1
+    with zipfile.ZipFile(wheel) as packed:
+        for name, source in (("roles.yaml", "deploy/base/20-rbac.yaml"), ("urgent.yaml", MANIFEST)):
+            assert packed.read(f"phalanx/serve/{name}") == (ROOT / source).read_bytes()
+
+
+def test_the_commands_of_the_guide_work_outside_of_a_checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_manifest()
+    assert (tmp_path / MANIFEST).read_text() == (ROOT / "examples/urgent.yaml").read_text()
+    (tmp_path / MANIFEST).write_text("mine")
+    write_manifest()
+    assert (tmp_path / MANIFEST).read_text() == "mine"
 
 
 def test_every_file_that_names_the_version_names_the_same_one() -> None:

@@ -110,9 +110,10 @@ def start_cluster(
 
 
 def _guide(kubeconfig: Path) -> str:
-    """Return what to type in another terminal, for first-time users."""
-    from phalanx.serve.demo import GUIDE
+    """Return the commands to type in another terminal; write the manifest that they use if it is missing."""
+    from phalanx.serve.demo import GUIDE, write_manifest
 
+    write_manifest()
     bin_ = Path(sys.executable).parent
     path = "" if shutil.which("phalanx") else f'  export PATH="{bin_}:$PATH"\n'
     width = max(len(command) for _, command in GUIDE)

@@ -12,6 +12,7 @@ import asyncio
 import copy
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from pathlib import Path
 
 import msgspec
 
@@ -19,6 +20,7 @@ from phalanx.base import resources as r
 from phalanx.base.client import Client, Resource
 from phalanx.base.errors import AlreadyExists, ApiProblem, NotFound
 from phalanx.model.kinds import Json
+from phalanx.serve.settings import packaged_text
 
 NODES = 32
 TOPOLOGY = "blocks=2,racks=4"  # eight nodes of eight GPUs in each rack
@@ -26,15 +28,25 @@ RACK = "topology.phalanx.dev/rack"
 GPU = "nvidia.com/gpu"
 OURS = ("training-", "inference-", "evaluation", "incident")  # prefixes of the names of its pods and Jobs
 
+MANIFEST = "examples/urgent.yaml"  # an installed package has no folder of examples
 
 # Next commands for the user, in a useful order; each line with its command fits 80 columns.
 GUIDE = (
     ("evaluation waits and holds nothing", "kubectl get podgroups"),
     ("why, and what would help", "phalanx why job/evaluation"),
     ("make room: all 24 pods start", "kubectl delete jobset training"),
-    ("which pods this one would preempt", "phalanx whatif -f examples/urgent.yaml"),
-    ("apply it", "kubectl apply -f examples/urgent.yaml"),
+    ("which pods this one would preempt", f"phalanx whatif -f {MANIFEST}"),
+    ("apply it", f"kubectl apply -f {MANIFEST}"),
 )
+
+
+def write_manifest() -> None:
+    """Write the manifest that `GUIDE` names below the current directory, if it is missing there."""
+    path = Path(MANIFEST)
+    if not path.exists():
+        with suppress(OSError):  # a read-only directory: the other commands of the guide work without it
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(packaged_text("urgent.yaml", MANIFEST))
 
 
 def workloads() -> list[tuple[Resource, Json]]:

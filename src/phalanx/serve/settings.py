@@ -7,6 +7,7 @@ import os
 import re
 import socket
 from dataclasses import dataclass
+from importlib.resources import files
 from pathlib import Path
 
 import msgspec
@@ -20,6 +21,12 @@ ALWAYS_ALLOW = "AlwaysAllow"
 RBAC = "RBAC"
 DEFAULT_DATA = "data"
 DEFAULT_LISTEN = "127.0.0.1:7443"
+
+
+def packaged_text(name: str, checkout: str) -> str:
+    """Return a file that the wheel holds as phalanx/serve/`name`, and a checkout at the path `checkout`."""
+    packaged = files("phalanx.serve") / name
+    return packaged.read_text() if packaged.is_file() else (Path(__file__).parents[3] / checkout).read_text()
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,6 @@ import logging
 import re
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
-from importlib.resources import files
-from pathlib import Path
 from typing import Any, NoReturn
 
 import msgspec
@@ -22,6 +20,7 @@ from phalanx.kube.group_api import CUSTOM, GroupApi
 from phalanx.kube.lease import LeaseSettings
 from phalanx.model.crds import definitions
 from phalanx.model.kinds import Json
+from phalanx.serve.settings import packaged_text
 
 log = logging.getLogger(__name__)
 
@@ -248,14 +247,12 @@ async def report_other_holders(client: Client, lease: LeaseSettings, clock: Cloc
 
 
 PARTS = ("scheduler", "controllers")
-_PACKAGED = "roles.yaml"  # in a wheel; a checkout has the deploy file
-_CHECKOUT = Path(__file__).parents[3] / "deploy" / "base" / "20-rbac.yaml"
 
 
 def rights_of(part: str, namespace: str) -> list[RequiredRight]:
     """Return all rights of a part; those of its Role are in `namespace`."""
     found: dict[RequiredRight, None] = {}
-    for role in yaml.safe_load_all(_text()):
+    for role in yaml.safe_load_all(packaged_text("roles.yaml", "deploy/base/20-rbac.yaml")):
         if role and role["kind"] in ("ClusterRole", "Role") and role["metadata"]["name"] == f"phalanx-{part}":
             home = namespace if role["kind"] == "Role" else ""
             found |= dict.fromkeys(right for rule in role["rules"] for right in _rights(rule, home))
@@ -268,8 +265,3 @@ def _rights(rule: dict[str, Any], namespace: str) -> Iterator[RequiredRight]:
             for verb in rule["verbs"]:
                 for name in rule.get("resourceNames") or ("",):
                     yield RequiredRight(verb, group, resource, namespace, name)
-
-
-def _text() -> str:
-    packaged = files("phalanx.serve") / _PACKAGED
-    return packaged.read_text() if packaged.is_file() else _CHECKOUT.read_text()
