@@ -63,7 +63,7 @@ test-real: venv
 
 test-clients: venv
 	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[clients]'
-	$(BIN)/pytest -n 0 tests/clients $(TEST_ARGS)
+	PHALANX_INSTALL_CLIENTS=1 $(BIN)/pytest -n 0 tests/clients $(TEST_ARGS)
 
 # Random life cycles of workloads on virtual time: SEQUENCES of every kind from SEED on, or as many as SECONDS allow.
 # No moment takes more than 50,000 turns of the loop, so nothing hangs here. `lives` is the old name.

@@ -1,6 +1,6 @@
 """Programs that ML users bring, each in a venv of its own: Kubeflow's Trainer SDK, dask-kubernetes, Airflow, SkyPilot.
 
-The first run installs them (gigabytes are read for Airflow and SkyPilot), which takes minutes.
+`make test-clients` installs them (gigabytes for Airflow and SkyPilot, which takes minutes); `make test` skips them.
 """
 
 from __future__ import annotations
