@@ -74,8 +74,8 @@ fuzz-workloads lives: venv
 	  $(if $(SECONDS),--seconds $(SECONDS)) $(if $(SEQUENCES)$(SECONDS),,--sequences 200) $(if $(SEQUENCES),--sequences $(SEQUENCES))
 
 lint: venv
-	$(BIN)/ruff check src tests bench
-	$(BIN)/ruff format --check --quiet src tests bench
+	$(BIN)/ruff check src tests bench tools/pages
+	$(BIN)/ruff format --check --quiet src tests bench tools/pages
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/mypy
 	$(BIN)/mypy --config-file tests/mypy.ini
@@ -95,10 +95,7 @@ simulate: venv
 
 # The pages made from the code, then the site: site/index.html, without network; a broken link fails.
 docs: venv
-	$(BIN)/python -m phalanx.model.kinds_page > docs/kinds.md
-	$(BIN)/python -m phalanx.cli.page > docs/commands.md
-	$(BIN)/python -m phalanx.engine.scheduling.lifecycle.states_page docs
-	$(BIN)/python -m phalanx.web.constants > src/phalanx/web/static/constants.js
+	PYTHONPATH=tools $(BIN)/python -m pages
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict  # --quiet would hide warnings, and broken links would not fail
 	@echo "built site/; look at it with: $(BIN)/python -m http.server -b 127.0.0.1 -d site 8000"
 

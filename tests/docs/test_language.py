@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from phalanx.cli.page import page as commands_page
+from pages.commands import page as commands_page
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"

@@ -14,7 +14,6 @@ from phalanx.engine.framework.settings import EngineSettings
 from phalanx.engine.scheduling.lifecycle import pod_lifecycle
 from phalanx.engine.scheduling.lifecycle.history import MOST_GONE, MOST_NOTES, MOST_OBJECTS
 from phalanx.engine.scheduling.lifecycle.isolation import Isolation
-from phalanx.engine.scheduling.lifecycle.states_page import PAGE, diagrams, written_into
 from phalanx.engine.scheduling.lifecycle.transitions import IllegalTransition
 from phalanx.engine.scheduling.queue.units import UnitState
 from phalanx.engine.state.records import PodRecord, PodState
@@ -110,13 +109,6 @@ def test_only_the_lifecycle_writes_states_nominations_binds_and_gates() -> None:
         if WRITES.search(line)
     ]
     assert found == []
-
-
-def test_the_page_of_states_is_current() -> None:
-    docs = Path(__file__).parents[2] / "docs"
-    page = (docs / PAGE).read_text()
-    assert written_into(page) == page, "run `make docs`"
-    assert {name: (docs / "images" / name).read_text() for name in diagrams()} == diagrams(), "run `make docs`"
 
 
 @pytest.mark.parametrize(

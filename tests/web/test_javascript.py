@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
+from pages.constants import CONSTANTS
 from phalanx.engine.plugins.registry import DEFAULT_PLUGINS
 from phalanx.model.groups.keys import TOPOLOGY_KEYS
 from phalanx.serve.demo import GPU
-from phalanx.web.constants import CONSTANTS, module
 
 ROOT = Path(__file__).parents[2]
 STATIC = ROOT / "src/phalanx/web/static"
@@ -38,10 +38,6 @@ def repeated(text: str) -> list[str]:
     """Return what a module of the page repeats of the constants."""
     facts = [fact for fact in FACTS if len(fact) > 3 and re.search(rf"[\"'`: ]{re.escape(fact)}[\"'`}}\s]", text)]
     return facts + [name for name in CONSTANTS if re.search(rf"\b(?:const|let|var|static)\s+{name}\b", text)]
-
-
-def test_the_module_is_what_python_says() -> None:
-    assert (STATIC / "constants.js").read_text() == module(), "run `make docs`"
 
 
 @pytest.mark.parametrize("name", PAGES)

@@ -1,4 +1,4 @@
-// Made from Python by `make docs` (phalanx.web.constants). Do not edit.
+// Made from Python by `make docs` (tools/pages/constants.py). Do not edit.
 
 /** Bits of a node's flags. */
 export const FLAG = {"cordoned": 1, "notReady": 2, "tainted": 4, "leaving": 8, "binding": 16, "promised": 32};

@@ -1,4 +1,4 @@
-"""Write docs/commands.md from the commands themselves: `python -m phalanx.cli.page`. A test fails when it is stale."""
+"""Write docs/commands.md from the commands themselves."""
 
 from __future__ import annotations
 
@@ -111,7 +111,3 @@ def _words(text: str) -> Iterator[str]:
 
 def _cell(text: str) -> str:
     return re.sub(r"\s+", " ", text).replace("|", "\\|").strip()
-
-
-if __name__ == "__main__":
-    click.echo(page(), nl=False)

@@ -6,8 +6,6 @@ while one is missing.
 
 from __future__ import annotations
 
-import sys
-
 from phalanx.model.builtin import registry
 from phalanx.model.kinds import Kind
 
@@ -146,7 +144,3 @@ def _row(kind: Kind) -> str:
         f"**{word}**" + (f": {note}" if note else ""),
     )
     return "| " + " | ".join(cells) + " |\n"
-
-
-if __name__ == "__main__":
-    sys.stdout.write(page())

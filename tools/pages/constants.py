@@ -1,13 +1,11 @@
-"""Facts that the dashboard's JavaScript shares with Python, written as a module: `static/constants.js`.
+"""Write facts that the dashboard's JavaScript shares with Python as a module: `web/static/constants.js`.
 
-`python -m phalanx.web.constants` prints it; a test compares the file with what this prints, and looks for its values in
-the other modules of the page.
+A test looks for its values in the other modules of the page.
 """
 
 from __future__ import annotations
 
 import json
-import sys
 from typing import Any
 
 from phalanx.engine.preemption.cost import ORDER
@@ -78,11 +76,7 @@ CONSTANTS: dict[str, tuple[Any, str]] = {
 
 def module() -> str:
     """Return the JavaScript module."""
-    lines = ["// Made from Python by `make docs` (phalanx.web.constants). Do not edit.\n"]
+    lines = ["// Made from Python by `make docs` (tools/pages/constants.py). Do not edit.\n"]
     for name, (value, comment) in CONSTANTS.items():
         lines.append(f"/** {comment} */\nexport const {name} = {json.dumps(value)};\n")
     return "\n".join(lines)
-
-
-if __name__ == "__main__":
-    sys.stdout.write(module())

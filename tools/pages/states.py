@@ -1,14 +1,9 @@
-"""Write the states of pods and groups, with diagrams, into docs/architecture.md from the tables of transitions.
-
-`python -m phalanx.engine.scheduling.lifecycle.states_page DOCS` writes the section and the images into that folder.
-"""
+"""Write the states of pods and groups, with diagrams, into docs/architecture.md from the tables of transitions."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from enum import Enum
-from pathlib import Path
 from typing import TypeVar
 
 from phalanx.engine.scheduling.lifecycle import pod_lifecycle, unit_lifecycle
@@ -32,7 +27,6 @@ _UNITS = {
     UnitState.COMMITTING: "groups only: every pod has a node, not every Bind has an outcome",
     UnitState.SCHEDULED: "groups only: the Binds that make its minimum are confirmed",
 }
-PAGE = "architecture.md"
 _BEGIN, _END = "<!-- Written by `make docs` from the tables of transitions: begin -->", "<!-- end -->"
 _HEAD = """## States of pods and groups
 
@@ -117,10 +111,3 @@ def _arc(number: int, x: int, span: int, y: int) -> list[str]:
         f'<circle cx="{at_x:g}" cy="{at_y:g}" r="8" fill="#b06a14"/>',
         f'<text x="{at_x:g}" y="{at_y + 3.5:g}" font-size="10" fill="#fff" text-anchor="middle">{number}</text>',
     ]
-
-
-if __name__ == "__main__":
-    folder = Path(sys.argv[1])
-    (folder / PAGE).write_text(written_into((folder / PAGE).read_text()))
-    for name, image in diagrams().items():
-        (folder / "images" / name).write_text(image)
