@@ -170,6 +170,21 @@ def test_an_ingress_without_a_class_gets_the_default_one(world: World) -> None:
     assert world.create(ingresses, {"metadata": {"name": "c"}, "spec": named})["spec"]["ingressClassName"] == "z"
 
 
+def test_a_claim_without_a_class_is_created_with_the_default_one(world: World) -> None:
+    """Without it the scheduler reads a claim without a class, and the pod gets a FailedScheduling event."""
+    path = "/apis/storage.k8s.io/v1/storageclasses"
+    claims = "/api/v1/namespaces/default/persistentvolumeclaims"
+    spec = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
+    assert "storageClassName" not in world.create(claims, {"metadata": {"name": "early"}, "spec": spec})["spec"]
+    meta = {"name": "fast", "annotations": {"storageclass.kubernetes.io/is-default-class": "true"}}
+    world.create(path, {"metadata": meta, "provisioner": "example.com/disk"})
+    assert world.create(claims, {"metadata": {"name": "open"}, "spec": spec})["spec"]["storageClassName"] == "fast"
+    none = {**spec, "storageClassName": ""}
+    assert world.create(claims, {"metadata": {"name": "none"}, "spec": none})["spec"]["storageClassName"] == ""
+    old = {"name": "old", "annotations": {"volume.beta.kubernetes.io/storage-class": "slow"}}
+    assert "storageClassName" not in world.create(claims, {"metadata": old, "spec": spec})["spec"]
+
+
 def test_a_pod_with_a_negative_grace_period_has_one_second(world: World) -> None:
     made = world.create(PODS, pod("p", terminationGracePeriodSeconds=-1))
     assert made["spec"]["terminationGracePeriodSeconds"] == 1

@@ -53,9 +53,22 @@ _GANGS_BY_DEFAULT = {
     "jobs.batch": ("completionMode", "Indexed", "parallelism"),
     "statefulsets.apps": ("podManagementPolicy", "Parallel", "replicas"),
 }
+# Kinds with a default class -> field, kind of the class, annotations of the default one, old annotation for the field
+_CLASSES = {
+    "ingresses.networking.k8s.io": (
+        "ingressClassName",
+        "ingressclasses.networking.k8s.io",
+        ("ingressclass.kubernetes.io/is-default-class",),
+        "kubernetes.io/ingress.class",
+    ),
+    "persistentvolumeclaims": (
+        "storageClassName",
+        "storageclasses.storage.k8s.io",
+        ("storageclass.kubernetes.io/is-default-class", "storageclass.beta.kubernetes.io/is-default-class"),
+        "volume.beta.kubernetes.io/storage-class",
+    ),
+}
 # How long a pod stays on a node that went away, when it does not say itself.
-_INGRESSES, _INGRESS_CLASSES = "ingresses.networking.k8s.io", "ingressclasses.networking.k8s.io"
-_DEFAULT_CLASS, _OLD_CLASS = "ingressclass.kubernetes.io/is-default-class", "kubernetes.io/ingress.class"
 _DEFAULT_TOLERATIONS = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 _TOLERATION_SECONDS = 300
 
@@ -119,6 +132,8 @@ class Admission:
     def create(self, kind: Kind, obj: Json, namespace: str, user: User) -> None:
         key = kind.storage_key
         self._default_gang(key, obj, namespace)
+        if key in _CLASSES:
+            self._default_class(key, obj)
         if key == "pods":
             self._pod(kind, obj, namespace)
         elif key in _WITH_SELECTORS:
@@ -127,8 +142,6 @@ class Admission:
             self._assign(kind, obj, namespace, None)
         elif key == _JOB_SETS:
             self._shared_claims(kind, obj, namespace)
-        elif key == _INGRESSES:
-            self._ingress_class(obj)
         elif key == _SIGNING_REQUESTS:
             _requested_by(obj, user)
         elif key in _FINALIZER_OF:
@@ -219,20 +232,20 @@ class Admission:
         if errors:
             raise invalid(kind, str(service["metadata"].get("name") or ""), errors)
 
-    def _ingress_class(self, ingress: Json) -> None:
-        """Set the default IngressClass of an Ingress that names none.
+    def _default_class(self, key: str, obj: Json) -> None:
+        """Set the default class of a claim or an Ingress that names none.
 
         Of several defaults the newest is taken, then the first by name.
         """
-        annotations = ingress["metadata"].get("annotations") or {}
-        if (ingress.get("spec") or {}).get("ingressClassName") is not None or _OLD_CLASS in annotations:
+        field, classes, marks, old = _CLASSES[key]
+        if (obj.get("spec") or {}).get(field) is not None or old in (obj["metadata"].get("annotations") or {}):
             return
-        classes = [decode(entry.value)["metadata"] for entry in self._store.list(_INGRESS_CLASSES)]
-        default = [meta for meta in classes if (meta.get("annotations") or {}).get(_DEFAULT_CLASS) == "true"]
+        known = [decode(entry.value)["metadata"] for entry in self._store.list(classes)]
+        default = [meta for meta in known if any((meta.get("annotations") or {}).get(mark) == "true" for mark in marks)]
         default.sort(key=lambda meta: meta["name"])
         default.sort(key=lambda meta: meta["creationTimestamp"], reverse=True)
         if default:
-            ingress.setdefault("spec", {})["ingressClassName"] = default[0]["name"]
+            obj.setdefault("spec", {})[field] = default[0]["name"]
 
     def _runtime(self, kind: Kind, pod: Json) -> None:
         """Copy the overhead and the scheduling rules of a pod's RuntimeClass into the pod.
