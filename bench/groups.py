@@ -17,7 +17,7 @@ from engine import Runner
 from phalanx.engine import decisions as d
 from phalanx.engine.events import NodeChanged, PodChanged
 from phalanx.model.groups import GroupKey
-from phalanx.serve.repair import repair
+from phalanx.serve.queries.repair import repair
 from progress import counted
 
 RACKS = {"metadata": {"labels": {"rack": "rack-{i//16}"}}}

@@ -10,7 +10,7 @@ from phalanx.cli.why import render
 from phalanx.engine import decisions as d
 from phalanx.engine.explain.pending import PendingReasons
 from phalanx.engine.scheduling.queue.units import QueueName
-from phalanx.serve.queue_view import QueueView
+from phalanx.serve.queries.queue_view import QueueView
 from phalanx.testing.builders import node, pod, pod_group, pv, pvc
 from support.asked_engine import Asked, ask
 from support.device_world import asks, claim, consumer

@@ -9,7 +9,7 @@ import pytest
 from phalanx.cli.scheduler_client import Colours
 from phalanx.cli.why import render
 from phalanx.engine.explain import why
-from phalanx.serve.variant import MoreNodes, Variant
+from phalanx.serve.queries.variant import MoreNodes, Variant
 from support.device_world import (
     DRIVER,
     World,

@@ -8,7 +8,7 @@ import pytest
 
 from phalanx.engine.explain import plan, why
 from phalanx.engine.explain.device_table import device_table
-from phalanx.serve.variant import MoreNodes, Variant
+from phalanx.serve.queries.variant import MoreNodes, Variant
 from phalanx.testing import builders as b
 from support.device_world import (
     DRIVER,

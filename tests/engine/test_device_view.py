@@ -11,7 +11,7 @@ from phalanx.engine.explain import why
 from phalanx.engine.explain.device_table import device_table
 from phalanx.model import objects as o
 from phalanx.model.objects.devices import IMPLICIT_RESOURCE_PREFIX
-from phalanx.serve.engine_view import EngineReader
+from phalanx.serve.queries.engine_view import EngineReader
 from support.device_world import (
     DRIVER,
     World,

@@ -14,8 +14,8 @@ from phalanx.kube.client import HttpClient
 from phalanx.kube.config import Connection
 from phalanx.model.gates import Gates
 from phalanx.serve.callers import REMEMBERED, Callers, Guarded
-from phalanx.serve.diagnostics import Diagnostics
-from phalanx.serve.question_paths import AUDIENCE, PATHS
+from phalanx.serve.queries.diagnostics import Diagnostics
+from phalanx.serve.queries.paths import AUDIENCE, PATHS
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 

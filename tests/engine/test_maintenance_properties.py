@@ -12,7 +12,7 @@ from phalanx.engine import decisions as d
 from phalanx.engine.groups.group_state import Phase
 from phalanx.engine.groups.health import NO_RESTARTS
 from phalanx.model.groups import GroupKey
-from phalanx.serve.repair import repair
+from phalanx.serve.queries.repair import repair
 from phalanx.testing.builders import node, pod, pod_group, workload_policy
 from phalanx.testing.cluster import Cluster
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from phalanx.base.errors import BadRequest, NotFound
 from phalanx.model.groups import GroupKey
-from phalanx.serve.repair import drain, repair
+from phalanx.serve.queries.repair import drain, repair
 from phalanx.testing.builders import composite, gang, node, pod, pod_group
 from phalanx.testing.cluster import Cluster
 

@@ -9,7 +9,7 @@ import pytest
 
 from phalanx.base.errors import BadRequest
 from phalanx.engine.explain import Question, WhatIfAnswer, whatif
-from phalanx.serve.variant import MoreNodes, Variant
+from phalanx.serve.queries.variant import MoreNodes, Variant
 from phalanx.testing.builders import gang, node, pod
 from support.asked_engine import Asked, racks
 

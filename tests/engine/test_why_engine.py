@@ -8,7 +8,7 @@ import pytest
 from phalanx.cli.scheduler_client import Colours
 from phalanx.cli.why import render
 from phalanx.engine.explain import Unknown, why
-from phalanx.serve.engine_view import EngineReader
+from phalanx.serve.queries.engine_view import EngineReader
 from phalanx.testing.builders import composite, node, pod, pod_group, workload
 from support.asked_engine import Asked, racks
 

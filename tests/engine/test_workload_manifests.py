@@ -12,7 +12,7 @@ from phalanx.engine.groups.rank_order import ranks_of
 from phalanx.engine.state.records import PodRecord
 from phalanx.model.gates import Gates
 from phalanx.model.groups.policy import Policy
-from phalanx.serve.manifests import Manifests
+from phalanx.serve.queries.manifests import Manifests
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 

@@ -17,7 +17,7 @@ from phalanx.model import objects as o
 from phalanx.model.gates import Gates
 from phalanx.model.objects.devices import EXTENDED_CLAIM_ANNOTATION, ConsumerReference, ResourceClaimStatus
 from phalanx.model.quantity import nanos
-from phalanx.serve.manifests import Manifests
+from phalanx.serve.queries.manifests import Manifests
 from phalanx.testing import builders as b
 from support.manifests import container, job
 

@@ -17,8 +17,8 @@ from phalanx.engine import events
 from phalanx.engine.engine import Engine
 from phalanx.model import objects
 from phalanx.model.gates import Gates
-from phalanx.serve.diagnostics import Diagnostics
-from phalanx.serve.engine_view import EngineReader
+from phalanx.serve.queries.diagnostics import Diagnostics
+from phalanx.serve.queries.engine_view import EngineReader
 from phalanx.testing.builders import node, pod, pod_group
 from phalanx.web.feed import Feed
 from phalanx.web.history import UsageHistory

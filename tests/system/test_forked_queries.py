@@ -18,7 +18,7 @@ from phalanx.base.resources import LEASES
 from phalanx.engine.plugins.config import read_config
 from phalanx.kube.client import HttpClient
 from phalanx.kube.config import load
-from phalanx.serve.forked_query import ForkedQueries
+from phalanx.serve.queries.fork import ForkedQueries
 from phalanx.serve.scheduler_process import SchedulerProcess, SchedulerSettings
 from support.local_cluster import LocalCluster
 

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from phalanx.cli.group import group
 from phalanx.model.annotation_values import KNOWN, unknown
 from phalanx.model.gates import Gates
-from phalanx.serve.manifests import Manifests
+from phalanx.serve.queries.manifests import Manifests
 from phalanx.testing.simulated_cluster import simulated_cluster
 from phalanx.testing.virtual_time import VirtualLoop, run
 from support.lifecycle.manifests import EVERY_KIND

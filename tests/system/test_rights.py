@@ -32,8 +32,8 @@ from phalanx.model.objects.devices import (
     ResourceClaimSpec,
 )
 from phalanx.serve.callers import Caller, Callers
-from phalanx.serve.diagnostics import Diagnostics
-from phalanx.serve.engine_view import EngineReader
+from phalanx.serve.queries.diagnostics import Diagnostics
+from phalanx.serve.queries.engine_view import EngineReader
 from phalanx.serve.scheduler import SchedulerService
 from phalanx.serve.start_checks import other_holders
 from phalanx.web.history import UsageHistory

@@ -16,8 +16,8 @@ from phalanx.engine.framework import Code, Status
 from phalanx.engine.framework.settings import EngineSettings, PluginUse, ProfileSettings
 from phalanx.engine.plugins.registry import DEFAULT_PLUGINS
 from phalanx.model.gates import Gates
-from phalanx.serve.metrics import SchedulerMetrics
-from phalanx.serve.plugin_times import PluginTimes
+from phalanx.serve.metrics.plugin_times import PluginTimes
+from phalanx.serve.metrics.scheduler import SchedulerMetrics
 from phalanx.serve.scheduler import SchedulerOptions, SchedulerService
 from phalanx.testing import Cluster
 from phalanx.testing.builders import node, pod

@@ -10,8 +10,8 @@ import pytest
 
 from phalanx.engine.engine import Engine
 from phalanx.engine.events import PodChanged
-from phalanx.serve.diagnostics import Diagnostics
-from phalanx.serve.engine_view import EngineReader
+from phalanx.serve.queries.diagnostics import Diagnostics
+from phalanx.serve.queries.engine_view import EngineReader
 from phalanx.serve.scheduler import SchedulerService
 from phalanx.testing.builders import pod
 from phalanx.web.feed import KEPT_CHANGES

@@ -1,4 +1,4 @@
-// Shapes of what the server sends, for the type checker; web/feed.py and serve/engine_view.py produce them.
+// Shapes of what the server sends, for the type checker; web/feed.py and serve/queries/engine_view.py produce them.
 
 /** A node of the map, from a row of the feed. */
 interface PageNode {

@@ -17,9 +17,9 @@ from phalanx.model.objects.devices import IMPLICIT_RESOURCE_PREFIX
 from phalanx.model.printing.groups import HEALTHY
 from phalanx.model.quantity import SUFFIXES
 from phalanx.serve.demo import GPU
-from phalanx.serve.engine_view import ALONE, FLAGS, HIDDEN_RESOURCES, NOT_READY_TAINTS, RESOURCE_ORDER
+from phalanx.serve.queries.engine_view import ALONE, FLAGS, HIDDEN_RESOURCES, NOT_READY_TAINTS, RESOURCE_ORDER
+from phalanx.serve.queries.variant import CORDON_TAINT, MOST_NODES
 from phalanx.serve.recording import FORMAT
-from phalanx.serve.variant import CORDON_TAINT, MOST_NODES
 from phalanx.web.history import KEPT
 from phalanx.web.questions import KINDS, MOST_TEXT
 

@@ -97,7 +97,7 @@ async def _names(kind: str, options: dict[str, Any]) -> list[str]:
     from phalanx.cli.scheduler_client import connection_of
     from phalanx.controllers.workloads.registry import BY_NAME
     from phalanx.kube.client import HttpClient
-    from phalanx.serve.question_paths import kind_of
+    from phalanx.serve.queries.paths import kind_of
 
     own = kind_of(kind)
     found = BY_NAME.get(kind.partition(".")[0].lower())

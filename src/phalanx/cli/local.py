@@ -17,10 +17,10 @@ from phalanx.cli.progress import Progress
 from phalanx.serve.apiserver import ApiServer
 from phalanx.serve.cluster import ClusterSettings, ServedCluster
 from phalanx.serve.clusters import ClusterRecord
-from phalanx.serve.diagnostics import Diagnostics
-from phalanx.serve.engine_view import EngineReader
 from phalanx.serve.parts import parts_of
 from phalanx.serve.process import configure_logging, run
+from phalanx.serve.queries.diagnostics import Diagnostics
+from phalanx.serve.queries.engine_view import EngineReader
 from phalanx.serve.scheduler import SchedulerService
 from phalanx.serve.settings import MEMORY
 from phalanx.web.dashboard import Dashboard

@@ -15,7 +15,7 @@ from phalanx.cli.scheduler_client import SchedulerClient, Where, asking_options,
 from phalanx.engine.explain.values import PlanAnswer, Price
 from phalanx.engine.preemption.cost import NO_VICTIMS, Cost
 from phalanx.engine.preemption.result import describe, proof
-from phalanx.serve.repair import Move
+from phalanx.serve.queries.repair import Move
 
 REPAIRED = ("PodGroup", "CompositePodGroup")
 

@@ -31,7 +31,7 @@ from phalanx.cli.output import CommandError, output_option
 from phalanx.cli.service_proxy import NoService, ServiceProxy
 from phalanx.kube.client import HttpClient
 from phalanx.kube.config import Connection, in_cluster, load
-from phalanx.serve.question_paths import BASE, kind_of
+from phalanx.serve.queries.paths import BASE, kind_of
 
 if TYPE_CHECKING:
     from phalanx.controllers.workloads.kind import WorkloadKind

@@ -12,7 +12,7 @@ from rich.text import Text
 from phalanx.cli.messages import age, amount, plural, short, short_names
 from phalanx.cli.output import table
 from phalanx.model.kinds import Json
-from phalanx.serve.engine_view import ALONE, BINDING, CORDONED, LEAVING, NOT_READY, PROMISED, TAINTED
+from phalanx.serve.queries.engine_view import ALONE, BINDING, CORDONED, LEAVING, NOT_READY, PROMISED, TAINTED
 
 VIEWS = ("Queue", "Groups", "Racks", "Devices")
 RACKS, DEVICES = 2, 3

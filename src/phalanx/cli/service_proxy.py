@@ -16,7 +16,7 @@ import msgspec
 from phalanx.base.errors import ApiProblem, Forbidden, NotFound, ServiceUnavailable
 from phalanx.kube.client import HttpClient
 from phalanx.kube.config import Connection
-from phalanx.serve.question_paths import AUDIENCE, BASE, HEADER
+from phalanx.serve.queries.paths import AUDIENCE, BASE, HEADER
 
 NAMESPACE, SERVICE, PORT = "phalanx-system", "phalanx-scheduler", "https"  # as in deploy/
 ACCOUNT = "phalanx-asker"

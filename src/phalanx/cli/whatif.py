@@ -15,8 +15,8 @@ from phalanx.cli.plan import cost_lines, nodes_in_words, some_of
 from phalanx.cli.scheduler_client import Colours, SchedulerClient, Where, asking_options, run
 from phalanx.engine.explain.values import GroupPlace, WhatIfAnswer, WhatIfUnit
 from phalanx.engine.placement.plain import sentence_case
-from phalanx.serve.repair import DrainAnswer, Move
-from phalanx.serve.variant import MOST_NODES as MOST_ADDED
+from phalanx.serve.queries.repair import DrainAnswer, Move
+from phalanx.serve.queries.variant import MOST_NODES as MOST_ADDED
 
 MOST_NODES = 8
 MOST_PODS = 8  # to be evicted, by name

@@ -1,4 +1,4 @@
-"""Connect the simulated autoscaler of a local cluster to the scheduler's demand for nodes."""
+"""Connect autoscalers to the scheduler's demand for nodes: ProvisioningRequests, and that of a local cluster."""
 
 from __future__ import annotations
 
@@ -7,17 +7,56 @@ from collections.abc import Sequence
 import msgspec
 
 from phalanx.base.errors import ApiProblem
-from phalanx.controllers.cluster_mode.provisioning_requests import LackingGroup
+from phalanx.controllers.cluster_mode.provisioning_requests import LackingGroup, PodSet
 from phalanx.engine.explain.demand import unused
 from phalanx.engine.explain.node_pools import DeclaredPool
 from phalanx.engine.explain.values import NodeDemand
+from phalanx.engine.scheduling.queue.units import SchedulingUnit
+from phalanx.engine.state.shapes import Shape
 from phalanx.local.nodes.autoscaler import Needs
 from phalanx.local.nodes.devices import SimulatedDriver
 from phalanx.local.nodes.node_groups import NodeGroup
 from phalanx.model.objects import Node, ResourceSlice
-from phalanx.serve.demand_metrics import LackingGroups
-from phalanx.serve.diagnostics import Diagnostics
+from phalanx.serve.queries.diagnostics import Diagnostics
 from phalanx.serve.scheduler import SchedulerService
+
+
+class LackingGroups:
+    """Return the groups that lack nodes from the engine.
+
+    An autoscaler may have node shapes that no existing node has, so groups that no known shape helps are included.
+    """
+
+    def __init__(self, service: SchedulerService, diagnostics: Diagnostics) -> None:
+        self._service = service
+        self._diagnostics = diagnostics
+
+    async def ask(self) -> Sequence[LackingGroup] | None:
+        if not self._service.synced:
+            return None
+        if not self._service.engine.queue.units:
+            return ()
+        try:
+            found = msgspec.json.decode(await self._diagnostics.demand(), type=NodeDemand)
+        except ApiProblem:
+            return None
+        units = self._service.engine.queue.units
+        keys = (f"{group.kind}/{group.namespace}/{group.name}" for group in found.groups if group.kind != "pod")
+        return [
+            made for key in keys if (unit := units.get(key)) is not None and (made := self._group(unit)) is not None
+        ]
+
+    def _group(self, unit: SchedulingUnit) -> LackingGroup | None:
+        group = self._service.engine.groups.members.group_of(unit)
+        if group is None or group.source is None:
+            return None
+        alike: dict[Shape, list[str]] = {}
+        for record in unit.records.values():
+            alike.setdefault(record.shape, []).append(record.name)
+        sets = [PodSet(len(names), min(names)) for names in alike.values()]
+        kind, namespace, name = unit.key.split("/", 2)
+        names = sorted(record.name for record in unit.records.values())
+        return LackingGroup(kind, namespace, name, group.source.metadata.uid, sets, names)
 
 
 def pools(groups: Sequence[NodeGroup], drivers: Sequence[SimulatedDriver] = ()) -> list[DeclaredPool]:

@@ -32,8 +32,8 @@ from phalanx.base.errors import (
     Unauthorized,
     Unreachable,
 )
-from phalanx.serve.diagnostics import MOST_BYTES, Diagnostics
-from phalanx.serve.question_paths import AUDIENCE, HEADER
+from phalanx.serve.queries.diagnostics import MOST_BYTES, Diagnostics
+from phalanx.serve.queries.paths import AUDIENCE, HEADER
 
 REMEMBERED = 10.0  # seconds that results are cached, as in kube-apiserver's components
 MOST_REMEMBERED = 1000

@@ -16,8 +16,8 @@ from phalanx.kube.placement_lease import PLACEMENT_LEASE
 from phalanx.local.api.limits import Limits
 from phalanx.serve.apiserver import ApiServer
 from phalanx.serve.component import Component, ComponentGroup, Supervised
-from phalanx.serve.metrics import restarts_text
-from phalanx.serve.plugin_times import LIMIT
+from phalanx.serve.metrics.plugin_times import LIMIT
+from phalanx.serve.metrics.scheduler import restarts_text
 from phalanx.serve.settings import ServerSettings
 
 log = logging.getLogger(__name__)

@@ -11,7 +11,7 @@ from phalanx.controllers.cluster_mode.kueue import FoundPlace, WantedPlace
 from phalanx.engine import decisions as d
 from phalanx.engine.events import PlaceReleased, PlaceRequested
 from phalanx.model.gates import Gates
-from phalanx.serve.manifests import Manifests
+from phalanx.serve.queries.manifests import Manifests
 from phalanx.serve.scheduler import SchedulerService
 
 ANSWER_SECONDS = 30.0  # the engine answers in its next step

@@ -23,13 +23,13 @@ from phalanx.serve.autoscaling import DemandSource
 from phalanx.serve.cluster import ClusterSettings, Part
 from phalanx.serve.component import Component, Loop
 from phalanx.serve.controllers import ControllersService
-from phalanx.serve.demand_metrics import DemandMetrics
-from phalanx.serve.diagnostics import Diagnostics
 from phalanx.serve.kueue_places import EnginePlaces
 from phalanx.serve.leader_duties import Duty, admission_checks, provisioning, with_duties
-from phalanx.serve.metrics import SchedulerMetrics, failures_text
-from phalanx.serve.plugin_times import PluginTimes
-from phalanx.serve.question_paths import PATHS
+from phalanx.serve.metrics.demand import DemandMetrics
+from phalanx.serve.metrics.plugin_times import PluginTimes
+from phalanx.serve.metrics.scheduler import SchedulerMetrics, failures_text
+from phalanx.serve.queries.diagnostics import Diagnostics
+from phalanx.serve.queries.paths import PATHS
 from phalanx.serve.recording import next_recording
 from phalanx.serve.scheduler import SchedulerOptions, SchedulerService
 

@@ -32,7 +32,7 @@ from phalanx.kube.recorder import Recorder
 from phalanx.model import objects
 from phalanx.model.gates import Gates
 from phalanx.serve.foreign_groups import ForeignGroups, UsedDialects
-from phalanx.serve.plugin_times import PluginSamples, PluginTimes
+from phalanx.serve.metrics.plugin_times import PluginSamples, PluginTimes
 from phalanx.serve.recording import RecordedEngine
 from phalanx.serve.turns import LINGER, Turns
 

@@ -30,16 +30,17 @@ from phalanx.kube.observed_client import PacedClient
 from phalanx.kube.placement_lease import PLACEMENT_LEASE
 from phalanx.model import yaml_body
 from phalanx.model.gates import Gates
+from phalanx.serve.autoscaling import LackingGroups
 from phalanx.serve.callers import Callers, Guarded
 from phalanx.serve.certificate_files import CertificateFiles
-from phalanx.serve.demand_metrics import DemandMetrics, LackingGroups
-from phalanx.serve.diagnostics import Diagnostics
 from phalanx.serve.health import HealthServer, Secure, made_at_start
 from phalanx.serve.kueue_places import EnginePlaces
 from phalanx.serve.leader_duties import Duty, admission_checks, provisioning, with_duties
-from phalanx.serve.metrics import SchedulerMetrics
-from phalanx.serve.plugin_times import LIMIT, PluginTimes
-from phalanx.serve.question_paths import PATHS
+from phalanx.serve.metrics.demand import DemandMetrics
+from phalanx.serve.metrics.plugin_times import LIMIT, PluginTimes
+from phalanx.serve.metrics.scheduler import SchedulerMetrics
+from phalanx.serve.queries.diagnostics import Diagnostics
+from phalanx.serve.queries.paths import PATHS
 from phalanx.serve.recording import next_recording
 from phalanx.serve.remote import connected, wait_for_server
 from phalanx.serve.scheduler import SchedulerOptions, SchedulerService

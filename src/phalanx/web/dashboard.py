@@ -15,9 +15,9 @@ from aiohttp import web
 from phalanx.base.errors import ConfigProblem
 from phalanx.serve.apiserver import ApiServer
 from phalanx.serve.component import Loop
-from phalanx.serve.diagnostics import Diagnostics
-from phalanx.serve.engine_view import EngineReader
-from phalanx.serve.question_paths import BASE
+from phalanx.serve.queries.diagnostics import Diagnostics
+from phalanx.serve.queries.engine_view import EngineReader
+from phalanx.serve.queries.paths import BASE
 from phalanx.serve.scheduler import SchedulerService
 from phalanx.serve.settings import Listen
 from phalanx.web.feed import Feed

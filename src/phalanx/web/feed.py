@@ -16,7 +16,7 @@ import msgspec
 
 from phalanx.base.clock import Clock
 from phalanx.model.kinds import Json
-from phalanx.serve.engine_view import EngineReader, Layout, NodeRow
+from phalanx.serve.queries.engine_view import EngineReader, Layout, NodeRow
 from phalanx.web.history import EVERY, UsageHistory
 
 log = logging.getLogger(__name__)

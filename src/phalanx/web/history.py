@@ -11,7 +11,7 @@ from typing import Any
 
 from phalanx.engine import decisions as d
 from phalanx.model.kinds import Json
-from phalanx.serve.engine_view import EngineReader
+from phalanx.serve.queries.engine_view import EngineReader
 
 EVERY = 5.0  # seconds between two samples
 KEPT = 720  # an hour of them

@@ -17,9 +17,9 @@ from phalanx.base.client import Client
 from phalanx.base.clock import Clock
 from phalanx.base.errors import Forbidden
 from phalanx.serve.callers import Guarded
-from phalanx.serve.diagnostics import Diagnostics
-from phalanx.serve.engine_view import EngineReader
-from phalanx.serve.question_paths import BASE
+from phalanx.serve.queries.diagnostics import Diagnostics
+from phalanx.serve.queries.engine_view import EngineReader
+from phalanx.serve.queries.paths import BASE
 from phalanx.serve.scheduler import SchedulerService
 from phalanx.web.feed import Feed
 from phalanx.web.history import UsageHistory

@@ -18,8 +18,8 @@ from phalanx.base.errors import BadRequest
 from phalanx.model import yaml_body
 from phalanx.model.groups import GroupKey
 from phalanx.model.kinds import Json
-from phalanx.serve.engine_view import EngineReader
-from phalanx.serve.queue_view import text_of
+from phalanx.serve.queries.engine_view import EngineReader
+from phalanx.serve.queries.queue_view import text_of
 
 MOST_DOCUMENTS = 40
 _BETWEEN = re.compile(r"^---(?=\s|$)|^\.\.\.\s*$", re.MULTILINE)  # at the start of a line it is nothing else

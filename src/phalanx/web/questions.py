@@ -12,10 +12,10 @@ from phalanx.base.client import Client
 from phalanx.base.errors import ApiProblem, BadRequest, NotFound
 from phalanx.base.resources import EVENTS
 from phalanx.model.kinds import Json
-from phalanx.serve.diagnostics import Diagnostics
-from phalanx.serve.engine_view import EngineReader
-from phalanx.serve.question_paths import BASE
-from phalanx.serve.queue_view import GROUP_KINDS
+from phalanx.serve.queries.diagnostics import Diagnostics
+from phalanx.serve.queries.engine_view import EngineReader
+from phalanx.serve.queries.paths import BASE
+from phalanx.serve.queries.queue_view import GROUP_KINDS
 from phalanx.web.history import SPANS, UsageHistory
 from phalanx.web.manifest import counts_in, manifest_of, parse, with_counts
 from phalanx.web.objects import described
@@ -30,7 +30,7 @@ class _Asked(msgspec.Struct):
     text: str
     namespace: str = "default"
     counts: list[dict[str, Any]] = []
-    cluster: dict[str, Any] = {}  # what is different in it: `serve.variant`
+    cluster: dict[str, Any] = {}  # what is different in it: `serve.queries.variant`
 
 
 class Questions:

@@ -1,6 +1,6 @@
 """Variants of a cluster for what-if queries: more nodes like an existing one, or without a filter.
 
-Changes the engine permanently, so it must run in the forked process of a query (`serve.forked_query`).
+Changes the engine permanently, so it must run in the forked process of a query (`serve.queries.fork`).
 """
 
 from __future__ import annotations

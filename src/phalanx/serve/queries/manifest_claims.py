@@ -1,6 +1,6 @@
 """ResourceClaims of a what-if query: those in its manifests, and those generated from templates.
 
-`put_into` changes the engine permanently, so it must run in the forked process of a query (`serve.forked_query`).
+`put_into` changes the engine permanently, so it must run in the forked process of a query (`serve.queries.fork`).
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from prometheus_client import CollectorRegistry
 from phalanx.base.clock import Clock
 from phalanx.engine.engine import Engine
 from phalanx.engine.framework import Factory, Handle
-from phalanx.serve.histograms import Histograms, exponential
+from phalanx.serve.metrics.histograms import Histograms, exponential
 
 log = logging.getLogger(__name__)
 

@@ -1,6 +1,6 @@
 """Answer which gangs a drain affects and where they would go, and how to repair a gang with the fewest moves.
 
-Changes the engine permanently, so it must run in the forked process of a query (`serve.forked_query`).
+Changes the engine permanently, so it must run in the forked process of a query (`serve.queries.fork`).
 """
 
 from __future__ import annotations

@@ -11,8 +11,8 @@ from phalanx.engine import decisions as d
 from phalanx.engine.events import Outcome
 from phalanx.engine.groups.group_state import Phase
 from phalanx.model.groups import Group, GroupKey, PodKey
-from phalanx.serve.engine_view import EngineReader
-from phalanx.serve.histograms import Histograms, exponential
+from phalanx.serve.metrics.histograms import Histograms, exponential
+from phalanx.serve.queries.engine_view import EngineReader
 from phalanx.serve.scheduler import SchedulerService
 
 _SECONDS = exponential(0.1, 2, 18)  # up to about 7 hours

@@ -1,4 +1,4 @@
-"""Find groups that lack nodes, for ProvisioningRequests, and publish the demand as metrics.
+"""Publish the demand for nodes as metrics.
 
 The demand, by node shape and topology domain, is computed in a fork of the engine. A scrape publishes the last result
 and requests a new one if that is old and units are pending. Without scrapes nothing is computed.
@@ -8,18 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
 
 import msgspec
 from prometheus_client import Gauge
 
 from phalanx.base.errors import ApiProblem
-from phalanx.controllers.cluster_mode.provisioning_requests import LackingGroup, PodSet
 from phalanx.engine.explain.values import NodeDemand
-from phalanx.engine.scheduling.queue.units import SchedulingUnit
-from phalanx.engine.state.shapes import Shape
-from phalanx.serve.diagnostics import Diagnostics
-from phalanx.serve.metrics import SchedulerMetrics
+from phalanx.serve.metrics.scheduler import SchedulerMetrics
+from phalanx.serve.queries.diagnostics import Diagnostics
 from phalanx.serve.scheduler import SchedulerService
 
 log = logging.getLogger(__name__)
@@ -73,41 +69,3 @@ class DemandMetrics:
             self._nodes.labels(each.shape, domain).set(each.count)
         self._groups.labels("addable").set(sum(bool(group.nodes) for group in found.groups))
         self._groups.labels("never").set(sum(not group.nodes for group in found.groups))
-
-
-class LackingGroups:
-    """Return the groups that lack nodes from the engine.
-
-    An autoscaler may have node shapes that no existing node has, so groups that no known shape helps are included.
-    """
-
-    def __init__(self, service: SchedulerService, diagnostics: Diagnostics) -> None:
-        self._service = service
-        self._diagnostics = diagnostics
-
-    async def ask(self) -> Sequence[LackingGroup] | None:
-        if not self._service.synced:
-            return None
-        if not self._service.engine.queue.units:
-            return ()
-        try:
-            found = msgspec.json.decode(await self._diagnostics.demand(), type=NodeDemand)
-        except ApiProblem:
-            return None
-        units = self._service.engine.queue.units
-        keys = (f"{group.kind}/{group.namespace}/{group.name}" for group in found.groups if group.kind != "pod")
-        return [
-            made for key in keys if (unit := units.get(key)) is not None and (made := self._group(unit)) is not None
-        ]
-
-    def _group(self, unit: SchedulingUnit) -> LackingGroup | None:
-        group = self._service.engine.groups.members.group_of(unit)
-        if group is None or group.source is None:
-            return None
-        alike: dict[Shape, list[str]] = {}
-        for record in unit.records.values():
-            alike.setdefault(record.shape, []).append(record.name)
-        sets = [PodSet(len(names), min(names)) for names in alike.values()]
-        kind, namespace, name = unit.key.split("/", 2)
-        names = sorted(record.name for record in unit.records.values())
-        return LackingGroup(kind, namespace, name, group.source.metadata.uid, sets, names)

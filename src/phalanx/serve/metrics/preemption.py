@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry
 from phalanx.engine import decisions as d
 from phalanx.engine.events import Outcome
 from phalanx.model.groups import GroupKey, PodKey
-from phalanx.serve.histograms import Histograms, exponential
+from phalanx.serve.metrics.histograms import Histograms, exponential
 from phalanx.serve.scheduler import SchedulerService
 
 PREEMPTED = "PreemptionByScheduler"  # reason of preemptions; other evictions requeue incomplete gangs

@@ -26,7 +26,7 @@ from phalanx.model.annotation_values import unknown
 from phalanx.model.decode import conform
 from phalanx.model.gates import Gates
 from phalanx.model.kinds import Json, Kind
-from phalanx.serve.manifest_claims import QueryClaims
+from phalanx.serve.queries.manifest_claims import QueryClaims
 
 MOST_PODS = 20_000  # per query
 _READ = frozenset(resource.kind for resource in READ)  # kinds that matter only to objects that refer to them

@@ -1,7 +1,7 @@
 """Namespaces that a caller's query may be about, and that the answer may name.
 
 A caller that may list pods in all namespaces sees everything. Any other caller sees one namespace in which it may read
-the object; objects of other namespaces are only counted in answers (`serve.redaction`).
+the object; objects of other namespaces are only counted in answers (`serve.queries.redaction`).
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from prometheus_client.registry import Collector
 
 from phalanx.engine import decisions as d
 from phalanx.engine.events import Outcome
-from phalanx.serve.histograms import Histograms, exponential
+from phalanx.serve.metrics.histograms import Histograms, exponential
 from phalanx.serve.scheduler import SchedulerService
 
 _MANY_ATTEMPTS = 15  # from this number on the label is 15+, as in kube-scheduler

@@ -16,11 +16,11 @@ from phalanx.engine import decisions as d
 from phalanx.engine.engine import Engine
 from phalanx.engine.scheduling.commit.admission import GANG
 from phalanx.engine.scheduling.queue.units import QueueName
-from phalanx.serve.attempt_metrics import AttemptMetrics
-from phalanx.serve.group_metrics import GroupMetrics
-from phalanx.serve.histograms import Histograms, exponential
-from phalanx.serve.plugin_times import PluginSamples
-from phalanx.serve.preemption_metrics import PreemptionMetrics
+from phalanx.serve.metrics.attempts import AttemptMetrics
+from phalanx.serve.metrics.groups import GroupMetrics
+from phalanx.serve.metrics.histograms import Histograms, exponential
+from phalanx.serve.metrics.plugin_times import PluginSamples
+from phalanx.serve.metrics.preemption import PreemptionMetrics
 from phalanx.serve.scheduler import SchedulerService
 
 

@@ -1,7 +1,7 @@
 """HTTP queries to the scheduler: GET why, plan, demand and state, POST whatif, below /phalanx/v1.
 
 Served behind the API server of a local cluster and at an address of a scheduler process. The engine is only read.
-Callers that may not read the whole cluster get answers about one namespace (`serve.question_rights`). Answers are
+Callers that may not read the whole cluster get answers about one namespace (`serve.queries.rights`). Answers are
 computed in a fork, so that scheduling never waits for a query.
 """
 
@@ -23,14 +23,14 @@ from phalanx.engine.explain.demand import demand
 from phalanx.engine.explain.node_pools import DeclaredPool
 from phalanx.model.gates import Gates
 from phalanx.model.groups import GroupKey
-from phalanx.serve import question_rights
-from phalanx.serve.engine_view import EngineReader
-from phalanx.serve.forked_query import ForkedQueries
-from phalanx.serve.manifests import Manifests
-from phalanx.serve.question_paths import PATHS, kind_of
-from phalanx.serve.redaction import redacted
-from phalanx.serve.repair import drain, repair
-from phalanx.serve.variant import Variant
+from phalanx.serve.queries import rights as question_rights
+from phalanx.serve.queries.engine_view import EngineReader
+from phalanx.serve.queries.fork import ForkedQueries
+from phalanx.serve.queries.manifests import Manifests
+from phalanx.serve.queries.paths import PATHS, kind_of
+from phalanx.serve.queries.redaction import redacted
+from phalanx.serve.queries.repair import drain, repair
+from phalanx.serve.queries.variant import Variant
 
 MOST_BYTES = 8 << 20
 

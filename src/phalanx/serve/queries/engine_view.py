@@ -21,8 +21,8 @@ from phalanx.model.groups import Group, GroupForest, GroupKey, MemberState, PodK
 from phalanx.model.groups.keys import HOSTNAME, TOPOLOGY_KEYS
 from phalanx.model.kinds import Json
 from phalanx.model.objects.devices import IMPLICIT_RESOURCE_PREFIX
-from phalanx.serve.device_view import DeviceView
-from phalanx.serve.queue_view import QueueView, key_of, text_of
+from phalanx.serve.queries.device_view import DeviceView
+from phalanx.serve.queries.queue_view import QueueView, key_of, text_of
 
 # Bits of a node's flags; the page reads them from the snapshot.
 FLAGS = {"cordoned": 1, "notReady": 2, "tainted": 4, "leaving": 8, "binding": 16, "promised": 32}

@@ -1,0 +1,1 @@
+"""Metrics of the scheduler, with kube-scheduler's names for equal meanings."""
