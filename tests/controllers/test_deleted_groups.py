@@ -7,9 +7,9 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 from phalanx.base.client import Resource, WatchEvent
-from phalanx.testing.simulated_cluster import PatientClient, SimulatedCluster
-from phalanx.testing.virtual_time import VirtualLoop, run
 from support.manifests import stateful_set
+from support.simulated_cluster import PatientClient, SimulatedCluster
+from support.virtual_time import VirtualLoop, run
 
 
 class HeldNews:

@@ -8,9 +8,9 @@ import pytest
 
 from phalanx.base import resources as r
 from phalanx.base.errors import TooManyRequests
-from phalanx.testing.virtual_time import VirtualLoop, run
 from support.lifecycle.cluster_mode import BesideCluster, beside_cluster
 from support.lifecycle.manifests import job
+from support.virtual_time import VirtualLoop, run
 
 Json = dict[str, Any]
 

@@ -11,8 +11,8 @@ from phalanx.local.nodes.kubelet import SimulatedKubelet
 from phalanx.local.nodes.node_capacity import NodeUsage
 from phalanx.local.nodes.pod_runs import SimulatedNode
 from phalanx.local.nodes.views import KubeletNode, MetaView
-from phalanx.testing.virtual_time import VirtualClock, VirtualLoop, run
 from support.in_process import inside
+from support.virtual_time import VirtualClock, VirtualLoop, run
 
 NODE = "node-00000"
 

@@ -15,12 +15,12 @@ import pytest
 from phalanx.base.client import Resource, WatchEvent
 from phalanx.base.errors import ApiProblem
 from phalanx.local.nodes import KubeletOptions
-from phalanx.testing.simulated_cluster import SimulatedCluster
-from phalanx.testing.virtual_time import VirtualLoop, run
 from support.controller_world import DyingClient, Json, image_of
 from support.lws_objects import available, group_of, lws, new_image
 from support.manifests import stateful_set
+from support.simulated_cluster import SimulatedCluster
 from support.states import set_rolled_out
+from support.virtual_time import VirtualLoop, run
 
 GANG = {"scheduling.phalanx.dev/gang": "true"}
 LATE = 0.005  # seconds, at most, by which one kind's news is later than another's

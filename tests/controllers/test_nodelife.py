@@ -13,10 +13,10 @@ from phalanx.controllers.nodes.lifecycle import wanted_taints
 from phalanx.controllers.nodes.taint_eviction import stays
 from phalanx.local.store.watchers import StoreWatcher
 from phalanx.model.objects.cluster import Taint
-from phalanx.testing.simulated_cluster import simulated_cluster
-from phalanx.testing.virtual_time import VirtualLoop, run
 from support.controller_world import Json, World, condition, world
 from support.manifests import pod, template
+from support.simulated_cluster import simulated_cluster
+from support.virtual_time import VirtualLoop, run
 
 FAIL = "simulation.phalanx.dev/fail"
 NOT_READY = "node.kubernetes.io/not-ready"

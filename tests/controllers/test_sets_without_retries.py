@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from phalanx.testing.simulated_cluster import simulated_cluster
-from phalanx.testing.virtual_time import VirtualLoop, run
 from support.manifests import apps_set, template
+from support.simulated_cluster import simulated_cluster
+from support.virtual_time import VirtualLoop, run
 
 Json = dict[str, Any]
 

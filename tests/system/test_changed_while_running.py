@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from phalanx.testing.simulated_cluster import SimulatedCluster, simulated_cluster
-from phalanx.testing.virtual_time import VirtualLoop, run
 from support.lifecycle.events import CLASS, priority_class
 from support.lifecycle.looks import minimum, priorities, running
 from support.lifecycle.manifests import mpi_job, train_job
 from support.lifecycle.sequences import definitions
+from support.simulated_cluster import SimulatedCluster, simulated_cluster
+from support.virtual_time import VirtualLoop, run
 
 
 def announced(cluster: SimulatedCluster, reason: str) -> list[str]:

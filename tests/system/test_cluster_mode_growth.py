@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from phalanx.testing.virtual_time import VirtualLoop, run
 from support.lifecycle.cluster_mode import BesideCluster, beside_cluster
 from support.lifecycle.crashes import Crash
 from support.lifecycle.events import CLASS, priority_class
 from support.lifecycle.manifests import stateful_set
+from support.virtual_time import VirtualLoop, run
 
 Json = dict[str, Any]
 GATE = "scheduling.phalanx.dev/group-size"

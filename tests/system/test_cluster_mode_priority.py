@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from phalanx.testing.simulated_cluster import simulated_cluster
-from phalanx.testing.virtual_time import VirtualLoop, run
 from support.lifecycle.cluster_mode import beside_cluster
 from support.lifecycle.events import CLASS, priority_class
 from support.lifecycle.looks import pods_of, priorities
 from support.lifecycle.manifests import stateful_set
+from support.simulated_cluster import simulated_cluster
+from support.virtual_time import VirtualLoop, run
 
 
 @pytest.mark.parametrize("where", ["local", "native", "custom resources"])

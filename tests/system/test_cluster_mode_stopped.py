@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from phalanx.testing.virtual_time import VirtualLoop, run
 from support.lifecycle.cluster_mode import beside_cluster
 from support.lifecycle.crashes import Crash
 from support.lifecycle.events import CLASS, priority_class
 from support.lifecycle.manifests import deployment, pytorch_job, template
 from support.lifecycle.sequences import definitions
+from support.virtual_time import VirtualLoop, run
 
 Json = dict[str, Any]
 

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from phalanx.testing.simulated_cluster import simulated_cluster
-from phalanx.testing.virtual_time import VirtualLoop, run
 from support.lifecycle.manifests import job, mpi_job, stateful_set
 from support.lifecycle.sequences import definitions
+from support.simulated_cluster import simulated_cluster
+from support.virtual_time import VirtualLoop, run
 
 Json = dict[str, Any]
 KINDS: dict[str, tuple[Json, str, Json]] = {

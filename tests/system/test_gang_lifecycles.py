@@ -13,10 +13,10 @@ from phalanx.base.errors import TooManyRequests
 from phalanx.base.resources import PODS
 from phalanx.engine.explain import why
 from phalanx.serve.queries.engine_view import EngineReader
-from phalanx.testing.simulated_cluster import SimulatedCluster, simulated_cluster
-from phalanx.testing.virtual_time import VirtualLoop, run
 from support.lifecycle.manifests import job, jobset, leader_worker_set, mpi_job, stateful_set, train_job
 from support.manifests import pod
+from support.simulated_cluster import SimulatedCluster, simulated_cluster
+from support.virtual_time import VirtualLoop, run
 
 Json = dict[str, Any]
 DEFINITIONS = Path(__file__).parents[2] / "examples/crds"

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from phalanx.testing.simulated_cluster import SimulatedCluster, simulated_cluster
-from phalanx.testing.virtual_time import VirtualLoop, run
 from support.lifecycle.manifests import EVERY_KIND, deployment, job, jobset, template
+from support.simulated_cluster import SimulatedCluster, simulated_cluster
+from support.virtual_time import VirtualLoop, run
 
 Json = dict[str, Any]
 

@@ -13,9 +13,9 @@ from phalanx.cli.group import group
 from phalanx.model.annotation_values import KNOWN, unknown
 from phalanx.model.gates import Gates
 from phalanx.serve.queries.manifests import Manifests
-from phalanx.testing.simulated_cluster import simulated_cluster
-from phalanx.testing.virtual_time import VirtualLoop, run
 from support.lifecycle.manifests import EVERY_KIND
+from support.simulated_cluster import simulated_cluster
+from support.virtual_time import VirtualLoop, run
 
 WRONG = "scheduling.phalanx.dev/gangs"
 HINT = f"annotation {WRONG} means nothing to Phalanx; did you mean scheduling.phalanx.dev/gang?"

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from phalanx.testing.simulated_cluster import SimulatedCluster, simulated_cluster
-from phalanx.testing.virtual_time import VirtualLoop, run
 from support.lifecycle.events import OFF
 from support.lifecycle.looks import KINDS, linked, minimum, running
 from support.lifecycle.sequences import definitions
+from support.simulated_cluster import SimulatedCluster, simulated_cluster
+from support.virtual_time import VirtualLoop, run
 
 
 async def start(cluster: SimulatedCluster, kind: str) -> None:

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from phalanx.testing.simulated_cluster import simulated_cluster
-from phalanx.testing.virtual_time import VirtualLoop, run
 from support.lifecycle.events import OFF
 from support.lifecycle.looks import KINDS, linked, minimum, running
 from support.lifecycle.sequences import definitions
+from support.simulated_cluster import simulated_cluster
+from support.virtual_time import VirtualLoop, run
 
 Json = dict[str, Any]
 

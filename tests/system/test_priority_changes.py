@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from phalanx.testing.simulated_cluster import simulated_cluster
-from phalanx.testing.virtual_time import VirtualLoop, run
 from support.lifecycle.events import CLASS, priority_class
 from support.lifecycle.looks import pods_of, priorities
 from support.lifecycle.manifests import deployment, stateful_set
+from support.simulated_cluster import simulated_cluster
+from support.virtual_time import VirtualLoop, run
 
 Json = dict[str, Any]
 

@@ -11,9 +11,9 @@ import pytest
 from phalanx.base.resources import PODS
 from phalanx.engine.explain import why
 from phalanx.serve.queries.engine_view import EngineReader
-from phalanx.testing.simulated_cluster import SimulatedCluster, simulated_cluster
-from phalanx.testing.virtual_time import VirtualLoop, run
 from support.manifests import GANG, apps_set, job, leader_worker_set, template
+from support.simulated_cluster import SimulatedCluster, simulated_cluster
+from support.virtual_time import VirtualLoop, run
 
 Json = dict[str, Any]
 

@@ -14,9 +14,9 @@ from phalanx.base.client import Call, Client, Resource, WatchEvent
 from phalanx.base.errors import ApiProblem
 from phalanx.kube.placement_lease import PLACEMENT_LEASE
 from phalanx.model.quantity import milli
-from phalanx.testing.simulated_cluster import SimulatedCluster, simulated_cluster
-from phalanx.testing.virtual_time import VirtualLoop, run
 from support.manifests import job
+from support.simulated_cluster import SimulatedCluster, simulated_cluster
+from support.virtual_time import VirtualLoop, run
 
 Json = dict[str, Any]
 

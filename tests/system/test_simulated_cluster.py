@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from phalanx.testing.simulated_cluster import SimulatedCluster, simulated_cluster
-from phalanx.testing.virtual_time import VirtualLoop, run
 from support.manifests import job
+from support.simulated_cluster import SimulatedCluster, simulated_cluster
+from support.virtual_time import VirtualLoop, run
 
 Json = dict[str, Any]
 

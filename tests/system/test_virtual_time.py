@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from phalanx.base.clock import MonotonicTime
-from phalanx.testing.virtual_time import START, EndlessTurns, NothingScheduled, VirtualClock, VirtualLoop, run
+from support.virtual_time import START, EndlessTurns, NothingScheduled, VirtualClock, VirtualLoop, run
 
 
 def test_a_day_of_sleep_is_over_at_once() -> None:

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from phalanx.testing.simulated_cluster import SimulatedCluster, simulated_cluster
-from phalanx.testing.virtual_time import VirtualLoop, run
 from support.lifecycle.cluster_mode import beside_cluster
 from support.lifecycle.manifests import job, jobset, stateful_set
+from support.simulated_cluster import SimulatedCluster, simulated_cluster
+from support.virtual_time import VirtualLoop, run
 
 Json = dict[str, Any]
 

@@ -16,7 +16,7 @@ from phalanx.kube.recorder import SERIES_END, ObjectRef, Recorder
 from phalanx.kube.status import StatusWriter
 from phalanx.testing import Cluster
 from phalanx.testing.builders import pod
-from phalanx.testing.virtual_time import VirtualClock, VirtualLoop, run
+from support.virtual_time import VirtualClock, VirtualLoop, run
 
 PODS = Resource("", "v1", "pods", "Pod")
 

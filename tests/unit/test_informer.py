@@ -14,8 +14,8 @@ from phalanx.base.client import Resource, WatchEvent
 from phalanx.base.errors import Expired, Forbidden, Invalid, Unreachable
 from phalanx.base.informer import Informer, ObjectChange
 from phalanx.kube.client import HttpClient
-from phalanx.testing.virtual_time import run as run_on_virtual_time
 from support.http_client import CONFIG_MAPS, config_map
+from support.virtual_time import run as run_on_virtual_time
 from support.waiting import eventually_async
 
 

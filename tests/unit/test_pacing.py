@@ -12,7 +12,7 @@ from phalanx.base.client import Call, Client, Resource, WatchEvent
 from phalanx.kube.client import HttpClient
 from phalanx.kube.config import Connection
 from phalanx.kube.observed_client import PacedClient
-from phalanx.testing.virtual_time import VirtualLoop, run
+from support.virtual_time import VirtualLoop, run
 from support.waiting import eventually_async
 
 PODS = Resource("", "v1", "pods", "Pod")

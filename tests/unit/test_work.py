@@ -12,7 +12,7 @@ import pytest
 from phalanx.base import work as module
 from phalanx.base.errors import Conflict
 from phalanx.base.work import WorkQueue
-from phalanx.testing.virtual_time import VirtualLoop, run
+from support.virtual_time import VirtualLoop, run
 
 
 def play(work: Callable[[str], Awaitable[None]], scenario: Callable[[WorkQueue[str]], Awaitable[None]]) -> None:

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from phalanx.base.client import Call, Client, Resource, WatchEvent
 from phalanx.base.work import WorkQueue
 from phalanx.controllers.runtime.cache import WriteGuard
-from phalanx.testing.virtual_time import VirtualLoop, run
+from support.virtual_time import VirtualLoop, run
 
 GROUPS = Resource("scheduling.k8s.io", "v1beta1", "podgroups", "PodGroup")
 

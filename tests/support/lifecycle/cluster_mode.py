@@ -29,10 +29,10 @@ from phalanx.model.gates import KNOWN, Gates
 from phalanx.serve.controllers import ControllersService
 from phalanx.serve.scheduler import SchedulerOptions, SchedulerService
 from phalanx.serve.webhook import PATIENCE
-from phalanx.testing.simulated_cluster import SimulatedCluster
 from support.in_process import unmarked
 from support.lifecycle.crashes import Crash
 from support.lifecycle.operators import Operators
+from support.simulated_cluster import SimulatedCluster
 
 Json = dict[str, Any]
 OFF = Gates(dict.fromkeys(KNOWN, False))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from phalanx.testing.simulated_cluster import SimulatedCluster
 from support.lifecycle.manifests import job, jobset, mpi_job, stateful_set, template, train_job
+from support.simulated_cluster import SimulatedCluster
 
 Json = dict[str, Any]
 KINDS: dict[str, list[Json]] = {

@@ -15,7 +15,7 @@ from typing import Any
 
 from phalanx.base.clock import parse_rfc3339, rfc3339
 from phalanx.engine.framework.settings import ReservationSettings
-from phalanx.testing.simulated_cluster import SimulatedCluster
+from support.simulated_cluster import SimulatedCluster
 
 Json = dict[str, Any]
 Uids = set[str]

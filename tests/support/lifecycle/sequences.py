@@ -22,13 +22,13 @@ import yaml
 from phalanx.base import informer
 from phalanx.controllers.nodes import lifecycle
 from phalanx.local.nodes import KubeletOptions
-from phalanx.testing.simulated_cluster import SimulatedCluster
-from phalanx.testing.virtual_time import VirtualLoop, run
 from support.lifecycle.cluster_mode import BesideCluster
 from support.lifecycle.crashes import Crash
 from support.lifecycle.events import CLASS, Happenings, priority_class
 from support.lifecycle.kinds import VARIANTS
 from support.lifecycle.run import NODE_CPU, NODES, QUIET, Broken, Json, Variant
+from support.simulated_cluster import SimulatedCluster
+from support.virtual_time import VirtualLoop, run
 
 SELDOM = KubeletOptions(heartbeat_seconds=3600.0)  # nodes do not fail in these stories
 DEFINITIONS = Path(__file__).parents[3] / "examples/crds"

@@ -16,12 +16,12 @@ from typing import NamedTuple
 
 import msgspec
 
-from phalanx.testing.simulated_cluster import SimulatedCluster
 from support.lifecycle.crashes import Crash
 from support.lifecycle.events import Happenings
 from support.lifecycle.kinds import kinds
 from support.lifecycle.run import Broken
 from support.lifecycle.sequences import TRUNK, Story, Tree, notify, on_a_cluster
+from support.simulated_cluster import SimulatedCluster
 
 ON_ONE_CLUSTER = 25  # trees; then a fresh one
 

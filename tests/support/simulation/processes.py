@@ -41,10 +41,10 @@ from phalanx.model import builtin
 from phalanx.model.gates import Gates
 from phalanx.serve.controllers import ControllersService
 from phalanx.serve.scheduler import SchedulerOptions, SchedulerService
-from phalanx.testing.virtual_time import VirtualClock, VirtualLoop
 from support.simulation.disk import Disk
 from support.simulation.network import Host, Network
 from support.simulation.workloads import DEVICES
+from support.virtual_time import VirtualClock, VirtualLoop
 
 ADDRESS = "127.0.0.1:8001"
 LEASE = LeaseSettings("phalanx-scheduler")

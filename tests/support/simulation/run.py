@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from phalanx.testing.virtual_time import EndlessTurns, drive
 from support.simulation.faults import Fault
 from support.simulation.invariants import Violation
 from support.simulation.world import SteppedLoop, World
+from support.virtual_time import EndlessTurns, drive
 
 MOST_RERUNS = 40
 

@@ -19,7 +19,6 @@ from phalanx.engine.decisions import Decision, Evict
 from phalanx.kube.client import HttpClient
 from phalanx.kube.config import Connection
 from phalanx.local.store import Store
-from phalanx.testing.virtual_time import VirtualLoop
 from support.simulation import faults
 from support.simulation.disk import Disk
 from support.simulation.faults import Fault
@@ -28,6 +27,7 @@ from support.simulation.invariants import GROUPS, NODES, PODS, Ledger, Violation
 from support.simulation.network import CALM, Host, Network
 from support.simulation.processes import ADDRESS, ApiServer, Controllers, Nodes, Process, Scheduler
 from support.simulation.user import User
+from support.virtual_time import VirtualLoop
 
 ROUND = (20.0, 90.0)  # seconds of faults
 REST = 300.0  # seconds within which a cluster without faults must have settled

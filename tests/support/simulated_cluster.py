@@ -33,7 +33,7 @@ from phalanx.model.gates import Gates
 from phalanx.model.kinds import Json, Kind, Registry
 from phalanx.serve.controllers import ControllersService
 from phalanx.serve.scheduler import SchedulerOptions, SchedulerService
-from phalanx.testing.virtual_time import VirtualClock, VirtualLoop
+from support.virtual_time import VirtualClock, VirtualLoop
 
 MOST_DECODED = 5000  # objects
 # Written by the clock, not because something happened.
@@ -72,9 +72,7 @@ class SimulatedCluster:
 
     def __init__(self, seed: int = 0, gates: Gates | None = None) -> None:
         loop = asyncio.get_running_loop()
-        assert isinstance(loop, VirtualLoop), (
-            "a simulated cluster lives on virtual time: see phalanx.testing.virtual_time.run"
-        )
+        assert isinstance(loop, VirtualLoop), "a simulated cluster lives on virtual time: see support.virtual_time.run"
         self.loop = loop
         self.clock = VirtualClock(loop)
         self.rng = random.Random(seed)
