@@ -11,11 +11,22 @@ from phalanx.model.builtin import registry
 from support.api_world import PODS, World
 from support.local_cluster import LocalCluster
 from support.manifests import pod
+from support.raw_http import TABLE
 
 Json = dict[str, Any]
 CERTIFICATE = "/apis/certificates.k8s.io/v1/certificatesigningrequests"
 TAINT = {"key": "a/b", "effect": "NoExecute"}
 TEMPLATE = {"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{"name": "c", "image": "i"}]}}
+_WORKERS = {"size": 2, "workerTemplate": TEMPLATE}
+# path -> spec of a kind whose definition has metav1.Condition
+CONDITIONED: dict[str, Json] = {
+    "/apis/jobset.x-k8s.io/v1alpha2/namespaces/ns/jobsets": {},
+    "/apis/leaderworkerset.x-k8s.io/v1/namespaces/ns/leaderworkersets": {"leaderWorkerTemplate": _WORKERS},
+    "/apis/disaggregatedset.x-k8s.io/v1/namespaces/ns/disaggregatedsets": {
+        "roles": [{"name": name, "spec": {"leaderWorkerTemplate": _WORKERS}} for name in ("a", "b")]
+    },
+    "/apis/disaggregatedset.x-k8s.io/v1/namespaces/ns/disaggregatedsetrolescalers": {"replicas": 1},
+}
 RULES = {"operations": ["CREATE"], "apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods"]}
 ADMISSION = "/apis/admissionregistration.k8s.io/v1"
 MUTATION = {
@@ -164,3 +175,30 @@ def test_the_runtime_class_of_a_pod_decides_what_it_costs_and_where_it_runs(worl
         world.create(PODS, pod("b", runtimeClassName="none"))
     with pytest.raises(Forbidden, match="nodeSelector"):
         world.create(PODS, pod("c", runtimeClassName="vm", nodeSelector={"vm": "no"}))
+
+
+@pytest.mark.parametrize("path", CONDITIONED)
+def test_a_condition_lacks_no_field(world: World, path: str) -> None:
+    """Their definitions have metav1.Condition, with its bounds."""
+    world.create(path, {"metadata": {"name": "o"}, "spec": CONDITIONED[path]})
+    good = {
+        "type": "Ready",
+        "status": "True",
+        "reason": "R",
+        "message": "",
+        "lastTransitionTime": "2026-01-01T00:00:00Z",
+    }
+    bad = [{**good, "status": "yes"}, {**good, "reason": ""}, {**good, "reason": "no word"}, {**good, "type": "a b"}]
+    bad += [{name: value for name, value in good.items() if name != lost} for lost in ("status", "lastTransitionTime")]
+    for condition in bad:
+        with pytest.raises(Invalid, match=r"status\.conditions\[0\]"):
+            world.patch(f"{path}/o/status", {"status": {"conditions": [condition]}})
+    assert world.patch(f"{path}/o/status", {"status": {"conditions": [good]}})["status"]["conditions"] == [good]
+
+
+def test_a_role_scaler_prints_its_replicas(server: LocalCluster, namespace: str) -> None:
+    path = f"/apis/disaggregatedset.x-k8s.io/v1/namespaces/{namespace}/disaggregatedsetrolescalers"
+    assert server.ask("POST", path, {"metadata": {"name": "s"}, "spec": {"replicas": 3}}).code == 201
+    table = server.ask("GET", path, accept=TABLE).json
+    assert [column["name"] for column in table["columnDefinitions"]] == ["Name", "Desired", "Current", "Age"]
+    assert table["rows"][0]["cells"][:2] == ["s", 3]

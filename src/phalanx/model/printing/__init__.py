@@ -62,6 +62,7 @@ _COLUMNS: dict[str, tuple[Column, ...]] = {
     "cronjobs.batch": workloads.CRON_JOB,
     "jobsets.jobset.x-k8s.io": workloads.JOB_SET,
     "leaderworkersets.leaderworkerset.x-k8s.io": workloads.LEADER_WORKER_SET,
+    "disaggregatedsetrolescalers.disaggregatedset.x-k8s.io": workloads.ROLE_SCALER,
     "leases.coordination.k8s.io": cluster.LEASE,
     "poddisruptionbudgets.policy": cluster.PDB,
     "priorityclasses.scheduling.k8s.io": groups.PRIORITY_CLASS,

@@ -142,6 +142,13 @@ LEADER_WORKER_SET: tuple[Column, ...] = (
     AGE,
 )
 
+ROLE_SCALER: tuple[Column, ...] = (
+    NAME,
+    count("Desired", "spec.replicas"),
+    count("Current", "status.replicas"),
+    AGE,
+)
+
 
 def _pod_labels(obj: Json, now: float) -> str:
     return pairs(meta(obj.get("template") or {}).get("labels"))

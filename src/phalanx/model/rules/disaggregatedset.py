@@ -8,6 +8,7 @@ import re
 from phalanx.model.fieldpath import duplicate, forbidden, invalid, not_supported, required, too_many
 from phalanx.model.gates import Gates
 from phalanx.model.kinds import FieldError, Json
+from phalanx.model.rules import meta
 from phalanx.model.rules.assembly import assemble, number_or_percent, scaled
 from phalanx.model.rules.contract import Rules
 from phalanx.model.rules.leaderworkerset import schema_default, spec_default, spec_errors
@@ -140,9 +141,9 @@ def rules(gates: Gates) -> Rules:
     def update(new: Json, old: Json) -> list[FieldError]:
         return [] if new.get("spec") == old.get("spec") else errors_of(new)
 
-    return assemble(default=_default, create=errors_of, update=update)
+    return assemble(default=_default, create=errors_of, update=update, status=meta.status_conditions)
 
 
 def scaler(gates: Gates) -> Rules:
     """Return the rules of DisaggregatedSetRoleScaler."""
-    return assemble("disaggregatedset/v1.DisaggregatedSetRoleScaler")
+    return assemble("disaggregatedset/v1.DisaggregatedSetRoleScaler", status=meta.status_conditions)

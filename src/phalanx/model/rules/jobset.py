@@ -15,7 +15,7 @@ from phalanx.model.fieldpath import (
 )
 from phalanx.model.gates import Gates
 from phalanx.model.kinds import FieldError, Json
-from phalanx.model.rules import podspec
+from phalanx.model.rules import meta, podspec
 from phalanx.model.rules.apps import template_of
 from phalanx.model.rules.assembly import assemble, not_negative
 from phalanx.model.rules.batch import job_spec_errors
@@ -243,7 +243,7 @@ def _without_placement_fields(item: Json) -> Json:
     template: Json = item.get("template") or {}
     job: Json = template.get("spec") or {}
     pod_template: Json = job.get("template") or {}
-    meta = {
+    kept = {
         name: value
         for name, value in (pod_template.get("metadata") or {}).items()
         if name not in ("labels", "annotations")
@@ -251,7 +251,7 @@ def _without_placement_fields(item: Json) -> Json:
     pod = {name: value for name, value in (pod_template.get("spec") or {}).items() if name not in _STEERED}
     return {
         **item,
-        "template": {**template, "spec": {**job, "template": {**pod_template, "metadata": meta, "spec": pod}}},
+        "template": {**template, "spec": {**job, "template": {**pod_template, "metadata": kept, "spec": pod}}},
     }
 
 
@@ -318,4 +318,11 @@ def rules(gates: Gates) -> Rules:
         spec: Json = new.get("spec") or {}
         return _update_errors(new, old) + (scheduling_errors(spec, gates) if spec.get("scheduling") else [])
 
-    return assemble(default=_default, create=create, update=update, prepare=prepare, template=_job_errors)
+    return assemble(
+        default=_default,
+        create=create,
+        update=update,
+        status=meta.status_conditions,
+        prepare=prepare,
+        template=_job_errors,
+    )

@@ -8,7 +8,7 @@ from phalanx.model import names
 from phalanx.model.fieldpath import immutable, invalid, not_supported, required
 from phalanx.model.gates import Gates
 from phalanx.model.kinds import FieldError, Json
-from phalanx.model.rules import podspec
+from phalanx.model.rules import meta, podspec
 from phalanx.model.rules.assembly import assemble, number_or_percent, scaled
 from phalanx.model.rules.contract import Rules
 from phalanx.model.rules.declared import declared_errors
@@ -170,7 +170,14 @@ def rules(gates: Gates) -> Rules:
         for field in ("leaderTemplate", "workerTemplate"):
             podspec.drop_gated(gates, (found.get(field) or {}).get("spec"), (before.get(field) or {}).get("spec"))
 
-    return assemble(default=_default, create=errors_of, update=update, prepare=prepare, name=names.dns_1035_label)
+    return assemble(
+        default=_default,
+        create=errors_of,
+        update=update,
+        status=meta.status_conditions,
+        prepare=prepare,
+        name=names.dns_1035_label,
+    )
 
 
 def _how_many(replicas: int, size: int) -> list[FieldError]:

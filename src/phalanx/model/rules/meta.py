@@ -186,6 +186,11 @@ def conditions(found: list[Json] | None, path: str) -> list[FieldError]:
     return errors
 
 
+def status_conditions(new: Json, old: Json) -> list[FieldError]:
+    """Check the conditions in the new status of a kind whose definition has metav1.Condition."""
+    return conditions((new.get("status") or {}).get("conditions"), "status.conditions")
+
+
 def _condition(condition: Json, kind: str, at: str) -> list[FieldError]:
     errors: list[FieldError] = []
     if not kind:
