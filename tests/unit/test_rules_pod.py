@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from phalanx.model.gates import Gates
-from phalanx.model.rules import rules_for
+from support.rules import rules_for
 
 RULES = rules_for("pods", Gates())
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from phalanx.model.gates import Gates
-from phalanx.model.rules import rules_for
+from support.rules import rules_for
 
 ON = Gates()
 POLICY = {"schedulingPolicy": {"basic": {}}}

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from phalanx.model.gates import Gates
-from phalanx.model.rules import rules_for
 from phalanx.model.rules.workload_v1alpha1 import ANNOTATION, from_storage, to_storage
+from support.rules import rules_for
 
 RULES = rules_for("workloads.scheduling.k8s.io", Gates())
 

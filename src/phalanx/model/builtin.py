@@ -276,6 +276,12 @@ def _scheduling() -> Iterator[Kind]:
                 versions=(Version("v1alpha1", policy, gate),))  # fmt: skip
 
 
+def declared_kinds() -> Iterator[Kind]:
+    """Yield every built-in kind, without its rules and columns."""
+    for declare in (_core, _workloads, _cluster, _networks, _control, _scheduling):
+        yield from declare()
+
+
 def registry(gates: Gates | None = None) -> Registry:
     """Return a registry of all built-in kinds whose gates are on, with their rules and columns."""
     return Registry(_served(gates or Gates()))
@@ -284,11 +290,10 @@ def registry(gates: Gates | None = None) -> Registry:
 @cache
 def _served(gates: Gates) -> tuple[Kind, ...]:
     found: list[Kind] = []
-    for declare in (_core, _workloads, _cluster, _networks, _control, _scheduling):
-        for kind in declare():
-            versions = tuple(version for version in kind.versions if not version.gate or gates(version.gate))
-            if versions:
-                found.append(_complete(kind, versions, gates))
+    for kind in declared_kinds():
+        versions = tuple(version for version in kind.versions if not version.gate or gates(version.gate))
+        if versions:
+            found.append(_complete(kind, versions, gates))
     return tuple(found)
 
 
@@ -300,7 +305,7 @@ _HOOKS = (
 
 def _complete(kind: Kind, versions: tuple[Version, ...], gates: Gates) -> Kind:
     """Return the kind with its rules, columns and field selectors. Rules use the storage version."""
-    rules = rules_for(kind.storage_key, gates)
+    rules = rules_for(kind, gates)
     changes: dict[str, Any] = {hook: found for hook in _HOOKS if (found := getattr(rules, hook)) is not None}
     selectable = SELECTABLE.get(kind.key, {})
     if not kind.stored_as:

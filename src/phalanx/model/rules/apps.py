@@ -7,8 +7,7 @@ from phalanx.model.fieldpath import all_invalid, forbidden, invalid, not_support
 from phalanx.model.gates import Gates
 from phalanx.model.kinds import FieldError, Json
 from phalanx.model.rules import placement, podspec, podspec_defaults
-from phalanx.model.rules.assembly import Create, assemble, at_most_all, is_zero, number_or_percent
-from phalanx.model.rules.contract import Rules
+from phalanx.model.rules.assembly import OwnRules, at_most_all, is_zero, number_or_percent
 from phalanx.model.rules.storage import volume_claim_errors
 from phalanx.model.selectors import BadSelector, from_selector
 
@@ -116,17 +115,11 @@ def _deployment_errors(obj: Json) -> list[FieldError]:
     return errors
 
 
-def _changed(new: Json, old: Json, check: Create) -> list[FieldError]:
-    """Validate the new object only if its spec has changed."""
-    return [] if new.get("spec") == old.get("spec") else check(new)
-
-
-def deployment(gates: Gates) -> Rules:
-    return assemble(
-        "apps/v1.Deployment",
+def deployment(gates: Gates) -> OwnRules:
+    return OwnRules(
         default=_deployment_default,
-        create=_deployment_errors,
-        update=lambda new, old: _changed(new, old, _deployment_errors),
+        errors=_deployment_errors,
+        if_changed=True,
         prepare=lambda new, old: drop_from_template(gates, new, old),
         declared_first=True,
     )
@@ -144,12 +137,11 @@ def _replica_set_errors(obj: Json) -> list[FieldError]:
     return selector_errors(spec, "replicaset") + long_running(spec, "ReplicaSet")
 
 
-def replica_set(gates: Gates) -> Rules:
-    return assemble(
-        "apps/v1.ReplicaSet",
+def replica_set(gates: Gates) -> OwnRules:
+    return OwnRules(
         default=_template_default,
-        create=_replica_set_errors,
-        update=lambda new, old: _changed(new, old, _replica_set_errors),
+        errors=_replica_set_errors,
+        if_changed=True,
         prepare=lambda new, old: drop_from_template(gates, new, old),
     )
 
@@ -189,12 +181,11 @@ def _replication_controller_errors(obj: Json) -> list[FieldError]:
     return errors + long_running(spec, "ReplicationController")
 
 
-def replication_controller(gates: Gates) -> Rules:
-    return assemble(
-        "core/v1.ReplicationController",
+def replication_controller(gates: Gates) -> OwnRules:
+    return OwnRules(
         default=_replication_controller_default,
-        create=_replication_controller_errors,
-        update=lambda new, old: _changed(new, old, _replication_controller_errors),
+        errors=_replication_controller_errors,
+        if_changed=True,
         prepare=lambda new, old: drop_from_template(gates, new, old),
     )
 
@@ -247,12 +238,11 @@ def _stateful_set_errors(obj: Json, claims: bool = True) -> list[FieldError]:
     return errors + selector_errors(spec, "statefulset") + long_running(spec, "StatefulSet")
 
 
-def stateful_set(gates: Gates) -> Rules:
-    return assemble(
-        "apps/v1.StatefulSet",
+def stateful_set(gates: Gates) -> OwnRules:
+    return OwnRules(
         default=_stateful_set_default,
         create=_stateful_set_errors,
-        update=lambda new, old: _changed(new, old, lambda obj: _stateful_set_errors(obj, claims=False)),
+        update=lambda new, old: [] if new.get("spec") == old.get("spec") else _stateful_set_errors(new, claims=False),
         prepare=lambda new, old: drop_from_template(gates, new, old),
         name=names.dns_label,
     )
@@ -304,20 +294,9 @@ def _template_generation(new: Json, old: Json | None) -> None:
     meta["annotations"] = {**(meta.get("annotations") or {}), _GENERATION: str(count)}
 
 
-def daemon_set(gates: Gates) -> Rules:
+def daemon_set(gates: Gates) -> OwnRules:
     def prepare(new: Json, old: Json | None) -> None:
         drop_from_template(gates, new, old)
         _template_generation(new, old)
 
-    return assemble(
-        "apps/v1.DaemonSet",
-        default=_daemon_set_default,
-        create=_daemon_set_errors,
-        update=lambda new, old: _changed(new, old, _daemon_set_errors),
-        prepare=prepare,
-    )
-
-
-def controller_revision(gates: Gates) -> Rules:
-    """Return the rules of ControllerRevision, whose data is immutable."""
-    return assemble("apps/v1.ControllerRevision", status_apart=False)
+    return OwnRules(default=_daemon_set_default, errors=_daemon_set_errors, if_changed=True, prepare=prepare)

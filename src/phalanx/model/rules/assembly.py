@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+
+import msgspec
 
 from phalanx.model import names
 from phalanx.model.fieldpath import immutable, invalid
-from phalanx.model.kinds import FieldError, Json
+from phalanx.model.kinds import FieldError, Json, Kind
 from phalanx.model.rules import meta
 from phalanx.model.rules.contract import Rules
 from phalanx.model.rules.declared import declared_defaults, declared_errors, same
@@ -24,68 +27,80 @@ def _leave(*objects: Json | None) -> None:
     pass
 
 
-def assemble(
-    table: str = "",
-    *,
-    default: Callable[[Json], None] = _leave,
-    create: Create = _fine,
-    update: Update = _fine,
-    status: Update = _fine,
-    prepare: Callable[[Json, Json | None], None] = _leave,
-    first_status: Callable[[Json], Json] | None = None,
-    template: Create | None = None,
-    name: Callable[[str], list[str]] = names.dns_subdomain,
-    namespaced: bool = True,
-    status_apart: bool = True,
-    shows_fixed: bool = True,
-    declared_first: bool = False,
-) -> Rules:
-    """Assemble the rules of a kind from its table and its own functions.
+class OwnRules(msgspec.Struct, frozen=True):
+    """What a kind has beyond its table and the rules of metadata and status, which are the same for all kinds.
 
-    `table`: the record whose declared defaults and rules apply. `create` and `update` check what the table and the
-    rules of metadata do not; `prepare(new, old)` drops what gates forbid (old is None on create).
-
-    `status_apart`: the kind has a status subresource, so the main resource cannot write status. `shows_fixed`: errors
-    about immutable fields repeat the new value. `declared_first`: errors of the table come first on create.
+    `errors` checks every version of an object, with `if_changed` only those whose spec has changed; `create` and
+    `update` check what else is wrong with a new object or with a change. `prepare(new, old)` drops what gates forbid
+    (old is None on create).
     """
+
+    default: Callable[[Json], None] = _leave
+    errors: Create = _fine
+    if_changed: bool = False
+    create: Create = _fine
+    update: Update = _fine
+    status: Update = _fine
+    prepare: Callable[[Json, Json | None], None] = _leave
+    prepare_status: Callable[[Json, Json], None] = meta.keep_all_but_status
+    first_status: Callable[[Json], Json] | None = None
+    keeps_first_status: bool = False  # a new object may have a status
+    template: Create | None = None
+    name: Callable[[str], list[str]] = names.dns_subdomain
+    table: bool = True  # the defaults and rules that its table declares apply; False: its functions apply them
+    declared_first: bool = False  # on create, errors of the table come before its own
+    shows_fixed: bool = True  # errors about immutable fields repeat the new value
+    from_storage: Mapping[str, Callable[[Json], Json]] = MappingProxyType({})
+    to_storage: Mapping[str, Callable[[Json], Json]] = MappingProxyType({})
+
+
+def assemble(kind: Kind, own: OwnRules) -> Rules:
+    """Assemble the rules of a kind from its table, its scope, whether it has a status subresource, and its own ones."""
+    table = kind.version(kind.storage_version).schema.name if own.table else ""
+    status_apart = "status" in kind.subresources  # then the main resource cannot write the status
 
     def complete(obj: Json) -> None:
         declared_defaults(table, obj)
-        default(obj)
+        own.default(obj)
 
     def prepare_create(obj: Json) -> None:
-        if first_status is not None:
-            obj["status"] = first_status(obj)
-        elif status_apart:
+        if own.first_status is not None:
+            obj["status"] = own.first_status(obj)
+        elif status_apart and not own.keeps_first_status:
             meta.clear_status(obj)
-        prepare(obj, None)
+        own.prepare(obj, None)
 
     def prepare_update(new: Json, old: Json) -> None:
         if status_apart:
             meta.keep_status(new, old)
-        prepare(new, old)
+        own.prepare(new, old)
 
     def validate_create(obj: Json) -> list[FieldError]:
-        own, declared = create(obj), declared_errors(table, obj, None, "")
-        return meta.on_create(obj, name, namespaced) + (declared + own if declared_first else own + declared)
+        errors, declared = own.create(obj) + own.errors(obj), declared_errors(table, obj, None, "")
+        return meta.on_create(obj, own.name, kind.namespaced) + (
+            declared + errors if own.declared_first else errors + declared
+        )
 
     def validate_update(new: Json, old: Json) -> list[FieldError]:
-        declared = declared_errors(table, new, old, "", show=shows_fixed)
-        return meta.on_update(new, old) + update(new, old) + declared
+        unchanged = own.if_changed and new.get("spec") == old.get("spec")
+        errors = own.update(new, old) + ([] if unchanged else own.errors(new))
+        return meta.on_update(new, old) + errors + declared_errors(table, new, old, "", show=own.shows_fixed)
 
     def validate_status(new: Json, old: Json) -> list[FieldError]:
-        return meta.on_update(new, old) + status(new, old)
+        return meta.on_update(new, old) + own.status(new, old)
 
     return Rules(
         default=complete,
         prepare_create=prepare_create,
         prepare_update=prepare_update,
-        prepare_status=meta.keep_all_but_status if status_apart else None,
+        prepare_status=own.prepare_status if status_apart else None,
         validate_create=validate_create,
         validate_update=validate_update,
         validate_status=validate_status if status_apart else None,
-        validate_name=name,
-        template_errors=template,
+        validate_name=own.name,
+        template_errors=own.template,
+        from_storage=own.from_storage,
+        to_storage=own.to_storage,
     )
 
 

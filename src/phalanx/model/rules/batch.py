@@ -11,8 +11,7 @@ from phalanx.model.gates import Gates
 from phalanx.model.kinds import FieldError, Json
 from phalanx.model.rules import placement, podspec, podspec_defaults
 from phalanx.model.rules.apps import template_of
-from phalanx.model.rules.assembly import assemble, frozen, not_negative
-from phalanx.model.rules.contract import Rules
+from phalanx.model.rules.assembly import OwnRules, frozen, not_negative
 from phalanx.model.rules.declared import declared_errors, same
 from phalanx.model.selectors import from_selector
 
@@ -351,7 +350,7 @@ def _completions(spec: Json, before: Json) -> list[FieldError]:
     return []
 
 
-def job(gates: Gates) -> Rules:
+def job(gates: Gates) -> OwnRules:
     """Return the rules of Job."""
 
     def prepare(new: Json, old: Json | None) -> None:
@@ -386,7 +385,7 @@ def job(gates: Gates) -> Rules:
         )
         return errors + _scheduling_update(spec, before, gates)
 
-    return assemble(default=_job_default, create=create, update=update, prepare=prepare)
+    return OwnRules(default=_job_default, create=create, update=update, prepare=prepare, table=False)
 
 
 # -- CronJob ---------------------------------------------------------------------------------------------------------
@@ -416,7 +415,7 @@ def _schedule(schedule: str) -> list[FieldError]:
     return []
 
 
-def cron_job(gates: Gates) -> Rules:
+def cron_job(gates: Gates) -> OwnRules:
     """Return the rules of CronJob."""
 
     def prepare(new: Json, old: Json | None) -> None:
@@ -450,9 +449,8 @@ def cron_job(gates: Gates) -> Rules:
     def create(obj: Json) -> list[FieldError]:
         name = (obj.get("metadata") or {}).get("name") or ""
         too_long_name = ["must be no more than 52 characters"] if len(name) > 52 else []
-        return all_invalid("metadata.name", name, too_long_name) + errors_of(obj)
+        return all_invalid("metadata.name", name, too_long_name)
 
-    def update(new: Json, old: Json) -> list[FieldError]:
-        return [] if new.get("spec") == old.get("spec") else errors_of(new)
-
-    return assemble(default=_cron_job_default, create=create, update=update, prepare=prepare)
+    return OwnRules(
+        default=_cron_job_default, errors=errors_of, if_changed=True, create=create, prepare=prepare, table=False
+    )

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import msgspec
-
 from phalanx.model import names
 from phalanx.model.fieldpath import duplicate, forbidden, invalid, not_supported
 from phalanx.model.gates import Gates
 from phalanx.model.kinds import FieldError, Json
 from phalanx.model.quantity import compare
 from phalanx.model.rules import placement, podspec_defaults, resources
-from phalanx.model.rules.assembly import assemble, number_or_percent
-from phalanx.model.rules.contract import Rules
+from phalanx.model.rules.assembly import OwnRules, number_or_percent
 
 HIGHEST_USER_PRIORITY = 1_000_000_000
 _SYSTEM_CLASSES = {"system-node-critical": 2_000_001_000, "system-cluster-critical": 2_000_000_000}
 
 
-def namespace(gates: Gates) -> Rules:
+def namespace(gates: Gates) -> OwnRules:
     """Return the rules of Namespace.
 
     Each namespace has its name as a label, and a finalizer keeps it until its content is deleted.
@@ -46,16 +43,12 @@ def namespace(gates: Gates) -> Rules:
         else:
             spec.pop("finalizers", None)
 
-    return assemble(
-        default=default,
-        prepare=prepare,
-        first_status=lambda obj: {"phase": "Active"},
-        name=names.dns_label,
-        namespaced=False,
+    return OwnRules(
+        default=default, prepare=prepare, first_status=lambda obj: {"phase": "Active"}, name=names.dns_label
     )
 
 
-def node(gates: Gates) -> Rules:
+def node(gates: Gates) -> OwnRules:
     """Return the rules of Node. A new node keeps its status, since nodes register with it."""
 
     def default(obj: Json) -> None:
@@ -83,11 +76,10 @@ def node(gates: Gates) -> Rules:
         errors = resources.resource_list(found.get("capacity"), "status.capacity")
         return errors + resources.resource_list(found.get("allocatable"), "status.allocatable")
 
-    rules = assemble(default=default, create=errors_of, update=update, status=status, namespaced=False)
-    return msgspec.structs.replace(rules, prepare_create=None)
+    return OwnRules(default=default, create=errors_of, update=update, status=status, keeps_first_status=True)
 
 
-def priority_class(gates: Gates) -> Rules:
+def priority_class(gates: Gates) -> OwnRules:
     def create(obj: Json) -> list[FieldError]:
         errors: list[FieldError] = []
         name, value = (obj.get("metadata") or {}).get("name") or "", obj.get("value") or 0
@@ -113,10 +105,10 @@ def priority_class(gates: Gates) -> Rules:
             return []
         return [forbidden("value", "may not be changed in an update.")]
 
-    return assemble("scheduling/v1.PriorityClass", create=create, update=update, namespaced=False, status_apart=False)
+    return OwnRules(create=create, update=update)
 
 
-def pod_disruption_budget(gates: Gates) -> Rules:
+def pod_disruption_budget(gates: Gates) -> OwnRules:
     def errors_of(obj: Json) -> list[FieldError]:
         spec: Json = obj.get("spec") or {}
         errors: list[FieldError] = []
@@ -128,21 +120,20 @@ def pod_disruption_budget(gates: Gates) -> Rules:
         errors += placement.label_selector(spec.get("selector"), "spec.selector")
         return errors
 
-    return assemble("policy/v1.PodDisruptionBudget", create=errors_of, update=lambda new, old: errors_of(new))
+    return OwnRules(errors=errors_of)
 
 
-def lease(gates: Gates) -> Rules:
+def lease(gates: Gates) -> OwnRules:
     def errors_of(obj: Json) -> list[FieldError]:
         seconds = (obj.get("spec") or {}).get("leaseDurationSeconds")
         if seconds is None or seconds > 0:
             return []
         return [invalid("spec.leaseDurationSeconds", seconds, "must be greater than 0")]
 
-    lease = "coordination/v1.Lease"
-    return assemble(lease, create=errors_of, update=lambda new, old: errors_of(new), status_apart=False)
+    return OwnRules(errors=errors_of)
 
 
-def event(gates: Gates) -> Rules:
+def event(gates: Gates) -> OwnRules:
     """Return the rules of Event.
 
     An event is in the namespace of the object it is about; for cluster-scoped objects it is in `default`.
@@ -155,7 +146,7 @@ def event(gates: Gates) -> Rules:
             return [invalid("involvedObject.namespace", about, "does not match event.namespace")]
         return []
 
-    return assemble(create=create, status_apart=False)
+    return OwnRules(create=create)
 
 
 _SCOPES = frozenset(
@@ -166,7 +157,7 @@ _SCOPES = frozenset(
 )  # fmt: skip
 
 
-def resource_quota(gates: Gates) -> Rules:
+def resource_quota(gates: Gates) -> OwnRules:
     def errors_of(obj: Json) -> list[FieldError]:
         spec: Json = obj.get("spec") or {}
         errors: list[FieldError] = []
@@ -179,11 +170,7 @@ def resource_quota(gates: Gates) -> Rules:
             errors.append(invalid("spec.scopes", spec["scopes"], "unsupported scope"))
         return errors
 
-    return assemble(create=errors_of, update=lambda new, old: errors_of(new))
-
-
-def service_account(gates: Gates) -> Rules:
-    return assemble(status_apart=False)
+    return OwnRules(errors=errors_of)
 
 
 _LIMIT_TYPES = ("Container", "PersistentVolumeClaim", "Pod")
@@ -201,7 +188,7 @@ def _limit_range_default(obj: Json) -> None:
                 item[field] = values
 
 
-def limit_range(gates: Gates) -> Rules:
+def limit_range(gates: Gates) -> OwnRules:
     def errors_of(obj: Json) -> list[FieldError]:
         errors: list[FieldError] = []
         twice: list[FieldError] = []
@@ -227,10 +214,8 @@ def limit_range(gates: Gates) -> Rules:
                         errors.append(invalid(f"{at}.{low}[{name}]", least, text))
         return errors + twice
 
-    return assemble(
-        default=_limit_range_default, create=errors_of, update=lambda new, old: errors_of(new), status_apart=False
-    )
+    return OwnRules(default=_limit_range_default, errors=errors_of)
 
 
-def pod_template(gates: Gates) -> Rules:
-    return assemble(default=podspec_defaults.template, status_apart=False)
+def pod_template(gates: Gates) -> OwnRules:
+    return OwnRules(default=podspec_defaults.template, table=False)

@@ -18,8 +18,7 @@ from phalanx.model.fieldpath import (
 )
 from phalanx.model.gates import Gates
 from phalanx.model.kinds import FieldError, Json
-from phalanx.model.rules.assembly import assemble
-from phalanx.model.rules.contract import Rules
+from phalanx.model.rules.assembly import OwnRules
 from phalanx.model.rules.meta import label_errors
 
 MAX_SIZE = 1024 * 1024  # bytes of all values together
@@ -53,14 +52,11 @@ def _sealed(new: Json, old: Json, *fields: str) -> list[FieldError]:
     return errors + [forbidden(field, _SEALED) for field in fields if (new.get(field) or {}) != (old.get(field) or {})]
 
 
-def config_map(gates: Gates) -> Rules:
-    def create(obj: Json) -> list[FieldError]:
-        return _keys(obj, "data", "binaryData")
-
-    def update(new: Json, old: Json) -> list[FieldError]:
-        return _sealed(new, old, "data", "binaryData") + create(new)
-
-    return assemble(create=create, update=update, status_apart=False)
+def config_map(gates: Gates) -> OwnRules:
+    return OwnRules(
+        errors=lambda obj: _keys(obj, "data", "binaryData"),
+        update=lambda new, old: _sealed(new, old, "data", "binaryData"),
+    )
 
 
 _NEEDED_KEYS = {
@@ -71,7 +67,7 @@ _NEEDED_KEYS = {
 }
 
 
-def secret(gates: Gates) -> Rules:
+def secret(gates: Gates) -> OwnRules:
     def default(obj: Json) -> None:
         if not obj.get("type"):
             obj["type"] = "Opaque"
@@ -83,7 +79,7 @@ def secret(gates: Gates) -> Rules:
             for key, value in plain.items():
                 data[key] = base64.b64encode(value.encode()).decode()
 
-    def create(obj: Json) -> list[FieldError]:
+    def errors_of(obj: Json) -> list[FieldError]:
         errors = _keys(obj, "data")
         for key in _NEEDED_KEYS.get(obj.get("type") or "", ()):
             if key not in (obj.get("data") or {}):
@@ -94,9 +90,9 @@ def secret(gates: Gates) -> Rules:
         errors: list[FieldError] = []
         if new.get("type") != old.get("type"):
             errors.append(immutable("type", new.get("type") or ""))
-        return errors + _sealed(new, old, "data") + create(new)
+        return errors + _sealed(new, old, "data")
 
-    return assemble(default=default, create=create, update=update, status_apart=False)
+    return OwnRules(default=default, errors=errors_of, update=update)
 
 
 # -- Service ---------------------------------------------------------------------------------------------------------
@@ -204,7 +200,7 @@ def _service_ports(ports: list[Json], kind: str | None) -> list[FieldError]:
     return errors
 
 
-def service(gates: Gates) -> Rules:
+def service(gates: Gates) -> OwnRules:
     def update(new: Json, old: Json) -> list[FieldError]:
         errors = _service_errors(new)
         spec, before = new.get("spec") or {}, old.get("spec") or {}
@@ -213,10 +209,6 @@ def service(gates: Gates) -> Rules:
             errors.append(invalid("spec.clusterIPs[0]", spec.get("clusterIPs") or [], "may not change once set"))
         return errors
 
-    return assemble(
-        default=_service_default,
-        create=_service_errors,
-        update=update,
-        prepare=_addresses,
-        name=names.dns_label,
+    return OwnRules(
+        default=_service_default, create=_service_errors, update=update, prepare=_addresses, name=names.dns_label
     )

@@ -7,15 +7,12 @@ from __future__ import annotations
 
 import copy
 
-import msgspec
-
 from phalanx.model import hpa_view, names
 from phalanx.model.fieldpath import all_invalid, invalid, not_supported, required
 from phalanx.model.gates import Gates
 from phalanx.model.kinds import FieldError, Json
 from phalanx.model.rules import resources
-from phalanx.model.rules.assembly import assemble
-from phalanx.model.rules.contract import Rules
+from phalanx.model.rules.assembly import OwnRules
 
 _PERCENT = {"type": "Percent", "value": 100, "periodSeconds": 15}
 _BEHAVIOR: dict[str, Json] = {
@@ -42,37 +39,32 @@ def _autoscaler_default(obj: Json) -> None:
                     rules[field] = copy.deepcopy(value)
 
 
-def horizontal_pod_autoscaler(gates: Gates) -> Rules:
+def horizontal_pod_autoscaler(gates: Gates) -> OwnRules:
     def errors_of(obj: Json) -> list[FieldError]:
         low, high = obj["spec"].get("minReplicas") or 0, obj["spec"].get("maxReplicas") or 0
         if high >= low:
             return []
         return [invalid("spec.maxReplicas", high, "must be greater than or equal to `minReplicas`")]
 
-    rules = assemble(
-        "autoscaling/v2.HorizontalPodAutoscaler",
+    return OwnRules(
         default=_autoscaler_default,
-        create=errors_of,
-        update=lambda new, old: errors_of(new),
+        errors=errors_of,
+        from_storage={"v1": hpa_view.from_v2},
+        to_storage={"v1": hpa_view.to_v2},
     )
-    return msgspec.structs.replace(rules, from_storage={"v1": hpa_view.from_v2}, to_storage={"v1": hpa_view.to_v2})
 
 
-def certificate_signing_request(gates: Gates) -> Rules:
+def certificate_signing_request(gates: Gates) -> OwnRules:
     def create(obj: Json) -> list[FieldError]:
         seconds = (obj.get("spec") or {}).get("expirationSeconds")
         if seconds is None or seconds >= 600:
             return []
         return [invalid("spec.expirationSeconds", seconds, "may not specify a duration less than 600 seconds")]
 
-    return assemble("certificates/v1.CertificateSigningRequest", create=create, namespaced=False)
+    return OwnRules(create=create)
 
 
-def pod_certificate_request(gates: Gates) -> Rules:
-    return assemble("certificates/v1.PodCertificateRequest")
-
-
-def cluster_trust_bundle(gates: Gates) -> Rules:
+def cluster_trust_bundle(gates: Gates) -> OwnRules:
     def errors_of(obj: Json) -> list[FieldError]:
         signer, name = (obj.get("spec") or {}).get("signerName") or "", str(obj["metadata"].get("name") or "")
         prefix = signer.replace("/", ":") + ":"
@@ -81,17 +73,10 @@ def cluster_trust_bundle(gates: Gates) -> Rules:
         text = f"ClusterTrustBundle for signerName {signer} must be named with prefix {prefix}"
         return [invalid("metadata.name", name, text)]
 
-    return assemble(
-        "certificates/v1.ClusterTrustBundle",
-        create=errors_of,
-        update=lambda new, old: errors_of(new),
-        name=lambda name: [] if ":" in name else names.dns_subdomain(name),
-        namespaced=False,
-        status_apart=False,
-    )
+    return OwnRules(errors=errors_of, name=lambda name: [] if ":" in name else names.dns_subdomain(name))
 
 
-def api_service(gates: Gates) -> Rules:
+def api_service(gates: Gates) -> OwnRules:
     def errors_of(obj: Json) -> list[FieldError]:
         spec: Json = obj.get("spec") or {}
         errors: list[FieldError] = []
@@ -115,17 +100,14 @@ def api_service(gates: Gates) -> Rules:
         }
         return {"conditions": [{**condition, "reason": "Local", "message": "Local APIServices are always available"}]}
 
-    return assemble(
-        "apiregistration/v1.APIService",
-        create=errors_of,
-        update=lambda new, old: errors_of(new),
+    return OwnRules(
+        errors=errors_of,
         first_status=first_status,
         name=names.path_segment,  # `v1.` is the one of the core group
-        namespaced=False,
     )
 
 
-def flow_schema(gates: Gates) -> Rules:
+def flow_schema(gates: Gates) -> OwnRules:
     def default(obj: Json) -> None:
         spec: Json = obj.setdefault("spec", {})
         if not spec.get("matchingPrecedence"):
@@ -137,10 +119,10 @@ def flow_schema(gates: Gates) -> Rules:
             return []
         return [required("spec.priorityLevelConfiguration.name", "must reference a priority level")]
 
-    return assemble(default=default, create=errors_of, update=lambda new, old: errors_of(new), namespaced=False)
+    return OwnRules(default=default, errors=errors_of)
 
 
-def priority_level(gates: Gates) -> Rules:
+def priority_level(gates: Gates) -> OwnRules:
     def errors_of(obj: Json) -> list[FieldError]:
         spec: Json = obj.get("spec") or {}
         kind = spec.get("type") or ""
@@ -150,22 +132,13 @@ def priority_level(gates: Gates) -> Rules:
             return [required("spec.limited", "must not be empty when type is Limited")]
         return []
 
-    return assemble(
-        "flowcontrol/v1.PriorityLevelConfiguration",
-        create=errors_of,
-        update=lambda new, old: errors_of(new),
-        namespaced=False,
-    )
+    return OwnRules(errors=errors_of)
 
 
-def storage_version_migration(gates: Gates) -> Rules:
-    return assemble("storagemigration/v1.StorageVersionMigration", namespaced=False)
-
-
-def runtime_class(gates: Gates) -> Rules:
+def runtime_class(gates: Gates) -> OwnRules:
     def create(obj: Json) -> list[FieldError]:
         handler = obj.get("handler") or ""
         errors = all_invalid("handler", handler, names.dns_label(handler))
         return errors + resources.resource_list((obj.get("overhead") or {}).get("podFixed"), "overhead.podFixed")
 
-    return assemble("node/v1.RuntimeClass", create=create, namespaced=False, status_apart=False)
+    return OwnRules(create=create)

@@ -22,8 +22,7 @@ from phalanx.model.kinds import FieldError, Json
 from phalanx.model.objects.devices import MAX_CONSUMERS, MAX_RESULTS
 from phalanx.model.quantity import is_valid
 from phalanx.model.rules import meta, placement
-from phalanx.model.rules.assembly import assemble, frozen
-from phalanx.model.rules.contract import Rules
+from phalanx.model.rules.assembly import OwnRules, frozen
 from phalanx.model.rules.declared import same
 from phalanx.model.rules.slices import EFFECTS, identifier, pool_name
 
@@ -313,8 +312,8 @@ def _device_name(found: Json, path: str) -> list[FieldError]:
 # ---- kinds
 
 
-def resource_claim(gates: Gates) -> Rules:
-    return assemble(
+def resource_claim(gates: Gates) -> OwnRules:
+    return OwnRules(
         default=lambda obj: _spec_default(obj.setdefault("spec", {})),
         prepare=lambda new, old: _drop_gated(new.get("spec") or {}),
         create=lambda obj: _spec_errors(obj.get("spec") or {}, "spec"),
@@ -323,17 +322,16 @@ def resource_claim(gates: Gates) -> Rules:
     )
 
 
-def resource_claim_template(gates: Gates) -> Rules:
-    return assemble(
+def resource_claim_template(gates: Gates) -> OwnRules:
+    return OwnRules(
         default=lambda obj: _spec_default(obj.setdefault("spec", {}).setdefault("spec", {})),
         prepare=lambda new, old: _drop_gated((new.get("spec") or {}).get("spec") or {}),
         create=lambda obj: _spec_errors((obj.get("spec") or {}).get("spec") or {}, "spec.spec"),
         update=lambda new, old: frozen(new, old, "", "spec"),
-        status_apart=False,
     )
 
 
-def device_class(gates: Gates) -> Rules:
+def device_class(gates: Gates) -> OwnRules:
     def errors_of(obj: Json) -> list[FieldError]:
         spec: Json = obj.get("spec") or {}
         errors = _selectors(spec.get("selectors") or (), "spec.selectors")
@@ -343,7 +341,7 @@ def device_class(gates: Gates) -> Rules:
             errors.append(invalid("spec.extendedResourceName", resource, "must be an extended resource name"))
         return errors
 
-    return assemble(create=errors_of, update=lambda new, old: errors_of(new), namespaced=False, status_apart=False)
+    return OwnRules(errors=errors_of)
 
 
 def expressions(obj: Json, kind: str) -> Iterator[tuple[str, str]]:

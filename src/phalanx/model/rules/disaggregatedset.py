@@ -9,8 +9,7 @@ from phalanx.model.fieldpath import duplicate, forbidden, invalid, not_supported
 from phalanx.model.gates import Gates
 from phalanx.model.kinds import FieldError, Json
 from phalanx.model.rules import meta
-from phalanx.model.rules.assembly import assemble, number_or_percent, scaled
-from phalanx.model.rules.contract import Rules
+from phalanx.model.rules.assembly import OwnRules, number_or_percent, scaled
 from phalanx.model.rules.leaderworkerset import schema_default, spec_default, spec_errors
 
 MIN_ROLES, MAX_ROLES, MAX_SLICES = 2, 10, 100
@@ -125,7 +124,7 @@ def _placement(spec: Json) -> list[FieldError]:
     return errors
 
 
-def rules(gates: Gates) -> Rules:
+def rules(gates: Gates) -> OwnRules:
     """Return the rules of DisaggregatedSet."""
 
     def errors_of(obj: Json) -> list[FieldError]:
@@ -138,12 +137,9 @@ def rules(gates: Gates) -> Rules:
             errors.append(forbidden("spec.slices", "may not exceed 1 while a role's scaling mode is External"))
         return errors
 
-    def update(new: Json, old: Json) -> list[FieldError]:
-        return [] if new.get("spec") == old.get("spec") else errors_of(new)
-
-    return assemble(default=_default, create=errors_of, update=update, status=meta.status_conditions)
+    return OwnRules(default=_default, errors=errors_of, if_changed=True, status=meta.status_conditions, table=False)
 
 
-def scaler(gates: Gates) -> Rules:
+def scaler(gates: Gates) -> OwnRules:
     """Return the rules of DisaggregatedSetRoleScaler."""
-    return assemble("disaggregatedset/v1.DisaggregatedSetRoleScaler", status=meta.status_conditions)
+    return OwnRules(status=meta.status_conditions)

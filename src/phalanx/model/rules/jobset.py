@@ -17,9 +17,8 @@ from phalanx.model.gates import Gates
 from phalanx.model.kinds import FieldError, Json
 from phalanx.model.rules import meta, podspec
 from phalanx.model.rules.apps import template_of
-from phalanx.model.rules.assembly import assemble, not_negative
+from phalanx.model.rules.assembly import OwnRules, not_negative
 from phalanx.model.rules.batch import job_spec_errors
-from phalanx.model.rules.contract import Rules
 from phalanx.model.rules.declared import same
 from phalanx.model.rules.jobset_policies import (
     claim_errors,
@@ -289,7 +288,7 @@ def _update_errors(new: Json, old: Json) -> list[FieldError]:
     return errors + not_negative(spec, "spec", "ttlSecondsAfterFinished")
 
 
-def rules(gates: Gates) -> Rules:
+def rules(gates: Gates) -> OwnRules:
     """Return the rules of JobSet."""
 
     def prepare(new: Json, old: Json | None) -> None:
@@ -318,11 +317,12 @@ def rules(gates: Gates) -> Rules:
         spec: Json = new.get("spec") or {}
         return _update_errors(new, old) + (scheduling_errors(spec, gates) if spec.get("scheduling") else [])
 
-    return assemble(
+    return OwnRules(
         default=_default,
         create=create,
         update=update,
         status=meta.status_conditions,
         prepare=prepare,
         template=_job_errors,
+        table=False,
     )

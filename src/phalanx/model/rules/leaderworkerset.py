@@ -9,8 +9,7 @@ from phalanx.model.fieldpath import immutable, invalid, not_supported, required
 from phalanx.model.gates import Gates
 from phalanx.model.kinds import FieldError, Json
 from phalanx.model.rules import meta, podspec
-from phalanx.model.rules.assembly import assemble, number_or_percent, scaled
-from phalanx.model.rules.contract import Rules
+from phalanx.model.rules.assembly import OwnRules, number_or_percent, scaled
 from phalanx.model.rules.declared import declared_errors
 
 MAX_REPLICAS = 1_000_000
@@ -138,7 +137,7 @@ def spec_errors(spec: Json, gates: Gates, path: str = "spec") -> list[FieldError
     return [msgspec.structs.replace(error, path=path + error.path.removeprefix("spec")) for error in errors]
 
 
-def rules(gates: Gates) -> Rules:
+def rules(gates: Gates) -> OwnRules:
     """Return the rules of LeaderWorkerSet."""
 
     def errors_of(obj: Json) -> list[FieldError]:
@@ -170,13 +169,14 @@ def rules(gates: Gates) -> Rules:
         for field in ("leaderTemplate", "workerTemplate"):
             podspec.drop_gated(gates, (found.get(field) or {}).get("spec"), (before.get(field) or {}).get("spec"))
 
-    return assemble(
+    return OwnRules(
         default=_default,
         create=errors_of,
         update=update,
         status=meta.status_conditions,
         prepare=prepare,
         name=names.dns_1035_label,
+        table=False,
     )
 
 

@@ -12,8 +12,7 @@ from phalanx.model.fieldpath import all_invalid, invalid, not_supported, require
 from phalanx.model.gates import Gates
 from phalanx.model.kinds import FieldError, Json
 from phalanx.model.rules import placement
-from phalanx.model.rules.assembly import assemble
-from phalanx.model.rules.contract import Rules
+from phalanx.model.rules.assembly import OwnRules
 
 _PATH_TYPES = ("Exact", "ImplementationSpecific", "Prefix")
 _MANY = 100  # of the addresses of one endpoint
@@ -23,7 +22,7 @@ def _ip(value: str, path: str) -> list[FieldError]:
     return all_invalid(path, value, names.ip_address(value))
 
 
-def endpoints(gates: Gates) -> Rules:
+def endpoints(gates: Gates) -> OwnRules:
     def default(obj: Json) -> None:
         for subset in obj.get("subsets") or ():
             for port in subset.get("ports") or ():
@@ -44,24 +43,17 @@ def endpoints(gates: Gates) -> Rules:
                 errors += all_invalid(f"{at}.ports[{place}].port", number, names.port_number(number))
         return errors
 
-    return assemble(default=default, create=errors_of, update=lambda new, old: errors_of(new), status_apart=False)
+    return OwnRules(default=default, errors=errors_of)
 
 
-def endpoint_slice(gates: Gates) -> Rules:
+def endpoint_slice(gates: Gates) -> OwnRules:
     def default(obj: Json) -> None:
         for port in obj.get("ports") or ():
             port.setdefault("name", "")
         for endpoint in obj.get("endpoints") or ():
             endpoint.setdefault("conditions", {})
 
-    return assemble(
-        "discovery/v1.EndpointSlice",
-        default=default,
-        create=_slice_errors,
-        update=lambda new, old: _slice_errors(new),
-        status_apart=False,
-        shows_fixed=False,
-    )
+    return OwnRules(default=default, errors=_slice_errors, shows_fixed=False)
 
 
 def _slice_errors(obj: Json) -> list[FieldError]:
@@ -82,7 +74,7 @@ def _slice_errors(obj: Json) -> list[FieldError]:
     return errors
 
 
-def ingress(gates: Gates) -> Rules:
+def ingress(gates: Gates) -> OwnRules:
     def backend(found: Json, path: str) -> list[FieldError]:
         if found.get("service") is None and found.get("resource") is None:
             return [required(path, "a default backend must specify either service or resource")]
@@ -109,27 +101,17 @@ def ingress(gates: Gates) -> Rules:
                 errors += backend(path.get("backend") or {}, f"{at}.backend")
         return errors
 
-    return assemble(create=errors_of, update=lambda new, old: errors_of(new))
+    return OwnRules(errors=errors_of)
 
 
-def ingress_class(gates: Gates) -> Rules:
-    return assemble("networking/v1.IngressClass", namespaced=False, status_apart=False)
-
-
-def network_policy(gates: Gates) -> Rules:
+def network_policy(gates: Gates) -> OwnRules:
     def default(obj: Json) -> None:
         spec: Json = obj.setdefault("spec", {})
         spec.setdefault("podSelector", {})
         if not spec.get("policyTypes"):
             spec["policyTypes"] = ["Ingress", "Egress"] if spec.get("egress") else ["Ingress"]
 
-    return assemble(
-        "networking/v1.NetworkPolicy",
-        default=default,
-        create=_policy_errors,
-        update=lambda new, old: _policy_errors(new),
-        status_apart=False,
-    )
+    return OwnRules(default=default, errors=_policy_errors)
 
 
 def _policy_errors(obj: Json) -> list[FieldError]:
@@ -158,11 +140,11 @@ def _last_port(port: Json, at: str) -> list[FieldError]:
     return all_invalid(f"{at}.endPort", last, names.port_number(last))
 
 
-def ip_address(gates: Gates) -> Rules:
-    return assemble("networking/v1.IPAddress", name=names.ip_address, namespaced=False, status_apart=False)
+def ip_address(gates: Gates) -> OwnRules:
+    return OwnRules(name=names.ip_address)
 
 
-def service_cidr(gates: Gates) -> Rules:
+def service_cidr(gates: Gates) -> OwnRules:
     def create(obj: Json) -> list[FieldError]:
         ranges = (obj.get("spec") or {}).get("cidrs") or []
         if not ranges:
@@ -176,4 +158,4 @@ def service_cidr(gates: Gates) -> Rules:
                 errors.append(invalid(f"spec.cidrs[{index}]", value, text))
         return errors
 
-    return assemble("networking/v1.ServiceCIDR", create=create, namespaced=False)
+    return OwnRules(create=create)

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import msgspec
-
 from phalanx.model.fieldpath import invalid, required
 from phalanx.model.gates import Gates
 from phalanx.model.kinds import FieldError, Json
 from phalanx.model.rules import meta
-from phalanx.model.rules.assembly import assemble
-from phalanx.model.rules.contract import Rules
+from phalanx.model.rules.assembly import OwnRules
 from phalanx.model.rules.declared import declared_errors, drop_gated
 
 
-def _rules(gates: Gates, group: str) -> Rules:
+def _rules(gates: Gates, group: str) -> OwnRules:
     """Return the rules of a kind of group.
 
     `group`: the name of its record, without Spec and Status.
@@ -50,8 +47,15 @@ def _rules(gates: Gates, group: str) -> Rules:
         errors = meta.conditions(found.get("conditions"), "status.conditions") + _unknown_claims(found, old)
         return errors + declared_errors(f"{group}Status", found, old.get("status") or {}, "status", gates)
 
-    found = assemble(default=default, prepare=prepare, create=create, update=update, status=status)
-    return msgspec.structs.replace(found, prepare_status=prepare_status)
+    return OwnRules(
+        default=default,
+        create=create,
+        update=update,
+        status=status,
+        prepare=prepare,
+        prepare_status=prepare_status,
+        table=False,
+    )
 
 
 def _unknown_claims(status: Json, old: Json) -> list[FieldError]:
@@ -64,9 +68,9 @@ def _unknown_claims(status: Json, old: Json) -> list[FieldError]:
     ]
 
 
-def pod_group(gates: Gates) -> Rules:
+def pod_group(gates: Gates) -> OwnRules:
     return _rules(gates, "scheduling/v1beta1.PodGroup")
 
 
-def composite_pod_group(gates: Gates) -> Rules:
+def composite_pod_group(gates: Gates) -> OwnRules:
     return _rules(gates, "scheduling/v1alpha3.CompositePodGroup")

@@ -1,4 +1,4 @@
-"""Policies: of admission, whose expressions (CEL) the API server checks, and WorkloadPolicies."""
+"""Policies of admission; the API server checks their expressions (CEL)."""
 
 from __future__ import annotations
 
@@ -7,13 +7,12 @@ from collections.abc import Callable
 from phalanx.model.fieldpath import required
 from phalanx.model.gates import Gates
 from phalanx.model.kinds import FieldError, Json
-from phalanx.model.rules.assembly import assemble
-from phalanx.model.rules.contract import Rules
+from phalanx.model.rules.assembly import OwnRules
 
 Errors = Callable[[Json], list[FieldError]]
 
 
-def validating(gates: Gates) -> Rules:
+def validating(gates: Gates) -> OwnRules:
     def errors_of(obj: Json) -> list[FieldError]:
         spec: Json = obj.get("spec") or {}
         errors: list[FieldError] = []
@@ -25,64 +24,41 @@ def validating(gates: Gates) -> Rules:
                 errors.append(required(f"spec.validations[{number}].expression", "expression is not specified"))
         return errors
 
-    return _policy("Validating", errors_of, status_apart=True)
+    return _policy(errors_of)
 
 
-def mutating(gates: Gates) -> Rules:
+def mutating(gates: Gates) -> OwnRules:
     def errors_of(obj: Json) -> list[FieldError]:
         spec: Json = obj.get("spec") or {}
         return [] if spec.get("mutations") else [required("spec.mutations", "mutations must be non-empty")]
 
-    return _policy("Mutating", errors_of, status_apart=False)
+    return _policy(errors_of)
 
 
-def validating_binding(gates: Gates) -> Rules:
+def validating_binding(gates: Gates) -> OwnRules:
     def errors_of(obj: Json) -> list[FieldError]:
         actions = (obj.get("spec") or {}).get("validationActions") or []
         return [] if actions else [required("spec.validationActions", "at least one validation action is required")]
 
-    return _binding("Validating", errors_of)
+    return _binding(errors_of)
 
 
-def mutating_binding(gates: Gates) -> Rules:
-    return _binding("Mutating", lambda obj: [])
+def mutating_binding(gates: Gates) -> OwnRules:
+    return _binding(lambda obj: [])
 
 
-def workload_policy(gates: Gates) -> Rules:
-    """Return the rules of WorkloadPolicy, which requires a target.
-
-    Other invalid values are kept and reported in the status, where the author looks for them.
-    """
-
-    return assemble("phalanx/v1alpha1.WorkloadPolicy")
-
-
-def _policy(kind: str, errors_of: Errors, *, status_apart: bool) -> Rules:
+def _policy(errors_of: Errors) -> OwnRules:
     def judge(obj: Json) -> list[FieldError]:
         match = obj["spec"].get("matchConstraints")
         if match is None or match.get("resourceRules"):
             return errors_of(obj)
         return [required("spec.matchConstraints.resourceRules"), *errors_of(obj)]
 
-    return assemble(
-        f"admissionregistration/v1.{kind}AdmissionPolicy",
-        default=lambda obj: _default_match(obj["spec"].get("matchConstraints")),
-        create=judge,
-        update=lambda new, old: judge(new),
-        namespaced=False,
-        status_apart=status_apart,
-    )
+    return OwnRules(default=lambda obj: _default_match(obj["spec"].get("matchConstraints")), errors=judge)
 
 
-def _binding(kind: str, errors_of: Errors) -> Rules:
-    return assemble(
-        f"admissionregistration/v1.{kind}AdmissionPolicyBinding",
-        default=lambda obj: _default_match((obj.get("spec") or {}).get("matchResources")),
-        create=errors_of,
-        update=lambda new, old: errors_of(new),
-        namespaced=False,
-        status_apart=False,
-    )
+def _binding(errors_of: Errors) -> OwnRules:
+    return OwnRules(default=lambda obj: _default_match((obj.get("spec") or {}).get("matchResources")), errors=errors_of)
 
 
 def _default_match(match: Json | None) -> None:

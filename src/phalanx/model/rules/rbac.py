@@ -9,8 +9,7 @@ from phalanx.model import names
 from phalanx.model.fieldpath import invalid, not_supported, required
 from phalanx.model.gates import Gates
 from phalanx.model.kinds import FieldError, Json
-from phalanx.model.rules.assembly import assemble
-from phalanx.model.rules.contract import Rules
+from phalanx.model.rules.assembly import OwnRules
 
 GROUP = "rbac.authorization.k8s.io"
 
@@ -32,7 +31,7 @@ def _rule(rule: Json, path: str, namespaced: bool) -> list[FieldError]:
     return errors
 
 
-def _role(*, namespaced: bool) -> Rules:
+def _role(*, namespaced: bool) -> OwnRules:
     def errors_of(obj: Json) -> list[FieldError]:
         return [
             error
@@ -40,13 +39,10 @@ def _role(*, namespaced: bool) -> Rules:
             for error in _rule(rule, f"rules[{index}]", namespaced)
         ]
 
-    return assemble(
-        "rbac/v1.Role" if namespaced else "rbac/v1.ClusterRole",
+    return OwnRules(
         create=errors_of,
         update=lambda new, old: errors_of(new) if new.get("rules") != old.get("rules") else [],
         name=names.path_segment,
-        namespaced=namespaced,
-        status_apart=False,
     )
 
 
@@ -66,7 +62,7 @@ def _subject(subject: Json, path: str, namespaced: bool) -> list[FieldError]:
     return errors
 
 
-def _binding(*, namespaced: bool) -> Rules:
+def _binding(*, namespaced: bool) -> OwnRules:
     kinds = ("Role", "ClusterRole") if namespaced else ("ClusterRole",)
 
     def default(obj: Json) -> None:
@@ -88,28 +84,20 @@ def _binding(*, namespaced: bool) -> Rules:
             errors += _subject(subject, f"subjects[{index}]", namespaced)
         return errors
 
-    return assemble(
-        "rbac/v1.RoleBinding" if namespaced else "rbac/v1.ClusterRoleBinding",
-        default=default,
-        create=errors_of,
-        update=lambda new, old: errors_of(new),
-        name=names.path_segment,
-        namespaced=namespaced,
-        status_apart=False,
-    )
+    return OwnRules(default=default, errors=errors_of, name=names.path_segment)
 
 
-def role(gates: Gates) -> Rules:
+def role(gates: Gates) -> OwnRules:
     return _role(namespaced=True)
 
 
-def cluster_role(gates: Gates) -> Rules:
+def cluster_role(gates: Gates) -> OwnRules:
     return _role(namespaced=False)
 
 
-def role_binding(gates: Gates) -> Rules:
+def role_binding(gates: Gates) -> OwnRules:
     return _binding(namespaced=True)
 
 
-def cluster_role_binding(gates: Gates) -> Rules:
+def cluster_role_binding(gates: Gates) -> OwnRules:
     return _binding(namespaced=False)

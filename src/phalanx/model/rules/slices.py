@@ -21,8 +21,7 @@ from phalanx.model.gates import Gates
 from phalanx.model.kinds import FieldError, Json
 from phalanx.model.quantity import NANO, is_valid, nanos
 from phalanx.model.rules import placement
-from phalanx.model.rules.assembly import assemble, frozen
-from phalanx.model.rules.contract import Rules
+from phalanx.model.rules.assembly import OwnRules, frozen
 
 MAX_DEVICES = 128  # of one slice
 MAX_DEVICES_TAINTED = 64  # of one slice with taints or consumed counters
@@ -320,17 +319,17 @@ def _drop_gated(obj: Json, _: Json | None) -> None:
             consumed.pop("compatibilityGroups", None)
 
 
-def resource_slice(gates: Gates) -> Rules:
+def resource_slice(gates: Gates) -> OwnRules:
     def update(new: Json, old: Json) -> list[FieldError]:
         spec, before = new.get("spec") or {}, old.get("spec") or {}
         fixed = frozen(spec, before, "spec", "driver", "nodeName")
         fixed += frozen(spec.get("pool") or {}, before.get("pool") or {}, "spec.pool", "name")
         return _slice_errors(new) + fixed
 
-    return assemble(create=_slice_errors, update=update, prepare=_drop_gated, namespaced=False, status_apart=False)
+    return OwnRules(create=_slice_errors, update=update, prepare=_drop_gated)
 
 
-def device_taint_rule(gates: Gates) -> Rules:
+def device_taint_rule(gates: Gates) -> OwnRules:
     checks: tuple[tuple[str, Callable[[str], list[str]]], ...] = (
         ("driver", names.dns_subdomain),
         ("pool", pool_name),
@@ -345,4 +344,4 @@ def device_taint_rule(gates: Gates) -> Rules:
                 errors += all_invalid(f"spec.deviceSelector.{field}", value, check(value))
         return errors + _taint(spec.get("taint") or {}, "spec.taint")
 
-    return assemble(create=errors_of, update=lambda new, old: errors_of(new), namespaced=False)
+    return OwnRules(errors=errors_of)

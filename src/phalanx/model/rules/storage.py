@@ -7,8 +7,7 @@ from phalanx.model.fieldpath import all_invalid, forbidden, invalid, not_support
 from phalanx.model.gates import Gates
 from phalanx.model.kinds import FieldError, Json
 from phalanx.model.rules import placement, resources
-from phalanx.model.rules.assembly import assemble
-from phalanx.model.rules.contract import Rules
+from phalanx.model.rules.assembly import OwnRules
 from phalanx.model.rules.declared import same
 
 _MODES = ("ReadOnlyMany", "ReadWriteMany", "ReadWriteOnce", "ReadWriteOncePod")
@@ -45,7 +44,7 @@ def volume_claim_errors(spec: Json, path: str) -> list[FieldError]:
     return errors
 
 
-def persistent_volume(gates: Gates) -> Rules:
+def persistent_volume(gates: Gates) -> OwnRules:
     def create(obj: Json) -> list[FieldError]:
         spec: Json = obj.get("spec") or {}
         errors = _access_modes(spec)
@@ -62,16 +61,10 @@ def persistent_volume(gates: Gates) -> Rules:
         born = (obj.get("metadata") or {}).get("creationTimestamp")
         return {**status, "lastPhaseTransitionTime": born} if born else status
 
-    return assemble(
-        "core/v1.PersistentVolume",
-        create=create,
-        update=lambda new, old: create(new),
-        first_status=first_status,
-        namespaced=False,
-    )
+    return OwnRules(errors=create, first_status=first_status)
 
 
-def persistent_volume_claim(gates: Gates) -> Rules:
+def persistent_volume_claim(gates: Gates) -> OwnRules:
     def create(obj: Json) -> list[FieldError]:
         return volume_claim_errors(obj.get("spec") or {}, "spec")
 
@@ -93,42 +86,30 @@ def persistent_volume_claim(gates: Gates) -> Rules:
             return [forbidden("spec", text)]
         return []
 
-    pending = {"phase": "Pending"}
-    claim = "core/v1.PersistentVolumeClaim"
-    return assemble(claim, create=create, update=update, first_status=lambda obj: dict(pending))
+    return OwnRules(create=create, update=update, first_status=lambda obj: {"phase": "Pending"})
 
 
-def storage_class(gates: Gates) -> Rules:
+def storage_class(gates: Gates) -> OwnRules:
     def create(obj: Json) -> list[FieldError]:
         driver = str(obj.get("provisioner") or "")
         return all_invalid("provisioner", driver, names.label_key(driver.lower())) if driver else []
 
-    return assemble("storage/v1.StorageClass", create=create, namespaced=False, status_apart=False, shows_fixed=False)
+    return OwnRules(create=create, shows_fixed=False)
 
 
-def cluster_wide(gates: Gates) -> Rules:
-    """Return the rules of CSINode and CSIDriver, which check metadata only."""
-    return assemble(namespaced=False, status_apart=False)
-
-
-def csi_storage_capacity(gates: Gates) -> Rules:
+def csi_storage_capacity(gates: Gates) -> OwnRules:
     def errors_of(obj: Json) -> list[FieldError]:
         fields = [field for field in ("capacity", "maximumVolumeSize") if obj.get(field) is not None]
         return [error for field in fields for error in resources.amount(obj[field], field)]
 
-    capacity = "storage/v1.CSIStorageCapacity"
-    return assemble(capacity, create=errors_of, update=lambda new, old: errors_of(new), status_apart=False)
+    return OwnRules(errors=errors_of)
 
 
-def volume_attachment(gates: Gates) -> Rules:
+def volume_attachment(gates: Gates) -> OwnRules:
     def create(obj: Json) -> list[FieldError]:
         source: Json = (obj.get("spec") or {}).get("source") or {}
         if source.get("persistentVolumeName") or source.get("inlineVolumeSpec") is not None:
             return []
         return [required("spec.source", "must specify exactly one of inlineVolumeSpec and persistentVolumeName")]
 
-    return assemble("storage/v1.VolumeAttachment", create=create, namespaced=False)
-
-
-def volume_attributes_class(gates: Gates) -> Rules:
-    return assemble("storage/v1.VolumeAttributesClass", namespaced=False, status_apart=False)
+    return OwnRules(create=create)

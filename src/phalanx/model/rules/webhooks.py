@@ -8,19 +8,10 @@ from phalanx.model import names
 from phalanx.model.fieldpath import all_invalid, duplicate, forbidden, invalid, required
 from phalanx.model.gates import Gates
 from phalanx.model.kinds import FieldError, Json
-from phalanx.model.rules.assembly import assemble
-from phalanx.model.rules.contract import Rules
+from phalanx.model.rules.assembly import OwnRules
 
 
-def mutating(gates: Gates) -> Rules:
-    return _rules("MutatingWebhookConfiguration")
-
-
-def validating(gates: Gates) -> Rules:
-    return _rules("ValidatingWebhookConfiguration")
-
-
-def _rules(kind: str) -> Rules:
+def rules(gates: Gates) -> OwnRules:
     def default(obj: Json) -> None:
         for hook in obj.get("webhooks") or ():
             hook.setdefault("namespaceSelector", {})
@@ -41,14 +32,7 @@ def _rules(kind: str) -> Rules:
             errors += _hook_errors(hook, at)
         return errors
 
-    return assemble(
-        f"admissionregistration/v1.{kind}",
-        default=default,
-        create=errors_of,
-        update=lambda new, old: errors_of(new),
-        namespaced=False,
-        status_apart=False,
-    )
+    return OwnRules(default=default, errors=errors_of)
 
 
 def _hook_errors(hook: Json, at: str) -> list[FieldError]:
