@@ -199,6 +199,41 @@ def test_a_member_that_terminates_while_no_scheduler_runs_is_replaced() -> None:
     assert "g-9" in cluster.bound and "other" not in cluster.bound
 
 
+@pytest.mark.parametrize("ago", [10.0, 700.0])
+def test_a_member_that_fails_while_no_scheduler_runs_is_replaced(ago: float) -> None:
+    cluster = running(rescheduling={"policy": "Replace"}, nodes=1, size=4)
+    cluster.step(1000)
+    fail(cluster, "g-0", when=cluster.now - ago)
+    cluster.restart().see(pod("other").cpu("1"))
+    cluster.step(1)
+    assert ("other" in cluster.bound) is (ago > 600), "room is reserved for ten minutes"
+    assert ("g-0 (failed" in healthy(cluster)[2]) is (ago < 600)
+    cluster.see(member("g-9"))
+    cluster.step(1)
+    assert ("g-9" in cluster.bound) is (ago < 600)
+
+
+def test_a_failed_member_that_was_replaced_reserves_nothing_for_a_new_process() -> None:
+    cluster = running(rescheduling={"policy": "Replace"}, nodes=1, size=4)
+    fail(cluster, "g-0", when=cluster.now)
+    cluster.restart().see(member("g-9"))
+    cluster.step(1)
+    assert "g-9" in cluster.bound
+    cluster.see(node("n1").cpu("1"))
+    cluster.restart().see(pod("other").cpu("1"))
+    cluster.step(1)
+    assert cluster.bound["other"] == "n1"
+    assert healthy(cluster)[1] == "Running"
+
+
+def fail(cluster: Cluster, name: str, when: float) -> None:
+    """Fail a pod while no scheduler sees it."""
+    lost = cluster.pods[name]
+    conditions = [*(lost.status.conditions or ()), PodCondition("Ready", "False", last_transition_time=rfc3339(when))]
+    status = msgspec.structs.replace(lost.status, phase="Failed", conditions=conditions)
+    cluster.objects["Pod"][name] = msgspec.structs.replace(lost, status=status)
+
+
 @pytest.mark.parametrize(
     "message", ["", "no", "{}", '{"at":"x","places":[]}', '{"at":"2026-01-01T00:00:00Z","places":7}']
 )

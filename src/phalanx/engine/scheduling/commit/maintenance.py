@@ -13,7 +13,7 @@ import msgspec
 from phalanx.engine import decisions as d
 from phalanx.engine.framework import Emit
 from phalanx.engine.framework.cluster_state import ClusterState
-from phalanx.engine.groups.group_state import HEALTHY, GroupState, Phase
+from phalanx.engine.groups.group_state import HEALTHY, GroupState, Phase, wanted_pods
 from phalanx.engine.groups.health import NO_RESTARTS, Restarts, seconds_of
 from phalanx.engine.groups.losses import GANG_TERMINATED, NEVER_READY, NOT_REPLACED, Loss, LossCause, node_is_lost
 from phalanx.engine.scheduling.commit.group_reservations import GroupReservations
@@ -97,7 +97,7 @@ class Maintenance:
             self._members.notes.roots_of_changed_members[root] = None
 
     def _restore(self) -> None:
-        """Restore the reservations of an earlier process, also for members that terminate since then."""
+        """Restore the reservations of an earlier process, also for members that terminate or have failed since then."""
         leaves = [leaf for root in self._forest.roots() for leaf in self._forest.leaves(root)]
         for leaf in leaves:
             self.replacements.restore(leaf)
@@ -105,6 +105,17 @@ class Maintenance:
             for member in leaf.members.values() if leaf.counts[MemberState.ENDING] else ():
                 if member.state is MemberState.ENDING:
                     self._members.note_loss(leaf.key, member, member)
+            for member in self._failed_without_replacement(leaf) if leaf.counts[MemberState.FAILED] else ():
+                self._members.note_loss(leaf.key, msgspec.structs.replace(member, state=RUNNING), member)
+
+    def _failed_without_replacement(self, leaf: Group) -> list[Member]:
+        """Return the members that failed in the last ten minutes and have no successor on a node yet, latest first."""
+        missing = wanted_pods(leaf) - leaf.placed - leaf.counts[MemberState.ENDING] - self.replacements.held(leaf.key)
+        since = self._cluster.now - RESERVED_SECONDS
+        failed = [member for member in leaf.members.values() if member.state is MemberState.FAILED and member.node]
+        failed = [member for member in failed if _failed_at(member.pod) > since]
+        failed.sort(key=lambda member: (-_failed_at(member.pod), member.pod.metadata.name))
+        return failed[: max(missing, 0)]
 
     def _forget(self, key: GroupKey) -> None:
         """End the effects of a policy: the group is gone, or its policy is empty."""
@@ -416,6 +427,11 @@ class Maintenance:
 def _time(text: str | None, otherwise: float) -> float:
     found = seconds_of(text)
     return otherwise if found is None else found
+
+
+def _failed_at(pod: Pod) -> float:
+    """Return when a failed pod stopped being ready, in seconds; when it was bound if it never was."""
+    return _time(not_ready_since(pod), _time(bound_since(pod), 0.0))
 
 
 def _image_missing(pod: Pod) -> bool:

@@ -80,6 +80,10 @@ class Replacements:
             if seconds > 0 and not (place.rolls and group.satisfied):
                 self.reserve(group, model_of(place, group, name, priority), place.node, seconds, rolls=place.rolls)
 
+    def held(self, leaf: GroupKey) -> int:
+        """Return the number of reservations for a group."""
+        return sum(each.leaf == leaf for each in self._reserved)
+
     def _node(self, group: Group, record: PodRecord, before: str) -> str:
         columns = self._cluster.columns
         try:
