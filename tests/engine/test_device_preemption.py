@@ -114,3 +114,30 @@ def test_a_claim_and_an_extended_resource_compete_for_one_device() -> None:
     world.see(b.pod("low").uid("low").cpu("1").resource("example.com/gpu", "1").priority(1).build()).run()
     world.see(claim("c"), consumer("high", "c", priority=5)).run()
     assert world.evicted == ["low"] and world.bound == {"high": "a"} and world.devices("c") == ["a/g0"]
+
+
+def test_a_gang_evicts_no_more_pods_while_devices_of_its_victims_are_released() -> None:
+    world = World(*([device_node(name), *published(name, device("g0"))] for name in "abcd"))
+    for name in ("low1", "low2"):
+        world.see(claim(name), consumer(name, name, priority=10)).run(2)
+    world.slow = True
+    world.see(gang_group("g", 3, priority=100))
+    world.see(*([claim(name), consumer(name, name, priority=100, group="g")] for name in ("m1", "m2", "m3"))).run(10)
+    assert len(world.evicted) == 1 and "devices that deleted pods still hold" in world.messages["m1"]
+    world.slow = False
+    world.release(world.evicted[0])
+    world.run(10)
+    assert len(world.evicted) == 1 and {"m1", "m2", "m3"} < set(world.bound)
+
+
+def test_a_pod_keeps_its_room_while_the_devices_of_its_victim_are_released() -> None:
+    world = World(device_node("a", cpu="4"), *published("a", device("g0")), claim("low"), claim("high"))
+    world.see(consumer("low", "low", cpu="3")).run(3)
+    world.slow = True
+    world.see(consumer("high", "high", cpu="3", priority=100)).run(3)
+    world.see(consumer("other", cpu="3", priority=50)).run(10)
+    assert world.evicted == ["low"] and not world.bound
+    world.slow = False
+    world.release("low")
+    world.run(10)
+    assert world.evicted == ["low"] and world.bound == {"high": "a"}

@@ -182,17 +182,6 @@ class DeviceState(ClaimTables):
         usage: Usage = Unused()
         return Allocator(demands, usage, self.selectors).solve() is not None
 
-    def fits_without(self, shape: Shape, row: int, claims: Iterable[ClaimKey]) -> bool:
-        """Return True if a pod would fit on a row without the allocations of these claims."""
-        taken = {key: self.holdings.claims.get(key) for key in claims}
-        try:
-            for key in taken:
-                self.holdings.set(key, None)
-            return self.solve(shape, row) is not None
-        finally:
-            for key, held in taken.items():
-                self.holdings.set(key, held)
-
     def settle_pod(self, record: PodRecord) -> dict[ClaimKey, tuple[ClaimSpec, Any]] | None:
         """Return devices for the unallocated claims of a placed pod, chosen together with competing pending claims.
 

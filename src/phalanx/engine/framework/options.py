@@ -156,6 +156,10 @@ class DeallocatesClaims(Protocol):
         """Return the allocated claims of pending pods that may be deallocated."""
         ...
 
+    def leaving(self) -> list[ClaimKey]:
+        """Return the allocated claims of deleted pods, which their controller is about to deallocate."""
+        ...
+
     def disregard(self, keys: Iterable[ClaimKey]) -> None:
         """Treat claims as not allocated until the trial is rewound."""
         ...

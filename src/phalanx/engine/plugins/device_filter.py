@@ -120,17 +120,13 @@ class DeviceFilter(FollowsDevices):
     def explain(self, rows: Rows) -> Sequence[Finding]:
         state = self.state
         found: dict[tuple[str, bool], list[int]] = {}
-        # Devices are released after the pod is deleted: evict no further pods during that time.
-        leaving = state.leaving()
-        healthy = [row for row in rows.tolist() if row not in self.failures]
-        waits = bool(leaving) and any(state.fits_without(self.shape, row, leaving) for row in healthy)
         for row in rows.tolist():
             if state.demands(self.shape, row) is None:
                 found.setdefault((NOT_ON_NODE, True), []).append(row)
                 continue
             reason = INVALID_POOLS if state.view(row).invalid else CANNOT_ALLOCATE
             reason = self.failures.get(row, reason)
-            hopeless = waits or row in self.failures or not state.possible(self.shape, row)
+            hopeless = row in self.failures or not state.possible(self.shape, row)
             found.setdefault((reason, hopeless), []).append(row)
         return [Finding(np.array(at), reason, unresolvable) for (reason, unresolvable), at in found.items()]
 

@@ -402,6 +402,10 @@ class DynamicResources:
                 found.append(key)
         return found
 
+    def leaving(self) -> list[ClaimKey]:
+        """Return the allocated claims of deleted pods, which their controller is about to deallocate."""
+        return self.state.leaving()
+
     def disregard(self, keys: Iterable[ClaimKey]) -> None:
         """Treat claims as not allocated until the trial is rewound."""
         for key in keys:

@@ -351,7 +351,9 @@ class Attempts:
         found: PreemptionResult | None = None
         for plugin in self._cluster.profiles[record.scheduler_name].post_filters:
             if traits_of(plugin).preempts:
-                found = self._preemption.for_pod(record, diagnosis, rows)
+                found = self._unless_devices_are_released(
+                    SinglePod(record), self._preemption.for_pod(record, diagnosis, rows)
+                )
                 status = Status(Code.SUCCESS if found.found else Code.UNSCHEDULABLE)
                 result = PostFilterResult(status, found.nominate, found.message, found.same_for_class)
             else:
@@ -391,7 +393,8 @@ class Attempts:
             return refused
         if refused.hopeless or not self._cluster.profiles[tree.scheduler_name].preempts:
             return refused
-        found = refused.preemption = self._preemption.for_group(tree, built, group_plugins)
+        found = self._unless_devices_are_released(tree, self._preemption.for_group(tree, built, group_plugins))
+        refused.preemption = found
         refused.nominate = found.nominate
         if found.message:
             refused.notes += f", pod group preemption: {found.message}"
@@ -438,6 +441,25 @@ class Attempts:
             return False
         finally:
             journal.rewind(mark)
+
+    def _unless_devices_are_released(self, unit: AttemptUnit, found: PreemptionResult) -> PreemptionResult:
+        """Replace a plan by waiting if the unit fits as soon as devices of deleted pods are released.
+
+        Until then it evicts no further pods and keeps its nominations.
+        """
+        affected = any(record.shape.claims for record in unit.records)
+        if not affected or not (found.found or any(record.nominated for record in unit.records)):
+            return found
+        journal = self._cluster.columns.journal
+        for plugin in self._cluster.profiles[unit.scheduler_name].deallocators:
+            if keys := plugin.leaving():
+                mark = journal.mark()
+                plugin.disregard(keys)
+                answer = self.search(unit, AttemptOptions(evict=False))
+                journal.rewind(mark)
+                if isinstance(answer, Placed):
+                    return PreemptionResult(f"waiting for devices that deleted pods still hold ({len(keys)} claims)")
+        return found
 
     # ---- 4. Reserve and Permit
 
