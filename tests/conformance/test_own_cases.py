@@ -17,11 +17,11 @@ HERE = Path(__file__).parent
 
 @pytest.fixture(scope="module")
 def cases() -> dict[str, Any]:
-    return {
-        f"{path.stem}/{case['name']}": case
-        for path in sorted((HERE / "own").glob("*.yaml"))
-        for case in yaml.safe_load(path.read_text())
-    }
+    found = {}
+    for path in sorted((HERE / "own").glob("*.yaml")):
+        read = yaml.safe_load(path.read_text())
+        found |= {f"{path.stem}/{case['name']}": case for case in (read["cases"] if isinstance(read, dict) else read)}
+    return found
 
 
 def test_every_case_is_kept_from_getting_lost(cases: dict[str, Any]) -> None:

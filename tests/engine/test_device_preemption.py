@@ -12,6 +12,7 @@ from support.device_world import (
     DRIVER,
     World,
     asks,
+    attached,
     claim,
     consumer,
     device,
@@ -141,3 +142,33 @@ def test_a_pod_keeps_its_room_while_the_devices_of_its_victim_are_released() -> 
     world.release("low")
     world.run(10)
     assert world.evicted == ["low"] and world.bound == {"high": "a"}
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_holders_of_shared_devices_and_claims_are_evicted_at_the_lowest_cost(seed: int) -> None:
+    """Devices that every node can use, and claims with several pods: a device is free when its last pod is gone."""
+    rng = random.Random(seed)
+    world = World(*(device_node(name, cpu=rng.choice(["2", "8"])) for name in "abc"))
+    kinds = {f"d{n}": rng.randint(0, 1) for n in range(rng.randint(1, 4))}
+    world.see(attached("fab", *(device(name, kind=kind) for name, kind in kinds.items())))
+    users: dict[str, list[str]] = {}
+    for n in range(rng.randint(1, len(kinds))):
+        world.see(claim(f"c{n}"))
+        for user in range(rng.randint(1, 2)):
+            world.see(consumer(f"p{n}{user}", f"c{n}", priority=rng.randint(1, 4))).run(2)
+            users.setdefault(f"c{n}", []).append(f"p{n}{user}")
+    assert len(world.bound) == sum(map(len, users.values()))
+    priority = {pod: world.objects["Pod", pod].spec.priority for pod in world.bound}
+    devices = {name: world.devices(name)[0].split("/")[1] for name in users}
+    kind, mine = rng.choice([None, 0, 1]), rng.randint(2, 5)
+    free = [name for name, k in kinds.items() if kind in (None, k) and name not in devices.values()]
+    costs = [
+        (max(priority[pod] for pod in pods), len(pods))
+        for name, pods in users.items()
+        if kind in (None, kinds[devices[name]]) and all(priority[pod] < mine for pod in pods)
+    ]
+    expected = (-1, 0) if free else min(costs, default=None)
+    cel = f'device.attributes["{DRIVER}"].kind == {kind}' if kind is not None else ""
+    world.see(claim("high", asks(cel=cel)), consumer("high", "high", priority=mine)).run(20)
+    cost = (max((priority[each] for each in world.evicted), default=-1), len(world.evicted))
+    assert (cost if "high" in world.bound else None) == expected

@@ -52,6 +52,13 @@ def published(name: str, *devices: Json, counters: Json | None = None) -> list[o
     ]
 
 
+def attached(name: str, *devices: Json) -> o.ResourceSlice:
+    """A pool of network-attached devices that every node can use."""
+    pool = {"name": name, "generation": 1, "resourceSliceCount": 1}
+    spec = {"driver": DRIVER, "allNodes": True, "pool": pool, "devices": list(devices)}
+    return msgspec.convert({"metadata": {"name": name}, "spec": spec}, o.ResourceSlice)
+
+
 def device_class(name: str = "gpu", **spec: Any) -> o.DeviceClass:
     spec["selectors"] = [{"cel": {"expression": f'device.driver == "{DRIVER}"'}}]
     return msgspec.convert({"metadata": {"name": name}, "spec": spec}, o.DeviceClass)

@@ -190,6 +190,10 @@ class Inventory:
 
     # ---- pools by node
 
+    def shared_devices(self) -> Iterator[Device]:
+        """Yield the devices of pools that are visible from more than one node."""
+        return (device for pool in self._shared.values() for device in pool.devices)
+
     @property
     def shared(self) -> bool:
         """Return True if any pool is visible from more than one node."""

@@ -126,6 +126,24 @@ class DeviceState(ClaimTables):
                 found.append(use.spec.devices)
         return found
 
+    def can_share_devices(self, shape: Shape) -> bool:
+        """Return True if a claim without devices may get some that several nodes can use."""
+        if not self.inventory.shared:
+            return False
+        compiled = [
+            self.specs.of_spec(use.spec, use.key, shape.namespace)
+            for use in shape.claims
+            if use.kind in (OWN, EXTENDED)
+        ]
+        named = [use.claim for use in shape.claims if use.kind == NAMED and use.claim not in self.holdings.claims]
+        compiled += [self.specs.of(claim) for key in named if (claim := self.claim(key)) is not None]
+        requests = [request for spec in compiled for alternatives in spec.requests for request in alternatives]
+        return any(
+            request.selects(device, self.selectors) is True
+            for device in self.inventory.shared_devices()
+            for request in requests
+        )
+
     def is_pending(self, row: int) -> bool:
         """Return True if claims of placed pods wait for devices on the row."""
         return row in self._pending_at

@@ -152,6 +152,10 @@ class ObservesOutcomes(Protocol):
 class DeallocatesClaims(Protocol):
     """Implemented by the plugin that allocates devices: a gang may get devices elsewhere than its claims have them."""
 
+    def can_share_devices(self, shape: Shape) -> bool:
+        """Return True if pods of a shape may get devices that several nodes can use."""
+        ...
+
     def releasable(self, records: Sequence[PodRecord]) -> list[ClaimKey]:
         """Return the allocated claims of pending pods that may be deallocated."""
         ...

@@ -402,6 +402,10 @@ class DynamicResources:
                 found.append(key)
         return found
 
+    def can_share_devices(self, shape: Shape) -> bool:
+        """Return True if pods of a shape may get devices that several nodes can use."""
+        return self.state.can_share_devices(shape)
+
     def leaving(self) -> list[ClaimKey]:
         """Return the allocated claims of deleted pods, which their controller is about to deallocate."""
         return self.state.leaving()

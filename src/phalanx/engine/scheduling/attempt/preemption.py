@@ -51,7 +51,9 @@ from phalanx.engine.scheduling.attempt.constrained_preemption import Constrained
 from phalanx.engine.scheduling.queue.units import GroupTree
 from phalanx.engine.slices import TrialInvalidated, worked
 from phalanx.engine.state.records import PodRecord
-from phalanx.model.groups import WORKLOAD, GroupKey
+from phalanx.model.groups import WORKLOAD, Group, GroupKey
+from phalanx.model.groups.forest import GroupForest
+from phalanx.model.groups.group import GroupSpec
 
 NEVER = "not eligible due to preemptionPolicy=Never."
 WAITING = "not eligible due to a terminating pod on the nominated node."
@@ -134,6 +136,11 @@ class Preemption:
         if known is not None:
             return _no_victims(record, known)
         found = self.chooser.choose(record, self.cluster.evaluation(record), diagnosis.resolvable, rows)
+        shared = self._for_shared_devices(record)
+        if isinstance(shared.plan, Plan) and (found is None or _provable(shared.plan) < found.key[:PROVABLE]):
+            node = self.cluster.columns.names[shared.assignment[0][1]]
+            text = f"preemption: {placement_text(node, shared.units)}"
+            return replace(shared, message=text, nominate=node)
         if found is None:
             message = self._why_not(record, diagnosis)
             self._failed.put(key, self.victim_index.circumstances, message)
@@ -141,6 +148,26 @@ class Preemption:
         node = self.cluster.columns.names[found.row]
         text = f"preemption: {placement_text(node, found.units)}"
         return PreemptionResult(text, found, found.units, [(record, found.row)], nominate=node)
+
+    def _for_shared_devices(self, record: PodRecord) -> PreemptionResult:
+        """Choose victims on all nodes if the pod may get devices that several nodes can use: as for a gang of one."""
+        profile = self.cluster.profiles[record.scheduler_name]
+        if not record.shape.claims or not any(
+            plugin.can_share_devices(record.shape) for plugin in profile.deallocators
+        ):
+            return PreemptionResult()
+        group = Group(GroupKey("PodGroup", record.namespace, record.name))
+        group.spec = GroupSpec(
+            parent=None, gang=True, minimum=1, topology_key=None, preferred_key=None, disrupt_all=False, priority=None,
+            preemption_policy=None, workload=None, template=None, created="",
+        )  # fmt: skip
+        pending = {group.key: {record.key: record}}
+        tree = GroupTree(f"pod/{record.key}", group, GroupForest(), pending, record.priority, (record,))
+        try:
+            built = build(self.cluster, group, pending, self.cluster.settings.search_budget, record.priority)
+        except Unplaceable:
+            return PreemptionResult()
+        return self.plan(tree, built, None)
 
     def _leaving(self, record: PodRecord, diagnosis: Diagnosis) -> Sequence[PodRecord]:
         """Return terminating pods of lower priority on the nominated node.
