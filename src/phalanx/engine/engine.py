@@ -211,6 +211,7 @@ class Engine:
                 self._notify(event.kind, old, None)
 
     def _notify(self, kind: str, old: Any | None, new: Any | None) -> None:
+        self.indexes.observe(kind, old, new)
         for plugin in self.scheduler.observers:
             try:
                 plugin.observe(kind, old, new)

@@ -24,7 +24,7 @@ from phalanx.model.objects import DeviceClass, ResourceClaim
 from phalanx.model.objects.devices import EXTENDED_CLAIM_ANNOTATION
 
 ALL_ROWS = -1
-KINDS = frozenset({"ResourceClaim", "ResourceSlice", "DeviceClass", "DeviceTaintRule"})
+DEVICE_KINDS = frozenset({"ResourceClaim", "ResourceSlice", "DeviceClass", "DeviceTaintRule"})
 _ON_A_NODE = (PodState.ASSUMED, PodState.BINDING, PodState.CONFIRMED, PodState.BOUND)
 
 
@@ -57,7 +57,6 @@ class ClaimTables:
         self._pending: dict[ClaimKey, tuple[int, ...]] = {}  # claims without devices -> rows of their placed consumers
         self._pending_at: dict[int, dict[ClaimKey, None]] = {}
         self._views: dict[int, RowView] = {}
-        self._last_change: tuple[Any, Any] = (None, None)
         self._joined: dict[ClaimKey, dict[str, None]] = {}  # pods reserved with an assumed allocation
         self._unused: dict[ClaimKey, None] = {}  # claims with a consumer that is gone for good
         self.releasing: dict[ClaimKey, int] = {}  # claims whose allocation is being removed
@@ -66,10 +65,7 @@ class ClaimTables:
     # ---- objects
 
     def observe(self, kind: str, old: Any | None, new: Any | None) -> None:
-        """Apply a changed object once, although the plugin of every profile passes it on."""
-        if kind not in KINDS or (self._last_change[0] is old and self._last_change[1] is new):
-            return
-        self._last_change = (old, new)
+        """Apply a changed object of one of DEVICE_KINDS."""
         thing: Any = new if new is not None else old
         if kind == "ResourceClaim":
             key = (thing.metadata.namespace, thing.metadata.name)

@@ -83,9 +83,6 @@ class DynamicResources:
         self._writes: dict[int, str] = {}  # decision -> pod uid
         self._releases: dict[int, ClaimKey] = {}  # decision -> claim
 
-    def observe(self, kind: str, old: Any | None, new: Any | None) -> None:
-        self.state.observe(kind, old, new)
-
     # ---- PreEnqueue and PreFilter
 
     def pre_enqueue(self, record: PodRecord) -> Status | None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import msgspec
 
 from phalanx.engine.devices.cel import compile_selector
+from phalanx.engine.devices.claim_tables import DEVICE_KINDS
 from phalanx.engine.devices.state import DeviceState
 from phalanx.engine.devices.uses import ClaimUses
 from phalanx.engine.framework import Factory
@@ -32,7 +34,7 @@ from phalanx.engine.plugins.taint_toleration import TaintToleration
 from phalanx.engine.plugins.topology_spread import PodTopologySpread
 from phalanx.engine.plugins.volume_binding import VolumeBinding
 from phalanx.engine.plugins.volume_restrictions import VolumeRestrictions
-from phalanx.engine.plugins.volume_state import VolumeState
+from phalanx.engine.plugins.volume_state import STORAGE_KINDS, VolumeState
 from phalanx.engine.plugins.volume_zone import VolumeZone
 from phalanx.engine.state.columns import Columns
 from phalanx.engine.state.label_interest import LabelInterest
@@ -53,6 +55,13 @@ class Indexes(msgspec.Struct, frozen=True):
         devices = DeviceState(columns, objects, compile_selector)
         uses = ClaimUses(devices, columns.resource, gates or Gates())
         return cls(PodIndex(columns, interest), VolumeState(columns, objects), devices, uses)
+
+    def observe(self, kind: str, old: Any | None, new: Any | None) -> None:
+        """Record an object that was added (old None), changed, or removed (new None)."""
+        if kind in STORAGE_KINDS:
+            self.volumes.observe(kind, old, new)
+        elif kind in DEVICE_KINDS:
+            self.devices.observe(kind, old, new)
 
 
 # By name, in kube-scheduler 1.37's default order: how a plugin's factory is made from the shared indexes.

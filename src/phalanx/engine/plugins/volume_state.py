@@ -104,7 +104,6 @@ class VolumeState:
         self.usage_version = 0  # +1 when a pod with volumes is added or removed
         self.volume_for: dict[str, ClaimKey] = {}  # assumed: volume -> claim
         self.node_for: dict[ClaimKey, str] = {}  # assumed: claim -> node it is provisioned for
-        self._apply_updates: tuple[Any, Any] = (None, None)
         self._position = -1
         self.users: dict[ClaimKey, dict[str, PodRecord]] = {}  # claim -> placed pods that use it, by pod key
         self.disk_rows: dict[int, dict[str, PodRecord]] = {}  # row -> pods with in-tree disks
@@ -117,10 +116,7 @@ class VolumeState:
     # ---- objects
 
     def observe(self, kind: str, old: Any | None, new: Any | None) -> None:
-        """Record a changed object once: every volume plugin of every profile reports the same change."""
-        if kind not in STORAGE_KINDS or (self._apply_updates[0] is old and self._apply_updates[1] is new):
-            return
-        self._apply_updates = (old, new)
+        """Record a changed object of one of STORAGE_KINDS."""
         self.version += 1
         if kind == "PersistentVolumeClaim":
             thing: Any = new if new is not None else old
@@ -285,13 +281,10 @@ class VolumeState:
 
 
 class VolumePlugin:
-    """Base of all volume plugins: share one state and report changes of storage objects to it."""
+    """Base of all volume plugins, which share one state."""
 
     def __init__(self, args: Mapping[str, Any], handle: Handle, state: VolumeState) -> None:
         self.state = state
-
-    def observe(self, kind: str, old: Any | None, new: Any | None) -> None:
-        self.state.observe(kind, old, new)
 
 
 def _member(table: dict[Any, dict[str, PodRecord]], key: Any, record: PodRecord, sign: int) -> None:

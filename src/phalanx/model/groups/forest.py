@@ -333,8 +333,8 @@ class GroupForest:
         policy = group.policy
         if spec is not None:
             spec = self._gate(with_topology_of_pods(spec, group.members.values()))
-            above = hierarchy.ancestry(self._groups, spec.parent)
-            spec = self.policies.apply(group, spec, list(above), self._workloads)
+            above = list(hierarchy.ancestry(self._groups, spec.parent)) if spec.parent is not None else []
+            spec = self.policies.apply(group, spec, above, self._workloads)
         else:
             self.policies.forget(group)
         self._expect(group)
@@ -406,7 +406,9 @@ class GroupForest:
         return roots
 
     def _roots_of(self, group: Group) -> Roots:
-        if group.spec is not None and group.spec.parent is None:
+        if group.spec is None:
+            return ()
+        if group.spec.parent is None:
             return (group.key,)
         resolution = hierarchy.resolve(self._groups, group.key)
         if resolution.root is not None:

@@ -132,15 +132,11 @@ def check(groups: Mapping[GroupKey, Group], group: Group, templates: Templates |
     spec = group.spec
     if spec is None or spec.problem is not None:
         return spec.problem if spec is not None else None
-    depth = sum(1 for _ in islice(ancestry(groups, group.key), LEVELS_CHECKED))
-    if depth < LEVELS_CHECKED:
-        resolution = resolve(groups, group.key)
-        if resolution.cycle:
-            return cycle_text(resolution.cycle)
-    if depth > MAX_DEPTH:
-        level = f"level {depth}" if depth < LEVELS_CHECKED else f"level {depth} or below"
-        return f"{group.key} is on {level}, the hierarchy must not be deeper than {MAX_DEPTH} levels"
-    parent = groups.get(spec.parent) if spec.parent is not None else None
+    parent = None
+    if spec.parent is not None:
+        if (problem := _wrong_depth(groups, group.key)) is not None:
+            return problem
+        parent = groups.get(spec.parent)
     if parent is not None and parent.spec is not None:
         higher = parent.spec
         if spec.workload is not None and higher.workload is not None and spec.workload != higher.workload:
@@ -162,6 +158,17 @@ def check(groups: Mapping[GroupKey, Group], group: Group, templates: Templates |
     if templates is not None:
         return _against_templates(group, spec, parent, templates)
     return None
+
+
+def _wrong_depth(groups: Mapping[GroupKey, Group], key: GroupKey) -> str | None:
+    """Return what is wrong with the chain of parents of a group: a cycle, or too many levels."""
+    depth = sum(1 for _ in islice(ancestry(groups, key), LEVELS_CHECKED))
+    if depth < LEVELS_CHECKED and (cycle := resolve(groups, key).cycle):
+        return cycle_text(cycle)
+    if depth <= MAX_DEPTH:
+        return None
+    level = f"level {depth}" if depth < LEVELS_CHECKED else f"level {depth} or below"
+    return f"{key} is on {level}, the hierarchy must not be deeper than {MAX_DEPTH} levels"
 
 
 def _against_templates(group: Group, spec: GroupSpec, parent: Group | None, templates: Templates) -> str | None:

@@ -135,6 +135,7 @@ class GroupLinks:
         A new or removed link (`deep`) concerns as many levels below as a check looks up; other changes concern only the
         children, since they are compared with their parent.
         """
+        deep = deep and bool(group.children)
         below = self._levels_below(group, hierarchy.LEVELS_CHECKED) if deep else [group, *group.children.values()]
         for member in below:
             was = (member.ready, member.bad)

@@ -216,10 +216,10 @@ class GroupUnits:
             if invalid is not None:
                 for key in invalid.groups:
                     self.members.report(key, INVALID, invalid.message)
-        group = self.forest.group(root)
+        group, unit_key = self.forest.group(root), root_key(root)
         if group is None or group.spec is None or group.spec.parent is not None:
-            if self.unit_lifecycle.waiting(root_key(root)) is None:
-                self.unit_lifecycle.settle(root_key(root), UnitState.NONE)
+            if self.unit_lifecycle.waiting(unit_key) is None:
+                self.unit_lifecycle.settle(unit_key, UnitState.NONE)
             if group is not None and group.spec is not None and invalid is None:
                 self._admission.without_parent(root)
             return
@@ -228,11 +228,11 @@ class GroupUnits:
         if invalid is None:
             self.commits.notify(group)
             if self.conditions.is_true(root):
-                self._errors.pop(root_key(root), None)
+                self._errors.pop(unit_key, None)
             self.members.settle(root)
-        unit = self.unit_lifecycle.waiting(root_key(root))
+        unit = self.unit_lifecycle.waiting(unit_key)
         if invalid is None and (unit is None or (unit.state is UnitState.HELD and unit.gate[0] == GANG)):
-            self.commits.release(group, root_key(root))
+            self.commits.release(group, unit_key)
             if unit is None and not self.forest.ready(root) and self._had_members(root):
                 self._admission.short_of_members(root)
 
