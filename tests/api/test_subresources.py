@@ -437,3 +437,23 @@ def test_a_log_is_what_the_annotation_of_the_pod_says(server: LocalCluster, name
     assert server.ask("GET", path, limitBytes=5).body == b"one\nt"
     stamped = server.ask("GET", path, tailLines=1, timestamps="true").body.decode()
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{9}Z three\n", stamped)
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "code"),
+    [("tailLines", "-1", 422), ("limitBytes", "0", 422), ("sinceSeconds", "0", 422), ("sinceSeconds", "nan", 400)],
+)
+def test_numbers_of_the_query_of_a_log_are_checked(
+    server: LocalCluster, namespace: str, option: str, value: str, code: int
+) -> None:
+    server.create(f"/api/v1/namespaces/{namespace}/pods", pod("p"))
+    reply = server.ask("GET", f"/api/v1/namespaces/{namespace}/pods/p/log", **{option: value})
+    assert reply.code == code, reply.json
+    assert code == 400 or f"{option}: Invalid value: {value}: must be greater than" in reply.json["message"]
+
+
+@pytest.mark.parametrize("option", ["limit", "timeoutSeconds"])
+@pytest.mark.parametrize("watch", ["true", "false"])
+def test_numbers_of_lists_and_watches_are_checked(server: LocalCluster, option: str, watch: str) -> None:
+    reply = server.ask("GET", "/api/v1/pods", **{option: "many", "watch": watch})
+    assert reply.code == 400 and "many" in reply.json["message"]

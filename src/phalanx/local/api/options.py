@@ -71,12 +71,12 @@ def check_timeout(query: Mapping[str, str]) -> None:
         raise BadRequest(f"invalid timeout specified in the request URL - {problem}")
 
 
-def invalid_options(kind: str, errors: list[FieldError]) -> Invalid:
+def invalid_options(kind: str, errors: list[FieldError], *, group: str = "meta.k8s.io", name: str = "") -> Invalid:
     texts = [str(error) for error in errors]
     shown = texts[0] if len(texts) == 1 else "[" + ", ".join(texts) + "]"
     return Invalid(
-        f'{kind}.meta.k8s.io "" is invalid: {shown}',
-        group="meta.k8s.io",
+        f'{kind}{group and "." + group} "{name}" is invalid: {shown}',
+        group=group,
         kind=kind,
         causes=[{"reason": error.type, "message": error.message, "field": error.path} for error in errors],
     )

@@ -27,7 +27,7 @@ from phalanx.local.api.subresources import scale_of
 from phalanx.local.api.table import TableMaker
 from phalanx.local.api.view import View, api_version, decode, encode, item_head, object_in, partial, to_yaml, view_of
 from phalanx.local.store.contract import Compacted, Entry
-from phalanx.model.fieldpath import forbidden, not_supported
+from phalanx.model.fieldpath import forbidden, invalid, not_supported
 from phalanx.model.kinds import FieldError
 
 CHUNK_ITEMS = 128  # per piece of a long list: the loop serves others between pieces
@@ -83,6 +83,7 @@ class Reader:
         entry = self.entry(request)
         check_not_newer(parse_revision(request.query.get("resourceVersion", "")), self._ctx.store.revision)
         if request.subresource == "log":
+            check_log_options(request)
             return _log(request, decode(entry.value))
         if request.subresource == "scale":
             return Answer(body=encode(scale_of(kind, object_in(kind, version, entry.value))))
@@ -99,6 +100,7 @@ class Reader:
     async def _list(self, request: Request, form: Form) -> Answer:
         query, kind = request.query, request.kind
         limit = parse_number(query, "limit")
+        parse_number(query, "timeoutSeconds")  # without effect here, but refused as in a watch
         token = query.get("continue", "")
         if not token and query.get("resourceVersion") == "0":
             limit = 0  # kube-apiserver answers "any version will do" from its cache, whole; reflectors count on it
@@ -247,6 +249,11 @@ MOST_DIGITS = 20  # of a number of 64 bits with its sign
 
 
 def parse_number(query: Mapping[str, str], name: str) -> int:
+    """Return a number of the query, 0 if it is unset or, as in Kubernetes, negative. Raises BadRequest."""
+    return max(parse_signed(query, name), 0)
+
+
+def parse_signed(query: Mapping[str, str], name: str) -> int:
     text = query.get(name, "")
     if not text:
         return 0
@@ -255,7 +262,7 @@ def parse_number(query: Mapping[str, str], name: str) -> int:
     number = int(text) if len(text) <= MOST_DIGITS else 1 << 63
     if not -(1 << 63) <= number < 1 << 63:
         raise BadRequest(f'strconv.ParseInt: parsing "{text}": value out of range')
-    return max(number, 0)  # as in Kubernetes, a negative number is none
+    return number
 
 
 def parse_revision(text: str) -> int:
@@ -301,6 +308,13 @@ def too_old(asked: int, oldest: int) -> Expired:
     return Expired(f"too old resource version: {asked} ({oldest})")
 
 
+_LOG_NUMBERS = (  # of the query of a pod's log: the least value, and what is wrong with a smaller one
+    ("tailLines", 0, "must be greater than or equal to 0"),
+    ("limitBytes", 1, "must be greater than 0"),
+    ("sinceSeconds", 1, "must be greater than 0"),
+)
+
+
 class ExpiredContinue(Expired):
     """Return a 410 with a continue token for the latest revision."""
 
@@ -313,6 +327,19 @@ class ExpiredContinue(Expired):
 
     def status(self) -> dict[str, object]:
         return super().status() | {"metadata": {"continue": self._next}}
+
+
+def check_log_options(request: Request) -> None:
+    """Check the numbers of the query of a pod's log. Raises BadRequest or Invalid, as kube-apiserver."""
+    query = request.query
+    errors: list[FieldError] = []
+    for name, least, detail in _LOG_NUMBERS:
+        if name in query and (number := parse_signed(query, name)) < least:
+            errors.append(invalid(name, number, detail))
+    if "sinceSeconds" in query and "sinceTime" in query:
+        errors.append(forbidden("", "at most one of `sinceTime` or `sinceSeconds` may be specified"))
+    if errors:
+        raise invalid_options("PodLogOptions", errors, group="", name=request.name)
 
 
 def _log(request: Request, pod: Mapping[str, Any]) -> Answer:

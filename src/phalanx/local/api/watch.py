@@ -64,6 +64,7 @@ def options_of(request: Request, current: int) -> Options:
         since = None
     else:
         since = asked if asked else current
+    parse_number(query, "limit")  # without effect here, but refused as in a list
     seconds = float(parse_number(query, "timeoutSeconds")) or LONGEST
     return Options(since, bookmarks, send_initial and bookmarks, min(seconds, LONGEST))
 
