@@ -16,7 +16,7 @@ from phalanx.engine.state.records import PodRecord
 from phalanx.model.groups import REPLACES
 from phalanx.model.objects import ResourceQuota
 from phalanx.testing import Cluster
-from phalanx.testing.builders import node, pod, pod_group, workload
+from phalanx.testing.builders import node, pod, pod_group, workload, workload_policy
 from support.replicas import TO_COME, leader, replica
 
 
@@ -209,6 +209,68 @@ def test_nothing_is_reserved_beyond_a_quota_that_was_lowered() -> None:
     run.gone("Pod", "modest/other").see(quota({"requests.cpu": "8"}, {"requests.cpu": "8"})).step(40.0)
     run.step(1.0)
     assert held(run) == {"default": 8}
+
+
+def expected(run: Cluster) -> list[str]:
+    """Names of the groups that room is reserved for, one for each expected pod."""
+    return [expected_pods.owner_of(each).name for _, each in run.engine.nominations.all() if "/" in each.name]
+
+
+def replacing(name: str) -> list[Any]:
+    rules = workload_policy(name).target("PodGroup", name).set(rescheduling={"policy": "Replace"})
+    return [rules, pod_group(name).gang(2), *(pod(f"{name}-{i}").group(name).cpu("3") for i in range(2))]
+
+
+def used(pods: int) -> ResourceQuota:
+    return quota({"pods": "2"}, {"pods": str(pods)})
+
+
+@pytest.mark.parametrize("end", ["fails", "is deleted"])
+def test_gangs_that_lose_members_in_turn_reserve_no_more_than_the_quota(end: str) -> None:
+    run = eight_nodes().see(used(0))
+    for name in ("a", "b", "c"):
+        run.see(*replacing(name), used(2))
+        run.step()
+        for member in (f"{name}-0", f"{name}-1"):
+            assert member in run.placed
+            if end == "fails":
+                run.update(member, phase="Failed")
+            run.step()
+            run.gone("Pod", member)
+        run.see(used(0))
+        run.step()
+    most = len(expected(run))
+    assert most == (6 if end == "fails" else 3), "the status of a quota may be late"
+    for _ in range(7):
+        run.step(1.0)
+    assert len(expected(run)) == 2
+    run.see(*others(6)).step(2)
+    assert sum(name.startswith("other") for name in run.placed) == 6
+    run.see(used(2))
+    for _ in range(7):
+        run.step(1.0)
+    assert not expected(run), "other pods use the quota now"
+
+
+def test_room_of_a_lost_member_stays_reserved_while_the_quota_allows_its_successor() -> None:
+    run = eight_nodes().see(used(0)).see(*replacing("a"), used(2))
+    run.step()
+    run.update("a-0", phase="Failed").step(30.0)
+    run.see(used(1)).step(1.0)
+    assert expected(run) == ["a"], "the failed pod is counted no more"
+    run.step(300.0)
+    run.step(1.0)
+    assert expected(run) == ["a"]
+
+
+def test_expected_pods_lose_their_room_when_others_use_the_quota() -> None:
+    run = eight_nodes().see(quota({"pods": "8"}, {"pods": "1"}), replica("a", 7, "3"), leader("a", "10m"))
+    run.step()
+    assert len(expected(run)) == 7
+    run.see(quota({"pods": "8"}, {"pods": "8"}))
+    for _ in range(7):
+        run.step(1.0)
+    assert not expected(run)
 
 
 def test_a_promise_that_a_unit_of_higher_priority_breaks_says_so() -> None:

@@ -306,7 +306,7 @@ class Engine:
         self.maintenance.step()
         self.rejections.step()
         self.groups.settle()
-        self.maintenance.replacements.settle()
+        self.maintenance.settle()
         self.scheduler.evictions.step()
         self.starts.sweep()
         if self.places.requests or self.places.held:

@@ -6,7 +6,7 @@ for expected pods of the namespace are added. An unknown scope counts as matchin
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from phalanx.engine.framework.cluster_state import ClusterState
 from phalanx.engine.state.records import PodRecord
@@ -24,18 +24,30 @@ def allowed(state: ClusterState, namespace: str, pod: Pod, count: int, reserved:
     if not quotas or count <= 0:
         return count
     others = list(reserved)
-    wants = pod_request(pod).amounts
-    for quota in quotas:
-        if not _applies(quota, pod):
-            continue
-        for name, hard in (quota.spec.hard or {}).items():
-            resource, each = _counted(name, pod, wants)
-            if each <= 0:
-                continue
-            used = requested_amount(resource, (quota.status.used or {}).get(name, "0"))
-            used += sum(_held(state, record, resource, name) for record in others)
-            count = min(count, max(0, int((requested_amount(resource, hard) - used) // each)))
+    for resource, name, each, quota in _limits(quotas, pod):
+        used = _used(quota, name, resource) + sum(_held(state, record, resource, name) for record in others)
+        count = min(count, max(0, int((_hard(quota, name, resource) - used) // each)))
     return count
+
+
+def not_allowed(state: ClusterState, namespace: str, pods: Iterable[PodRecord]) -> list[PodRecord]:
+    """Return which of these pods, which do not exist, the quotas do not allow after those before them in order."""
+    quotas = [each for each in state.objects.all(ResourceQuota) if each.metadata.namespace == namespace]
+    left: dict[tuple[str, str], float] = {}  # (quota, name in spec.hard) -> amount
+    refused = []
+    for record in pods:
+        wants: dict[tuple[str, str], float] = {}
+        for resource, name, each, quota in _limits(quotas, record.pod) if record.pod is not None else ():
+            key = (quota.metadata.name, name)
+            wants[key] = each
+            if key not in left:
+                left[key] = _hard(quota, name, resource) - _used(quota, name, resource)
+        if any(left[key] < each for key, each in wants.items()):
+            refused.append(record)
+            continue
+        for key, each in wants.items():
+            left[key] -= each
+    return refused
 
 
 def exceeded(state: ClusterState, namespace: str, records: Sequence[PodRecord]) -> str:
@@ -46,18 +58,30 @@ def exceeded(state: ClusterState, namespace: str, records: Sequence[PodRecord]) 
     """
     quotas = [each for each in state.objects.all(ResourceQuota) if each.metadata.namespace == namespace]
     pods = {record.shape: record.pod for record in records if record.pod is not None} if quotas else {}
-    for quota in quotas:
-        used = quota.status.used or {}
-        for name, hard in (quota.spec.hard or {}).items():
-            for pod in pods.values():
-                resource, each = _counted(name, pod, pod_request(pod).amounts)
-                if (
-                    each > 0
-                    and _applies(quota, pod)
-                    and requested_amount(resource, used.get(name, "0")) > requested_amount(resource, hard)
-                ):
-                    return f"ResourceQuota {quota.metadata.name} is exceeded: {name} {used.get(name)} of {hard}"
+    for pod in pods.values():
+        for resource, name, _, quota in _limits(quotas, pod):
+            if _used(quota, name, resource) > _hard(quota, name, resource):
+                used, hard = (quota.status.used or {})[name], (quota.spec.hard or {})[name]
+                return f"ResourceQuota {quota.metadata.name} is exceeded: {name} {used} of {hard}"
     return ""
+
+
+def _limits(quotas: Iterable[ResourceQuota], pod: Pod) -> Iterator[tuple[str, str, float, ResourceQuota]]:
+    """Yield (resource, name in `spec.hard`, amount for one such pod, quota) for each limit that counts this pod."""
+    wants = pod_request(pod).amounts
+    for quota in quotas:
+        for name in (quota.spec.hard or {}) if _applies(quota, pod) else ():
+            resource, each = _counted(name, pod, wants)
+            if each > 0:
+                yield resource, name, each, quota
+
+
+def _hard(quota: ResourceQuota, name: str, resource: str) -> float:
+    return requested_amount(resource, (quota.spec.hard or {})[name])
+
+
+def _used(quota: ResourceQuota, name: str, resource: str) -> float:
+    return requested_amount(resource, (quota.status.used or {}).get(name, "0"))
 
 
 def _counted(name: str, pod: Pod, wants: dict[str, float]) -> tuple[str, float]:

@@ -8,7 +8,7 @@ before it tries any unit.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 
 import msgspec
 from msgspec import field
@@ -261,6 +261,13 @@ class GroupReservations:
             successor = self._cluster.records.get(name)
             if successor is not None and successor.state is PodState.PENDING and successor.nominated:
                 self._free(successor)
+
+    def end(self, beyond: Container[str]) -> None:
+        """End the reservations with these keys, of pods that a quota does not allow."""
+        for kept in self.kept.values() if beyond else ():
+            for reservation in [each for each in kept.reservations if each.key in beyond]:
+                kept.reservations.remove(reservation)
+                self._withdraw(reservation)
 
     def _withdraw(self, reservation: PodRecord) -> None:
         self._free(reservation)

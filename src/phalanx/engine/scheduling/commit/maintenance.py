@@ -23,6 +23,7 @@ from phalanx.engine.scheduling.commit.replacements import (
     Rollouts,
     recreation_seconds,
 )
+from phalanx.engine.scheduling.commit.reservation_limits import QuotaChecks
 from phalanx.engine.scheduling.lifecycle.members import Members, root_key
 from phalanx.engine.scheduling.lifecycle.pod_lifecycle import PodLifecycle
 from phalanx.model.groups import Group, GroupKey, Member, MemberState
@@ -56,6 +57,7 @@ class Maintenance:
         self._health = members.health
         self.replacements = Replacements(state, members, pods)
         self._rollouts = Rollouts(state.forest, self.replacements)
+        self._quotas = QuotaChecks(state)
         self._times: dict[GroupKey, _Times] = {}
         self._due: dict[GroupKey, float] = {}
         self._backoffs: dict[GroupKey, GroupKey] = {}  # root -> the group whose restart delays it
@@ -68,8 +70,8 @@ class Maintenance:
         """Return the time in seconds at which `step` has something to do; a time in the past means now."""
         if self._health.changed or self._members.lost_members:
             return self._cluster.now
-        times = [*self._due.values(), *((due,) if (due := self.replacements.next_time()) is not None else ())]
-        return min(times, default=None)
+        others = (self.replacements.next_time(), self._quotas.next_time)
+        return min([*self._due.values(), *(due for due in others if due is not None)], default=None)
 
     def step(self) -> None:
         """Apply policies of groups; called before units are tried."""
@@ -95,6 +97,12 @@ class Maintenance:
             del self._members.restart_after[root]
             self._backoffs.pop(root, None)
             self._members.notes.roots_of_changed_members[root] = None
+
+    def settle(self) -> None:
+        """End reservations that expired or are beyond a quota, and assign others to pods that have come."""
+        beyond = self._quotas.overdue([*self._room.reservations, *self.replacements.of_deleted_pods])
+        self._room.end(beyond)
+        self.replacements.settle(beyond)
 
     def _restore(self) -> None:
         """Restore the reservations of an earlier process, also for members that terminate or have failed since then."""

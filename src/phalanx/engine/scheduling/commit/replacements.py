@@ -9,6 +9,8 @@ new scheduler process restores it before it tries any unit.
 
 from __future__ import annotations
 
+from collections.abc import Container
+
 import msgspec
 import numpy as np
 
@@ -116,10 +118,15 @@ class Replacements:
 
     # ---- events
 
-    def settle(self) -> None:
-        """Assign reservations to created pods, and end expired reservations."""
+    def settle(self, beyond: Container[str] = ()) -> None:
+        """Assign reservations to created pods, and end expired reservations.
+
+        `beyond`: keys of the placeholders for pods that a quota does not allow.
+        """
         left = []
         for each in self._reserved:
+            if each.claimed_by == UNCLAIMED and each.record.key in beyond:
+                each.until = self._cluster.now
             if self._update(each):
                 self._end(each)
             else:
@@ -195,6 +202,15 @@ class Replacements:
 
     def next_time(self) -> float | None:
         return self._reserved[0].until if self._reserved else None
+
+    @property
+    def of_deleted_pods(self) -> list[PodRecord]:
+        """Return the placeholders whose lost pods do not exist, so that no quota counts those."""
+        return [
+            each.record
+            for each in self._reserved
+            if each.claimed_by == UNCLAIMED and f"{each.leaf.namespace}/{each.lost}" not in self._cluster.records
+        ]
 
     @property
     def records(self) -> list[PodRecord]:

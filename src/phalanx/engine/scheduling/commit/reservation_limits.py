@@ -1,21 +1,24 @@
-"""Limits of reservations for waiting units: of the cluster, of a namespace, and its ResourceQuotas."""
+"""Limits of reservations: of the cluster, of a namespace, and its ResourceQuotas."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 import numpy.typing as npt
 
 from phalanx.engine.framework.cluster_state import ClusterState
 from phalanx.engine.framework.settings import ReservationSettings
-from phalanx.engine.groups.quota_room import exceeded
+from phalanx.engine.groups.quota_room import exceeded, not_allowed
 from phalanx.engine.reservations.reservation import Rows
 from phalanx.engine.scheduling.attempt.unit_requests import PlannedUnit
 from phalanx.engine.scheduling.commit.overtaking import namespace_of
 from phalanx.engine.scheduling.queue.units import SchedulingUnit
 from phalanx.engine.state.records import PodRecord
+from phalanx.model.objects import ResourceQuota
 
+QUOTA_SECONDS = 5.0  # for the API server to count a pod that has come or gone in the status of a ResourceQuota
+QUOTA_CHECK_SECONDS = 1.0  # between two checks
 LONG_SECONDS = 86_400.0  # a unit that runs longer counts with all its nodes
 Bools = npt.NDArray[np.bool_]
 
@@ -47,6 +50,38 @@ def refusal_of(
     if len(mine) > share * count:
         return f"reservations of namespace {namespace} may hold {share:.0%} of the nodes"
     return ""
+
+
+class QuotaChecks:
+    """Find reservations for expected pods that the ResourceQuotas of their namespace do not allow to be created.
+
+    Pods that failed or were deleted no longer use their quota. If the room reserved for their successors did not use
+    it either, a tenant whose gangs start and fail in turn would reserve the whole cluster.
+    """
+
+    def __init__(self, state: ClusterState) -> None:
+        self._cluster = state
+        self._since: dict[str, float] = {}  # key of a placeholder -> seconds
+        self.next_time: float | None = None  # of the next check; None: nothing to check
+        self._checked = float("-inf")  # seconds
+
+    def overdue(self, expected: Sequence[PodRecord]) -> set[str]:
+        """Return keys of the placeholders that have been beyond their quota for some seconds. At most once a second."""
+        now = self._cluster.now
+        if not expected:
+            self.next_time = None
+            return set()
+        if now < self._checked + QUOTA_CHECK_SECONDS:
+            return set()
+        limited = {quota.metadata.namespace for quota in self._cluster.objects.all(ResourceQuota)}
+        found: dict[str, list[PodRecord]] = {}
+        for record in expected:
+            if record.namespace in limited:
+                found.setdefault(record.namespace, []).append(record)
+        self._checked, self.next_time = now, now + QUOTA_CHECK_SECONDS if found else None
+        beyond = [each.key for name, records in found.items() for each in not_allowed(self._cluster, name, records)]
+        self._since = {key: self._since.get(key, now) for key in beyond}
+        return {key for key, since in self._since.items() if now - since >= QUOTA_SECONDS}
 
 
 class PromiseLimits:
