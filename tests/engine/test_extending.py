@@ -492,3 +492,22 @@ def test_the_core_knows_no_plugin_by_name():
         code = "\n".join(line.partition("#")[0] for line in path.read_text().splitlines())
         found = [name for name in names if f'"{name}"' in code]
         assert not found, f"{path.name} names {found}"
+
+
+def test_a_pod_that_only_time_brought_back_is_marked_until_it_fails_again():
+    class Closed:
+        name = "Closed"
+        closed = True
+
+        def pre_filter(self, shape):
+            return Status(Code.UNSCHEDULABLE, ("closed",)) if self.closed else None
+
+    plugin = Closed()
+    run = with_plugin(plugin).see(node("n").cpu("1"), pod("a").cpu("1"))
+    run.step()
+    unit = run.engine.queue.units["pod/default/a"]
+    run.step(run.engine.next_wake() - run.now)  # the limit without an event: closed still
+    assert unit.attempts == 2 and not unit.flushed
+    plugin.closed = False
+    run.step(run.engine.next_wake() - run.now)
+    assert run.bound == {"a": "n"} and unit.flushed

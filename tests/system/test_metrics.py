@@ -49,19 +49,19 @@ KUBE = {
     "async_api_call_execution_duration_seconds": {"call_type", "result"},
     "async_api_call_execution_total": {"call_type", "result"},
     "pending_async_api_calls": {"call_type"},
+    "pod_scheduled_after_flush_total": set(),
 }
+DEVICES = {"profile", "driver", "status"}  # labels of scheduler_dra_bindingconditions_*
 # The others: goroutines, caches and workers that do not exist here. docs/metrics.md says so.
 ABSENT = {
     "goroutines", "inflight_events", "batch_attempts_total", "batch_cache_flushed_total",
     "batch_rescore_attempts_total", "batch_rescore_duration_seconds", "get_node_hint_duration_seconds",
     "store_schedule_results_duration_seconds", "preemption_goroutines_duration_seconds",
     "preemption_goroutines_execution_total", "queueing_hint_execution_duration_seconds",
-    "pre_queueing_hint_evaluations_total", "pod_scheduled_after_flush_total",
-    "plugin_evaluation_total", "generated_placements_total", "placement_evaluations_total",
+    "pre_queueing_hint_evaluations_total", "plugin_evaluation_total", "generated_placements_total",
+    "placement_evaluations_total",
     "placement_evaluation_duration_seconds",
     "preemption_evaluation_duration_seconds",
-    "dra_bindingconditions_allocations_total",
-    "dra_bindingconditions_wait_duration_seconds",
 }  # fmt: skip
 
 
@@ -159,6 +159,40 @@ def test_groups_are_measured(scraped: Scraped) -> None:
     assert "node" in levels and any(level.endswith("/zone") for level in levels)
     assert all(0 <= s.value <= 1 for s in scraped.samples if s.name == "phalanx_fragmentation_ratio")
     assert value("phalanx_promises_total", result="given") == 0
+
+
+def test_waits_for_binding_conditions_are_measured_by_driver(start_cluster: Callable[..., LocalCluster]) -> None:
+    cluster = start_cluster(nodes=1, run_controllers=False)
+    (name,) = (each["metadata"]["name"] for each in cluster.get("/api/v1/nodes")["items"])
+    device = {"name": "d0", "bindsToNode": True, "bindingConditions": ["Ready"], "bindingFailureConditions": ["Broken"]}
+    pool = {"name": "pool", "generation": 1, "resourceSliceCount": 1}
+    typed = {"apiVersion": "resource.k8s.io/v1"}
+    exactly = {"deviceClassName": "gpu", "allocationMode": "ExactCount", "count": 1}
+    cluster.apply(
+        {**typed, "kind": "DeviceClass", "metadata": {"name": "gpu"}, "spec": {}},
+        {**typed, "kind": "ResourceSlice", "metadata": {"name": "slice"},
+         "spec": {"driver": "gpus.example.com", "nodeName": name, "pool": pool, "devices": [device]}},
+        {**typed, "kind": "ResourceClaim", "metadata": {"name": "c"},
+         "spec": {"devices": {"requests": [{"name": "r", "exactly": exactly}]}}},
+        pod("p", 1, resourceClaims=[{"name": "c", "resourceClaimName": "c"}]),
+    )  # fmt: skip
+    claim = "/apis/resource.k8s.io/v1/namespaces/default/resourceclaims/c"
+    cluster.wait(claim, lambda found: found.get("status", {}).get("allocation"))
+    ready = {
+        "type": "Ready",
+        "status": "True",
+        "reason": "Made",
+        "message": "",
+        "lastTransitionTime": "2026-01-01T00:00:00Z",
+    }
+    prepared = {"driver": "gpus.example.com", "pool": "pool", "device": "d0", "conditions": [ready]}
+    cluster.patch(f"{claim}/status", {"status": {"devices": [prepared]}})
+    cluster.wait(f"{PODS}/p", lambda found: found["spec"].get("nodeName"))
+    scraped = Scraped(cluster.ask("GET", "/metrics").body.decode())
+    labels = {"profile": "default-scheduler", "driver": "gpus.example.com", "status": "success"}
+    assert scraped.value("scheduler_dra_bindingconditions_allocations_total", **labels) == 1
+    assert scraped.value("scheduler_dra_bindingconditions_wait_duration_seconds_count", **labels) == 1
+    assert scraped.labels("scheduler_dra_bindingconditions_allocations") == DEVICES
 
 
 def test_the_page_says_which_names_of_kube_scheduler_are_absent(scraped: Scraped) -> None:

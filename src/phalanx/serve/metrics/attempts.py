@@ -10,7 +10,7 @@ from collections import Counter as Tally
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, Counter
 from prometheus_client.core import CounterMetricFamily
 from prometheus_client.registry import Collector
 
@@ -37,6 +37,7 @@ class _Sent(NamedTuple):
     at: float  # monotonic seconds
     share: float  # seconds of the deciding step
     attempts: int
+    flushed: bool  # the attempt was caused by no event
 
 
 class AttemptMetrics(Collector):
@@ -44,6 +45,11 @@ class AttemptMetrics(Collector):
         self._service = service
         self._sent: dict[int, _Sent] = {}  # by decision
         self._step = 0.0  # duration of the last step in seconds
+        self._flushed = Counter(
+            "scheduler_pod_scheduled_after_flush_total",
+            "Pods bound by an attempt that no event had caused, only the time they had waited.",
+            registry=registry,
+        )
         attempt = exponential(0.001, 2, 15)
 
         by = ["result", "profile"]
@@ -130,7 +136,8 @@ class AttemptMetrics(Collector):
         unit = engine.pod_lifecycle.unit_of.get(key)
         attempts = max(1, unit.attempts) if unit is not None else 1
         at = self._service.monotonic()
-        self._sent[decision.id] = _Sent(record.scheduler_name, record.created, at, share, attempts)
+        flushed = unit is not None and unit.flushed
+        self._sent[decision.id] = _Sent(record.scheduler_name, record.created, at, share, attempts, flushed)
 
     def _answered(self, outcome: Outcome) -> None:
         sent = self._sent.pop(outcome.decision, None)
@@ -143,6 +150,8 @@ class AttemptMetrics(Collector):
             return
         self._attempt.observe(sent.share + took, ("scheduled", sent.profile))
         self._attempts.observe(sent.attempts)
+        if sent.flushed:
+            self._flushed.inc()
         label = str(sent.attempts) if sent.attempts < _MANY_ATTEMPTS else f"{_MANY_ATTEMPTS}+"
         self._sli.observe(max(0.0, self._service.now() - sent.created), (label,))
 

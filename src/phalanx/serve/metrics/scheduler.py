@@ -17,6 +17,7 @@ from phalanx.engine.engine import Engine
 from phalanx.engine.scheduling.commit.admission import GANG
 from phalanx.engine.scheduling.queue.units import QueueName
 from phalanx.serve.metrics.attempts import AttemptMetrics
+from phalanx.serve.metrics.devices import DeviceMetrics
 from phalanx.serve.metrics.groups import GroupMetrics
 from phalanx.serve.metrics.histograms import Histograms, exponential
 from phalanx.serve.metrics.plugin_times import PluginSamples
@@ -194,6 +195,7 @@ class SchedulerMetrics:
         self._attempt_metrics = AttemptMetrics(service, registry)
         self._preemption_metrics = PreemptionMetrics(service, registry)
         self._groups = GroupMetrics(service, registry)
+        DeviceMetrics(service, registry)
         EngineCounts(service.engine, registry)
         service.samples = PluginSamples(service.engine, service.clock, profile, registry)
         handling = Histograms(

@@ -43,7 +43,9 @@ class Binding:
         self._status = status
         self._emit = emit
         self._apply_later_version = apply_later_version
-        self.permit_waits: deque[tuple[float, str]] = deque(maxlen=1000)  # seconds and result, for metrics
+        # For metrics: seconds and result of the waits that ended, for Permit and for PreBind.
+        self.permit_waits: deque[tuple[float, str]] = deque(maxlen=1000)
+        self.pre_bind_waits: deque[tuple[float, str, PodRecord]] = deque(maxlen=1000)
 
     def commit(self, unit: SchedulingUnit, placed: Placed) -> None:
         """Assume a single pod for which Reserve and Permit have passed, and bind it or let it wait."""
@@ -120,19 +122,24 @@ class Binding:
                 turns += 1
             if self._pod_lifecycle.holding.get(held.record.key) is held:
                 status = self._continue(held)
-                self._note_permit(held, status)
+                self._note_wait(held, status)
                 if status is not None:
                     self.refuse(held.unit, held.record, status)
                 elif self._needs_message(held) and self._cluster.now >= held.since + ANNOUNCED_AFTER:
                     self._pod_lifecycle.announce(held.record)
         return turns
 
-    def _note_permit(self, held: OnHold, status: Status | None) -> None:
-        """Record the time a pod waited for Permit when the wait ends."""
-        still = self._pod_lifecycle.holding.get(held.record.key)
-        if held.stage == PERMIT and (status is not None or still is None or still.stage != PERMIT):
+    def _note_wait(self, held: OnHold, status: Status | None) -> None:
+        """Record the time a pod waited for Permit or PreBind when the wait ends."""
+        still, waited = self._pod_lifecycle.holding.get(held.record.key), self._cluster.now - held.since
+        if status is None and still is not None and still.stage == held.stage:
+            return
+        if held.stage == PERMIT:
             result = "Success" if status is None else "Unschedulable" if status.rejected else "Error"
-            self.permit_waits.append((self._cluster.now - held.since, result))
+            self.permit_waits.append((waited, result))
+        elif held.stage == PRE_BIND:
+            result = "success" if status is None else "timeout" if self._cluster.now >= held.deadline else "failure"
+            self.pre_bind_waits.append((waited, result, held.record))
 
     def _needs_message(self, held: OnHold) -> bool:
         pods, key = self._pod_lifecycle, held.record.key

@@ -107,7 +107,7 @@ class Queue:
     def back_off(self, unit: SchedulingUnit, now: float) -> None:
         """Move a unit to the backoff queue after an error; the delay doubles with each error."""
         self._leave(unit)
-        unit.errors += 1
+        unit.errors, unit.flushed = unit.errors + 1, False
         delay = min(self._times.initial_backoff * 2.0 ** min(unit.errors - 1, 30), self._times.max_backoff)
         unit.expiry = now + delay
         unit.queue_name = BACKOFF
@@ -164,7 +164,7 @@ class Queue:
         equivalence_class.tried = now
         equivalence_class.needs = needs
         self._index(equivalence_class)
-        equivalence_class.is_waiting = True
+        equivalence_class.is_waiting, equivalence_class.flushed = True, False
         equivalence_class.deadline = now + self._times.flush_after
         self._arm(equivalence_class)
         self._into_class(unit, equivalence_class)
@@ -268,6 +268,7 @@ class Queue:
             if not equivalence_class.is_waiting:
                 continue
             if equivalence_class.deadline <= now:
+                equivalence_class.flushed = True
                 self.wake_class(equivalence_class)
             else:
                 self._arm(equivalence_class)
@@ -447,7 +448,7 @@ class Queue:
         heapq.heappush(self._active, unit.entry)
 
     def _into_class(self, unit: SchedulingUnit, equivalence_class: EquivalenceClass) -> None:
-        unit.queue_name = WAITING
+        unit.queue_name, unit.flushed = WAITING, False
         self.incoming.count(unit, "unschedulable", "ScheduleAttemptFailure")
         unit.equivalence_class = equivalence_class
         self.units[unit.key] = unit
@@ -485,7 +486,7 @@ class Queue:
             return
         heapq.heappop(equivalence_class.heap)
         self._into_active(unit, self._event)
-        unit.equivalence_class = equivalence_class
+        unit.equivalence_class, unit.flushed = equivalence_class, equivalence_class.flushed
 
     def _drop(self, equivalence_class: EquivalenceClass) -> None:
         self._unindex(equivalence_class)

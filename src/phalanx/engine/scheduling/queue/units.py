@@ -80,6 +80,7 @@ class SchedulingUnit:
         "equivalence_class",
         "errors",
         "expiry",
+        "flushed",
         "gate",
         "group",
         "key",
@@ -113,6 +114,7 @@ class SchedulingUnit:
         self.attempts = 0
         self.errors = 0
         self.expiry = 0.0
+        self.flushed = False  # the present attempt was caused by no event, only by the time it waited
         self.gate = NO_GATE
 
     @property
@@ -131,6 +133,7 @@ class EquivalenceClass:
         "armed",
         "counts",
         "deadline",
+        "flushed",
         "heap",
         "is_waiting",
         "key",
@@ -160,6 +163,7 @@ class EquivalenceClass:
         self.left = 0  # upper bound of heap entries of units that left
         self.is_waiting = True  # False: woken, and one unit of it is being tried
         self.deadline = 0.0  # wake time without an event
+        self.flushed = False  # woken at that time
         self.armed = False  # has an entry among the deadlines
         self.unchecked: dict[tuple[int, int], ClusterChange] = {}  # by (row, kind): changes not checked yet
         self.unreported: list[SchedulingUnit] = []  # joined while another unit of the class was tried
