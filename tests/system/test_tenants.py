@@ -131,6 +131,9 @@ def test_top_lists_the_groups_of_the_namespace_and_counts_the_rest(tenants: Tena
 def test_the_plugin_answers_and_reports_forbidden(tenants: Tenants) -> None:
     found = tenants.plugin("why", "podgroup/urgent")
     assert found.returncode == 1 and f"podgroup/urgent in {OURS}: pending" in found.stdout, found.stderr
+    assert "there is no Job none in team-a" in tenants.plugin("why", "job/none").stderr, (
+        "the groups of a workload are searched in its namespace"
+    )
     refused = tenants.plugin("why", "podgroup/canary-running", "-n", THEIRS)
     assert refused.returncode == 2 and "is forbidden" in refused.stderr
     assert "no scheduler answers" not in refused.stderr

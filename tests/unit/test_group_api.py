@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from phalanx.base.client import Call, Client, Resource, WatchEvent
-from phalanx.base.errors import NotFound
+from phalanx.base.errors import Forbidden, NotFound
 from phalanx.kube.group_api import CUSTOM, NATIVE, GroupApi
 
 GROUPS = Resource(NATIVE, "v1beta1", "podgroups", "PodGroup")
@@ -57,3 +57,22 @@ def test_a_watch_of_another_kind_does_not_ask_where_groups_are_served() -> None:
     api = GroupApi(server)
     asyncio.run(first_event(api, PODS))
     assert (server.watched, api.group) == ([""], "")
+
+
+class OneNamespace(Server):
+    """Answers a user who may read one namespace: every list of all namespaces is forbidden, served or not."""
+
+    async def call(self, call: Call) -> bytes:
+        if call.verb == "list" and not call.namespace:
+            raise Forbidden("podgroups is forbidden")
+        return await super().call(call)
+
+    async def served(self, resource: Resource) -> bool:
+        return resource.group == self.group
+
+
+@pytest.mark.parametrize("group", [NATIVE, CUSTOM])
+def test_a_user_of_one_namespace_finds_out_by_discovery(group: str) -> None:
+    api = GroupApi(OneNamespace(group))
+    asyncio.run(api.list(GROUPS, "team-a"))
+    assert api.group == group

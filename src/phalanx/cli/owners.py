@@ -9,7 +9,7 @@ import msgspec
 
 from phalanx.base import resources as r
 from phalanx.base.client import Client, Resource
-from phalanx.base.errors import ApiProblem, NotFound
+from phalanx.base.errors import ApiProblem, Forbidden, NotFound
 from phalanx.cli.output import CommandError, CommandResult
 from phalanx.cli.scheduler_client import SchedulerClient, Where, require_namespace, target
 from phalanx.controllers.grouping.core import GroupingRefused
@@ -116,9 +116,11 @@ async def _existing(client: Client, resource: Resource, namespace: str, name: st
     except NotFound:
         pass
     await require_namespace(client, namespace)
-    elsewhere = [
-        item["metadata"]["namespace"] for item in await _items(client, resource, "") if item["metadata"]["name"] == name
-    ]
+    try:
+        everywhere = await _items(client, resource, "")
+    except Forbidden:  # a user of one namespace
+        everywhere = []
+    elsewhere = [item["metadata"]["namespace"] for item in everywhere if item["metadata"]["name"] == name]
     hint = f"there is one in {elsewhere[0]}: add -n {elsewhere[0]}" if elsewhere else (
         f"see kubectl get {resource.plural} -n {namespace}"
     )  # fmt: skip

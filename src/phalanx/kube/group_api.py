@@ -16,7 +16,7 @@ from dataclasses import replace
 import msgspec
 
 from phalanx.base.client import Body, Call, Client, Resource, WatchEvent
-from phalanx.base.errors import NotFound
+from phalanx.base.errors import Forbidden, NotFound
 from phalanx.model.kinds import Json
 
 log = logging.getLogger(__name__)
@@ -39,12 +39,18 @@ class GroupApi(Client):
         return self.group == NATIVE
 
     async def decide(self) -> str:
-        """Find which API group serves the kinds and return it; "" if none does yet."""
+        """Find which API group serves the kinds and return it; "" if none does yet.
+
+        A user of one namespace may not list them in all; then discovery says what is served.
+        """
         for group in (NATIVE, CUSTOM):
             try:
                 await self._client.list(replace(_PROBE, group=group), limit=1)
             except NotFound:
                 continue
+            except Forbidden:
+                if not await self._client.served(replace(_PROBE, group=group)):
+                    continue
             self.group = group
             log.info("scheduling objects are served by %s", group)
             break
