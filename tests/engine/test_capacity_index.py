@@ -5,7 +5,6 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from phalanx.engine.framework import Wake
 from phalanx.engine.scheduling.queue.units import EquivalenceClass
 from phalanx.engine.state.capacity_index import CapacityIndex
 from phalanx.engine.state.columns import Columns
@@ -29,7 +28,7 @@ def test_the_index_agrees_with_a_check_of_each_class(steps, offer):
     waiting: dict[int, tuple[EquivalenceClass, tuple[tuple[int, float], ...]]] = {}
     for number, (wanted, leaves, who) in enumerate(steps):
         needs = tuple(sorted((rids[name], float(amount)) for name, amount in wanted.items()))
-        waiting_class = EquivalenceClass(number, Wake.NOTHING, None, "", None)
+        waiting_class = EquivalenceClass(number)
         waiting[number] = (waiting_class, needs)
         index.add(waiting_class, needs)
         if leaves:

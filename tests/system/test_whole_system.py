@@ -62,7 +62,7 @@ def test_a_seed_replays_exactly() -> None:
 @contextmanager
 def twice_the_room() -> Iterator[None]:
     """The scheduler believes that nodes have twice the cpu they have."""
-    from phalanx.engine.scheduling import validation
+    from phalanx.engine import validation
     from phalanx.engine.state import columns, requests
 
     real = requests.offered

@@ -27,9 +27,9 @@ from phalanx.engine.scheduling.lifecycle.pod_lifecycle import LATER
 from phalanx.engine.scheduling.lifecycle.pod_status import SCHEDULER_ERROR, UNSCHEDULABLE
 from phalanx.engine.scheduling.queue.units import QueueName, SchedulingUnit
 from phalanx.engine.scheduling.scheduler import Scheduler, Watch
-from phalanx.engine.scheduling.validation import validate
 from phalanx.engine.state.objects import KINDS
 from phalanx.engine.state.records import PodRecord, PodState
+from phalanx.engine.validation import validate
 from phalanx.model.gates import Gates
 from phalanx.model.objects import Node
 
@@ -492,7 +492,7 @@ class Engine:
 
     def validate(self) -> None:
         """Raise AssertionError if the state is inconsistent. For tests only: it rebuilds all derived state."""
-        validate(self)
+        validate(self.scheduler)
 
 
 def _object_of(event: Event) -> ObjectKey | None:

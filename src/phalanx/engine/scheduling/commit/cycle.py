@@ -50,7 +50,7 @@ from phalanx.engine.scheduling.queue.units import (
     SinglePod,
 )
 from phalanx.engine.scheduling.queue.waiting import (
-    Interest,
+    QueueingHints,
     Waiting,
     equivalence_key,
     group_equivalence_key,
@@ -70,7 +70,7 @@ NO_PREEMPTION = PreemptionResult()
 class GroupWait(msgspec.Struct, frozen=True):
     """What an equivalence class of groups waits for."""
 
-    interests: tuple[Interest, ...]
+    hints: tuple[QueueingHints, ...]
     refusal: Refusal
     any_node_change: bool  # any change of nodes may help: members there determine a domain, or a plan uses them
 
@@ -441,7 +441,7 @@ class Refusals:
 
     def _wait_for_change(self, unit: SchedulingUnit, group: Group, built: Built, refusal: Refusal) -> None:
         wakes = Wake.NOTHING
-        interests = []
+        hints = []
         strict = True
         alive, tree = self._columns.alive, self.members.tree(unit, group)
         priority = tree.priorities[0]
@@ -456,9 +456,9 @@ class Refusals:
                 wakes |= traits_of(plugin).wakes_on
             if evaluation.pre_filter() is not None:
                 wakes = Wake.ANY
-            interest, more = self._waiting.interest(profile, shape, priority, cross)
+            its_hints, more = self._waiting.hints_of(profile, shape, priority, cross)
             wakes |= more
-            interests.append(interest)
+            hints.append(its_hints)
         planned = any(record.nominated for record in unit.records.values())
         running = any(member.members_on_nodes for member in built.group_of.values())
         nodes = planned or (running and bool(built.problem.domains))
@@ -473,7 +473,7 @@ class Refusals:
             self._may_help,
             self._cluster.now,
             message=refusal.message,
-            waits_for=GroupWait(tuple(interests), refusal, nodes),
+            waits_for=GroupWait(tuple(hints), refusal, nodes),
             needs=least_requests(built.shapes) if strict else (),
         )
         self._waiting.await_lower_priority(equivalence_class, priority)
@@ -492,4 +492,4 @@ class Refusals:
         waits: GroupWait = equivalence_class.waits_for
         if waits.any_node_change and change.kind & Wake.NODE:
             return True
-        return any(self._waiting.helps(interest, change) for interest in waits.interests)
+        return any(self._waiting.helps(hints, change) for hints in waits.hints)

@@ -144,25 +144,13 @@ class Queue:
         self._leave(unit)
         equivalence_class = self._equivalence_classes.get(key)
         if equivalence_class is None:
-            equivalence_class = self._equivalence_classes[key] = EquivalenceClass(
-                key, wakes, may_help, message, waits_for
-            )
+            equivalence_class = self._equivalence_classes[key] = EquivalenceClass(key)
         else:
             self._unindex(equivalence_class)
-            (
-                equivalence_class.wakes,
-                equivalence_class.may_help,
-                equivalence_class.message,
-                equivalence_class.waits_for,
-            ) = (
-                wakes,
-                may_help,
-                message,
-                waits_for,
-            )
-        equivalence_class.counts = counts or {}
+        equivalence_class.wakes, equivalence_class.may_help = wakes, may_help
+        equivalence_class.message, equivalence_class.counts = message, counts or {}
+        equivalence_class.waits_for, equivalence_class.needs = waits_for, needs
         equivalence_class.tried = now
-        equivalence_class.needs = needs
         self._index(equivalence_class)
         equivalence_class.is_waiting, equivalence_class.flushed = True, False
         equivalence_class.deadline = now + self._times.flush_after
@@ -214,7 +202,7 @@ class Queue:
         self._leave(unit)
         equivalence_class = self._equivalence_classes.get(key)
         if equivalence_class is None:
-            equivalence_class = self._equivalence_classes[key] = EquivalenceClass(key, Wake.NOTHING, None, "", None)
+            equivalence_class = self._equivalence_classes[key] = EquivalenceClass(key)
             equivalence_class.is_waiting = False
         representative.equivalence_class = equivalence_class
         equivalence_class.unreported.append(unit)
@@ -311,9 +299,7 @@ class Queue:
         self._event = EVENTS.get(kind, "ClusterEvent")
         waiting = self._classes_by_wake[kind]
         if waiting:
-            for equivalence_class in [
-                each for each in waiting.values() if each.may_help is None or each.may_help(each, change)
-            ]:
+            for equivalence_class in [each for each in waiting.values() if each.is_helped_by(change)]:
                 self.wake_class(equivalence_class)
         if change.row >= 0 and kind & _ROW_BITS:
             passing = self._capacity_index.passing(change.row)
@@ -321,9 +307,7 @@ class Queue:
                 self._check_later(passing, change)
             else:
                 for equivalence_class in passing:
-                    if equivalence_class.is_waiting and (
-                        equivalence_class.may_help is None or equivalence_class.may_help(equivalence_class, change)
-                    ):
+                    if equivalence_class.is_waiting and equivalence_class.is_helped_by(change):
                         self.wake_class(equivalence_class)
         if self._gate_bits & kind:
             names = [name for name, wakes in self._gatekeepers.items() if wakes & change.kind]
@@ -364,9 +348,7 @@ class Queue:
             unchecked, equivalence_class.unchecked = equivalence_class.unchecked, {}
             if unchecked and equivalence_class.is_waiting:
                 self._checked += 1
-                if equivalence_class.may_help is None or any(
-                    equivalence_class.may_help(equivalence_class, change) for change in unchecked.values()
-                ):
+                if any(map(equivalence_class.is_helped_by, unchecked.values())):
                     self.wake_class(equivalence_class)
         return True
 
@@ -376,10 +358,8 @@ class Queue:
             self.wake_class(equivalence_class)
             return
         for change in changes:
-            asks = change.kind & equivalence_class.wakes or (
-                equivalence_class.needs is not None and change.kind & ROW_WAKES
-            )
-            if asks and (equivalence_class.may_help is None or equivalence_class.may_help(equivalence_class, change)):
+            checked = equivalence_class.wakes | (ROW_WAKES if equivalence_class.needs is not None else Wake.NOTHING)
+            if change.kind & checked and equivalence_class.is_helped_by(change):
                 self.wake_class(equivalence_class)
                 return
 
@@ -513,8 +493,4 @@ class Queue:
 
 @cache
 def _bits(wakes: Wake) -> tuple[int, ...]:
-    return tuple(int(bit) for bit in Wake.__members__.values() if _single(int(bit)) and bit & wakes)
-
-
-def _single(value: int) -> bool:
-    return value > 0 and value & (value - 1) == 0
+    return tuple(int(bit) for bit in Wake.__members__.values() if int(bit).bit_count() == 1 and bit & wakes)

@@ -149,14 +149,14 @@ class EquivalenceClass:
         "wakes",
     )
 
-    def __init__(self, key: Hashable, wakes: Wake, may_help: MayHelp | None, message: str, waits_for: Any) -> None:
+    def __init__(self, key: Hashable) -> None:
         self.key = key
-        self.wakes = wakes  # kinds of change that are checked
-        self.may_help = may_help  # decides about one change; None: every change of those kinds helps
-        self.message = message  # as in the condition
+        self.wakes = Wake.NOTHING  # kinds of change that are checked
+        self.may_help: MayHelp | None = None  # decides about one change; None: every change of those kinds helps
+        self.message = ""  # as in the condition
         self.counts: Mapping[str, int] = {}  # of single pods: reason of a filter -> number of nodes it rejected
         self.tried = 0.0  # time in seconds of the attempt that gave this message
-        self.waits_for = waits_for  # data for `may_help`
+        self.waits_for: Any = None  # data for `may_help`
         self.plugins: frozenset[str] = frozenset()  # plugins that rejected its single pods
         self.needs: Requests | None = None  # also woken by changes of a row with room for this
         self.heap: list[tuple[tuple[Any, ...], int, SchedulingUnit]] = []
@@ -167,6 +167,10 @@ class EquivalenceClass:
         self.armed = False  # has an entry among the deadlines
         self.unchecked: dict[tuple[int, int], ClusterChange] = {}  # by (row, kind): changes not checked yet
         self.unreported: list[SchedulingUnit] = []  # joined while another unit of the class was tried
+
+    def is_helped_by(self, change: ClusterChange) -> bool:
+        """Return True if a change may make its units fit."""
+        return self.may_help is None or self.may_help(self, change)
 
     def first(self) -> SchedulingUnit | None:
         while self.heap:

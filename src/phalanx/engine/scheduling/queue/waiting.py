@@ -30,8 +30,8 @@ HELPS_AFTER = Wake.POD_PLACED | Wake.POD_GONE | Wake.NODE | Wake.NOMINATION
 FEW_CLASSES = 4096  # the table is not cleaned below this size
 
 
-class Interest(msgspec.Struct, frozen=True):
-    """The changes that may help a class of single pods."""
+class QueueingHints(msgspec.Struct, frozen=True):
+    """What decides whether a change may help pods of one shape: plugins that rejected it, and preemption."""
 
     shape: Shape
     profile: Profile
@@ -77,7 +77,7 @@ class Waiting:
             cross.append(plugin)
             wakes |= traits_of(plugin).wakes_on
         key = equivalence_key(record) if shared else ("root", unit.key)
-        interest, more = self.interest(profile, record.shape, record.priority, cross, helpful_changes)
+        hints, more = self.hints_of(profile, record.shape, record.priority, cross, helpful_changes)
         needs = record.shape.requests if profile.fit_is_strict else ()
         equivalence_class = self.queue.wait(
             unit,
@@ -87,7 +87,7 @@ class Waiting:
             now,
             message=message,
             counts=diagnosis.counts(),
-            waits_for=interest,
+            waits_for=hints,
             needs=needs,
         )
         equivalence_class.plugins = diagnosis.plugins
@@ -125,9 +125,9 @@ class Waiting:
                         left[rid] -= amount
         return all(left[rid] >= amount for rid, amount in shape.requests)
 
-    def interest(
+    def hints_of(
         self, profile: Profile, shape: Shape, priority: int, cross: Iterable[Any], helpful_changes: Wake | None = None
-    ) -> tuple[Interest, Wake]:
+    ) -> tuple[QueueingHints, Wake]:
         """Return what a unit waits for, and the changes after which a PostFilter plugin or preemption may help it.
 
         `helpful_changes`: limits the changes after which preemption is tried.
@@ -142,7 +142,7 @@ class Waiting:
         evicts = Wake.NOTHING
         if profile.preempts and priority > self._lowest_priority:
             evicts = HELPS_AFTER if helpful_changes is None else HELPS_AFTER & helpful_changes
-        return Interest(shape, profile, priority, tuple(cross), tuple(helpers), evicts), wakes | evicts
+        return QueueingHints(shape, profile, priority, tuple(cross), tuple(helpers), evicts), wakes | evicts
 
     def await_lower_priority(self, equivalence_class: EquivalenceClass, priority: int) -> None:
         """Delay the wakes of a class until the first pod of lower priority is placed, if there is none now."""
@@ -174,22 +174,22 @@ class Waiting:
     def _may_help(self, equivalence_class: EquivalenceClass, change: ClusterChange) -> bool:
         return self.helps(equivalence_class.waits_for, change)
 
-    def helps(self, interest: Interest, change: ClusterChange) -> bool:
+    def helps(self, hints: QueueingHints, change: ClusterChange) -> bool:
         """Return True if a change may make a shape feasible. Must never be wrongly False."""
-        for plugin in interest.cross:
+        for plugin in hints.cross:
             if change.kind & traits_of(plugin).wakes_on:
-                hint = interest.profile.options[plugin.name].queueing_hint
-                if hint is None or _hint_or_true(hint, interest.shape, change):
+                hint = hints.profile.options[plugin.name].queueing_hint
+                if hint is None or _hint_or_true(hint, hints.shape, change):
                     return True
-        for plugin in interest.helpers:
+        for plugin in hints.helpers:
             if change.kind & traits_of(plugin).helps_after and _hint_or_true(
-                plugin.helps, interest.shape, interest.priority, change
+                plugin.helps, hints.shape, hints.priority, change
             ):
                 return True
-        if change.kind & interest.evicts and self._eviction_may_help(interest.shape, interest.priority, change):
+        if change.kind & hints.evicts and self._eviction_may_help(hints.shape, hints.priority, change):
             return True
         if change.row >= 0 and change.kind & ROW_WAKES:
-            return allows(interest.profile, interest.shape, self._columns, change.row)
+            return allows(hints.profile, hints.shape, self._columns, change.row)
         return False
 
     def _eviction_may_help(self, shape: Shape, priority: int, change: ClusterChange) -> bool:

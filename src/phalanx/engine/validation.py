@@ -2,84 +2,39 @@
 
 from __future__ import annotations
 
-from typing import Protocol
-
 import numpy as np
 
-from phalanx.engine.framework.cluster_state import ClusterState
-from phalanx.engine.plugins.registry import Indexes
 from phalanx.engine.preemption.victim_index import VictimIndex
-from phalanx.engine.scheduling.attempt.preemption import Preemption
-from phalanx.engine.scheduling.attempt.sliced_attempts import SlicedAttempts
-from phalanx.engine.scheduling.commit.admitted_places import AdmittedPlaces
-from phalanx.engine.scheduling.commit.group_units import GroupUnits
-from phalanx.engine.scheduling.commit.maintenance import Maintenance
-from phalanx.engine.scheduling.commit.start_reservations import StartReservations
-from phalanx.engine.scheduling.lifecycle.history import History
 from phalanx.engine.scheduling.lifecycle.members import root_key
-from phalanx.engine.scheduling.lifecycle.pod_lifecycle import PodLifecycle
-from phalanx.engine.scheduling.lifecycle.pods import Pods
-from phalanx.engine.scheduling.lifecycle.unit_lifecycle import UnitLifecycle
-from phalanx.engine.scheduling.queue.queue import Queue
 from phalanx.engine.scheduling.queue.units import QueueName
+from phalanx.engine.scheduling.scheduler import Scheduler
 from phalanx.engine.state.records import PodState
 from phalanx.engine.state.requests import offered
 from phalanx.model.groups import WORKLOAD, Group, GroupKey, MemberState, PodKey
 from phalanx.model.groups.group import member_state
 
 
-class SchedulerTables(Protocol):
-    """The tables of a scheduler, which must be consistent."""
-
-    @property
-    def cluster(self) -> ClusterState: ...
-    @property
-    def queue(self) -> Queue: ...
-    @property
-    def pods(self) -> Pods: ...
-    @property
-    def groups(self) -> GroupUnits: ...
-    @property
-    def starts(self) -> StartReservations: ...
-    @property
-    def places(self) -> AdmittedPlaces: ...
-    @property
-    def pod_lifecycle(self) -> PodLifecycle: ...
-    @property
-    def unit_lifecycle(self) -> UnitLifecycle: ...
-    @property
-    def history(self) -> History: ...
-    @property
-    def searches(self) -> SlicedAttempts: ...
-    @property
-    def maintenance(self) -> Maintenance: ...
-    @property
-    def preemption(self) -> Preemption: ...
-    @property
-    def indexes(self) -> Indexes: ...
+def validate(scheduler: Scheduler) -> None:
+    _columns_equal_rebuild(scheduler)
+    _each_pending_pod_in_one_place(scheduler)
+    _each_pod_in_its_state(scheduler)
+    _no_overcommit(scheduler)
+    _nominations(scheduler)
+    _forest(scheduler)
+    _evictions(scheduler)
+    _groups(scheduler)
+    _victim_index(scheduler)
+    _searches(scheduler)
+    scheduler.indexes.devices.validate()
+    scheduler.history.validate()
 
 
-def validate(engine: SchedulerTables) -> None:
-    _columns_equal_rebuild(engine)
-    _each_pending_pod_in_one_place(engine)
-    _each_pod_in_its_state(engine)
-    _no_overcommit(engine)
-    _nominations(engine)
-    _forest(engine)
-    _evictions(engine)
-    _groups(engine)
-    _victim_index(engine)
-    _searches(engine)
-    engine.indexes.devices.validate()
-    engine.history.validate()
-
-
-def _columns_equal_rebuild(engine: SchedulerTables) -> None:
-    columns = engine.cluster.columns
+def _columns_equal_rebuild(scheduler: Scheduler) -> None:
+    columns = scheduler.cluster.columns
     assert not columns.journal.recording, "a trial was left open"
     used = np.zeros_like(columns.used)
     nonzero = np.zeros_like(columns.nonzero)
-    for record in engine.pods.records.values():
+    for record in scheduler.pods.records.values():
         if record.row < 0:
             continue
         assert columns.names[record.row] == record.node_name, f"{record} is counted on {columns.names[record.row]}"
@@ -89,7 +44,7 @@ def _columns_equal_rebuild(engine: SchedulerTables) -> None:
         nonzero[:, record.row] += record.shape.nonzero
     assert (used == columns.used).all(), "requested differs from the sum over pods"
     assert (nonzero == columns.nonzero).all(), "non-zero requested differs from the sum over pods"
-    assert sum(len(pods) for pods in columns.pods) == sum(r.row >= 0 for r in engine.pods.records.values())
+    assert sum(len(pods) for pods in columns.pods) == sum(r.row >= 0 for r in scheduler.pods.records.values())
     for row, node in enumerate(columns.nodes):
         assert columns.alive[row] == (node is not None)
         if node is None:
@@ -105,32 +60,32 @@ def _columns_equal_rebuild(engine: SchedulerTables) -> None:
     assert columns.count == len(columns.row_of) == int(columns.alive.sum())
 
 
-def _each_pending_pod_in_one_place(engine: SchedulerTables) -> None:
+def _each_pending_pod_in_one_place(scheduler: Scheduler) -> None:
     found: dict[str, QueueName] = {}
-    members = engine.groups.members
-    for root, place in engine.queue.places():
+    members = scheduler.groups.members
+    for root, place in scheduler.queue.places():
         assert root.queue_name is place, f"{root} was found in {place}"
-        assert engine.queue.units.get(root.key) is root, f"{root} is not registered"
+        assert scheduler.queue.units.get(root.key) is root, f"{root} is not registered"
         for key in root.records:
             assert key not in found, f"{key} is in two places: {found[key]} and {place}"
             found[key] = place
-    for key, record in engine.pods.records.items():
+    for key, record in scheduler.pods.records.items():
         if record.node_name:
             assert key not in found, f"{record} is queued although it has a node"
-            pods_on_unknown_nodes = key in engine.pod_lifecycle.pods_on_unknown_nodes.get(record.node_name, {})
+            pods_on_unknown_nodes = key in scheduler.pod_lifecycle.pods_on_unknown_nodes.get(record.node_name, {})
             assert (record.row >= 0) != pods_on_unknown_nodes, f"{record} is neither on a row nor waiting for its node"
         elif members.claims(record):
             assert members.queue_of(record) is not QueueName.NOWHERE, f"{record} is lost"
         else:
             assert key in found, f"{record} is lost"
     for key in found:
-        assert key in engine.pods.records, f"{key} is queued but gone"
+        assert key in scheduler.pods.records, f"{key} is queued but gone"
 
 
-def _each_pod_in_its_state(engine: SchedulerTables) -> None:
-    pod_lifecycle = engine.pod_lifecycle
+def _each_pod_in_its_state(scheduler: Scheduler) -> None:
+    pod_lifecycle = scheduler.pod_lifecycle
     pod_lifecycle.illegal.validate()
-    for key, record in engine.pods.records.items():
+    for key, record in scheduler.pods.records.items():
         state = record.state
         assert state is not PodState.GONE, f"{record} is GONE but still known"
         assert bool(record.node_name) == (state is not PodState.PENDING), f"{record} is {state.name}"
@@ -147,57 +102,57 @@ def _each_pod_in_its_state(engine: SchedulerTables) -> None:
         )
         assert held is None or held.record is record, f"{record} differs from its record on hold"
     for key in (*pod_lifecycle.holding, *pod_lifecycle.unit_of):
-        assert key in engine.pods.records, f"{key} is on hold but deleted"
+        assert key in scheduler.pods.records, f"{key} is on hold but deleted"
     for name, pods in pod_lifecycle.pods_on_unknown_nodes.items():
-        assert pods and name not in engine.cluster.columns.row_of, f"pods wait for node {name}, which exists"
-        assert all(engine.pods.records.get(key) is record for key, record in pods.items())
+        assert pods and name not in scheduler.cluster.columns.row_of, f"pods wait for node {name}, which exists"
+        assert all(scheduler.pods.records.get(key) is record for key, record in pods.items())
 
 
-def _no_overcommit(engine: SchedulerTables) -> None:
+def _no_overcommit(scheduler: Scheduler) -> None:
     """Check that no node is over-committed by us.
 
     A node may hold too much only because of pods that we did not place or because it shrank: a pod that is still
     assumed was checked by us, so without it the node must have room for it.
     """
-    columns = engine.cluster.columns
-    for record in engine.pods.records.values():
-        if record.assumed and record.row >= 0 and record.row not in engine.pod_lifecycle.externally_filled_rows:
+    columns = scheduler.cluster.columns
+    for record in scheduler.pods.records.values():
+        if record.assumed and record.row >= 0 and record.row not in scheduler.pod_lifecycle.externally_filled_rows:
             for rid, _ in record.shape.requests:
                 over = columns.used[rid, record.row] > columns.alloc[rid, record.row]
                 name = columns.resource_names[rid]
                 assert not over, f"{record} over-commits {name} of {record.node_name}"
 
 
-def _nominations(engine: SchedulerTables) -> None:
-    reserved = {record.key: node for node, record in engine.cluster.nominations.all()}
-    engine.groups.room.validate()
-    engine.starts.validate()
-    room, replacements = engine.groups.room, engine.maintenance.replacements
+def _nominations(scheduler: Scheduler) -> None:
+    reserved = {record.key: node for node, record in scheduler.cluster.nominations.all()}
+    scheduler.groups.room.validate()
+    scheduler.starts.validate()
+    room, replacements = scheduler.groups.room, scheduler.maintenance.replacements
     placeholders = (
         *room.reservations,
         *replacements.records,
-        *engine.starts.placeholders,
-        *engine.pods.foreign.values(),
-        *engine.places.placeholders,
+        *scheduler.starts.placeholders,
+        *scheduler.pods.foreign.values(),
+        *scheduler.places.placeholders,
     )
     expected_placements = {id(record) for record in placeholders}
-    for node, record in engine.cluster.nominations.all():
+    for node, record in scheduler.cluster.nominations.all():
         if id(record) in expected_placements:
             continue
-        assert engine.pods.records.get(record.key) is record, f"{record} is nominated to {node} but deleted"
+        assert scheduler.pods.records.get(record.key) is record, f"{record} is nominated to {node} but deleted"
         assert record.state is PodState.PENDING, f"{record} has a node and is nominated to {node}"
-    for key, record in engine.pods.records.items():
+    for key, record in scheduler.pods.records.items():
         if record.state is PodState.PENDING:
             assert record.nominated == reserved.get(key, ""), (
                 f"{record} is not nominated to {record.nominated} in the columns"
             )
 
 
-def _forest(engine: SchedulerTables) -> None:
+def _forest(scheduler: Scheduler) -> None:
     """Check that members have the state of their records, and that pending ones are in the unit of their tree."""
-    members, forest = engine.groups.members, engine.cluster.forest
+    members, forest = scheduler.groups.members, scheduler.cluster.forest
     seen: dict[GroupKey, Group] = {}
-    for key, record in engine.pods.records.items():
+    for key, record in scheduler.pods.records.items():
         leaf = forest.leaf_of(PodKey(record.namespace, record.name))
         if leaf is None:
             continue
@@ -209,7 +164,7 @@ def _forest(engine: SchedulerTables) -> None:
             assert key in members.waiting_pods.get(leaf, {}), f"{record} is pending but not in its group's list"
         placement = (record.node_name, record.state is PodState.CONFIRMED) if record.assumed else None
         uid = group.spec.uid if leaf.kind == WORKLOAD and group.spec is not None else ""
-        ours = record.scheduler_name in engine.cluster.profiles
+        ours = record.scheduler_name in scheduler.cluster.profiles
         expected, node = member_state(member.pod, placement, ours=ours, uid=uid)
         assert member.state is expected, f"{record} is {record.state.name}, its member {member.state.name}"
         assert member.node == node, f"{record} is on {member.node} for its group"
@@ -221,40 +176,40 @@ def _forest(engine: SchedulerTables) -> None:
     for leaf, pods in members.waiting_pods.items():
         assert pods, f"{leaf} has an empty list"
         for key, record in pods.items():
-            assert engine.pods.records.get(key) is record, f"{key} is pending in {leaf} but deleted"
+            assert scheduler.pods.records.get(key) is record, f"{key} is pending in {leaf} but deleted"
             assert record.state is PodState.PENDING, f"{record} is pending in {leaf} but has a node"
             assert forest.leaf_of(PodKey(record.namespace, record.name)) == leaf, (
                 f"{record} is pending in the wrong group {leaf}"
             )
 
 
-def _evictions(engine: SchedulerTables) -> None:
-    plans = {key: root.plan for key, root in engine.queue.units.items() if root.plan is not None}
+def _evictions(scheduler: Scheduler) -> None:
+    plans = {key: root.plan for key, root in scheduler.queue.units.items() if root.plan is not None}
     for key, plan in plans.items():
         assert plan.victims, f"the plan of {key} has no victims"
         for victim, uid in plan.victims.items():
-            record = engine.pods.records.get(victim)
+            record = scheduler.pods.records.get(victim)
             assert record is not None and record.uid == uid, f"{key} waits for {victim}, which is gone"
 
 
-def _groups(engine: SchedulerTables) -> None:
-    groups = engine.groups
-    engine.unit_lifecycle.validate()
+def _groups(scheduler: Scheduler) -> None:
+    groups = scheduler.groups
+    scheduler.unit_lifecycle.validate()
     if groups.busy:
         return  # noted changes are not handled yet
-    for root in engine.queue.units.values():
+    for root in scheduler.queue.units.values():
         assert root.records, f"{root} has no pods"
-    forest = engine.cluster.forest
+    forest = scheduler.cluster.forest
     for head in forest.roots():
         group, key = forest.group(head), root_key(head)
-        if group is not None and engine.unit_lifecycle.waiting(key) is None and forest.invalid(head) is None:
-            state, found = engine.unit_lifecycle.of(key), groups.commits.state_of(group)
+        if group is not None and scheduler.unit_lifecycle.waiting(key) is None and forest.invalid(head) is None:
+            state, found = scheduler.unit_lifecycle.of(key), groups.commits.state_of(group)
             assert state is found, f"{head} is {state.value} instead of {found.value}"
 
 
-def _victim_index(engine: SchedulerTables) -> None:
+def _victim_index(scheduler: Scheduler) -> None:
     """Check that the incrementally updated victim index equals a rebuilt one."""
-    kept, recomputed = engine.preemption.victim_index, VictimIndex(engine.cluster)
+    kept, recomputed = scheduler.preemption.victim_index, VictimIndex(scheduler.cluster)
     kept.refresh()
     recomputed.refresh()
     assert {k: (u.priority, set(u.pods)) for k, u in kept.units.items()} == {
@@ -270,10 +225,10 @@ def _victim_index(engine: SchedulerTables) -> None:
     }, "terminating pods"
 
 
-def _searches(engine: SchedulerTables) -> None:
+def _searches(scheduler: Scheduler) -> None:
     """Check that unfinished attempts belong to suspended units, and that units in a class wait for one of them."""
-    for key, search in engine.searches.unfinished.items():
+    for key, search in scheduler.searches.unfinished.items():
         assert search.unit.key == key
-        assert not engine.cluster.columns.journal.recording
-    engine.searches.validate()
-    engine.queue.validate()
+        assert not scheduler.cluster.columns.journal.recording
+    scheduler.searches.validate()
+    scheduler.queue.validate()
