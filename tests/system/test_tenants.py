@@ -43,9 +43,9 @@ class Tenants:
         path.write_text(yaml.safe_dump(config))
         return path
 
-    def plugin(self, *arguments: str, token: str = "") -> subprocess.CompletedProcess[str]:
-        """Run `kubectl-phalanx` as kubectl does."""
-        where = {**os.environ, "KUBECONFIG": str(self.kubeconfig(token or self.alice))}
+    def plugin(self, *arguments: str, token: str = "", namespace: str = OURS) -> subprocess.CompletedProcess[str]:
+        """Run `kubectl-phalanx` as kubectl does. `namespace`: that of the kubeconfig."""
+        where = {**os.environ, "KUBECONFIG": str(self.kubeconfig(token or self.alice, namespace))}
         command = [sys.executable, "-m", "phalanx.cli.kubectl", *arguments]
         return subprocess.run(command, env=where, capture_output=True, text=True, timeout=60)
 
@@ -142,6 +142,14 @@ def test_the_plugin_answers_and_reports_forbidden(tenants: Tenants) -> None:
     plan = tenants.plugin("plan", "podgroup/urgent")
     assert names_no_other_team(plan.stdout + plan.stderr)
     assert "did you mean: kubectl phalanx why" in tenants.plugin("wy", "podgroup/urgent").stderr
+
+
+def test_manifests_say_which_namespace_a_question_is_about(tenants: Tenants, tmp_path: Path) -> None:
+    file = tmp_path / "asked.yaml"
+    asked = [{**each, "metadata": {**each["metadata"], "namespace": OURS}} for each in gang("asked", 2, 1)]
+    file.write_text(yaml.safe_dump_all(asked))
+    found = tenants.plugin("whatif", "-f", str(file), namespace="default")
+    assert found.returncode == 0 and f"podgroup/{OURS}/asked: fits" in found.stdout, found.stderr
 
 
 def test_kubectl_finds_the_plugin(tenants: Tenants, tmp_path: Path) -> None:

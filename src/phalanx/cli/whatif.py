@@ -143,11 +143,18 @@ def _remedy(outlook: WhatIfAnswer, command: str) -> str:
     return ""
 
 
+def _only_namespace(documents: list[Any]) -> str:
+    """Return the namespace that all documents name, if it is one: a user may have no right in any other."""
+    metadata = [each.get("metadata") for each in documents if each["kind"] not in ("Namespace", "PriorityClass")]
+    named = {str(each.get("namespace") or "") if isinstance(each, dict) else "" for each in metadata}
+    return named.pop() if len(named) == 1 else ""
+
+
 async def _whatif(
     documents: list[Any], cluster: dict[str, Any], where: Where, wide: bool, when: bool
 ) -> tuple[CommandResult, WhatIfAnswer]:
     connection = where.connection()
-    namespace = where.namespace or connection.namespace
+    namespace = where.namespace or _only_namespace(documents) or connection.namespace
     question = msgspec.json.encode({"items": documents, "namespace": namespace, "cluster": cluster})
     query = {"namespace": namespace, **({"when": "true"} if when else {})}
     async with SchedulerClient(connection, where.scheduler) as asker:
