@@ -25,7 +25,7 @@ REASONS = {"reason", "event_reason"}
 NAMED_REASONS = {"WAITING", "PARENTLESS", "INVALID", "ERROR", "UNSCHEDULABLE", "SCHEDULER_ERROR", "_STORIES"}
 NO_REASONS = {"True", "False", "Unknown", "Normal", "Warning", "Pod", "PodGroup", "Job", "Preempting"}
 HINT = rf"\b({'|'.join(TELLING)})\(|reason|\b({'|'.join(NAMED_REASONS)}) =|\"({'|'.join(NO_REASONS)})\""
-METRICS = {"Counter", "Gauge", "Histogram", "Histograms", "CounterMetricFamily", "GaugeMetricFamily", "_counter"}
+METRICS = {"Counter", "Gauge", "Histogram", "Histograms", "counter", "counter_text"}
 
 
 def nodes(hint: str, *rooms: str) -> Iterator[ast.AST]:
@@ -96,9 +96,10 @@ def metrics() -> set[str]:
     for node in nodes("|".join(METRICS | {r"\bgauge\("})):
         if isinstance(node, ast.Call) and called(node) in METRICS and node.args:
             name = text_of(node.args[0])
-            if name and called(node) in ("Counter", "CounterMetricFamily", "_counter"):
+            if name and called(node) in ("Counter", "counter", "counter_text"):
                 name = name.removesuffix("_total") + "_total"
             found.add(name)
         if isinstance(node, ast.Call) and called(node) == "gauge" and node.args:
-            found.add(f"phalanx_store_{text_of(node.args[0])}")
+            name = text_of(node.args[0])
+            found.add(name if name.startswith(("phalanx_", "scheduler_")) else f"phalanx_store_{name}")
     return found - {"", "phalanx_store_"}

@@ -16,8 +16,8 @@ from phalanx.kube.placement_lease import PLACEMENT_LEASE
 from phalanx.local.api.limits import Limits
 from phalanx.serve.apiserver import ApiServer
 from phalanx.serve.component import Component, ComponentGroup, Supervised
+from phalanx.serve.metrics.at_scrape import counter_text
 from phalanx.serve.metrics.plugin_times import LIMIT
-from phalanx.serve.metrics.scheduler import restarts_text
 from phalanx.serve.settings import ServerSettings
 
 log = logging.getLogger(__name__)
@@ -71,7 +71,8 @@ class ServedCluster:
         await self.server.start()
         self.server.ready = False  # /readyz covers all parts
         try:
-            self.server.measure("parts", lambda: restarts_text(self.restarts))
+            text = "Times a part of this process died and was started again."
+            self.server.measure("parts", lambda: counter_text("phalanx_part_restarts", text, "part", self.restarts))
             for part in self._supervised:
                 self._group.add(part)
             await self._group.start()

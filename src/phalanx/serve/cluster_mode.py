@@ -11,13 +11,14 @@ import logging
 import random
 import socket
 import ssl
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NoReturn
 
 import msgspec
-from prometheus_client import CollectorRegistry, Counter
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import Metric
 
 from phalanx.base.client import Client
 from phalanx.base.clock import Clock, SystemClock
@@ -33,6 +34,7 @@ from phalanx.local.api.tls import Identity
 from phalanx.serve.callers import Callers
 from phalanx.serve.certificate_files import CertificateFiles
 from phalanx.serve.health import HealthServer, Secure, made_at_start
+from phalanx.serve.metrics.at_scrape import AtScrape, counter
 from phalanx.serve.remote import answered, connected, wait_for_server
 from phalanx.serve.settings import Listen
 from phalanx.serve.start_checks import (
@@ -203,14 +205,7 @@ class ClusterMode:
             return
         listen = settings.health or Listen("127.0.0.1", 0)
         registry = CollectorRegistry()
-        answers = Counter("phalanx_webhook_answers", "Answers of the webhook.", ["outcome"], registry=registry)
-        announced: dict[str, int] = {}
-
-        def refresh() -> None:
-            for outcome, count in (self.webhook.counts if self.webhook is not None else {}).items():
-                answers.labels(outcome).inc(count - announced.get(outcome, 0))
-                announced[outcome] = count
-
+        AtScrape(registry, self._answers)
         watchdog = Watchdog(
             lambda: self.controllers.informers if self.controllers is not None else [],
             lambda: self._elector.overdue if self._elector is not None else 0.0,
@@ -220,9 +215,12 @@ class ClusterMode:
             registry,
             live=watchdog.checks,
             ready={"informer-sync": self._unready},
-            before_scrape=refresh,
         )
         await self.health.start(listen.host, listen.port)
+
+    def _answers(self) -> Iterable[Metric]:
+        counts = self.webhook.counts if self.webhook is not None else {}
+        yield counter("phalanx_webhook_answers", "Answers of the webhook.", ["outcome"], counts)
 
     def _unready(self) -> str:
         if self.controllers is None:

@@ -53,7 +53,6 @@ class HealthServer:
         *,
         live: Mapping[str, Check] | None = None,
         ready: Mapping[str, Check] | None = None,
-        before_scrape: Callable[[], None] | None = None,
         extensions: Mapping[str, Handler] | None = None,
         guarded: tuple[str, ...] = (),
     ) -> None:
@@ -62,7 +61,6 @@ class HealthServer:
         self._guarded = guarded
         self._registry = registry
         self._live, self._ready = dict(live or {}), dict(ready or {})
-        self._before_scrape = before_scrape
         self._extensions = dict(extensions or {})
         self._runner: web.AppRunner | None = None
         self._probes: web.AppRunner | None = None
@@ -149,6 +147,4 @@ class HealthServer:
         return answer
 
     async def _metrics(self, _: web.Request) -> web.Response:
-        if self._before_scrape is not None:
-            self._before_scrape()
         return web.Response(body=generate_latest(self._registry), headers={"Content-Type": CONTENT_TYPE_LATEST})

@@ -25,9 +25,10 @@ from phalanx.serve.component import Component, Loop
 from phalanx.serve.controllers import ControllersService
 from phalanx.serve.kueue_places import EnginePlaces
 from phalanx.serve.leader_duties import Duty, admission_checks, provisioning, with_duties
+from phalanx.serve.metrics.at_scrape import counter_text
 from phalanx.serve.metrics.demand import DemandMetrics
 from phalanx.serve.metrics.plugin_times import PluginTimes
-from phalanx.serve.metrics.scheduler import SchedulerMetrics, failures_text
+from phalanx.serve.metrics.scheduler import SchedulerMetrics
 from phalanx.serve.queries.diagnostics import Diagnostics
 from phalanx.serve.queries.paths import PATHS
 from phalanx.serve.recording import next_recording
@@ -60,7 +61,10 @@ def parts_of(settings: ClusterSettings, follow: Follow | None = None, notify: No
 
 def controllers(server: ApiServer) -> Component:
     service = ControllersService(server.client("phalanx-controllers"), server.context.clock, server.context.gates)
-    server.measure("controllers", lambda: failures_text(service.failures()))
+    text = "Reconciles that raised an error and are tried again."
+    server.measure(
+        "controllers", lambda: counter_text("phalanx_controller_failures", text, "controller", service.failures())
+    )
     return Loop("controllers", service.run, ready=service.ready.wait)
 
 
@@ -118,7 +122,7 @@ def scheduler(settings: ClusterSettings, follow: Follow | None = None, source: D
         if source is not None:
             source.follow(service, diagnostics)
         metrics = SchedulerMetrics(service)
-        DemandMetrics(metrics, service, diagnostics)
+        DemandMetrics(metrics.registry, service, diagnostics)
         server.measure("scheduler", metrics.text)
         for path in PATHS:
             server.answer_questions(path, diagnostics.answer)

@@ -203,7 +203,6 @@ class SchedulerProcess:
             metrics.registry,
             live=watchdog.checks,
             ready={"informer-sync": lambda: ", ".join(service.unsynced)},
-            before_scrape=metrics.refresh,
             extensions=self._questions(callers, client, service, metrics),
             guarded=PATHS,
         )
@@ -244,7 +243,7 @@ class SchedulerProcess:
         diagnostics = self.diagnostics = Diagnostics(
             service.engine, client, self._settings.gates, lambda: service.synced, self._clock.now
         )
-        DemandMetrics(metrics, service, diagnostics)
+        DemandMetrics(metrics.registry, service, diagnostics)
         guarded = Guarded(diagnostics, callers)
         routes: dict[str, Handler] = dict.fromkeys(PATHS, guarded.handle)
         if self._make_in_cluster is not None:

@@ -11,11 +11,11 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from prometheus_client import CollectorRegistry, Counter
-from prometheus_client.core import CounterMetricFamily
-from prometheus_client.registry import Collector
+from prometheus_client.core import Metric
 
 from phalanx.engine import decisions as d
 from phalanx.engine.events import Outcome
+from phalanx.serve.metrics.at_scrape import AtScrape, counter, gauge
 from phalanx.serve.metrics.histograms import Histograms, exponential
 from phalanx.serve.scheduler import SchedulerService
 
@@ -40,7 +40,7 @@ class _Sent(NamedTuple):
     flushed: bool  # the attempt was caused by no event
 
 
-class AttemptMetrics(Collector):
+class AttemptMetrics:
     def __init__(self, service: SchedulerService, registry: CollectorRegistry) -> None:
         self._service = service
         self._sent: dict[int, _Sent] = {}  # by decision
@@ -101,7 +101,7 @@ class AttemptMetrics(Collector):
         for profile in service.engine.profiles:
             self._attempt.begin(("scheduled", profile))
         self._calls.begin(("pod_binding", "success"))
-        registry.register(self)
+        AtScrape(registry, self._counts)
         service.on_step.append(self._stepped)
         service.on_decisions.append(self._decided)
         service.on_outcome.append(self._answered)
@@ -168,16 +168,11 @@ class AttemptMetrics(Collector):
         record = self._service.engine.pods.records.get(f"{decision.namespace}/{decision.name}")
         return record.scheduler_name if record is not None else self._service.name
 
-    def collect(self) -> Iterable[CounterMetricFamily]:
+    def _counts(self) -> Iterable[Metric]:
         text = "API calls that do not hold up scheduling, by result."
-        family = CounterMetricFamily("scheduler_async_api_call_execution", text, labels=["call_type", "result"])
-        for labels, count in self._calls.totals().items():
-            family.add_metric(list(labels), count)
-        yield family
-
-    @property
-    def pending_binds(self) -> int:
-        return len(self._sent)
+        yield counter("scheduler_async_api_call_execution", text, ["call_type", "result"], self._calls.totals())
+        under_way = {"pod_binding": len(self._sent)}
+        yield gauge("scheduler_pending_async_api_calls", "API calls under way.", ["call_type"], under_way)
 
 
 def _result(decision: d.Decision) -> str:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter as Tally
+from collections.abc import Iterable
 
-from prometheus_client import CollectorRegistry, Gauge
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import Metric
 
 from phalanx.base.clock import parse_rfc3339
 from phalanx.engine import decisions as d
 from phalanx.engine.events import Outcome
 from phalanx.engine.groups.group_state import Phase
 from phalanx.model.groups import Group, GroupKey, PodKey
+from phalanx.serve.metrics.at_scrape import AtScrape, gauge
 from phalanx.serve.metrics.histograms import Histograms, exponential
 from phalanx.serve.queries.engine_view import EngineReader
 from phalanx.serve.scheduler import SchedulerService
@@ -50,14 +53,7 @@ class GroupMetrics:
             _SECONDS,
             registry,
         )
-        self._states = Gauge("phalanx_groups", "Groups by their state.", ["state"], registry=registry)
-        self._fragmentation = Gauge(
-            "phalanx_fragmentation_ratio",
-            "Share of the free capacity that lies in domains of a level that hold a pod.",
-            ["level", "resource"],
-            registry=registry,
-        )
-        self._promises = Gauge("phalanx_promised_starts", "Promised starts that stand.", registry=registry)
+        AtScrape(registry, self._counts)
         service.on_decisions.append(self._decided)
         service.on_outcome.append(self._answered)
 
@@ -107,14 +103,14 @@ class GroupMetrics:
 
     # ---- at a scrape
 
-    def refresh(self) -> None:
-        engine = self._service.engine
+    def _counts(self) -> Iterable[Metric]:
         states = self._count_states()
-        for state in (*Phase, "Invalid"):
-            self._states.labels(str(state)).set(states[state])
-        for (level, resource), share in self._reader.fragmentation().items():
-            self._fragmentation.labels(level, resource).set(share)
-        self._promises.set(len(engine.starts.held))
+        found = {str(state): states[state] for state in (*Phase, "Invalid")}
+        yield gauge("phalanx_groups", "Groups by their state.", ["state"], found)
+        text = "Share of the free capacity that lies in domains of a level that hold a pod."
+        yield gauge("phalanx_fragmentation_ratio", text, ["level", "resource"], self._reader.fragmentation())
+        held = len(self._service.engine.starts.held)
+        yield gauge("phalanx_promised_starts", "Promised starts that stand.", [], held)
 
     def _count_states(self) -> Tally[str]:
         health = self._service.engine.groups.members.health
