@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import subprocess
 import sys
@@ -22,6 +23,7 @@ def python_with(requirement: str) -> Path:
     if not stamp.exists():
         if not os.environ.get(INSTALL):
             pytest.skip(f"{requirement} is not installed; `make test-clients` installs it")
+        faulthandler.cancel_dump_traceback_later()  # an installation takes minutes
         venv.create(folder, with_pip=True, clear=True)
         command = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", requirement]
         try:
