@@ -9,8 +9,10 @@ import pytest
 
 from phalanx.base.errors import ConfigProblem
 from phalanx.local.nodes.devices import parse_devices
+from phalanx.model.gates import Gates
 from support.controller_world import Json, World, play
 from support.local_cluster import LocalCluster
+from support.rules import rules_for
 
 
 def test_devices_have_the_attributes_that_were_asked_for():
@@ -58,8 +60,29 @@ def test_a_pod_runs_with_devices_for_its_extended_resources():
     play(scenario, nodes=1)
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "gpu.example.com:16,profile=mig",
+        "gpu.example.com:64,profile=mig,memory=141Gi,nvlink=8,numa=4,pcie=2,domain=4,model=b200",
+        *(
+            f"gpu.example.com:8,profile=shared,memory={amount}"
+            for amount in ["1", "79", "97", "100", "141Gi", "192Gi", "80G", "1.5Gi"]
+        ),
+        f"{'g' * 50}.example.com:64,profile=mig",
+    ],
+)
+def test_every_published_slice_is_one_that_the_api_server_accepts(text: str):
+    (driver,) = parse_devices(text)
+    bodies = driver.slices("node-00000", 3)
+    validate = rules_for("resourceslices.resource.k8s.io", Gates()).validate_create
+    assert validate is not None and [str(error) for body in bodies for error in validate(body)] == []
+    assert {body["spec"]["pool"]["resourceSliceCount"] for body in bodies} == {len(bodies)}
+
+
 WRONG = """gpu gpu.example.com:0 gpu.example.com:x gpu.example.com:8,nvlink gpu.example.com:8,colour=red
-gpu.example.com:8,memory=much gpu.example.com:8,profile=half gpu.example.com:8,nvlink=0"""
+gpu.example.com:8,memory=much gpu.example.com:8,profile=half gpu.example.com:8,nvlink=0 gpu.example.com:8,memory=0
+gpu.example.com:8,memory=-1Gi gpu.example.com:1;gpu.example.com:2 gpu.example.com:1;gpu.other.com:2"""
 
 
 @pytest.mark.parametrize("text", WRONG.split())

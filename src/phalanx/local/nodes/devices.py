@@ -19,7 +19,11 @@ from phalanx.model.kinds import Json as Json
 from phalanx.model.quantity import from_units, is_valid, units
 
 PCIE_ROOT = "resource.kubernetes.io/pcieRoot"  # attribute that all drivers share
-MOST = 64  # devices of one driver on one node
+MOST = 64  # devices of one driver on one node; partitions in one ResourceSlice
+MOST_SETS = 8  # counter sets in one ResourceSlice
+SHARES = 80  # shares into which the memory of a device can be divided, at least
+MOST_PREFIX = 50  # characters of a driver before the first dot: names of devices begin with them
+MOST_MODEL = 64  # characters of an attribute
 PARTITIONS = ((1, "1g"), (2, "2g"), (3, "3g"), (7, "7g"))  # size in slices and name of each kind of partition
 SLICES_OF_A_DEVICE = 7
 CHANNELS = 8  # of a multi-node NVLink domain: as many gangs can use it at a time
@@ -46,7 +50,8 @@ class SimulatedDriver(msgspec.Struct, frozen=True):
         devices = list(self._devices(node, index))
         bodies: list[Json] = [{"devices": devices[at : at + MOST]} for at in range(0, len(devices), MOST)]
         if self.profile == "mig":
-            bodies.append({"sharedCounters": [self._counters(number) for number in range(self.count)]})
+            counters = [self._counters(number) for number in range(self.count)]
+            bodies += [{"sharedCounters": counters[at : at + MOST_SETS]} for at in range(0, len(counters), MOST_SETS)]
         pool = {"name": node, "generation": 1, "resourceSliceCount": len(bodies)}
         return [
             {
@@ -97,11 +102,18 @@ class SimulatedDriver(msgspec.Struct, frozen=True):
             device: Json = {"name": f"{prefix}-{number}", "attributes": attributes}
             device["capacity"] = {"memory": {"value": self.memory}}
             if self.profile == "shared":
-                least = from_units(max(1, units(self.memory) // 80), "BinarySI")
-                policy = {"default": self.memory, "validRange": {"min": least, "step": least}}
                 device["allowMultipleAllocations"] = True
-                device["capacity"]["memory"]["requestPolicy"] = policy
+                device["capacity"]["memory"]["requestPolicy"] = self._request_policy()
             yield device
+
+    def _request_policy(self) -> Json:
+        """Return the policy of shares: steps of at most 1/80 that divide the memory, if there are such steps."""
+        total = units(self.memory)
+        parts = next((parts for parts in range(SHARES, min(total, 10 * SHARES)) if total % parts == 0), 0)
+        if not parts:
+            return {"default": self.memory}
+        step = from_units(total // parts, "BinarySI")
+        return {"default": self.memory, "validRange": {"min": step, "step": step}}
 
     def _attributes(self, node: str, index: int, number: int) -> Json:
         found: Json = {
@@ -153,7 +165,14 @@ def _class(name: str, driver: str, kind: str) -> Json:
 
 def parse_devices(text: str, path: str = "--devices") -> list[SimulatedDriver]:
     """Parse the drivers that `text` lists, separated by semicolons. Raises ConfigProblem."""
-    return [_driver(part.strip(), path) for part in text.split(";") if part.strip()]
+    found = [_driver(part.strip(), path) for part in text.split(";") if part.strip()]
+    by_class: dict[str, str] = {}
+    for each in found:
+        if each.prefix in by_class:
+            problem = f"{by_class[each.prefix]} has the device class {each.prefix} already"
+            raise ConfigProblem(path, f"{each.driver!r}: {problem}; drivers must differ before the first dot")
+        by_class[each.prefix] = each.driver
+    return found
 
 
 def _driver(text: str, path: str) -> SimulatedDriver:
@@ -163,6 +182,8 @@ def _driver(text: str, path: str) -> SimulatedDriver:
         raise ConfigProblem(path, f"{head!r}: a driver and up to {MOST} devices per node; {_HELP}")
     if problems := names.dns_subdomain(driver):
         raise ConfigProblem(path, f"{driver!r}: {problems[0]}")
+    if len(driver.split(".")[0]) > MOST_PREFIX:
+        raise ConfigProblem(path, f"{driver!r}: at most {MOST_PREFIX} characters before the first dot")
     found: Json = {}
     for setting in settings:
         key, equals, value = setting.strip().partition("=")
@@ -177,8 +198,10 @@ def _value(key: str, value: str, path: str) -> str | int:
         if not value.isascii() or not value.isdigit() or not 1 <= int(value) <= 10_000:
             raise ConfigProblem(path, f"{key}={value}: must be a number from 1")
         return int(value)
-    if key == "memory" and not is_valid(value):
+    if key == "memory" and (not is_valid(value) or units(value) <= 0):
         raise ConfigProblem(path, f"memory={value}: must be a quantity such as 80Gi")
+    if key == "model" and len(value) > MOST_MODEL:
+        raise ConfigProblem(path, f"model={value[:20]}…: at most {MOST_MODEL} characters")
     if key == "profile" and value not in PROFILES:
         raise ConfigProblem(path, f"profile={value}: known are {', '.join(PROFILES)}")
     return value
