@@ -8,6 +8,7 @@ import pytest
 
 from phalanx.engine.explain import plan, why
 from phalanx.engine.explain.device_table import device_table
+from phalanx.engine.explain.whatif import Question, whatif
 from phalanx.serve.queries.variant import MoreNodes, Variant
 from phalanx.testing import builders as b
 from support.device_world import (
@@ -47,6 +48,16 @@ def test_too_few_devices_are_named_with_the_selector_that_rules_them_out():
     assert not item.fits
     (hint,) = item.hints
     assert "needs 1 device; of 5 published 1 are ruled out by selector #0 of the request, 4 can be used now" in hint
+
+
+def test_devices_of_victims_count_as_in_use_in_the_hints():
+    world = World(device_node("a"), *published("a", device("g0"), device("g1")), claim("low"), consumer("low", "low"))
+    world.run(3)
+    world.see(claim("high", asks(count=2)))
+    pod = consumer("high", "high", priority=10)
+    outlook = whatif(world.engine.scheduler, Question(pods=[pod]))
+    (item,) = outlook.items
+    assert item.evicts == ["default/low"] and "of 2 published 1 are in use, 1 can be used now" in item.hints[0]
 
 
 def test_units_of_one_question_do_not_share_a_device():

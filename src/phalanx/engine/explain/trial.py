@@ -118,14 +118,27 @@ class TrialAttempt:
             self._cluster.shapes.drop(record.shape)
             record.shape, record.shape_epoch = shape, epoch
 
-    def attempt(self, unit: AttemptUnit, *, evict: bool = False, gates: bool = True) -> Answer:
-        """Make the attempt that the scheduler would make. `gates`: False tries a unit even if its gates hold it."""
+    def attempt(
+        self,
+        unit: AttemptUnit,
+        *,
+        evict: bool = False,
+        gates: bool = True,
+        before_evictions: Callable[[], None] | None = None,
+    ) -> Answer:
+        """Make the attempt that the scheduler would make.
+
+        `gates`: False tries a unit even if its gates hold it. `before_evictions`: called with the cluster as it is, if
+        the answer is a plan whose victims then leave.
+        """
         self._as_tried(unit.records)
         self._put_back()
         if self._starts.held:
             self._ignored = self._starts.ignore_reservations(unit.records)
         answer = self._attempts.attempt(unit, AttemptOptions(gates=gates, evict=evict))
         assert answer is not None, "questions are not answered in slices"
+        if before_evictions is not None and isinstance(answer, NominatedAfterPreemption):
+            before_evictions()
         return self._keep(answer)
 
     def _put_back(self) -> None:

@@ -37,7 +37,7 @@ from phalanx.engine.placement.blockers import blockers_of, leaf_demands
 from phalanx.engine.placement.plain import of_group, of_nodes, sentence_case
 from phalanx.engine.placement.rule_words import rules_of
 from phalanx.engine.reservations import FOREVER
-from phalanx.engine.scheduling.attempt.answers import Cause, NominatedAfterPreemption, Placed, Refused
+from phalanx.engine.scheduling.attempt.answers import Answer, Cause, NominatedAfterPreemption, Placed, Refused
 from phalanx.engine.scheduling.attempt.attempt import AttemptOptions
 from phalanx.engine.scheduling.commit.admitted_places import Place
 from phalanx.engine.scheduling.lifecycle.members import root_key
@@ -249,6 +249,7 @@ class AskedUnits:
         reasons: Sequence[NodeReason] = (),
         changes: Sequence[Relaxation] = (),
         unit: AttemptUnit | None = None,
+        hints: Sequence[str] = (),
     ) -> WhatIfUnit:
         name = f"pod/{_name(root.records[0])}" if root.key is None else root_key(root.key)
         refused = answer.refused if isinstance(answer, NominatedAfterPreemption) else answer
@@ -270,8 +271,20 @@ class AskedUnits:
             relaxations=list(changes),
             evicts=sorted(pod.key for pod in answer.victims) if isinstance(answer, NominatedAfterPreemption) else [],
             plan=planned(self._engine, name, answer) if isinstance(answer, NominatedAfterPreemption) else None,
-            hints=for_devices(self._engine.indexes.devices, root.records),
+            hints=list(hints),
         )
+
+    def _attempt(self, root: _Root, unit: AttemptUnit) -> tuple[Answer, list[str]]:
+        """Return the answer, and hints about devices, which are read before the victims of a plan leave."""
+        hints: list[str] = []
+
+        def read() -> None:
+            hints.extend(for_devices(self._engine.indexes.devices, root.records))
+
+        answer = self._trial_attempt.attempt(unit, evict=True, before_evictions=read)
+        if isinstance(answer, Refused):
+            read()
+        return answer, hints
 
     def _blockers(self, root: _Root) -> list[str]:
         leaves = leaf_demands(self.forest, root.records)
@@ -326,15 +339,15 @@ class AskedUnits:
     def _pod(self, root: _Root) -> WhatIfUnit:
         (record,) = root.records
         state = self._cluster
-        answer = self._trial_attempt.attempt(SinglePod(record), evict=True)
+        answer, hints = self._attempt(root, SinglePod(record))
         if not isinstance(answer, Placed):
             refused = answer.refused if isinstance(answer, NominatedAfterPreemption) else answer
             if refused.diagnosis is None or refused.diagnosis.pre_filter is not None:
-                return self._no(root, answer, unit=SinglePod(record))
+                return self._no(root, answer, unit=SinglePod(record), hints=hints)
             changes = []
             if self._relax and answer is refused:
                 changes = for_pod(state, state.evaluation(record))
-            return self._no(root, answer, reasons_of(refused.diagnosis), changes, SinglePod(record))
+            return self._no(root, answer, reasons_of(refused.diagnosis), changes, SinglePod(record), hints)
         node = state.columns.names[answer.assignment[0][1]]
         place = GroupPlace(f"pod {_name(record)}", 1, nodes=[NodeShare(node, 1)])
         return WhatIfUnit(
@@ -353,15 +366,15 @@ class AskedUnits:
         tree = self.target(root)
         if not isinstance(tree, GroupTree):
             assert isinstance(tree, Refused)
-            return self._no(root, tree)
+            return self._no(root, tree, hints=for_devices(self._engine.indexes.devices, root.records))
         group, state = tree.group, self._cluster
-        answer = self._trial_attempt.attempt(tree, evict=True)
+        answer, hints = self._attempt(root, tree)
         if not isinstance(answer, Placed):
             changes: list[Relaxation] = []
             if self._relax and isinstance(answer, Refused):
                 changes = relaxations(state, group, answer, self._engine.attempts.group_plugins(tree))
                 changes += enough_nodes(self._engine, tree)
-            return self._no(root, answer, changes=changes, unit=tree)
+            return self._no(root, answer, changes=changes, unit=tree, hints=hints)
         for record, row in answer.assignment:
             self.forest.assume(PodKey(record.namespace, record.name), state.columns.names[row])
         total, placed = len(root.records), len(answer.assignment)
