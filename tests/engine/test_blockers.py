@@ -313,3 +313,70 @@ def test_a_members_own_message_is_shown_in_full_only_when_asked_for() -> None:
     item = run.why("PodGroup", "g")
     assert "nodes are available" not in render(item, Colours(on=False))
     assert "0/4 nodes are available" in render(item, Colours(on=False), wide=True)
+
+
+def test_fewer_domains_than_pods_that_keep_apart_can_never_fit() -> None:
+    run = Asked().see(*(node(f"n{i}").cpu("8").label("rack", f"r{i % 2}") for i in range(4)))
+    run.see(pod_group("g").gang(3))
+    run.see(*(pod(f"g-{i}").label("app", "db").anti_affinity("rack", {"app": "db"}).group("g") for i in range(3)))
+    run.step()
+    item = run.why("PodGroup", "g")
+    assert item.headline == (
+        "3 pods are needed and podAntiAffinity allows one of them in a rack; there are 2 racks: "
+        "this can never fit on the nodes there are"
+    )
+    assert [change.text for change in item.relaxations] == ["minCount 2 instead of 3 fits now"]
+
+
+def test_fewer_nodes_than_pods_with_a_host_port_can_never_fit() -> None:
+    run = cluster().see(pod_group("g").gang(5), *(pod(f"g-{i}").port(8080).group("g") for i in range(5)))
+    run.step()
+    assert run.why("PodGroup", "g").headline == (
+        "5 pods are needed and host port 8080 allows one of them on a node; there are 4 nodes: "
+        "this can never fit on the nodes there are"
+    )
+
+
+def test_nodes_without_the_label_of_an_anti_affinity_do_not_limit_it() -> None:
+    run = cluster().see(node("free").cpu("8").label("rack", "r0"), pod_group("g").gang(3))
+    run.see(*(pod(f"g-{i}").label("app", "db").anti_affinity("rack", {"app": "db"}).group("g") for i in range(3)))
+    run.step()
+    assert not run.why("PodGroup", "g").blockers
+
+
+def test_a_gang_whose_rules_leave_no_placement_names_them() -> None:
+    run = Asked().see(*(node(f"n{i}").cpu("8").label("zone", f"z{i}") for i in range(3)))
+    run.see(pod("db").label("app", "db").node("n0"), pod_group("g").gang(3))
+    rule = {"app": "db"}
+    run.see(*(pod(f"g-{i}").label("app", "g").spread("zone", {"app": "g"}).anti_affinity("zone", rule).group("g")
+              for i in range(3)))  # fmt: skip
+    run.step()
+    item = run.why("PodGroup", "g")
+    sentence = (
+        "Needs 3 pods at once; nodes have free resources, but no placement follows all rules: no pod with app=db in "
+        "the same zone (podAntiAffinity); app=g spread by zone with maxSkew 1 (topologySpreadConstraints)"
+    )
+    assert item.headline == sentence
+    assert PendingReasons(run.engine).of(run.engine.queue.units[item.root]).headline == sentence
+    events = [each.message for each in run.of(d.RecordEvent, "g") if each.reason == "FailedScheduling"]
+    assert events == [sentence]
+
+
+def test_pods_beyond_a_minimum_that_runs_say_what_they_lack() -> None:
+    run = cluster().see(pod_group("g").gang(2), *(pod(f"g-{i}").gpu(8).group("g") for i in range(6)))
+    run.step()
+    item = run.why("PodGroup", "g")
+    sentence = "Its minimum runs; 2 more pods wait: there is room for none (short of GPU)"
+    assert item.scheduled and item.headline == sentence
+    assert sentence in render(item, Colours(on=False)).splitlines()[2]
+    assert PendingReasons(run.engine).of(run.engine.queue.units[item.root]).headline == sentence
+
+
+def test_members_for_another_scheduler_are_named() -> None:
+    run = cluster().see(
+        pod_group("g").gang(2), *(pod(f"g-{i}").cpu("1").group("g").scheduler("volcano") for i in (0, 1))
+    )
+    run.step()
+    assert run.why("PodGroup", "g").headline == (
+        "2 pods of g are for the scheduler volcano (spec.schedulerName); it has 0 of the 2 that it needs here"
+    )

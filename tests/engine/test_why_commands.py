@@ -189,9 +189,14 @@ def test_a_suspended_job_and_one_over_its_quota_say_so(up: LocalCluster, phalanx
         up.create(jobs, {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": name}, "spec": spec})
     events = "/api/v1/namespaces/limited/events"
     up.wait(events, lambda found: any(event["reason"] == "FailedCreate" for event in found["items"]))
-    assert "job/sleeping in limited is suspended" in phalanx("why", "job/sleeping", *here, code=1)
+    text = phalanx("why", "job/sleeping", *here, code=1)
+    assert text.startswith(
+        "job/sleeping in limited: pending\n  Is suspended (spec.suspend); `kubectl patch job/sleeping"
+    )
+    assert '{"spec": {"suspend": false}}' in text
+    assert json.loads(phalanx("why", "job/sleeping", *here, "-o", "json", code=1))["items"][0]["items"][0]["headline"] in text
     text = phalanx("why", "job/large", *here, code=1)
-    assert "pods of job/large in limited cannot be created" in text and "exceeded quota: few" in text
+    assert "Its pods cannot be created" in text and "exceeded quota: few" in text
     gang: Json = {"parallelism": 2, "completions": 2, "completionMode": "Indexed"}
     gang["scheduling"] = {"schedulingPolicy": {"gang": {}}}
     gang["template"] = {"spec": {**template["spec"], "priorityClassName": "nonesuch"}}
@@ -206,7 +211,7 @@ def test_a_suspended_job_and_one_over_its_quota_say_so(up: LocalCluster, phalanx
     up.create(sets, {"apiVersion": "apps/v1", "kind": "ReplicaSet", "metadata": {"name": "web"}, "spec": web})
     up.wait(events, lambda found: any('"web-' in event["message"] for event in found["items"]))
     text = phalanx("why", "replicaset/web", *here, code=1)
-    assert "pods of replicaset/web in limited cannot be created" in text and "asks for no group" not in text
+    assert "Its pods cannot be created" in text and "asks for no group" not in text
     up.delete("/api/v1/namespaces/limited")
 
 
@@ -226,6 +231,23 @@ def test_a_workload_without_groups_is_answered_for_by_its_pods(up: LocalCluster,
     assert "asks for no group: its pods are placed one by one" in text
     assert "5 of its pods wait; the first 3:" in text and text.count("in default: pending") == 3
     up.delete(f"{replica_sets}/plain", propagationPolicy="Background")
+
+
+def test_a_pod_with_a_node_that_has_not_started_says_what_its_node_reports(up: LocalCluster, phalanx: Phalanx) -> None:
+    """A gang whose image is missing was only said to run: its pods have nodes."""
+    here = ("--kubeconfig", str(up.kubeconfig), "-n", "images")
+    up.create("/api/v1/namespaces", {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "images"}})
+    member = pod("g-0", group="g")
+    image = member["spec"]["containers"][0]["image"]
+    member["metadata"]["annotations"] = {"simulation.phalanx.dev/missing-image": image}
+    up.create(GROUPS.replace("default", "images"), pod_group("g", 1))
+    pods = PODS.replace("default", "images")
+    up.create(pods, member)
+    up.wait(pods, lambda found: "PullBackOff" in json.dumps(found))
+    for asked in ("podgroup/g", "pod/g-0"):
+        text = phalanx("why", asked, *here, code=0)
+        assert "starting:   g-0: ImagePullBackOff (container " in text and image in text, text
+    up.delete("/api/v1/namespaces/images")
 
 
 def test_a_job_that_has_failed_is_not_pending(up: LocalCluster, phalanx: Phalanx) -> None:

@@ -231,7 +231,7 @@ def test_a_scheduled_child_is_not_said_to_wait_for_pods_of_its_sibling() -> None
     run.see(pod_group("a").gang(1).parent("root"), pod_group("b").gang(1).parent("root"))
     run.see(pod("a-0").cpu("1").group("a"), pod("b-0").cpu("99").group("b"))
     run.step()
-    assert run.why("PodGroup", "a").summary.endswith("have a node (Running 1 of 1)")
+    assert run.why("PodGroup", "a").summary.endswith("has a node (Running 1 of 1)")
     assert run.why("CompositePodGroup", "root").summary.endswith("; 1 more pod waits")
 
 

@@ -38,6 +38,12 @@ def test_namespaces_are_shown_only_where_they_differ() -> None:
     assert "team/b" in picture([row("a"), row("b", namespace="team")], 80, 24).plain
 
 
+def test_names_of_controllers_are_short_where_no_other_group_of_their_namespace_has_them() -> None:
+    long = "train-5c5cc84c88-train-pgt-0-54b5d444c"
+    table = picture([row(long, namespace="team-a"), row(long, namespace="team-b")], 80, 24).plain
+    assert "team-a/train " in table and "team-b/train " in table
+
+
 def test_a_table_without_groups_is_drawn() -> None:
     assert "GROUP" in picture([], 80, 24).plain
 

@@ -70,8 +70,8 @@ def picture(rows: list[DemoRow], width: int, height: int) -> Text:
     """Draw waiting groups first, each with its reason on its own line; say how many rows do not fit the screen."""
     rows = sorted(rows, key=lambda row: (row.status in GOOD, row.namespace, row.name, row.kind))
     namespaces = {row.namespace for row in rows}
-    shown = short_names({row.name for row in rows})
-    names = [_name(row, shown[row.name], len(namespaces) > 1) for row in rows]
+    shown = short_names((row.namespace, row.name) for row in rows)
+    names = [_name(row, shown[row.namespace, row.name], len(namespaces) > 1) for row in rows]
     cells = [
         (name, f"{row.placed}/{row.pods}", row.policy, row.status, row.where)
         for name, row in zip(names, rows, strict=True)

@@ -42,11 +42,12 @@ def short(key: str) -> str:
     return key.rpartition("/")[2]
 
 
-def short_names(names: Iterable[str]) -> dict[str, str]:
-    """Return names without what controllers add, where they are unique without it, too."""
-    bare = {name: without_hash(name) for name in names}
+def short_names(objects: Iterable[tuple[str, str]]) -> dict[tuple[str, str], str]:
+    """Return the names of objects (namespace, name) without what controllers add, where they are unique in their
+    namespace without it, too."""
+    bare = {(namespace, name): (namespace, without_hash(name)) for namespace, name in objects}
     taken = Counter(bare.values())
-    return {name: each if taken[each] == 1 else name for name, each in bare.items()}
+    return {each: short[1] if taken[short] == 1 else each[1] for each, short in bare.items()}
 
 
 def plural(count: int, noun: str) -> str:

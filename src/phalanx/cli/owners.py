@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Awaitable, Callable, Collection
 from typing import Any
 
@@ -10,11 +11,13 @@ import msgspec
 from phalanx.base import resources as r
 from phalanx.base.client import Client, Resource
 from phalanx.base.errors import ApiProblem, Forbidden, NotFound
+from phalanx.cli.messages import plural
 from phalanx.cli.output import CommandError, CommandResult
-from phalanx.cli.scheduler_client import SchedulerClient, Where, require_namespace, target
+from phalanx.cli.scheduler_client import Colours, SchedulerClient, Where, require_namespace, target
 from phalanx.controllers.grouping.core import GroupingRefused
 from phalanx.controllers.workloads.kind import WorkloadKind
 from phalanx.controllers.workloads.registry import BY_KIND, BY_NAME, group
+from phalanx.engine.explain.values import Report, Why
 from phalanx.kube.group_api import GroupApi
 from phalanx.model.groups.keys import COMPOSITE, WORKLOAD, GroupKey, group_of
 from phalanx.model.kinds import Json
@@ -43,11 +46,17 @@ async def each_root(ask_one: AskOne, what: str, where: Where) -> list[CommandRes
         groups = await groups_of(client, found, namespace, owned)
         if not groups or groups[0][0] == WORKLOAD:
             groups = await _named_groups(client, found, body) or await _with_members(client, groups, body)
-        if _suspended(body):
-            note = f"{what} in {namespace} is suspended: nothing is created for it until it is resumed (spec.suspend)"
-            answers.append(CommandResult(1, notes=(note,)))
+        if field := _suspended(body):
+            resume = json.dumps(
+                {"spec": {"suspend": False} if field == "spec.suspend" else {"runPolicy": {"suspend": False}}}
+            )
+            text = (
+                f"Is suspended ({field}); `kubectl patch {what} -n {namespace} --type merge -p '{resume}'` resumes it"
+            )
+            answers.append(_no_pods(found.resource.kind, namespace, owned, text))
         elif problem := await _failed_creation(client, found.resource.kind, namespace, owned):
-            answers.append(CommandResult(1, notes=(f"pods of {what} in {namespace} cannot be created: {problem}",)))
+            text = f"Its pods cannot be created: {problem}"
+            answers.append(_no_pods(found.resource.kind, namespace, owned, text))
         if not groups:
             instead, groups = await _instead(client, body, found.resource.kind, namespace)
             if not answers:
@@ -66,9 +75,21 @@ def _finished(kind: WorkloadKind, body: Json) -> str:
     return ""
 
 
-def _suspended(body: Json) -> bool:
+def _suspended(body: Json) -> str:
+    """Return the field that suspends a workload; empty if it is not suspended."""
     spec = body.get("spec") or {}
-    return bool(spec.get("suspend") or (spec.get("runPolicy") or {}).get("suspend"))
+    if (spec.get("runPolicy") or {}).get("suspend"):
+        return "spec.runPolicy.suspend"
+    return "spec.suspend" if spec.get("suspend") else ""
+
+
+def _no_pods(kind: str, namespace: str, name: str, headline: str) -> CommandResult:
+    """Return the answer about a workload for which nothing is created."""
+    item = Why(kind, namespace, name, "", False, headline, headline=headline)
+    report = msgspec.to_builtins(Report(kind, namespace, name, False, [item]))
+    return CommandResult(
+        1, report, f"{kind.lower()}/{name} in {namespace}: {Colours()('pending', 'yellow')}\n  {headline}"
+    )
 
 
 async def _failed_creation(client: Client, kind: str, namespace: str, name: str) -> str:
@@ -98,6 +119,32 @@ async def claims_not_created(client: Client, namespace: str, pods: Collection[st
         and about.get("name") in pods
     )
     return tuple(dict.fromkeys(f"no claim can be created: {event.get('message')}" for event in events))
+
+
+async def not_started(client: Client, namespace: str, pods: Collection[str]) -> list[str]:
+    """Return which of these pods have a node but have not started, and what their kubelet says; none if it may not."""
+    try:
+        found = await _items(client, r.PODS, namespace, fields="status.phase=Pending")
+    except ApiProblem:
+        return []
+    names: dict[str, list[str]] = {}  # what the kubelet says -> pods
+    for pod in found:
+        if pod["metadata"]["name"] in pods and (pod.get("spec") or {}).get("nodeName"):
+            names.setdefault(_waits_for(pod), []).append(pod["metadata"]["name"])
+    return [
+        f"{each[0]}{' and ' + plural(len(each) - 1, 'other') if len(each) > 1 else ''}: {what}"
+        for what, each in names.items()
+    ]
+
+
+def _waits_for(pod: Json) -> str:
+    status = pod.get("status") or {}
+    for each in (*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())):
+        waiting = (each.get("state") or {}).get("waiting") or {}
+        if waiting.get("reason") and waiting["reason"] != "PodInitializing":
+            message = f": {waiting['message']}" if waiting.get("message") else ""
+            return f"{waiting['reason']} (container {each.get('name')}){message}"
+    return "its node has not started it yet"
 
 
 def _time_of(event: Json) -> str:
@@ -136,8 +183,22 @@ async def not_waiting(client: Client, namespace: str, name: str) -> str:
     phase = (pod.get("status") or {}).get("phase")
     if phase in ("Succeeded", "Failed"):
         return f"pod {namespace}/{name} has finished: {phase}"
-    scheduler = (pod.get("spec") or {}).get("schedulerName")
+    spec = pod.get("spec") or {}
+    scheduler, node = spec.get("schedulerName"), spec.get("nodeName")
+    if node and await _missing(client, r.NODES, node):
+        instead = f"delete it and create it without spec.nodeName, or create node {node}"
+        return f"pod {namespace}/{name} is on node {node}, which does not exist: {instead}"
     return f"pod {namespace}/{name} is for the scheduler {scheduler!r} (spec.schedulerName), which must be asked"
+
+
+async def _missing(client: Client, resource: Resource, name: str) -> bool:
+    try:
+        await client.get(resource, name)
+    except NotFound:
+        return True
+    except ApiProblem:
+        return False  # it may not be read
+    return False
 
 
 async def _instead(
@@ -257,9 +318,11 @@ def _owners(item: dict[str, Any]) -> set[tuple[str, str]]:
     return {(owner["kind"], owner["name"]) for owner in item["metadata"].get("ownerReferences") or ()}
 
 
-async def _items(client: Client, resource: Any, namespace: str) -> list[dict[str, Any]]:
+async def _items(client: Client, resource: Any, namespace: str, fields: str = "") -> list[dict[str, Any]]:
     try:
-        items: list[dict[str, Any]] = msgspec.json.decode(await client.list(resource, namespace))["items"]
+        items: list[dict[str, Any]] = msgspec.json.decode(await client.list(resource, namespace, fields=fields))[
+            "items"
+        ]
     except NotFound:
         return []
     return items

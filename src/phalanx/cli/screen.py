@@ -169,13 +169,13 @@ class Screen:
     def _queue(self) -> list[TableLine]:
         rows = []
         roots = self.state["queue"]["roots"]
-        names = short_names({root["name"] for root in roots})
+        names = short_names((root["namespace"], root["name"]) for root in roots)
         for number, root in enumerate(roots, 1):
             place = PLACES.get(root["place"], root["place"])
             kind = "pod " if root["key"].startswith("pod/") else ""
             cells = (
                 str(number),
-                kind + names[root["name"]],
+                kind + names[root["namespace"], root["name"]],
                 root["namespace"],
                 str(root["pods"]),
                 str(root["priority"]),
@@ -203,7 +203,7 @@ class Screen:
             parent = group["parent"] if group["parent"] in groups else ""
             below.setdefault(parent, []).append(key)
         rows: list[TableLine] = []
-        names = short_names({key.split("/", 2)[2] for key in groups})
+        names = short_names((namespace, name) for _, namespace, name in (key.split("/", 2) for key in groups))
 
         def add(key: str, depth: int) -> None:
             group = groups[key]
@@ -215,7 +215,9 @@ class Screen:
             topology = f"one {short(group['topology'])}" if group["topology"] else ""
             more = f"{plural(group['pending'], 'pod')} pending" if group["pending"] else "no pod waits"
             more += "".join(f", {text}" for text in group["settings"])
-            shown = name if group.get("revision") else names[name]  # two revisions: the name says which one it is of
+            shown = (
+                name if group.get("revision") else names[namespace, name]
+            )  # two revisions: the name says which one it is of
             cells = ("  " * depth + shown, namespace, policy, placed, topology, reason)
             order = (name, namespace, policy, group["placed"], topology, reason)
             rows.append(TableLine(cells, f"{kind} {namespace}/{name}: {more}", key, COLOURS.get(reason, ""), order))

@@ -12,7 +12,7 @@ from phalanx.base.errors import NotFound
 from phalanx.cli.completion import complete_target
 from phalanx.cli.messages import age, plural
 from phalanx.cli.output import CommandError, CommandResult, say, watch_option
-from phalanx.cli.owners import claims_not_created, each_root, not_waiting
+from phalanx.cli.owners import claims_not_created, each_root, not_started, not_waiting
 from phalanx.cli.scheduler_client import (
     Colours,
     SchedulerClient,
@@ -91,7 +91,10 @@ async def _why(kind: str, name: str, where: Where, wide: bool, story: bool) -> C
         claimless = [item for item in report.items if item.queue is not None and item.queue.gate == DEVICES]
         waiting = {pod.name for item in claimless for pod in item.pods}
         notes = await claims_not_created(asker.client, namespace, waiting) if waiting else ()
+        placed = {pod.name for item in report.items if item.scheduled for pod in item.pods if pod.node}
+        stuck = await not_started(asker.client, namespace, placed) if placed else []
     text = "\n\n".join(render(item, Colours(), story=story, wide=wide) for item in report.items)
+    text += "".join(f"\n{line}" for line in _section("starting", stuck))
     text = text or f"{kind.lower()}/{name} in {namespace}: no pod refers to it yet"
     waits = next((item for item in report.items if not item.scheduled and not item.blockers), None)
     then = (
@@ -115,9 +118,10 @@ def render(item: Why, paint: Colours, *, story: bool = False, wide: bool = False
     lines = [f"{title} in {item.namespace}: {state}"]
     tried = f"when tried {age(now - item.last.at)} ago: " if item.last is not None and item.last.at else ""
     fresh = item.now is not None  # then the sentence is of a trial at the time of the query
-    message = item.headline or item.summary
+    message = item.summary if item.scheduled else item.headline or item.summary
     lines += [f"  {'' if fresh or item.scheduled else tried}{message}"] if message else []
-    if wide and item.headline and item.summary:
+    lines += [f"  {item.headline}"] if item.scheduled and item.headline else []
+    if wide and item.headline and item.summary and not item.scheduled:
         lines += _section("message", [f"{tried}{item.summary}"])
     others = [text for text in item.blockers if sentence_case(text) != item.headline]
     lines += _section("also", [sentence_case(text) for text in others])

@@ -36,8 +36,8 @@ from phalanx.engine.explain.values import (
 from phalanx.engine.framework import Wake
 from phalanx.engine.framework.diagnosis import Diagnosis
 from phalanx.engine.groups.group_state import HEALTHY
-from phalanx.engine.groups.messages import owner_of
-from phalanx.engine.placement.blockers import blockers_of, leaf_demands
+from phalanx.engine.groups.messages import owner_of, scheduled
+from phalanx.engine.placement.blockers import blockers_of, leaf_demands, rules_sentence
 from phalanx.engine.placement.outcome import amount_word, domain_word
 from phalanx.engine.placement.plain import of_group, of_nodes, sentence_case
 from phalanx.engine.placement.problem import DEVICES
@@ -274,7 +274,8 @@ class _Asked:
             failure = groups.failure(root_key(head))
             if failure is not None:
                 proof = proof_of(failure.outcome.certificate) if failure.outcome is not None else None
-                result = failure.outcome.verdict.value if failure.outcome is not None else "rules"
+                result = failure.outcome.verdict.value if failure.outcome is not None else "refused"
+                result = "rules" if failure.rules else result
                 steps = failure.outcome.expansions if failure.outcome is not None else 0
                 last = Verdict(result, failure.message, proof, steps, failure.at, failure.reserved)
             tree = groups.forest.group(head)
@@ -286,7 +287,7 @@ class _Asked:
             queue = self._queue(root, proof=now.proof or (last.proof if last is not None else None))
         below = sum(leaf.counts[MemberState.PENDING] for leaf in groups.forest.leaves(key))
         summary = self._summary(key, group, resolution.message, queue, last, now, below, satisfied)
-        waits = not satisfied and (now is None or now.result != "placed")
+        waits = (not satisfied or below > 0) and (now is None or now.result != "placed")
         blockers = self._group_blockers(key) if waits else []
         return Why(
             kind=key.kind,
@@ -348,9 +349,11 @@ class _Asked:
                     return sentence
         if verdict is not None and verdict.result == "placed":
             return "Fits now; it is tried when its turn comes"
+        shapes = [record.shape for record in unit.records.values()] if unit is not None else []
         if verdict is not None and verdict.proof is not None:
-            shapes = [record.shape for record in unit.records.values()] if unit is not None else []
             return of_group(verdict.proof, rules_of(self._engine.cluster, shapes), verdict.reserved)
+        if verdict is not None and verdict.result == "rules":
+            return rules_sentence(self._groups.forest, unit.records.values() if unit is not None else ())
         return ""
 
     def _try(self, tree: GroupTree) -> tuple[Verdict, list[Relaxation]]:
@@ -407,8 +410,7 @@ class _Asked:
         state = health.state(group)
         if state.phase not in HEALTHY:
             return f"{state}: {health.message(group, state)}"
-        what = "child groups" if group.composite else "pods"
-        text = f"{group.key} is scheduled: at least {minimum} of its {what} have a node ({state})"
+        text = f"{scheduled(group.key, minimum)} ({state})"
         more = "1 more pod waits" if waiting == 1 else f"{waiting} more pods wait"
         return f"{text}; {more}" if waiting else text
 

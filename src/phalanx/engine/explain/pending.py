@@ -18,6 +18,7 @@ from phalanx.engine.placement.blockers import (
     leaf_demands,
     node_blockers,
     object_blockers,
+    rules_sentence,
     total_blockers,
 )
 from phalanx.engine.placement.plain import (
@@ -55,6 +56,7 @@ WORDS = {
     "TopologySpread": "topology spread",
     "PodAffinity": "pod affinity",
     "HostPorts": "host ports",
+    "Volumes": "volumes",
     "FewPerNode": "few fit on a node",
     "DoesNotFit": "does not fit",
     "Searching": "being searched",
@@ -93,6 +95,8 @@ class PendingReasons:
                 tried,
                 resource,
             )
+        if unit.refusal is not None and unit.refusal.rules:
+            return _reason("DoesNotFit", rules_sentence(self._engine.cluster.forest, unit.records.values()), tried)
         if unit.refusal is not None:
             return _reason("DoesNotFit", sentence_case(unit.refusal.message), tried)
         if waits is not None and waits.counts:

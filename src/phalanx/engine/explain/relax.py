@@ -24,7 +24,8 @@ from phalanx.engine.placement import Certificate, Composite, Leaf, PlacementProb
 from phalanx.engine.placement.outcome import domain_word, plural
 from phalanx.engine.placement.plain import NO_DEVICES, code_of_filter, without
 from phalanx.engine.placement.problem import groups as parts_below
-from phalanx.engine.scheduling.attempt.answers import Refused
+from phalanx.engine.placement.problem import leaves
+from phalanx.engine.scheduling.attempt.answers import Cause, Refused
 from phalanx.engine.state.columns import Bools, Columns
 from phalanx.model.groups import Group
 from phalanx.model.objects import Node
@@ -42,9 +43,20 @@ def relaxations(
 ) -> list[Relaxation]:
     """Return changes that help a tree that does not fit, if the failure certificate names where it fails."""
     certificate = refused.outcome.certificate if refused.outcome is not None else None
-    if certificate is None or refused.built is None:
+    if refused.built is None:
         return []
-    relaxer = _Relaxer(state, group, refused.built, certificate, group_plugins)
+    if refused.cause is Cause.RULES:  # counting finds room: only fewer pods are tried
+        chain = [
+            Certificate(leaf.name, False, None, leaf.minimum, 0, 0, None, None)
+            for leaf in leaves(refused.built.problem.root)
+        ]
+        return list(_Relaxer(state, group, refused.built, chain, group_plugins).members())
+    if certificate is None or certificate.extra:
+        return []
+    chain = [certificate]
+    while chain[-1].inner is not None:
+        chain.append(chain[-1].inner)
+    relaxer = _Relaxer(state, group, refused.built, chain, group_plugins)
     return [*relaxer.topology(), *relaxer.members(), *relaxer.filters(), *relaxer.nodes()]
 
 
@@ -54,7 +66,7 @@ class _Relaxer:
         state: ClusterState,
         group: Group,
         built: Built,
-        certificate: Certificate,
+        chain: list[Certificate],
         group_plugins: GroupPlugins | None,
     ) -> None:
         self._cluster = state
@@ -65,9 +77,6 @@ class _Relaxer:
         shapes = [replace(shape, mask=shape.mask.copy()) for shape in built.problem.shapes]
         small = changed(built.problem, shapes=shapes, budget=min(BUDGET, built.problem.budget))
         self._built = replace(built, problem=small)
-        chain = [certificate]
-        while chain[-1].inner is not None:
-            chain.append(chain[-1].inner)
         self._chain = chain
         self._parts = {part.name: part for part in parts_below(small.root)}
 

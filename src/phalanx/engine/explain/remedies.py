@@ -62,7 +62,9 @@ def _other_template(change: Relaxation, what: str, again: str) -> str:
         text = f"change {field} in the pod template of {what}"
     else:
         text = f"{field} of a pod cannot be changed: {again} {rest}"
-    return f"remove the taint from the nodes, or {text}" if change.reason == "Taints" else text
+    if change.reason == "Taints":
+        return f"kubectl taint nodes NODE TAINT- removes a taint from a node; {text}"
+    return text
 
 
 def owner_of_pod(metadata: ObjectMeta) -> str:

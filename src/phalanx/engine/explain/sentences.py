@@ -9,10 +9,11 @@ from collections.abc import Iterable
 
 from phalanx.engine.explain.values import Level
 from phalanx.engine.framework.cluster_state import ClusterState
+from phalanx.engine.placement.outcome import plural
 from phalanx.engine.placement.plain import sentence_case
 from phalanx.engine.placement.rule_words import few
 from phalanx.engine.scheduling.queue.units import Gate, SchedulingUnit
-from phalanx.model.groups import Group
+from phalanx.model.groups import Group, MemberState
 from phalanx.model.objects import Pod
 from phalanx.model.objects.devices import ResourceClaim
 
@@ -29,6 +30,12 @@ def missing_members(group: Group) -> str:
         return f"{group.key.kind} {group.key.name} does not exist in namespace {group.key.namespace}"
     if group.known >= group.spec.minimum:
         return ""
+    others = [member.pod for member in group.members.values() if member.state is MemberState.FOREIGN]
+    if others:
+        names = few(dict.fromkeys(pod.spec.scheduler_name for pod in others), "and")
+        pods = f"{plural(len(others), 'pod')} of {group.key.name.rstrip('/')}"
+        needs = f"it has {group.known} of the {group.spec.minimum} that it needs here"
+        return f"{pods} {'is' if len(others) == 1 else 'are'} for the scheduler {names} (spec.schedulerName); {needs}"
     return of_missing(Level(group.key.kind, group.key.name.rstrip("/"), known=group.known, minimum=group.spec.minimum))
 
 

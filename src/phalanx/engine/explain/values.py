@@ -82,6 +82,7 @@ class Proof(_Value, frozen=True):
     ruled_out: list[RuledOutDomains] = []
     inner: Proof | None = None
     composite: bool = False  # needed and fits count child groups
+    extra: bool = False  # the minimum of the tree runs; these are pods or child groups beyond it
 
 
 class NodeReason(_Value, frozen=True):
@@ -244,6 +245,7 @@ def proof_of(why: Certificate | None) -> Proof | None:
         ruled_out=[RuledOutDomains(out.reason, out.domains, out.nodes) for out in why.ruled_out],
         inner=proof_of(why.inner),
         composite=why.composite,
+        extra=why.extra,
     )
 
 

@@ -33,7 +33,7 @@ from phalanx.engine.framework.cluster_state import FIRST_ASKED
 from phalanx.engine.groups.admission import hold_of
 from phalanx.engine.groups.rank_placement import ring_cost_of
 from phalanx.engine.groups.trial import Assignment
-from phalanx.engine.placement.blockers import blockers_of, leaf_demands
+from phalanx.engine.placement.blockers import blockers_of, leaf_demands, rules_sentence
 from phalanx.engine.placement.plain import of_group, of_nodes, sentence_case
 from phalanx.engine.placement.rule_words import rules_of
 from phalanx.engine.reservations import FOREVER
@@ -296,6 +296,8 @@ class AskedUnits:
             return sentence_case(blockers[0])
         if verdict.proof is not None:
             return of_group(verdict.proof, rules_of(self._cluster, shapes), verdict.reserved)
+        if verdict.result == "rules":
+            return rules_sentence(self.forest, root.records)
         return of_nodes(reasons, columns.count, rules_of(self._cluster, shapes)) if reasons else ""
 
     def _first_start(self, unit: AttemptUnit, root: _Root) -> tuple[str, str]:

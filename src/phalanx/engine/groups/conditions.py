@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 from phalanx.base.clock import parse_rfc3339
 from phalanx.engine import decisions as d
 from phalanx.engine.framework import Emit
-from phalanx.model.groups import COMPOSITE, WORKLOAD, Group, GroupKey
+from phalanx.engine.groups import messages
+from phalanx.model.groups import WORKLOAD, Group, GroupKey
 from phalanx.model.objects import CompositePodGroup, PodGroup
 
 TYPE_OF = {"PodGroup": "PodGroupInitiallyScheduled", "CompositePodGroup": "CompositePodGroupInitiallyScheduled"}
@@ -184,8 +185,7 @@ class GroupConditions:
         key, spec = group.key, group.spec
         assert spec is not None
         good = status == "True"
-        what = "child groups" if key.kind == COMPOSITE else "pods"
-        text = f"{key} is scheduled: at least {spec.minimum} of its {what} have a node" if good else message
+        text = messages.scheduled(key, spec.minimum) if good else message
         self._emit(
             d.RecordEvent,
             namespace=key.namespace,

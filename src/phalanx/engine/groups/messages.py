@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from phalanx.engine.groups.build import Built
 from phalanx.engine.placement import Certificate, sentence
 from phalanx.engine.placement.outcome import domain_word
-from phalanx.model.groups import Group, GroupForest, QuorumShortage
+from phalanx.model.groups import COMPOSITE, Group, GroupForest, GroupKey, QuorumShortage
 
 UNSCHEDULABLE = "pod group is unschedulable"
 WAITING = "WaitingForMembers"  # reason of conditions
@@ -31,6 +31,12 @@ def group_in_words(forest: GroupForest, group: Group, priority: int) -> str:
     owner = owner_of(forest, group)
     facts = f"{owner}, priority {priority}" if owner else f"priority {priority}"
     return f"{group.key.kind} {group.key.name.partition('/')[0]} ({facts})"
+
+
+def scheduled(key: GroupKey, minimum: int) -> str:
+    """Return the sentence for a group whose minimum has nodes."""
+    what = "child groups" if key.kind == COMPOSITE else "pods"
+    return f"{key} is scheduled: at least {minimum} of its {what} {'has' if minimum == 1 else 'have'} a node"
 
 
 def owner_of(forest: GroupForest, group: Group) -> str:

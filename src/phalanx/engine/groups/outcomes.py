@@ -95,10 +95,12 @@ def _name_reasons(built: Built) -> None:
     built.problem.reason_names, built.problem.room_reasons = list(names), frozenset(room)
 
 
-def leftovers(group: Group, built: Built) -> str:
-    """Return why pods remain although the minimum of their tree is met: the next pod's requests and what is missing."""
+def leftovers(group: Group, built: Built) -> tuple[str, SearchOutcome | None]:
+    """Return why pods remain although the minimum of their tree is met, as a message and with its certificate."""
     _name_reasons(built)
-    return messages.leftovers(group, built, explain_rest(built.problem, built.part_of[group.key]))
+    rest = explain_rest(built.problem, built.part_of[group.key])
+    outcome = SearchOutcome(SearchVerdict.IMPOSSIBLE, 0, certificate=rest) if rest is not None else None
+    return messages.leftovers(group, built, rest), outcome
 
 
 def counter(built: Built, assignment: Assignment) -> Callable[[Group], tuple[int, int]]:

@@ -15,12 +15,14 @@ import numpy as np
 
 from phalanx.engine.devices.facts import device_facts
 from phalanx.engine.devices.state import DeviceState
-from phalanx.engine.placement.outcome import amount_word, plural
+from phalanx.engine.placement.outcome import amount_word, domain_word, plural
+from phalanx.engine.placement.plain import of_rules
 from phalanx.engine.placement.rule_words import (
     MOST_NAMED,
     claim_facts,
     few,
     missing_topology,
+    rules_beyond_resources,
     taint_text,
     terms,
     too_large,
@@ -29,9 +31,11 @@ from phalanx.engine.placement.rule_words import (
 from phalanx.engine.state.columns import PODS, Bools, Columns
 from phalanx.engine.state.node_terms import by_label, matching
 from phalanx.engine.state.objects import Objects
+from phalanx.engine.state.pod_rules import ANTI, terms_of_shape
 from phalanx.engine.state.records import PodRecord
 from phalanx.engine.state.shapes import Shape
 from phalanx.model.groups import GroupForest, GroupKey
+from phalanx.model.groups.keys import HOSTNAME
 from phalanx.model.objects.cluster import Taint
 from phalanx.model.objects.pod import NodeSelector
 from phalanx.model.tolerations import NO_SCHEDULE, tolerated, untolerated
@@ -64,6 +68,13 @@ def leaf_demands(forest: GroupForest, records: Iterable[PodRecord]) -> list[Leaf
         LeafDemand(found, group.spec.minimum if group is not None and group.spec is not None else 0)
         for group, found in groups
     ]
+
+
+def rules_sentence(forest: GroupForest, records: Iterable[PodRecord]) -> str:
+    """Return the plain sentence for a group with room by resources, but no placement that follows its pods' rules."""
+    leaves = leaf_demands(forest, records)
+    minimum = leaves[0].minimum if len(leaves) == 1 else 0
+    return of_rules(minimum, rules_beyond_resources(shape for leaf in leaves for shape in leaf.shapes))
 
 
 class ClusterTables(Protocol):
@@ -111,6 +122,7 @@ def total_blockers(columns: Columns, leaf: LeafDemand) -> Iterator[Blocker]:
     if len(leaf.shapes) != 1 or leaf.minimum < 2 or sum(leaf.shapes.values()) < leaf.minimum:
         return
     shape = next(iter(leaf.shapes))
+    yield from _one_per_domain(columns, shape, leaf.minimum)
     totals = [(rid, amount * leaf.minimum) for rid, amount in shape.requests if rid != PODS]
     if all(amount <= float(columns.alloc[rid].sum()) for rid, amount in totals):
         return  # selectors and affinity only lower the sum: nodes are compared for groups that exceed it
@@ -125,6 +137,29 @@ def total_blockers(columns: Columns, leaf: LeafDemand) -> Iterator[Blocker]:
                 f"have {amount_word(name, there)}: this can never fit on the nodes there are"
             )
             yield Blocker("NeverFits", text)
+
+
+def _one_per_domain(columns: Columns, shape: Shape, minimum: int) -> Iterator[Blocker]:
+    """Yield a sentence for each rule that keeps pods of this shape apart, if there are fewer domains than pods."""
+    never = "this can never fit on the nodes there are"
+    apart = [
+        (term.key, f"podAntiAffinity allows one of them in a {domain_word(term.key)}")
+        for term in terms_of_shape(shape)
+        if term.kind == ANTI and shape.namespace in term.namespaces and term.matcher.matches(shape.labels)
+    ]
+    rows = _matching(columns, shape) if apart or shape.host_ports else columns.alive[: columns.n]
+    for key, rule in dict.fromkeys(apart):
+        ids = columns.label(key).ids[: columns.n][rows]
+        domains = len(np.unique(ids))
+        if (
+            ids.size and ids.all() and domains < minimum
+        ):  # a node without the label is not in any domain: no limit there
+            word = plural(domains, "node" if key == HOSTNAME else domain_word(key))
+            yield Blocker("NeverFits", f"{minimum} pods are needed and {rule}; there are {word}: {never}")
+    if shape.host_ports and 0 < int(rows.sum()) < minimum:
+        ports = few([str(port) for _, _, port in shape.host_ports], "and")
+        text = f"{minimum} pods are needed and host port {ports} allows one of them on a node"
+        yield Blocker("NeverFits", f"{text}; there are {plural(int(rows.sum()), 'node')}: {never}")
 
 
 def node_blockers(columns: Columns, shape: Shape) -> Iterator[Blocker]:

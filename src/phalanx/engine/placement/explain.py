@@ -32,12 +32,12 @@ def explain_rest(problem: PlacementProblem, group: Subtree) -> Certificate | Non
     explainer = _Explainer(SearchState(problem, Budget(0)))
     late = _late(group)
     if late:
-        return explainer.group(explainer.group_to_explain(late, 0), 0)
+        return msgspec.structs.replace(explainer.group(explainer.group_to_explain(late, 0), 0), extra=True)
     extras = [leaf for leaf in leaves(group) if leaf.total]
     if not extras:
         return None
     leaf = extras[0]
-    return msgspec.structs.replace(explainer.group(leaf, 0), needed=leaf.total, together=False)
+    return msgspec.structs.replace(explainer.group(leaf, 0), needed=leaf.total, together=False, extra=True)
 
 
 def _late(group: Subtree) -> list[Subtree]:

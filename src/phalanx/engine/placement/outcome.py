@@ -50,6 +50,7 @@ class Certificate(msgspec.Struct, frozen=True):
     pinned: str | None = None  # the domain that running members dictate
     inner: Certificate | None = None  # the child that fails first in the best domain
     members: int = 0  # pods or child groups to place
+    extra: bool = False  # the minimum of the tree runs; these are pods or child groups beyond it
 
 
 class SearchOutcome(msgspec.Struct, eq=False):

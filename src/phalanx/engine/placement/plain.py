@@ -25,6 +25,10 @@ _FILTERS = (
     ("node(s) didn't match pod anti-affinity", "PodAffinity", ""),
     ("node(s) didn't satisfy existing pods anti-affinity", "PodAffinity", ""),
     ("node(s) didn't have free ports", "HostPorts", ""),
+    ("node(s) didn't match PersistentVolume's node affinity", "Volumes", ""),
+    ("node(s) didn't find available persistent volumes", "Volumes", ""),
+    ("node(s) had no available volume zone", "Volumes", ""),
+    ("node(s) exceed max volume count", "Volumes", ""),
 )
 
 _VERBS = {"Cordoned": "are "}  # words that need one after "nodes"
@@ -43,6 +47,7 @@ _WITHOUT = {
     "TopologySpread": "without its topologySpreadConstraints",
     "PodAffinity": "without its podAffinity and podAntiAffinity",
     "HostPorts": "with another host port",
+    "Volumes": "with volumes that these nodes can use",
     "Insufficient": "after other pods there have ended",
 }
 
@@ -79,6 +84,8 @@ class Shortfall(Protocol):
     def together(self) -> bool: ...
     @property
     def pinned(self) -> str | None: ...
+    @property
+    def extra(self) -> bool: ...
     @property
     def inner(self) -> Shortfall | None: ...
 
@@ -117,6 +124,9 @@ def sentence_of(proof: Shortfall, rules: RuleWords = NO_RULES) -> str:
         room = f"the best one, {inner.best}, has room for {inner.fits}"
     else:
         room = f"there is room for {inner.fits}"
+    if proof.extra:
+        more = f"1 more {noun} waits" if inner.needed == 1 else f"{inner.needed} more {noun}s wait"
+        return f"Its minimum runs; {more}{where}: {room}{_short(inner, rules)}"
     return f"{who} {plural(inner.needed, noun)} at once{where}; {room}{_short(inner, rules)}"
 
 
@@ -127,6 +137,16 @@ def of_group(proof: Shortfall, rules: RuleWords, reserved: int) -> str:
     """
     others = "another group or pod" if reserved == 1 else f"{reserved} other groups and pods"
     return sentence_of(proof, rules) + (f"; free room is reserved for {others}" if reserved else "")
+
+
+def of_rules(minimum: int, rules: Sequence[str]) -> str:
+    """Return the sentence for a group that has room by resources, but no placement that follows the rules of its pods.
+
+    rules: what its pods ask for beyond resources; empty if only pods that run have rules
+    """
+    what = "; ".join(rules) or "the podAntiAffinity or topology spread of other pods"
+    needs = f"Needs {plural(minimum, 'pod')} at once; nodes" if minimum > 1 else "Nodes"
+    return f"{needs} have free resources, but no placement follows all rules: {what}"
 
 
 def of_nodes(reasons: Sequence[Rejected], nodes: int, rules: RuleWords = NO_RULES) -> str:

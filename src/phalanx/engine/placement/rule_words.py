@@ -68,6 +68,24 @@ def rules_of(state: NodesAndObjects, shapes: Iterable[Shape]) -> RuleWords:
     return found
 
 
+def rules_beyond_resources(shapes: Iterable[Shape]) -> list[str]:
+    """Return the rules about other pods and volumes that these pods have, for a group that has room by resources."""
+    found: dict[str, None] = {}
+    for shape in list(dict.fromkeys(shapes))[:MOST_RULES]:
+        for term in terms_of_shape(shape):
+            where = "on the same node" if term.key == HOSTNAME else f"in the same {domain_word(term.key)}"
+            if term.kind == REQUIRED:
+                found[f"a pod with {selected(term.matcher)} {where} (podAffinity)"] = None
+            elif term.kind == ANTI:
+                found[f"no pod with {selected(term.matcher)} {where} (podAntiAffinity)"] = None
+        for each in own_constraints(shape, HARD):
+            text = f"{selected(each.matcher)} spread by {domain_word(each.key)} with maxSkew {each.max_skew}"
+            found[f"{text} (topologySpreadConstraints)"] = None
+        if claims := [name for name, _ in _claims(shape)]:
+            found[f"a node that can use the volume of claim {few(claims, 'and')}"] = None
+    return list(found)
+
+
 def too_large(columns: Columns, shape: Shape, rows: Bools, only: str = "") -> Iterator[str]:
     """Yield a sentence for each request of a shape that is larger than what any of these nodes has.
 

@@ -268,7 +268,8 @@ class Attempts:
             if text:
                 text = f"{messages.UNSCHEDULABLE}, {text}"
                 return Refused(Cause.EXTRAS, text, GroupSearch(built), hopeless=True, reason=messages.LIMITED)
-            return Refused(Cause.EXTRAS, leftovers(group, built), GroupSearch(built))
+            text, outcome = leftovers(group, built)
+            return Refused(Cause.EXTRAS, text, GroupSearch(built, outcome))
         return self._allowed(built, found, group_plugins)
 
     def _allowed(self, built: Built, found: Found, group_plugins: GroupPlugins | None) -> Placed | Refused:

@@ -391,7 +391,13 @@ class Refusals:
             if record.shape not in texts:
                 texts[record.shape] = self._own_message(record, message)
         refusal = Refusal(
-            message, refused.outcome, texts, refused.reason or UNSCHEDULABLE, self._cluster.now, refused.reserved
+            message,
+            refused.outcome,
+            texts,
+            refused.reason or UNSCHEDULABLE,
+            self._cluster.now,
+            refused.reserved,
+            refused.cause is Cause.RULES,
         )
         self._notify(unit, group, refusal)
         if refused.releases:

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from phalanx.engine.framework.cluster_state import ClusterState
-from phalanx.engine.placement.blockers import LeafDemand, blockers_of, leaf_demands
-from phalanx.engine.placement.outcome import Certificate, RuledOut
+from phalanx.engine.placement.blockers import LeafDemand, blockers_of, leaf_demands, rules_sentence
+from phalanx.engine.placement.outcome import RuledOut
 from phalanx.engine.placement.plain import of_group, of_nodes, sentence_case
 from phalanx.engine.placement.rule_words import rule_words, rules_of
 from phalanx.engine.scheduling.queue.units import Refusal
@@ -43,13 +43,19 @@ class EventTexts:
         """Return the text for a group that was refused, from its waiting pods; empty if no search explains it."""
         if self._refusal is not refusal:
             self._refusal = refusal
-            certificate = refusal.outcome.certificate if refusal.outcome is not None else None
-            self._of_group = self._unplaced(certificate, refusal.reserved, list(records)) if certificate else ""
+            self._of_group = self._unplaced(refusal, list(records))
         return self._of_group
 
-    def _unplaced(self, certificate: Certificate, reserved: int, records: list[PodRecord]) -> str:
+    def _unplaced(self, refusal: Refusal, records: list[PodRecord]) -> str:
+        certificate = refusal.outcome.certificate if refusal.outcome is not None else None
+        if certificate is None and not refusal.rules:
+            return ""
+        if blockers := self._blockers(leaf_demands(self._cluster.forest, records)):
+            return blockers
+        if certificate is None:
+            return rules_sentence(self._cluster.forest, records)
         rules = rules_of(self._cluster, [record.shape for record in records])
-        return self._blockers(leaf_demands(self._cluster.forest, records)) or of_group(certificate, rules, reserved)
+        return of_group(certificate, rules, refusal.reserved)
 
     def _blockers(self, leaves: list[LeafDemand]) -> str:
         """Return what no change of other pods can help, all of it."""

@@ -71,6 +71,7 @@ class Refusal(msgspec.Struct, frozen=True):
     reason: str = "Unschedulable"  # of the pods' condition
     at: float = 0.0  # time of the attempt in seconds
     reserved: int = 0  # number of other units for which room is reserved
+    rules: bool = False  # there is room by resources, but no placement follows the pods' rules
 
 
 class SchedulingUnit:
