@@ -194,7 +194,10 @@ def test_a_suspended_job_and_one_over_its_quota_say_so(up: LocalCluster, phalanx
         "job/sleeping in limited: pending\n  Is suspended (spec.suspend); `kubectl patch job/sleeping"
     )
     assert '{"spec": {"suspend": false}}' in text
-    assert json.loads(phalanx("why", "job/sleeping", *here, "-o", "json", code=1))["items"][0]["items"][0]["headline"] in text
+    assert (
+        json.loads(phalanx("why", "job/sleeping", *here, "-o", "json", code=1))["items"][0]["items"][0]["headline"]
+        in text
+    )
     text = phalanx("why", "job/large", *here, code=1)
     assert "Its pods cannot be created" in text and "exceeded quota: few" in text
     gang: Json = {"parallelism": 2, "completions": 2, "completionMode": "Indexed"}

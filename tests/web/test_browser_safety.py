@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from phalanx.web.login import SESSION_SECONDS
-from support.browser import SHOTS, accessible, chromium, shot, watched_page
+from support.browser import SHOTS, accessible, chromium, shot, until, watched_page
 from support.dashboard import Watched, create
 from support.large_engine import NODES, PODS, Standing, large_engine
 from support.manifests import gang
@@ -224,6 +224,11 @@ def explains_many_gangs(page: Any) -> None:
     inside(page, "#view .dense th:last-child", "#view .scroll")  # the reason needs no scrolling
     page.locator("input[name=mode][value=gang]").check()
     page.locator("#legend .more", has_text="more").wait_for()
+    inside(page, "#legend .more", "#legend")
+    page.get_by_role("tab", name="What-if").click()  # the map is wider there, and the legend longer
+    until(page, "() => document.getElementById('legend').clientWidth > 700", "the map did not get wider")
+    page.get_by_role("tab", name="Groups").click()
+    rows.first.wait_for()
     inside(page, "#legend .more", "#legend")
     page.locator("#view .dense th button", has_text="Name").first.click()
     assert page.locator("#view .dense th").first.get_attribute("aria-sort") == "ascending"

@@ -160,6 +160,14 @@ def reads_the_queue(page: Any) -> str:
 
 
 def asks_why(page: Any, root: str) -> None:
+    row = page.locator(f"#view tr[data-row='{root}']")
+    row.focus()
+    page.keyboard.press("Enter")
+    page.locator(".verdict", has_text="minCount").wait_for()
+    assert page.evaluate("document.activeElement.id") == "view"  # the keyboard goes on in the answer, and back
+    page.keyboard.press("Escape")
+    row.wait_for()
+    assert page.evaluate("document.activeElement.dataset.row") == root
     page.locator(f"#view li[data-root='{root}'] a").click()
     page.locator(".verdict", has_text="minCount").wait_for()
     page.locator(".funnel").get_by_text("nodes in the cluster").first.wait_for()

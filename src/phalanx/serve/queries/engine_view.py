@@ -17,6 +17,7 @@ from phalanx.engine.engine import Engine
 from phalanx.engine.explain.device_table import device_table
 from phalanx.engine.groups.group_state import revision_of, settings_in_words
 from phalanx.engine.groups.rank_placement import members_on_nodes, ring_cost_of
+from phalanx.engine.reservations.holders import holder_of
 from phalanx.model.groups import Group, GroupForest, GroupKey, MemberState, PodKey
 from phalanx.model.groups.keys import HOSTNAME, TOPOLOGY_KEYS
 from phalanx.model.kinds import Json
@@ -199,9 +200,11 @@ class EngineReader:
             pods.append({"namespace": record.namespace, "name": record.name, "group": group, "state": state,
                          "priority": record.priority, "requests": requests})  # fmt: skip
         pods.sort(key=lambda pod: (pod["namespace"], pod["name"]))
-        promised = [record.key for at, record in self._engine.nominations.all() if at == name]
+        reserved = list(
+            dict.fromkeys(str(holder_of(each)) for at, each in self._engine.nominations.all() if at == name)
+        )
         taints = [f"{t.key}{f'={t.value}' if t.value else ''}:{t.effect}" for t in node.spec.taints or ()]
-        return {"name": name, "labels": node.metadata.labels, "taints": taints, "pods": pods, "promised": promised,
+        return {"name": name, "labels": node.metadata.labels, "taints": taints, "pods": pods, "reserved": reserved,
                 "devices": self._devices.on(row)}  # fmt: skip
 
     # ---- groups

@@ -99,8 +99,11 @@ function route() {
   }
   if (!["group", "why", "node", "plan", "object"].includes(chosen)) light(null);
   current = { view: views[chosen], argument };
+  const inside = $("view").contains(document.activeElement); // the keyboard goes on where the new view begins
   $("view").scrollTop = 0;
   current.view.open($("view"), argument);
+  if (inside && [document.body, $("view")].includes(document.activeElement))
+    ($("view").querySelector("tr.chosen") ?? $("view")).focus({ preventScroll: true });
 }
 
 // A group lights up on the map, with its ranks as soon as they are known.
@@ -168,10 +171,17 @@ function toolbar() {
     ),
   );
   $("resource").addEventListener("change", () => recolour(map.mode));
+  let width = 0; // the legend has as many entries as there is room for
+  new ResizeObserver(([{ contentRect }]) => {
+    if (contentRect.width === width) return;
+    width = contentRect.width;
+    legend($("legend"), map);
+  }).observe($("legend"));
   $("zoom-in").addEventListener("click", () => map.zoom(1.5));
   $("zoom-out").addEventListener("click", () => map.zoom(1 / 1.5));
   $("zoom-all").addEventListener("click", () => map.whole());
   $("skip").addEventListener("click", () => $("view").focus());
+  $("view").addEventListener("keydown", (event) => event.key === "Escape" && $("view").querySelector(".back")?.click());
   $("logout").addEventListener("click", () => feed.leave());
   $("theme").addEventListener("click", () =>
     theme(document.documentElement.dataset.theme === "light" ? "dark" : "light", true),

@@ -63,7 +63,7 @@ export const priorityColour = (rank, of) =>
 export const STATES = [
   ["not ready", "notReady", "bad"],
   ["pods leaving", "leaving", "wait"],
-  ["promised", "promised", "plan"],
+  ["reserved", "promised", "plan"],
   ["binding", "binding", "good"],
   ["cordoned", "cordoned", "muted"],
   ["tainted", "tainted", "b"],

@@ -1,4 +1,4 @@
-// One node: what it has, what is on it, which pods have been promised room there.
+// One node: what it has, what is on it, for which groups and pods room is reserved there.
 
 import { nodeDevices } from "./devices.js";
 import { h, show } from "./dom.js";
@@ -74,7 +74,7 @@ export function nodeView(app) {
             found.taints.map((taint) => h("span", { class: "chip" }, `taint ${taint}`)),
           )
         : "",
-      found?.promised.length ? h("p", {}, "promised to ", found.promised.join(", ")) : "",
+      found?.reserved.length ? h("p", {}, "reserved for ", found.reserved.join(", ")) : "",
       nodeDevices(found?.devices),
       h("h3", {}, held.length ? "Groups here" : "No pods here"),
       h(

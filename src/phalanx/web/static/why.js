@@ -14,6 +14,11 @@ function named(group) {
   return [h("span", { class: "kind" }, kind), " ", h("b", { title: group }, short(rest.join(" ")) || group)];
 }
 
+const SHORT = "Insufficient ";
+
+const inWords = (reason) =>
+  reason.startsWith(SHORT) ? `short of ${resourceName(reason.slice(SHORT.length))}` : reason;
+
 // One bar for each step: how many nodes are left after it.
 function funnel(total, steps) {
   let left = total;
@@ -71,7 +76,7 @@ function pips(fits, needed) {
 
 function proof(found, total, depth = 0) {
   const level = found.key ? levelName(found.key) : "";
-  const ruled = (found.ruledOut ?? []).map((out) => ({ text: out.reason, nodes: out.nodes }));
+  const ruled = (found.ruledOut ?? []).map((out) => ({ text: inWords(out.reason), nodes: out.nodes }));
   return h(
     "div",
     { class: "proof", style: { "--depth": depth } },
@@ -133,7 +138,7 @@ export function verdict(app, item, root, tried = null) {
           h(
             "ul",
             { class: "hints" },
-            item.hints.map((hint) => h("li", {}, hint)),
+            item.hints.map((hint) => h("li", {}, capital(hint))),
           ),
         ]
       : "",
@@ -143,7 +148,7 @@ export function verdict(app, item, root, tried = null) {
           funnel(
             total,
             item.nodeReasons.map((reason) => ({
-              text: reason.reason,
+              text: inWords(reason.reason),
               nodes: reason.nodes,
               evictions: reason.evictionsHelp,
             })),
