@@ -22,14 +22,14 @@ def up(tmp_path: Path) -> Iterator[Up]:
 
 
 def test_every_view_in_firefox(up: Up, tmp_path: Path) -> None:
-    asyncio.run(_history_lines(up, tmp_path / "profile"))
+    asyncio.run(_walk_through_the_page(up, tmp_path / "profile"))
 
 
 def text(selector: str) -> str:
     return f"(document.querySelector({selector!r})?.innerText ?? '')"
 
 
-async def _history_lines(up: Up, profile: Path) -> None:
+async def _walk_through_the_page(up: Up, profile: Path) -> None:
     link = up.start()
     async with firefox(profile) as page:
         await page.go(link)

@@ -55,6 +55,18 @@ class Local(msgspec.Struct):
     makers: dict[str, WorkQueue[Key]] = msgspec.field(default_factory=dict)  # kind -> queue of the pods' controller
 
 
+def _no_groups(workload: Json, related: Sequence[Json]) -> Grouping:
+    return Grouping()
+
+
+def _no_pods(workload: Json, related: Sequence[Json], found: Grouping) -> Iterator[ExpectedPod]:
+    return iter(())
+
+
+def _no_slot(pod: PodView) -> WorkloadSlot | None:
+    return None
+
+
 def _nothing(workload: Json) -> bool:
     return False
 
@@ -70,10 +82,11 @@ def _no_match(workload: Json) -> tuple[str, str]:
 class WorkloadKind(msgspec.Struct, frozen=True):
     resource: Resource
     # -- groups, links, templates: pure functions of the object
-    group: Grouper
-    pods: Callable[[Json, Sequence[Json], Grouping], Iterator[ExpectedPod]]  # (workload, related objects, its groups)
     templates: Callable[[Json], Iterable[Json]]  # the pod templates written in it
-    place: Callable[[PodView], WorkloadSlot | None]  # the workload slot of a pod, or None
+    group: Grouper = _no_groups
+    # (workload, related objects, its groups) -> its pods, if their number is known
+    pods: Callable[[Json, Sequence[Json], Grouping], Iterator[ExpectedPod]] = _no_pods
+    place: Callable[[PodView], WorkloadSlot | None] = _no_slot  # the slot of a pod that its controller made
     requests_gang: Callable[[Json], bool] = _nothing  # requests groups by fields, in addition to the annotations
     # Groups for another scheduler whose API the author chose; None: ours. Read by `phalanx group`.
     provider_groups: Callable[[Json], Grouping | None] | None = None

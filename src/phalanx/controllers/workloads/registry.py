@@ -21,8 +21,7 @@ from phalanx.controllers.workloads.member import PodView, WorkloadSlot
 from phalanx.controllers.workloads.mpijob.kind import MPI_JOB
 from phalanx.controllers.workloads.pytorchjob.kind import PYTORCH_JOB
 from phalanx.controllers.workloads.ray.kind import RAY_CLUSTER, RAY_JOB
-from phalanx.controllers.workloads.replicaset.kind import REPLICA_SET
-from phalanx.controllers.workloads.replicationcontroller.kind import REPLICATION_CONTROLLER
+from phalanx.controllers.workloads.replicaset.kind import REPLICA_SET, REPLICATION_CONTROLLER
 from phalanx.controllers.workloads.statefulset.kind import STATEFUL_SET
 from phalanx.controllers.workloads.trainjob.kind import TRAIN_JOB
 from phalanx.model.annotation_values import unknown

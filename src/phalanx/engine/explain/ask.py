@@ -81,18 +81,18 @@ class Unknown(Exception):
 def why(engine: Scheduler, kind: str, namespace: str, name: str, *, relax: bool = True) -> Report:
     """Explain why an object is pending. Raises Unknown. `relax`: also search for changes that would help, which costs
     several trials."""
-    asked = _Asked(engine, relax)
+    query = _Query(engine, relax)
     if kind == "Pod":
-        items = [asked.pod(namespace, name)]
+        items = [query.pod(namespace, name)]
     elif kind == WORKLOAD:
-        items = asked.workload(namespace, name)
+        items = query.workload(namespace, name)
     else:
-        items = [asked.group(GroupKey(kind, namespace, name))]
-    items = [_with(item, story=asked.story(item)) for item in items]
+        items = [query.group(GroupKey(kind, namespace, name))]
+    items = [_with(item, story=query.history(item)) for item in items]
     return Report(kind, namespace, name, all(item.scheduled for item in items), items)
 
 
-class _Asked:
+class _Query:
     def __init__(self, engine: Scheduler, relax: bool) -> None:
         self._engine = engine
         self._relax = relax
@@ -209,7 +209,7 @@ class _Asked:
             where = f"is on node {member.node}" if state == "running" else f"has {state}"
             line = PodLine(pod.name, state, member.node)
             return Why("Pod", pod.namespace, pod.name, root_key(leaf), True, where, pods=[line])
-        whole = self._history_lines(leaf)
+        whole = self._of_group(leaf)
         message = record.last_message if record is not None else ""
         if member.state is MemberState.FOREIGN:
             name = member.pod.spec.scheduler_name
@@ -239,7 +239,7 @@ class _Asked:
             raise Unknown("this scheduler runs without groups (feature gates GenericWorkload and GangScheduling)")
         if self._groups.forest.named(key) is None:
             raise Unknown(f"the scheduler knows no {key.kind} {key.namespace}/{key.name}")
-        return self._history_lines(key)
+        return self._of_group(key)
 
     def workload(self, namespace: str, name: str) -> list[Why]:
         """Return one item per scheduling unit of a Workload: its groups or implicit groups. NAME/GROUP/KEY selects one
@@ -255,9 +255,10 @@ class _Asked:
             roots[forest.resolve(key).root or key] = None
         if not roots and self._engine.objects.get(Workload, namespace, name) is None:
             raise Unknown(f"the scheduler knows no Workload {namespace}/{name}")
-        return [self._history_lines(key) for key in roots]
+        return [self._of_group(key) for key in roots]
 
-    def _history_lines(self, key: GroupKey) -> Why:
+    def _of_group(self, key: GroupKey) -> Why:
+        """Explain a group by its scheduling unit: the last attempt, and the one that would be made now."""
         groups = self._groups
         assert groups is not None
         resolution = groups.forest.resolve(key)
@@ -416,7 +417,7 @@ class _Asked:
 
     # ---- parts of an answer
 
-    def story(self, item: Why) -> list[HistoryEntry]:
+    def history(self, item: Why) -> list[HistoryEntry]:
         """Return the history of the scheduling unit, and that of the pod if the query is about a pod."""
         keys = {item.root: item.root if item.kind == "Pod" else ""}
         if item.kind == "Pod":

@@ -53,7 +53,6 @@ CRON_JOB = WorkloadKind(
     group=group_cron_job,
     pods=_pods,
     templates=_templates,
-    place=lambda pod: None,  # its pods are those of its Jobs
     aliases=("cj",),
     grouped_in_cluster_mode=False,
     creates=r.JOBS,

@@ -38,10 +38,8 @@ def _run(local: Local) -> Iterable[Controller]:
 
 DISAGGREGATED_SET = WorkloadKind(
     resource=r.DISAGGREGATED_SETS,
-    group=lambda owner, related: Grouping(),
     pods=_pods,
     templates=_templates,
-    place=lambda pod: None,  # its pods are those of its LeaderWorkerSets
     grouped_in_cluster_mode=False,
     creates=r.LEADER_WORKER_SETS,
     run=_run,

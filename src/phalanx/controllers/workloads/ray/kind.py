@@ -91,7 +91,6 @@ RAY_JOB = WorkloadKind(
     group=group_ray_job,
     pods=lambda job, related, found: _pods(cluster_of(job), related, found),
     templates=lambda job: templates_of(roles_of(cluster_of(job))),
-    place=lambda pod: None,
     requests_gang=_requests_gang,
     grouped_in_cluster_mode=False,
     creates=RAY_CLUSTERS,

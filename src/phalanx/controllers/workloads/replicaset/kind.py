@@ -1,4 +1,4 @@
-"""The descriptor of ReplicaSets."""
+"""The descriptors of ReplicaSets and of ReplicationControllers, their predecessor, which have no groups."""
 
 from __future__ import annotations
 
@@ -21,6 +21,12 @@ def _run(local: Local) -> Iterable[Controller]:
     return [sets, *groups]
 
 
+def _run_replication_controllers(local: Local) -> Iterable[Controller]:
+    from phalanx.controllers.workloads.replicaset.controller import ReplicationControllers
+
+    return [ReplicationControllers(local.caches, local.clock, local.events)]
+
+
 REPLICA_SET = WorkloadKind(
     resource=r.REPLICA_SETS,
     group=group_set,
@@ -31,4 +37,13 @@ REPLICA_SET = WorkloadKind(
     scaled=True,
     grouped_in_cluster_mode=False,  # most belong to a Deployment
     run=_run,
+)
+REPLICATION_CONTROLLER = WorkloadKind(
+    resource=r.REPLICATION_CONTROLLERS,
+    pods=pods_of_set,
+    templates=its_template,
+    aliases=("rc",),
+    scaled=True,
+    grouped_in_cluster_mode=False,
+    run=_run_replication_controllers,
 )

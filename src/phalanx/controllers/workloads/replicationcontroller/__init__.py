@@ -1,1 +1,0 @@
-"""ReplicationController (v1)."""
