@@ -232,6 +232,15 @@ def test_metrics_are_for_users_the_api_server_allows_and_probes_for_all(deployed
     code, said = ask("/metrics", other)
     failed = 'phalanx_webhook_answers_total{outcome="failed"} 0.0'  # from the start: an alert has to see the first one
     assert code == 200 and ("scheduler_pending_pods" if part == "scheduler" else failed) in said
+    assert f'leader_election_master_status{{name="phalanx-{part}"}} 1.0' in said
+    assert re.search(r'(?m)^rest_client_requests_total\{code="200",host="127\.0\.0\.1:\d+",method="GET"\} [1-9]', said)
+    assert "\nrest_client_request_duration_seconds_bucket{" in said and "\nprocess_cpu_seconds_total " in said
+    named = (
+        "kubernetes_feature_enabled{"
+        if part == "scheduler"
+        else 'phalanx_controller_failures_total{controller="labels"} 0'
+    )
+    assert f"\n{named}" in said
     assert ask("/dashboard/")[0] == 404, "the dashboard is for loopback"
     if part == "scheduler":
         assert ask("/phalanx/v1/state")[0] == 401 and ask("/phalanx/v1/state", other)[0] == 403

@@ -104,6 +104,7 @@ class HttpClient(Client):
         self._session: aiohttp.ClientSession | None = None
         self._connector = connector or self._tcp
         self._discovery = DiscoveryClient(self.get_changed)
+        self.on_answer: Callable[[str, int, float], None] | None = None  # method, status (0: no answer), seconds
         self._busy_until = float("-inf")  # loop time before which the server accepts no more calls
 
     def _tcp(self) -> aiohttp.BaseConnector:
@@ -197,10 +198,11 @@ class HttpClient(Client):
     ) -> tuple[int, bytes, int]:
         """Return status code, body and seconds of Retry-After."""
         assert self._session is not None
-        before = _cancellations()
+        before, clock = _cancellations(), asyncio.get_running_loop().time
         async with self._slots:
             for renew in (False, True):
                 sent = await self._headers(extra, renew=renew)
+                since, code = clock(), 0
                 try:
                     async with self._session.request(
                         method, self._connection.server + path, params=query or {}, data=body, headers=sent
@@ -209,6 +211,9 @@ class HttpClient(Client):
                         code, after = response.status, response.headers.get("Retry-After", "")
                 except Exception as error:
                     raise _unreachable(f"{method} {path}", error, before) from error
+                finally:
+                    if self.on_answer is not None:
+                        self.on_answer(method, code, clock() - since)
                 if code == 401 and not renew and not self._connection.token:
                     continue  # the token may have been rotated: read it from its source again
                 break

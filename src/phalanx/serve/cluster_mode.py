@@ -35,6 +35,7 @@ from phalanx.serve.callers import Callers
 from phalanx.serve.certificate_files import CertificateFiles
 from phalanx.serve.health import HealthServer, Secure, made_at_start
 from phalanx.serve.metrics.at_scrape import AtScrape, counter
+from phalanx.serve.metrics.process import FAILURES, ProcessMetrics
 from phalanx.serve.remote import answered, connected, wait_for_server
 from phalanx.serve.settings import Listen
 from phalanx.serve.start_checks import (
@@ -205,7 +206,14 @@ class ClusterMode:
             return
         listen = settings.health or Listen("127.0.0.1", 0)
         registry = CollectorRegistry()
-        AtScrape(registry, self._answers)
+        AtScrape(registry, self._counts)
+        if self._http is not None:
+            ProcessMetrics(
+                registry,
+                self._http,
+                lease=settings.lease.name if settings.leader_elect else "",
+                leading=lambda: self._elector is not None and self._elector.leading,
+            )
         watchdog = Watchdog(
             lambda: self.controllers.informers if self.controllers is not None else [],
             lambda: self._elector.overdue if self._elector is not None else 0.0,
@@ -218,9 +226,11 @@ class ClusterMode:
         )
         await self.health.start(listen.host, listen.port)
 
-    def _answers(self) -> Iterable[Metric]:
+    def _counts(self) -> Iterable[Metric]:
         counts = self.webhook.counts if self.webhook is not None else {}
         yield counter("phalanx_webhook_answers", "Answers of the webhook.", ["outcome"], counts)
+        failures = self.controllers.failures() if self.controllers is not None else {}
+        yield counter("phalanx_controller_failures", FAILURES, ["controller"], failures)
 
     def _unready(self) -> str:
         if self.controllers is None:

@@ -28,6 +28,7 @@ from phalanx.serve.leader_duties import Duty, admission_checks, provisioning, wi
 from phalanx.serve.metrics.at_scrape import counter_text
 from phalanx.serve.metrics.demand import DemandMetrics
 from phalanx.serve.metrics.plugin_times import PluginTimes
+from phalanx.serve.metrics.process import FAILURES
 from phalanx.serve.metrics.scheduler import SchedulerMetrics
 from phalanx.serve.queries.diagnostics import Diagnostics
 from phalanx.serve.queries.paths import PATHS
@@ -61,9 +62,8 @@ def parts_of(settings: ClusterSettings, follow: Follow | None = None, notify: No
 
 def controllers(server: ApiServer) -> Component:
     service = ControllersService(server.client("phalanx-controllers"), server.context.clock, server.context.gates)
-    text = "Reconciles that raised an error and are tried again."
     server.measure(
-        "controllers", lambda: counter_text("phalanx_controller_failures", text, "controller", service.failures())
+        "controllers", lambda: counter_text("phalanx_controller_failures", FAILURES, "controller", service.failures())
     )
     return Loop("controllers", service.run, ready=service.ready.wait)
 

@@ -38,6 +38,7 @@ from phalanx.serve.kueue_places import EnginePlaces
 from phalanx.serve.leader_duties import Duty, admission_checks, provisioning, with_duties
 from phalanx.serve.metrics.demand import DemandMetrics
 from phalanx.serve.metrics.plugin_times import LIMIT, PluginTimes
+from phalanx.serve.metrics.process import ProcessMetrics
 from phalanx.serve.metrics.scheduler import SchedulerMetrics
 from phalanx.serve.queries.diagnostics import Diagnostics
 from phalanx.serve.queries.paths import PATHS
@@ -194,6 +195,8 @@ class SchedulerProcess:
             ),
         )
         metrics = SchedulerMetrics(service)
+        lease = self._lease().name if settings.leader_elect else ""
+        ProcessMetrics(metrics.registry, client, lease=lease, leading=self._leads, gates=settings.gates)
         watchdog = Watchdog(
             lambda: service.informers, lambda: self._elector.overdue if self._elector is not None else 0.0
         )
@@ -251,9 +254,12 @@ class SchedulerProcess:
             routes |= self._with_others.routes()
         return routes
 
+    def _leads(self) -> bool:
+        return self._elector is not None and self._elector.leading
+
     def leader(self) -> str | None:
         """Return the host name (pod name) of the leader; None if it is this process."""
-        if not self._settings.leader_elect or (self._elector is not None and self._elector.leading):
+        if not self._settings.leader_elect or self._leads():
             return None
         return self._elector.holder.rpartition("_")[0] if self._elector is not None else ""
 

@@ -170,6 +170,12 @@ class ClusterControllers:
     def informers(self) -> Sequence[Informer[PodView] | Informer[bytes]]:
         return [self._pod_informer, *self._caches.informers]
 
+    def failures(self) -> dict[str, int]:
+        """Return the number of reconciles that raised, by controller."""
+        return {"labels": self._labels.failed} | {
+            f"groups of {kind}": controller.queue.failed for kind, controller in self.controllers.items()
+        }
+
     async def follow(self) -> None:
         """Fill the caches and keep them current until cancelled. Reads only."""
         await run_all((("pod informer", self._pod_informer.run()), ("caches", self._caches.run(self._filled))))
