@@ -28,7 +28,8 @@ def definition(resource: Any) -> dict[str, Any]:
                     "name": resource.version,
                     "served": True,
                     "storage": True,
-                    "subresources": {"status": {}},
+                    # Volcano's own definition of its PodGroup has none.
+                    "subresources": {} if resource.group == "scheduling.volcano.sh" else {"status": {}},
                     "schema": {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}},
                 }
             ],

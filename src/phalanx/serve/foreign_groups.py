@@ -83,6 +83,7 @@ class ForeignGroups:
         self._hypernodes: dict[str, HyperNode] = {}
         self._nodes: dict[str, objects.Node] = {}
         self._tiers: dict[str, dict[str, str]] = {}
+        self._whole: set[str] = set()  # dialects whose PodGroups have no subresource `status`
         self._dirty: set[GroupName] = set()
         self._wake = asyncio.Event()
 
@@ -305,13 +306,19 @@ class ForeignGroups:
         if status == state.written:
             return
         body = {"metadata": {"uid": state.object.metadata.uid}, "status": status}
-        try:
-            await retrying(
-                lambda: self._client.patch(dialect.resource, name.name, body, name.namespace, subresource="status"),
-                self._rng,
-            )
+
+        async def patch(part: str) -> bytes:
+            return await self._client.patch(dialect.resource, name.name, body, name.namespace, subresource=part)
+
+        for part in ("",) if name.dialect in self._whole else ("status", ""):
+            try:
+                await retrying(partial(patch, part), self._rng)
+            except NotFound:
+                continue  # deleted, or a kind without the subresource, such as Volcano's
+            except ApiProblem as error:
+                log.warning("status of %s PodGroup %s/%s: %s", name.dialect, name.namespace, name.name, error)
+                return
             state.written = status
-        except NotFound:
-            return  # deleted, or its kind has no status
-        except ApiProblem as error:
-            log.warning("status of %s PodGroup %s/%s: %s", name.dialect, name.namespace, name.name, error)
+            if not part:
+                self._whole.add(name.dialect)
+            return
