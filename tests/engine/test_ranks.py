@@ -9,6 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from phalanx.cli.scheduler_client import Colours
+from phalanx.cli.whatif import render as render_whatif
 from phalanx.engine import decisions as d
 from phalanx.engine.explain import Question, plan, whatif, why
 from phalanx.engine.placement.ranks import RankedMembers, balance, hops, pack, ring_cost, stripe
@@ -282,6 +284,15 @@ def test_plan_and_whatif_show_the_ring_cost():
     question = Question(pods=members[1:], pod_groups=members[:1])
     (would,) = whatif(world.engine, question).items
     assert would.places[0].ring_cost == 2  # two nodes in two racks of a block
+
+
+def test_whatif_shows_where_a_gang_that_preempts_would_go_and_its_ring_cost():
+    world = cluster(nodes=2, racks=1)
+    world.see(*(pod(f"low-{n}").cpu("2").node(f"n{n}") for n in range(2)))
+    members = [one.priority(10).build() for one in indexed("h", 4)]
+    (would,) = whatif(world.engine, Question(pods=members[1:], pod_groups=members[:1])).items
+    text = render_whatif(would, Colours(on=False))
+    assert "would then go to n0 x2, n1 x2" in text and "ring cost: 1 hops between consecutive ranks" in text
 
 
 def test_pack_chooses_neighbouring_racks_where_one_is_too_small():

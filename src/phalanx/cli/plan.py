@@ -116,7 +116,12 @@ def render(answer: PlanAnswer) -> str:
         priority = f"priority {victim.priority}, " if victim.priority is not None else ""
         frees = f"; frees {some_of(victim.devices, MOST_DEVICES)}" if victim.devices else ""
         lines.append(f"  {victim.name}: {priority}{plural(victim.pods, 'pod')}; {victim.why}{frees}")
-    lines += cost_lines(answer)
+    return "\n".join([*lines, *cost_lines(answer), *place_lines(answer)])
+
+
+def place_lines(answer: PlanAnswer) -> list[str]:
+    """Return lines that say where the pods would go, with which devices and at what ring cost."""
+    lines = []
     if answer.places:
         nodes = [f"{share.node}{f' x{share.pods}' if share.pods > 1 else ''}" for share in answer.places]
         lines.append(f"  would then go to {', '.join(nodes)}")
@@ -124,7 +129,7 @@ def render(answer: PlanAnswer) -> str:
         lines.append(f"  devices: {some_of(answer.devices, MOST_DEVICES)}")
     if answer.ring_cost is not None:
         lines.append(f"  ring cost: {answer.ring_cost} hops between consecutive ranks")
-    return "\n".join(lines)
+    return lines
 
 
 def cost_lines(answer: PlanAnswer) -> list[str]:

@@ -11,7 +11,7 @@ import msgspec
 from phalanx.cli.documents import Unreadable, read_documents
 from phalanx.cli.messages import plural
 from phalanx.cli.output import CommandError, CommandResult, say
-from phalanx.cli.plan import cost_lines, nodes_in_words, some_of
+from phalanx.cli.plan import cost_lines, nodes_in_words, place_lines, some_of
 from phalanx.cli.scheduler_client import Colours, SchedulerClient, Where, asking_options, run
 from phalanx.engine.explain.values import GroupPlace, WhatIfAnswer, WhatIfUnit
 from phalanx.engine.placement.plain import sentence_case
@@ -179,7 +179,7 @@ def render(item: WhatIfUnit, paint: Colours, *, wide: bool = False) -> str:
         more = f" and {len(item.evicts) - most} more" if len(item.evicts) > most else ""
         lines.append(f"  would make room by evicting {', '.join(item.evicts[:most])}{more}")
     if item.plan is not None:
-        lines += cost_lines(item.plan)
+        lines += [*cost_lines(item.plan), *place_lines(item.plan)]
     lines += [f"  {r.nodes}/{item.nodes} nodes: {r.reason}" for r in item.node_reasons]
     lines += [f"  {hint}" for hint in item.hints]
     if item.when:

@@ -6,6 +6,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from phalanx.engine.explain.ask import Unknown
 from phalanx.engine.explain.device_hints import devices_of, freed_by
 from phalanx.engine.explain.trial import TrialAttempt
@@ -24,7 +26,7 @@ from phalanx.engine.scheduling.commit.group_units import GroupUnits
 from phalanx.engine.scheduling.lifecycle.members import root_key
 from phalanx.engine.scheduling.queue.units import SinglePod
 from phalanx.engine.state.records import PodRecord
-from phalanx.model.groups import WORKLOAD, GroupKey, PodKey
+from phalanx.model.groups import WORKLOAD, GroupForest, GroupKey, PodKey
 
 if TYPE_CHECKING:
     from phalanx.engine.scheduling.scheduler import Scheduler
@@ -60,11 +62,12 @@ def _under_way(engine: Scheduler, root: str) -> PlanAnswer | None:
     return PlanAnswer(root, "underWay", f"{text} ({len(victims)} of {found.size} still there)", victims)
 
 
-def planned(engine: Scheduler, root: str, answer: NominatedAfterPreemption) -> PlanAnswer:
+def planned(engine: Scheduler, forest: GroupForest, root: str, answer: NominatedAfterPreemption) -> PlanAnswer:
     """Describe the plan that an attempt found: the victims, the reason for each, and the cost."""
     if isinstance(answer.plan, Candidate):
         return _candidate(engine, engine.preemption.chooser, root, answer.plan)
-    return _of(engine, root, answer.plan, answer)
+    ring = _ring_cost(engine, forest, answer.assignment)
+    return msgspec.structs.replace(_of(engine, root, answer.plan, answer), ring_cost=ring)
 
 
 # ---- pods
@@ -86,7 +89,7 @@ def _pod(engine: Scheduler, namespace: str, name: str) -> PlanAnswer:
     if isinstance(answer, Placed):
         return PlanAnswer(root, "fits", FITS, places=_shares(engine, answer.assignment), devices=devices)
     if isinstance(answer, NominatedAfterPreemption):
-        return planned(engine, root, answer)
+        return planned(engine, engine.groups.forest, root, answer)
     if answer.diagnosis is None:
         return PlanAnswer(root, "none", answer.message)
     if record.preemption_policy == "Never":
@@ -141,10 +144,10 @@ def _group(engine: Scheduler, groups: GroupUnits, leaf: GroupKey) -> PlanAnswer:
         answer = trial_attempt.attempt(tree, evict=True, gates=hold is None)
         devices = devices_of(engine.indexes.devices, tree.records)
     if isinstance(answer, Placed):
-        ring, shares = _ring_cost(engine, answer.assignment), _shares(engine, answer.assignment)
+        ring, shares = _ring_cost(engine, groups.forest, answer.assignment), _shares(engine, answer.assignment)
         return PlanAnswer(name, "fits", FITS, places=shares, ring_cost=ring, devices=devices)
     if isinstance(answer, NominatedAfterPreemption):
-        return planned(engine, name, answer)
+        return planned(engine, groups.forest, name, answer)
     if answer.hopeless or answer.cause not in (Cause.ROOM, Cause.RULES, Cause.EXTRAS):
         return PlanAnswer(name, "none", answer.message)
     if groups.forest.preemption_policy(head) == "Never":
@@ -168,10 +171,8 @@ def _of(engine: Scheduler, name: str, answer: Planned, found: NominatedAfterPree
         if not victims and places:
             text = "evicts no further pods: those that are terminating suffice"
         cost, bound = _price(answer.cost), _price(answer.lower_bound)
-        proved, ring = list(answer.proved), _ring_cost(engine, found.assignment) if found is not None else None
-        return PlanAnswer(
-            name, "plan", text, victims, places, cost, bound, answer.optimal, answer.expansions, proved, ring
-        )
+        proved = list(answer.proved)
+        return PlanAnswer(name, "plan", text, victims, places, cost, bound, answer.optimal, answer.expansions, proved)
     if found is not None and found.units:
         # Found by running the filters: no lower bound is known.
         why = "while it stays the pods' rules about each other are not kept"
@@ -201,9 +202,8 @@ def _shares(engine: Scheduler, assignment: Iterable[tuple[PodRecord, int]]) -> l
     return [NodeShare(node, count) for node, count in sorted(counts.items())]
 
 
-def _ring_cost(engine: Scheduler, assignment: Iterable[tuple[PodRecord, int]]) -> int | None:
+def _ring_cost(engine: Scheduler, forest: GroupForest, assignment: Iterable[tuple[PodRecord, int]]) -> int | None:
     """Return the sum of ring costs over the groups of an assignment."""
-    forest = engine.groups.forest
     members: dict[GroupKey, list[tuple[PodRecord, int]]] = {}
     for record, row in assignment:
         leaf = forest.leaf_of(PodKey(record.namespace, record.name))

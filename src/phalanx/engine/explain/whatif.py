@@ -270,7 +270,9 @@ class AskedUnits:
             nodes=self._engine.columns.count,
             relaxations=list(changes),
             evicts=sorted(pod.key for pod in answer.victims) if isinstance(answer, NominatedAfterPreemption) else [],
-            plan=planned(self._engine, name, answer) if isinstance(answer, NominatedAfterPreemption) else None,
+            plan=planned(self._engine, self.forest, name, answer)
+            if isinstance(answer, NominatedAfterPreemption)
+            else None,
             hints=list(hints),
         )
 
