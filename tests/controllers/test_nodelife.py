@@ -366,6 +366,23 @@ def test_pods_of_a_deleted_node_are_removed(monkeypatch: pytest.MonkeyPatch) -> 
     asyncio.run(scenario())
 
 
+def test_a_job_replaces_a_pod_that_was_deleted_before_it_got_a_node() -> None:
+    """A Job with a podFailurePolicy waits until the old pod has failed, and no kubelet reports that."""
+    ignored = {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}
+
+    async def scenario() -> None:
+        async with world(1) as cluster:
+            spec = {"podFailurePolicy": {"rules": [ignored]}, "template": template("900", restartPolicy="Never")}
+            await cluster.create("Job", "big", spec=spec)
+            (first,) = await cluster.eventually("Pod", lambda pods: len(pods) == 1)
+            await cluster.delete("Pod", first["metadata"]["name"])
+            await cluster.gone("Pod", first["metadata"]["name"])
+            (second,) = await cluster.eventually("Pod", lambda pods: len(pods) == 1)
+            assert second["metadata"]["uid"] != first["metadata"]["uid"]
+
+    asyncio.run(scenario())
+
+
 @pytest.mark.parametrize(
     ("tolerations", "seconds"),
     [

@@ -1,5 +1,8 @@
 """Evict pods whose node is gone or has a NoExecute taint that they do not tolerate, or tolerate for a limited time.
 
+A deleted pod that never got a node and is held by a finalizer becomes Failed, as by the pod garbage collector of
+Kubernetes: no kubelet will report its end, and a Job with a podFailurePolicy waits for that.
+
 This controller deletes pods; owners recreate them elsewhere. The number of simultaneously drained nodes is not
 limited: nodes of a local cluster fail because a user tests failures.
 """
@@ -60,18 +63,23 @@ class TaintEviction(Controller):
             if old is not None:
                 self._since.pop(old["metadata"]["uid"], None)
             return
-        for name in _node_of(new):
+        where = _node_of(new)
+        if not where and deleting(new) and not finished(new):
+            self.queue.add(key)
+        for name in where:
             if name in self._tainted_nodes or self._nodes.get("", name) is None:
                 self.queue.add(key)
 
     async def reconcile(self, key: Key) -> None:
         pod = self._pods.get(*key)
-        where = _node_of(pod) if pod is not None else []
-        if pod is None or not where:
+        if pod is None:
             return
-        node = self._nodes.get("", where[0])
+        where = _node_of(pod)
+        node = self._nodes.get("", where[0]) if where else None
         try:
-            if node is None:
+            if not where:
+                await self._unscheduled(pod)
+            elif node is None:
                 await self._lost(key, pod, where[0])
             elif deleting(pod):
                 await self._out_of_service(pod, node)
@@ -107,6 +115,12 @@ class TaintEviction(Controller):
         declared = any(taint.get("key") == OUT_OF_SERVICE for taint in (node.get("spec") or {}).get("taints") or ())
         if declared and entry.get("status") != "True":
             await self._remove(pod, "PodGC: node is out of service")
+
+    async def _unscheduled(self, pod: Json) -> None:
+        if deleting(pod) and not finished(pod):
+            meta = pod["metadata"]
+            body = {"metadata": {"uid": meta["uid"]}, "status": {"phase": "Failed"}}
+            await self._client.patch(r.PODS, meta["name"], body, meta["namespace"], subresource="status")
 
     # ---- deleted nodes
 
