@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -535,3 +536,29 @@ def test_colours_are_for_terminals_that_want_them(monkeypatch: pytest.MonkeyPatc
     monkeypatch.delenv("NO_COLOR")
     monkeypatch.setattr(sys.stdout, "isatty", lambda: False, raising=False)
     assert Colours()("pending", "yellow") != "pending"
+
+
+def test_a_set_whose_workload_does_not_fit_says_so_once(up: LocalCluster, phalanx: Phalanx) -> None:
+    here = ("--kubeconfig", str(up.kubeconfig))
+    sets, labels = "/apis/apps/v1/namespaces/default/statefulsets", {"app": "tall"}
+    reference = {"apiGroup": "apps", "kind": "StatefulSet", "name": "tall"}
+    spec: Json = {
+        "controllerRef": reference,
+        "podGroupTemplates": [{"name": "w", "schedulingPolicy": {"gang": {"minCount": 9}}}],
+    }
+    workloads = "/apis/scheduling.k8s.io/v1beta1/namespaces/default/workloads"
+    body = {"apiVersion": "scheduling.k8s.io/v1beta1", "kind": "Workload", "metadata": {"name": "tall"}, "spec": spec}
+    up.create(workloads, body)
+    meta = {"name": "tall", "annotations": {"scheduling.phalanx.dev/gang": "true"}}
+    template = {"metadata": {"labels": labels}, "spec": pod("x", gpus=0)["spec"]}
+    spec = {"replicas": 2, "podManagementPolicy": "Parallel", "selector": {"matchLabels": labels}, "template": template}
+    up.create(sets, {"apiVersion": "apps/v1", "kind": "StatefulSet", "metadata": meta, "spec": spec})
+    events = "/api/v1/namespaces/default/events"
+    up.wait(events, lambda found: any(e.get("reason") == "WorkloadDoesNotFit" for e in found["items"]))
+    time.sleep(1.0)  # for the controller of the pods, which tries too
+    text = phalanx("why", "statefulset/tall", *here, code=1)
+    assert "statefulset/tall in default has no groups: WorkloadDoesNotFit: template 'w' of Workload tall" in text
+    about = [e for e in up.get(events)["items"] if e["involvedObject"]["name"] == "tall" and e["type"] == "Warning"]
+    assert {event["reason"] for event in about} == {"WorkloadDoesNotFit"}
+    up.delete(f"{sets}/tall", propagationPolicy="Background")
+    up.delete(f"{workloads}/tall")

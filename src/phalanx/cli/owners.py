@@ -206,13 +206,7 @@ async def _instead(
 ) -> tuple[CommandResult, list[tuple[str, str]]]:
     """Return why a workload has no groups, and its pods to ask about instead."""
     name = body["metadata"]["name"]
-    refused = [
-        f"{event.get('reason')}: {event.get('message')}"
-        for event in await _items(client, r.EVENTS, namespace)
-        if event.get("type") == "Warning"
-        and (about := event.get("involvedObject") or {}).get("name") == name
-        and about.get("kind") == kind
-    ]
+    refused = await _warnings(client, kind, namespace, name)
     conditions = [
         f"{condition.get('reason') or condition['type']}: {condition.get('message')}"
         for condition in (body.get("status") or {}).get("conditions") or ()
@@ -233,6 +227,16 @@ async def _instead(
     if len(waiting) > MOST_PODS:
         notes.append(f"{len(waiting)} of its pods wait; the first {MOST_PODS}:")
     return CommandResult(1 if announced and not waiting else 0, notes=tuple(notes)), waiting[:MOST_PODS]
+
+
+async def _warnings(client: Client, kind: str, namespace: str, name: str) -> list[str]:
+    return [
+        f"{event.get('reason')}: {event.get('message')}"
+        for event in await _items(client, r.EVENTS, namespace)
+        if event.get("type") == "Warning"
+        and (about := event.get("involvedObject") or {}).get("name") == name
+        and about.get("kind") == kind
+    ]
 
 
 def _asks(body: Json) -> bool:
@@ -301,9 +305,12 @@ async def _named_groups(client: Client, kind: WorkloadKind, body: Json) -> list[
 
 
 async def _with_members(client: Client, groups: list[tuple[str, str]], body: Json) -> list[tuple[str, str]]:
-    """Return the Workloads about this object, or none if it has pods, none of which names a group."""
-    pods = await _items(client, r.PODS, body["metadata"]["namespace"]) if groups else ()
-    return [] if any(_belongs(pod, body) for pod in pods) else groups
+    """Return the Workloads about this object, or none if its pods name no group or a warning says why it has none."""
+    namespace = body["metadata"]["namespace"]
+    pods = await _items(client, r.PODS, namespace) if groups else ()
+    if any(_belongs(pod, body) for pod in pods):
+        return []
+    return [] if await _warnings(client, body["kind"], namespace, body["metadata"]["name"]) else groups
 
 
 def _group_named_by(body: Json, namespace: str) -> GroupKey | None:

@@ -149,7 +149,9 @@ class SetGroupsController(Controller):
         try:
             wanted = self._wanted(owner)
         except GroupingRefused as refusal:
-            raise Invalid(refusal.message) from refusal
+            problem = Invalid(refusal.message)
+            problem.reported = True  # by the controller of the owner's groups
+            raise problem from refusal
         link = wanted.links.get("")
         if link is None:
             return
