@@ -71,6 +71,24 @@ def test_a_pod_waits_for_the_class_that_offers_its_extended_resource(group: str,
     assert world.bound == {"p": "a"}
 
 
+@pytest.mark.parametrize("group", ["", "g"])
+def test_the_claim_of_extended_resources_asks_only_for_what_the_node_does_not_offer(group: str):
+    """Node a offers one resource itself, node b none: on b both need devices, and there is only one."""
+    world = World(gang_group("g", 1), device_class("other", extendedResourceName="example.com/nic"))
+    world.see(device_class(extendedResourceName="example.com/gpu"))
+    world.see(b.node("a").cpu("8").mem("8Gi").resource("example.com/gpu", 2).build(), device_node("b"))
+    world.see(published("a", device("g0")), published("b", device("g0")))
+
+    def both(name: str) -> Any:
+        made = b.pod(name).uid(name).cpu("1").resource("example.com/gpu", 1).resource("example.com/nic", 1)
+        return (made.group(group) if group else made).build()
+
+    world.see(both("p")).run()
+    assert world.bound == {"p": "a"} and world.devices("p-extended-resources") == ["a/g0"]
+    world.see(both("q")).run()
+    assert "q" not in world.bound
+
+
 def test_members_of_a_gang_leave_each_other_the_device_that_only_one_can_use():
     special = f'device.attributes["{DRIVER}"].special'
     world = World(

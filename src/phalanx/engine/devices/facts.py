@@ -44,7 +44,7 @@ def _spec(state: DeviceState, shape: Shape, use: ClaimUse) -> ClaimSpec | None:
         claim = state.claim(use.claim)
         return None if claim is None or use.claim in state.holdings.claims else state.specs.of(claim)
     columns = state.columns
-    if use.kind == EXTENDED and any(columns.alloc[rid, : columns.n].any() for rid, _ in use.resources):
+    if use.kind == EXTENDED and any(columns.alloc[rid, : columns.n].any() for rid, _, _ in use.resources):
         return None
     return state.specs.of_spec(use.spec, use.key, shape.namespace)
 

@@ -13,7 +13,7 @@ from phalanx.engine.devices.requests import ClaimSpec
 from phalanx.engine.state.claims import EXTENDED, NAMED, OWN, ClaimKey, ClaimUse
 from phalanx.engine.state.records import PodRecord
 from phalanx.engine.state.shapes import Shape
-from phalanx.model.objects.devices import DeviceClaim
+from phalanx.model.objects.devices import DeviceClaim, ResourceClaimSpec
 
 __all__ = ["ALL_ROWS", "DeviceState", "extended_key", "extended_owner"]
 
@@ -64,7 +64,7 @@ class DeviceState(ClaimTables):
         The columns do not count pods whose shape leaves these resources to devices.
         """
         columns = self.columns
-        for rid, amount in use.resources:
+        for rid, amount, _ in use.resources:
             offered = columns.alloc_cell[rid][row]
             if offered > 0 and columns.used_cell[rid][row] + self._extended_used(rid, row) + amount > offered:
                 return False
@@ -75,16 +75,25 @@ class DeviceState(ClaimTables):
             amount
             for record in self.columns.pods[row].values()
             for use in record.shape.claims
-            for known, amount in use.resources
+            for known, amount, _ in use.resources
             if known == rid
         )
 
     def extended_spec(self, use: ClaimUse, row: int) -> ClaimSpec | None:
         """Return the claim for a pod's extended resources on a row; None if the node offers them itself."""
-        offered = [rid for rid, _ in use.resources if self.columns.alloc_cell[rid][row] > 0]
-        if len(offered) == len(use.resources):
+        spec, offered = self.extended_requests(use, row)
+        if not spec.devices.requests:
             return None
-        return self.specs.of_spec(use.spec, use.key, "extended resources")
+        return self.specs.of_spec(spec, (use.key, offered) if offered else use.key, "extended resources")
+
+    def extended_requests(self, use: ClaimUse, row: int) -> tuple[ResourceClaimSpec, tuple[int, ...]]:
+        """Return the requests for extended resources that a node does not offer, and the ids of those it offers."""
+        offered = tuple(rid for rid, _, _ in use.resources if self.columns.alloc_cell[rid][row] > 0)
+        if not offered:
+            return use.spec, ()
+        served = {name for rid, _, names in use.resources if rid in offered for name in names}
+        left = [request for request in use.spec.devices.requests if request.name not in served]
+        return ResourceClaimSpec(devices=DeviceClaim(requests=left)), offered
 
     def _demand(self, claim: Hashable, name: str, spec: ClaimSpec, rows: Sequence[int]) -> ClaimDemand:
         first = self.view(rows[0])

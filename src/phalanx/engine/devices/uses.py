@@ -139,11 +139,15 @@ class ClaimUses:
         containers = (*(pod.spec.init_containers or ()), *pod.spec.containers)
         if not any(name in self.classes for each in containers for name in each.resources.requests or ()):
             return None
-        requests, _, resources = self.extended_requests(pod)
+        requests, mappings, resources = self.extended_requests(pod)
         if not requests:
             return None
         spec = ResourceClaimSpec(devices=DeviceClaim(requests=requests))
-        found = tuple((self._resource_id(name), float(amount)) for name, amount in sorted(resources.items()))
+        names = {name: {each.request for each in mappings if each.resource == name} for name in resources}
+        found = tuple(
+            (self._resource_id(name), float(amount), tuple(sorted(names[name])))
+            for name, amount in sorted(resources.items())
+        )
         state, uid = self._state, pod.metadata.uid
         # The claim that an earlier scheduler process made for a pod which is not bound.
         made = ("", "") if pod.spec.node_name or state.is_placed(uid) else state.made_for(uid)

@@ -279,7 +279,7 @@ class DynamicResources:
             return None
         if not reservation.asked:
             reservation.asked = True
-            self._ask(reservation, record, emit)
+            self._ask(reservation, record, row, emit)
         if reservation.problem:
             return Status(Code.UNSCHEDULABLE, (reservation.problem,), self.name)
         if reservation.writes:
@@ -292,19 +292,23 @@ class DynamicResources:
             self.state.leave(key, record.uid)
         return None
 
-    def _ask(self, reservation: DeviceReservation, record: PodRecord, emit: Emit) -> None:
+    def _ask(self, reservation: DeviceReservation, record: PodRecord, row: int, emit: Emit) -> None:
         for key, allocation in reservation.claims.items():
             if reservation.extended is not None and key == extended_key(record):
                 assert allocation is not None and record.pod is not None
+                spec, _ = self.state.extended_requests(reservation.extended, row)
+                wanted = {request.name for request in spec.devices.requests}
                 _, mappings, _ = self.uses.extended_requests(record.pod)
                 made = emit(
                     d.CreateExtendedClaim,
                     namespace=record.namespace,
                     name=record.name,
                     uid=record.uid,
-                    spec=reservation.extended.spec,
+                    spec=spec,
                     allocation=allocation,
-                    mappings=[(each.container, each.resource, each.request) for each in mappings],
+                    mappings=[
+                        (each.container, each.resource, each.request) for each in mappings if each.request in wanted
+                    ],
                 )
             else:
                 claim, consumer = self.state.claim(key), reservation.consumers[key]

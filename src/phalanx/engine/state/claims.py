@@ -29,7 +29,7 @@ class ClaimUse(NamedTuple):
     claim: ClaimKey = ("", "")  # of NAMED, MISSING and an existing one of EXTENDED; of OWN that of a pod, for messages
     group: str = ""  # the PodGroup that holds the claim for its members (KEP-5729)
     problem: str = ""  # of MISSING
-    resources: tuple[tuple[int, float], ...] = ()  # of EXTENDED: (resource id, amount)
+    resources: tuple[tuple[int, float, tuple[str, ...]], ...] = ()  # of EXTENDED: (resource id, amount, its requests)
 
     @property
     def identity(self) -> Hashable:

@@ -246,7 +246,7 @@ class ShapeTable:
     def _set_requests(self, shape: Shape, request: PodRequest) -> None:
         pairs = sorted((self._resource_id(name), amount) for name, amount in request.amounts.items() if amount > 0)
         if shape.claims:  # extended resources that device classes offer are handled as claims
-            apart = {rid for use in shape.claims for rid, _ in use.resources}
+            apart = {rid for use in shape.claims for rid, _, _ in use.resources}
             pairs = [pair for pair in pairs if pair[0] not in apart]
         shape.requests = tuple(pairs)
         shape.rids = np.array([rid for rid, _ in pairs], dtype=np.int64)
