@@ -35,12 +35,6 @@ def by_promise(entry: WaitingUnit) -> tuple[float, ...]:
     return (-entry.unit.priority, FOREVER if entry.promise is None else entry.promise, *entry.unit.order)
 
 
-def could_fit(entry: WaitingUnit, free: list[int]) -> bool:
-    """Whether the free amounts, over all nodes, suffice."""
-    demand = entry.unit.demand
-    return all(have >= demand.pods * amount for have, amount in zip(free, demand.request, strict=True) if amount)
-
-
 class StartPlan:
     """A trial plan: reservations for waiting units on top of what runs."""
 

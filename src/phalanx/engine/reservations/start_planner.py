@@ -13,8 +13,8 @@ from collections.abc import Iterable
 import numpy as np
 
 from phalanx.engine.reservations.capacity import CapacityProfile, Ints, TopologyLevels
-from phalanx.engine.reservations.reservation import FOREVER, Assignment, PodDemand, Reason, Reservation
-from phalanx.engine.reservations.start_plan import Place, build, by_promise, could_fit, rank, without
+from phalanx.engine.reservations.reservation import FOREVER, Assignment, Demand, PodDemand, Reason, Reservation
+from phalanx.engine.reservations.start_plan import Place, build, by_promise, rank, without
 from phalanx.engine.reservations.units import (
     Backfill,
     Decisions,
@@ -389,24 +389,22 @@ class StartPlanner:
 
     def _start_additional(self, out: Decisions, cost: int) -> None:
         """Start units that fit now without delaying any reservation."""
-        free: list[int] = self.free.sum(axis=1).tolist()
         failed: dict[PodDemand, list[tuple[int, float]]] = {}  # (pods, span) that do not fit now
         closed: set[Kind] = set()
         tries = max(LEAST_TRIED, self._credit // cost)
-        slots: dict[PodDemand, int] = {}  # for how many pods there is room now
+        known_slots: dict[PodDemand, int] = {}  # for how many pods there is room now
 
-        def possible(entry: WaitingUnit) -> bool:
-            demand = entry.unit.demand
-            if demand.pod not in slots:
-                slots[demand.pod] = self.plan.slots_now(demand)
-            return demand.pods <= slots[demand.pod] and could_fit(entry, free)
+        def slots(demand: Demand) -> int:
+            if demand.pod not in known_slots:
+                known_slots[demand.pod] = self.plan.slots_now(demand)
+            return known_slots[demand.pod]
 
-        for entry in self._by_demand.in_order(self._rank, possible, closed):
+        for entry in self._by_demand.in_order(self._rank, slots, closed):
             if tries <= 0:
                 break
             demand = entry.unit.demand
             known = failed.setdefault(demand.pod, [])
-            if any(pods <= demand.pods and span <= entry.span for pods, span in known) or not possible(entry):
+            if any(p <= demand.pods and span <= entry.span for p, span in known) or slots(demand) < demand.pods:
                 closed.add(kind_of(entry))
                 continue
             if entry.where is not None:
@@ -418,8 +416,7 @@ class StartPlanner:
             if where is not None:
                 entry.start, entry.where = self.now, where
                 self._start(entry, out, reserved=False)
-                free[:] = self.free.sum(axis=1).tolist()
-                slots.clear()
+                known_slots.clear()
             else:
                 known.append((demand.pods, entry.span))
                 if entry.where is not None:

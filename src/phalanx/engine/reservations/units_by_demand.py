@@ -7,7 +7,7 @@ import heapq
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from phalanx.engine.reservations.reservation import PodDemand
+from phalanx.engine.reservations.reservation import Demand, PodDemand
 from phalanx.engine.reservations.units import WaitingUnit
 
 Kind = tuple[PodDemand, int, float, float, int]  # of one pod, pods, size, expected seconds, priority
@@ -50,15 +50,21 @@ class UnitsByDemand:
     def in_order(
         self,
         key: Callable[[WaitingUnit], Any],
-        possible: Callable[[WaitingUnit], bool] | None = None,
+        slots: Callable[[Demand], int] | None = None,
         closed: Iterable[Kind] = (),
     ) -> Iterator[WaitingUnit]:
         """Yield units by `key`, which orders the units of a group by creation. A unit may be removed once it is here.
 
-        `possible`: groups whose first unit it rejects are left out. `closed`: groups from which no more is wanted;
-        it may grow meanwhile.
+        `slots`: returns for how many pods like those of a demand there is room; units with more pods are left out.
+        `closed`: groups from which no more is wanted; it may grow meanwhile.
         """
-        groups = [(kind, group) for kind, group in self._groups.items() if possible is None or possible(group[0])]
+        groups = list(self._groups.items())
+        if slots is not None:
+            most: dict[PodDemand, int] = {}
+            for kind, group in groups:
+                if kind[0] not in most:
+                    most[kind[0]] = slots(group[0].unit.demand)
+            groups = [(kind, group) for kind, group in groups if kind[1] <= most[kind[0]]]
         if len(groups) == 1:
             return _members(*groups[0], closed)
         if sum(len(group) for _, group in groups) <= FEW_PER_GROUP * len(groups):  # to sort all is faster than to merge

@@ -15,6 +15,7 @@ from phalanx.engine.scheduling.attempt.unit_requests import PlannedUnit
 from phalanx.engine.scheduling.commit.overtaking import namespace_of
 from phalanx.engine.scheduling.queue.units import SchedulingUnit
 from phalanx.engine.state.records import PodRecord
+from phalanx.engine.state.shapes import Shape
 from phalanx.model.objects import ResourceQuota
 
 QUOTA_SECONDS = 5.0  # for the API server to count a pod that has come or gone in the status of a ResourceQuota
@@ -89,7 +90,7 @@ class PromiseLimits:
 
     def __init__(self, state: ClusterState, promised: Iterable[PlannedUnit | None]) -> None:
         self._cluster = state
-        self._promised: list[PlannedUnit] | None = [planned for planned in promised if planned is not None]
+        self._promised: list[PlannedUnit] = [planned for planned in promised if planned is not None]
         self._any = bool(self._promised)
         self._all = self._none()
         self._of: dict[str, Bools] = {}  # namespace -> (node,)
@@ -98,19 +99,25 @@ class PromiseLimits:
     def _none(self) -> Bools:
         return np.zeros(self._cluster.columns.n, dtype=np.bool_)
 
-    def _count(self, planned: PlannedUnit, rows: Rows) -> None:
-        self._any = True
-        if not len(rows):
-            return
+    def _count(self, namespace: str, rows: Rows) -> None:
         self._all[rows] = True
-        self._of.setdefault(namespace_of(planned.unit), self._none())[rows] = True
+        self._of.setdefault(namespace, self._none())[rows] = True
 
-    def _counted(self, planned: PlannedUnit) -> Rows:
-        """Return the rows that one of its pods fits on now; all of its rows if it runs for long."""
-        rows = planned.where.rows
-        if planned.span > LONG_SECONDS:
+    def _count_promised(self) -> None:
+        """Count the units that had a promise before; late, because most plans promise no other start."""
+        promised, self._promised = self._promised, []
+        alike: dict[tuple[str, Shape | None], list[Rows]] = {}
+        for planned in promised:
+            if planned.entry.where is not None:
+                shape = _shape_of(planned) if planned.span <= LONG_SECONDS else None
+                alike.setdefault((namespace_of(planned.unit), shape), []).append(planned.where.rows)
+        for (namespace, shape), rows in alike.items():
+            self._count(namespace, self._counted(np.concatenate(rows), shape))
+
+    def _counted(self, rows: Rows, shape: Shape | None) -> Rows:
+        """Return the rows that a pod of this shape fits on now; None: the unit runs for long, so all of its rows."""
+        if shape is None:
             return rows
-        shape = next(iter(planned.unit.records.values())).shape
         if shape.id not in self._room:
             columns, n = self._cluster.columns, self._cluster.columns.n
             fits = ~self._none()
@@ -121,12 +128,11 @@ class PromiseLimits:
 
     def allow(self, planned: PlannedUnit, settings: ReservationSettings) -> bool:
         """Count another promised start unless it would keep too many nodes empty. The first one is always allowed."""
-        promised, self._promised = self._promised or (), None
-        for each in promised:  # computed late: most plans add none
-            if each.entry.where is not None:
-                self._count(each, self._counted(each))
-        rows, count = self._counted(planned), self._cluster.columns.count
-        mine = self._of.get(namespace_of(planned.unit), self._none())
+        self._count_promised()
+        shape = _shape_of(planned) if planned.span <= LONG_SECONDS else None
+        rows, count = self._counted(planned.where.rows, shape), self._cluster.columns.count
+        namespace = namespace_of(planned.unit)
+        mine = self._of.get(namespace, self._none())
         fits = all(
             int(taken.sum()) + int((~taken[rows]).sum()) <= share * count
             for taken, share in (
@@ -136,8 +142,13 @@ class PromiseLimits:
         )
         if self._any and len(rows) and not fits:
             return False
-        self._count(planned, rows)
+        self._any = True
+        self._count(namespace, rows)
         return True
+
+
+def _shape_of(planned: PlannedUnit) -> Shape:
+    return next(iter(planned.unit.records.values())).shape
 
 
 def room_at(state: ClusterState, placeholders: Iterable[PodRecord], ended: Callable[[PodRecord], bool]) -> bool:
