@@ -48,8 +48,10 @@ VERSION = {"major": "1", "minor": "28+", "gitVersion": "v1.28.15"}
 
 class OldServer(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
-        body = json.dumps(VERSION if self.path == "/version" else {"kind": "APIVersions"}).encode()
-        self.send_response(404 if self.path.startswith("/elsewhere") else 200)
+        """Answer /version only: discovery may be forbidden."""
+        code = 200 if self.path == "/version" else 404 if self.path.startswith("/elsewhere") else 403
+        body = json.dumps(VERSION if code == 200 else {"kind": "Status", "code": code}).encode()
+        self.send_response(code)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()

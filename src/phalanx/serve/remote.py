@@ -39,9 +39,8 @@ async def wait_for_server(client: HttpClient) -> None:
     loop = asyncio.get_running_loop()
     for attempt in itertools.count():
         try:
-            version = await client.request("GET", "/version")
-            await client.request("GET", "/api")  # allowed without authentication
-            check_version(client.server, version)
+            check_version(client.server, await client.request("GET", "/version"))  # allowed without authentication
+            await client.request("GET", "/api")
             return
         except ApiProblem as problem:
             if verdict(problem) != "uncertain" and not isinstance(problem, Unauthorized | NotFound):
